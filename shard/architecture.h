@@ -1,0 +1,69 @@
+// What is known of how each model architecture may be cut into stages. A slice is a smaller model of
+// the same architecture, and libllama derives some of what it does from the number of layers or from
+// their place in the model; this table says where that matters. Every row is proved by
+// tests/shard/architecture_test.cc.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "shard/gguf.h"
+
+namespace strata {
+
+// Layers [begin, end).
+struct LayerRange {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+  uint32_t size() const { return end - begin; }
+  bool operator==(const LayerRange&) const = default;
+};
+
+enum class Exactness {
+  kExact,      // chained stages give the whole model's logits bit for bit
+  kTolerance,  // within `tolerance` of them
+  kRefused,
+};
+
+// How one model may be cut.
+struct CutRule {
+  std::string architecture;
+  Exactness exactness = Exactness::kRefused;
+  double tolerance = 0;             // largest difference of a logit ÷ largest logit, kTolerance only
+  std::vector<uint32_t> cut_points;  // where a stage may begin, without 0, rising
+  std::string reason;               // why refused, or why only here; for people
+};
+
+// The rule for the model with this header, from its architecture, block count and metadata.
+// kUnimplemented when the architecture is not in the table (the message says so and names
+// --unverified); with `unverified`, it may then be cut anywhere. A model that must not be cut has a
+// rule with no cut points. kInvalidArgument when the header lacks what the rule needs.
+absl::StatusOr<CutRule> CutRuleFor(const GgufHeader& header, bool unverified);
+
+// Changes the metadata of a slice for its place in the model: block count, per-layer arrays, layer
+// patterns, counts of leading dense layers, scales that libllama would derive from the block count.
+// `slice` holds the whole model's metadata on entry; its tensors are not touched. kFailedPrecondition when the range is
+// not allowed by the rule.
+absl::Status AdjustMetadata(const GgufHeader& whole, LayerRange layers, bool unverified,
+                            GgufHeader* slice);
+
+// Multiplies the activations that enter a stage with layers.begin > 0, where libllama scales every
+// model's input (gemma: sqrt(n_embd)); 1 for most. The product is what the stage before it gave, up to rounding.
+float InputScale(const GgufHeader& whole, LayerRange layers);
+
+// What the KV cache of this architecture can do, besides dropping a whole sequence.
+struct CacheAbility {
+  bool trim = true;
+  bool copy = true;
+  bool shift = true;
+};
+CacheAbility CacheAbilityFor(const GgufHeader& header);
+
+// Names in the table, sorted, for docs and tests.
+std::vector<std::string> KnownArchitectures();
+
+}  // namespace strata

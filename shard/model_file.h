@@ -1,0 +1,62 @@
+// A model on this machine: one GGUF file or its split parts (NAME-00001-of-00003.gguf …), seen as one
+// header over all of them. Opening reads headers only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "shard/gguf.h"
+
+namespace strata {
+
+// Immutable after Open(); safe to read from any thread.
+class ModelFile {
+ public:
+  // `path` is the file, or any one of the parts. kNotFound: no such file, or a missing part, by name;
+  // kInvalidArgument: not a GGUF, or damaged; kPermissionDenied. The message starts with the path.
+  static absl::StatusOr<std::shared_ptr<const ModelFile>> Open(const std::string& path);
+
+  ~ModelFile();
+
+  // Metadata of the first part (without the split.* keys) and the tensors of all parts in order.
+  // `offset` in these tensors is meaningless; use TensorAt.
+  const GgufHeader& header() const { return header_; }
+
+  struct Location {
+    size_t part;      // index into paths()
+    uint64_t offset;  // in that file
+  };
+  // `index` into header().tensors.
+  const Location& TensorAt(size_t index) const { return locations_[index]; }
+
+  const std::vector<std::string>& paths() const { return paths_; }
+
+  // Reads exactly out.size() bytes. kUnavailable on an I/O error. Thread-safe, blocks.
+  absl::Status Read(size_t part, uint64_t offset, absl::Span<char> out) const;
+
+  // BLAKE3 of all parts' headers and tensor directories, 32 bytes.
+  const std::string& id() const { return id_; }
+
+  // general.name, else the file's name without its ending.
+  std::string name() const;
+  std::string architecture() const;   // general.architecture
+  uint32_t n_layer() const;           // <architecture>.block_count
+  uint64_t tensor_bytes() const;      // of all tensors
+
+ private:
+  ModelFile() = default;
+
+  GgufHeader header_;
+  std::vector<Location> locations_;
+  std::vector<std::string> paths_;
+  std::vector<int> fds_;
+  std::string id_;
+};
+
+}  // namespace strata

@@ -1,0 +1,98 @@
+// One contiguous layer range of a model, loaded by libllama on one device. Lives in a worker process,
+// because libllama aborts on inner errors; used by that worker's compute thread only.
+//
+// The first stage takes tokens, every later one the activations of the stage before it. Every stage
+// but the last ends at the tensor l_out-(n-1), seen through llama_context_params.cb_eval, and never
+// computes norm and head.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/frame.pb.h"
+#include "shard/slice.h"
+#include "transport/payload.h"
+
+struct llama_vocab;
+
+namespace strata {
+
+struct StageOptions {
+  uint32_t n_ctx = 512;      // positions per sequence
+  uint32_t n_seq_max = 1;    // slots; each has room for n_ctx positions
+  uint32_t n_batch = 512;    // rows of a batch at most
+  uint32_t n_threads = 1;
+  std::string device;        // as ggml names it; empty: CPU
+  std::string type_k;        // empty: f16; also f32, q8_0, q4_0
+  std::string type_v;
+  bool use_mmap = true;      // map the file where the slice is the whole model
+};
+
+// Not thread-safe; Load() and the calls after it come from one thread.
+class Stage {
+ public:
+  // (bytes read so far, bytes of the slice); false stops the load with kCancelled.
+  using Progress = absl::AnyInvocable<bool(uint64_t done, uint64_t total)>;
+
+  // Blocks. kInvalidArgument: the data is not what the header promised, or an option is wrong;
+  // kResourceExhausted: not enough memory for weights, KV cache or compute buffer, with the bytes;
+  // kFailedPrecondition: the slice's derived hyperparameters differ from the whole model's.
+  // libllama may abort the process on damaged data: that is why it is a worker's.
+  static absl::StatusOr<std::unique_ptr<Stage>> Load(const Slice& slice, const StageOptions& options,
+                                                     Progress progress);
+  virtual ~Stage() = default;
+
+  // Rows of one step, columns of equal length [n_tokens].
+  struct Batch {
+    absl::Span<const int32_t> tokens;     // first stage only
+    absl::Span<const float> activations;  // [n_tokens, n_embd] f32, every stage but the first
+    absl::Span<const int32_t> positions;
+    absl::Span<const int32_t> slots;
+    absl::Span<const uint32_t> output_rows;  // last stage only: rows whose logits are wanted, rising
+  };
+
+  // Runs the batch. Blocks for as long as it computes. kInvalidArgument: lengths, rows, slots, token
+  // ids or positions out of range (a position must follow the last one in its slot);
+  // kResourceExhausted: no room in the KV cache; kInternal: libllama failed. After an error the KV cache
+  // is as before the call, or the slots of the batch have been dropped (kDataLoss).
+  virtual absl::Status Decode(const Batch& batch) = 0;
+
+  // Every stage but the last, after Decode(): [n_tokens, n_embd] f32, rows in batch order.
+  virtual Payload TakeActivations() = 0;
+
+  // Last stage, after Decode(): [n_vocab] of output_rows[i], valid until the next call.
+  virtual absl::Span<const float> Logits(size_t i) = 0;
+
+  // One KV edit. kUnimplemented: this cache cannot (checked before libllama would abort);
+  // kInvalidArgument: slot or positions out of range.
+  virtual absl::Status Apply(const wire::KvEdit& edit) = 0;
+
+  // First and last stage, else nullptr. Lives as long as the stage.
+  virtual const llama_vocab* vocab() const = 0;
+
+  struct Facts {
+    LayerRange layers;
+    bool is_first = false;
+    bool is_last = false;
+    uint32_t n_embd = 0;
+    uint32_t n_vocab = 0;
+    uint32_t n_ctx = 0;
+    uint32_t n_ctx_train = 0;
+    uint32_t n_seq_max = 0;
+    uint32_t n_batch = 0;
+    uint64_t slice_bytes = 0;    // weights resident
+    uint64_t kv_bytes = 0;
+    uint64_t compute_bytes = 0;
+    uint32_t load_ms = 0;
+  };
+  virtual const Facts& facts() const = 0;
+};
+
+// Memory this process has resident, bytes.
+uint64_t ResidentBytes();
+
+}  // namespace strata

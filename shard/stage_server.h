@@ -1,0 +1,60 @@
+// Serves one stage: takes steps from the link before it, runs them on the compute thread, and sends
+// activations to the next stage, or sampled tokens to the coordinator.
+//
+// Threads: links' threads put frames into the bounded inbox; one compute thread owns the stage and the
+// samplers. A step's way: OnFrame → inbox → edits → Stage::Decode → (sampler) → next link.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/node.pb.h"
+#include "shard/stage.h"
+#include "transport/clock.h"
+#include "transport/link.h"
+
+namespace strata {
+
+// Steps that may wait in front of a stage; the credits its acceptor grants.
+inline constexpr uint32_t kInboxStepsMax = 8;
+
+class StageServer {
+ public:
+  // `spec` says which stage of which plan this is. The compute thread starts here and calls `load` first.
+  // Start() returns at once; `loaded` is called on the compute thread with the outcome.
+  using LoadFn = absl::AnyInvocable<absl::StatusOr<std::unique_ptr<Stage>>()>;
+  using LoadedFn = absl::AnyInvocable<void(absl::StatusOr<Stage::Facts>) &&>;
+  static std::unique_ptr<StageServer> Start(wire::StageSpec spec, Clock* clock, LoadFn load,
+                                            LoadedFn loaded);
+
+  // Closes both links, stops the compute thread after the step it is on, and frees the stage.
+  virtual ~StageServer() = default;
+
+  // A peer that wants to be the link before this stage. kFailedPrecondition: older epoch (kAborted),
+  // another model, another stage, wrong n_embd, not loaded yet. Any thread.
+  struct Incoming {
+    wire::Hello hello;
+    Link::Receiver* receiver;
+  };
+  virtual absl::StatusOr<Incoming> Accept(const wire::Hello& peer) = 0;
+  virtual void SetIncoming(std::unique_ptr<Link> link) = 0;
+
+  // The link to the next stage, dialled by the caller with outgoing_receiver(). Replaces an older one.
+  virtual wire::Hello OutgoingHello() const = 0;
+  virtual Link::Receiver* outgoing_receiver() = 0;
+  virtual void SetOutgoing(std::unique_ptr<Link> link) = 0;
+
+  // Runs on the compute thread between steps; blocks the caller. First and last stage only.
+  virtual absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) = 0;
+
+  // How long the compute thread has been on its current step or load; 0 when idle. Any thread.
+  virtual uint32_t busy_ms() const = 0;
+  virtual uint64_t steps_done() const = 0;
+
+  virtual const wire::StageSpec& spec() const = 0;
+};
+
+}  // namespace strata

@@ -1,0 +1,30 @@
+// The gRPC services of a worker process: wire.Worker for its node, and links for its stage's
+// neighbours. One worker holds the stages of one device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "transport/clock.h"
+
+namespace strata {
+
+struct WorkerOptions {
+  std::string listen = "127.0.0.1:0";  // host:port; port 0 takes a free one
+  uint32_t n_threads = 1;              // when a StageSpec does not say
+  bool allow_mixed_versions = false;
+};
+
+class WorkerServer {
+ public:
+  // kUnavailable: the address cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(WorkerOptions options, Clock* clock);
+  // Unloads all stages and stops serving.
+  virtual ~WorkerServer() = default;
+
+  virtual std::string address() const = 0;  // host:port really listened on
+};
+
+}  // namespace strata

@@ -1,0 +1,73 @@
+// Links over gRPC: raw frames on the bidirectional method /strata.wire.Link/Stream, one frame a
+// message, without protobuf in between (generic stub, Slice, ByteBuffer). See link.h for the contract.
+//
+// gRPC's threads call the Receiver. Sources: gRPC callback API (proposal L67), generic stub and
+// CallbackGenericService headers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "proto/frame.pb.h"
+#include "transport/link.h"
+
+namespace grpc {
+class CallbackGenericService;
+class Channel;
+class ChannelCredentials;
+class ServerCredentials;
+}  // namespace grpc
+
+namespace strata {
+
+// Channels and servers of control services and links alike are made with these, so that keys have one
+// place to go.
+std::shared_ptr<grpc::ChannelCredentials> LinkChannelCredentials();
+std::shared_ptr<grpc::ServerCredentials> LinkServerCredentials();
+// With the keepalive and message size settings that links need. Does not connect yet.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
+
+struct DialOptions {
+  std::string address;  // host:port
+  wire::Hello hello;
+  bool allow_mixed_versions = false;
+  int64_t timeout_ms = 10'000;
+};
+
+// Dials, exchanges Hellos and returns an open link. Blocks for at most `timeout_ms`; never call it on
+// the loop thread. `receiver` must outlive the link. Errors: kUnavailable nobody there,
+// kDeadlineExceeded, kFailedPrecondition versions that do not fit, or the acceptor's own words.
+absl::StatusOr<std::unique_ptr<Link>> DialGrpcLink(DialOptions options, Link::Receiver* receiver);
+
+// Takes links. Register service() with the grpc::ServerBuilder that also has the control services.
+class GrpcLinkAcceptor {
+ public:
+  struct Accepted {
+    wire::Hello hello;          // what this side answers
+    Link::Receiver* receiver;   // outlives the link
+    // Gets the open link before the first OnFrame(). On a gRPC thread: must not block.
+    absl::AnyInvocable<void(std::unique_ptr<Link>) &&> on_open;
+  };
+  // Decides on a peer's Hello whose versions fit already; a status refuses it, and the dialler sees
+  // that status. On a gRPC thread: must not block.
+  using AcceptFn = absl::AnyInvocable<absl::StatusOr<Accepted>(const wire::Hello&)>;
+
+  struct Options {
+    bool allow_mixed_versions = false;
+    int64_t hello_timeout_ms = 10'000;  // a peer that says nothing is closed after this
+  };
+  GrpcLinkAcceptor(Options options, AcceptFn accept);
+  // After the server has shut down.
+  ~GrpcLinkAcceptor();
+
+  grpc::CallbackGenericService* service();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace strata
