@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Becomes a command inside the forky root: enter.sh VIEW ROOT REPO CMD…
+#
+# Called by lib.sh in a mount namespace of its own, so no mount outlives the command. Every step is an
+# exec: the command keeps the caller's process id, terminal, signals and exit status.
+#   VIEW host   /usr, /etc and /var are the root's, everything else is the host's: the command sees the
+#               same files under the same names as its caller, but Debian forky's programs
+#   VIEW root   the root alone with /dev and /proc, for apt
+set -euo pipefail
+view=$1 root=$2 repo=$3
+shift 3
+
+fail() {
+  echo "$(basename "$0"): $*" >&2
+  exit 125
+}
+
+if [[ $view == root ]]; then
+  mount --rbind /dev "$root/dev"
+  mount --rbind /proc "$root/proc"
+  mount -t tmpfs tmpfs "$root/run"
+  : >>"$root/etc/resolv.conf"
+  mount --bind "$(realpath /etc/resolv.conf)" "$root/etc/resolv.conf"
+  exec chroot "$root" /usr/bin/env -i -C / "HOME=/root" "TERM=${TERM:-dumb}" LC_ALL=C.UTF-8 \
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive \
+    "http_proxy=${http_proxy:-}" "https_proxy=${https_proxy:-${http_proxy:-}}" "no_proxy=${no_proxy:-}" "$@"
+fi
+
+cwd=$(pwd -P)
+new=$root/mnt
+mount -t tmpfs -o mode=755 tmpfs "$new"
+for dir in usr etc var; do
+  mkdir "$new/$dir"
+  mount --rbind "$root/$dir" "$new/$dir"
+done
+for link in bin sbin lib lib32 lib64 libx32; do
+  if [[ -L $root/$link ]]; then ln -s "$(readlink "$root/$link")" "$new/$link"; fi
+done
+for dir in /*; do
+  name=${dir#/}
+  if [[ -e $new/$name || -L $new/$name ]]; then continue; fi
+  case $name in boot | lost+found | libx32 | lib* | .old) continue ;; esac
+  if [[ -L $dir ]]; then
+    ln -s "$(readlink "$dir")" "$new/$name"
+  elif [[ -d $dir ]]; then
+    mkdir "$new/$name"
+    # What the caller may not read (/lost+found of a second disk) is left empty.
+    mount --rbind "$dir" "$new/$name" 2>/dev/null || true
+  fi
+done
+mount --rbind /var/tmp "$new/var/tmp"
+# Who is who, and which machine this is, the host knows best.
+for file in resolv.conf hosts passwd group; do
+  if [[ -e /etc/$file && -e $new/etc/$file ]]; then mount --bind "$(realpath "/etc/$file")" "$new/etc/$file"; fi
+done
+# Folders of the caller's that lie below the three that are the root's.
+for dir in "$repo" "$cwd" "${HOME:-/}"; do
+  case $dir in
+    /usr | /etc | /var | /var/tmp* ) continue ;;
+    /usr/* | /etc/* | /var/*)
+      if [[ ! -e $new$dir ]] || [[ ! $dir -ef $new$dir ]]; then
+        mkdir -p "$new$dir" 2>/dev/null || fail "$dir cannot be shown inside $root: run 'sudo scripts/setup', or move the clone below your home"
+        mount --rbind "$dir" "$new$dir"
+      fi
+      ;;
+  esac
+done
+
+mkdir "$new/.old"
+pivot_root "$new" "$new/.old"
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+umount -l /.old
+rmdir /.old
+cd "$cwd"
+
+export PATH=${STRATA_ENTER_PATH:+$STRATA_ENTER_PATH:}$PATH STRATA_INSIDE=1
+# A locale that the root has; nothing that points the host's compilers or libraries into it.
+export LC_ALL=C.UTF-8
+ids=${STRATA_ENTER_IDS:-}
+unset STRATA_ENTER_PATH STRATA_ENTER_IDS LANGUAGE LD_LIBRARY_PATH LIBRARY_PATH LD_PRELOAD PYTHONPATH PYTHONHOME \
+  PKG_CONFIG_PATH CMAKE_PREFIX_PATH CC CXX CFLAGS CXXFLAGS LDFLAGS CPATH \
+  C_INCLUDE_PATH CPLUS_INCLUDE_PATH
+if [[ -n $ids ]]; then
+  exec unshare --user --map-user="${ids%:*}" --map-group="${ids#*:}" -- "$@"
+fi
+exec "$@"

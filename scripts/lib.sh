@@ -1,0 +1,212 @@
+# shellcheck shell=bash
+# Shared by every script: where things are, how to talk, how to make and enter the place commands run
+# in. That place is the host itself where libllama is packaged (Debian forky and later, macOS) and a
+# Debian forky root on every other Linux. Written for bash 3.2, which is what macOS has.
+#
+# Environment: STRATA_ROOT_DIR  the forky root (default ~/.cache/strata/forky)
+#              STRATA_MIRROR    a Debian mirror, instead of the one in the host's apt sources
+#              STRATA_NATIVE    1: never make a root, 0: always make one
+
+strata_repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+strata_me=$(basename "$0")
+
+# With sudo, the files go to the person who called it, so that no sudo is needed afterwards.
+strata_home=${HOME:-/root}
+if [[ $(id -u) == 0 && -n ${SUDO_USER:-} && ${SUDO_USER} != root ]]; then
+  strata_home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
+fi
+strata_cache=${STRATA_CACHE_DIR:-$strata_home/.cache/strata}
+strata_root=${STRATA_ROOT_DIR:-$strata_cache/forky}
+strata_log_dir=$strata_cache/log
+
+say() { echo "$strata_me: $*" >&2; }
+die() {
+  say "$*"
+  exit 1
+}
+
+# --- which place --------------------------------------------------------------------------------
+
+# True where commands run on this system as it is.
+strata_native() {
+  [[ -n ${STRATA_INSIDE:-} ]] && return 0
+  case ${STRATA_NATIVE:-} in 1) return 0 ;; 0) return 1 ;; esac
+  [[ $OSTYPE == darwin* ]] && return 0
+  [[ -r /etc/os-release ]] || return 1
+  (
+    # shellcheck disable=SC1091
+    . /etc/os-release
+    [[ ${ID:-} == debian ]] || exit 1
+    case ${VERSION_CODENAME:-} in
+      forky | duke | sid) exit 0 ;;
+      *) [[ ${VERSION_ID:-0} =~ ^[0-9]+$ && ${VERSION_ID:-0} -ge 14 ]] ;;
+    esac
+  )
+}
+
+# --- package sets -------------------------------------------------------------------------------
+
+# The packages of a set, separated by single spaces:
+#   base   what a build and the demo need
+#   test   what the tests, scripts/check and debugging need on top
+#   train  what scripts/train_demo_model needs on top of base
+strata_packages() {
+  local names
+  case $OSTYPE:$1 in
+    darwin*:base) names="cmake ninja ccache pkgconf git coreutils grpc protobuf abseil libuv cli11
+      nlohmann-json blake3 llama.cpp" ;;
+    darwin*:test) names="googletest google-benchmark llvm shellcheck" ;;
+    darwin*:train) names="pytorch numpy" ;;
+    *:base) names="g++ cmake ninja-build ccache pkgconf mold git ca-certificates procps
+      libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
+      libcli11-dev nlohmann-json3-dev libblake3-dev libllama-dev libggml-dev" ;;
+    *:test) names="libgtest-dev libgmock-dev libbenchmark-dev clang clang-tidy clang-format
+      libclang-rt-dev gdb iproute2 nftables curl shellcheck llama.cpp-tools llama.cpp-tools-extra" ;;
+    *:train) names="python3-torch python3-numpy python3-gguf python3-tokenizers" ;;
+  esac
+  # shellcheck disable=SC2086
+  echo $names
+}
+
+# The disk space that a set needs in a root, in MiB.
+strata_set_mib() {
+  case $1 in base) echo 1300 ;; test) echo 1700 ;; train) echo 1200 ;; esac
+}
+
+# The file that says a set is installed: it holds the set's package list and is written last.
+strata_stamp() {
+  if strata_native; then echo "$strata_cache/native/$1"; else echo "$strata_root/var/lib/strata/$1"; fi
+}
+
+strata_have_set() {
+  local stamp
+  stamp=$(strata_stamp "$1")
+  [[ -r $stamp && $(cat "$stamp") == "$(strata_packages "$1")" ]]
+}
+
+# Makes sure that the sets named are there; silent where they are.
+strata_need() {
+  local set missing=
+  [[ -n ${STRATA_INSIDE:-} ]] && return 0
+  for set in "$@"; do strata_have_set "$set" || missing="$missing $set"; done
+  # shellcheck disable=SC2086
+  [[ -z $missing ]] || "$strata_repo/scripts/setup" $missing
+}
+
+# --- running things -----------------------------------------------------------------------------
+
+# The folder with the strata program of preset $1.
+strata_bin_dir() { echo "$strata_repo/build/$1/bin"; }
+
+# Replaces this shell by a command, run in the place, in the current folder. Signals and exit status
+# are the command's own: nothing stands between it and the caller.
+strata_exec() {
+  export CCACHE_DIR=${CCACHE_DIR:-$strata_cache/ccache}
+  # Behind the release build comes a stand-in that builds it first.
+  local path
+  path=$(strata_bin_dir release):$strata_repo/scripts/shim
+  if strata_native; then
+    export PATH=$path:$PATH
+    exec "$@"
+  fi
+  export STRATA_ENTER_PATH=$path
+  strata_enter host "$@"
+}
+
+# Replaces this shell by a command in the forky root; $1 is enter.sh's view.
+strata_enter() {
+  local view=$1
+  shift
+  local enter=("$BASH" "$strata_repo/scripts/enter.sh" "$view" "$strata_root" "$strata_repo")
+  if [[ $(id -u) == 0 ]]; then
+    unshare --mount true 2>/dev/null ||
+      die "this container does not allow mounts: give it CAP_SYS_ADMIN, or use a Debian forky image"
+    STRATA_ENTER_IDS="" exec unshare --mount "${enter[@]}" "$@"
+  fi
+  [[ -r $strata_root/usr/bin/env ]] ||
+    die "$strata_root is not readable for $(id -un): run 'sudo scripts/setup' from this account"
+  if unshare --user --map-root-user --mount true 2>/dev/null; then
+    STRATA_ENTER_IDS="$(id -u):$(id -g)" exec unshare --user --map-root-user --mount "${enter[@]}" "$@"
+  fi
+  die "this system does not let $(id -un) enter the root (no user namespaces): use 'sudo scripts/$strata_me'"
+}
+
+# Runs a command in the place and waits for it.
+strata_run() { (strata_exec "$@"); }
+
+# Runs one phase with its output in a log: strata_phase LOG "What it does" CMD…
+# One line when it starts, its time when it ends; where it fails, why.
+strata_phase() {
+  local log=$strata_log_dir/$1.log what=$2 began=$SECONDS status=0
+  shift 2
+  mkdir -p "$strata_log_dir" 2>/dev/null || die "cannot write to $strata_log_dir: $(strata_why "$strata_log_dir")"
+  say "$what…"
+  ("$@") </dev/null >"$log" 2>&1 || status=$?
+  if [[ $status != 0 ]]; then
+    strata_failed "$log" "$status"
+    return "$status"
+  fi
+  say "… done in $((SECONDS - began)) s"
+}
+
+# Says why a phase failed: one clear line where the cause is known, else the end of its log.
+strata_failed() {
+  local log=$1 status=$2
+  if [[ $status -gt 128 && $status != 255 ]]; then
+    say "stopped: run it again to go on (log: $log)"
+  elif grep -qiE "no space left on device|enough free space in" "$log"; then
+    say "disk full: free some space and run it again (log: $log)"
+  elif grep -qE "$strata_no_network" "$log"; then
+    say "no network: ${strata_mirror:-a mirror} cannot be reached: check the connection, or name another with 'STRATA_MIRROR=http://… scripts/setup' (log: $log)"
+  else
+    tail -n 25 "$log" >&2
+    say "failed with status $status (the whole log: $log)"
+  fi
+}
+# What debootstrap, apt and Homebrew say then.
+strata_no_network="Failed getting release file|Couldn't download|Unable to connect to|Could not (connect to|resolve)|Temporary failure resolving|E: Failed to fetch|Invalid Release file, no entry|curl: \\((6|7|28)\\)"
+
+# Why a folder cannot be written, in words.
+strata_why() {
+  local dir=$1
+  while [[ ! -d $dir ]]; do dir=$(dirname "$dir"); done
+  if [[ ! -w $dir ]]; then
+    echo "$dir belongs to someone else"
+  else
+    df -Pk "$dir" | awk 'NR == 2 { if ($4 < 64) print "disk full, " $4 " kB left"; else print "no access" }'
+  fi
+}
+
+# Configures and builds preset $1 in the place; further words are targets. Quick where nothing changed.
+strata_build() {
+  local preset=$1 dir=$strata_repo/build/$1
+  shift
+  mkdir -p "$dir" || return 1
+  if command -v flock >/dev/null; then
+    exec 8>"$dir/.lock"
+    flock 8
+  fi
+  cd "$strata_repo" || return 1
+  if [[ ! -e $dir/build.ninja ]] || ! cmp -s CMakePresets.json "$dir/.presets"; then
+    # A cache that belongs to another folder or compiler is no use: start it afresh.
+    strata_run cmake --preset "$preset" 8>&- || strata_run cmake --fresh --preset "$preset" 8>&- || return 1
+    cp CMakePresets.json "$dir/.presets"
+  fi
+  local targets=()
+  [[ $# -gt 0 ]] && targets=(--target "$@")
+  strata_run cmake --build --preset "$preset" ${targets[@]+"${targets[@]}"} 8>&-
+}
+
+# The release build; silent where there is nothing to do.
+strata_release() {
+  local what="Building Strata (the first time takes a few minutes)"
+  if [[ -x $(strata_bin_dir release)/strata ]]; then
+    what="Bringing the build up to date"
+    cmp -s "$strata_repo/CMakePresets.json" "$strata_repo/build/release/.presets" &&
+      strata_run ninja -C "$strata_repo/build/release" -n strata 2>/dev/null | grep -q 'no work to do' && return
+  fi
+  strata_phase build-release "$what" strata_build release strata
+}
+
+# Cores to use.
+strata_cores() { getconf _NPROCESSORS_ONLN; }
