@@ -79,8 +79,9 @@ using ReadAt =
     absl::FunctionRef<absl::StatusOr<size_t>(uint64_t offset, absl::Span<char> out)>;
 
 // Reads the header of a file of `file_bytes`. kInvalidArgument with what is wrong and where: bad
-// magic, version, counts or sizes; truncated header; duplicate names; an unknown tensor type; a tensor whose data
-// lies past the end of the file or overlaps another; big-endian files. Blocks on `read`.
+// magic, version, counts or sizes; truncated header; duplicate names; an unknown tensor type; a tensor
+// whose data lies past the end of the file or does not follow the tensor before it (libggml refuses
+// gaps and overlaps too); big-endian files. Errors of `read` are passed on. Blocks on `read`.
 absl::StatusOr<GgufHeader> ReadGgufHeader(uint64_t file_bytes, ReadAt read);
 
 // As ReadGgufHeader, from the whole file in memory (tests, fuzzing).

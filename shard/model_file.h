@@ -19,7 +19,8 @@ namespace strata {
 class ModelFile {
  public:
   // `path` is the file, or any one of the parts. kNotFound: no such file, or a missing part, by name;
-  // kInvalidArgument: not a GGUF, or damaged; kPermissionDenied. The message starts with the path.
+  // kInvalidArgument: not a regular file, not a GGUF, damaged, or parts that do not belong together;
+  // kPermissionDenied; kResourceExhausted: too many open files; kUnavailable: an I/O error. The message starts with the path.
   static absl::StatusOr<std::shared_ptr<const ModelFile>> Open(const std::string& path);
 
   ~ModelFile();
@@ -40,7 +41,8 @@ class ModelFile {
   // Reads exactly out.size() bytes. kUnavailable on an I/O error. Thread-safe, blocks.
   absl::Status Read(size_t part, uint64_t offset, absl::Span<char> out) const;
 
-  // BLAKE3 of all parts' headers and tensor directories, 32 bytes.
+  // BLAKE3 of all parts' headers and tensor directories and of samples of up to 64 tensors' data
+  // (4 KiB each, so that two trainings of one model differ), 32 bytes.
   const std::string& id() const { return id_; }
 
   // general.name, else the file's name without its ending.

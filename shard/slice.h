@@ -3,8 +3,15 @@
 // files, read as a stream.
 //
 // What changes: block_count and per-layer metadata (architecture.h), tensors blk.N renamed to
-// blk.(N - begin); a slice that is not first or last gets a one-row vocabulary; the last slice of several keeps its real
-// output and gets a placeholder token_embd where the model does not tie the two.
+// blk.(N - begin); a slice that is not first or last gets a one-row vocabulary; the first of several keeps its real
+// token_embd and gets a placeholder output, the last the other way round, where the model does not tie
+// the two. Placeholders are never computed with, but take memory: their bytes count in the slice.
+//
+// Only a slice that is the whole model is memory-mapped (stage.cc maps the model's own file). For the
+// others there is no file to map: libllama wants the data section behind the header at one offset of one
+// file, a memfd cannot alias another file's pages, and a reflink needs btrfs or XFS and tensors on block
+// boundaries. It would save little: weights that are repacked for the CPU's matrix kernels or copied to
+// a GPU take memory of their own anyway, and what was read stays in the page cache only while there is room.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +49,7 @@ class Slice {
   const GgufHeader& header() const { return header_; }
 
   // Of the GGUF that Open() streams, and of its tensors alone.
-  uint64_t file_bytes() const { return file_bytes_; }
+  uint64_t file_bytes() const;
   uint64_t tensor_bytes() const { return tensor_bytes_; }
 
   // The slice as a read-only, seekable stream (fopencookie, funopen on macOS) for
@@ -54,24 +61,15 @@ class Slice {
   absl::StatusOr<size_t> ReadAt(uint64_t offset, char* out, size_t size) const;
 
  private:
-  // `bytes` of the slice's GGUF starting at `begin`, from a file of the model, from header_bytes_, or generated.
-  struct Piece {
-    enum class Kind { kFile, kMemory, kZeros };
-    uint64_t begin;
-    uint64_t bytes;
-    Kind kind;
-    size_t part;      // kFile
-    uint64_t offset;  // kFile: in that file; kMemory: in memory_
-  };
+  struct Content;  // header and pieces of the model's files
+  struct Stream;   // what Open() gives its FILE
 
   Slice() = default;
 
   std::shared_ptr<const ModelFile> model_;  // shared with whoever opened it and with open streams
   LayerRange layers_;
   GgufHeader header_;
-  std::shared_ptr<const std::string> memory_;  // header and generated tensors; shared with open streams
-  std::vector<Piece> pieces_;                  // in order of `begin`, without gaps
-  uint64_t file_bytes_ = 0;
+  std::shared_ptr<const Content> content_;  // shared with copies and open streams
   uint64_t tensor_bytes_ = 0;
 };
 
