@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/node.pb.h"
@@ -23,8 +24,9 @@ inline constexpr uint32_t kInboxStepsMax = 8;
 
 class StageServer {
  public:
-  // `spec` says which stage of which plan this is. The compute thread starts here and calls `load` first.
-  // Start() returns at once; `loaded` is called on the compute thread with the outcome.
+  // `spec` says which stage of which plan this is; `clock` outlives the server. The compute thread
+  // starts here and calls `load` first. Start() returns at once; `loaded` is called on the compute
+  // thread with the outcome.
   using LoadFn = absl::AnyInvocable<absl::StatusOr<std::unique_ptr<Stage>>()>;
   using LoadedFn = absl::AnyInvocable<void(absl::StatusOr<Stage::Facts>) &&>;
   static std::unique_ptr<StageServer> Start(wire::StageSpec spec, Clock* clock, LoadFn load,
@@ -33,22 +35,30 @@ class StageServer {
   // Closes both links, stops the compute thread after the step it is on, and frees the stage.
   virtual ~StageServer() = default;
 
-  // A peer that wants to be the link before this stage. kFailedPrecondition: older epoch (kAborted),
-  // another model, another stage, wrong n_embd, not loaded yet. Any thread.
+  // A peer that wants to be the link before this stage. kAborted: another epoch; kUnavailable: not
+  // loaded yet, or another link is open; kFailedPrecondition: another model, stage or n_embd. Any
+  // thread. After OK, SetIncoming() follows, or AbandonIncoming() when the peer left before its link was open.
   struct Incoming {
     wire::Hello hello;
     Link::Receiver* receiver;
   };
   virtual absl::StatusOr<Incoming> Accept(const wire::Hello& peer) = 0;
   virtual void SetIncoming(std::unique_ptr<Link> link) = 0;
+  virtual void AbandonIncoming() = 0;
 
-  // The link to the next stage, dialled by the caller with outgoing_receiver(). Replaces an older one.
+  // The link to the next stage, dialled by the caller with outgoing_receiver(). Close and destroy an
+  // older one with SetOutgoing(nullptr) before dialling.
   virtual wire::Hello OutgoingHello() const = 0;
   virtual Link::Receiver* outgoing_receiver() = 0;
   virtual void SetOutgoing(std::unique_ptr<Link> link) = 0;
 
-  // Runs on the compute thread between steps; blocks the caller. First and last stage only.
-  virtual absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) = 0;
+  // Calls `task` on the compute thread, between steps; with nullptr when the stage is unloaded before
+  // its turn comes. kFailedPrecondition: not loaded; kResourceExhausted: too many tasks wait. Any thread.
+  using Task = absl::AnyInvocable<void(Stage*) &&>;
+  virtual absl::Status Post(Task task) = 0;
+
+  // The load has failed; the server does nothing any more.
+  virtual bool load_failed() const = 0;
 
   // How long the compute thread has been on its current step or load; 0 when idle. Any thread.
   virtual uint32_t busy_ms() const = 0;

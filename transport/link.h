@@ -11,8 +11,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/frame.pb.h"
 #include "transport/frame.h"
 
@@ -20,7 +23,8 @@ namespace strata {
 
 class Link {
  public:
-  // Called on the link's own thread, one call at a time. Must not block and must not destroy the link.
+  // Called on the link's own thread, one call at a time, and never from inside Send(), Release() or
+  // Close(). Must not block and must not destroy the link.
   class Receiver {
    public:
     virtual ~Receiver() = default;
@@ -29,12 +33,14 @@ class Link {
     virtual void OnFrame(Frame frame) = 0;
     // Dialler side. Send() would succeed again, after it has returned kResourceExhausted.
     virtual void OnWritable() {}
-    // Exactly once, last. OK: the peer closed with OK or this side did. Else the peer's words, or
-    // kUnavailable when the wire broke.
+    // Exactly once, last. The status of whichever Close() came first, this side's or the peer's;
+    // kUnavailable when the wire broke. A link that is destroyed while open calls it before ~Link
+    // returns, so ~Link must not hold a lock that this takes.
     virtual void OnClosed(absl::Status status) = 0;
   };
 
-  // Closes, if still open, and waits until no Receiver call runs or can come. Not from a Receiver call.
+  // Closes with OK, if still open, and waits until no Receiver call runs or can come: a second or
+  // two at most when the peer does not answer. Not from a Receiver call.
   virtual ~Link() = default;
 
   // Dialler side, any thread, never blocks. kResourceExhausted: no credit; the frame was not taken,
@@ -50,5 +56,18 @@ class Link {
   // What the peer said of itself.
   virtual const wire::Hello& peer() const = 0;
 };
+
+// What an acceptor decides about a dialler.
+struct AcceptedLink {
+  wire::Hello hello;         // what this side answers; its versions are filled in, credits are not
+  Link::Receiver* receiver;  // outlives the link
+  // Called once, with the open link, before the first OnFrame(). On the link's thread: must not block.
+  // OnClosed() does not come before it has returned, unless it destroys the link.
+  absl::AnyInvocable<void(std::unique_ptr<Link>) &&> on_open;
+};
+
+// Asked about a peer's Hello whose versions fit already. A status refuses it, and the dialler sees that
+// status. On the link's thread: must not block.
+using AcceptLinkFn = absl::AnyInvocable<absl::StatusOr<AcceptedLink>(const wire::Hello&)>;
 
 }  // namespace strata

@@ -1,0 +1,122 @@
+#include "coordinator/node_client.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "proto/node.grpc.pb.h"
+#include "transport/grpc_link.h"
+#include "transport/grpc_status.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+constexpr int64_t kControlTimeoutMs = 30'000;
+
+void SetTimeout(grpc::ClientContext* context, int64_t timeout_ms) {
+  context->set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+}
+
+class NodeClientImpl final : public NodeClient {
+ public:
+  explicit NodeClientImpl(std::string address)
+      : address_(std::move(address)), name_(address_), stub_(wire::Node::NewStub(MakeChannel(address_))) {}
+
+  absl::Status Greet(const Options& options) {
+    grpc::ClientContext context;
+    SetTimeout(&context, options.timeout_ms);
+    context.set_wait_for_ready(true);
+    wire::GetInfoResponse info;
+    const grpc::Status status = stub_->GetInfo(&context, wire::GetInfoRequest(), &info);
+    if (!status.ok()) return Named(status);
+    name_ = info.name();
+    const absl::Status fits = CheckVersions(LocalVersions(), info.versions(),
+                                            {.allow_mixed = options.allow_mixed_versions});
+    if (!fits.ok()) return Named(fits);
+    return absl::OkStatus();
+  }
+
+  const std::string& name() const override { return name_; }
+  const std::string& address() const override { return address_; }
+
+  absl::StatusOr<wire::GetInfoResponse> GetInfo(int64_t timeout_ms) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, timeout_ms);
+    wire::GetInfoResponse info;
+    const grpc::Status status = stub_->GetInfo(&context, wire::GetInfoRequest(), &info);
+    if (!status.ok()) return Named(status);
+    return info;
+  }
+
+  absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& spec,
+                                            Progress progress) override {
+    grpc::ClientContext context;  // no deadline: a load takes as long as the disk needs
+    wire::LoadStageRequest request;
+    *request.mutable_spec() = spec;
+    auto reader = stub_->LoadStage(&context, request);
+    wire::LoadStageEvent event;
+    wire::StageInfo info;
+    bool loaded = false;
+    while (reader->Read(&event)) {
+      if (event.has_loaded()) {
+        info = event.loaded();
+        loaded = true;
+      } else if (event.has_progress() && !progress(event.progress())) {
+        context.TryCancel();
+      }
+    }
+    const grpc::Status status = reader->Finish();
+    if (!status.ok()) return Named(status);
+    if (!loaded) return Named(absl::InternalError("the load ended without a stage"));
+    return info;
+  }
+
+  absl::Status ConnectStage(const wire::ConnectStageRequest& request) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, kControlTimeoutMs);
+    wire::ConnectStageResponse response;
+    return Named(stub_->ConnectStage(&context, request, &response));
+  }
+
+  absl::Status UnloadStage(const wire::UnloadStageRequest& request) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, kControlTimeoutMs);
+    wire::UnloadStageResponse response;
+    return Named(stub_->UnloadStage(&context, request, &response));
+  }
+
+  absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, kControlTimeoutMs);
+    wire::TokenizeResponse response;
+    const grpc::Status status = stub_->Tokenize(&context, request, &response);
+    if (!status.ok()) return Named(status);
+    return response;
+  }
+
+ private:
+  absl::Status Named(const grpc::Status& status) const { return Named(FromGrpc(status)); }
+
+  // Says which node, unless the node has said so itself.
+  absl::Status Named(const absl::Status& status) const {
+    if (status.ok() || status.message().find(name_) != absl::string_view::npos) return status;
+    return absl::Status(status.code(), absl::StrCat(name_, ": ", status.message()));
+  }
+
+  const std::string address_;
+  std::string name_;  // constant after Greet()
+  const std::unique_ptr<wire::Node::Stub> stub_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NodeClient>> NodeClient::Connect(Options options) {
+  auto client = std::make_unique<NodeClientImpl>(options.address);
+  if (auto s = client->Greet(options); !s.ok()) return s;
+  return client;
+}
+
+}  // namespace strata

@@ -1,0 +1,42 @@
+// The coordinator's hand on one node: its control service (proto/node.proto). Calls block; they are
+// made from the coordinator's worker threads, never on the loop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "proto/node.pb.h"
+
+namespace strata {
+
+// Thread-safe. Errors carry the node's name; those of the node itself keep their code.
+class NodeClient {
+ public:
+  // Waits for the node to answer and checks its versions. kUnavailable: nobody there within
+  // `timeout_ms`; kFailedPrecondition: versions that do not fit.
+  struct Options {
+    std::string address;
+    int64_t timeout_ms = 10'000;
+    bool allow_mixed_versions = false;
+  };
+  static absl::StatusOr<std::unique_ptr<NodeClient>> Connect(Options options);
+  virtual ~NodeClient() = default;
+
+  virtual const std::string& name() const = 0;
+  virtual const std::string& address() const = 0;
+
+  virtual absl::StatusOr<wire::GetInfoResponse> GetInfo(int64_t timeout_ms) = 0;
+
+  // `progress` is called on this thread; false cancels the load.
+  using Progress = absl::FunctionRef<bool(const wire::LoadProgress&)>;
+  virtual absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& spec,
+                                                    Progress progress) = 0;
+  virtual absl::Status ConnectStage(const wire::ConnectStageRequest& request) = 0;
+  virtual absl::Status UnloadStage(const wire::UnloadStageRequest& request) = 0;
+  virtual absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) = 0;
+};
+
+}  // namespace strata

@@ -1,0 +1,315 @@
+#include "coordinator/pipeline.h"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/log/check.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "transport/epoch.h"
+#include "transport/grpc_link.h"
+#include "transport/grpc_status.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+// How long a node may take to notice that its worker has died, and to answer.
+constexpr absl::Duration kDiagnoseTime = absl::Seconds(2);
+constexpr int64_t kInfoTimeoutMs = 1000;
+
+class PipelineImpl final : public Pipeline {
+ public:
+  PipelineImpl(PipelineOptions options, Listener* listener)
+      : options_(std::move(options)),
+        listener_(listener),
+        returns_({}, [this](const wire::Hello& peer) { return AcceptReturn(peer); }) {}
+
+  ~PipelineImpl() override {
+    closing_ = true;
+    const absl::Status done = absl::OkStatus();
+    if (first_ != nullptr) first_->Close(done);
+    Unload();
+    first_.reset();
+    {
+      absl::MutexLock lock(mu_);
+      if (return_ != nullptr) return_->Close(done);
+    }
+    std::unique_ptr<Link> returning;
+    {
+      absl::MutexLock lock(mu_);
+      returning = std::move(return_);
+    }
+    returning.reset();
+    if (server_ != nullptr) {
+      server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+      server_->Wait();
+    }
+  }
+
+  absl::Status Load(Progress progress);
+  absl::Status ConnectLinks();
+
+  absl::StatusOr<uint64_t> Submit(wire::Step step) override;
+  absl::Status Diagnose(const absl::Status& broken) override;
+  const std::vector<wire::StageInfo>& stages() const override { return stages_; }
+
+ private:
+  // The link into stage 0: carries nothing back but credit and its end.
+  class FirstReceiver final : public Link::Receiver {
+   public:
+    explicit FirstReceiver(PipelineImpl* pipeline) : pipeline_(pipeline) {}
+    void OnFrame(Frame) override {}
+    void OnWritable() override { pipeline_->listener_->OnWritable(); }
+    void OnClosed(absl::Status status) override { pipeline_->OnBroken(std::move(status)); }
+
+   private:
+    PipelineImpl* const pipeline_;
+  };
+
+  // The link from the last stage.
+  class ReturnReceiver final : public Link::Receiver {
+   public:
+    explicit ReturnReceiver(PipelineImpl* pipeline) : pipeline_(pipeline) {}
+    void OnFrame(Frame frame) override { pipeline_->OnReturned(frame); }
+    void OnClosed(absl::Status status) override { pipeline_->OnBroken(std::move(status)); }
+
+   private:
+    PipelineImpl* const pipeline_;
+  };
+
+  size_t n_stages() const { return options_.stages.size(); }
+  absl::Status Listen();
+  absl::StatusOr<GrpcLinkAcceptor::Accepted> AcceptReturn(const wire::Hello& peer);
+  void OnReturned(const Frame& frame);
+  void OnBroken(absl::Status status);
+  wire::StageSpec SpecOf(size_t stage) const;
+  void Unload();
+
+  const PipelineOptions options_;
+  Listener* const listener_;
+  FirstReceiver first_receiver_{this};
+  ReturnReceiver return_receiver_{this};
+  std::atomic<bool> closing_{false};
+  std::atomic<bool> broken_{false};
+
+  // Constant after Build().
+  std::vector<wire::StageInfo> stages_;  // empty link_address: not loaded
+  std::string return_address_;
+  std::unique_ptr<Link> first_;
+
+  absl::Mutex mu_;
+  uint64_t last_step_id_ ABSL_GUARDED_BY(mu_) = 0;
+  bool return_promised_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<Link> return_ ABSL_GUARDED_BY(mu_);
+
+  GrpcLinkAcceptor returns_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
+  wire::StageSpec spec;
+  spec.set_model_id(options_.model_id);
+  *spec.mutable_epoch() = options_.epoch;
+  spec.set_stage(static_cast<uint32_t>(stage));
+  spec.set_n_stages(static_cast<uint32_t>(n_stages()));
+  spec.set_model_path(options_.model_path);
+  spec.mutable_layers()->set_begin(options_.stages[stage].begin);
+  spec.mutable_layers()->set_end(options_.stages[stage].end);
+  spec.set_n_ctx(options_.n_ctx);
+  spec.set_n_seq_max(options_.n_seq_max);
+  spec.set_n_batch(options_.n_batch);
+  spec.set_n_threads(options_.n_threads);
+  spec.set_device(options_.device);
+  spec.set_unverified(options_.unverified);
+  spec.set_type_k(options_.type_k);
+  spec.set_type_v(options_.type_v);
+  spec.set_use_mmap(options_.use_mmap);
+  return spec;
+}
+
+absl::Status PipelineImpl::Load(Progress progress) {
+  stages_.resize(n_stages());
+  std::vector<absl::Status> outcomes(n_stages());
+  absl::Mutex progress_mu;
+  std::atomic<bool> cancelled{false};
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < n_stages(); ++i) {
+    threads.emplace_back([&, i] {
+      auto info = options_.nodes[i]->LoadStage(SpecOf(i), [&](const wire::LoadProgress& done) {
+        absl::MutexLock lock(progress_mu);
+        if (!progress(i, done)) cancelled = true;
+        return !cancelled;
+      });
+      if (info.ok()) {
+        stages_[i] = *std::move(info);
+      } else {
+        outcomes[i] = info.status();
+        cancelled = true;  // the others need not go on
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // A stage cancelled for another's sake is not the reason.
+  for (const absl::Status& outcome : outcomes) {
+    if (!outcome.ok() && !absl::IsCancelled(outcome)) return outcome;
+  }
+  for (const absl::Status& outcome : outcomes) {
+    if (!outcome.ok()) return outcome;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PipelineImpl::Listen() {
+  grpc::ServerBuilder builder;
+  ConfigureServer(builder);
+  int port = 0;
+  builder.AddListeningPort(absl::StrCat(options_.listen_host, ":0"), LinkServerCredentials(),
+                           &port);
+  builder.RegisterCallbackGenericService(returns_.service());
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen_host));
+  }
+  return_address_ = absl::StrCat(options_.listen_host, ":", port);
+  return absl::OkStatus();
+}
+
+absl::Status PipelineImpl::ConnectLinks() {
+  if (auto s = Listen(); !s.ok()) return s;
+  // From the end, so that every stage finds the next one ready.
+  for (size_t i = n_stages(); i-- > 0;) {
+    wire::ConnectStageRequest request;
+    *request.mutable_epoch() = options_.epoch;
+    request.set_stage(static_cast<uint32_t>(i));
+    request.set_next_address(i + 1 < n_stages() ? stages_[i + 1].link_address() : return_address_);
+    if (auto s = options_.nodes[i]->ConnectStage(request); !s.ok()) return s;
+  }
+  DialOptions dial;
+  dial.address = stages_[0].link_address();
+  *dial.hello.mutable_versions() = LocalVersions();
+  dial.hello.set_model_id(options_.model_id);
+  *dial.hello.mutable_epoch() = options_.epoch;
+  dial.hello.set_from_stage(static_cast<uint32_t>(n_stages()));
+  dial.hello.set_to_stage(0);
+  auto link = DialGrpcLink(std::move(dial), &first_receiver_);
+  if (!link.ok()) return link.status();
+  first_ = *std::move(link);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GrpcLinkAcceptor::Accepted> PipelineImpl::AcceptReturn(const wire::Hello& peer) {
+  absl::MutexLock lock(mu_);
+  if (CompareEpochs(peer.epoch(), options_.epoch) != 0) {
+    return absl::AbortedError(absl::StrCat("the pipeline is of epoch ",
+                                           EpochString(options_.epoch), ", the peer of epoch ",
+                                           EpochString(peer.epoch())));
+  }
+  if (peer.model_id() != options_.model_id || peer.from_stage() + 1 != n_stages() ||
+      peer.to_stage() != n_stages()) {
+    return absl::FailedPreconditionError("only the last stage of the plan may link here");
+  }
+  if (return_promised_) return absl::FailedPreconditionError("the last stage has a link already");
+  return_promised_ = true;
+  GrpcLinkAcceptor::Accepted accepted;
+  *accepted.hello.mutable_versions() = LocalVersions();
+  accepted.hello.set_model_id(options_.model_id);
+  *accepted.hello.mutable_epoch() = options_.epoch;
+  accepted.hello.set_from_stage(static_cast<uint32_t>(n_stages()));
+  accepted.hello.set_to_stage(peer.from_stage());
+  accepted.hello.set_credits(kResultsMax);
+  accepted.receiver = &return_receiver_;
+  accepted.on_open = [this](std::unique_ptr<Link> link) {
+    absl::MutexLock open_lock(mu_);
+    return_ = std::move(link);
+  };
+  return accepted;
+}
+
+void PipelineImpl::OnReturned(const Frame& frame) {
+  if (frame.type == FrameType::kResult) {
+    wire::Result result;
+    if (auto s = ParseHeader(frame, &result); !s.ok()) return OnBroken(s);
+    if (CompareEpochs(result.epoch(), options_.epoch) == 0) listener_->OnResult(std::move(result));
+  } else if (frame.type == FrameType::kError) {
+    wire::StepError error;
+    if (auto s = ParseHeader(frame, &error); !s.ok()) return OnBroken(s);
+    if (CompareEpochs(error.epoch(), options_.epoch) == 0) listener_->OnStepError(std::move(error));
+  } else {
+    return OnBroken(absl::InvalidArgumentError("the last stage sent an unexpected frame"));
+  }
+  absl::MutexLock lock(mu_);
+  if (return_ != nullptr) return_->Release(1);
+}
+
+void PipelineImpl::OnBroken(absl::Status status) {
+  if (closing_ || broken_.exchange(true)) return;
+  if (status.ok()) status = absl::UnavailableError("a stage closed its link");
+  listener_->OnBroken(std::move(status));
+}
+
+absl::StatusOr<uint64_t> PipelineImpl::Submit(wire::Step step) {
+  step.set_model_id(options_.model_id);
+  *step.mutable_epoch() = options_.epoch;
+  // Under the lock, so that steps are sent in the order of their ids. Send() never blocks.
+  absl::MutexLock lock(mu_);
+  step.set_step_id(last_step_id_ + 1);
+  if (auto s = first_->Send(MakeFrame(FrameType::kStep, step)); !s.ok()) return s;
+  return ++last_step_id_;
+}
+
+absl::Status PipelineImpl::Diagnose(const absl::Status& broken) {
+  const absl::Time until = absl::Now() + kDiagnoseTime;
+  while (true) {
+    absl::Status unreachable;
+    for (size_t i = 0; i < n_stages(); ++i) {
+      auto info = options_.nodes[i]->GetInfo(kInfoTimeoutMs);
+      if (!info.ok()) {
+        unreachable = info.status();
+        continue;
+      }
+      for (const wire::StageStatus& stage : info->stages()) {
+        if (stage.stage() == i && stage.status().code() != 0) return FromWire(stage.status());
+      }
+    }
+    if (!unreachable.ok()) return unreachable;
+    if (absl::Now() >= until) return broken;
+    absl::SleepFor(absl::Milliseconds(100));
+  }
+}
+
+void PipelineImpl::Unload() {
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    if (stages_[i].link_address().empty()) continue;
+    threads.emplace_back([this, i] {
+      wire::UnloadStageRequest request;
+      *request.mutable_epoch() = options_.epoch;
+      request.set_stage(static_cast<uint32_t>(i));
+      // A node that is gone has unloaded already.
+      options_.nodes[i]->UnloadStage(request).IgnoreError();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Build(PipelineOptions options,
+                                                          Listener* listener, Progress progress) {
+  CHECK(!options.stages.empty() && options.stages.size() == options.nodes.size());
+  auto pipeline = std::make_unique<PipelineImpl>(std::move(options), listener);
+  if (auto s = pipeline->Load(std::move(progress)); !s.ok()) return s;
+  if (auto s = pipeline->ConnectLinks(); !s.ok()) return s;
+  return pipeline;
+}
+
+}  // namespace strata

@@ -1,0 +1,78 @@
+// The stages of one plan, loaded and linked, as the coordinator sees them: steps go in at the first
+// stage, results come back from the last. Several steps may be in flight.
+//
+//   coordinator ──▶ stage 0 ──▶ stage 1 ──▶ … ──▶ stage n-1 ──▶ coordinator
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "coordinator/node_client.h"
+#include "proto/frame.pb.h"
+#include "shard/architecture.h"
+
+namespace strata {
+
+// Result frames that may wait in the coordinator; the credits it grants to the last stage.
+inline constexpr uint32_t kResultsMax = 64;
+
+struct PipelineOptions {
+  std::string model_path;  // on every node, until weights travel
+  std::string model_id;
+  wire::Epoch epoch;
+  std::vector<LayerRange> stages;   // in order
+  std::vector<NodeClient*> nodes;   // nodes[i] holds stages[i]; outlive the pipeline
+  uint32_t n_ctx = 512;             // positions per sequence
+  uint32_t n_seq_max = 1;
+  uint32_t n_batch = 512;
+  uint32_t n_threads = 0;           // per stage; 0: the node's default
+  std::string device;
+  std::string type_k;
+  std::string type_v;
+  bool unverified = false;
+  bool use_mmap = true;
+  std::string listen_host = "127.0.0.1";  // where the last stage reaches the coordinator
+};
+
+class Pipeline {
+ public:
+  // Called on links' threads, possibly several at once; must not block.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    // Results come in the order of their steps; Pipeline takes them as consumed when this returns.
+    virtual void OnResult(wire::Result result) = 0;
+    // The step failed in a stage; the links go on.
+    virtual void OnStepError(wire::StepError error) = 0;
+    // Submit() has room again.
+    virtual void OnWritable() = 0;
+    // Once: a link broke, no step will come back any more. Diagnose() may know more.
+    virtual void OnBroken(absl::Status status) = 0;
+  };
+
+  // Called on the loading threads, one at a time. False cancels the load.
+  using Progress = absl::AnyInvocable<bool(size_t stage, const wire::LoadProgress&)>;
+
+  // Loads all stages at once, each on its node, then links them. Blocks. On an error everything loaded
+  // is unloaded again, and the status says which stage on which node.
+  static absl::StatusOr<std::unique_ptr<Pipeline>> Build(PipelineOptions options,
+                                                         Listener* listener, Progress progress);
+  // Closes the links and unloads the stages. Blocks.
+  virtual ~Pipeline() = default;
+
+  // Fills in model, epoch and step id, and sends the step. Any thread, never blocks.
+  // kResourceExhausted: the first stage has no room, wait for OnWritable(). Returns the step's id.
+  virtual absl::StatusOr<uint64_t> Submit(wire::Step step) = 0;
+
+  // Asks the nodes why the pipeline broke: the status of a stage that failed, with its worker's last
+  // words; else `broken`. Blocks for at most about two seconds.
+  virtual absl::Status Diagnose(const absl::Status& broken) = 0;
+
+  virtual const std::vector<wire::StageInfo>& stages() const = 0;
+};
+
+}  // namespace strata

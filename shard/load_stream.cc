@@ -1,0 +1,122 @@
+#include "shard/load_stream.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "shard/model_file.h"
+#include "shard/slice.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+
+bool LoadStream::Progress(uint64_t bytes_done, uint64_t bytes_total) {
+  absl::MutexLock lock(mu_);
+  if (gone_) return false;
+  progress_.emplace();
+  progress_->set_bytes_done(bytes_done);
+  progress_->set_bytes_total(bytes_total);
+  WriteNext();
+  return true;
+}
+
+void LoadStream::End(absl::StatusOr<wire::StageInfo> outcome) {
+  {
+    absl::MutexLock lock(mu_);
+    outcome_ = std::move(outcome);
+    WriteNext();
+  }
+  Unref();
+}
+
+void LoadStream::OnWriteDone(bool ok) {
+  absl::MutexLock lock(mu_);
+  writing_ = false;
+  if (!ok) gone_ = true;
+  WriteNext();
+}
+
+void LoadStream::OnCancel() {
+  absl::MutexLock lock(mu_);
+  gone_ = true;
+  WriteNext();
+}
+
+void LoadStream::OnDone() { Unref(); }
+
+void LoadStream::WriteNext() {
+  if (writing_ || finished_) return;
+  if (outcome_) {
+    finished_ = true;
+    if (!outcome_->ok() || gone_) {
+      Finish(ToGrpc(outcome_->status()));
+      return;
+    }
+    *event_.mutable_loaded() = **std::move(outcome_);
+    StartWriteAndFinish(&event_, grpc::WriteOptions(), grpc::Status::OK);
+    return;
+  }
+  // A caller that has gone still waits for the loader's last word: the call ends then.
+  if (!progress_ || gone_) return;
+  *event_.mutable_progress() = *std::exchange(progress_, std::nullopt);
+  writing_ = true;
+  StartWrite(&event_);
+}
+
+void LoadStream::Unref() {
+  bool last;
+  {
+    absl::MutexLock lock(mu_);
+    last = --refs_ == 0;
+  }
+  if (last) delete this;
+}
+
+absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::StageSpec& spec, LoadStream* stream) {
+  auto model = ModelFile::Open(spec.model_path());
+  if (!model.ok()) return model.status();
+  if ((*model)->id() != spec.model_id()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        spec.model_path(), " is not the model of the plan: same name, other content"));
+  }
+  const LayerRange layers{spec.layers().begin(), spec.layers().end()};
+  auto slice = Slice::Make(*std::move(model), layers, {.unverified = spec.unverified()});
+  if (!slice.ok()) return slice.status();
+  if (slice->is_first() != (spec.stage() == 0) ||
+      slice->is_last() != (spec.stage() + 1 == spec.n_stages())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layers ", layers.begin, "-", layers.end, " cannot be stage ", spec.stage(),
+                     " of ", spec.n_stages()));
+  }
+  StageOptions options;
+  options.n_ctx = spec.n_ctx();
+  options.n_seq_max = spec.n_seq_max();
+  options.n_batch = spec.n_batch();
+  options.n_threads = spec.n_threads();
+  options.device = spec.device();
+  options.type_k = spec.type_k();
+  options.type_v = spec.type_v();
+  options.use_mmap = spec.use_mmap();
+  return Stage::Load(*slice, options, [stream](uint64_t done, uint64_t total) {
+    return stream->Progress(done, total);
+  });
+}
+
+wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& facts,
+                              const std::string& link_address) {
+  wire::StageInfo info;
+  info.set_stage(spec.stage());
+  *info.mutable_layers() = spec.layers();
+  info.set_link_address(link_address);
+  info.set_n_embd(facts.n_embd);
+  info.set_slice_bytes(facts.slice_bytes);
+  info.set_kv_bytes(facts.kv_bytes);
+  info.set_compute_bytes(facts.compute_bytes);
+  info.set_resident_bytes(ResidentBytes());
+  info.set_load_ms(facts.load_ms);
+  info.set_worker_pid(getpid());
+  return info;
+}
+
+}  // namespace strata

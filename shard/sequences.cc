@@ -1,0 +1,59 @@
+#include "shard/sequences.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace strata {
+
+absl::Status Sequences::Open(const wire::SequenceOpen& open) {
+  Slot& slot = slots_[open.slot()];
+  slot = Slot();
+  auto sampler = SequenceSampler::Open(open, vocab_);
+  if (!sampler.ok()) return sampler.status();
+  slot.sampler = *std::move(sampler);
+  return absl::OkStatus();
+}
+
+absl::Status Sequences::Apply(const wire::KvEdit& edit) {
+  Slot& slot = slots_[edit.slot()];
+  switch (edit.kind()) {
+    case wire::KvEdit::DROP:
+      slot = Slot();
+      return absl::OkStatus();
+    case wire::KvEdit::TRIM:
+      if (slot.sampler == nullptr) return absl::OkStatus();
+      return slot.sampler->Rewind(std::max(0, edit.begin() + slot.text_offset));
+    case wire::KvEdit::COPY: {
+      const Slot& from = slots_[edit.from_slot()];
+      slot.sampler = from.sampler == nullptr ? nullptr : from.sampler->Copy();
+      slot.text_offset = from.text_offset;
+      return absl::OkStatus();
+    }
+    case wire::KvEdit::SHIFT:
+      if (edit.end() < 0) slot.text_offset -= edit.delta();
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("unknown KV edit ", edit.kind()));
+  }
+}
+
+absl::Status Sequences::Feed(Row row) {
+  Slot& slot = slots_[row.slot];
+  if (slot.sampler == nullptr) return absl::OkStatus();
+  return slot.sampler->Feed(row.position + slot.text_offset, row.token);
+}
+
+absl::StatusOr<wire::SampledToken> Sequences::Sample(Row row, absl::Span<const float> logits) {
+  Slot& slot = slots_[row.slot];
+  if (slot.sampler == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("slot ", row.slot, " is sampled without an open sequence"));
+  }
+  auto token = slot.sampler->Sample(row.position + 1 + slot.text_offset, logits);
+  if (token.ok()) token->set_slot(row.slot);
+  return token;
+}
+
+}  // namespace strata

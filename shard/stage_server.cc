@@ -1,0 +1,481 @@
+#include "shard/stage_server.h"
+
+#include <atomic>
+#include <deque>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/log/check.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "shard/sequences.h"
+#include "shard/step_check.h"
+#include "transport/epoch.h"
+#include "transport/grpc_status.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+// Tasks that may wait for the compute thread.
+constexpr size_t kTasksMax = 64;
+
+class StageServerImpl final : public StageServer, public Link::Receiver {
+ public:
+  StageServerImpl(wire::StageSpec spec, Clock* clock) : spec_(std::move(spec)), clock_(clock) {}
+
+  ~StageServerImpl() override {
+    {
+      absl::MutexLock lock(mu_);
+      stopping_ = true;
+      changed_.SignalAll();
+    }
+    if (thread_.joinable()) thread_.join();
+    CloseLinks(absl::UnavailableError(absl::StrCat(where_, " was unloaded")));
+    std::vector<std::shared_ptr<Link>> links;
+    {
+      absl::MutexLock lock(mu_);
+      links.swap(ended_);
+      links.push_back(std::move(incoming_));
+      links.push_back(std::move(outgoing_));
+    }
+    links.clear();  // not under the lock: waits for their callbacks, which take it
+  }
+
+  void StartThread(LoadFn load, LoadedFn loaded) {
+    thread_ = std::thread([this, load = std::move(load), loaded = std::move(loaded)]() mutable {
+      Run(std::move(load), std::move(loaded));
+    });
+  }
+
+  absl::StatusOr<Incoming> Accept(const wire::Hello& peer) override;
+  void SetIncoming(std::unique_ptr<Link> link) override;
+  void AbandonIncoming() override;
+  wire::Hello OutgoingHello() const override;
+  Link::Receiver* outgoing_receiver() override { return &outgoing_receiver_; }
+  void SetOutgoing(std::unique_ptr<Link> link) override;
+  absl::Status Post(Task task) override;
+  bool load_failed() const override { return load_failed_.load(std::memory_order_relaxed); }
+
+  uint32_t busy_ms() const override {
+    const int64_t since = busy_since_us_.load(std::memory_order_relaxed);
+    return since == 0 ? 0 : static_cast<uint32_t>((clock_->NowUs() - since) / 1000 + 1);
+  }
+  uint64_t steps_done() const override { return steps_done_.load(std::memory_order_relaxed); }
+  const wire::StageSpec& spec() const override { return spec_; }
+
+ private:
+  struct Arrived {
+    Frame frame;
+    int64_t at_us;
+  };
+
+  // The link to the next stage carries nothing back but its end.
+  class OutgoingReceiver final : public Link::Receiver {
+   public:
+    explicit OutgoingReceiver(StageServerImpl* server) : server_(server) {}
+    void OnFrame(Frame) override {}
+    void OnWritable() override { server_->OnOutgoingWritable(); }
+    void OnClosed(absl::Status status) override { server_->OnOutgoingClosed(std::move(status)); }
+
+   private:
+    StageServerImpl* const server_;
+  };
+
+  // Link::Receiver of the link before this stage.
+  void OnFrame(Frame frame) override;
+  void OnClosed(absl::Status status) override;
+
+  void OnOutgoingWritable();
+  void OnOutgoingClosed(absl::Status status);
+
+  void Run(LoadFn load, LoadedFn loaded);
+  void Handle(Arrived arrived);
+  void RunStep(wire::Step step, Payload payload, int64_t arrived_us);
+  absl::Status RunEdits(const wire::Step& step);
+  absl::Status RunBatch(const wire::Step& step, const Payload& payload);
+  absl::Status SampleRows(const wire::Step& step, wire::Result* result);
+  void SendStepError(uint64_t step_id, const absl::Status& status);
+  // Sends to the next stage; waits while it has no room. Gives up when the link closes.
+  void SendNext(const Frame& frame);
+  // A peer that breaks the protocol, or a neighbour that is gone: both links end with `status`.
+  void CloseLinks(const absl::Status& status);
+  // Lets go of a link on the compute thread: the last owner may not be one of its own callbacks.
+  void Retire(std::shared_ptr<Link> link);
+
+  bool is_first() const { return spec_.stage() == 0; }
+  bool is_last() const { return spec_.stage() + 1 == spec_.n_stages(); }
+
+  // Constant after construction.
+  const wire::StageSpec spec_;
+  Clock* const clock_;
+  const std::string where_ =
+      absl::StrCat("stage ", spec_.stage(), " (layers ", spec_.layers().begin(), "-",
+                   spec_.layers().end() == 0 ? 0 : spec_.layers().end() - 1, ")");
+  OutgoingReceiver outgoing_receiver_{this};
+
+  // Compute thread only.
+  std::unique_ptr<Stage> stage_;
+  std::optional<Sequences> sequences_;  // last stage
+  uint64_t last_step_id_ = 0;
+
+  std::atomic<int64_t> busy_since_us_{0};
+  std::atomic<uint64_t> steps_done_{0};
+  std::atomic<bool> load_failed_{false};
+
+  mutable absl::Mutex mu_;
+  absl::CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool serving_ ABSL_GUARDED_BY(mu_) = false;   // loaded
+  bool accepted_ ABSL_GUARDED_BY(mu_) = false;  // an incoming link is promised or open
+  uint32_t n_embd_ ABSL_GUARDED_BY(mu_) = 0;
+  std::deque<Arrived> inbox_ ABSL_GUARDED_BY(mu_);  // at most kInboxStepsMax: what was granted
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);     // at most kTasksMax
+  // Set when the link before this stage has ended; carried on after the inbox is empty.
+  std::optional<absl::Status> incoming_ended_ ABSL_GUARDED_BY(mu_);
+  // Links are shared with whoever calls them outside the lock, since their callbacks take it.
+  std::shared_ptr<Link> incoming_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<Link> outgoing_ ABSL_GUARDED_BY(mu_);
+  bool outgoing_open_ ABSL_GUARDED_BY(mu_) = false;
+  // Let go of by the compute thread.
+  std::vector<std::shared_ptr<Link>> ended_ ABSL_GUARDED_BY(mu_);
+
+  std::thread thread_;
+};
+
+absl::StatusOr<StageServer::Incoming> StageServerImpl::Accept(const wire::Hello& peer) {
+  absl::MutexLock lock(mu_);
+  if (CompareEpochs(peer.epoch(), spec_.epoch()) != 0) {
+    return absl::AbortedError(absl::StrCat(where_, " is of epoch ", EpochString(spec_.epoch()),
+                                           ", the peer of epoch ", EpochString(peer.epoch())));
+  }
+  if (peer.model_id() != spec_.model_id()) {
+    return absl::FailedPreconditionError(absl::StrCat(where_, " holds another model"));
+  }
+  const uint32_t expected_from = is_first() ? spec_.n_stages() : spec_.stage() - 1;
+  if (peer.to_stage() != spec_.stage() || peer.from_stage() != expected_from) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(where_, " takes a link from ", expected_from, ", not ", peer.from_stage(),
+                     " to ", peer.to_stage()));
+  }
+  if (!serving_) return absl::UnavailableError(absl::StrCat(where_, " is not loaded yet"));
+  const uint32_t expected_embd = is_first() ? 0 : n_embd_;
+  if (peer.n_embd() != expected_embd) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        where_, " takes rows of ", expected_embd, " floats, the peer sends ", peer.n_embd()));
+  }
+  if (accepted_) return absl::UnavailableError(absl::StrCat(where_, " has a link already"));
+  accepted_ = true;
+  Incoming incoming;
+  *incoming.hello.mutable_versions() = LocalVersions();
+  incoming.hello.set_model_id(spec_.model_id());
+  *incoming.hello.mutable_epoch() = spec_.epoch();
+  incoming.hello.set_to_stage(peer.from_stage());
+  incoming.hello.set_from_stage(spec_.stage());
+  incoming.hello.set_n_embd(expected_embd);
+  incoming.hello.set_credits(kInboxStepsMax);
+  incoming.receiver = this;
+  return incoming;
+}
+
+void StageServerImpl::SetIncoming(std::unique_ptr<Link> link) {
+  absl::MutexLock lock(mu_);
+  DCHECK(accepted_ && incoming_ == nullptr);
+  incoming_ = std::move(link);
+}
+
+void StageServerImpl::AbandonIncoming() {
+  absl::MutexLock lock(mu_);
+  accepted_ = false;
+}
+
+wire::Hello StageServerImpl::OutgoingHello() const {
+  wire::Hello hello;
+  *hello.mutable_versions() = LocalVersions();
+  hello.set_model_id(spec_.model_id());
+  *hello.mutable_epoch() = spec_.epoch();
+  hello.set_from_stage(spec_.stage());
+  hello.set_to_stage(spec_.stage() + 1);
+  if (!is_last()) {
+    absl::MutexLock lock(mu_);
+    hello.set_n_embd(n_embd_);
+  }
+  return hello;
+}
+
+void StageServerImpl::SetOutgoing(std::unique_ptr<Link> link) {
+  std::shared_ptr<Link> old;  // destroyed last, outside the lock
+  absl::MutexLock lock(mu_);
+  old = std::move(outgoing_);
+  outgoing_open_ = link != nullptr;
+  outgoing_ = std::move(link);
+  changed_.SignalAll();
+}
+
+absl::Status StageServerImpl::Post(Task task) {
+  absl::MutexLock lock(mu_);
+  if (!serving_) return absl::FailedPreconditionError(absl::StrCat(where_, " is not loaded"));
+  if (tasks_.size() >= kTasksMax) {
+    return absl::ResourceExhaustedError(absl::StrCat(where_, " has too many tasks waiting"));
+  }
+  tasks_.push_back(std::move(task));
+  changed_.SignalAll();
+  return absl::OkStatus();
+}
+
+void StageServerImpl::OnFrame(Frame frame) {
+  absl::MutexLock lock(mu_);
+  // The link refuses frames beyond the credits granted.
+  DCHECK_LT(inbox_.size(), kInboxStepsMax);
+  inbox_.push_back({std::move(frame), clock_->NowUs()});
+  changed_.Signal();
+}
+
+void StageServerImpl::OnClosed(absl::Status status) {
+  absl::MutexLock lock(mu_);
+  incoming_ended_ = std::move(status);
+  changed_.SignalAll();
+}
+
+void StageServerImpl::OnOutgoingWritable() {
+  absl::MutexLock lock(mu_);
+  changed_.SignalAll();
+}
+
+void StageServerImpl::OnOutgoingClosed(absl::Status status) {
+  std::shared_ptr<Link> incoming;
+  {
+    absl::MutexLock lock(mu_);
+    outgoing_open_ = false;
+    incoming = incoming_;
+    changed_.SignalAll();
+  }
+  // Upstream learns why; downstream knows.
+  if (!status.ok()) {
+    status = absl::Status(status.code(),
+                          absl::StrCat(where_, ": the link after it ended: ", status.message()));
+  }
+  if (incoming != nullptr) incoming->Close(std::move(status));
+  Retire(std::move(incoming));
+}
+
+void StageServerImpl::CloseLinks(const absl::Status& status) {
+  std::shared_ptr<Link> incoming, outgoing;
+  {
+    absl::MutexLock lock(mu_);
+    incoming = incoming_;
+    outgoing = outgoing_;
+  }
+  if (incoming != nullptr) incoming->Close(status);
+  if (outgoing != nullptr) outgoing->Close(status);
+}
+
+void StageServerImpl::Retire(std::shared_ptr<Link> link) {
+  absl::MutexLock lock(mu_);
+  if (link != nullptr) ended_.push_back(std::move(link));
+  changed_.SignalAll();
+}
+
+void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
+  busy_since_us_ = clock_->NowUs();
+  absl::StatusOr<std::unique_ptr<Stage>> stage = std::move(load)();
+  busy_since_us_ = 0;
+  if (!stage.ok()) {
+    load_failed_ = true;
+    std::move(loaded)(stage.status());
+    return;
+  }
+  stage_ = *std::move(stage);
+  if (is_last()) sequences_.emplace(stage_->facts().n_seq_max, stage_->vocab());
+  {
+    absl::MutexLock lock(mu_);
+    n_embd_ = stage_->facts().n_embd;
+    serving_ = true;
+  }
+  std::move(loaded)(stage_->facts());
+
+  while (true) {
+    std::optional<Arrived> arrived;
+    std::optional<Task> task;
+    std::optional<absl::Status> ended;
+    std::vector<std::shared_ptr<Link>> to_destroy;
+    std::shared_ptr<Link> incoming;
+    {
+      absl::MutexLock lock(mu_);
+      while (!stopping_ && inbox_.empty() && tasks_.empty() && !incoming_ended_ &&
+             ended_.empty()) {
+        changed_.Wait(&mu_);
+      }
+      if (stopping_) break;
+      to_destroy.swap(ended_);
+      if (!tasks_.empty()) {
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      } else if (!inbox_.empty()) {
+        arrived = std::move(inbox_.front());
+        inbox_.pop_front();
+        incoming = incoming_;
+      } else if (incoming_ended_) {
+        ended.swap(incoming_ended_);
+        accepted_ = false;
+        if (incoming_ != nullptr) to_destroy.push_back(std::move(incoming_));
+      }
+    }
+    to_destroy.clear();
+    if (incoming != nullptr) incoming->Release(1);  // its place in the inbox is free
+    incoming.reset();
+    if (task) (*std::move(task))(stage_.get());
+    if (arrived) Handle(*std::move(arrived));
+    if (ended) CloseLinks(*ended);
+  }
+  std::deque<Task> left;
+  {
+    absl::MutexLock lock(mu_);
+    serving_ = false;
+    left.swap(tasks_);
+  }
+  for (Task& task : left) std::move(task)(nullptr);
+  sequences_.reset();
+  stage_.reset();
+}
+
+void StageServerImpl::Handle(Arrived arrived) {
+  if (arrived.frame.type == FrameType::kError) {
+    SendNext(arrived.frame);  // on its way from an earlier stage to the coordinator
+    return;
+  }
+  if (arrived.frame.type != FrameType::kStep) {
+    CloseLinks(absl::InvalidArgumentError(absl::StrCat(
+        where_, ": unexpected frame of type ", static_cast<int>(arrived.frame.type))));
+    return;
+  }
+  const Stage::Facts& facts = stage_->facts();
+  auto step = ReadStep(arrived.frame, spec_,
+                       {.n_embd = is_first() ? 0 : facts.n_embd,
+                        .n_seq_max = facts.n_seq_max,
+                        .n_batch = facts.n_batch},
+                       last_step_id_);
+  if (!step.ok()) {
+    CloseLinks(absl::Status(step.status().code(),
+                            absl::StrCat(where_, ": ", step.status().message())));
+    return;
+  }
+  last_step_id_ = step->step_id();
+  busy_since_us_ = clock_->NowUs();
+  RunStep(*std::move(step), std::move(arrived.frame.payload), arrived.at_us);
+  busy_since_us_ = 0;
+  steps_done_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void StageServerImpl::RunStep(wire::Step step, Payload payload, int64_t arrived_us) {
+  const int64_t start_us = clock_->NowUs();
+  absl::Status status = RunEdits(step);
+  if (status.ok() && step.tokens_size() > 0) status = RunBatch(step, payload);
+  const int64_t computed_us = clock_->NowUs();
+  wire::Result result;
+  if (status.ok() && is_last()) status = SampleRows(step, &result);
+  if (!status.ok()) {
+    SendStepError(step.step_id(), status);
+    return;
+  }
+  wire::StageTiming* timing = step.add_timings();
+  timing->set_stage(spec_.stage());
+  timing->set_queue_us(static_cast<uint32_t>(start_us - arrived_us));
+  timing->set_compute_us(static_cast<uint32_t>(computed_us - start_us));
+  if (!is_last()) {
+    Payload out = step.tokens_size() > 0 ? stage_->TakeActivations() : Payload();
+    SendNext(MakeFrame(FrameType::kStep, step, std::move(out)));
+    return;
+  }
+  timing->set_sample_us(static_cast<uint32_t>(clock_->NowUs() - computed_us));
+  *result.mutable_epoch() = spec_.epoch();
+  result.set_step_id(step.step_id());
+  result.mutable_timings()->Swap(step.mutable_timings());
+  SendNext(MakeFrame(FrameType::kResult, result));
+}
+
+absl::Status StageServerImpl::RunEdits(const wire::Step& step) {
+  for (const wire::KvEdit& edit : step.edits()) {
+    if (auto s = stage_->Apply(edit); !s.ok()) return s;
+    if (!sequences_) continue;
+    if (auto s = sequences_->Apply(edit); !s.ok()) return s;
+  }
+  if (!sequences_) return absl::OkStatus();
+  for (const wire::SequenceOpen& open : step.opens()) {
+    if (auto s = sequences_->Open(open); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageServerImpl::RunBatch(const wire::Step& step, const Payload& payload) {
+  Stage::Batch batch;
+  batch.positions = step.positions();
+  batch.slots = step.slots();
+  if (is_first()) {
+    batch.tokens = step.tokens();
+  } else {
+    batch.activations = payload.floats();
+  }
+  if (is_last()) batch.output_rows = step.sample_rows();
+  return stage_->Decode(batch);
+}
+
+absl::Status StageServerImpl::SampleRows(const wire::Step& step, wire::Result* result) {
+  for (int i = 0; i < step.tokens_size(); ++i) {
+    auto s = sequences_->Feed(
+        {.slot = step.slots(i), .position = step.positions(i), .token = step.tokens(i)});
+    if (!s.ok()) return s;
+  }
+  for (int i = 0; i < step.sample_rows_size(); ++i) {
+    const int row = static_cast<int>(step.sample_rows(i));
+    auto token = sequences_->Sample({.slot = step.slots(row),
+                                     .position = step.positions(row),
+                                     .token = step.tokens(row)},
+                                    stage_->Logits(i));
+    if (!token.ok()) return token.status();
+    *result->add_tokens() = *std::move(token);
+  }
+  return absl::OkStatus();
+}
+
+void StageServerImpl::SendStepError(uint64_t step_id, const absl::Status& status) {
+  wire::StepError error;
+  *error.mutable_epoch() = spec_.epoch();
+  error.set_step_id(step_id);
+  error.set_stage(spec_.stage());
+  ToWire(status, where_, error.mutable_status());
+  SendNext(MakeFrame(FrameType::kError, error));
+}
+
+void StageServerImpl::SendNext(const Frame& frame) {
+  while (true) {
+    std::shared_ptr<Link> link;
+    {
+      absl::MutexLock lock(mu_);
+      if (!outgoing_open_ || stopping_) return;  // OnOutgoingClosed() has told the stage before
+      link = outgoing_;
+    }
+    const absl::Status sent = link->Send(frame);
+    if (!absl::IsResourceExhausted(sent)) {
+      return;  // sent, or closed: OnOutgoingClosed() tells
+    }
+    absl::MutexLock lock(mu_);
+    // OnWritable() may have come between Send() and this lock, so never wait for it alone.
+    if (outgoing_open_ && !stopping_) changed_.WaitWithTimeout(&mu_, absl::Milliseconds(20));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<StageServer> StageServer::Start(wire::StageSpec spec, Clock* clock, LoadFn load,
+                                                LoadedFn loaded) {
+  auto server = std::make_unique<StageServerImpl>(std::move(spec), clock);
+  server->StartThread(std::move(load), std::move(loaded));
+  return server;
+}
+
+}  // namespace strata

@@ -1,0 +1,19 @@
+// Text to tokens, by libllama's tokenizer. Used by the compute thread of a stage with a vocabulary.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "proto/node.pb.h"
+
+struct llama_vocab;
+
+namespace strata {
+
+// Longest text, bytes. A longer one is a mistake, and libllama counts in int32.
+inline constexpr size_t kTokenizeBytesMax = 16u << 20;
+
+// kInvalidArgument: the text is too long. An empty text gives what `add_special` adds.
+absl::StatusOr<wire::TokenizeResponse> TokenizeText(const llama_vocab* vocab,
+                                                    const wire::TokenizeRequest& request,
+                                                    uint32_t n_ctx_train);
+
+}  // namespace strata

@@ -1,0 +1,277 @@
+#include "shard/worker_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "proto/node.grpc.pb.h"
+#include "shard/load_stream.h"
+#include "shard/stage_server.h"
+#include "shard/tokenize.h"
+#include "transport/epoch.h"
+#include "transport/grpc_link.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+// A unary call answered at once.
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+class WorkerServerImpl final : public WorkerServer, public wire::Worker::CallbackService {
+ public:
+  WorkerServerImpl(WorkerOptions options, Clock* clock)
+      : options_(std::move(options)),
+        clock_(clock),
+        links_({.allow_mixed_versions = options_.allow_mixed_versions},
+               [this](const wire::Hello& peer) { return AcceptLink(peer); }) {}
+
+  ~WorkerServerImpl() override {
+    std::map<uint32_t, std::shared_ptr<StageServer>> stages;
+    {
+      absl::MutexLock lock(mu_);
+      stages.swap(stages_);
+    }
+    stages.clear();  // closes their links, so that the server has nothing left to wait for
+    if (server_ != nullptr) {
+      server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+      server_->Wait();
+    }
+  }
+
+  absl::Status Listen() {
+    grpc::ServerBuilder builder;
+    ConfigureServer(builder);
+    int port = 0;
+    builder.AddListeningPort(options_.listen, LinkServerCredentials(), &port);
+    builder.RegisterService(this);
+    builder.RegisterCallbackGenericService(links_.service());
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port == 0) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen));
+    }
+    address_ = absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", port);
+    return absl::OkStatus();
+  }
+
+  std::string address() const override { return address_; }
+
+  grpc::ServerUnaryReactor* Ping(grpc::CallbackServerContext* context, const wire::PingRequest*,
+                                 wire::PingResponse* response) override;
+  grpc::ServerWriteReactor<wire::LoadStageEvent>* LoadStage(
+      grpc::CallbackServerContext* context, const wire::LoadStageRequest* request) override;
+  grpc::ServerUnaryReactor* ConnectStage(grpc::CallbackServerContext* context,
+                                         const wire::ConnectStageRequest* request,
+                                         wire::ConnectStageResponse* response) override;
+  grpc::ServerUnaryReactor* UnloadStage(grpc::CallbackServerContext* context,
+                                        const wire::UnloadStageRequest* request,
+                                        wire::UnloadStageResponse* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const wire::TokenizeRequest* request,
+                                     wire::TokenizeResponse* response) override;
+
+ private:
+  absl::StatusOr<GrpcLinkAcceptor::Accepted> AcceptLink(const wire::Hello& peer);
+
+  // Dials the stage after `stage`. Compute thread.
+  absl::Status Connect(StageServer* stage, const std::string& next_address);
+
+  // kNotFound: no such stage here.
+  absl::StatusOr<std::shared_ptr<StageServer>> FindStage(uint32_t stage);
+
+  const WorkerOptions options_;
+  Clock* const clock_;
+  GrpcLinkAcceptor links_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+
+  absl::Mutex mu_;
+  // By index in the plan. Shared with the calls that are under way on a stage.
+  std::map<uint32_t, std::shared_ptr<StageServer>> stages_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::StatusOr<std::shared_ptr<StageServer>> WorkerServerImpl::FindStage(uint32_t stage) {
+  absl::MutexLock lock(mu_);
+  const auto found = stages_.find(stage);
+  if (found == stages_.end()) {
+    return absl::NotFoundError(absl::StrCat("stage ", stage, " is not on this device"));
+  }
+  return found->second;
+}
+
+// Tells the stage when the peer leaves between its Hello and the open link.
+class PromisedLink {
+ public:
+  explicit PromisedLink(std::shared_ptr<StageServer> stage) : stage_(std::move(stage)) {}
+  PromisedLink(PromisedLink&&) = default;
+  ~PromisedLink() {
+    if (stage_ != nullptr) stage_->AbandonIncoming();
+  }
+  void Keep(std::unique_ptr<Link> link) {
+    std::exchange(stage_, nullptr)->SetIncoming(std::move(link));
+  }
+
+ private:
+  std::shared_ptr<StageServer> stage_;  // shared with the worker's table
+};
+
+absl::StatusOr<GrpcLinkAcceptor::Accepted> WorkerServerImpl::AcceptLink(const wire::Hello& peer) {
+  auto stage = FindStage(peer.to_stage());
+  if (!stage.ok()) return stage.status();
+  auto incoming = (*stage)->Accept(peer);
+  if (!incoming.ok()) return incoming.status();
+  GrpcLinkAcceptor::Accepted accepted;
+  accepted.hello = std::move(incoming->hello);
+  accepted.receiver = incoming->receiver;
+  accepted.on_open = [promised = PromisedLink(*std::move(stage))](
+                         std::unique_ptr<Link> link) mutable { promised.Keep(std::move(link)); };
+  return accepted;
+}
+
+grpc::ServerUnaryReactor* WorkerServerImpl::Ping(grpc::CallbackServerContext* context,
+                                                 const wire::PingRequest*,
+                                                 wire::PingResponse* response) {
+  response->set_resident_bytes(ResidentBytes());
+  uint32_t busy_ms = 0;
+  uint64_t steps_done = 0;
+  {
+    absl::MutexLock lock(mu_);
+    for (const auto& [index, stage] : stages_) {
+      busy_ms = std::max(busy_ms, stage->busy_ms());
+      steps_done += stage->steps_done();
+    }
+  }
+  response->set_busy_ms(busy_ms);
+  response->set_steps_done(steps_done);
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
+    grpc::CallbackServerContext*, const wire::LoadStageRequest* request) {
+  wire::StageSpec spec = request->spec();
+  if (spec.n_threads() == 0) spec.set_n_threads(options_.n_threads);
+  const uint32_t index = spec.stage();
+  auto* stream = new LoadStream();
+  {
+    absl::MutexLock lock(mu_);
+    const auto found = stages_.find(index);
+    if (found != stages_.end() && !found->second->load_failed()) {
+      stream->End(absl::AlreadyExistsError(
+          absl::StrCat("stage ", index, " is on this device already; unload it first")));
+      return stream;
+    }
+    // The table keeps the stage while it loads, so that it can be unloaded; one that failed is replaced.
+    stages_[index] = StageServer::Start(
+        spec, clock_, [spec, stream]() mutable { return LoadSpec(spec, stream); },
+        [this, spec, stream](absl::StatusOr<Stage::Facts> facts) {
+          if (!facts.ok()) {
+            stream->End(facts.status());
+            return;
+          }
+          stream->End(DescribeStage(spec, *facts, address_));
+        });
+  }
+  return stream;
+}
+
+grpc::ServerUnaryReactor* WorkerServerImpl::ConnectStage(grpc::CallbackServerContext* context,
+                                                         const wire::ConnectStageRequest* request,
+                                                         wire::ConnectStageResponse*) {
+  auto stage = FindStage(request->stage());
+  if (!stage.ok()) return Answer(context, stage.status());
+  if (CompareEpochs(request->epoch(), (*stage)->spec().epoch()) != 0) {
+    return Answer(context, absl::AbortedError(absl::StrCat(
+                               "stage ", request->stage(), " is of epoch ",
+                               EpochString((*stage)->spec().epoch()), ", the request of ",
+                               EpochString(request->epoch()))));
+  }
+  // Dialling blocks, which gRPC's threads must not: the stage's own thread has nothing else to do yet.
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  StageServer* server = stage->get();  // runs the task, so it is there
+  const absl::Status posted =
+      server->Post([this, reactor, server, address = request->next_address()](Stage* loaded) {
+        reactor->Finish(ToGrpc(loaded == nullptr ? absl::UnavailableError("the stage was unloaded")
+                                                 : Connect(server, address)));
+      });
+  if (!posted.ok()) reactor->Finish(ToGrpc(posted));
+  return reactor;
+}
+
+absl::Status WorkerServerImpl::Connect(StageServer* stage, const std::string& next_address) {
+  stage->SetOutgoing(nullptr);
+  DialOptions dial;
+  dial.address = next_address;
+  dial.hello = stage->OutgoingHello();
+  dial.allow_mixed_versions = options_.allow_mixed_versions;
+  auto link = DialGrpcLink(std::move(dial), stage->outgoing_receiver());
+  if (!link.ok()) {
+    return absl::Status(link.status().code(),
+                        absl::StrCat("stage ", stage->spec().stage(), " to ", next_address, ": ",
+                                     link.status().message()));
+  }
+  stage->SetOutgoing(*std::move(link));
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* WorkerServerImpl::UnloadStage(grpc::CallbackServerContext* context,
+                                                        const wire::UnloadStageRequest* request,
+                                                        wire::UnloadStageResponse*) {
+  std::shared_ptr<StageServer> stage;
+  {
+    absl::MutexLock lock(mu_);
+    const auto found = stages_.find(request->stage());
+    if (found == stages_.end()) return Answer(context, absl::OkStatus());
+    if (CompareEpochs(request->epoch(), found->second->spec().epoch()) < 0) {
+      return Answer(context, absl::AbortedError("an older epoch cannot unload a stage"));
+    }
+    stage = std::move(found->second);
+    stages_.erase(found);
+  }
+  stage.reset();
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* WorkerServerImpl::Tokenize(grpc::CallbackServerContext* context,
+                                                     const wire::TokenizeRequest* request,
+                                                     wire::TokenizeResponse* response) {
+  auto stage = FindStage(request->stage());
+  if (!stage.ok()) return Answer(context, stage.status());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status posted = (*stage)->Post([reactor, request, response](Stage* loaded) {
+    absl::Status status;
+    if (loaded == nullptr) {
+      status = absl::UnavailableError("the stage was unloaded");
+    } else if (loaded->vocab() == nullptr) {
+      status = absl::FailedPreconditionError("a stage in the middle has no vocabulary");
+    } else {
+      auto tokens = TokenizeText(loaded->vocab(), *request, loaded->facts().n_ctx_train);
+      status = tokens.status();
+      if (tokens.ok()) *response = *std::move(tokens);
+    }
+    reactor->Finish(ToGrpc(status));
+  });
+  if (!posted.ok()) reactor->Finish(ToGrpc(posted));
+  return reactor;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(WorkerOptions options,
+                                                                  Clock* clock) {
+  auto server = std::make_unique<WorkerServerImpl>(std::move(options), clock);
+  if (auto s = server->Listen(); !s.ok()) return s;
+  return server;
+}
+
+}  // namespace strata
