@@ -19,10 +19,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "google/protobuf/message_lite.h"
 #include "transport/payload.h"
 
@@ -68,7 +70,12 @@ struct FramePrefix {
 absl::StatusOr<FramePrefix> DecodeFramePrefix(absl::string_view bytes);
 
 // Reads one whole frame; `bytes` must be exactly that. The payload shares `bytes`' owner and is not
-// copied, unless it has to be moved to be aligned for floats.
+// copied, unless it has to be moved to be aligned for floats. kInvalidArgument for anything wrong.
 absl::StatusOr<Frame> DecodeFrame(const Payload& bytes);
+
+// The same of a frame that lies in pieces, which stay valid for as long as `owner` lives. The payload
+// is copied, once, when it does not lie in one piece that is aligned for floats.
+absl::StatusOr<Frame> DecodeFrame(absl::Span<const absl::string_view> parts,
+                                  std::shared_ptr<const void> owner);
 
 }  // namespace strata

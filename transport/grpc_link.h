@@ -18,6 +18,7 @@ namespace grpc {
 class CallbackGenericService;
 class Channel;
 class ChannelCredentials;
+class ServerBuilder;
 class ServerCredentials;
 }  // namespace grpc
 
@@ -27,8 +28,11 @@ namespace strata {
 // place to go.
 std::shared_ptr<grpc::ChannelCredentials> LinkChannelCredentials();
 std::shared_ptr<grpc::ServerCredentials> LinkServerCredentials();
-// With the keepalive and message size settings that links need. Does not connect yet.
+// With the keepalive and message size settings that links need, and a connection of its own. Does not
+// connect yet.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
+// The same settings for a server, which then also never shares its port with a stale process.
+void ConfigureServer(grpc::ServerBuilder* builder);
 
 struct DialOptions {
   std::string address;  // host:port
@@ -38,29 +42,24 @@ struct DialOptions {
 };
 
 // Dials, exchanges Hellos and returns an open link. Blocks for at most `timeout_ms`; never call it on
-// the loop thread. `receiver` must outlive the link. Errors: kUnavailable nobody there,
+// the loop thread. `receiver` must outlive the link, and may be called before this returns. `hello`'s
+// versions are filled in when unset. Errors: kUnavailable nobody there,
 // kDeadlineExceeded, kFailedPrecondition versions that do not fit, or the acceptor's own words.
 absl::StatusOr<std::unique_ptr<Link>> DialGrpcLink(DialOptions options, Link::Receiver* receiver);
 
 // Takes links. Register service() with the grpc::ServerBuilder that also has the control services.
 class GrpcLinkAcceptor {
  public:
-  struct Accepted {
-    wire::Hello hello;          // what this side answers
-    Link::Receiver* receiver;   // outlives the link
-    // Gets the open link before the first OnFrame(). On a gRPC thread: must not block.
-    absl::AnyInvocable<void(std::unique_ptr<Link>) &&> on_open;
-  };
-  // Decides on a peer's Hello whose versions fit already; a status refuses it, and the dialler sees
-  // that status. On a gRPC thread: must not block.
-  using AcceptFn = absl::AnyInvocable<absl::StatusOr<Accepted>(const wire::Hello&)>;
+  using Accepted = AcceptedLink;
+  using AcceptFn = AcceptLinkFn;  // one call at a time
 
   struct Options {
     bool allow_mixed_versions = false;
     int64_t hello_timeout_ms = 10'000;  // a peer that says nothing is closed after this
   };
   GrpcLinkAcceptor(Options options, AcceptFn accept);
-  // After the server has shut down.
+  // After the server has shut down, which waits for the links: destroy them first, or give
+  // Server::Shutdown() a deadline.
   ~GrpcLinkAcceptor();
 
   grpc::CallbackGenericService* service();

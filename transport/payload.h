@@ -26,6 +26,8 @@ class Payload {
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
   absl::string_view bytes() const { return {data_, size_}; }
+  // What keeps the bytes alive; shared by the copies of this payload.
+  const std::shared_ptr<const void>& owner() const { return owner_; }
 
   // The bytes as f32. Precondition: size() is a multiple of 4 and data() is aligned for floats; every
   // Payload that this library makes is.

@@ -1,0 +1,183 @@
+#include "transport/event_loop.h"
+
+#include <atomic>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/log/check.h"
+#include "transport/mutex.h"
+#include "uv.h"
+
+namespace strata {
+namespace {
+
+class UvEventLoop final : public EventLoop {
+ public:
+  UvEventLoop() {
+    CHECK_EQ(uv_loop_init(&loop_), 0);
+    CHECK_EQ(uv_async_init(&loop_, &wake_, &UvEventLoop::OnWake), 0);
+    wake_.data = this;
+  }
+
+  ~UvEventLoop() override {
+    CHECK_EQ(watches_, 0) << "a timer or signal watch outlives its loop";
+    std::vector<absl::AnyInvocable<void() &&>> unwanted;
+    {
+      MutexLock lock(&mu_);
+      stopped_ = true;
+      unwanted.swap(posted_);
+    }
+    unwanted.clear();
+    uv_close(reinterpret_cast<uv_handle_t*>(&wake_), nullptr);
+    while (uv_run(&loop_, UV_RUN_DEFAULT) != 0) {  // lets closed handles go
+    }
+    CHECK_EQ(uv_loop_close(&loop_), 0);
+  }
+
+  void Run() override {
+    thread_.store(std::this_thread::get_id());
+    CHECK(!ran_) << "a loop runs once";
+    ran_ = true;
+    uv_run(&loop_, UV_RUN_DEFAULT);
+    RunPosted();  // what came between the last wake and Stop()
+    thread_.store(std::thread::id());
+  }
+
+  void Stop() override {
+    MutexLock lock(&mu_);
+    if (std::exchange(stopped_, true)) return;
+    uv_async_send(&wake_);
+  }
+
+  void Post(absl::AnyInvocable<void() &&> fn) override {
+    MutexLock lock(&mu_);
+    if (!stopped_) {
+      posted_.push_back(std::move(fn));
+      // In the lock: the loop cannot go while it is held.
+      uv_async_send(&wake_);
+      return;
+    }
+    // `fn` dies on return, after the lock has gone.
+  }
+
+  std::unique_ptr<Handle> StartTimer(TimerOptions options, absl::AnyInvocable<void()> fn) override;
+  std::unique_ptr<Handle> OnSignal(int signum, absl::AnyInvocable<void()> fn) override;
+
+  bool InLoopThread() const override { return thread_.load() == std::this_thread::get_id(); }
+
+ private:
+  template <typename UvHandle>
+  friend class Watch;
+
+  static void OnWake(uv_async_t* wake) { static_cast<UvEventLoop*>(wake->data)->RunPosted(); }
+
+  // One batch: what these post in turn waits, so that timers and sockets get their share.
+  void RunPosted() {
+    std::vector<absl::AnyInvocable<void() &&>> batch;
+    bool stop;
+    {
+      MutexLock lock(&mu_);
+      batch.swap(posted_);
+      stop = stopped_;
+    }
+    if (stop) uv_stop(&loop_);
+    for (auto& fn : batch) {
+      std::move(fn)();
+      fn = nullptr;
+    }
+  }
+
+  // On the loop thread, or while no thread is.
+  void CheckThread() const {
+    const std::thread::id id = thread_.load();
+    CHECK(id == std::thread::id() || id == std::this_thread::get_id())
+        << "only the loop thread may do this";
+  }
+
+  uv_loop_t loop_;
+  uv_async_t wake_;
+  std::atomic<std::thread::id> thread_;  // who is in Run()
+
+  // Loop thread only.
+  bool ran_ = false;
+  int watches_ = 0;
+
+  Mutex mu_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<absl::AnyInvocable<void() &&>> posted_ ABSL_GUARDED_BY(mu_);
+};
+
+// A uv_timer_t or uv_signal_t and its callback. libuv lets go of a handle only in a later turn of the
+// loop, so the handle outlives its owner for that long.
+template <typename UvHandle>
+class Watch final : public EventLoop::Handle {
+ public:
+  Watch(UvEventLoop* loop, absl::AnyInvocable<void()> fn) : loop_(loop), state_(new State) {
+    loop_->CheckThread();
+    ++loop_->watches_;
+    state_->fn = std::move(fn);
+    state_->uv.data = state_;
+  }
+
+  ~Watch() override {
+    loop_->CheckThread();
+    --loop_->watches_;
+    state_->cancelled = true;
+    if (!state_->running) state_->fn = nullptr;
+    uv_close(reinterpret_cast<uv_handle_t*>(&state_->uv), [](uv_handle_t* uv) {
+      delete static_cast<State*>(uv->data);
+    });
+  }
+
+  UvHandle* uv() { return &state_->uv; }
+
+  static void Call(UvHandle* uv) {
+    auto* state = static_cast<State*>(uv->data);
+    if (state->cancelled) return;
+    state->running = true;
+    state->fn();
+    state->running = false;
+    if (state->cancelled) state->fn = nullptr;
+  }
+
+ private:
+  struct State {
+    UvHandle uv;
+    absl::AnyInvocable<void()> fn;
+    bool running = false;
+    bool cancelled = false;
+  };
+
+  UvEventLoop* const loop_;
+  State* const state_;  // deleted by libuv's close callback
+};
+
+std::unique_ptr<EventLoop::Handle> UvEventLoop::StartTimer(TimerOptions options,
+                                                           absl::AnyInvocable<void()> fn) {
+  auto timer = std::make_unique<Watch<uv_timer_t>>(this, std::move(fn));
+  CHECK_EQ(uv_timer_init(&loop_, timer->uv()), 0);
+  // The loop's idea of now is from the start of this turn, which may be long ago.
+  uv_update_time(&loop_);
+  CHECK_EQ(uv_timer_start(timer->uv(), &Watch<uv_timer_t>::Call, options.delay_ms,
+                          options.repeat_ms),
+           0);
+  return timer;
+}
+
+std::unique_ptr<EventLoop::Handle> UvEventLoop::OnSignal(int signum,
+                                                         absl::AnyInvocable<void()> fn) {
+  auto watch = std::make_unique<Watch<uv_signal_t>>(this, std::move(fn));
+  CHECK_EQ(uv_signal_init(&loop_, watch->uv()), 0);
+  CHECK_EQ(uv_signal_start(
+               watch->uv(), [](uv_signal_t* uv, int) { Watch<uv_signal_t>::Call(uv); }, signum),
+           0);
+  return watch;
+}
+
+}  // namespace
+
+std::unique_ptr<EventLoop> EventLoop::Create() { return std::make_unique<UvEventLoop>(); }
+
+}  // namespace strata

@@ -1,0 +1,303 @@
+#include "transport/grpc_link.h"
+
+#include <climits>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/async_generic_service.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+#include "grpcpp/support/channel_arguments.h"
+#include "transport/grpc_status.h"
+#include "transport/link_session.h"
+#include "transport/mutex.h"
+
+namespace strata {
+namespace {
+
+constexpr char kMethod[] = "/strata.wire.Link/Stream";
+
+// A peer whose machine has gone is noticed after about the sum.
+constexpr int kKeepaliveTimeMs = 500;
+constexpr int kKeepaliveTimeoutMs = 500;
+
+// A little more than a frame can have, so that one a bit too large gets our own clear refusal.
+constexpr uint64_t kMessageBytesMax =
+    kFramePrefixBytes + kFrameHeaderBytesMax + kFramePayloadBytesMax + 4096;
+static_assert(kMessageBytesMax <= INT_MAX);
+
+// What the two ends have in common: calls `set(name, value)`.
+template <typename Set>
+void ForEachSetting(Set set) {
+  set(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
+  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  set(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, static_cast<int>(kMessageBytesMax));
+  set(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1);
+  // Nothing here compresses, and a stranger's message must not grow while it is read.
+  set(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+}
+
+gpr_timespec InMs(int64_t ms) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
+}
+
+// Hands the bytes over with their owner: nothing is copied.
+grpc::ByteBuffer ToMessage(Frame frame) {
+  auto* front = new std::string(EncodeFramePrefixAndHeader(frame));
+  auto* payload = new Payload(std::move(frame.payload));
+  const grpc::Slice slices[] = {
+      grpc::Slice(front->data(), front->size(),
+                  [](void* p) { delete static_cast<std::string*>(p); }, front),
+      grpc::Slice(const_cast<char*>(payload->data()), payload->size(),
+                  [](void* p) { delete static_cast<Payload*>(p); }, payload)};
+  return grpc::ByteBuffer(slices, payload->empty() ? 1 : 2);
+}
+
+absl::StatusOr<Frame> FromMessage(const grpc::ByteBuffer& message) {
+  auto slices = std::make_shared<std::vector<grpc::Slice>>();
+  if (!message.Dump(slices.get()).ok()) return absl::InvalidArgumentError("an unreadable message");
+  absl::InlinedVector<absl::string_view, 32> parts;
+  for (const grpc::Slice& slice : *slices) {
+    parts.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return DecodeFrame(parts, std::move(slices));
+}
+
+// The part of a wire over one gRPC call that both ends share. The call's reactor derives from it, and
+// deletes itself in OnDone(), gRPC's last word.
+class GrpcWire : public LinkSession::Wire {
+ public:
+  void ExpectEnd() final {
+    end_alarm_.Set(InMs(kLinkCloseMs), [weak = std::weak_ptr(session_)](bool expired) {
+      if (!expired) return;
+      if (auto session = weak.lock()) session->Cancel();
+    });
+  }
+
+ protected:
+  void Received(bool ok) {
+    if (!ok) {
+      session_->OnRead(absl::UnavailableError("the call has ended"));
+      return;
+    }
+    grpc::ByteBuffer message;
+    message.Swap(&read_);
+    absl::StatusOr<Frame> frame = FromMessage(message);
+    message.Clear();
+    session_->OnRead(std::move(frame));
+  }
+
+  void Written(bool ok) {
+    written_.Clear();
+    session_->OnWritten(ok);
+  }
+
+  // Outlives the wire where a Link or a timer still holds it; shared with those.
+  std::shared_ptr<LinkSession> session_;
+  grpc::ByteBuffer read_;     // gRPC's from StartRead() to OnReadDone()
+  grpc::ByteBuffer written_;  // gRPC's from StartWrite() to OnWriteDone()
+
+ private:
+  grpc::Alarm end_alarm_;
+};
+
+class DialledWire final : public GrpcWire,
+                          public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  // Deletes itself when the call is done.
+  static std::shared_ptr<LinkSession> Dial(DialOptions options, Link::Receiver* receiver) {
+    auto* wire = new DialledWire(options.address);
+    VersionPolicy policy;
+    policy.allow_mixed = options.allow_mixed_versions;
+    std::shared_ptr<LinkSession> session =
+        LinkSession::Dialler(wire, std::move(options.hello), policy, receiver);
+    wire->session_ = session;
+    wire->stub_.PrepareBidiStreamingCall(&wire->context_, kMethod, {}, wire);
+    wire->AddHold();  // until End(): writes start on any thread
+    wire->StartCall();
+    session->Start();
+    return session;
+  }
+
+  void Read() override { StartRead(&read_); }
+  void Write(Frame frame) override {
+    written_ = ToMessage(std::move(frame));
+    StartWrite(&written_);
+  }
+  void End(const absl::Status&) override { RemoveHold(); }
+  void Cancel() override { context_.TryCancel(); }
+
+  void OnReadDone(bool ok) override { Received(ok); }
+  void OnWriteDone(bool ok) override { Written(ok); }
+  void OnDone(const grpc::Status& status) override {
+    session_->OnEnded(FromCall(status));
+    delete this;
+  }
+
+ private:
+  explicit DialledWire(const std::string& address) : stub_(MakeChannel(address)) {}
+
+  // Peers say their own words in a kClose, so what the call says is about the wire.
+  static absl::Status FromCall(const grpc::Status& status) {
+    switch (status.error_code()) {
+      case grpc::StatusCode::OK:
+        return absl::OkStatus();
+      case grpc::StatusCode::UNIMPLEMENTED:
+        return absl::FailedPreconditionError("whoever answers there takes no links");
+      case grpc::StatusCode::CANCELLED:
+      case grpc::StatusCode::INTERNAL:
+      case grpc::StatusCode::UNKNOWN:
+        return absl::UnavailableError(absl::StrCat("the link broke: ", status.error_message()));
+      default:
+        return FromGrpc(status);
+    }
+  }
+
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+};
+
+class AcceptedWire final : public GrpcWire, public grpc::ServerGenericBidiReactor {
+ public:
+  // Deletes itself when the call is done.
+  static AcceptedWire* Accept(grpc::GenericCallbackServerContext* context,
+                              const GrpcLinkAcceptor::Options& options, AcceptLinkFn accept) {
+    auto* wire = new AcceptedWire(context);
+    VersionPolicy policy;
+    policy.allow_mixed = options.allow_mixed_versions;
+    wire->session_ = LinkSession::Acceptor(wire, policy, std::move(accept));
+    const int64_t timeout_ms = options.hello_timeout_ms;
+    wire->hello_alarm_.Set(
+        InMs(timeout_ms), [weak = std::weak_ptr(wire->session_), timeout_ms](bool expired) {
+          if (!expired) return;
+          if (auto session = weak.lock()) {
+            session->CloseUnlessOpen(absl::DeadlineExceededError(
+                absl::StrCat("the peer said no Hello within ", timeout_ms, " ms")));
+          }
+        });
+    wire->session_->Start();
+    return wire;
+  }
+
+  void Read() override { StartRead(&read_); }
+  void Write(Frame frame) override {
+    written_ = ToMessage(std::move(frame));
+    StartWrite(&written_);
+  }
+  void End(const absl::Status& why) override {
+    if (!why.ok()) LOG(INFO) << "link from " << peer_ << ": " << why;
+    grpc::ServerGenericBidiReactor::Finish(ToGrpc(why));
+  }
+  void Cancel() override { context_->TryCancel(); }
+
+  void OnReadDone(bool ok) override { Received(ok); }
+  void OnWriteDone(bool ok) override { Written(ok); }
+  void OnDone() override {
+    session_->OnEnded(absl::UnavailableError(absl::StrCat("the dialler at ", peer_, " has gone")));
+    delete this;
+  }
+
+ private:
+  explicit AcceptedWire(grpc::GenericCallbackServerContext* context)
+      : context_(context), peer_(context->peer()) {}
+
+  grpc::GenericCallbackServerContext* const context_;  // gRPC's, until OnDone()
+  const std::string peer_;
+  grpc::Alarm hello_alarm_;
+};
+
+class RefusedCall final : public grpc::ServerGenericBidiReactor {
+ public:
+  RefusedCall() { Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no such method")); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::ChannelCredentials> LinkChannelCredentials() {
+  return grpc::InsecureChannelCredentials();
+}
+
+std::shared_ptr<grpc::ServerCredentials> LinkServerCredentials() {
+  return grpc::InsecureServerCredentials();
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  ForEachSetting([&](const char* name, int value) { arguments.SetInt(name, value); });
+  // Activations must not queue in front of control calls, nor one link in front of another.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // Peers are on the LAN: a proxy for the Internet cannot reach them.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // A retry would keep what was sent, and frames must not be sent twice.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  return grpc::CreateCustomChannel(address, LinkChannelCredentials(), arguments);
+}
+
+void ConfigureServer(grpc::ServerBuilder* builder) {
+  ForEachSetting(
+      [&](const char* name, int value) { builder->AddChannelArgument(name, value); });
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Let channels ping as often as they are told to above.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              kKeepaliveTimeMs / 2);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+}
+
+absl::StatusOr<std::unique_ptr<Link>> DialGrpcLink(DialOptions options, Link::Receiver* receiver) {
+  const std::string address = options.address;
+  const int64_t timeout_ms = options.timeout_ms;
+  absl::StatusOr<std::unique_ptr<Link>> link =
+      DialledWire::Dial(std::move(options), receiver)->AwaitOpen(timeout_ms);
+  if (link.ok()) return link;
+  return absl::Status(link.status().code(),
+                      absl::StrCat("link to ", address, ": ", link.status().message()));
+}
+
+class GrpcLinkAcceptor::Impl final : public grpc::CallbackGenericService {
+ public:
+  Impl(Options options, AcceptFn accept)
+      : options_(options), accept_(std::make_shared<Serialized>(std::move(accept))) {}
+
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    if (context->method() != kMethod) return new RefusedCall;
+    return AcceptedWire::Accept(context, options_, [accept = accept_](const wire::Hello& hello) {
+      MutexLock lock(&accept->mu);
+      return accept->fn(hello);
+    });
+  }
+
+ private:
+  struct Serialized {
+    explicit Serialized(AcceptFn f) : fn(std::move(f)) {}
+    Mutex mu;
+    AcceptFn fn ABSL_GUARDED_BY(mu);
+  };
+
+  const Options options_;
+  const std::shared_ptr<Serialized> accept_;  // shared with calls that have not opened yet
+};
+
+GrpcLinkAcceptor::GrpcLinkAcceptor(Options options, AcceptFn accept)
+    : impl_(std::make_unique<Impl>(options, std::move(accept))) {}
+
+GrpcLinkAcceptor::~GrpcLinkAcceptor() = default;
+
+grpc::CallbackGenericService* GrpcLinkAcceptor::service() { return impl_.get(); }
+
+}  // namespace strata
