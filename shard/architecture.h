@@ -35,6 +35,9 @@ struct CutRule {
   Exactness exactness = Exactness::kRefused;
   double tolerance = 0;             // largest difference of a logit ÷ largest logit, kTolerance only
   std::vector<uint32_t> cut_points;  // where a stage may begin, without 0, rising
+  // Counts of layers that a stage must not have, because libllama takes a model of so many layers for
+  // another one. AdjustMetadata refuses them.
+  std::vector<uint32_t> forbidden_sizes;
   std::string reason;               // why refused, or why only here; for people
 };
 
