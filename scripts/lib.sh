@@ -70,7 +70,7 @@ strata_packages() {
 
 # The disk space that a set needs in a root, in MiB.
 strata_set_mib() {
-  case $1 in base) echo 1300 ;; test) echo 1700 ;; train) echo 1200 ;; esac
+  case $1 in base) echo 1000 ;; test) echo 700 ;; train) echo 1500 ;; esac
 }
 
 # The file that says a set is installed: it holds the set's package list and is written last.
@@ -154,8 +154,8 @@ strata_failed() {
   local log=$1 status=$2
   if [[ $status -gt 128 && $status != 255 ]]; then
     say "stopped: run it again to go on (log: $log)"
-  elif grep -qiE "no space left on device|enough free space in" "$log"; then
-    say "disk full: free some space and run it again (log: $log)"
+  elif strata_disk_full >/dev/null || grep -qiE "no space left on device|enough free space in" "$log"; then
+    say "disk full: free some space$(strata_disk_full | sed 's/^/ below /') and run it again (log: $log)"
   elif grep -qE "$strata_no_network" "$log"; then
     say "no network: ${strata_mirror:-a mirror} cannot be reached: check the connection, or name another with 'STRATA_MIRROR=http://… scripts/setup' (log: $log)"
   else
@@ -166,14 +166,36 @@ strata_failed() {
 # What debootstrap, apt and Homebrew say then.
 strata_no_network="Failed getting release file|Couldn't download|Unable to connect to|Could not (connect to|resolve)|Temporary failure resolving|E: Failed to fetch|Invalid Release file, no entry|curl: \\((6|7|28)\\)"
 
-# Why a folder cannot be written, in words.
-strata_why() {
+# The first folder existing at or above $1.
+strata_existing() {
   local dir=$1
   while [[ ! -d $dir ]]; do dir=$(dirname "$dir"); done
+  echo "$dir"
+}
+
+strata_free_kib() { df -Pk "$(strata_existing "$1")" | awk 'NR == 2 { print $4 }'; }
+
+# Prints those of the folders written to whose disk is full; false where none is. Some tools delete
+# what they could not finish, so less than 64 MiB counts as full.
+strata_disk_full() {
+  local dir
+  for dir in "$strata_root" "$strata_cache" "$strata_repo"; do
+    if [[ $(strata_free_kib "$dir") -lt 65536 ]]; then
+      strata_existing "$dir"
+      return
+    fi
+  done
+  return 1
+}
+
+# Why a folder cannot be written, in words.
+strata_why() {
+  local dir
+  dir=$(strata_existing "$1")
   if [[ ! -w $dir ]]; then
     echo "$dir belongs to someone else"
   else
-    df -Pk "$dir" | awk 'NR == 2 { if ($4 < 64) print "disk full, " $4 " kB left"; else print "no access" }'
+    echo "its disk has $(strata_free_kib "$dir") kB free"
   fi
 }
 
