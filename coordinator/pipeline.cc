@@ -170,7 +170,7 @@ absl::Status PipelineImpl::Load(Progress progress) {
 
 absl::Status PipelineImpl::Listen() {
   grpc::ServerBuilder builder;
-  ConfigureServer(builder);
+  ConfigureServer(&builder);
   int port = 0;
   builder.AddListeningPort(absl::StrCat(options_.listen_host, ":0"), LinkServerCredentials(),
                            &port);

@@ -52,7 +52,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
 
   absl::Status Listen() {
     grpc::ServerBuilder builder;
-    ConfigureServer(builder);
+    ConfigureServer(&builder);
     int port = 0;
     builder.AddListeningPort(options_.listen, LinkServerCredentials(), &port);
     builder.RegisterService(this);

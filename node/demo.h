@@ -1,0 +1,39 @@
+// `strata demo`: several nodes on this machine share one model and write a text. The demo's process is
+// the coordinator and the gateway; the nodes are child processes, each with a worker of its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace strata {
+
+struct DemoOptions {
+  uint32_t nodes = 3;
+  std::string model;           // path of a GGUF; empty: the embedded demo model
+  std::string prompt = "The people of the village";
+  uint32_t tokens_max = 80;
+  float temperature = 0.7f;
+  int32_t top_k = 40;
+  float top_p = 0.95f;
+  float min_p = 0.0f;
+  uint64_t seed = 1;
+  bool json = false;
+  std::vector<uint32_t> cuts;  // empty: cut by bytes
+  uint32_t n_ctx = 0;          // 0: the model's, at most kDemoContextMax
+  uint32_t n_threads = 0;      // per node; 0: the cores divided by the nodes
+  bool unverified = false;
+  bool use_mmap = true;
+  bool verbose = false;
+};
+
+inline constexpr uint32_t kDemoNodesMax = 64;
+inline constexpr uint32_t kDemoContextMax = 4096;
+
+// Runs to the end of the text and stops every process it started, whatever happens. Blocks. Text and
+// JSON go to stdout, all else to stderr. kCancelled: interrupted; else what failed, with the node.
+absl::Status RunDemo(const DemoOptions& options);
+
+}  // namespace strata

@@ -1,0 +1,39 @@
+// Node processes on this machine's loopback, started together and stopped together.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+
+namespace strata {
+
+class LocalCluster {
+ public:
+  struct Options {
+    uint32_t nodes = 3;
+    uint32_t threads = 1;   // per node
+    bool verbose = false;   // pass the nodes' stderr on
+    // Asked while waiting: true gives up with kCancelled.
+    absl::AnyInvocable<bool()> cancelled = [] { return false; };
+  };
+  struct NodeProcess {
+    std::string name;
+    std::string address;  // host:port of its control service
+    int pid = 0;
+  };
+
+  // Starts the nodes and waits until each listens. Blocks. kUnavailable: a node ended instead, with its
+  // last words; kDeadlineExceeded: it says nothing.
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(Options options);
+
+  // Stops all nodes, at once and in order, and waits for them.
+  virtual ~LocalCluster() = default;
+
+  virtual const std::vector<NodeProcess>& nodes() const = 0;
+};
+
+}  // namespace strata
