@@ -1,0 +1,400 @@
+// The stage server between two in-memory links, with a stage that computes nothing.
+#include "shard/stage_server.h"
+
+#include <deque>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status_matchers.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/memory_link.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kLong = absl::Seconds(30);
+
+// A middle stage of rows of two floats: adds 1 to each. Position 66 fails; Decode waits for `gate`.
+class FakeStage final : public Stage {
+ public:
+  explicit FakeStage(absl::Notification* gate) : gate_(gate) {
+    facts_.n_embd = 2;
+    facts_.n_seq_max = 4;
+    facts_.n_batch = 8;
+  }
+  absl::Status Decode(const Batch& batch) override {
+    if (gate_ != nullptr) gate_->WaitForNotification();
+    for (int32_t position : batch.positions) {
+      if (position == 66) return absl::ResourceExhaustedError("the KV cache is full");
+    }
+    out_.assign(batch.activations.begin(), batch.activations.end());
+    for (float& value : out_) value += 1;
+    return absl::OkStatus();
+  }
+  Payload TakeActivations() override { return Payload::Own(std::move(out_)); }
+  absl::Span<const float> Logits(size_t) override { return {}; }
+  absl::Status Apply(const wire::KvEdit& edit) override {
+    if (edit.kind() == wire::KvEdit::SHIFT) return absl::UnimplementedError("cannot shift");
+    return absl::OkStatus();
+  }
+  const llama_vocab* vocab() const override { return nullptr; }
+  const Facts& facts() const override { return facts_; }
+
+ private:
+  absl::Notification* const gate_;
+  Facts facts_;
+  std::vector<float> out_;
+};
+
+// Collects what one end of a link gets.
+class Collector final : public Link::Receiver {
+ public:
+  void OnFrame(Frame frame) override {
+    absl::MutexLock lock(mu_);
+    frames_.push_back(std::move(frame));
+  }
+  void OnClosed(absl::Status status) override {
+    absl::MutexLock lock(mu_);
+    closed_ = std::move(status);
+    is_closed_ = true;
+  }
+  Frame Next() {
+    absl::MutexLock lock(mu_);
+    const auto there = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !frames_.empty(); };
+    if (!mu_.AwaitWithTimeout(absl::Condition(&there), kLong)) {
+      ADD_FAILURE() << "no frame came";
+      return {};
+    }
+    Frame frame = std::move(frames_.front());
+    frames_.pop_front();
+    return frame;
+  }
+  absl::Status Closed() {
+    absl::MutexLock lock(mu_);
+    if (!mu_.AwaitWithTimeout(absl::Condition(&is_closed_), kLong)) {
+      return absl::DeadlineExceededError("the link stays open");
+    }
+    return closed_;
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::deque<Frame> frames_ ABSL_GUARDED_BY(mu_);
+  absl::Status closed_ ABSL_GUARDED_BY(mu_);
+  bool is_closed_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+class StageServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Start(nullptr); }
+
+  ~StageServerTest() override {
+    if (!gate_.HasBeenNotified()) gate_.Notify();
+    in_.reset();
+    server_.reset();
+    out_.reset();
+  }
+
+  static wire::StageSpec Spec() {
+    wire::StageSpec spec;
+    spec.set_model_id("model");
+    spec.mutable_epoch()->set_counter(3);
+    spec.mutable_epoch()->set_coordinator_id("c");
+    spec.set_stage(1);
+    spec.set_n_stages(3);
+    spec.mutable_layers()->set_begin(2);
+    spec.mutable_layers()->set_end(4);
+    return spec;
+  }
+
+  void Start(absl::Notification* gate) {
+    absl::Notification loaded;
+    server_ = StageServer::Start(
+        Spec(), Clock::Real(), [gate] { return std::make_unique<FakeStage>(gate); },
+        [&loaded](absl::StatusOr<Stage::Facts> facts) {
+          EXPECT_TRUE(facts.ok());
+          loaded.Notify();
+        });
+    loaded.WaitForNotification();
+  }
+
+  // The Hello of the stage before.
+  static wire::Hello Before() {
+    wire::Hello hello;
+    hello.set_model_id("model");
+    *hello.mutable_epoch() = Spec().epoch();
+    hello.set_from_stage(0);
+    hello.set_to_stage(1);
+    hello.set_n_embd(2);
+    return hello;
+  }
+
+  absl::StatusOr<MemoryDialled> Dial(const wire::Hello& hello, Link::Receiver* receiver) {
+    return DialMemoryLink(
+        {.hello = hello},
+        [this](const wire::Hello& peer) -> absl::StatusOr<AcceptedLink> {
+          auto incoming = server_->Accept(peer);
+          if (!incoming.ok()) return incoming.status();
+          return AcceptedLink{.hello = incoming->hello,
+                              .receiver = incoming->receiver,
+                              .on_open = [this](std::unique_ptr<Link> link) {
+                                server_->SetIncoming(std::move(link));
+                              }};
+        },
+        receiver);
+  }
+
+  void ConnectIn() {
+    auto dialled = Dial(Before(), &in_end_);
+    ASSERT_TRUE(dialled.ok()) << dialled.status();
+    in_ = std::move(dialled->link);
+    in_wire_ = dialled->wire;
+  }
+
+  // The stage after, which grants `credits` frames.
+  void ConnectOut(uint32_t credits = 64) {
+    auto dialled = DialMemoryLink(
+        {.hello = server_->OutgoingHello()},
+        [this, credits](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
+          wire::Hello hello;
+          hello.set_credits(credits);
+          return AcceptedLink{.hello = hello,
+                              .receiver = &out_end_,
+                              .on_open = [this](std::unique_ptr<Link> link) {
+                                out_ = std::move(link);
+                              }};
+        },
+        server_->outgoing_receiver());
+    ASSERT_TRUE(dialled.ok()) << dialled.status();
+    out_wire_ = dialled->wire;
+    server_->SetOutgoing(std::move(dialled->link));
+  }
+
+  static Frame StepFrame(uint64_t id, int32_t position = 0) {
+    wire::Step step;
+    step.set_model_id("model");
+    *step.mutable_epoch() = Spec().epoch();
+    step.set_step_id(id);
+    step.add_tokens(1);
+    step.add_positions(position);
+    step.add_slots(0);
+    return MakeFrame(FrameType::kStep, step, Payload::Own(std::vector<float>{1.5f, -2.0f}));
+  }
+
+  absl::Notification gate_;
+  Collector in_end_, out_end_;
+  std::unique_ptr<StageServer> server_;
+  std::unique_ptr<Link> in_, out_;
+  std::shared_ptr<MemoryWire> in_wire_, out_wire_;
+};
+
+TEST_F(StageServerTest, SendsActivationsToTheNextStage) {
+  ConnectOut();
+  ConnectIn();
+  ASSERT_TRUE(in_->Send(StepFrame(1)).ok());
+  const Frame frame = out_end_.Next();
+  EXPECT_EQ(frame.type, FrameType::kStep);
+  EXPECT_THAT(frame.payload.floats(), ElementsAre(2.5f, -1.0f));
+  wire::Step step;
+  ASSERT_TRUE(ParseHeader(frame, &step).ok());
+  EXPECT_EQ(step.step_id(), 1);
+  EXPECT_THAT(step.tokens(), ElementsAre(1));
+  ASSERT_EQ(step.timings_size(), 1);
+  EXPECT_EQ(step.timings(0).stage(), 1);
+}
+
+TEST_F(StageServerTest, KeepsStepsInOrder) {
+  ConnectOut();
+  ConnectIn();
+  for (uint64_t id = 1; id <= kInboxStepsMax; ++id) ASSERT_TRUE(in_->Send(StepFrame(id)).ok());
+  for (uint64_t id = 1; id <= kInboxStepsMax; ++id) {
+    wire::Step step;
+    ASSERT_TRUE(ParseHeader(out_end_.Next(), &step).ok());
+    EXPECT_EQ(step.step_id(), id);
+  }
+}
+
+TEST_F(StageServerTest, PassesAFailedStepOnAndServesTheNext) {
+  ConnectOut();
+  ConnectIn();
+  ASSERT_TRUE(in_->Send(StepFrame(1, 66)).ok());
+  ASSERT_TRUE(in_->Send(StepFrame(2)).ok());
+  const Frame failed = out_end_.Next();
+  ASSERT_EQ(failed.type, FrameType::kError);
+  wire::StepError error;
+  ASSERT_TRUE(ParseHeader(failed, &error).ok());
+  EXPECT_EQ(error.step_id(), 1);
+  EXPECT_THAT(FromWire(error.status()), StatusIs(absl::StatusCode::kResourceExhausted,
+                                                 HasSubstr("stage 1 (layers 2-3)")));
+  EXPECT_EQ(out_end_.Next().type, FrameType::kStep);
+}
+
+TEST_F(StageServerTest, ForwardsAnEarlierStagesFailure) {
+  ConnectOut();
+  ConnectIn();
+  wire::StepError error;
+  error.set_step_id(9);
+  ASSERT_TRUE(in_->Send(MakeFrame(FrameType::kError, error)).ok());
+  EXPECT_EQ(out_end_.Next().type, FrameType::kError);
+}
+
+TEST_F(StageServerTest, ReportsAnEditThatTheCacheCannotDo) {
+  ConnectOut();
+  ConnectIn();
+  wire::Step step;
+  ASSERT_TRUE(ParseHeader(StepFrame(1), &step).ok());
+  step.clear_tokens();
+  step.clear_positions();
+  step.clear_slots();
+  step.add_edits()->set_kind(wire::KvEdit::SHIFT);
+  ASSERT_TRUE(in_->Send(MakeFrame(FrameType::kStep, step)).ok());
+  EXPECT_EQ(out_end_.Next().type, FrameType::kError);
+}
+
+TEST_F(StageServerTest, FullInboxPushesBackOnTheSender) {
+  server_.reset();
+  Start(&gate_);
+  ConnectOut();
+  ConnectIn();
+  // One step is being computed; the inbox holds the rest that was granted.
+  uint64_t taken = 0;
+  absl::Status last;
+  for (uint64_t id = 1; id <= 4 * kInboxStepsMax && last.ok(); ++id) {
+    last = in_->Send(StepFrame(id));
+    if (last.ok()) ++taken;
+  }
+  EXPECT_THAT(last, StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_GE(taken, kInboxStepsMax);
+  EXPECT_LE(taken, kInboxStepsMax + 1);
+  gate_.Notify();
+  for (uint64_t i = 0; i < taken; ++i) out_end_.Next();
+}
+
+TEST_F(StageServerTest, WaitsForTheNextStageToHaveRoom) {
+  ConnectOut(/*credits=*/1);
+  ConnectIn();
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(in_->Send(StepFrame(id)).ok());
+  for (uint64_t id = 1; id <= 4; ++id) {
+    wire::Step step;
+    ASSERT_TRUE(ParseHeader(out_end_.Next(), &step).ok());
+    EXPECT_EQ(step.step_id(), id);
+    out_->Release(1);
+  }
+}
+
+TEST_F(StageServerTest, AStepOfAnOldEpochClosesTheLinksAsAborted) {
+  ConnectOut();
+  ConnectIn();
+  wire::Step step;
+  const Frame good = StepFrame(1);
+  ASSERT_TRUE(ParseHeader(good, &step).ok());
+  step.mutable_epoch()->set_counter(2);
+  ASSERT_TRUE(in_->Send(MakeFrame(FrameType::kStep, step, good.payload)).ok());
+  EXPECT_THAT(in_end_.Closed(), StatusIs(absl::StatusCode::kAborted, HasSubstr("epoch")));
+  EXPECT_THAT(out_end_.Closed(), StatusIs(absl::StatusCode::kAborted));
+}
+
+TEST_F(StageServerTest, WrongShapesCloseTheLinksWithBothFigures) {
+  ConnectOut();
+  ConnectIn();
+  Frame frame = StepFrame(1);
+  frame.payload = Payload::Own(std::vector<float>(3));
+  ASSERT_TRUE(in_->Send(std::move(frame)).ok());
+  EXPECT_THAT(in_end_.Closed(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("payload of 12 bytes")));
+}
+
+TEST_F(StageServerTest, ABrokenNextStageIsToldToTheStageBefore) {
+  ConnectOut();
+  ConnectIn();
+  out_wire_->Break();
+  EXPECT_THAT(in_end_.Closed(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("the link after it ended")));
+}
+
+TEST_F(StageServerTest, ABrokenStageBeforeIsToldToTheNextAndMayBeReplaced) {
+  ConnectOut();
+  ConnectIn();
+  in_wire_->Break();
+  EXPECT_THAT(out_end_.Closed(), StatusIs(absl::StatusCode::kUnavailable));
+  in_.reset();
+  // Both links have gone; new ones serve.
+  Collector again;
+  absl::StatusOr<MemoryDialled> dialled = absl::UnavailableError("");
+  while (absl::IsUnavailable(dialled.status())) dialled = Dial(Before(), &again);
+  ASSERT_TRUE(dialled.ok()) << dialled.status();
+}
+
+TEST_F(StageServerTest, RefusesLinksThatDoNotFit) {
+  Collector end;
+  wire::Hello hello = Before();
+  hello.mutable_epoch()->set_counter(2);
+  EXPECT_THAT(Dial(hello, &end), StatusIs(absl::StatusCode::kAborted));
+  hello = Before();
+  hello.set_model_id("other");
+  EXPECT_THAT(Dial(hello, &end),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("another model")));
+  hello = Before();
+  hello.set_from_stage(2);
+  EXPECT_THAT(Dial(hello, &end), StatusIs(absl::StatusCode::kFailedPrecondition));
+  hello = Before();
+  hello.set_n_embd(3);
+  EXPECT_THAT(Dial(hello, &end),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rows of 2 floats")));
+  ConnectIn();
+  EXPECT_THAT(Dial(Before(), &end),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("has a link already")));
+}
+
+TEST_F(StageServerTest, RunsTasksBetweenStepsAndBoundsThem) {
+  server_.reset();
+  Start(&gate_);
+  ConnectOut();
+  ConnectIn();
+  absl::Notification ran;
+  ASSERT_TRUE(server_->Post([&](Stage* stage) {
+    EXPECT_NE(stage, nullptr);
+    ran.Notify();
+  }).ok());
+  ran.WaitForNotification();
+  ASSERT_TRUE(in_->Send(StepFrame(1)).ok());
+  // While the step waits at its gate, tasks pile up to their bound.
+  absl::Status last;
+  int posted = 0, unloaded = 0;
+  while (last.ok() && posted < 1000) {
+    last = server_->Post([&](Stage* stage) { unloaded += stage == nullptr; });
+    if (last.ok()) ++posted;
+  }
+  EXPECT_THAT(last, StatusIs(absl::StatusCode::kResourceExhausted));
+  gate_.Notify();
+  server_.reset();
+}
+
+TEST_F(StageServerTest, AFailedLoadIsReportedAndServesNothing) {
+  absl::Notification told;
+  auto server = StageServer::Start(
+      Spec(), Clock::Real(),
+      []() -> absl::StatusOr<std::unique_ptr<Stage>> {
+        return absl::ResourceExhaustedError("needs 9 GiB, 1 GiB are free");
+      },
+      [&](absl::StatusOr<Stage::Facts> facts) {
+        EXPECT_THAT(facts, StatusIs(absl::StatusCode::kResourceExhausted));
+        told.Notify();
+      });
+  told.WaitForNotification();
+  EXPECT_TRUE(server->load_failed());
+  EXPECT_THAT(server->Accept(Before()), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(server->Post([](Stage*) {}), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+}  // namespace
+}  // namespace strata
