@@ -1,0 +1,228 @@
+#include "node/cli.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/base/log_severity.h"
+#include "absl/log/globals.h"
+#include "absl/log/initialize.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "node/demo.h"
+#include "node/exit_code.h"
+#include "node/node.h"
+#include "node/worker.h"
+#include "transport/grpc_status.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+constexpr char kFooter[] = R"(
+Examples:
+  strata demo                                a small model on three nodes of this machine
+  strata demo --nodes 2 --model FILE.gguf --prompt "Once upon a time" --max-tokens 200
+  strata node --listen 192.168.1.7:7400      this machine, for others to use
+
+Exit status: 0 done; 1 failed; 2 a wrong command line; 3 the model is missing, damaged, unknown or
+may not be cut so; 4 not enough memory or disk; 5 a node or worker failed; 130 interrupted.)";
+
+constexpr char kNodeFooter[] = R"(
+Example:
+  strata node --listen 192.168.1.7:7400 --name kitchen
+
+Prints {"node":{"id":…,"name":…,"address":…,"pid":…}} to stdout when it listens.)";
+
+constexpr char kDemoFooter[] = R"(
+Examples:
+  strata demo --nodes 2 --model FILE.gguf --prompt "Once upon a time" --max-tokens 200
+  strata demo --model FILE.gguf --cut 2,5 --temperature 0 --json
+
+The text goes to stdout, all else to stderr.)";
+
+constexpr char kVerboseHelp[] = "Log what happens to stderr";
+
+std::string VersionText() {
+  const wire::Versions& versions = LocalVersions();
+  return absl::StrCat("strata ", versions.strata(), "\nprotocol ", versions.protocol(),
+                      "\nlibllama ", versions.llama(), "\nlibggml ", versions.ggml());
+}
+
+// Text that travels must be UTF-8.
+const CLI::Validator kUtf8(
+    [](std::string& text) -> std::string {
+      return ValidUtf8(text) == text ? "" : "is not valid UTF-8";
+    },
+    "");
+
+const CLI::Validator kFinite(
+    [](std::string& text) -> std::string {
+      char* end = nullptr;
+      const double value = std::strtod(text.c_str(), &end);
+      return end != text.c_str() && std::isfinite(value) && value >= 0
+                 ? ""
+                 : absl::StrCat("wants a number of at least 0, not ", text);
+    },
+    "");
+
+void AddNode(CLI::App* app, NodeOptions* options) {
+  CLI::App* verb = app->add_subcommand("node", "Run a node: this machine's part of the cluster");
+  verb->footer(kNodeFooter);
+  verb->add_option("--listen", options->listen,
+                   "Address that other nodes reach this one by; port 0 takes a free one")
+      ->capture_default_str()
+      ->type_name("HOST:PORT");
+  verb->add_option("--name", options->name, "What people call it (default: the machine's name)")
+      ->check(kUtf8)
+      ->type_name("NAME");
+  verb->add_option("--threads", options->n_threads,
+                   "Threads that compute a stage (default: one for each core)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  verb->add_option("--data-dir", options->data_dir,
+                   "Where the node keeps its id (default: $XDG_STATE_HOME/strata or "
+                   "~/.local/state/strata)")
+      ->type_name("DIR");
+  verb->add_flag("--ephemeral", options->ephemeral, "Take a new id and keep nothing");
+  verb->add_flag("--stop-with-parent", options->stop_with_parent, "Stop when stdin ends");
+  verb->add_flag("--verbose", options->verbose, kVerboseHelp);
+}
+
+void AddDemo(CLI::App* app, DemoOptions* options) {
+  CLI::App* verb =
+      app->add_subcommand("demo", "Share one model among nodes on this machine and write a text");
+  verb->footer(kDemoFooter);
+  verb->add_option("--nodes", options->nodes, "How many nodes")
+      ->check(CLI::Range(1u, kDemoNodesMax))
+      ->capture_default_str()
+      ->type_name("N");
+  verb->add_option("--model", options->model, "A GGUF model (default: the demo's own small one)")
+      ->check(kUtf8)
+      ->type_name("FILE");
+  verb->add_option("--prompt", options->prompt, "How the text begins")
+      ->check(kUtf8)
+      ->capture_default_str()
+      ->type_name("TEXT");
+  verb->add_option("--max-tokens", options->tokens_max, "Tokens to write at most")
+      ->check(CLI::Range(1u, 1u << 24))
+      ->capture_default_str()
+      ->type_name("N");
+  verb->add_option("--temperature", options->temperature, "0 always takes the likeliest token")
+      ->check(kFinite)
+      ->capture_default_str()
+      ->type_name("T");
+  verb->add_option("--top-k", options->top_k, "Choose among the K likeliest; 0: all")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str()
+      ->type_name("K");
+  verb->add_option("--top-p", options->top_p, "Choose among the likeliest with this probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->check(kFinite)
+      ->capture_default_str()
+      ->type_name("P");
+  verb->add_option("--min-p", options->min_p, "Leave out what is less likely than P times the best")
+      ->check(CLI::Range(0.0, 1.0))
+      ->check(kFinite)
+      ->capture_default_str()
+      ->type_name("P");
+  verb->add_option("--seed", options->seed, "The same seed gives the same text")
+      ->capture_default_str()
+      ->type_name("S");
+  verb->add_option("--cut", options->cuts,
+                   "Layers at which the stages after the first begin (default: equal bytes)")
+      ->delimiter(',')
+      ->type_name("L,L,…");
+  verb->add_option("--ctx", options->n_ctx, "Positions of the context (default: the model's)")
+      ->check(CLI::Range(1u, 1u << 24))
+      ->type_name("N");
+  verb->add_option("--threads", options->n_threads,
+                   "Threads of each node (default: the cores divided by the nodes)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  verb->add_flag("--unverified", options->unverified,
+                 "Cut an architecture that was never tested; the text may be wrong");
+  verb->add_flag("!--no-mmap", options->use_mmap, "Read the model's file instead of mapping it");
+  verb->add_flag("--json", options->json, "Print the result as JSON");
+  verb->add_flag("--verbose", options->verbose, kVerboseHelp);
+}
+
+void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
+  CLI::App* verb = app->add_subcommand("worker", "Hold the stages of one device; a node starts it");
+  verb->group("");  // not shown
+  verb->add_option("--listen", options->listen, "Address to listen on")->type_name("HOST:PORT");
+  verb->add_option("--threads", options->n_threads, "Threads that compute a stage")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  verb->add_flag("--verbose", *verbose, kVerboseHelp);
+}
+
+void StartLogging(bool verbose) {
+  const absl::LogSeverityAtLeast from =
+      verbose ? absl::LogSeverityAtLeast::kInfo : absl::LogSeverityAtLeast::kWarning;
+  absl::SetMinLogLevel(from);
+  absl::SetStderrThreshold(from);
+  absl::InitializeLog();
+}
+
+int Report(absl::string_view words, int code) {
+  // Messages of peers and of the system may have lines; an error is one.
+  fprintf(stderr, "strata: %s\n",
+          absl::StrReplaceAll(words, {{"\n", " | "}, {"\r", ""}}).c_str());
+  return code;
+}
+
+int Finish(const absl::Status& status, bool about_models) {
+  if (status.ok()) return kExitOk;
+  ExitCode code = ExitCodeFor(status);
+  if (code == kExitModel && !about_models) code = kExitFailure;
+  return Report(status.message(), code);
+}
+
+}  // namespace
+
+int RunCommandLine(int argc, char** argv) {
+  // gRPC reads it once. Its own messages are for gRPC's developers.
+  setenv("GRPC_VERBOSITY", "ERROR", /*overwrite=*/0);
+
+  NodeOptions node;
+  DemoOptions demo;
+  WorkerRunOptions worker;
+  bool worker_verbose = false;
+  CLI::App app("Strata pools machines into one that is big enough for a large language model.",
+               "strata");
+  app.footer(kFooter);
+  app.set_version_flag("--version", VersionText);
+  app.require_subcommand(1);
+  AddNode(&app, &node);
+  AddDemo(&app, &demo);
+  AddWorker(&app, &worker, &worker_verbose);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help_or_version) {
+    return app.exit(help_or_version);
+  } catch (const CLI::ParseError& error) {
+    std::string verb;
+    for (const CLI::App* chosen : app.get_subcommands()) verb = chosen->get_name() + " ";
+    return Report(absl::StrCat(error.what(), " (see strata ", verb, "--help)"), kExitUsage);
+  }
+
+  if (app.got_subcommand("worker")) {
+    StartLogging(worker_verbose);
+    return Finish(RunWorker(worker), /*about_models=*/false);
+  }
+  if (app.got_subcommand("node")) {
+    StartLogging(node.verbose);
+    return Finish(RunNode(node), /*about_models=*/false);
+  }
+  StartLogging(demo.verbose);
+  if (!demo.cuts.empty() && app.get_subcommand("demo")->count("--nodes") == 0) {
+    demo.nodes = static_cast<uint32_t>(demo.cuts.size()) + 1;
+  }
+  return Finish(RunDemo(demo), /*about_models=*/true);
+}
+
+}  // namespace strata

@@ -1,0 +1,35 @@
+// The folder where a node keeps what outlives it: its id. One node at a time uses it.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace strata {
+
+// A new node id: 128 random bits, 32 lower-case hex digits.
+std::string NewNodeId();
+
+class DataDir {
+ public:
+  // ${XDG_STATE_HOME:-~/.local/state}/strata. kInvalidArgument when neither variable is set.
+  static absl::StatusOr<std::string> Default();
+
+  // Makes the folder and the id if they are not there. Errors name the file and the system's reason;
+  // kFailedPrecondition: another node uses the folder, or its id is damaged. Blocks.
+  static absl::StatusOr<DataDir> Open(const std::string& path);
+
+  DataDir(DataDir&& other) noexcept;
+  DataDir& operator=(DataDir&&) = delete;
+  ~DataDir();
+
+  const std::string& node_id() const { return node_id_; }
+
+ private:
+  DataDir() = default;
+
+  int lock_fd_ = -1;
+  std::string node_id_;
+};
+
+}  // namespace strata

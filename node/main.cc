@@ -1,0 +1,3 @@
+#include "node/cli.h"
+
+int main(int argc, char** argv) { return strata::RunCommandLine(argc, argv); }

@@ -1,0 +1,74 @@
+// A node: one running `strata` process on one machine. It keeps its id, offers the service wire.Node to
+// the coordinator, and starts a worker for each device that gets a stage. It never calls libllama, so
+// it outlives whatever a model does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "node/data_dir.h"
+#include "node/node_service.h"
+#include "node/stage_host.h"
+#include "transport/event_loop.h"
+
+namespace grpc {
+class Server;
+}  // namespace grpc
+
+namespace strata {
+
+struct NodeOptions {
+  std::string listen = "127.0.0.1:0";  // host:port; workers listen on the same host
+  std::string name;                    // empty: the machine's
+  uint32_t n_threads = 0;              // for a worker; 0: the cores of the machine
+  std::string data_dir;                // empty: DataDir::Default()
+  bool ephemeral = false;              // an id that is not kept, no data dir
+  bool stop_with_parent = false;       // stop when stdin ends
+  bool verbose = false;
+  std::string worker_program;          // empty: this program
+  WorkerTimeouts timeouts;
+};
+
+class Node {
+ public:
+  // `loop` outlives the node and is not running yet, or this is its thread. kInvalidArgument: an
+  // option; kUnavailable: the address cannot be listened on; else what DataDir says.
+  static absl::StatusOr<std::unique_ptr<Node>> Start(EventLoop* loop, NodeOptions options);
+
+  // After the loop has run.
+  ~Node();
+
+  const std::string& id() const { return id_; }
+  const std::string& name() const { return name_; }
+  const std::string& address() const { return address_; }  // host:port really listened on
+
+  // Stops accepting, ends the calls under way, stops the workers, then calls `done`. Loop thread,
+  // once.
+  void Shutdown(absl::AnyInvocable<void() &&> done);
+
+ private:
+  Node(EventLoop* loop, std::string name);
+
+  EventLoop* const loop_;
+  const std::string name_;
+  std::optional<DataDir> data_dir_;
+  std::string id_;
+  std::string address_;
+  std::unique_ptr<StageHost> host_;
+  std::unique_ptr<NodeService> service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::thread shutdown_;
+};
+
+// `strata node`: runs a node until SIGINT, SIGTERM or, if asked, the end of stdin. Prints one line of
+// JSON to stdout when it listens: {"node":{"id":…,"name":…,"address":"host:port","pid":…}}. Blocks.
+absl::Status RunNode(const NodeOptions& options);
+
+}  // namespace strata

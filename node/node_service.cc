@@ -1,0 +1,95 @@
+#include "node/node_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "node/machine.h"
+#include "transport/grpc_status.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+// What a worker may take for an answer, when the client does not say less. A load reads a disk or a
+// network and is watched by its progress.
+constexpr std::chrono::hours kLoadLimit(12);
+constexpr std::chrono::seconds kConnectLimit(20);
+constexpr std::chrono::seconds kUnloadLimit(30);
+constexpr std::chrono::seconds kTokenizeLimit(30);
+
+// The call that carries this one on: it ends with this one's deadline, and when the client leaves.
+StageHost::Context Onward(const grpc::CallbackServerContext& context,
+                          std::chrono::system_clock::duration limit) {
+  StageHost::Context onward = grpc::ClientContext::FromCallbackServerContext(context);
+  onward->set_deadline(std::min(context.deadline(), std::chrono::system_clock::now() + limit));
+  return onward;
+}
+
+StageHost::Done FinishWith(grpc::ServerUnaryReactor* reactor) {
+  return [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); };
+}
+
+}  // namespace
+
+NodeService::NodeService(EventLoop* loop, StageHost* host, Identity identity)
+    : loop_(loop), host_(host), identity_(std::move(identity)) {}
+
+grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* context,
+                                               const wire::GetInfoRequest*,
+                                               wire::GetInfoResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const MachineMemory memory = ReadMachineMemory();
+  response->set_node_id(identity_.id);
+  response->set_name(identity_.name);
+  *response->mutable_versions() = LocalVersions();
+  response->set_memory_total(memory.total_bytes);
+  response->set_memory_free(memory.free_bytes);
+  response->set_cores(MachineCores());
+  loop_->Post([this, reactor, response] {
+    for (wire::StageStatus& stage : host_->Stages()) *response->add_stages() = std::move(stage);
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerWriteReactor<wire::LoadStageEvent>* NodeService::LoadStage(
+    grpc::CallbackServerContext* context, const wire::LoadStageRequest* request) {
+  auto* stream = new LoadStream;
+  loop_->Post([this, spec = request->spec(), onward = Onward(*context, kLoadLimit), stream] {
+    host_->Load(spec, onward, stream);
+  });
+  return stream;
+}
+
+grpc::ServerUnaryReactor* NodeService::ConnectStage(grpc::CallbackServerContext* context,
+                                                    const wire::ConnectStageRequest* request,
+                                                    wire::ConnectStageResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, this, onward = Onward(*context, kConnectLimit)] {
+    host_->Connect(request, response, onward, FinishWith(reactor));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::UnloadStage(grpc::CallbackServerContext* context,
+                                                   const wire::UnloadStageRequest* request,
+                                                   wire::UnloadStageResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, this, onward = Onward(*context, kUnloadLimit)] {
+    host_->Unload(request, response, onward, FinishWith(reactor));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::Tokenize(grpc::CallbackServerContext* context,
+                                                const wire::TokenizeRequest* request,
+                                                wire::TokenizeResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, this, onward = Onward(*context, kTokenizeLimit)] {
+    host_->Tokenize(request, response, onward, FinishWith(reactor));
+  });
+  return reactor;
+}
+
+}  // namespace strata

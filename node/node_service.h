@@ -1,0 +1,45 @@
+// The gRPC service of a node, wire.Node: takes the coordinator's requests on gRPC's threads and hands
+// them to the loop, where StageHost answers them. A client's deadline and its leaving are passed on to
+// the worker.
+#pragma once
+
+#include <string>
+
+#include "node/stage_host.h"
+#include "proto/node.grpc.pb.h"
+#include "transport/event_loop.h"
+
+namespace strata {
+
+// The loop runs until the server with this service has shut down: calls end there.
+class NodeService final : public wire::Node::CallbackService {
+ public:
+  struct Identity {
+    std::string id;
+    std::string name;
+  };
+  // `loop` and `host` outlive the service.
+  NodeService(EventLoop* loop, StageHost* host, Identity identity);
+
+  grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context,
+                                    const wire::GetInfoRequest* request,
+                                    wire::GetInfoResponse* response) override;
+  grpc::ServerWriteReactor<wire::LoadStageEvent>* LoadStage(
+      grpc::CallbackServerContext* context, const wire::LoadStageRequest* request) override;
+  grpc::ServerUnaryReactor* ConnectStage(grpc::CallbackServerContext* context,
+                                         const wire::ConnectStageRequest* request,
+                                         wire::ConnectStageResponse* response) override;
+  grpc::ServerUnaryReactor* UnloadStage(grpc::CallbackServerContext* context,
+                                        const wire::UnloadStageRequest* request,
+                                        wire::UnloadStageResponse* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const wire::TokenizeRequest* request,
+                                     wire::TokenizeResponse* response) override;
+
+ private:
+  EventLoop* const loop_;
+  StageHost* const host_;
+  const Identity identity_;
+};
+
+}  // namespace strata

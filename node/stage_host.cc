@@ -1,0 +1,455 @@
+#include "node/stage_host.h"
+
+#include <utility>
+
+#include "absl/log/check.h"
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "transport/epoch.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+
+class StageHost::Device final : public WorkerProcess::Observer {
+ public:
+  Device(StageHost* host, std::string name) : name(std::move(name)), host_(host) {}
+  void OnWorkerReady() override { host_->OnWorkerReady(this); }
+  void OnWorkerDied(const WorkerDeath& death) override { host_->OnWorkerDied(this, death); }
+
+  const std::string name;
+  std::unique_ptr<WorkerProcess> worker;  // while it runs
+
+ private:
+  StageHost* const host_;
+};
+
+// Reads a worker's LoadStage. Deletes itself after its last word has been posted.
+class StageHost::LoadReader final : public grpc::ClientReadReactor<wire::LoadStageEvent> {
+ public:
+  LoadReader(StageHost* host, const Stage& stage)
+      : host_(host), index_(stage.spec.stage()), id_(stage.id), context_(stage.context) {
+    *request_.mutable_spec() = stage.spec;
+  }
+
+  void Start(wire::Worker::Stub* stub) {
+    stub->async()->LoadStage(context_.get(), &request_, this);
+    StartRead(&event_);
+    StartCall();
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    host_->loop_->Post([host = host_, index = index_, id = id_, event = event_] {
+      host->OnLoadEvent(index, id, event);
+    });
+    StartRead(&event_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    host_->loop_->Post([host = host_, index = index_, id = id_, status = FromGrpc(status)] {
+      host->OnLoadEnd(index, id, status);
+    });
+    Gate* gate = &host_->gate_;
+    delete this;
+    gate->Leave();
+  }
+
+  StageHost* const host_;
+  const uint32_t index_;
+  const uint64_t id_;
+  const Context context_;
+  wire::LoadStageRequest request_;
+  wire::LoadStageEvent event_;
+};
+
+StageHost::StageHost(EventLoop* loop, Options options)
+    : loop_(loop), options_(std::move(options)) {}
+
+StageHost::~StageHost() {
+  // All are asked before one is waited for.
+  for (auto& [name, device] : devices_) {
+    if (device->worker != nullptr) device->worker->Stop();
+  }
+  for (auto& [name, device] : devices_) device->worker.reset();
+  for (auto& [id, context] : calls_) context->TryCancel();
+  gate_.Wait();
+}
+
+std::string StageHost::Where(const Stage& stage) const {
+  const wire::LayerRange& layers = stage.spec.layers();
+  return absl::StrCat("stage ", stage.spec.stage(), " (layers ", layers.begin(), "-",
+                      layers.end() == 0 ? 0 : layers.end() - 1, ") on ", options_.node_name);
+}
+
+absl::Status StageHost::At(const Stage& stage, const absl::Status& status) const {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(Where(stage), ": ", status.message()));
+}
+
+StageHost::Stage* StageHost::FindById(uint32_t index, uint64_t id) {
+  const auto found = stages_.find(index);
+  return found != stages_.end() && found->second.id == id ? &found->second : nullptr;
+}
+
+absl::Status StageHost::Newest(const wire::Epoch& epoch) {
+  if (absl::Status status = CheckEpoch(epoch, newest_epoch_); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(options_.node_name, ": ", status.message()));
+  }
+  newest_epoch_ = epoch;
+  return absl::OkStatus();
+}
+
+// Workers.
+
+absl::StatusOr<StageHost::Device*> StageHost::DeviceFor(const std::string& name) {
+  const auto found = devices_.find(name);
+  if (found != devices_.end()) return found->second.get();
+  if (devices_.size() >= kDevicesMax) {
+    // Names come from outside; those that no worker runs for make room.
+    std::erase_if(devices_, [this](const auto& entry) {
+      for (const auto& [index, stage] : stages_) {
+        if (stage.device == entry.second.get()) return false;
+      }
+      return entry.second->worker == nullptr;
+    });
+  }
+  if (devices_.size() >= kDevicesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("no more than ", kDevicesMax, " devices"));
+  }
+  return (devices_[name] = std::make_unique<Device>(this, name)).get();
+}
+
+absl::Status StageHost::StartWorker(Device* device) {
+  WorkerProcess::Options options;
+  options.program = options_.worker_program;
+  options.args = options_.worker_args;
+  options.label = absl::StrCat(options_.node_name, " worker ", device->name);
+  options.echo_stderr = options_.echo_stderr;
+  options.timeouts = options_.timeouts;
+  absl::StatusOr<std::unique_ptr<WorkerProcess>> worker =
+      WorkerProcess::Start(loop_, std::move(options), device);
+  if (!worker.ok()) return worker.status();
+  device->worker = *std::move(worker);
+  return absl::OkStatus();
+}
+
+void StageHost::StopWorkerIfIdle(Device* device) {
+  if (device->worker == nullptr) return;
+  for (const auto& [index, stage] : stages_) {
+    if (stage.device == device && stage.state != State::kFailed) return;
+  }
+  device->worker->Stop();  // what it still holds of memory goes back
+}
+
+void StageHost::UpdateLoading(Device* device) {
+  if (device->worker == nullptr) return;
+  bool loading = false;
+  for (const auto& [index, stage] : stages_) {
+    loading |= stage.device == device && stage.state == State::kLoading;
+  }
+  device->worker->set_loading(loading);
+}
+
+void StageHost::OnWorkerReady(Device* device) {
+  for (auto& [index, stage] : stages_) {
+    if (stage.device == device && stage.state == State::kWaiting) BeginLoad(&stage);
+  }
+}
+
+void StageHost::OnWorkerDied(Device* device, const WorkerDeath& death) {
+  device->worker.reset();
+  const bool asked = death.code == absl::StatusCode::kOk;
+  bool wanted = false;
+  for (auto& [index, stage] : stages_) {
+    if (stage.device != device) continue;
+    switch (stage.state) {
+      case State::kWaiting:
+        if (asked && !stopping_) {
+          wanted = true;  // came while the worker before was stopping
+        } else {
+          EndLoad(&stage, death.ToStatus("before loading"));
+        }
+        break;
+      case State::kLoading:
+        EndLoad(&stage, death.ToStatus("while loading"));
+        break;
+      case State::kServing:
+      case State::kUnloading:
+        stage.state = State::kFailed;
+        stage.status = death.ToStatus("while serving");
+        break;
+      case State::kFailed:
+        break;
+    }
+    if (stage.state == State::kFailed) LOG(WARNING) << At(stage, stage.status).message();
+  }
+  if (!wanted) return;
+  const absl::Status started = StartWorker(device);
+  for (auto& [index, stage] : stages_) {
+    if (!started.ok() && stage.device == device && stage.state == State::kWaiting) {
+      EndLoad(&stage, started);
+    }
+  }
+}
+
+// Loading.
+
+void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* stream) {
+  DCHECK(loop_->InLoopThread());
+  Stage stage;
+  stage.spec = spec;
+  if (stage.spec.device().empty()) stage.spec.set_device("CPU");
+  if (stopping_) {
+    stream->End(At(stage, absl::UnavailableError("the node is stopping")));
+    return;
+  }
+  if (absl::Status status = Newest(spec.epoch()); !status.ok()) {
+    stream->End(status);
+    return;
+  }
+  const auto found = stages_.find(spec.stage());
+  if (found != stages_.end() && found->second.state != State::kFailed) {
+    stream->End(At(stage, absl::AlreadyExistsError("it is here already; unload it first")));
+    return;
+  }
+  if (found == stages_.end() && stages_.size() >= kStagesMax) {
+    stream->End(At(stage, absl::ResourceExhaustedError(
+                              absl::StrCat("a node takes ", kStagesMax, " stages at most"))));
+    return;
+  }
+  absl::StatusOr<Device*> device = DeviceFor(stage.spec.device());
+  if (device.ok() && (*device)->worker == nullptr) {
+    if (absl::Status status = StartWorker(*device); !status.ok()) device = status;
+  }
+  if (!device.ok()) {
+    stream->End(At(stage, device.status()));
+    return;
+  }
+  stage.id = next_id_++;
+  stage.device = *device;
+  stage.context = std::move(context);
+  stage.stream = stream;
+  Stage& kept = stages_[spec.stage()] = std::move(stage);
+  if ((*device)->worker->ready() && !(*device)->worker->stopping()) BeginLoad(&kept);
+}
+
+void StageHost::BeginLoad(Stage* stage) {
+  stage->state = State::kLoading;
+  stage->worker_pid = stage->device->worker->pid();
+  UpdateLoading(stage->device);
+  calls_[stage->id] = stage->context;
+  gate_.Enter();
+  (new LoadReader(this, *stage))->Start(stage->device->worker->stub());
+}
+
+void StageHost::OnLoadEvent(uint32_t index, uint64_t id, wire::LoadStageEvent event) {
+  Stage* stage = FindById(index, id);
+  if (stage == nullptr || stage->state != State::kLoading) return;
+  if (event.has_progress()) {
+    stage->stream->Progress(event.progress().bytes_done(), event.progress().bytes_total());
+  } else if (event.has_loaded()) {
+    stage->loaded = true;
+    stage->info = std::move(*event.mutable_loaded());
+  }
+}
+
+void StageHost::OnLoadEnd(uint32_t index, uint64_t id, const absl::Status& status) {
+  calls_.erase(id);
+  Stage* stage = FindById(index, id);
+  if (stage == nullptr || stage->state != State::kLoading) return;
+  if (absl::IsUnavailable(status)) {
+    // The worker's own word, or the end of the worker: then OnWorkerDied() says it better.
+    stage->device->worker->CheckAlive([this, index, id, status](bool alive) {
+      Stage* still = FindById(index, id);
+      if (alive && still != nullptr && still->state == State::kLoading) EndLoad(still, status);
+    });
+    return;
+  }
+  if (status.ok() && !stage->loaded) {
+    EndLoad(stage, absl::InternalError("the worker ended the load without a word"));
+    return;
+  }
+  EndLoad(stage, status);
+}
+
+void StageHost::EndLoad(Stage* stage, const absl::Status& status) {
+  LoadStream* stream = std::exchange(stage->stream, nullptr);
+  stage->context.reset();
+  stage->state = status.ok() ? State::kServing : State::kFailed;
+  stage->status = status;
+  UpdateLoading(stage->device);
+  if (!status.ok()) StopWorkerIfIdle(stage->device);
+  if (status.ok()) {
+    stream->End(stage->info);
+  } else {
+    stream->End(At(*stage, status));
+  }
+}
+
+// Requests on a stage.
+
+template <typename Request, typename Response, typename Method>
+void StageHost::Forward(uint32_t index, const Request* request, Response* response,
+                        Context context, Method method, Done done) {
+  const auto found = stages_.find(index);
+  if (found == stages_.end()) {
+    std::move(done)(absl::NotFoundError(
+        absl::StrCat("no stage ", index, " on ", options_.node_name)));
+    return;
+  }
+  const Stage& stage = found->second;
+  if (stage.state == State::kFailed) {
+    std::move(done)(At(stage, stage.status));
+    return;
+  }
+  if (stage.state == State::kWaiting || stage.state == State::kLoading) {
+    std::move(done)(At(stage, absl::UnavailableError("it is still loading")));
+    return;
+  }
+  auto call = std::make_shared<Call>();
+  call->id = next_id_++;
+  call->stage_id = stage.id;
+  call->stage = index;
+  call->context = context;
+  call->done = std::move(done);
+  calls_[call->id] = context;
+  gate_.Enter();
+  (stage.device->worker->stub()->async()->*method)(
+      context.get(), request, response, [this, call](grpc::Status status) {
+        loop_->Post([this, call, status = FromGrpc(status)] { Settle(call, status); });
+        gate_.Leave();
+      });
+}
+
+void StageHost::Settle(const std::shared_ptr<Call>& call, const absl::Status& status) {
+  calls_.erase(call->id);
+  Stage* stage = FindById(call->stage, call->stage_id);
+  if (stage == nullptr || status.ok()) {
+    std::move(call->done)(status);
+    return;
+  }
+  if (stage->state == State::kFailed) {
+    std::move(call->done)(At(*stage, stage->status));
+    return;
+  }
+  if (!absl::IsUnavailable(status)) {
+    std::move(call->done)(At(*stage, status));
+    return;
+  }
+  stage->device->worker->CheckAlive([this, call, status](bool) {
+    Stage* still = FindById(call->stage, call->stage_id);
+    if (still == nullptr) {
+      std::move(call->done)(status);
+    } else {
+      std::move(call->done)(At(*still, still->state == State::kFailed ? still->status : status));
+    }
+  });
+}
+
+void StageHost::Connect(const wire::ConnectStageRequest* request,
+                        wire::ConnectStageResponse* response, Context context, Done done) {
+  DCHECK(loop_->InLoopThread());
+  if (absl::Status status = Newest(request->epoch()); !status.ok()) {
+    std::move(done)(status);
+    return;
+  }
+  using Method = void (wire::Worker::StubInterface::async_interface::*)(
+      grpc::ClientContext*, const wire::ConnectStageRequest*, wire::ConnectStageResponse*,
+      std::function<void(grpc::Status)>);
+  Method method = &wire::Worker::StubInterface::async_interface::ConnectStage;
+  Forward(request->stage(), request, response, std::move(context), method, std::move(done));
+}
+
+void StageHost::Tokenize(const wire::TokenizeRequest* request, wire::TokenizeResponse* response,
+                         Context context, Done done) {
+  DCHECK(loop_->InLoopThread());
+  using Method = void (wire::Worker::StubInterface::async_interface::*)(
+      grpc::ClientContext*, const wire::TokenizeRequest*, wire::TokenizeResponse*,
+      std::function<void(grpc::Status)>);
+  Method method = &wire::Worker::StubInterface::async_interface::Tokenize;
+  Forward(request->stage(), request, response, std::move(context), method, std::move(done));
+}
+
+void StageHost::Unload(const wire::UnloadStageRequest* request,
+                       wire::UnloadStageResponse* response, Context context, Done done) {
+  DCHECK(loop_->InLoopThread());
+  if (absl::Status status = Newest(request->epoch()); !status.ok()) {
+    std::move(done)(status);
+    return;
+  }
+  const auto found = stages_.find(request->stage());
+  if (found == stages_.end()) {
+    std::move(done)(absl::OkStatus());
+    return;
+  }
+  Stage& stage = found->second;
+  Device* const device = stage.device;
+  if (stage.state == State::kWaiting || stage.state == State::kLoading) {
+    const bool with_worker = stage.state == State::kLoading;
+    stage.context->TryCancel();
+    EndLoad(&stage, absl::CancelledError("it was unloaded while it loaded"));
+    // A worker that other stages keep alive has to forget it too.
+    if (with_worker && !device->worker->stopping()) stage.state = State::kUnloading;
+  }
+  if (stage.state == State::kFailed) {
+    stages_.erase(found);
+    std::move(done)(absl::OkStatus());
+    return;
+  }
+  const State before = std::exchange(stage.state, State::kUnloading);
+  using Method = void (wire::Worker::StubInterface::async_interface::*)(
+      grpc::ClientContext*, const wire::UnloadStageRequest*, wire::UnloadStageResponse*,
+      std::function<void(grpc::Status)>);
+  Method method = &wire::Worker::StubInterface::async_interface::UnloadStage;
+  Forward(request->stage(), request, response, std::move(context), method,
+          [this, device, before, index = request->stage(), id = stage.id,
+           done = std::move(done)](absl::Status status) mutable {
+            Stage* still = FindById(index, id);
+            if (still != nullptr) {
+              // With its worker the stage is gone as well.
+              if (still->state == State::kFailed) status = absl::OkStatus();
+              if (status.ok()) {
+                stages_.erase(index);
+                StopWorkerIfIdle(device);
+              } else {
+                still->state = before;
+              }
+            }
+            std::move(done)(status);
+          });
+}
+
+std::vector<wire::StageStatus> StageHost::Stages() const {
+  std::vector<wire::StageStatus> all;
+  for (const auto& [index, stage] : stages_) {
+    wire::StageStatus& status = all.emplace_back();
+    status.set_stage(index);
+    *status.mutable_layers() = stage.spec.layers();
+    if (stage.state == State::kFailed) {
+      ToWire(stage.status, Where(stage), status.mutable_status());
+    } else {
+      status.set_worker_pid(stage.worker_pid);
+      if (stage.state == State::kWaiting || stage.state == State::kLoading) {
+        ToWire(absl::UnavailableError("it is still loading"), Where(stage),
+               status.mutable_status());
+      }
+    }
+  }
+  return all;
+}
+
+void StageHost::StartShutdown() {
+  DCHECK(loop_->InLoopThread());
+  if (std::exchange(stopping_, true)) return;
+  for (auto& [index, stage] : stages_) {
+    if (stage.state != State::kWaiting && stage.state != State::kLoading) continue;
+    stage.context->TryCancel();
+    EndLoad(&stage, absl::UnavailableError("the node is stopping"));
+  }
+  for (auto& [name, device] : devices_) {
+    if (device->worker != nullptr) device->worker->Stop();
+  }
+}
+
+}  // namespace strata

@@ -1,0 +1,135 @@
+// The stages of this node: which worker holds which, and what became of it. Requests of the coordinator
+// come in from node_service.h; each is checked against the newest epoch and passed on to the worker of
+// the stage's device. When a worker dies, its stages fail with its last words, and the next LoadStage
+// starts a fresh one.
+//
+// Loop thread only, but for what is said otherwise.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "grpcpp/client_context.h"
+#include "node/gate.h"
+#include "node/worker_process.h"
+#include "proto/node.grpc.pb.h"
+#include "shard/load_stream.h"
+#include "transport/event_loop.h"
+
+namespace strata {
+
+// Stages that a node keeps, and devices that it runs workers for, at most.
+inline constexpr size_t kStagesMax = 64;
+inline constexpr size_t kDevicesMax = 16;
+
+class StageHost {
+ public:
+  struct Options {
+    std::string node_name;
+    // For a device's worker: the program and its arguments.
+    std::string worker_program;
+    std::vector<std::string> worker_args;
+    WorkerTimeouts timeouts;
+    bool echo_stderr = false;
+  };
+  // The call to the worker that carries a request on, made before the request's own call can end.
+  using Context = std::shared_ptr<grpc::ClientContext>;  // shared with the call under way
+  using Done = absl::AnyInvocable<void(absl::Status) &&>;
+
+  // `loop` outlives the host.
+  StageHost(EventLoop* loop, Options options);
+  // After the loop has run. Stops the workers: blocks for at most their stop_ms.
+  ~StageHost();
+
+  // Ends `stream` with the loaded stage or with why not. kAborted: an older epoch; kAlreadyExists: the
+  // stage is here; kResourceExhausted: too many stages; kUnavailable: the node is stopping; else what
+  // the worker says, or how it died.
+  void Load(const wire::StageSpec& spec, Context context, LoadStream* stream);
+
+  // What the worker of the stage answers, or how it died. kNotFound: no such stage. `request` and
+  // `response` stay until `done` is called.
+  void Connect(const wire::ConnectStageRequest* request, wire::ConnectStageResponse* response,
+               Context context, Done done);
+  void Tokenize(const wire::TokenizeRequest* request, wire::TokenizeResponse* response,
+                Context context, Done done);
+  // Also forgets a stage that failed. OK when there is no such stage.
+  void Unload(const wire::UnloadStageRequest* request, wire::UnloadStageResponse* response,
+              Context context, Done done);
+
+  std::vector<wire::StageStatus> Stages() const;
+
+  // From now on loads are refused, those under way end, and the workers are asked to stop.
+  void StartShutdown();
+
+ private:
+  enum class State { kWaiting, kLoading, kServing, kUnloading, kFailed };
+
+  class Device;
+  class LoadReader;
+
+  // A stage from its LoadStage on, until it is unloaded or replaced.
+  struct Stage {
+    uint64_t id = 0;  // of this load; the plan's index may come again
+    wire::StageSpec spec;
+    Device* device = nullptr;
+    State state = State::kWaiting;
+    Context context;                // kWaiting, kLoading
+    LoadStream* stream = nullptr;   // kWaiting, kLoading
+    bool loaded = false;
+    wire::StageInfo info;           // when loaded
+    int32_t worker_pid = 0;
+    absl::Status status;            // kFailed: why
+  };
+
+  // A request on its way to a worker.
+  struct Call {
+    uint64_t id = 0;
+    uint64_t stage_id = 0;
+    uint32_t stage = 0;
+    Context context;
+    Done done;
+  };
+
+  template <typename Request, typename Response, typename Method>
+  void Forward(uint32_t index, const Request* request, Response* response, Context context,
+               Method method, Done done);
+  void Settle(const std::shared_ptr<Call>& call, const absl::Status& status);
+
+  Stage* FindById(uint32_t index, uint64_t id);
+  std::string Where(const Stage& stage) const;
+  absl::Status At(const Stage& stage, const absl::Status& status) const;
+  absl::Status Newest(const wire::Epoch& epoch);  // checks and remembers
+
+  absl::StatusOr<Device*> DeviceFor(const std::string& name);
+  absl::Status StartWorker(Device* device);
+  void StopWorkerIfIdle(Device* device);
+  void UpdateLoading(Device* device);
+
+  void BeginLoad(Stage* stage);
+  void OnLoadEvent(uint32_t index, uint64_t id, wire::LoadStageEvent event);
+  void OnLoadEnd(uint32_t index, uint64_t id, const absl::Status& status);
+  void EndLoad(Stage* stage, const absl::Status& status);
+
+  void OnWorkerReady(Device* device);
+  void OnWorkerDied(Device* device, const WorkerDeath& death);
+
+  EventLoop* const loop_;
+  const Options options_;
+
+  bool stopping_ = false;
+  wire::Epoch newest_epoch_;
+  uint64_t next_id_ = 1;
+  std::map<uint32_t, Stage> stages_;                         // by index in the plan
+  std::map<std::string, std::unique_ptr<Device>> devices_;   // by name
+  std::map<uint64_t, Context> calls_;                        // to workers, under way
+  Gate gate_;                                                // for their callbacks
+};
+
+}  // namespace strata

@@ -1,0 +1,58 @@
+#include "node/worker.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+#include "node/parent_watch.h"
+#include "shard/worker_service.h"
+#include "transport/clock.h"
+#include "transport/event_loop.h"
+
+namespace strata {
+namespace {
+
+// A worker is what may die on this machine: when memory runs out the kernel is to take it and not the
+// node, and when it aborts nobody waits for gigabytes of weights to be written to a core file.
+void VolunteerToDie() {
+  const rlimit no_core = {0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+#ifdef __linux__
+  std::ofstream("/proc/self/oom_score_adj") << 800;
+#endif
+}
+
+}  // namespace
+
+absl::Status RunWorker(const WorkerRunOptions& options) {
+  signal(SIGPIPE, SIG_IGN);
+  VolunteerToDie();
+  const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+  // Destroyed after the server, whose end may hang in a step.
+  const std::unique_ptr<ParentWatch> watch =
+      ParentWatch::Start({.on_gone = [&loop] { loop->Stop(); }});
+  std::vector<std::unique_ptr<EventLoop::Handle>> signals;
+  for (int signum : {SIGINT, SIGTERM, SIGHUP}) {
+    signals.push_back(loop->OnSignal(signum, [&loop] { loop->Stop(); }));
+  }
+  absl::StatusOr<std::unique_ptr<WorkerServer>> server = WorkerServer::Start(
+      {.listen = options.listen, .n_threads = options.n_threads}, Clock::Real());
+  if (!server.ok()) return server.status();
+
+  const nlohmann::json ready = {
+      {"worker", {{"address", (*server)->address()}, {"pid", getpid()}}}};
+  printf("%s\n", ready.dump().c_str());
+  fflush(stdout);
+  loop->Run();
+  return absl::OkStatus();
+}
+
+}  // namespace strata
