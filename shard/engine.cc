@@ -1,0 +1,95 @@
+#include "shard/engine.h"
+
+#include <cstdio>
+#include <mutex>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "llama.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kErrorLinesMax = 4;
+constexpr absl::string_view kSizeMark = " buffer size = ";
+
+thread_local LogCapture* capture = nullptr;
+
+// A message may come in pieces; those after the first have the level CONT.
+void OnLog(ggml_log_level level, const char* text, void* /*user_data*/) {
+  static thread_local ggml_log_level last_level = GGML_LOG_LEVEL_NONE;
+  if (level == GGML_LOG_LEVEL_CONT) {
+    level = last_level;
+  } else {
+    last_level = level;
+  }
+  if (level == GGML_LOG_LEVEL_WARN || level == GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
+  if (capture != nullptr) capture->Add(level, text);
+}
+
+bool IsCpu(ggml_backend_dev_t device) {
+  return ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+}
+
+}  // namespace
+
+void StartEngine() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llama_log_set(OnLog, nullptr);
+    ggml_backend_load_all();
+    llama_backend_init();
+  });
+}
+
+absl::StatusOr<ggml_backend_dev_t> FindDevice(absl::string_view name) {
+  StartEngine();
+  if (name.empty()) return nullptr;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+    ggml_backend_dev_t device = ggml_backend_dev_get(i);
+    if (ggml_backend_dev_name(device) == name) return IsCpu(device) ? nullptr : device;
+    names.push_back(ggml_backend_dev_name(device));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("there is no device \"", name,
+                                                 "\"; there are: ", absl::StrJoin(names, ", ")));
+}
+
+LogCapture::LogCapture() { capture = this; }
+LogCapture::~LogCapture() { capture = nullptr; }
+
+void LogCapture::Add(int level, absl::string_view text) {
+  level_ = level;
+  line_.append(text);
+  for (size_t end = line_.find('\n'); end != std::string::npos; end = line_.find('\n')) {
+    std::string line = line_.substr(0, end);
+    line_.erase(0, end + 1);
+    if (level_ == GGML_LOG_LEVEL_ERROR) {
+      errors_.push_back(std::string(absl::StripAsciiWhitespace(line)));
+      if (errors_.size() > kErrorLinesMax) errors_.erase(errors_.begin());
+    } else if (absl::StrContains(line, kSizeMark)) {
+      sizes_.push_back(std::move(line));
+    }
+  }
+}
+
+std::string LogCapture::errors() const { return absl::StrJoin(errors_, "; "); }
+
+uint64_t LogCapture::BufferBytes(absl::string_view what, absl::string_view except) const {
+  double mib_sum = 0;
+  const std::string mark = absl::StrCat(" ", what, kSizeMark);
+  for (const std::string& line : sizes_) {
+    const size_t at = line.find(mark);
+    if (at == std::string::npos) continue;
+    if (!except.empty() && absl::StrContains(line.substr(0, at), except)) continue;
+    absl::string_view figure = absl::StripAsciiWhitespace(line.substr(at + mark.size()));
+    double mib = 0;
+    if (absl::SimpleAtod(figure.substr(0, figure.find(' ')), &mib)) mib_sum += mib;
+  }
+  return static_cast<uint64_t>(mib_sum * 1024 * 1024);
+}
+
+}  // namespace strata

@@ -1,0 +1,48 @@
+// libllama as this process uses it: started once, its back ends found, its devices named, and its log
+// listened to. What libllama says only in its log (why a load failed, how large a buffer became) is
+// read from there.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "ggml-backend.h"
+
+namespace strata {
+
+// Starts libllama, finds the back ends and directs the log: warnings and errors to stderr, the rest
+// nowhere. The first call does it, later ones do nothing. Any thread.
+void StartEngine();
+
+// The device that ggml lists under this name; nullptr for the CPU, which every model can use.
+// kInvalidArgument when there is none, with the names there are. Calls StartEngine().
+absl::StatusOr<ggml_backend_dev_t> FindDevice(absl::string_view name);
+
+// Keeps what libllama and ggml log on this thread for as long as it lives. One at a time per thread.
+class LogCapture {
+ public:
+  LogCapture();
+  ~LogCapture();
+  LogCapture(const LogCapture&) = delete;
+  LogCapture& operator=(const LogCapture&) = delete;
+
+  // The last lines of errors, one after the other; empty when there were none.
+  std::string errors() const;
+
+  // Sum of all "NAME BUFFER <what> buffer size = X MiB" lines, in bytes, for instance of "KV";
+  // `except` leaves out lines with a buffer whose name contains it.
+  uint64_t BufferBytes(absl::string_view what, absl::string_view except = "") const;
+
+  void Add(int level, absl::string_view text);  // for the log callback
+
+ private:
+  std::vector<std::string> errors_;
+  std::vector<std::string> sizes_;  // lines that speak of a buffer's size
+  std::string line_;                // not ended yet
+  int level_ = 0;
+};
+
+}  // namespace strata

@@ -1,0 +1,400 @@
+#include "shard/llama_stage.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "shard/engine.h"
+#include "shard/row_groups.h"
+
+namespace strata {
+namespace {
+
+// Positions per row of activations: multi-axis rotary embeddings want four (time, y, x, and one that
+// is zero); for tokens libllama makes them itself.
+int PositionsPerRow(const llama_model* model) {
+  const llama_rope_type type = llama_model_rope_type(model);
+  return type == LLAMA_ROPE_TYPE_MROPE || type == LLAMA_ROPE_TYPE_IMROPE ? 4 : 1;
+}
+
+absl::Status CheckLength(absl::string_view field, size_t length, size_t wanted) {
+  if (length == wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " has ", length, " entries; it must have ", wanted));
+}
+
+}  // namespace
+
+LlamaStage::LlamaStage(Config config, LlamaModelPtr model)
+    : config_(std::move(config)),
+      boundary_(absl::StrCat("l_out-", config_.n_layer - 1)),
+      n_pos_per_row_(PositionsPerRow(model.get())),
+      model_(std::move(model)),
+      next_(config_.facts.n_seq_max, 0) {}
+
+const llama_vocab* LlamaStage::vocab() const {
+  return config_.has_vocabulary ? llama_model_get_vocab(model_.get()) : nullptr;
+}
+
+bool LlamaStage::OnTensor(ggml_tensor* tensor, bool ask, void* user_data) {
+  auto* stage = static_cast<LlamaStage*>(user_data);
+  const bool is_boundary = !stage->config_.facts.is_last && stage->boundary_ == tensor->name;
+  const bool is_input = !stage->input_seen_ && !stage->config_.input_tensor.empty() &&
+                        stage->config_.input_tensor == tensor->name;
+  if (ask) return is_boundary || is_input;
+  if (is_input) return stage->WriteInput(tensor);
+  if (!is_boundary) return true;
+  stage->TakeBoundary(tensor);
+  return false;  // ends the graph here: norm and head are never computed
+}
+
+bool LlamaStage::HasRows(const ggml_tensor* tensor) {
+  const size_t n_embd = config_.facts.n_embd;
+  if (tensor->type == GGML_TYPE_F32 && ggml_is_contiguous(tensor) &&
+      static_cast<size_t>(ggml_nelements(tensor)) == rows_.size() * n_embd) {
+    return true;
+  }
+  boundary_error_ =
+      absl::StrCat("tensor ", tensor->name, " is ", ggml_type_name(tensor->type), " [",
+                   tensor->ne[0], ", ", tensor->ne[1], ", ", tensor->ne[2], "] where ",
+                   rows_.size(), " rows of ", n_embd, " f32 were expected");
+  return false;
+}
+
+bool LlamaStage::WriteInput(ggml_tensor* tensor) {
+  if (!HasRows(tensor)) return false;
+  input_seen_ = true;
+  ggml_backend_tensor_set(tensor, in_.data(), 0, in_.size() * sizeof(float));
+  return true;
+}
+
+void LlamaStage::TakeBoundary(const ggml_tensor* tensor) {
+  // More graphs than one for a batch would come out in an order of libllama's.
+  if (boundary_seen_ || !HasRows(tensor)) {
+    if (boundary_seen_) boundary_error_ = "libllama cut the batch into several graphs";
+    return;
+  }
+  boundary_seen_ = true;
+  const size_t n_embd = config_.facts.n_embd;
+  // Runs of rows that follow each other in the batch are copied at once; nearly always that is all.
+  for (size_t i = 0; i < rows_.size();) {
+    size_t end = i + 1;
+    while (end < rows_.size() && rows_[end] == rows_[end - 1] + 1) ++end;
+    ggml_backend_tensor_get(tensor, out_.get() + rows_[i] * n_embd, i * n_embd * sizeof(float),
+                            (end - i) * n_embd * sizeof(float));
+    i = end;
+  }
+}
+
+absl::Status LlamaStage::Check(const Batch& batch) const {
+  const Facts& facts = config_.facts;
+  const size_t n = batch.positions.size();
+  if (n == 0) return absl::InvalidArgumentError("the batch is empty");
+  if (n > facts.n_batch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the batch has ", n, " rows; it may have ", facts.n_batch));
+  }
+  absl::Status lengths = CheckLength("slots", batch.slots.size(), n);
+  lengths.Update(CheckLength("tokens", batch.tokens.size(), facts.is_first ? n : 0));
+  lengths.Update(CheckLength("activations", batch.activations.size(),
+                             facts.is_first ? 0 : n * facts.n_embd));
+  if (!lengths.ok()) return lengths;
+
+  for (int32_t token : batch.tokens) {
+    if (token < 0 || static_cast<uint32_t>(token) >= facts.n_vocab) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", token, "; the vocabulary has ", facts.n_vocab));
+    }
+  }
+  std::vector<int32_t> next = next_;
+  for (size_t i = 0; i < n; ++i) {
+    const int32_t slot = batch.slots[i];
+    if (slot < 0 || static_cast<uint32_t>(slot) >= facts.n_seq_max) {
+      return absl::InvalidArgumentError(absl::StrCat("slot ", slot, " of ", facts.n_seq_max));
+    }
+    if (batch.positions[i] != next[slot]) {
+      return absl::InvalidArgumentError(absl::StrCat("row ", i, " is position ",
+                                                     batch.positions[i], " of slot ", slot,
+                                                     ", where ", next[slot], " follows"));
+    }
+    if (static_cast<uint32_t>(batch.positions[i]) >= facts.n_ctx) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("slot ", slot, " has room for ", facts.n_ctx, " positions"));
+    }
+    ++next[slot];
+  }
+
+  if (!facts.is_last) return CheckLength("output_rows", batch.output_rows.size(), 0);
+  if (batch.output_rows.size() > config_.n_outputs_max) {
+    return absl::InvalidArgumentError(absl::StrCat("logits of ", batch.output_rows.size(),
+                                                   " rows are wanted; there is room for ",
+                                                   config_.n_outputs_max));
+  }
+  for (size_t i = 0; i < batch.output_rows.size(); ++i) {
+    if (batch.output_rows[i] >= n || (i > 0 && batch.output_rows[i] <= batch.output_rows[i - 1])) {
+      return absl::InvalidArgumentError("output_rows must rise and lie in the batch");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LlamaStage::Decode(const Batch& batch) {
+  out_.reset();
+  out_rows_ = 0;
+  output_rows_.clear();
+  kept_logits_.clear();
+  if (absl::Status status = Check(batch); !status.ok()) return status;
+
+  const size_t n = batch.positions.size();
+  if (!config_.facts.is_last) {
+    out_ = std::make_shared_for_overwrite<float[]>(n * config_.facts.n_embd);
+  }
+  std::vector<std::vector<uint32_t>> groups;
+  if (config_.is_recurrent && watches_tensors()) {
+    groups = EqualGroups(batch.slots);
+  } else {
+    groups.emplace_back(n);
+    std::iota(groups[0].begin(), groups[0].end(), 0);
+  }
+  for (const std::vector<uint32_t>& rows : groups) {
+    absl::Status status;
+    try {
+      status = Run(batch, rows);
+    } catch (const std::bad_alloc&) {
+      status = absl::ResourceExhaustedError("no memory to compute the batch");
+    } catch (const std::exception& e) {
+      status = absl::InternalError(absl::StrCat("libllama: ", e.what()));
+    }
+    if (!status.ok()) return RollBack(batch, status);
+    if (groups.size() > 1 && config_.facts.is_last) KeepLogits(batch, rows);
+  }
+  for (int32_t slot : batch.slots) ++next_[slot];
+  out_rows_ = config_.facts.is_last ? 0 : n;
+  output_rows_.assign(batch.output_rows.begin(), batch.output_rows.end());
+  return absl::OkStatus();
+}
+
+absl::Span<const float> LlamaStage::Incoming(const Batch& batch,
+                                             absl::Span<const uint32_t> rows) {
+  const size_t n_embd = config_.facts.n_embd;
+  const bool is_run = rows.back() - rows.front() + 1 == rows.size() &&
+                      std::is_sorted(rows.begin(), rows.end());
+  if (is_run) return batch.activations.subspan(rows.front() * n_embd, rows.size() * n_embd);
+  scratch_.resize(rows.size() * n_embd);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::copy_n(batch.activations.data() + rows[i] * n_embd, n_embd,
+                scratch_.data() + i * n_embd);
+  }
+  return scratch_;
+}
+
+absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows) {
+  const size_t n = rows.size();
+  const bool writes_input = !config_.input_tensor.empty();
+  const bool takes_tokens = config_.facts.is_first || writes_input;
+  const int n_pos = takes_tokens ? 1 : n_pos_per_row_;
+  token_.assign(takes_tokens ? n : 0, 0);
+  position_.assign(n * n_pos, 0);
+  n_slot_.assign(n, 1);
+  slot_.resize(n);
+  slot_pointer_.resize(n);
+  // Every row must reach the stage's end; libllama drops rows that are no outputs in its last layer.
+  is_output_.assign(n, config_.facts.is_last ? 0 : 1);
+  for (size_t i = 0; i < n; ++i) {
+    if (std::binary_search(batch.output_rows.begin(), batch.output_rows.end(), rows[i])) {
+      is_output_[i] = 1;
+    }
+    if (config_.facts.is_first) token_[i] = batch.tokens[rows[i]];
+    for (int axis = 0; axis < std::min(n_pos, 3); ++axis) {
+      position_[axis * n + i] = batch.positions[rows[i]];
+    }
+    slot_[i] = batch.slots[rows[i]];
+    slot_pointer_[i] = &slot_[i];
+  }
+  llama_batch llama = {};
+  llama.n_tokens = static_cast<int32_t>(n);
+  if (!config_.facts.is_first) in_ = Incoming(batch, rows);
+  if (takes_tokens) {
+    llama.token = token_.data();
+  } else {
+    llama.embd = const_cast<float*>(in_.data());  // libllama only reads it
+  }
+  llama.pos = position_.data();
+  llama.n_seq_id = n_slot_.data();
+  llama.seq_id = slot_pointer_.data();
+  llama.logits = is_output_.data();
+
+  rows_ = rows;
+  input_seen_ = false;
+  boundary_seen_ = false;
+  boundary_error_.clear();
+  LogCapture log;
+  const int32_t result = llama_decode(context_.get(), llama);
+  if (!boundary_error_.empty()) return absl::InternalError(boundary_error_);
+  switch (result) {
+    case 0:
+      break;
+    case 1:
+      return absl::ResourceExhaustedError("no room in the KV cache for the batch");
+    case -2:
+      return absl::ResourceExhaustedError("no memory to compute the batch");
+    default:
+      return absl::InternalError(
+          absl::StrCat("llama_decode failed with ", result, ": ", log.errors()));
+  }
+  if (writes_input && !input_seen_) {
+    return absl::InternalError(absl::StrCat("the graph has no tensor ", config_.input_tensor));
+  }
+  if (!config_.facts.is_last && !boundary_seen_) {
+    return absl::InternalError(absl::StrCat("the graph has no tensor ", boundary_));
+  }
+  return absl::OkStatus();
+}
+
+Payload LlamaStage::TakeActivations() {
+  const size_t bytes = out_rows_ * config_.facts.n_embd * sizeof(float);
+  out_rows_ = 0;
+  std::shared_ptr<float[]> out = std::move(out_);
+  const float* data = out.get();
+  return bytes == 0 ? Payload() : Payload::Share(std::move(out), data, bytes);
+}
+
+absl::Span<const float> LlamaStage::Logits(size_t i) {
+  if (i >= output_rows_.size()) return {};
+  const size_t n_vocab = config_.facts.n_vocab;
+  if (!kept_logits_.empty()) {
+    return absl::MakeConstSpan(kept_logits_).subspan(i * n_vocab, n_vocab);
+  }
+  const float* logits =
+      llama_get_logits_ith(context_.get(), static_cast<int32_t>(output_rows_[i]));
+  if (logits == nullptr) return {};
+  return absl::MakeConstSpan(logits, n_vocab);
+}
+
+void LlamaStage::KeepLogits(const Batch& batch, absl::Span<const uint32_t> rows) {
+  const size_t n_vocab = config_.facts.n_vocab;
+  kept_logits_.resize(batch.output_rows.size() * n_vocab);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (is_output_[i] == 0) continue;
+    const float* logits = llama_get_logits_ith(context_.get(), static_cast<int32_t>(i));
+    const auto output =
+        std::lower_bound(batch.output_rows.begin(), batch.output_rows.end(), rows[i]);
+    if (logits == nullptr) continue;
+    std::copy_n(logits, n_vocab,
+                kept_logits_.data() + (output - batch.output_rows.begin()) * n_vocab);
+  }
+}
+
+absl::Status LlamaStage::RollBack(const Batch& batch, absl::Status why) {
+  std::vector<int32_t> slots(batch.slots.begin(), batch.slots.end());
+  std::sort(slots.begin(), slots.end());
+  slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
+  std::string lost;
+  for (int32_t slot : slots) {
+    const bool is_untouched = llama_memory_seq_pos_max(memory(), slot) < next_[slot];
+    if (is_untouched || TrimTo(slot, next_[slot])) continue;
+    absl::StrAppend(&lost, lost.empty() ? "" : ", ", slot);
+    Drop(slot);
+  }
+  out_.reset();
+  if (lost.empty()) return why;
+  return absl::DataLossError(absl::StrCat(why.message(), "; dropped with it: slots ", lost));
+}
+
+bool LlamaStage::CanTrim(int32_t slot, int32_t begin) const {
+  if (begin <= 0 || begin >= next_[slot]) return true;
+  if (!config_.ability.trim) return false;
+  // A sliding window's cache has forgotten what lay behind the window of the last position.
+  const int32_t n_swa = llama_model_n_swa(model_.get());
+  const int32_t oldest = llama_memory_seq_pos_min(memory(), slot);
+  return n_swa <= 0 || oldest <= std::max(0, begin - n_swa);
+}
+
+bool LlamaStage::TrimTo(int32_t slot, int32_t begin) {
+  if (begin <= 0) {
+    Drop(slot);
+    return true;
+  }
+  return llama_memory_seq_rm(memory(), slot, begin, -1);
+}
+
+void LlamaStage::Drop(int32_t slot) {
+  llama_memory_seq_rm(memory(), slot, -1, -1);  // of a whole sequence: never fails
+  next_[slot] = 0;
+}
+
+absl::Status LlamaStage::Apply(const wire::KvEdit& edit) {
+  auto check_slot = [this](int32_t slot) {
+    if (slot >= 0 && static_cast<uint32_t>(slot) < config_.facts.n_seq_max) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot ", slot, " of ", config_.facts.n_seq_max));
+  };
+  if (absl::Status status = check_slot(edit.slot()); !status.ok()) return status;
+  switch (edit.kind()) {
+    case wire::KvEdit::DROP:
+      Drop(edit.slot());
+      return absl::OkStatus();
+    case wire::KvEdit::TRIM:
+      return Trim(edit.slot(), edit.begin());
+    case wire::KvEdit::COPY:
+      if (absl::Status status = check_slot(edit.from_slot()); !status.ok()) return status;
+      return Copy(edit.slot(), edit.from_slot());
+    case wire::KvEdit::SHIFT:
+      return Shift(edit);
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("unknown KV edit ", edit.kind()));
+  }
+}
+
+absl::Status LlamaStage::Trim(int32_t slot, int32_t begin) {
+  if (begin < 0) return absl::InvalidArgumentError(absl::StrCat("trim from position ", begin));
+  if (begin >= next_[slot]) return absl::OkStatus();
+  if (!CanTrim(slot, begin) || !TrimTo(slot, begin)) {
+    return absl::UnimplementedError(absl::StrCat("this model's cache cannot forget positions from ",
+                                                 begin, " of slot ", slot, " on"));
+  }
+  next_[slot] = begin;
+  return absl::OkStatus();
+}
+
+absl::Status LlamaStage::Copy(int32_t slot, int32_t from) {
+  if (slot == from) return absl::OkStatus();
+  if (!config_.ability.copy) {
+    return absl::UnimplementedError("this model's cache cannot copy a sequence");
+  }
+  Drop(slot);
+  if (next_[from] > 0) llama_memory_seq_cp(memory(), from, slot, -1, -1);
+  next_[slot] = next_[from];
+  return absl::OkStatus();
+}
+
+// What stood in [begin + delta, begin) is forgotten, and what follows moves down into its place.
+absl::Status LlamaStage::Shift(const wire::KvEdit& edit) {
+  const int32_t slot = edit.slot();
+  const bool reaches_end = edit.end() < 0 || edit.end() >= next_[slot];
+  if (edit.delta() >= 0 || edit.begin() < 0 || !reaches_end ||
+      edit.begin() + int64_t{edit.delta()} < 0 || edit.begin() > next_[slot]) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a shift by ", edit.delta(), " of positions [", edit.begin(), ", ", edit.end(),
+                     ") of slot ", slot, ", which has ", next_[slot],
+                     "; a shift goes down, reaches the end, and leaves no gap"));
+  }
+  if (!config_.ability.shift || !llama_memory_can_shift(memory())) {
+    return absl::UnimplementedError("this model's cache cannot shift positions");
+  }
+  const int32_t to = edit.begin() + edit.delta();
+  if (!llama_memory_seq_rm(memory(), slot, to, edit.begin())) {
+    return absl::UnimplementedError("this model's cache cannot forget a part of a sequence");
+  }
+  llama_memory_seq_add(memory(), slot, edit.begin(), -1, edit.delta());
+  next_[slot] += edit.delta();
+  return absl::OkStatus();
+}
+
+}  // namespace strata

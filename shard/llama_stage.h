@@ -1,0 +1,114 @@
+// The stage as libllama runs it: a model, its context, and what stands in each slot of the KV cache.
+// Stage::Load() in stage.cc makes it. Used by one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "llama.h"
+#include "shard/architecture.h"
+#include "shard/stage.h"
+
+namespace strata {
+
+struct LlamaModelDeleter {
+  void operator()(llama_model* model) const { llama_model_free(model); }
+};
+struct LlamaContextDeleter {
+  void operator()(llama_context* context) const { llama_free(context); }
+};
+using LlamaModelPtr = std::unique_ptr<llama_model, LlamaModelDeleter>;
+using LlamaContextPtr = std::unique_ptr<llama_context, LlamaContextDeleter>;
+
+class LlamaStage final : public Stage {
+ public:
+  struct Config {
+    Facts facts;
+    CacheAbility ability;
+    // Where activations enter (see InputTensor() in architecture.h); empty: as llama_batch.embd.
+    std::string input_tensor;
+    uint32_t n_layer = 0;   // of the slice
+    uint32_t n_outputs_max = 0;
+    // Rows are cut into graphs of equally many rows per sequence (row_groups.h).
+    bool is_recurrent = false;
+    bool has_vocabulary = false;
+  };
+
+  LlamaStage(Config config, LlamaModelPtr model);
+
+  // Whether the context needs OnTensor.
+  bool watches_tensors() const {
+    return !config_.facts.is_last || !config_.input_tensor.empty();
+  }
+  // ggml_backend_sched_eval_callback; `user_data` is the stage.
+  static bool OnTensor(ggml_tensor* tensor, bool ask, void* user_data);
+
+  llama_model* model() { return model_.get(); }
+  Facts* mutable_facts() { return &config_.facts; }
+  // Before any other call.
+  void SetContext(LlamaContextPtr context) { context_ = std::move(context); }
+
+  absl::Status Decode(const Batch& batch) override;
+  Payload TakeActivations() override;
+  absl::Span<const float> Logits(size_t i) override;
+  absl::Status Apply(const wire::KvEdit& edit) override;
+  const llama_vocab* vocab() const override;
+  const Facts& facts() const override { return config_.facts; }
+
+ private:
+  absl::Status Check(const Batch& batch) const;
+  // Runs `rows` of the batch as one call of libllama.
+  absl::Status Run(const Batch& batch, absl::Span<const uint32_t> rows);
+  // Copies the logits of `rows`: the next graph of the batch overwrites them.
+  void KeepLogits(const Batch& batch, absl::Span<const uint32_t> rows);
+  // The activations of `rows`, one after the other.
+  absl::Span<const float> Incoming(const Batch& batch, absl::Span<const uint32_t> rows);
+  // Whether the tensor is [rows_, n_embd] f32; boundary_error_ says so when not.
+  bool HasRows(const ggml_tensor* tensor);
+  // False when the tensor is not as expected; the graph is stopped then.
+  bool WriteInput(ggml_tensor* tensor);
+  void TakeBoundary(const ggml_tensor* tensor);
+
+  // Brings the slots of a failed batch back to where they were; kDataLoss when one had to be dropped.
+  absl::Status RollBack(const Batch& batch, absl::Status why);
+  // Whether positions from `begin` on can be forgotten without losing what position `begin` attends to.
+  bool CanTrim(int32_t slot, int32_t begin) const;
+  bool TrimTo(int32_t slot, int32_t begin);
+  void Drop(int32_t slot);
+  absl::Status Trim(int32_t slot, int32_t begin);
+  absl::Status Copy(int32_t slot, int32_t from);
+  absl::Status Shift(const wire::KvEdit& edit);
+  llama_memory_t memory() const { return llama_get_memory(context_.get()); }
+
+  Config config_;
+  const std::string boundary_;  // name of the tensor where the stage ends
+  const int n_pos_per_row_;     // positions libllama wants for a row of activations
+  LlamaModelPtr model_;
+  LlamaContextPtr context_;     // goes before the model
+
+  std::vector<int32_t> next_;   // [n_seq_max] position that follows the last one in each slot
+
+  // Of the batch that runs or ran last.
+  std::shared_ptr<float[]> out_;        // [n_tokens, n_embd] f32, rows in batch order
+  size_t out_rows_ = 0;
+  absl::Span<const uint32_t> rows_;     // of the graph that runs
+  absl::Span<const float> in_;          // what goes into input_tensor
+  bool input_seen_ = false;
+  bool boundary_seen_ = false;
+  std::string boundary_error_;
+  std::vector<uint32_t> output_rows_;   // last stage
+  std::vector<float> kept_logits_;      // [output_rows, n_vocab], when the batch took several graphs
+  std::vector<int32_t> token_;          // columns of llama_batch, kept to spare allocations
+  std::vector<int32_t> position_;
+  std::vector<int32_t> n_slot_;
+  std::vector<int32_t> slot_;
+  std::vector<int32_t*> slot_pointer_;
+  std::vector<int8_t> is_output_;
+  std::vector<float> scratch_;          // incoming rows, where they must be gathered
+};
+
+}  // namespace strata

@@ -1,0 +1,210 @@
+#include "shard/stage.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "llama.h"
+#include "shard/engine.h"
+#include "shard/llama_stage.h"
+#include "shard/memory.h"
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+namespace strata {
+namespace {
+
+// libllama reserves a row of logits, on the device and on the host, for every row that may be an output.
+constexpr uint64_t kLogitsBytesMax = 64 << 20;
+
+uint64_t Mib(uint64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
+
+absl::StatusOr<ggml_type> CacheType(absl::string_view field, absl::string_view name) {
+  constexpr std::pair<absl::string_view, ggml_type> kTypes[] = {
+      {"f16", GGML_TYPE_F16}, {"f32", GGML_TYPE_F32},   {"bf16", GGML_TYPE_BF16},
+      {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0},
+  };
+  if (name.empty()) return GGML_TYPE_F16;
+  for (const auto& [known, type] : kTypes) {
+    if (known == name) return type;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is \"", name, "\"; it may be f16, f32, bf16, q8_0 or q4_0"));
+}
+
+absl::Status CheckOptions(const StageOptions& options) {
+  if (options.n_ctx == 0 || options.n_batch == 0 || options.n_threads == 0) {
+    return absl::InvalidArgumentError("n_ctx, n_batch and n_threads must be 1 or more");
+  }
+  const size_t n_seq_limit = llama_max_parallel_sequences();
+  if (options.n_seq_max == 0 || options.n_seq_max > n_seq_limit) {
+    return absl::InvalidArgumentError(absl::StrCat("n_seq_max is ", options.n_seq_max,
+                                                   "; it must be from 1 to ", n_seq_limit));
+  }
+  constexpr uint64_t kCellsMax = std::numeric_limits<int32_t>::max() - 4096;
+  if (uint64_t{options.n_ctx} * options.n_seq_max > kCellsMax || options.n_batch > kCellsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("n_ctx ", options.n_ctx, " x n_seq_max ",
+                                                   options.n_seq_max, " is too large"));
+  }
+  return absl::OkStatus();
+}
+
+bool IsRecurrent(const llama_model* model) {
+  return llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
+}
+
+// One cache for all slots: a step that mixes decodes and chunks of prompts is one graph then, while with
+// a stream for each slot libllama would cut it into graphs of equally many rows per slot, each reading
+// all weights. Attention skips the cells of other slots. The exception is a model with two sets of
+// rope factors: libllama chooses by the size of the whole cache, which must not depend on the slots.
+bool WantsUnifiedCache(const Slice& slice) {
+  return slice.header().FindTensor("rope_factors_long.weight") == nullptr;
+}
+
+llama_context_params ContextParams(const Slice& slice, const StageOptions& options,
+                                   bool is_recurrent, uint32_t n_vocab) {
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = options.n_ctx * options.n_seq_max;
+  params.n_seq_max = options.n_seq_max;
+  params.n_batch = options.n_batch;
+  params.n_ubatch = options.n_batch;  // one graph for a step: its rows come out in their order
+  params.n_threads = static_cast<int32_t>(options.n_threads);
+  params.n_threads_batch = static_cast<int32_t>(options.n_threads);
+  params.kv_unified = WantsUnifiedCache(slice);
+  params.swa_full = false;  // a window's cache has the window's size: what these models are made for
+  params.no_perf = true;
+  if (slice.is_last()) {
+    params.pooling_type = LLAMA_POOLING_TYPE_NONE;
+    const uint64_t row_bytes = uint64_t{n_vocab} * sizeof(float);
+    params.n_outputs_max = static_cast<uint32_t>(
+        std::min<uint64_t>(options.n_batch,
+                           std::max<uint64_t>(options.n_seq_max, kLogitsBytesMax / row_bytes)));
+  } else {
+    // Pooled embeddings make libllama hand over every row and keep no logits. Recurrent models are
+    // the exception: they would run one sequence at a time then.
+    params.embeddings = !is_recurrent;
+    params.pooling_type = is_recurrent ? LLAMA_POOLING_TYPE_NONE : LLAMA_POOLING_TYPE_MEAN;
+  }
+  return params;
+}
+
+struct LoadProgress {
+  Stage::Progress* progress;
+  uint64_t total_bytes;
+  bool is_cancelled = false;
+
+  static bool Report(float fraction, void* user_data) {
+    auto* load = static_cast<LoadProgress*>(user_data);
+    if (*load->progress == nullptr) return true;
+    const auto done = static_cast<uint64_t>(static_cast<double>(fraction) * load->total_bytes);
+    load->is_cancelled = !(*load->progress)(std::min(done, load->total_bytes), load->total_bytes);
+    return !load->is_cancelled;
+  }
+};
+
+absl::StatusOr<LlamaModelPtr> LoadModel(const Slice& slice, const StageOptions& options,
+                                        ggml_backend_dev_t device, LoadProgress* progress) {
+  ggml_backend_dev_t devices[] = {device, nullptr};  // none: the CPU
+  llama_model_params params = llama_model_default_params();
+  params.devices = devices;
+  params.n_gpu_layers = device == nullptr ? 0 : -1;
+  params.split_mode = LLAMA_SPLIT_MODE_NONE;
+  params.use_extra_bufts = true;  // repacked weights: the fast CPU kernels
+  params.progress_callback = LoadProgress::Report;
+  params.progress_callback_user_data = progress;
+  if (slice.is_whole() && options.use_mmap && llama_supports_mmap()) {
+    params.load_mode = LLAMA_LOAD_MODE_MMAP;
+    std::vector<const char*> paths;
+    for (const std::string& path : slice.model().paths()) paths.push_back(path.c_str());
+    return LlamaModelPtr(
+        paths.size() == 1 ? llama_model_load_from_file(paths[0], params)
+                          : llama_model_load_from_splits(paths.data(), paths.size(), params));
+  }
+  params.load_mode = LLAMA_LOAD_MODE_NONE;
+  absl::StatusOr<FILE*> file = slice.Open();
+  if (!file.ok()) return file.status();
+  LlamaModelPtr model(llama_model_load_from_file_ptr(*file, params));
+  fclose(*file);
+  return model;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const StageOptions& options,
+                                                   Progress progress) {
+  const absl::Time start = absl::Now();
+  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  absl::StatusOr<ggml_backend_dev_t> device = FindDevice(options.device);
+  if (!device.ok()) return device.status();
+  absl::StatusOr<ggml_type> type_k = CacheType("type_k", options.type_k);
+  if (!type_k.ok()) return type_k.status();
+  absl::StatusOr<ggml_type> type_v = CacheType("type_v", options.type_v);
+  if (!type_v.ok()) return type_v.status();
+
+  LogCapture log;
+  LoadProgress load = {.progress = &progress, .total_bytes = slice.tensor_bytes()};
+  absl::StatusOr<LlamaModelPtr> model = LoadModel(slice, options, *device, &load);
+  if (!model.ok()) return model.status();
+  if (*model == nullptr) {
+    if (load.is_cancelled) return absl::CancelledError("the load was stopped");
+    return absl::InvalidArgumentError(absl::StrCat("libllama cannot load it: ", log.errors()));
+  }
+
+  const uint32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model->get()));
+  LlamaStage::Config config;
+  config.ability = CacheAbilityFor(slice.model().header());
+  if (!slice.is_first()) {
+    config.input_tensor = InputTensor(slice.model().header(), slice.layers());
+  }
+  config.n_layer = slice.layers().size();
+  config.is_recurrent = IsRecurrent(model->get());
+  config.has_vocabulary = slice.has_vocabulary();
+  Facts& facts = config.facts;
+  facts.layers = slice.layers();
+  facts.is_first = slice.is_first();
+  facts.is_last = slice.is_last();
+  facts.n_embd = static_cast<uint32_t>(llama_model_n_embd(model->get()));
+  facts.n_vocab = slice.has_vocabulary() ? n_vocab : 0;
+  facts.n_ctx = options.n_ctx;
+  facts.n_ctx_train = static_cast<uint32_t>(llama_model_n_ctx_train(model->get()));
+  facts.n_seq_max = options.n_seq_max;
+  facts.slice_bytes = slice.tensor_bytes();
+  if (llama_model_n_embd_inp(model->get()) != llama_model_n_embd(model->get())) {
+    return absl::UnimplementedError("the model's layers take more than one stream of activations");
+  }
+
+  llama_context_params params = ContextParams(slice, options, config.is_recurrent, n_vocab);
+  params.type_k = *type_k;
+  params.type_v = *type_v;
+  config.n_outputs_max = params.n_outputs_max;
+  facts.n_batch = options.n_batch;
+  auto stage = std::make_unique<LlamaStage>(std::move(config), *std::move(model));
+  if (stage->watches_tensors()) {
+    params.cb_eval = LlamaStage::OnTensor;
+    params.cb_eval_user_data = stage.get();
+  }
+  LlamaContextPtr context(llama_init_from_model(stage->model(), params));
+  if (context == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no KV cache or compute buffer: ", log.errors()));
+  }
+  Facts* loaded = stage->mutable_facts();
+  loaded->n_batch = std::min(options.n_batch, llama_n_batch(context.get()));
+  loaded->kv_bytes = log.BufferBytes("KV") + log.BufferBytes("RS");
+  loaded->compute_bytes = log.BufferBytes("compute") + log.BufferBytes("output");
+  stage->SetContext(std::move(context));
+#ifdef __GLIBC__
+  malloc_trim(0);  // what the load used and freed goes back to the system
+#endif
+  loaded->load_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(absl::Now() - start));
+  return stage;
+}
+
+}  // namespace strata
