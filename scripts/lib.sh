@@ -113,14 +113,18 @@ strata_exec() {
   strata_enter host "$@"
 }
 
+strata_need_mounts() {
+  unshare --mount true 2>/dev/null ||
+    die "this container or chroot does not allow mounts: give it CAP_SYS_ADMIN, or use a Debian forky image"
+}
+
 # Replaces this shell by a command in the forky root; $1 is enter.sh's view.
 strata_enter() {
   local view=$1
   shift
   local enter=("$BASH" "$strata_repo/scripts/enter.sh" "$view" "$strata_root" "$strata_repo")
   if [[ $(id -u) == 0 ]]; then
-    unshare --mount true 2>/dev/null ||
-      die "this container does not allow mounts: give it CAP_SYS_ADMIN, or use a Debian forky image"
+    strata_need_mounts
     STRATA_ENTER_IDS="" exec unshare --mount "${enter[@]}" "$@"
   fi
   [[ -r $strata_root/usr/bin/env ]] ||
