@@ -1,16 +1,19 @@
 #include "node/cli.h"
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/base/log_severity.h"
 #include "absl/log/globals.h"
 #include "absl/log/initialize.h"
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "node/demo.h"
 #include "node/exit_code.h"
@@ -52,22 +55,38 @@ std::string VersionText() {
                       "\nlibllama ", versions.llama(), "\nlibggml ", versions.ggml());
 }
 
-// Text that travels must be UTF-8.
-const CLI::Validator kUtf8(
-    [](std::string& text) -> std::string {
-      return ValidUtf8(text) == text ? "" : "is not valid UTF-8";
-    },
-    "");
+// Validators without a description, which would be shown in the help.
 
-const CLI::Validator kFinite(
-    [](std::string& text) -> std::string {
-      char* end = nullptr;
-      const double value = std::strtod(text.c_str(), &end);
-      return end != text.c_str() && std::isfinite(value) && value >= 0
-                 ? ""
-                 : absl::StrCat("wants a number of at least 0, not ", text);
-    },
-    "");
+// Text that travels must be UTF-8.
+CLI::Validator Utf8() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        return ValidUtf8(text) == text ? "" : "it is not valid UTF-8";
+      },
+      "");
+}
+
+CLI::Validator Between(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        double value = 0;
+        // Not a number is not between, either.
+        if (absl::SimpleAtod(text, &value) && value >= least && value <= most) return "";
+        return absl::StrFormat("%s is not between %.15g and %.15g", text, least, most);
+      },
+      "");
+}
+
+// The footer as written, not filled like a paragraph: examples have lines of their own.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    return absl::StrCat(CLI::Formatter::make_help(app, std::move(name), mode), app->get_footer(),
+                        "\n");
+  }
+  std::string make_footer(const CLI::App*) const override { return ""; }
+};
 
 void AddNode(CLI::App* app, NodeOptions* options) {
   CLI::App* verb = app->add_subcommand("node", "Run a node: this machine's part of the cluster");
@@ -77,11 +96,11 @@ void AddNode(CLI::App* app, NodeOptions* options) {
       ->capture_default_str()
       ->type_name("HOST:PORT");
   verb->add_option("--name", options->name, "What people call it (default: the machine's name)")
-      ->check(kUtf8)
+      ->check(Utf8())
       ->type_name("NAME");
   verb->add_option("--threads", options->n_threads,
                    "Threads that compute a stage (default: one for each core)")
-      ->check(CLI::Range(1, 4096))
+      ->check(Between(1, 4096))
       ->type_name("N");
   verb->add_option("--data-dir", options->data_dir,
                    "Where the node keeps its id (default: $XDG_STATE_HOME/strata or "
@@ -97,55 +116,56 @@ void AddDemo(CLI::App* app, DemoOptions* options) {
       app->add_subcommand("demo", "Share one model among nodes on this machine and write a text");
   verb->footer(kDemoFooter);
   verb->add_option("--nodes", options->nodes, "How many nodes")
-      ->check(CLI::Range(1u, kDemoNodesMax))
+      ->check(Between(1, kDemoNodesMax))
       ->capture_default_str()
       ->type_name("N");
   verb->add_option("--model", options->model, "A GGUF model (default: the demo's own small one)")
-      ->check(kUtf8)
+      ->check(Utf8())
       ->type_name("FILE");
   verb->add_option("--prompt", options->prompt, "How the text begins")
-      ->check(kUtf8)
+      ->check(Utf8())
       ->capture_default_str()
       ->type_name("TEXT");
   verb->add_option("--max-tokens", options->tokens_max, "Tokens to write at most")
-      ->check(CLI::Range(1u, 1u << 24))
+      ->check(Between(1, 1 << 24))
       ->capture_default_str()
       ->type_name("N");
   verb->add_option("--temperature", options->temperature, "0 always takes the likeliest token")
-      ->check(kFinite)
+      ->check(Between(0, 1000))
       ->capture_default_str()
       ->type_name("T");
   verb->add_option("--top-k", options->top_k, "Choose among the K likeliest; 0: all")
-      ->check(CLI::Range(0, 1 << 24))
+      ->check(Between(0, 1 << 24))
       ->capture_default_str()
       ->type_name("K");
   verb->add_option("--top-p", options->top_p, "Choose among the likeliest with this probability")
-      ->check(CLI::Range(0.0, 1.0))
-      ->check(kFinite)
+      ->check(Between(0, 1))
       ->capture_default_str()
       ->type_name("P");
   verb->add_option("--min-p", options->min_p, "Leave out what is less likely than P times the best")
-      ->check(CLI::Range(0.0, 1.0))
-      ->check(kFinite)
+      ->check(Between(0, 1))
       ->capture_default_str()
       ->type_name("P");
   verb->add_option("--seed", options->seed, "The same seed gives the same text")
       ->capture_default_str()
       ->type_name("S");
+  verb->add_flag("--ignore-eos", options->ignore_eos, "Write on where the model would end");
   verb->add_option("--cut", options->cuts,
                    "Layers at which the stages after the first begin (default: equal bytes)")
       ->delimiter(',')
       ->type_name("L,L,…");
   verb->add_option("--ctx", options->n_ctx, "Positions of the context (default: the model's)")
-      ->check(CLI::Range(1u, 1u << 24))
+      ->check(Between(1, 1 << 24))
       ->type_name("N");
   verb->add_option("--threads", options->n_threads,
                    "Threads of each node (default: the cores divided by the nodes)")
-      ->check(CLI::Range(1, 4096))
+      ->check(Between(1, 4096))
       ->type_name("N");
   verb->add_flag("--unverified", options->unverified,
                  "Cut an architecture that was never tested; the text may be wrong");
-  verb->add_flag("!--no-mmap", options->use_mmap, "Read the model's file instead of mapping it");
+  verb->add_flag_callback(
+      "--no-mmap", [options] { options->use_mmap = false; },
+      "Read the model's file instead of mapping it");
   verb->add_flag("--json", options->json, "Print the result as JSON");
   verb->add_flag("--verbose", options->verbose, kVerboseHelp);
 }
@@ -155,7 +175,7 @@ void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
   verb->group("");  // not shown
   verb->add_option("--listen", options->listen, "Address to listen on")->type_name("HOST:PORT");
   verb->add_option("--threads", options->n_threads, "Threads that compute a stage")
-      ->check(CLI::Range(1, 4096))
+      ->check(Between(1, 4096))
       ->type_name("N");
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }
@@ -185,8 +205,8 @@ int Finish(const absl::Status& status, bool about_models) {
 }  // namespace
 
 int RunCommandLine(int argc, char** argv) {
-  // gRPC reads it once. Its own messages are for gRPC's developers.
-  setenv("GRPC_VERBOSITY", "ERROR", /*overwrite=*/0);
+  // gRPC reads it once. What it has to say is in the statuses, too, in one line.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
 
   NodeOptions node;
   DemoOptions demo;
@@ -194,6 +214,7 @@ int RunCommandLine(int argc, char** argv) {
   bool worker_verbose = false;
   CLI::App app("Strata pools machines into one that is big enough for a large language model.",
                "strata");
+  app.formatter(std::make_shared<HelpFormatter>());  // shared with the verbs
   app.footer(kFooter);
   app.set_version_flag("--version", VersionText);
   app.require_subcommand(1);

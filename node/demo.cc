@@ -100,7 +100,7 @@ absl::string_view FinishName(FinishReason finish) {
 
 class Demo {
  public:
-  explicit Demo(const DemoOptions& options) : options_(options), interrupt_(&generator_) {}
+  explicit Demo(DemoOptions options) : options_(std::move(options)), interrupt_(&generator_) {}
 
   absl::Status Run() {
     if (auto s = OpenModel(); !s.ok()) return s;
@@ -123,7 +123,7 @@ class Demo {
     return interrupt_.requested() ? absl::CancelledError("interrupted") : status;
   }
 
-  const DemoOptions& options_;
+  const DemoOptions options_;
   Generator generator_;
   Interrupt interrupt_;
   std::shared_ptr<const ModelFile> model_;  // shared with nobody here
@@ -246,6 +246,7 @@ absl::Status Demo::Generate() {
   request_.sampler.set_top_k(options_.top_k);
   request_.sampler.set_top_p(options_.top_p);
   request_.sampler.set_min_p(options_.min_p);
+  request_.sampler.set_ignore_eog(options_.ignore_eos);
 
   TextOut out;
   if (!options_.json) {
@@ -334,9 +335,12 @@ absl::Status Demo::PrintJson() const {
 
 }  // namespace
 
-absl::Status RunDemo(const DemoOptions& options) {
+absl::Status RunDemo(DemoOptions options) {
   signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of a write, and all is stopped
-  return Demo(options).Run();
+  if (options.nodes == 0) {
+    options.nodes = options.cuts.empty() ? 3 : static_cast<uint32_t>(options.cuts.size()) + 1;
+  }
+  return Demo(std::move(options)).Run();
 }
 
 }  // namespace strata

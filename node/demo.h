@@ -11,7 +11,7 @@
 namespace strata {
 
 struct DemoOptions {
-  uint32_t nodes = 3;
+  uint32_t nodes = 0;          // 0: one for each stage of `cuts`, else 3
   std::string model;           // path of a GGUF; empty: the embedded demo model
   std::string prompt = "The people of the village";
   uint32_t tokens_max = 80;
@@ -20,6 +20,7 @@ struct DemoOptions {
   float top_p = 0.95f;
   float min_p = 0.0f;
   uint64_t seed = 1;
+  bool ignore_eos = false;
   bool json = false;
   std::vector<uint32_t> cuts;  // empty: cut by bytes
   uint32_t n_ctx = 0;          // 0: the model's, at most kDemoContextMax
@@ -34,6 +35,6 @@ inline constexpr uint32_t kDemoContextMax = 4096;
 
 // Runs to the end of the text and stops every process it started, whatever happens. Blocks. Text and
 // JSON go to stdout, all else to stderr. kCancelled: interrupted; else what failed, with the node.
-absl::Status RunDemo(const DemoOptions& options);
+absl::Status RunDemo(DemoOptions options);
 
 }  // namespace strata

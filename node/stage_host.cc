@@ -182,7 +182,7 @@ void StageHost::OnWorkerDied(Device* device, const WorkerDeath& death) {
       case State::kFailed:
         break;
     }
-    if (stage.state == State::kFailed) LOG(WARNING) << At(stage, stage.status).message();
+    if (!asked && stage.state == State::kFailed) LOG(WARNING) << At(stage, stage.status).message();
   }
   if (!wanted) return;
   const absl::Status started = StartWorker(device);

@@ -1,0 +1,215 @@
+// The program as a person or a script runs it.
+#include "node/cli.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "grpcpp/grpcpp.h"
+#include "nlohmann/json.hpp"
+#include "node/child_process.h"
+#include "proto/node.grpc.pb.h"
+#include "transport/grpc_link.h"
+
+namespace strata {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class Program {
+ public:
+  explicit Program(std::vector<std::string> args) {
+    ChildProcess::Options options;
+    options.program = STRATA_PROGRAM;
+    options.args = {"strata"};
+    options.args.insert(options.args.end(), args.begin(), args.end());
+    options.on_stdout_line = [this](absl::string_view line) { Add(&out_, line); };
+    options.on_stderr_line = [this](absl::string_view line) { Add(&err_, line); };
+    options.stop_grace = absl::Seconds(30);
+    auto started = ChildProcess::Start(std::move(options));
+    EXPECT_TRUE(started.ok()) << started.status();
+    process_ = *std::move(started);
+  }
+  ChildProcess* operator->() { return process_.get(); }
+
+  int ExitStatus() {
+    EXPECT_TRUE(process_->WaitForExit(absl::Seconds(60)));
+    EXPECT_EQ(process_->exit().signal, 0);
+    return process_->exit().code;
+  }
+  std::string FirstLine() {
+    absl::MutexLock lock(mu_);
+    mu_.AwaitWithTimeout(
+        absl::Condition(+[](std::vector<std::string>* out) { return !out->empty(); }, &out_),
+        absl::Seconds(30));
+    return out_.empty() ? "" : out_[0];
+  }
+  std::string out() {
+    absl::MutexLock lock(mu_);
+    return absl::StrJoin(out_, "\n");
+  }
+  std::vector<std::string> err() {
+    absl::MutexLock lock(mu_);
+    return err_;
+  }
+
+ private:
+  void Add(std::vector<std::string>* lines, absl::string_view line) {
+    absl::MutexLock lock(mu_);
+    lines->emplace_back(line);
+  }
+
+  absl::Mutex mu_;
+  std::vector<std::string> out_, err_;
+  std::unique_ptr<ChildProcess> process_;
+};
+
+std::string TestFolder() {
+  std::string folder = testing::TempDir() + "/strata-cli-XXXXXX";
+  EXPECT_NE(mkdtemp(folder.data()), nullptr);
+  return folder;
+}
+
+TEST(Cli, VersionNamesWhatItRunsWith) {
+  Program program({"--version"});
+  EXPECT_EQ(program.ExitStatus(), 0);
+  EXPECT_THAT(program.out(), AllOf(StartsWith("strata "), HasSubstr("\nprotocol "),
+                                   HasSubstr("\nlibllama "), HasSubstr("\nlibggml ")));
+}
+
+TEST(Cli, HelpShowsExamplesAndHidesTheWorker) {
+  Program program({"--help"});
+  EXPECT_EQ(program.ExitStatus(), 0);
+  EXPECT_THAT(program.out(), AllOf(HasSubstr("strata demo --nodes 2"), HasSubstr("Exit status"),
+                                   Not(HasSubstr("worker  "))));
+}
+
+TEST(Cli, EachVerbsHelpHasAnExample) {
+  for (const char* verb : {"node", "demo"}) {
+    Program program({verb, "--help"});
+    EXPECT_EQ(program.ExitStatus(), 0);
+    EXPECT_THAT(program.out(), HasSubstr(absl::StrCat("\n  strata ", verb, " "))) << verb;
+  }
+}
+
+TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {},
+      {"dance"},
+      {"--dance"},
+      {"node", "--dance"},
+      {"node", "extra"},
+      {"node", "--threads", "0"},
+      {"node", "--threads", "many"},
+      {"node", "--ephemeral", "--listen", "nonsense"},
+      {"node", "--ephemeral", "--listen", "0.0.0.0:0"},
+      {"node", "--ephemeral", "--name", "two\nlines"},
+      {"node", "--ephemeral", "--name", "not \xFF UTF-8"},
+      {"demo", "--nodes", "0"},
+      {"demo", "--nodes", "65"},
+      {"demo", "--nodes", "-1"},
+      {"demo", "--nodes"},
+      {"demo", "--temperature", "-1"},
+      {"demo", "--temperature", "nan"},
+      {"demo", "--top-p", "nan"},
+      {"demo", "--top-p", "2"},
+      {"demo", "--seed", "x"},
+      {"demo", "--max-tokens", "0"},
+      {"demo", "--cut", "2,x"},
+      {"demo", "--cut", "2,5", "--nodes", "2"},
+      {"demo", "--prompt", "not \xFF UTF-8"},
+  };
+  for (const auto& args : wrong) {
+    Program program(args);
+    EXPECT_EQ(program.ExitStatus(), 2) << absl::StrJoin(args, " ");
+    ASSERT_EQ(program.err().size(), 1u) << absl::StrJoin(args, " ") << "\n"
+                                        << absl::StrJoin(program.err(), "\n");
+    EXPECT_THAT(program.err()[0], StartsWith("strata: "));
+    EXPECT_THAT(program.out(), IsEmpty());
+  }
+}
+
+TEST(Cli, ANodeSaysWhereItListensAndAnswersThere) {
+  Program program({"node", "--name", "kitchen", "--data-dir", TestFolder(), "--threads", "1"});
+  const auto ready = nlohmann::json::parse(program.FirstLine(), nullptr, false);
+  ASSERT_TRUE(ready.is_object() && ready.contains("node")) << program.FirstLine();
+  EXPECT_EQ(ready["node"]["name"], "kitchen");
+  EXPECT_EQ(ready["node"]["pid"], program->pid());
+
+  auto stub = wire::Node::NewStub(MakeChannel(ready["node"]["address"].get<std::string>()));
+  grpc::ClientContext context;
+  wire::GetInfoResponse info;
+  ASSERT_TRUE(stub->GetInfo(&context, wire::GetInfoRequest(), &info).ok());
+  EXPECT_EQ(info.node_id(), ready["node"]["id"].get<std::string>());
+
+  for (int signum : {SIGTERM}) kill(program->pid(), signum);
+  EXPECT_EQ(program.ExitStatus(), 0);
+}
+
+TEST(Cli, ANodeKeepsItsId) {
+  const std::string folder = TestFolder();
+  std::vector<std::string> ids;
+  for (int i = 0; i < 2; ++i) {
+    Program program({"node", "--data-dir", folder});
+    const auto ready = nlohmann::json::parse(program.FirstLine(), nullptr, false);
+    ASSERT_TRUE(ready.is_object());
+    ids.push_back(ready["node"]["id"]);
+    kill(program->pid(), SIGINT);
+    EXPECT_EQ(program.ExitStatus(), 0);
+  }
+  EXPECT_EQ(ids[0], ids[1]);
+}
+
+TEST(Cli, ANodeStopsWithItsParentOnlyWhenAsked) {
+  Program program({"node", "--ephemeral", "--stop-with-parent"});
+  EXPECT_THAT(program.FirstLine(), StartsWith("{\"node\":"));
+  program->Terminate();  // closes stdin as well
+  EXPECT_EQ(program.ExitStatus(), 0);
+}
+
+TEST(Cli, APortInUseIsAnErrorOfTheNode) {
+  Program first({"node", "--ephemeral"});
+  const auto ready = nlohmann::json::parse(first.FirstLine(), nullptr, false);
+  ASSERT_TRUE(ready.is_object());
+  Program second({"node", "--ephemeral", "--listen", ready["node"]["address"]});
+  EXPECT_EQ(second.ExitStatus(), 5);
+  ASSERT_EQ(second.err().size(), 1u);
+  EXPECT_THAT(second.err()[0], HasSubstr("cannot listen on 127.0.0.1:"));
+}
+
+TEST(Cli, ADataDirThatCannotBeUsedIsAnErrorWithItsName) {
+  Program program({"node", "--data-dir", "/proc/no"});
+  EXPECT_EQ(program.ExitStatus(), 1);
+  ASSERT_EQ(program.err().size(), 1u);
+  EXPECT_THAT(program.err()[0], HasSubstr("/proc/no"));
+}
+
+TEST(Cli, AModelThatIsNotThereIsStatus3) {
+  Program program({"demo", "--model", "/no/such/model.gguf"});
+  EXPECT_EQ(program.ExitStatus(), 3);
+  ASSERT_EQ(program.err().size(), 1u);
+  EXPECT_THAT(program.err()[0], HasSubstr("/no/such/model.gguf"));
+}
+
+TEST(Cli, AWorkerStopsWhenItsParentIsGone) {
+  Program program({"worker"});
+  EXPECT_THAT(program.FirstLine(), StartsWith("{\"worker\":"));
+  program->Terminate();
+  EXPECT_EQ(program.ExitStatus(), 0);
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,133 @@
+// Stands in for `strata worker` in the tests of the node: loads nothing, and misbehaves on demand. What
+// a stage does while loading is the spec's model_path, what it does when asked to tokenize is the text.
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "grpcpp/grpcpp.h"
+#include "node/parent_watch.h"
+#include "proto/node.grpc.pb.h"
+
+namespace strata {
+namespace {
+
+std::atomic<uint32_t> busy_ms{0};
+
+void Misbehave(const std::string& how) {
+  if (how == "abort") {
+    fprintf(stderr, "FAKE_ASSERT(%s) failed\n", "n_head > 0");
+    abort();
+  }
+  if (how == "bad_alloc") {
+    fprintf(stderr, "terminate called after throwing an instance of 'std::bad_alloc'\n");
+    abort();
+  }
+  if (how == "segv") raise(SIGSEGV);
+  if (how == "kill") raise(SIGKILL);
+  if (how == "stop") raise(SIGSTOP);
+  if (how == "exit") _exit(7);
+  if (how == "busy") busy_ms = 1'000'000'000;
+}
+
+class FakeWorker final : public wire::Worker::Service {
+ public:
+  explicit FakeWorker(int* port) : port_(port) {}
+
+  grpc::Status Ping(grpc::ServerContext*, const wire::PingRequest*,
+                    wire::PingResponse* response) override {
+    response->set_busy_ms(busy_ms);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status LoadStage(grpc::ServerContext* context, const wire::LoadStageRequest* request,
+                         grpc::ServerWriter<wire::LoadStageEvent>* writer) override {
+    const wire::StageSpec& spec = request->spec();
+    wire::LoadStageEvent event;
+    event.mutable_progress()->set_bytes_done(1);
+    event.mutable_progress()->set_bytes_total(2);
+    writer->Write(event);
+    Misbehave(spec.model_path());
+    if (spec.model_path() == "refuse") {
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "tensor blk.0.x is cut short");
+    }
+    if (spec.model_path() == "unavailable") {
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the disk is gone");
+    }
+    if (spec.model_path() == "silent") return grpc::Status::OK;
+    if (spec.model_path() == "endless") {
+      while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+      return grpc::Status(grpc::StatusCode::CANCELLED, "cancelled");
+    }
+    wire::StageInfo* info = event.mutable_loaded();
+    info->set_stage(spec.stage());
+    *info->mutable_layers() = spec.layers();
+    info->set_worker_pid(getpid());
+    info->set_link_address("127.0.0.1:" + std::to_string(*port_));
+    writer->Write(event);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ConnectStage(grpc::ServerContext*, const wire::ConnectStageRequest* request,
+                            wire::ConnectStageResponse*) override {
+    if (request->next_address() == "nowhere") {
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "nobody listens there");
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status UnloadStage(grpc::ServerContext*, const wire::UnloadStageRequest*,
+                           wire::UnloadStageResponse*) override {
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Tokenize(grpc::ServerContext* context, const wire::TokenizeRequest* request,
+                        wire::TokenizeResponse* response) override {
+    Misbehave(request->text());
+    while (request->text() == "endless" && !context->IsCancelled()) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    response->add_tokens(static_cast<int32_t>(request->text().size()));
+    return grpc::Status::OK;
+  }
+
+ private:
+  int* const port_;
+};
+
+int Run() {
+  const rlimit no_core = {0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+  const char* start = getenv("FAKE_WORKER_START");
+  const std::string how = start == nullptr ? "" : start;
+  if (how == "never") {
+    auto watch = ParentWatch::Start({.on_gone = [] { _exit(0); }});
+    while (true) pause();
+  }
+  Misbehave(how);
+  int port = 0;
+  FakeWorker service(&port);
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  printf("library chatter\n{\"worker\":{\"address\":\"127.0.0.1:%d\",\"pid\":%d}}\n", port,
+         getpid());
+  fflush(stdout);
+  auto watch = ParentWatch::Start({.on_gone = [] { _exit(0); }});
+  server->Wait();
+  return 0;
+}
+
+}  // namespace
+}  // namespace strata
+
+int main() { return strata::Run(); }

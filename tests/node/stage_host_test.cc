@@ -1,0 +1,382 @@
+// The node with workers that misbehave (fake_worker.cc), through its service.
+#include "node/stage_host.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/node/node_fixture.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+using testing::EpochOf;
+using testing::RunningNode;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+wire::StageSpec Spec(const std::string& how, uint32_t stage = 1, uint64_t epoch = 1) {
+  wire::StageSpec spec;
+  *spec.mutable_epoch() = EpochOf(epoch);
+  spec.set_stage(stage);
+  spec.set_n_stages(3);
+  spec.mutable_layers()->set_begin(2 * stage);
+  spec.mutable_layers()->set_end(2 * stage + 3);
+  spec.set_model_path(how);
+  return spec;
+}
+
+bool HasChildren() {
+  siginfo_t info;
+  return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+void WaitUntilGone(pid_t pid) {
+  while (kill(pid, 0) == 0) std::this_thread::yield();
+}
+
+TEST(StageHost, LoadsThroughAWorkerAndPassesItsProgressOn) {
+  RunningNode node(FAKE_WORKER);
+  const RunningNode::Load load = node.LoadStage(Spec("fine"));
+  ASSERT_TRUE(load.status.ok()) << load.status;
+  EXPECT_GE(load.progress, 1);
+  EXPECT_EQ(load.info.stage(), 1u);
+  EXPECT_NE(load.info.worker_pid(), getpid());
+  EXPECT_THAT(load.info.link_address(), StartsWith("127.0.0.1:"));
+  EXPECT_TRUE(node.Tokenize(1, "four").ok());
+  EXPECT_TRUE(node.Connect(1, "somewhere").ok());
+}
+
+TEST(StageHost, SaysWhoItIsAndWhatItHolds) {
+  RunningNode node(FAKE_WORKER);
+  const int32_t pid = node.LoadStage(Spec("fine")).info.worker_pid();
+  const wire::GetInfoResponse info = node.GetInfo();
+  EXPECT_EQ(info.name(), "node-2");
+  EXPECT_EQ(info.node_id().size(), 32u);
+  EXPECT_EQ(info.versions().protocol(), kProtocolVersion);
+  EXPECT_GT(info.memory_free(), 0u);
+  EXPECT_LE(info.memory_free(), info.memory_total());
+  EXPECT_GE(info.cores(), 1u);
+  ASSERT_EQ(info.stages_size(), 1);
+  EXPECT_EQ(info.stages(0).stage(), 1u);
+  EXPECT_EQ(info.stages(0).layers().end(), 5u);
+  EXPECT_EQ(info.stages(0).worker_pid(), pid);
+  EXPECT_TRUE(FromWire(info.stages(0).status()).ok());
+}
+
+TEST(StageHost, StagesOfADeviceShareAWorker) {
+  RunningNode node(FAKE_WORKER);
+  const int32_t first = node.LoadStage(Spec("fine", 0)).info.worker_pid();
+  EXPECT_EQ(node.LoadStage(Spec("fine", 1)).info.worker_pid(), first);
+  wire::StageSpec other = Spec("fine", 2);
+  other.set_device("CUDA0");
+  EXPECT_NE(node.LoadStage(other).info.worker_pid(), first);
+}
+
+TEST(StageHost, AWorkerThatAbortsWhileLoadingIsAFailedStage) {
+  RunningNode node(FAKE_WORKER);
+  const RunningNode::Load load = node.LoadStage(Spec("abort"));
+  EXPECT_EQ(load.status,
+            absl::AbortedError("stage 1 (layers 2-4) on node-2: the worker aborted while loading "
+                               "(signal 6, Aborted): FAKE_ASSERT(n_head > 0) failed"));
+  const wire::GetInfoResponse info = node.GetInfo();
+  ASSERT_EQ(info.stages_size(), 1);
+  EXPECT_EQ(info.stages(0).worker_pid(), 0);
+  EXPECT_EQ(FromWire(info.stages(0).status()), load.status);
+
+  EXPECT_TRUE(node.LoadStage(Spec("fine")).status.ok());
+  EXPECT_TRUE(node.WaitForStageStatus(1, absl::StatusCode::kUnknown).ok());
+}
+
+TEST(StageHost, OtherStagesOfADeadWorkerFailToo) {
+  RunningNode node(FAKE_WORKER);
+  ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());
+  EXPECT_FALSE(node.LoadStage(Spec("segv", 1)).status.ok());
+  EXPECT_THAT(std::string(node.WaitForStageStatus(0).message()),
+              StartsWith("stage 0 (layers 0-2) on node-2: the worker crashed while serving "
+                         "(signal 11, Segmentation fault)"));
+}
+
+TEST(StageHost, AWorkerOnAnotherDeviceGoesOn) {
+  RunningNode node(FAKE_WORKER);
+  ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());
+  wire::StageSpec other = Spec("abort", 1);
+  other.set_device("CUDA0");
+  EXPECT_FALSE(node.LoadStage(other).status.ok());
+  EXPECT_TRUE(node.Tokenize(0, "still here").ok());
+}
+
+TEST(StageHost, AnAbortInTheMiddleOfARequestIsItsStatus) {
+  RunningNode node(FAKE_WORKER);
+  ASSERT_TRUE(node.LoadStage(Spec("fine")).status.ok());
+  EXPECT_EQ(node.Tokenize(1, "abort").status(),
+            absl::AbortedError("stage 1 (layers 2-4) on node-2: the worker aborted while serving "
+                               "(signal 6, Aborted): FAKE_ASSERT(n_head > 0) failed"));
+  EXPECT_EQ(node.Connect(1, "somewhere").code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(node.LoadStage(Spec("fine")).status.ok());
+  EXPECT_TRUE(node.Tokenize(1, "again").ok());
+}
+
+TEST(StageHost, AKilledWorkerMayHaveTakenAllMemory) {
+  RunningNode node(FAKE_WORKER);
+  const int32_t pid = node.LoadStage(Spec("fine")).info.worker_pid();
+  kill(pid, SIGKILL);
+  const absl::Status status = node.WaitForStageStatus(1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("the worker was killed while serving (signal 9, Killed: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("out of memory"));
+  EXPECT_EQ(node.Tokenize(1, "x").status(), status);
+  EXPECT_TRUE(node.LoadStage(Spec("fine")).status.ok());
+}
+
+TEST(StageHost, AnUncaughtBadAllocIsOutOfMemory) {
+  RunningNode node(FAKE_WORKER);
+  EXPECT_EQ(node.LoadStage(Spec("bad_alloc")).status.code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST(StageHost, AWorkerThatExitsIsAFailedStage) {
+  RunningNode node(FAKE_WORKER);
+  EXPECT_THAT(std::string(node.LoadStage(Spec("exit")).status.message()),
+              EndsWith("the worker exited while loading (status 7)"));
+}
+
+TEST(StageHost, AFrozenWorkerIsKilled) {
+  RunningNode node(FAKE_WORKER, {.ping_every_ms = 100, .silent_ms = 1'000});
+  ASSERT_TRUE(node.LoadStage(Spec("fine")).status.ok());
+  const absl::Status status = node.Tokenize(1, "stop").status();
+  EXPECT_EQ(status,
+            absl::DeadlineExceededError("stage 1 (layers 2-4) on node-2: the worker stopped "
+                                        "answering while serving (silent for 1 s, so it was "
+                                        "killed)"));
+  EXPECT_TRUE(node.LoadStage(Spec("fine")).status.ok());
+}
+
+TEST(StageHost, AWorkerFrozenWhileLoadingIsKilled) {
+  RunningNode node(FAKE_WORKER, {.ping_every_ms = 100, .silent_ms = 1'000});
+  EXPECT_EQ(node.LoadStage(Spec("stop")).status.code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(StageHost, AWorkerThatHangsInAStepIsKilled) {
+  RunningNode node(FAKE_WORKER, {.ping_every_ms = 20});
+  ASSERT_TRUE(node.LoadStage(Spec("fine")).status.ok());
+  EXPECT_TRUE(node.Tokenize(1, "busy").ok());
+  const absl::Status status = node.WaitForStageStatus(1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("hung while serving (more than 120 s on one step, so it was killed)"));
+}
+
+TEST(StageHost, ALongLoadIsNoHang) {
+  RunningNode node(FAKE_WORKER, {.ping_every_ms = 5});
+  // Busy for ever, as a load is that takes its time, and answers still.
+  setenv("FAKE_WORKER_START", "busy", 1);
+  grpc::ClientContext context;
+  std::thread client([&] {
+    EXPECT_EQ(node.LoadStage(Spec("endless"), &context).status.code(),
+              absl::StatusCode::kCancelled);
+  });
+  while (node.GetInfo().stages_size() == 0 || node.GetInfo().stages(0).worker_pid() == 0) {
+  }
+  for (int i = 0; i < 200; ++i) {  // many pings
+    EXPECT_EQ(node.WaitForStageStatus(1).code(), absl::StatusCode::kUnavailable);
+  }
+  context.TryCancel();
+  client.join();
+  unsetenv("FAKE_WORKER_START");
+}
+
+TEST(StageHost, AWorkerThatNeverStartsIsKilled) {
+  setenv("FAKE_WORKER_START", "never", 1);
+  RunningNode node(FAKE_WORKER, {.start_ms = 100});
+  EXPECT_EQ(node.LoadStage(Spec("fine")).status,
+            absl::DeadlineExceededError("stage 1 (layers 2-4) on node-2: the worker did not start "
+                                        "before loading (no address after 100 ms)"));
+  unsetenv("FAKE_WORKER_START");
+}
+
+TEST(StageHost, AWorkerThatDiesAtStartIsAFailedStage) {
+  setenv("FAKE_WORKER_START", "abort", 1);
+  RunningNode node(FAKE_WORKER);
+  EXPECT_THAT(std::string(node.LoadStage(Spec("fine")).status.message()),
+              EndsWith("the worker aborted before loading (signal 6, Aborted): "
+                       "FAKE_ASSERT(n_head > 0) failed"));
+  unsetenv("FAKE_WORKER_START");
+}
+
+TEST(StageHost, AProgramThatIsNotThereIsNoWorker) {
+  RunningNode node("/no/such/program");
+  const absl::Status status = node.LoadStage(Spec("fine")).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/no/such/program"));
+}
+
+TEST(StageHost, WhatAWorkerRefusesIsPassedOn) {
+  RunningNode node(FAKE_WORKER);
+  EXPECT_EQ(node.LoadStage(Spec("refuse")).status,
+            absl::InvalidArgumentError(
+                "stage 1 (layers 2-4) on node-2: tensor blk.0.x is cut short"));
+  EXPECT_EQ(node.LoadStage(Spec("unavailable")).status,
+            absl::UnavailableError("stage 1 (layers 2-4) on node-2: the disk is gone"));
+  EXPECT_EQ(node.LoadStage(Spec("silent")).status.code(), absl::StatusCode::kInternal);
+  ASSERT_TRUE(node.LoadStage(Spec("fine")).status.ok());
+  EXPECT_EQ(node.Connect(1, "nowhere"),
+            absl::UnavailableError("stage 1 (layers 2-4) on node-2: nobody listens there"));
+  EXPECT_TRUE(node.Tokenize(1, "still here").ok());
+}
+
+TEST(StageHost, OlderEpochsAreRefused) {
+  RunningNode node(FAKE_WORKER);
+  ASSERT_TRUE(node.LoadStage(Spec("fine", 1, 5)).status.ok());
+  const absl::Status expected =
+      absl::AbortedError("node-2: epoch 4 of test is older than the newest seen, 5 of test");
+  EXPECT_EQ(node.LoadStage(Spec("fine", 2, 4)).status, expected);
+  EXPECT_EQ(node.Connect(1, "somewhere", 4), expected);
+  EXPECT_EQ(node.Unload(1, 4), expected);
+  EXPECT_TRUE(node.Unload(1, 6).ok());
+}
+
+TEST(StageHost, AStageIsLoadedOnce) {
+  RunningNode node(FAKE_WORKER);
+  ASSERT_TRUE(node.LoadStage(Spec("fine")).status.ok());
+  EXPECT_EQ(node.LoadStage(Spec("fine")).status.code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST(StageHost, RefusesMoreStagesThanItKeeps) {
+  RunningNode node(FAKE_WORKER);
+  for (uint32_t i = 0; i < kStagesMax; ++i) {
+    ASSERT_TRUE(node.LoadStage(Spec("fine", i)).status.ok()) << i;
+  }
+  EXPECT_EQ(node.LoadStage(Spec("fine", kStagesMax)).status.code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST(StageHost, DeviceNamesOfStrangersMakeRoomForEachOther) {
+  RunningNode node(FAKE_WORKER);
+  for (size_t i = 0; i < kDevicesMax + 2; ++i) {
+    wire::StageSpec spec = Spec("exit", 1);  // the same stage each time
+    spec.set_device("device " + std::to_string(i));
+    EXPECT_EQ(node.LoadStage(spec).status.code(), absl::StatusCode::kAborted) << i;
+  }
+}
+
+TEST(StageHost, AStageThatIsNotThereIsNotFound) {
+  RunningNode node(FAKE_WORKER);
+  EXPECT_EQ(node.Tokenize(3, "x").status(), absl::NotFoundError("no stage 3 on node-2"));
+  EXPECT_EQ(node.Connect(3, "x").code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(node.Unload(3).ok());
+}
+
+TEST(StageHost, AWorkerWithoutStagesIsStopped) {
+  RunningNode node(FAKE_WORKER);
+  const int32_t pid = node.LoadStage(Spec("fine")).info.worker_pid();
+  EXPECT_TRUE(node.Unload(1).ok());
+  EXPECT_EQ(node.GetInfo().stages_size(), 0);
+  WaitUntilGone(pid);
+  // While the worker before is stopping, or after it: a fresh one.
+  for (int i = 0; i < 5; ++i) {
+    const RunningNode::Load load = node.LoadStage(Spec("fine"));
+    ASSERT_TRUE(load.status.ok()) << load.status;
+    EXPECT_TRUE(node.Unload(1).ok());
+  }
+}
+
+TEST(StageHost, UnloadingForgetsAFailedStage) {
+  RunningNode node(FAKE_WORKER);
+  EXPECT_FALSE(node.LoadStage(Spec("abort")).status.ok());
+  EXPECT_TRUE(node.Unload(1).ok());
+  EXPECT_EQ(node.GetInfo().stages_size(), 0);
+}
+
+TEST(StageHost, UnloadingEndsALoad) {
+  RunningNode node(FAKE_WORKER);
+  ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());
+  std::thread client([&] {
+    EXPECT_EQ(node.LoadStage(Spec("endless")).status.code(), absl::StatusCode::kCancelled);
+  });
+  while (node.GetInfo().stages_size() < 2) {
+  }
+  EXPECT_TRUE(node.Unload(1).ok());
+  client.join();
+  EXPECT_EQ(node.GetInfo().stages_size(), 1);
+  EXPECT_TRUE(node.Tokenize(0, "still here").ok());
+}
+
+TEST(StageHost, AClientThatLeavesCancelsItsLoad) {
+  RunningNode node(FAKE_WORKER);
+  grpc::ClientContext context;
+  std::thread client([&] { node.LoadStage(Spec("endless"), &context); });
+  while (node.GetInfo().stages_size() == 0) {
+  }
+  context.TryCancel();
+  client.join();
+  EXPECT_EQ(node.WaitForStageStatus(1, absl::StatusCode::kUnavailable).code(),
+            absl::StatusCode::kCancelled);
+}
+
+TEST(StageHost, AClientsDeadlineReachesTheWorker) {
+  RunningNode node(FAKE_WORKER);
+  ASSERT_TRUE(node.LoadStage(Spec("fine")).status.ok());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+  wire::TokenizeRequest request;
+  request.set_stage(1);
+  request.set_text("endless");
+  wire::TokenizeResponse response;
+  EXPECT_EQ(FromGrpc(node.stub()->Tokenize(&context, request, &response)).code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(node.Tokenize(1, "still here").ok());
+}
+
+TEST(StageHost, StoppingEndsLoadsAndRequestsAndLeavesNobodyBehind) {
+  RunningNode node(FAKE_WORKER);
+  ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());
+  wire::StageSpec endless = Spec("endless", 1);
+  endless.set_device("CUDA0");
+  std::thread loading([&] {
+    EXPECT_EQ(node.LoadStage(endless).status,
+              absl::UnavailableError("stage 1 (layers 2-4) on node-2: the node is stopping"));
+  });
+  std::thread asking([&] { EXPECT_FALSE(node.Tokenize(0, "endless").ok()); });
+  while (node.GetInfo().stages_size() < 2) {
+  }
+  node.Stop();
+  loading.join();
+  asking.join();
+  EXPECT_FALSE(HasChildren());
+}
+
+TEST(StageHost, StoppingKillsAFrozenWorker) {
+  RunningNode node(FAKE_WORKER, {.stop_ms = 50});
+  const int32_t pid = node.LoadStage(Spec("fine")).info.worker_pid();
+  kill(pid, SIGSTOP);
+  node.Stop();
+  EXPECT_FALSE(HasChildren());
+}
+
+TEST(WorkerDeath, LongLastWordsAreShortenedToTheirEnd) {
+  ChildExit exit;
+  exit.signal = SIGABRT;
+  for (int i = 0; i < 1000; ++i) exit.last_words += "line " + std::to_string(i) + "\n\n";
+  const absl::Status lines = DeathFromExit(exit).ToStatus("while loading");
+  EXPECT_LT(lines.message().size(), 1200u);
+  EXPECT_THAT(std::string(lines.message()), EndsWith("line 998 | line 999"));
+  exit.last_words = std::string(4000, 'x') + "end\n";
+  const absl::Status line = DeathFromExit(exit).ToStatus("while loading");
+  EXPECT_LT(line.message().size(), 1200u);
+  EXPECT_THAT(std::string(line.message()), EndsWith("xend"));
+}
+
+}  // namespace
+}  // namespace strata
