@@ -11,6 +11,9 @@ namespace strata {
 absl::StatusOr<wire::TokenizeResponse> TokenizeText(const llama_vocab* vocab,
                                                     const wire::TokenizeRequest& request,
                                                     uint32_t n_ctx_train) {
+  if (llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE) {
+    return absl::FailedPreconditionError("the model has no tokenizer");
+  }
   const std::string& text = request.text();
   if (text.size() > kTokenizeBytesMax) {
     return absl::InvalidArgumentError(

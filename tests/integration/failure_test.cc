@@ -1,0 +1,106 @@
+// What dies, and what is left: of a demo that is interrupted, killed, or loses a node or a worker.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/processes.h"
+#include "tests/support/program.h"
+
+namespace strata {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// A demo that writes until it is stopped, caught in the middle of its text.
+class Failure : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    // The context is long enough that the text does not end on its own within the test.
+    program_ = std::make_unique<Program>(std::vector<std::string>{
+        "demo", "--model", STRATA_DEMO_MODEL, "--nodes", "3", "--ctx", "60000", "--max-tokens",
+        "50000", "--ignore-eos", "--prompt", "One\n"});
+    ASSERT_EQ(program_->FirstLine(), "One") << program_->err();
+    below_ = Descendants((*program_)->pid());
+    nodes_ = OfVerb(below_, "node");
+    workers_ = OfVerb(below_, "worker");
+    ASSERT_THAT(nodes_, SizeIs(3));
+    ASSERT_THAT(workers_, SizeIs(3));
+  }
+  void TearDown() override {
+    EXPECT_THAT(StillRunning(below_, absl::Seconds(20)), IsEmpty());
+  }
+
+  // In the middle of a step for certain: the worker is stopped, and the text waits for it.
+  pid_t StoppedWorker() {
+    kill(workers_[1], SIGSTOP);
+    return workers_[1];
+  }
+
+  std::unique_ptr<Program> program_;
+  std::vector<pid_t> below_, nodes_, workers_;
+};
+
+TEST_F(Failure, CtrlCStopsEverything) {
+  kill((*program_)->pid(), SIGINT);
+  EXPECT_EQ(program_->ExitStatus(), 130);
+  EXPECT_THAT(program_->err(), HasSubstr("interrupted"));
+}
+
+TEST_F(Failure, NothingOutlivesAKilledDemo) {
+  kill((*program_)->pid(), SIGKILL);
+  EXPECT_TRUE((*program_)->WaitForExit(Program::kLong));
+}
+
+TEST_F(Failure, AKilledWorkerEndsTheTextWithItsStage) {
+  kill(StoppedWorker(), SIGKILL);
+  EXPECT_EQ(program_->ExitStatus(), 5);
+  EXPECT_THAT(program_->err(), AllOf(HasSubstr("stage "), HasSubstr("on node-"),
+                                     HasSubstr("signal 9")));
+}
+
+TEST_F(Failure, AWorkerThatAbortsInAStepEndsTheTextWithItsStage) {
+  const pid_t worker = StoppedWorker();
+  kill(worker, SIGABRT);
+  kill(worker, SIGCONT);
+  EXPECT_EQ(program_->ExitStatus(), 5);
+  EXPECT_THAT(program_->err(), AllOf(HasSubstr("stage "), HasSubstr("on node-"),
+                                     HasSubstr("signal 6")));
+}
+
+TEST_F(Failure, AHungWorkerIsKilledAndNamed) {
+  StoppedWorker();
+  EXPECT_EQ(program_->ExitStatus(), 5);
+  EXPECT_THAT(program_->err(), AllOf(HasSubstr("stage "), HasSubstr("on node-")));
+}
+
+TEST_F(Failure, AKilledNodeEndsTheTextAndIsNamed) {
+  kill(nodes_[2], SIGKILL);
+  EXPECT_EQ(program_->ExitStatus(), 5);
+  EXPECT_THAT(program_->err(), HasSubstr("node-"));
+}
+
+TEST(FullDisk, EndsTheDemoWithOneLine) {
+  // /dev/full takes nothing, as a full disk does.
+  const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  if (full < 0) GTEST_SKIP() << "no /dev/full on this system";
+  close(full);
+  const std::string command =
+      absl::StrCat("exec ", STRATA_PROGRAM, " demo --model ", STRATA_DEMO_MODEL,
+                   " --max-tokens 4 >/dev/full");
+  ChildProcess::Options options;
+  options.program = "/bin/sh";
+  options.args = {"sh", "-c", command};
+  auto shell = ChildProcess::Start(std::move(options));
+  ASSERT_TRUE(shell.ok()) << shell.status();
+  ASSERT_TRUE((*shell)->WaitForExit(Program::kLong));
+  EXPECT_NE((*shell)->exit().code, 0);
+  EXPECT_THAT((*shell)->exit().last_words, HasSubstr("cannot write"));
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,87 @@
+// Looks at the machine's processes from outside, for tests of what is left behind.
+#pragma once
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/types.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace strata {
+
+inline std::string ReadProc(pid_t pid, absl::string_view file) {
+  std::ifstream in(absl::StrCat("/proc/", pid, "/", file));
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Whether `pid` runs: a zombie does not.
+inline bool Runs(pid_t pid) {
+  const std::string stat = ReadProc(pid, "stat");
+  const size_t state = stat.rfind(") ");
+  return state != std::string::npos && stat[state + 2] != 'Z' && stat[state + 2] != 'X';
+}
+
+// All that runs below `pid`: children, their children and so on.
+inline std::vector<pid_t> Descendants(pid_t pid) {
+  std::vector<std::pair<pid_t, pid_t>> parents;  // child, parent
+  DIR* proc = opendir("/proc");
+  while (const dirent* entry = proc != nullptr ? readdir(proc) : nullptr) {
+    pid_t child = 0;
+    if (!absl::SimpleAtoi(entry->d_name, &child)) continue;
+    const std::string stat = ReadProc(child, "stat");
+    const size_t state = stat.rfind(") ");
+    if (state == std::string::npos) continue;
+    const std::vector<std::string> fields = absl::StrSplit(stat.substr(state + 2), ' ');
+    pid_t parent = 0;
+    if (fields.size() > 1 && absl::SimpleAtoi(fields[1], &parent)) {
+      parents.emplace_back(child, parent);
+    }
+  }
+  if (proc != nullptr) closedir(proc);
+  std::vector<pid_t> found = {pid};
+  for (size_t i = 0; i < found.size(); ++i) {
+    for (const auto& [child, parent] : parents) {
+      if (parent == found[i]) found.push_back(child);
+    }
+  }
+  found.erase(found.begin());
+  return found;
+}
+
+// Waits until none of them runs; the pids of those that still do after `limit`.
+inline std::vector<pid_t> StillRunning(const std::vector<pid_t>& pids, absl::Duration limit) {
+  const absl::Time until = absl::Now() + limit;
+  std::vector<pid_t> left;
+  do {
+    left.clear();
+    for (pid_t pid : pids) {
+      if (Runs(pid)) left.push_back(pid);
+    }
+    if (left.empty()) break;
+    absl::SleepFor(absl::Milliseconds(20));
+  } while (absl::Now() < until);
+  return left;
+}
+
+// Of `pids`, those that are strata's `verb` ("node", "worker").
+inline std::vector<pid_t> OfVerb(const std::vector<pid_t>& pids, absl::string_view verb) {
+  std::vector<pid_t> found;
+  for (pid_t pid : pids) {
+    const std::vector<std::string> argv = absl::StrSplit(ReadProc(pid, "cmdline"), '\0');
+    if (argv.size() > 1 && argv[1] == verb) found.push_back(pid);
+  }
+  return found;
+}
+
+}  // namespace strata
