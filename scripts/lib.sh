@@ -101,7 +101,8 @@ strata_bin_dir() { echo "$strata_repo/build/$1/bin"; }
 # Replaces this shell by a command, run in the place, in the current folder. Signals and exit status
 # are the command's own: nothing stands between it and the caller.
 strata_exec() {
-  export CCACHE_DIR=${CCACHE_DIR:-$strata_cache/ccache}
+  # Relative paths in the cache's keys: a second clone finds what the first one compiled.
+  export CCACHE_DIR=${CCACHE_DIR:-$strata_cache/ccache} CCACHE_BASEDIR=$strata_repo CCACHE_NOHASHDIR=1
   # Behind the release build comes a stand-in that builds it first.
   local path
   path=$(strata_bin_dir release):$strata_repo/scripts/shim
