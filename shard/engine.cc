@@ -14,7 +14,14 @@ namespace strata {
 namespace {
 
 constexpr size_t kErrorLinesMax = 4;
-constexpr absl::string_view kSizeMark = " buffer size = ";
+// libllama's lines: "llama_kv_cache: size = 3.00 MiB ( 4096 cells, …", "llama_memory_recurrent: size = …",
+// "sched_reserve: CPU compute buffer size = 5.21 MiB", "load_tensors: CPU_Mapped model buffer size = …".
+constexpr absl::string_view kCacheMark = ": size = ";
+constexpr absl::string_view kCellsMark = " cells, ";
+constexpr absl::string_view kStateMark = " state buffer size = ";
+constexpr absl::string_view kComputeMark = " compute buffer size = ";
+constexpr absl::string_view kWeightsMark = " model buffer size = ";
+constexpr absl::string_view kMappedMark = "Mapped";
 
 thread_local LogCapture* capture = nullptr;
 
@@ -70,7 +77,7 @@ void LogCapture::Add(int level, absl::string_view text) {
     if (level_ == GGML_LOG_LEVEL_ERROR) {
       errors_.push_back(std::string(absl::StripAsciiWhitespace(line)));
       if (errors_.size() > kErrorLinesMax) errors_.erase(errors_.begin());
-    } else if (absl::StrContains(line, kSizeMark)) {
+    } else if (absl::StrContains(line, "size = ")) {
       sizes_.push_back(std::move(line));
     }
   }
@@ -78,18 +85,32 @@ void LogCapture::Add(int level, absl::string_view text) {
 
 std::string LogCapture::errors() const { return absl::StrJoin(errors_, "; "); }
 
-uint64_t LogCapture::BufferBytes(absl::string_view what, absl::string_view except) const {
+uint64_t LogCapture::Sum(absl::string_view mark,
+                         absl::FunctionRef<bool(absl::string_view line)> wanted) const {
   double mib_sum = 0;
-  const std::string mark = absl::StrCat(" ", what, kSizeMark);
   for (const std::string& line : sizes_) {
     const size_t at = line.find(mark);
-    if (at == std::string::npos) continue;
-    if (!except.empty() && absl::StrContains(line.substr(0, at), except)) continue;
-    absl::string_view figure = absl::StripAsciiWhitespace(line.substr(at + mark.size()));
+    if (at == std::string::npos || !wanted(line)) continue;
+    const absl::string_view figure =
+        absl::StripLeadingAsciiWhitespace(absl::string_view(line).substr(at + mark.size()));
     double mib = 0;
     if (absl::SimpleAtod(figure.substr(0, figure.find(' ')), &mib)) mib_sum += mib;
   }
   return static_cast<uint64_t>(mib_sum * 1024 * 1024);
+}
+
+uint64_t LogCapture::CacheBytes() const {
+  auto is_cache = [](absl::string_view line) { return absl::StrContains(line, kCellsMark); };
+  return Sum(kCacheMark, is_cache) + Sum(kStateMark, [](absl::string_view) { return true; });
+}
+
+uint64_t LogCapture::ComputeBytes() const {
+  return Sum(kComputeMark, [](absl::string_view) { return true; });
+}
+
+uint64_t LogCapture::UnmappedWeightBytes() const {
+  auto is_copy = [](absl::string_view line) { return !absl::StrContains(line, kMappedMark); };
+  return Sum(kWeightsMark, is_copy);
 }
 
 }  // namespace strata

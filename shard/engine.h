@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "ggml-backend.h"
@@ -32,15 +33,22 @@ class LogCapture {
   // The last lines of errors, one after the other; empty when there were none.
   std::string errors() const;
 
-  // Sum of all "NAME BUFFER <what> buffer size = X MiB" lines, in bytes, for instance of "KV";
-  // `except` leaves out lines with a buffer whose name contains it.
-  uint64_t BufferBytes(absl::string_view what, absl::string_view except = "") const;
+  // Bytes of the caches for keys and values and of recurrent states.
+  uint64_t CacheBytes() const;
+  // Bytes of the buffers for intermediate results.
+  uint64_t ComputeBytes() const;
+  // Bytes of weights that were copied out of a mapped file, for example to be repacked.
+  uint64_t UnmappedWeightBytes() const;
 
   void Add(int level, absl::string_view text);  // for the log callback
 
  private:
+  // Sum of the figures after `mark` in the wanted lines that have it, in bytes.
+  uint64_t Sum(absl::string_view mark,
+               absl::FunctionRef<bool(absl::string_view line)> wanted) const;
+
   std::vector<std::string> errors_;
-  std::vector<std::string> sizes_;  // lines that speak of a buffer's size
+  std::vector<std::string> sizes_;  // lines that speak of bytes
   std::string line_;                // not ended yet
   int level_ = 0;
 };

@@ -43,7 +43,7 @@ const llama_vocab* LlamaStage::vocab() const {
 bool LlamaStage::OnTensor(ggml_tensor* tensor, bool ask, void* user_data) {
   auto* stage = static_cast<LlamaStage*>(user_data);
   const bool is_boundary = !stage->config_.facts.is_last && stage->boundary_ == tensor->name;
-  const bool is_input = !stage->input_seen_ && !stage->config_.input_tensor.empty() &&
+  const bool is_input = !stage->config_.input_tensor.empty() &&
                         stage->config_.input_tensor == tensor->name;
   if (ask) return is_boundary || is_input;
   if (is_input) return stage->WriteInput(tensor);
@@ -52,39 +52,39 @@ bool LlamaStage::OnTensor(ggml_tensor* tensor, bool ask, void* user_data) {
   return false;  // ends the graph here: norm and head are never computed
 }
 
-bool LlamaStage::HasRows(const ggml_tensor* tensor) {
+size_t LlamaStage::RowsOf(const ggml_tensor* tensor, size_t rows_left) {
   const size_t n_embd = config_.facts.n_embd;
-  if (tensor->type == GGML_TYPE_F32 && ggml_is_contiguous(tensor) &&
-      static_cast<size_t>(ggml_nelements(tensor)) == rows_.size() * n_embd) {
-    return true;
+  const size_t n = static_cast<size_t>(ggml_nelements(tensor));
+  if (tensor->type == GGML_TYPE_F32 && ggml_is_contiguous(tensor) && n % n_embd == 0 &&
+      n / n_embd <= rows_left) {
+    return n / n_embd;
   }
   boundary_error_ =
       absl::StrCat("tensor ", tensor->name, " is ", ggml_type_name(tensor->type), " [",
-                   tensor->ne[0], ", ", tensor->ne[1], ", ", tensor->ne[2], "] where ",
-                   rows_.size(), " rows of ", n_embd, " f32 were expected");
-  return false;
+                   tensor->ne[0], ", ", tensor->ne[1], ", ", tensor->ne[2], "] where at most ",
+                   rows_left, " rows of ", n_embd, " f32 were expected");
+  return 0;
 }
 
 bool LlamaStage::WriteInput(ggml_tensor* tensor) {
-  if (!HasRows(tensor)) return false;
-  input_seen_ = true;
-  ggml_backend_tensor_set(tensor, in_.data(), 0, in_.size() * sizeof(float));
+  const size_t n = RowsOf(tensor, rows_.size() - rows_in_);
+  if (n == 0) return false;
+  const size_t n_embd = config_.facts.n_embd;
+  ggml_backend_tensor_set(tensor, in_.data() + rows_in_ * n_embd, 0, n * n_embd * sizeof(float));
+  rows_in_ += n;
   return true;
 }
 
 void LlamaStage::TakeBoundary(const ggml_tensor* tensor) {
-  // More graphs than one for a batch would come out in an order of libllama's.
-  if (boundary_seen_ || !HasRows(tensor)) {
-    if (boundary_seen_) boundary_error_ = "libllama cut the batch into several graphs";
-    return;
-  }
-  boundary_seen_ = true;
+  const size_t n = RowsOf(tensor, rows_.size() - rows_out_);
+  const absl::Span<const uint32_t> rows = rows_.subspan(rows_out_, n);
+  rows_out_ += n;
   const size_t n_embd = config_.facts.n_embd;
   // Runs of rows that follow each other in the batch are copied at once; nearly always that is all.
-  for (size_t i = 0; i < rows_.size();) {
+  for (size_t i = 0; i < n;) {
     size_t end = i + 1;
-    while (end < rows_.size() && rows_[end] == rows_[end - 1] + 1) ++end;
-    ggml_backend_tensor_get(tensor, out_.get() + rows_[i] * n_embd, i * n_embd * sizeof(float),
+    while (end < n && rows[end] == rows[end - 1] + 1) ++end;
+    ggml_backend_tensor_get(tensor, out_.get() + rows[i] * n_embd, i * n_embd * sizeof(float),
                             (end - i) * n_embd * sizeof(float));
     i = end;
   }
@@ -154,7 +154,7 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
     out_ = std::make_shared_for_overwrite<float[]>(n * config_.facts.n_embd);
   }
   std::vector<std::vector<uint32_t>> groups;
-  if (config_.is_recurrent && watches_tensors()) {
+  if (config_.has_equal_graphs) {
     groups = EqualGroups(batch.slots);
   } else {
     groups.emplace_back(n);
@@ -229,8 +229,8 @@ absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows
   llama.logits = is_output_.data();
 
   rows_ = rows;
-  input_seen_ = false;
-  boundary_seen_ = false;
+  rows_in_ = 0;
+  rows_out_ = 0;
   boundary_error_.clear();
   LogCapture log;
   const int32_t result = llama_decode(context_.get(), llama);
@@ -246,11 +246,11 @@ absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows
       return absl::InternalError(
           absl::StrCat("llama_decode failed with ", result, ": ", log.errors()));
   }
-  if (writes_input && !input_seen_) {
-    return absl::InternalError(absl::StrCat("the graph has no tensor ", config_.input_tensor));
+  if (writes_input && rows_in_ != n) {
+    return absl::InternalError(absl::StrCat("the graph has no tensor ", config_.input_tensor, " for every row"));
   }
-  if (!config_.facts.is_last && !boundary_seen_) {
-    return absl::InternalError(absl::StrCat("the graph has no tensor ", boundary_));
+  if (!config_.facts.is_last && rows_out_ != n) {
+    return absl::InternalError(absl::StrCat("the graph has no tensor ", boundary_, " for every row"));
   }
   return absl::OkStatus();
 }

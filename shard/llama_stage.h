@@ -33,8 +33,8 @@ class LlamaStage final : public Stage {
     std::string input_tensor;
     uint32_t n_layer = 0;   // of the slice
     uint32_t n_outputs_max = 0;
-    // Rows are cut into graphs of equally many rows per sequence (row_groups.h).
-    bool is_recurrent = false;
+    // libllama runs graphs of equally many rows per sequence (row_groups.h).
+    bool has_equal_graphs = false;
     bool has_vocabulary = false;
   };
 
@@ -67,8 +67,9 @@ class LlamaStage final : public Stage {
   void KeepLogits(const Batch& batch, absl::Span<const uint32_t> rows);
   // The activations of `rows`, one after the other.
   absl::Span<const float> Incoming(const Batch& batch, absl::Span<const uint32_t> rows);
-  // Whether the tensor is [rows_, n_embd] f32; boundary_error_ says so when not.
-  bool HasRows(const ggml_tensor* tensor);
+  // How many rows the tensor has, [rows, n_embd] f32; 0, with boundary_error_, when it is not as
+  // expected or has more than `rows_left`.
+  size_t RowsOf(const ggml_tensor* tensor, size_t rows_left);
   // False when the tensor is not as expected; the graph is stopped then.
   bool WriteInput(ggml_tensor* tensor);
   void TakeBoundary(const ggml_tensor* tensor);
@@ -95,10 +96,11 @@ class LlamaStage final : public Stage {
   // Of the batch that runs or ran last.
   std::shared_ptr<float[]> out_;        // [n_tokens, n_embd] f32, rows in batch order
   size_t out_rows_ = 0;
-  absl::Span<const uint32_t> rows_;     // of the graph that runs
+  // The rows that run, in the order in which libllama takes them, in one graph or several.
+  absl::Span<const uint32_t> rows_;
   absl::Span<const float> in_;          // what goes into input_tensor
-  bool input_seen_ = false;
-  bool boundary_seen_ = false;
+  size_t rows_in_ = 0;                  // of in_ that were written
+  size_t rows_out_ = 0;                 // of rows_ that arrived at the boundary
   std::string boundary_error_;
   std::vector<uint32_t> output_rows_;   // last stage
   std::vector<float> kept_logits_;      // [output_rows, n_vocab], when the batch took several graphs

@@ -1,13 +1,17 @@
 #include "shard/memory.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -46,6 +50,8 @@ uint64_t AvailableBytes() {
                          statistics.purgeable_count;
   return pages * vm_kernel_page_size;
 }
+
+void DropMappedPages(const std::vector<std::string>&) {}  // nothing is repacked there
 
 #else
 
@@ -137,6 +143,28 @@ uint64_t AvailableBytes() {
   const uint64_t available = available_kib.has_value() ? *available_kib * 1024
                                                        : std::numeric_limits<uint64_t>::max();
   return std::min(available, LeftInGroups());
+}
+
+void DropMappedPages(const std::vector<std::string>& paths) {
+  std::vector<std::string> names;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    names.push_back(std::filesystem::canonical(path, error).string());
+  }
+  std::ifstream file("/proc/self/maps");  // "begin-end mode offset device inode   path"
+  std::string line;
+  while (std::getline(file, line)) {
+    const size_t slash = line.find('/');
+    if (slash == std::string::npos ||
+        std::find(names.begin(), names.end(), line.substr(slash)) == names.end()) {
+      continue;
+    }
+    unsigned long begin = 0;
+    unsigned long end = 0;
+    char mode[5] = {};
+    if (sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, mode) != 3 || mode[1] != '-') continue;
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  }
 }
 
 #endif

@@ -2,11 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace strata {
 
 // Bytes that may be allocated without swapping: what the system counts as available, or what is left
 // below the limit of a control group that this process is in, whichever is less.
 uint64_t AvailableBytes();
+
+// Takes the pages of mapped files out of this process; what is read again comes back from the page
+// cache. For weights that were copied out of the mapping and are not needed there any more.
+void DropMappedPages(const std::vector<std::string>& paths);
 
 }  // namespace strata

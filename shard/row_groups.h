@@ -1,6 +1,6 @@
-// Recurrent layers advance all sequences of a graph by the same number of tokens, so libllama cuts a
-// batch into groups of equally many rows per sequence and runs one graph for each. A stage that takes
-// rows out of the middle of a graph must know which they are, so it makes the same cut itself.
+// Where each sequence has a state or a cache of its own, libllama runs graphs that have equally many rows
+// of each of their sequences, and cuts a batch accordingly. A stage that takes rows out of the middle
+// of a graph must know which they are, so it makes the cut itself.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace strata {
 
-// Row indices of each graph, in its order: sequence after sequence, the sequences in the order in which
-// they first appear. `slots` is the slot of each row; rows of one slot stay in their order.
+// Row indices of each group: the same number of rows of each of its sequences, sequence after sequence in
+// the order of their slots. libllama may cut a group further, between sequences: it keeps that order.
+// `slots` is the slot of each row; rows of one slot stay in their order.
 std::vector<std::vector<uint32_t>> EqualGroups(absl::Span<const int32_t> slots);
 
 }  // namespace strata

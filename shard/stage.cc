@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -23,6 +24,9 @@ namespace {
 
 // libllama reserves a row of logits, on the device and on the host, for every row that may be an output.
 constexpr uint64_t kLogitsBytesMax = 64 << 20;
+
+// libllama keeps so much about each cell of a cache beside its keys and values.
+constexpr uint64_t kCellBytes = 48;
 
 uint64_t Mib(uint64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
 
@@ -63,13 +67,17 @@ bool IsRecurrent(const llama_model* model) {
 // One cache for all slots: a step that mixes decodes and chunks of prompts is one graph then, while with
 // a stream for each slot libllama would cut it into graphs of equally many rows per slot, each reading
 // all weights. Attention skips the cells of other slots. The exception is a model with two sets of
-// rope factors: libllama chooses by the size of the whole cache, which must not depend on the slots.
+// rope factors: libllama chooses by the size of a sequence's cache, which must not depend on the slots.
 bool WantsUnifiedCache(const Slice& slice) {
   return slice.header().FindTensor("rope_factors_long.weight") == nullptr;
 }
 
+uint32_t VocabularySize(const llama_model* model) {
+  return static_cast<uint32_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
+}
+
 llama_context_params ContextParams(const Slice& slice, const StageOptions& options,
-                                   bool is_recurrent, uint32_t n_vocab) {
+                                   const llama_model* model) {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = options.n_ctx * options.n_seq_max;
   params.n_seq_max = options.n_seq_max;
@@ -82,27 +90,27 @@ llama_context_params ContextParams(const Slice& slice, const StageOptions& optio
   params.no_perf = true;
   if (slice.is_last()) {
     params.pooling_type = LLAMA_POOLING_TYPE_NONE;
-    const uint64_t row_bytes = uint64_t{n_vocab} * sizeof(float);
+    const uint64_t row_bytes = uint64_t{VocabularySize(model)} * sizeof(float);
     params.n_outputs_max = static_cast<uint32_t>(
         std::min<uint64_t>(options.n_batch,
                            std::max<uint64_t>(options.n_seq_max, kLogitsBytesMax / row_bytes)));
   } else {
     // Pooled embeddings make libllama hand over every row and keep no logits. Recurrent models are
     // the exception: they would run one sequence at a time then.
-    params.embeddings = !is_recurrent;
-    params.pooling_type = is_recurrent ? LLAMA_POOLING_TYPE_NONE : LLAMA_POOLING_TYPE_MEAN;
+    params.embeddings = !IsRecurrent(model);
+    params.pooling_type = IsRecurrent(model) ? LLAMA_POOLING_TYPE_NONE : LLAMA_POOLING_TYPE_MEAN;
   }
   return params;
 }
 
 struct LoadProgress {
-  Stage::Progress* progress;
-  uint64_t total_bytes;
+  Stage::Progress* progress = nullptr;
+  uint64_t total_bytes = 0;
   bool is_cancelled = false;
 
   static bool Report(float fraction, void* user_data) {
     auto* load = static_cast<LoadProgress*>(user_data);
-    if (*load->progress == nullptr) return true;
+    if (load->progress == nullptr || *load->progress == nullptr) return true;
     const auto done = static_cast<uint64_t>(static_cast<double>(fraction) * load->total_bytes);
     load->is_cancelled = !(*load->progress)(std::min(done, load->total_bytes), load->total_bytes);
     return !load->is_cancelled;
@@ -110,16 +118,18 @@ struct LoadProgress {
 };
 
 absl::StatusOr<LlamaModelPtr> LoadModel(const Slice& slice, const StageOptions& options,
-                                        ggml_backend_dev_t device, LoadProgress* progress) {
+                                        ggml_backend_dev_t device, bool with_data,
+                                        LoadProgress* progress) {
   ggml_backend_dev_t devices[] = {device, nullptr};  // none: the CPU
   llama_model_params params = llama_model_default_params();
   params.devices = devices;
   params.n_gpu_layers = device == nullptr ? 0 : -1;
   params.split_mode = LLAMA_SPLIT_MODE_NONE;
   params.use_extra_bufts = true;  // repacked weights: the fast CPU kernels
+  params.no_alloc = !with_data;
   params.progress_callback = LoadProgress::Report;
   params.progress_callback_user_data = progress;
-  if (slice.is_whole() && options.use_mmap && llama_supports_mmap()) {
+  if (with_data && slice.is_whole() && options.use_mmap && llama_supports_mmap()) {
     params.load_mode = LLAMA_LOAD_MODE_MMAP;
     std::vector<const char*> paths;
     for (const std::string& path : slice.model().paths()) paths.push_back(path.c_str());
@@ -135,6 +145,44 @@ absl::StatusOr<LlamaModelPtr> LoadModel(const Slice& slice, const StageOptions& 
   return model;
 }
 
+// Rows that libllama copies out of a graph, in a buffer that it makes as large as a batch needs.
+uint64_t OutputBytes(const llama_context_params& params, const llama_model* model) {
+  const uint64_t rows = params.n_outputs_max == 0 ? params.n_batch : params.n_outputs_max;
+  const uint64_t columns =
+      params.embeddings ? static_cast<uint32_t>(llama_model_n_embd(model)) : VocabularySize(model);
+  return rows * columns * sizeof(float);
+}
+
+absl::Status CheckRoom(uint64_t needed_bytes, const Slice& slice, ggml_backend_dev_t device) {
+  uint64_t free_bytes = AvailableBytes();
+  if (device != nullptr) {
+    size_t device_free = 0;
+    size_t device_total = 0;
+    ggml_backend_dev_memory(device, &device_free, &device_total);
+    free_bytes = device_free;
+  }
+  if (needed_bytes <= free_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("not enough memory: the stage needs ", Mib(needed_bytes), " MiB, of which ",
+                   Mib(slice.tensor_bytes()), " MiB for weights; ", Mib(free_bytes),
+                   " MiB are free"));
+}
+
+absl::Status LoadError(const LogCapture& log) {
+  const std::string errors = log.errors();
+  // Both ggml and libllama say "allocate" when there was no memory.
+  if (absl::StrContains(errors, "allocate")) {
+    return absl::ResourceExhaustedError(absl::StrCat("not enough memory: ", errors));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("libllama cannot load it: ", errors));
+}
+
+#ifdef __GLIBC__
+void ReleaseFreedMemory() { malloc_trim(0); }
+#else
+void ReleaseFreedMemory() {}
+#endif
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const StageOptions& options,
@@ -147,63 +195,88 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   if (!type_k.ok()) return type_k.status();
   absl::StatusOr<ggml_type> type_v = CacheType("type_v", options.type_v);
   if (!type_v.ok()) return type_v.status();
+  const uint64_t cells_bytes = uint64_t{options.n_ctx} * options.n_seq_max * kCellBytes;
+  if (absl::Status status = CheckRoom(slice.tensor_bytes() + cells_bytes, slice, *device);
+      !status.ok()) {
+    return status;
+  }
+
+  // First without data: what libllama would allocate is known before anything is.
+  uint64_t kv_bytes = 0;
+  uint64_t compute_bytes = 0;
+  {
+    LogCapture log;
+    LoadProgress no_progress;
+    absl::StatusOr<LlamaModelPtr> model =
+        LoadModel(slice, options, *device, /*with_data=*/false, &no_progress);
+    if (!model.ok()) return model.status();
+    if (*model == nullptr) return LoadError(log);
+    if (llama_model_n_embd_inp(model->get()) != llama_model_n_embd(model->get())) {
+      return absl::UnimplementedError("the layers take more than one stream of activations");
+    }
+    llama_context_params params = ContextParams(slice, options, model->get());
+    params.type_k = *type_k;
+    params.type_v = *type_v;
+    LlamaContextPtr context(llama_init_from_model(model->get(), params));
+    if (context == nullptr) return LoadError(log);
+    kv_bytes = log.CacheBytes() + cells_bytes;
+    compute_bytes = log.ComputeBytes() + OutputBytes(params, model->get());
+  }
+  if (absl::Status status =
+          CheckRoom(slice.tensor_bytes() + kv_bytes + compute_bytes, slice, *device);
+      !status.ok()) {
+    return status;
+  }
 
   LogCapture log;
   LoadProgress load = {.progress = &progress, .total_bytes = slice.tensor_bytes()};
-  absl::StatusOr<LlamaModelPtr> model = LoadModel(slice, options, *device, &load);
+  absl::StatusOr<LlamaModelPtr> model =
+      LoadModel(slice, options, *device, /*with_data=*/true, &load);
   if (!model.ok()) return model.status();
   if (*model == nullptr) {
-    if (load.is_cancelled) return absl::CancelledError("the load was stopped");
-    return absl::InvalidArgumentError(absl::StrCat("libllama cannot load it: ", log.errors()));
+    return load.is_cancelled ? absl::CancelledError("the load was stopped") : LoadError(log);
   }
 
-  const uint32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model->get()));
+  llama_context_params params = ContextParams(slice, options, model->get());
+  params.type_k = *type_k;
+  params.type_v = *type_v;
+
   LlamaStage::Config config;
   config.ability = CacheAbilityFor(slice.model().header());
   if (!slice.is_first()) {
     config.input_tensor = InputTensor(slice.model().header(), slice.layers());
   }
   config.n_layer = slice.layers().size();
-  config.is_recurrent = IsRecurrent(model->get());
+  config.n_outputs_max = params.n_outputs_max;
+  config.has_equal_graphs = IsRecurrent(model->get()) || !params.kv_unified;
   config.has_vocabulary = slice.has_vocabulary();
   Facts& facts = config.facts;
   facts.layers = slice.layers();
   facts.is_first = slice.is_first();
   facts.is_last = slice.is_last();
   facts.n_embd = static_cast<uint32_t>(llama_model_n_embd(model->get()));
-  facts.n_vocab = slice.has_vocabulary() ? n_vocab : 0;
+  facts.n_vocab = slice.has_vocabulary() ? VocabularySize(model->get()) : 0;
   facts.n_ctx = options.n_ctx;
   facts.n_ctx_train = static_cast<uint32_t>(llama_model_n_ctx_train(model->get()));
   facts.n_seq_max = options.n_seq_max;
-  facts.slice_bytes = slice.tensor_bytes();
-  if (llama_model_n_embd_inp(model->get()) != llama_model_n_embd(model->get())) {
-    return absl::UnimplementedError("the model's layers take more than one stream of activations");
-  }
-
-  llama_context_params params = ContextParams(slice, options, config.is_recurrent, n_vocab);
-  params.type_k = *type_k;
-  params.type_v = *type_v;
-  config.n_outputs_max = params.n_outputs_max;
   facts.n_batch = options.n_batch;
+  facts.slice_bytes = slice.tensor_bytes();
+  facts.kv_bytes = kv_bytes;
+  facts.compute_bytes = compute_bytes;
+
   auto stage = std::make_unique<LlamaStage>(std::move(config), *std::move(model));
   if (stage->watches_tensors()) {
     params.cb_eval = LlamaStage::OnTensor;
     params.cb_eval_user_data = stage.get();
   }
   LlamaContextPtr context(llama_init_from_model(stage->model(), params));
-  if (context == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no KV cache or compute buffer: ", log.errors()));
-  }
-  Facts* loaded = stage->mutable_facts();
-  loaded->n_batch = std::min(options.n_batch, llama_n_batch(context.get()));
-  loaded->kv_bytes = log.BufferBytes("KV") + log.BufferBytes("RS");
-  loaded->compute_bytes = log.BufferBytes("compute") + log.BufferBytes("output");
+  if (context == nullptr) return LoadError(log);
+  stage->mutable_facts()->n_batch = std::min(options.n_batch, llama_n_batch(context.get()));
   stage->SetContext(std::move(context));
-#ifdef __GLIBC__
-  malloc_trim(0);  // what the load used and freed goes back to the system
-#endif
-  loaded->load_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(absl::Now() - start));
+  if (log.UnmappedWeightBytes() > 0) DropMappedPages(slice.model().paths());
+  ReleaseFreedMemory();
+  stage->mutable_facts()->load_ms =
+      static_cast<uint32_t>(absl::ToInt64Milliseconds(absl::Now() - start));
   return stage;
 }
 

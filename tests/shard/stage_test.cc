@@ -1,0 +1,547 @@
+#include "shard/stage.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "shard/engine.h"
+#include "shard/model_file.h"
+#include "shard/slice.h"
+#include "tests/support/random_model.h"
+
+namespace strata {
+namespace {
+
+using ::strata::testing::RandomModelSpec;
+using ::strata::testing::WriteRandomModel;
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+constexpr uint32_t kVocab = 96;
+constexpr uint32_t kEmbd = 64;
+
+RandomModelSpec Llama() {
+  RandomModelSpec spec;
+  spec.name = "stage_test_llama";
+  spec.architecture = "llama";
+  spec.n_layer = 6;
+  spec.n_vocab = kVocab;
+  return spec;
+}
+
+RandomModelSpec Mamba() {
+  RandomModelSpec spec = Llama();
+  spec.name = "stage_test_mamba";
+  spec.architecture = "mamba";
+  spec.n_layer = 4;
+  spec.metadata = {{"ssm.conv_kernel", 4u},        {"ssm.inner_size", 128u},
+                   {"ssm.state_size", 16u},        {"ssm.time_step_rank", 4u},
+                   {"attention.head_count", 0u},   {"attention.head_count_kv", 0u}};
+  return spec;
+}
+
+// Five windowed layers to one that sees everything.
+RandomModelSpec Windowed() {
+  RandomModelSpec spec = Llama();
+  spec.name = "stage_test_windowed";
+  spec.architecture = "gemma3";
+  spec.n_layer = 12;
+  spec.metadata = {{"attention.sliding_window", 16u},
+                   {"attention.key_length", 16u},
+                   {"attention.value_length", 16u}};
+  return spec;
+}
+
+std::shared_ptr<const ModelFile> OpenModel(const RandomModelSpec& spec) {
+  StartEngine();
+  absl::StatusOr<std::string> path = WriteRandomModel(spec, ::testing::TempDir());
+  EXPECT_TRUE(path.ok()) << path.status();
+  absl::StatusOr<std::shared_ptr<const ModelFile>> model = ModelFile::Open(*path);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *model;
+}
+
+absl::StatusOr<std::unique_ptr<Stage>> TryLoad(std::shared_ptr<const ModelFile> model,
+                                               LayerRange layers, StageOptions options,
+                                               Stage::Progress progress = nullptr) {
+  absl::StatusOr<Slice> slice = Slice::Make(std::move(model), layers, {});
+  if (!slice.ok()) return slice.status();
+  return Stage::Load(*slice, options, std::move(progress));
+}
+
+std::unique_ptr<Stage> LoadStage(std::shared_ptr<const ModelFile> model, LayerRange layers,
+                                 StageOptions options) {
+  absl::StatusOr<std::unique_ptr<Stage>> stage = TryLoad(std::move(model), layers, options);
+  EXPECT_TRUE(stage.ok()) << stage.status();
+  return *std::move(stage);
+}
+
+struct Row {
+  int32_t slot;
+  int32_t position;
+  int32_t token;
+  bool wants_logits = false;
+};
+using Rows = std::vector<Row>;
+using Logits = std::vector<std::vector<float>>;  // [outputs][n_vocab]
+
+// Stages one after the other, as the links between them would run them.
+class Chain {
+ public:
+  Chain(std::shared_ptr<const ModelFile> model, std::vector<uint32_t> cuts, StageOptions options) {
+    for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+      stages_.push_back(LoadStage(model, {cuts[i], cuts[i + 1]}, options));
+    }
+  }
+
+  absl::StatusOr<Logits> Decode(const Rows& rows) {
+    std::vector<int32_t> tokens, positions, slots;
+    std::vector<uint32_t> outputs;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      tokens.push_back(rows[i].token);
+      positions.push_back(rows[i].position);
+      slots.push_back(rows[i].slot);
+      if (rows[i].wants_logits) outputs.push_back(static_cast<uint32_t>(i));
+    }
+    Payload activations;
+    for (const std::unique_ptr<Stage>& stage : stages_) {
+      Stage::Batch batch;
+      batch.positions = positions;
+      batch.slots = slots;
+      if (stage->facts().is_first) batch.tokens = tokens;
+      if (!stage->facts().is_first) batch.activations = activations.floats();
+      if (stage->facts().is_last) batch.output_rows = outputs;
+      absl::Status status = stage->Decode(batch);
+      if (!status.ok()) return status;
+      if (!stage->facts().is_last) activations = stage->TakeActivations();
+    }
+    Logits logits;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      absl::Span<const float> row = stages_.back()->Logits(i);
+      logits.emplace_back(row.begin(), row.end());
+    }
+    return logits;
+  }
+
+  absl::Status Apply(wire::KvEdit::Kind kind, int32_t slot, int32_t begin = 0, int32_t delta = 0,
+                     int32_t from_slot = 0) {
+    wire::KvEdit edit;
+    edit.set_kind(kind);
+    edit.set_slot(slot);
+    edit.set_begin(begin);
+    edit.set_end(-1);
+    edit.set_delta(delta);
+    edit.set_from_slot(from_slot);
+    absl::Status status;
+    for (const std::unique_ptr<Stage>& stage : stages_) status.Update(stage->Apply(edit));
+    return status;
+  }
+
+  Stage& stage(size_t i) { return *stages_[i]; }
+
+ private:
+  std::vector<std::unique_ptr<Stage>> stages_;
+};
+
+Rows Prompt(int32_t slot, int32_t begin, int32_t n) {
+  Rows rows;
+  for (int32_t i = begin; i < begin + n; ++i) {
+    rows.push_back({slot, i, (7 * i + 13 * slot + 5) % static_cast<int32_t>(kVocab)});
+  }
+  rows.back().wants_logits = true;
+  return rows;
+}
+
+Rows operator+(Rows a, const Rows& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+int32_t LikeliestOf(const std::vector<float>& logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// Bit for bit: also tells 0 from -0, and NaN from nothing.
+void ExpectSame(const absl::StatusOr<Logits>& chained, const absl::StatusOr<Logits>& whole) {
+  ASSERT_TRUE(chained.ok()) << chained.status();
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_EQ(chained->size(), whole->size());
+  for (size_t i = 0; i < whole->size(); ++i) {
+    ASSERT_EQ((*whole)[i].size(), kVocab);
+    ASSERT_EQ((*chained)[i].size(), kVocab);
+    EXPECT_EQ(std::memcmp((*chained)[i].data(), (*whole)[i].data(), kVocab * sizeof(float)), 0)
+        << "output " << i << ": " << (*chained)[i][0] << " and " << (*whole)[i][0];
+    EXPECT_NE((*whole)[i][0], (*whole)[i][1]);
+  }
+}
+
+// The same rows through both, and the same text on.
+class Pair {
+ public:
+  Pair(const RandomModelSpec& spec, std::vector<uint32_t> cuts, StageOptions options)
+      : model_(OpenModel(spec)),
+        whole_(model_, {0, model_->n_layer()}, options),
+        chain_(model_, std::move(cuts), options) {}
+
+  Logits Decode(const Rows& rows) {
+    absl::StatusOr<Logits> whole = whole_.Decode(rows);
+    ExpectSame(chain_.Decode(rows), whole);
+    return whole.ok() ? *whole : Logits();
+  }
+
+  void Apply(wire::KvEdit::Kind kind, int32_t slot, int32_t begin = 0, int32_t delta = 0,
+             int32_t from_slot = 0) {
+    absl::Status status = whole_.Apply(kind, slot, begin, delta, from_slot);
+    EXPECT_TRUE(status.ok()) << status;
+    status = chain_.Apply(kind, slot, begin, delta, from_slot);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+
+  // `n` greedy tokens of `slot` from `position` on, starting with `token`.
+  void Generate(int32_t slot, int32_t position, int32_t token, int n) {
+    for (int i = 0; i < n && !::testing::Test::HasFailure(); ++i) {
+      const Logits logits = Decode({{slot, position + i, token, true}});
+      if (logits.size() == 1) token = LikeliestOf(logits[0]);
+    }
+  }
+
+ private:
+  std::shared_ptr<const ModelFile> model_;
+  Chain whole_;
+  Chain chain_;
+};
+
+StageOptions Options(uint32_t n_seq_max = 4, uint32_t n_threads = 1) {
+  StageOptions options;
+  options.n_ctx = 128;
+  options.n_seq_max = n_seq_max;
+  options.n_batch = 64;
+  options.n_threads = n_threads;
+  return options;
+}
+
+TEST(Stage, ThreeInARowEqualTheWholeBitForBit) {
+  for (uint32_t n_threads : {1u, 2u}) {
+    Pair pair(Llama(), {0, 2, 5, 6}, Options(4, n_threads));
+    pair.Decode(Prompt(0, 0, 37));
+    pair.Generate(0, 37, 11, 20);
+  }
+}
+
+TEST(Stage, MixedBatchesOfSeveralSequencesEqualTheWhole) {
+  Pair pair(Llama(), {0, 1, 3, 6}, Options());
+  pair.Decode(Prompt(2, 0, 20));
+  pair.Decode(Prompt(0, 0, 5) + Prompt(2, 20, 1) + Prompt(1, 0, 17));
+  // Rows of the sequences in turn.
+  Rows rows;
+  for (int32_t i = 0; i < 9; ++i) {
+    rows = rows + Prompt(1, 17 + i, 1);
+    if (i < 4) rows = rows + Prompt(2, 21 + i, 1);
+    if (i < 7) rows = rows + Prompt(0, 5 + i, 1);
+  }
+  pair.Decode(rows);
+  pair.Generate(1, 26, 3, 5);
+}
+
+TEST(Stage, RecurrentRowsComeOutInBatchOrder) {
+  Pair pair(Mamba(), {0, 1, 3, 4}, Options());
+  pair.Decode(Prompt(2, 0, 20));
+  pair.Decode(Prompt(0, 0, 5) + Prompt(2, 20, 1) + Prompt(1, 0, 17));
+  Rows rows;
+  for (int32_t i = 0; i < 9; ++i) {
+    rows = rows + Prompt(1, 17 + i, 1);
+    if (i < 4) rows = rows + Prompt(2, 21 + i, 1);
+    if (i < 7) rows = rows + Prompt(0, 5 + i, 1);
+  }
+  pair.Decode(rows);
+  pair.Generate(2, 25, 3, 5);
+}
+
+TEST(Stage, SlidingWindowsEqualTheWhole) {
+  Pair pair(Windowed(), {0, 6, 12}, Options());
+  pair.Decode(Prompt(0, 0, 40));
+  pair.Decode(Prompt(1, 0, 30) + Prompt(0, 40, 1));
+  pair.Generate(1, 30, 9, 30);
+}
+
+TEST(Stage, EditsOfTheCacheEqualTheWhole) {
+  Pair pair(Llama(), {0, 2, 5, 6}, Options());
+  pair.Decode(Prompt(0, 0, 30));
+  pair.Apply(wire::KvEdit::COPY, 1, 0, 0, 0);
+  pair.Generate(1, 30, 4, 3);
+  pair.Apply(wire::KvEdit::TRIM, 1, 12);
+  pair.Decode(Prompt(1, 12, 8) + Prompt(0, 30, 2));
+  pair.Apply(wire::KvEdit::SHIFT, 0, 16, -10);  // positions 6 to 15 go
+  pair.Generate(0, 22, 4, 3);
+  pair.Apply(wire::KvEdit::DROP, 0);
+  pair.Decode(Prompt(0, 0, 10));
+}
+
+TEST(Stage, RecurrentStatesAreCopiedAndDropped) {
+  Pair pair(Mamba(), {0, 2, 4}, Options());
+  pair.Decode(Prompt(0, 0, 12));
+  pair.Apply(wire::KvEdit::COPY, 3, 0, 0, 0);
+  pair.Decode(Prompt(3, 12, 4) + Prompt(0, 12, 2));
+  pair.Apply(wire::KvEdit::DROP, 0);
+  pair.Decode(Prompt(0, 0, 3) + Prompt(3, 16, 1));
+}
+
+TEST(Stage, TrimmedTextGivesTheLogitsOfTheTextThatIsLeft) {
+  Chain chain(OpenModel(Llama()), {0, 3, 6}, Options());
+  const absl::StatusOr<Logits> once = chain.Decode(Prompt(0, 0, 20));
+  ASSERT_TRUE(chain.Decode(Prompt(1, 0, 20) + Rows{{1, 20, 1}, {1, 21, 2}}).ok());
+  ASSERT_TRUE(chain.Apply(wire::KvEdit::TRIM, 0, 19).ok());
+  const absl::StatusOr<Logits> again = chain.Decode({Prompt(0, 0, 20).back()});
+  ASSERT_TRUE(once.ok() && again.ok());
+  for (uint32_t i = 0; i < kVocab; ++i) EXPECT_NEAR((*once)[0][i], (*again)[0][i], 1e-3);
+}
+
+TEST(Stage, QuantizedAndWideCachesEqualTheWhole) {
+  for (const char* type : {"f32", "q8_0", "q4_0"}) {
+    StageOptions options = Options();
+    options.type_k = type;
+    options.type_v = type;
+    RandomModelSpec spec = Llama();
+    spec.metadata = {{"attention.head_count", 2u}};  // heads of 32, a block of the quantised types
+    Pair pair(spec, {0, 2, 5, 6}, options);
+    pair.Decode(Prompt(0, 0, 20));
+    pair.Generate(0, 20, 4, 3);
+  }
+}
+
+TEST(Stage, MappedAndReadModelsAreTheSame) {
+  std::shared_ptr<const ModelFile> model = OpenModel(Llama());
+  StageOptions options = Options();
+  Chain mapped(model, {0, 6}, options);
+  options.use_mmap = false;
+  Chain read(model, {0, 6}, options);
+  ExpectSame(mapped.Decode(Prompt(0, 0, 20)), read.Decode(Prompt(0, 0, 20)));
+}
+
+TEST(Stage, StepWithoutOutputsIsRun) {
+  Pair pair(Llama(), {0, 3, 6}, Options());
+  Rows rows = Prompt(0, 0, 10);
+  rows.back().wants_logits = false;
+  EXPECT_TRUE(pair.Decode(rows).empty());
+  pair.Generate(0, 10, 4, 3);
+}
+
+TEST(Stage, ActivationsAreTakenOnce) {
+  Chain chain(OpenModel(Llama()), {0, 3, 6}, Options());
+  ASSERT_TRUE(chain.Decode(Prompt(0, 0, 5)).ok());
+  EXPECT_TRUE(chain.stage(0).TakeActivations().empty());
+}
+
+TEST(Stage, FactsSayWhatItIs) {
+  Chain chain(OpenModel(Llama()), {0, 2, 5, 6}, Options());
+  const Stage::Facts& first = chain.stage(0).facts();
+  const Stage::Facts& middle = chain.stage(1).facts();
+  const Stage::Facts& last = chain.stage(2).facts();
+  EXPECT_TRUE(first.is_first && !first.is_last);
+  EXPECT_TRUE(!middle.is_first && !middle.is_last);
+  EXPECT_TRUE(!last.is_first && last.is_last);
+  EXPECT_EQ(middle.layers, (LayerRange{2, 5}));
+  EXPECT_EQ(first.n_vocab, kVocab);
+  EXPECT_EQ(last.n_vocab, kVocab);
+  EXPECT_EQ(middle.n_vocab, 0u);
+  EXPECT_NE(chain.stage(0).vocab(), nullptr);
+  EXPECT_EQ(chain.stage(1).vocab(), nullptr);
+  EXPECT_NE(chain.stage(2).vocab(), nullptr);
+  for (const Stage::Facts* facts : {&first, &middle, &last}) {
+    EXPECT_EQ(facts->n_embd, kEmbd);
+    EXPECT_EQ(facts->n_ctx, 128u);
+    EXPECT_EQ(facts->n_ctx_train, 512u);
+    EXPECT_EQ(facts->n_seq_max, 4u);
+    EXPECT_EQ(facts->n_batch, 64u);
+    // 4 sequences of 128 cells, keys and values of 2 heads of 16 in f16, for each layer; and what is
+    // kept about a cell.
+    EXPECT_NEAR(facts->kv_bytes, 4 * 128 * (2 * (2 * 16) * 2 * facts->layers.size() + 48), 6000);
+    EXPECT_GT(facts->compute_bytes, 0u);
+    EXPECT_GT(facts->slice_bytes, 0u);
+  }
+}
+
+class StageRefusals : public ::testing::Test {
+ protected:
+  void SetUp() override { model_ = OpenModel(Llama()); }
+
+  std::string LoadError(StageOptions options, Code code) {
+    absl::StatusOr<std::unique_ptr<Stage>> stage = TryLoad(model_, {0, 6}, options);
+    EXPECT_EQ(stage.status().code(), code) << stage.status();
+    return std::string(stage.status().message());
+  }
+
+  std::shared_ptr<const ModelFile> model_;
+};
+
+TEST_F(StageRefusals, UnknownDeviceIsRefusedWithThoseThereAre) {
+  StageOptions options = Options();
+  options.device = "Abacus0";
+  EXPECT_THAT(LoadError(options, Code::kInvalidArgument), HasSubstr("CPU"));
+}
+
+TEST_F(StageRefusals, UnknownCacheTypeIsRefusedByName) {
+  StageOptions options = Options();
+  options.type_v = "q9_9";
+  EXPECT_THAT(LoadError(options, Code::kInvalidArgument), HasSubstr("type_v"));
+}
+
+TEST_F(StageRefusals, TooManySequencesAreRefused) {
+  EXPECT_THAT(LoadError(Options(100000), Code::kInvalidArgument), HasSubstr("n_seq_max"));
+  EXPECT_THAT(LoadError(Options(0), Code::kInvalidArgument), HasSubstr("n_seq_max"));
+}
+
+TEST_F(StageRefusals, CacheLargerThanMemoryIsRefusedWithTheBytes) {
+  RandomModelSpec spec = Llama();
+  spec.name = "stage_test_wide_heads";
+  spec.metadata = {{"attention.head_count_kv", 4u},
+                   {"attention.key_length", 256u},
+                   {"attention.value_length", 256u}};
+  model_ = OpenModel(spec);
+  StageOptions options = Options(64);
+  options.n_ctx = 1 << 17;  // 384 GiB of keys and values in f32
+  options.type_k = "f32";
+  options.type_v = "f32";
+  const std::string message = LoadError(options, Code::kResourceExhausted);
+  EXPECT_THAT(message, HasSubstr("needs 4"));
+  EXPECT_THAT(message, HasSubstr("MiB are free"));
+}
+
+TEST_F(StageRefusals, LoadStopsWhenProgressSaysSo) {
+  absl::StatusOr<std::unique_ptr<Stage>> stage =
+      TryLoad(model_, {0, 3}, Options(), [](uint64_t, uint64_t) { return false; });
+  EXPECT_EQ(stage.status().code(), Code::kCancelled) << stage.status();
+}
+
+TEST_F(StageRefusals, ProgressReachesTheSlice) {
+  uint64_t last_done = 0;
+  uint64_t last_total = 0;
+  absl::StatusOr<std::unique_ptr<Stage>> stage =
+      TryLoad(model_, {0, 3}, Options(), [&](uint64_t done, uint64_t total) {
+        EXPECT_GE(done, last_done);
+        last_done = done;
+        last_total = total;
+        return true;
+      });
+  ASSERT_TRUE(stage.ok()) << stage.status();
+  EXPECT_EQ(last_done, last_total);
+  EXPECT_EQ(last_total, (*stage)->facts().slice_bytes);
+}
+
+class StageErrors : public ::testing::Test {
+ protected:
+  StageErrors() : chain_(OpenModel(Llama()), {0, 3, 6}, Options()) {}
+
+  void ExpectRefused(const Rows& rows, Code code) {
+    EXPECT_EQ(chain_.Decode(rows).status().code(), code);
+    // The cache is as before.
+    EXPECT_TRUE(chain_.Decode({{0, next_++, 1}}).ok());
+  }
+
+  Chain chain_;
+  int32_t next_ = 0;  // position in slot 0
+};
+
+TEST_F(StageErrors, RowsOutOfRangeAreRefused) {
+  ExpectRefused({}, Code::kInvalidArgument);
+  ExpectRefused({{0, 1, -1}}, Code::kInvalidArgument);
+  ExpectRefused({{0, 2, static_cast<int32_t>(kVocab)}}, Code::kInvalidArgument);
+  ExpectRefused({{-1, 0, 1}}, Code::kInvalidArgument);
+  ExpectRefused({{4, 0, 1}}, Code::kInvalidArgument);
+  ExpectRefused(Prompt(1, 0, 65), Code::kInvalidArgument);
+}
+
+TEST_F(StageErrors, PositionsThatDoNotFollowAreRefused) {
+  ExpectRefused({{0, 1, 1}}, Code::kInvalidArgument);
+  ExpectRefused({{0, 0, 1}}, Code::kInvalidArgument);
+  ExpectRefused({{0, 2, 1}, {0, 4, 1}}, Code::kInvalidArgument);
+  ExpectRefused({{0, 3, 1}, {0, 3, 1}}, Code::kInvalidArgument);
+  ExpectRefused({{1, 5, 1}}, Code::kInvalidArgument);
+}
+
+TEST_F(StageErrors, FullSlotIsResourceExhausted) {
+  ASSERT_TRUE(chain_.Decode(Prompt(1, 0, 64)).ok());
+  ASSERT_TRUE(chain_.Decode(Prompt(1, 64, 64)).ok());
+  ExpectRefused({{1, 128, 1}}, Code::kResourceExhausted);
+}
+
+TEST_F(StageErrors, AllSlotsCanBeFull) {
+  for (int32_t slot = 0; slot < 4; ++slot) {
+    ASSERT_TRUE(chain_.Decode(Prompt(slot, 0, 64)).ok());
+    ASSERT_TRUE(chain_.Decode(Prompt(slot, 64, 64)).ok());
+  }
+}
+
+TEST_F(StageErrors, ColumnsOfOtherLengthsAreRefused) {
+  const std::vector<int32_t> none, one = {0}, two = {0, 1};
+  const std::vector<float> nothing, row(kEmbd, 0.5f), short_row(kEmbd - 1, 0.5f);
+  const std::vector<uint32_t> no_output, output = {0}, past_the_end = {1};
+  struct Case {
+    size_t stage;
+    const std::vector<int32_t>& tokens;
+    const std::vector<float>& activations;
+    const std::vector<int32_t>& slots;
+    const std::vector<uint32_t>& output_rows;
+    Code code;
+  };
+  const Case cases[] = {
+      {0, two, nothing, one, no_output, Code::kInvalidArgument},
+      {0, one, nothing, two, no_output, Code::kInvalidArgument},
+      {0, none, row, one, no_output, Code::kInvalidArgument},
+      {0, one, row, one, no_output, Code::kInvalidArgument},
+      {0, one, nothing, one, output, Code::kInvalidArgument},
+      {1, one, nothing, one, no_output, Code::kInvalidArgument},
+      {1, none, short_row, one, no_output, Code::kInvalidArgument},
+      {1, none, row, one, past_the_end, Code::kInvalidArgument},
+      {1, none, row, one, output, Code::kOk},
+  };
+  for (const Case& c : cases) {
+    Stage::Batch batch;
+    batch.positions = one;
+    batch.tokens = c.tokens;
+    batch.activations = c.activations;
+    batch.slots = c.slots;
+    batch.output_rows = c.output_rows;
+    EXPECT_EQ(chain_.stage(c.stage).Decode(batch).code(), c.code) << "case " << &c - cases;
+  }
+}
+
+TEST_F(StageErrors, EditsOutOfRangeAreRefused) {
+  ASSERT_TRUE(chain_.Decode(Prompt(1, 0, 20)).ok());
+  auto code = [this](auto... args) { return chain_.Apply(args...).code(); };
+  EXPECT_EQ(code(wire::KvEdit::DROP, 4), Code::kInvalidArgument);
+  EXPECT_EQ(code(wire::KvEdit::DROP, -1), Code::kInvalidArgument);
+  EXPECT_EQ(code(wire::KvEdit::TRIM, 1, -1), Code::kInvalidArgument);
+  EXPECT_EQ(code(wire::KvEdit::COPY, 0, 0, 0, 9), Code::kInvalidArgument);
+  EXPECT_EQ(code(wire::KvEdit::SHIFT, 1, 4, -5), Code::kInvalidArgument);
+  EXPECT_EQ(code(wire::KvEdit::SHIFT, 1, 4, 5), Code::kInvalidArgument);
+  EXPECT_EQ(code(wire::KvEdit::SHIFT, 1, 24, -5), Code::kInvalidArgument);
+  EXPECT_EQ(code(wire::KvEdit::KIND_UNSPECIFIED, 1), Code::kInvalidArgument);
+  EXPECT_TRUE(chain_.Decode(Prompt(1, 20, 1)).ok());  // nothing changed
+}
+
+TEST(Stage, TrimPastTheEndChangesNothing) {
+  Chain chain(OpenModel(Llama()), {0, 3, 6}, Options());
+  ASSERT_TRUE(chain.Decode(Prompt(1, 0, 20)).ok());
+  EXPECT_TRUE(chain.Apply(wire::KvEdit::TRIM, 1, 20).ok());
+  EXPECT_TRUE(chain.Apply(wire::KvEdit::TRIM, 1, 99).ok());
+  EXPECT_TRUE(chain.Decode(Prompt(1, 20, 1)).ok());
+}
+
+TEST(Stage, RecurrentCacheRefusesWhatItCannotDo) {
+  Chain chain(OpenModel(Mamba()), {0, 2, 4}, Options());
+  ASSERT_TRUE(chain.Decode(Prompt(1, 0, 20)).ok());
+  EXPECT_EQ(chain.Apply(wire::KvEdit::TRIM, 1, 10).code(), Code::kUnimplemented);
+  EXPECT_EQ(chain.Apply(wire::KvEdit::SHIFT, 1, 10, -5).code(), Code::kUnimplemented);
+  EXPECT_TRUE(chain.Decode(Prompt(1, 20, 1)).ok());
+  EXPECT_TRUE(chain.Apply(wire::KvEdit::TRIM, 1, 0).ok());  // the whole of it can go
+  EXPECT_TRUE(chain.Decode(Prompt(1, 0, 1)).ok());
+}
+
+}  // namespace
+}  // namespace strata
