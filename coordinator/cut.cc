@@ -26,6 +26,12 @@ std::string Allowed(const CutRule& rule) {
       rule.reason.empty() ? "" : absl::StrCat(" (", rule.reason, ")"));
 }
 
+// Whether a stage of several may have so many layers.
+bool SizeAllowed(const CutRule& rule, uint32_t n_layers) {
+  return std::find(rule.forbidden_sizes.begin(), rule.forbidden_sizes.end(), n_layers) ==
+         rule.forbidden_sizes.end();
+}
+
 std::vector<LayerRange> Ranges(absl::Span<const uint32_t> begins, uint32_t n_layer) {
   std::vector<LayerRange> ranges;
   for (size_t i = 0; i < begins.size(); ++i) {
@@ -88,11 +94,13 @@ absl::StatusOr<std::vector<LayerRange>> CutByBytes(const LayerBytes& bytes, cons
   const size_t n_points = points.size();
   std::vector<std::vector<uint64_t>> best(n_stages, std::vector<uint64_t>(n_points, kNever));
   std::vector<std::vector<size_t>> from(n_stages, std::vector<size_t>(n_points, 0));
-  for (size_t p = 1; p < n_points; ++p) best[0][p] = stage_bytes(0, points[p]);
+  for (size_t p = 1; p < n_points; ++p) {
+    if (n_stages == 1 || SizeAllowed(rule, points[p])) best[0][p] = stage_bytes(0, points[p]);
+  }
   for (uint32_t s = 1; s < n_stages; ++s) {
     for (size_t p = s + 1; p < n_points; ++p) {
       for (size_t q = s; q < p; ++q) {
-        if (best[s - 1][q] == kNever) continue;
+        if (best[s - 1][q] == kNever || !SizeAllowed(rule, points[p] - points[q])) continue;
         const uint64_t largest = std::max(best[s - 1][q], stage_bytes(points[q], points[p]));
         if (largest < best[s][p]) {
           best[s][p] = largest;
@@ -100,6 +108,11 @@ absl::StatusOr<std::vector<LayerRange>> CutByBytes(const LayerBytes& bytes, cons
         }
       }
     }
+  }
+  if (best[n_stages - 1][n_points - 1] == kNever) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot be cut into ", n_stages, " stages: ", Allowed(rule), ", and no stage may have ",
+        absl::StrJoin(rule.forbidden_sizes, " or "), " layers"));
   }
   std::vector<uint32_t> begins(n_stages, 0);
   size_t p = n_points - 1;
@@ -124,7 +137,15 @@ absl::StatusOr<std::vector<LayerRange>> CutAt(uint32_t n_layer, const CutRule& r
     }
     begins.push_back(cut);
   }
-  return Ranges(begins, n_layer);
+  std::vector<LayerRange> ranges = Ranges(begins, n_layer);
+  for (const LayerRange& range : ranges) {
+    if (ranges.size() > 1 && !SizeAllowed(rule, range.size())) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("layers ", range.begin, "-", range.end - 1, " are ", range.size(), ": ",
+                       rule.architecture, " may have no stage of so many (", rule.reason, ")"));
+    }
+  }
+  return ranges;
 }
 
 }  // namespace strata

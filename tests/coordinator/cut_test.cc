@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
@@ -14,8 +16,17 @@ using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+CutRule RuleFor(const char* architecture, std::vector<uint32_t> cut_points, const char* reason = "") {
+  CutRule rule;
+  rule.architecture = architecture;
+  rule.exactness = Exactness::kExact;
+  rule.cut_points = std::move(cut_points);
+  rule.reason = reason;
+  return rule;
+}
+
 CutRule Anywhere(uint32_t n_layer) {
-  CutRule rule{.architecture = "llama", .exactness = Exactness::kExact};
+  CutRule rule = RuleFor("llama", {});
   for (uint32_t i = 1; i < n_layer; ++i) rule.cut_points.push_back(i);
   return rule;
 }
@@ -35,7 +46,7 @@ TEST(CutByBytes, CountsTheVocabularyOnFirstAndLastStage) {
 }
 
 TEST(CutByBytes, CutsOnlyWhereTheRuleAllows) {
-  CutRule rule{.architecture = "gemma3", .exactness = Exactness::kExact, .cut_points = {6}};
+  const CutRule rule = RuleFor("gemma3", {6});
   const LayerBytes bytes{.layers = std::vector<uint64_t>(10, 1)};
   EXPECT_THAT(*CutByBytes(bytes, rule, 2), ElementsAre(LayerRange{0, 6}, LayerRange{6, 10}));
   EXPECT_THAT(CutByBytes(bytes, rule, 3),
@@ -43,7 +54,7 @@ TEST(CutByBytes, CutsOnlyWhereTheRuleAllows) {
 }
 
 TEST(CutByBytes, OneStageIsAlwaysPossible) {
-  CutRule rule{.architecture = "t5", .reason = "it has an encoder"};
+  const CutRule rule = RuleFor("t5", {}, "it has an encoder");
   const LayerBytes bytes{.layers = {1, 2}};
   EXPECT_THAT(*CutByBytes(bytes, rule, 1), ElementsAre(LayerRange{0, 2}));
   EXPECT_THAT(CutByBytes(bytes, rule, 2),
@@ -71,6 +82,11 @@ uint64_t BestByForce(const LayerBytes& bytes, const CutRule& rule, uint32_t n_st
     uint64_t largest = 0;
     for (size_t s = 0; s < begins.size(); ++s) {
       const uint32_t end = s + 1 < begins.size() ? begins[s + 1] : n_layer;
+      const auto& forbidden = rule.forbidden_sizes;
+      if (n_stages > 1 && std::count(forbidden.begin(), forbidden.end(), end - begins[s]) > 0) {
+        largest = UINT64_MAX;
+        break;
+      }
       uint64_t sum = (s == 0 ? bytes.first : 0) + (end == n_layer ? bytes.last : 0);
       for (uint32_t i = begins[s]; i < end; ++i) sum += bytes.layers[i];
       largest = std::max(largest, sum);
@@ -88,12 +104,17 @@ TEST(CutByBytes, EqualsBruteForceOnRandomModels) {
     for (uint32_t i = 0; i < n_layer; ++i) bytes.layers.push_back(random() % 100);
     bytes.first = random() % 200;
     bytes.last = random() % 200;
-    CutRule rule{.architecture = "llama"};
+    CutRule rule = RuleFor("llama", {});
     for (uint32_t i = 1; i < n_layer; ++i) {
       if (random() % 4 != 0) rule.cut_points.push_back(i);
     }
+    if (random() % 3 == 0) rule.forbidden_sizes.push_back(1 + random() % 4);
     const uint32_t n_stages = 1 + random() % (rule.cut_points.size() + 1);
     auto cut = CutByBytes(bytes, rule, n_stages);
+    if (BestByForce(bytes, rule, n_stages) == UINT64_MAX) {
+      EXPECT_THAT(cut, StatusIs(absl::StatusCode::kFailedPrecondition)) << "seed " << seed;
+      continue;
+    }
     ASSERT_TRUE(cut.ok()) << "seed " << seed << ": " << cut.status();
     uint64_t largest = 0;
     uint32_t at = 0;
@@ -123,10 +144,20 @@ TEST(CutAt, RefusesCutsOutsideOrOutOfOrder) {
 }
 
 TEST(CutAt, SaysWhereTheArchitectureMayBeCut) {
-  CutRule rule{.architecture = "gemma3", .cut_points = {6, 12}, .reason = "every 6th layer is global"};
+  const CutRule rule = RuleFor("gemma3", {6, 12}, "every 6th layer is global");
   EXPECT_THAT(CutAt(18, rule, {7}),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("cut 7: gemma3 may be cut at 6, 12 (every 6th layer is global)")));
+}
+
+TEST(CutAt, RefusesAStageOfAForbiddenSize) {
+  CutRule rule = Anywhere(10);
+  rule.forbidden_sizes = {4};
+  EXPECT_THAT(CutAt(10, rule, {4}), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                             HasSubstr("layers 0-3 are 4")));
+  EXPECT_TRUE(CutAt(10, rule, {5}).ok());
+  // The whole model is what libllama takes it for.
+  EXPECT_TRUE(CutAt(4, rule, {}).ok());
 }
 
 TEST(CountLayerBytes, CountsATiedEmbeddingOnBothEnds) {

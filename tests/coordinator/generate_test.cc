@@ -82,7 +82,8 @@ class GenerateTest : public ::testing::Test {
   }
   Generator generator;
   FakePipeline pipeline{&generator};
-  GenerateRequest request{.prompt = {1, 2, 3, 4, 5}, .tokens_max = 3, .n_ctx = 16};
+  GenerateRequest request{
+      .prompt = {1, 2, 3, 4, 5}, .tokens_max = 3, .n_ctx = 16, .chunk_tokens = 128, .sampler = {}};
   std::vector<int32_t> seen;
   size_t stop_after = 0;
 };
