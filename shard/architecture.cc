@@ -164,34 +164,121 @@ void CutLeadingCount(const Model& model, absl::string_view suffix, LayerRange la
   slice->Set(key, GgufValue::U32(static_cast<uint32_t>(std::min<uint64_t>(left, layers.size()))));
 }
 
-// Lists what the library would take from a period that starts at the slice's first layer.
-void ListWindowLayers(const ArchitectureRow& row, const Model& model, LayerRange layers,
-                      GgufHeader* slice) {
-  const std::string key = model.Key("attention.sliding_window_pattern");
-  const GgufValue* given = slice->Find(key);
-  if (given != nullptr && given->type == GgufType::kArray) return;  // cut with the others
-  const uint64_t period = slice->GetInteger(key).value_or(row.window.period);
-  std::vector<uint32_t> windowed;
-  for (uint32_t layer = layers.begin; layer < layers.end; ++layer) {
-    const uint64_t place = period == 0 ? 0 : layer % period;
-    const bool full = period != 0 && place == (row.window.full_first ? 0 : period - 1);
-    windowed.push_back(full || layer >= model.n_trunk ? 0 : 1);
+bool ElementIsSet(const GgufValue& array, uint64_t index) {
+  const size_t element_bytes = array.bytes.size() / array.count;
+  for (size_t i = 0; i < element_bytes; ++i) {
+    if (array.bytes[index * element_bytes + i] != 0) return true;
   }
-  slice->Set(key, U32Array(windowed));
+  return false;
 }
 
-void ListRecurrentLayers(const ArchitectureRow& row, const Model& model, LayerRange layers,
-                         GgufHeader* slice) {
-  const std::string key = model.Key("attention.recurrent_layers");
-  if (slice->Find(key) != nullptr) return;
-  const uint64_t interval = slice->GetInteger(model.Key("full_attention_interval"))
-                                .value_or(row.attention_interval);
-  if (interval == 0) return;
-  std::vector<uint32_t> recurrent;
-  for (uint32_t layer = layers.begin; layer < layers.end; ++layer) {
-    recurrent.push_back(layer < model.n_trunk && (layer + 1) % interval != 0 ? 1 : 0);
+// The file's list under `key`, or nullopt when it has none of the right length.
+std::optional<std::vector<bool>> ListedLayers(const Model& model, const GgufHeader& header,
+                                              absl::string_view key) {
+  const GgufValue* list = header.Find(model.Key(key));
+  if (list == nullptr || list->type != GgufType::kArray || list->count < model.n_trunk ||
+      list->count == 0 || list->bytes.size() < list->count) {
+    return std::nullopt;
   }
-  slice->Set(key, U32Array(recurrent));
+  std::vector<bool> layers(model.n_layer);
+  for (uint32_t layer = 0; layer < model.n_trunk; ++layer) layers[layer] = ElementIsSet(*list, layer);
+  return layers;
+}
+
+// Which layers see only a window; all false when the architecture has no such pattern.
+std::vector<bool> WindowedLayers(const ArchitectureRow& row, const Model& model,
+                                 const GgufHeader& header) {
+  constexpr absl::string_view kKey = "attention.sliding_window_pattern";
+  if (row.window.period == 0) return std::vector<bool>(model.n_layer);
+  if (auto listed = ListedLayers(model, header, kKey)) return *listed;
+  const uint64_t period = header.GetInteger(model.Key(kKey)).value_or(row.window.period);
+  std::vector<bool> layers(model.n_layer);
+  for (uint32_t layer = 0; layer < model.n_trunk; ++layer) {
+    const uint64_t full_place = row.window.full_first ? 0 : period - 1;
+    layers[layer] = period == 0 || layer % period != full_place;
+  }
+  return layers;
+}
+
+// Which layers of a hybrid have attention, and which a recurrent state; all have both where the file
+// makes no difference.
+struct HybridLayers {
+  std::vector<bool> attention;
+  std::vector<bool> recurrent;
+};
+
+HybridLayers LayersOfHybrid(const ArchitectureRow& row, const Model& model,
+                            const GgufHeader& header) {
+  HybridLayers layers = {std::vector<bool>(model.n_layer, true),
+                         std::vector<bool>(model.n_layer, true)};
+  const auto listed = ListedLayers(model, header, "attention.recurrent_layers");
+  const uint64_t interval =
+      header.GetInteger(model.Key("full_attention_interval")).value_or(row.attention_interval);
+  for (uint32_t layer = 0; layer < model.n_trunk; ++layer) {
+    if (row.attention_interval > 0) {
+      layers.recurrent[layer] =
+          listed ? (*listed)[layer] : interval != 0 && (layer + 1) % interval != 0;
+      layers.attention[layer] = !layers.recurrent[layer];
+    } else if (row.kv_heads_mark_attention) {
+      auto of_layer = [&](absl::string_view key) {
+        return header.GetIntegerOfLayer(model.Key(key), layer).value_or(0);
+      };
+      layers.attention[layer] = of_layer("attention.head_count_kv") != 0;
+      layers.recurrent[layer] = !layers.attention[layer] &&
+                                !(row.some_layers_are_feed_forward &&
+                                  of_layer("feed_forward_length") != 0);
+    }
+  }
+  return layers;
+}
+
+GgufValue ListOf(const std::vector<bool>& marks, LayerRange layers) {
+  std::vector<uint32_t> list;
+  for (uint32_t layer = layers.begin; layer < layers.end; ++layer) list.push_back(marks[layer]);
+  return U32Array(list);
+}
+
+using Marks = std::vector<bool>;
+
+bool AnyMarked(const Marks& marks, uint32_t begin, uint32_t end) {
+  return std::find(marks.begin() + begin, marks.begin() + end, true) != marks.begin() + end;
+}
+
+// libllama aborts on a model with windows when no layer has one. Leaves as many cuts as can be between
+// which every stage has one, and of equally many those before a windowed layer.
+void KeepWindows(const Marks& windowed, uint32_t n_trunk, std::vector<uint32_t>* cuts) {
+  std::vector<uint32_t> kept;
+  uint32_t end = n_trunk;
+  for (auto cut = cuts->rbegin(); cut != cuts->rend(); ++cut) {
+    if (!AnyMarked(windowed, *cut, end)) continue;
+    kept.push_back(*cut);
+    end = *cut;
+  }
+  if (!kept.empty() && !AnyMarked(windowed, 0, kept.back())) kept.pop_back();
+  std::reverse(kept.begin(), kept.end());
+  *cuts = std::move(kept);
+}
+
+// libllama aborts on a hybrid whose layers are all of one kind. Leaves as many cuts as can be between
+// which every stage has both kinds, and of equally many those that follow attention.
+void KeepBothKinds(const HybridLayers& layers, uint32_t n_trunk, std::vector<uint32_t>* cuts) {
+  auto has_both = [&](uint32_t begin, uint32_t end) {
+    return AnyMarked(layers.attention, begin, end) && AnyMarked(layers.recurrent, begin, end);
+  };
+  std::vector<uint32_t> kept;
+  uint32_t begin = 0;
+  for (const uint32_t cut : *cuts) {
+    if (!has_both(begin, cut)) continue;
+    kept.push_back(cut);
+    begin = cut;
+  }
+  if (!kept.empty() && !has_both(kept.back(), n_trunk)) kept.pop_back();
+  *cuts = std::move(kept);
+}
+
+// Whether the model has windows at all: some files say 0.
+bool HasWindow(const Model& model, const GgufHeader& header) {
+  return header.GetInteger(model.Key("attention.sliding_window")).value_or(1) != 0;
 }
 
 CutRule RuleOf(const ArchitectureRow& row, const Model& model, const GgufHeader& header) {
@@ -206,6 +293,10 @@ CutRule RuleOf(const ArchitectureRow& row, const Model& model, const GgufHeader&
       rule.cut_points.push_back(static_cast<uint32_t>(cut));
     }
     if (row.refine != nullptr) row.refine(header, model.n_trunk, &rule);
+    if (row.window.period > 0 && HasWindow(model, header)) {
+      KeepWindows(WindowedLayers(row, model, header), model.n_trunk, &rule.cut_points);
+    }
+    KeepBothKinds(LayersOfHybrid(row, model, header), model.n_trunk, &rule.cut_points);
   }
   if (rule.exactness == Exactness::kRefused) {
     rule.cut_points.clear();
@@ -277,22 +368,27 @@ absl::Status AdjustMetadata(const GgufHeader& whole, LayerRange layers, bool unv
   }
   const ArchitectureRow* row = FindArchitecture(model->architecture);
   if (row == nullptr) return absl::OkStatus();
-  if (row->window.period > 0) ListWindowLayers(*row, *model, layers, slice);
-  if (row->attention_interval > 0) ListRecurrentLayers(*row, *model, layers, slice);
-  if (row->input == InputScaling::kMetadata && layers.begin > 0) {
+  if (row->window.period > 0) {
+    slice->Set(model->Key("attention.sliding_window_pattern"),
+               ListOf(WindowedLayers(*row, *model, whole), layers));
+  }
+  if (row->attention_interval > 0) {
+    HybridLayers hybrid = LayersOfHybrid(*row, *model, whole);
+    std::fill(hybrid.recurrent.begin() + model->n_trunk, hybrid.recurrent.end(), false);
+    slice->Set(model->Key("attention.recurrent_layers"), ListOf(hybrid.recurrent, layers));
+  }
+  if (row->scales_input && layers.begin > 0) {
     slice->Set(model->Key("embedding_scale"), GgufValue::F32(1));
   }
   if (row->adjust != nullptr) row->adjust(whole, layers, slice);
   return absl::OkStatus();
 }
 
-float InputScale(const GgufHeader& whole, LayerRange layers) {
-  if (layers.begin == 0) return 1;
-  const std::string architecture = whole.GetString("general.architecture").value_or("");
-  const ArchitectureRow* row = FindArchitecture(architecture);
-  if (row == nullptr || row->input != InputScaling::kRootEmbedding) return 1;
-  const uint64_t n_embd = whole.GetInteger(absl::StrCat(architecture, ".embedding_length")).value_or(0);
-  return n_embd == 0 ? 1 : 1 / std::sqrt(static_cast<float>(n_embd));
+std::string InputTensor(const GgufHeader& whole, LayerRange layers) {
+  if (layers.begin == 0) return "";
+  const ArchitectureRow* row =
+      FindArchitecture(whole.GetString("general.architecture").value_or(""));
+  return row == nullptr ? "" : std::string(row->input_tensor);
 }
 
 CacheAbility CacheAbilityFor(const GgufHeader& header) {

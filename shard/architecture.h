@@ -54,9 +54,11 @@ absl::StatusOr<CutRule> CutRuleFor(const GgufHeader& header, bool unverified);
 absl::Status AdjustMetadata(const GgufHeader& whole, LayerRange layers, bool unverified,
                             GgufHeader* slice);
 
-// Multiplies the activations that enter a stage with layers.begin > 0, where libllama scales every
-// model's input (gemma: sqrt(n_embd)); 1 for most. The product is what the stage before it gave, up to rounding.
-float InputScale(const GgufHeader& whole, LayerRange layers);
+// Where the activations enter a stage with layers.begin > 0. Empty for most: libllama takes them as
+// llama_batch.embd. Some architectures scale, normalise or refuse what comes in that way; there the
+// stage feeds tokens of no meaning (id 0), and writes the activations over the tensor of this name, which
+// is what the first layer reads, when libllama has computed it.
+std::string InputTensor(const GgufHeader& whole, LayerRange layers);
 
 // What the KV cache of this architecture can do, besides dropping a whole sequence.
 struct CacheAbility {

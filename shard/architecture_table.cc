@@ -116,12 +116,15 @@ void RefineLlama4(const GgufHeader& whole, uint32_t, CutRule* rule) {
   }
 }
 
+// Every fourth layer does not rotate, unless a model of four layers has windows: then all do.
 void RefineSmallthinker(const GgufHeader& whole, uint32_t n_layer, CutRule* rule) {
-  if (Integer(whole, "attention.sliding_window").value_or(0) == 0) {
-    rule->cut_points.clear();
+  rule->cut_points.clear();
+  if (Integer(whole, "attention.sliding_window").value_or(0) == 0) {  // all rotate
     for (uint32_t cut = 1; cut < n_layer; ++cut) rule->cut_points.push_back(cut);
-  } else {
-    rule->forbidden_sizes = {4};
+    return;
+  }
+  for (uint32_t cut = 8; cut < n_layer && n_layer - cut != 4; cut += 8) {
+    rule->cut_points.push_back(cut);
   }
 }
 
@@ -141,9 +144,7 @@ const ArchitectureRow* Rows(size_t* count) {
       {.name = "baichuan",
        .exactness = Exactness::kRefused,
        .reason = "whether it rotates or adds a bias by distance follows from the block count"},
-      {.name = "bloom",
-       .exactness = Exactness::kRefused,
-       .reason = "a norm follows the token embedding, and every slice would apply it again"},
+      {.name = "bloom", .input_tensor = "inp_norm-0"},
       {.name = "chatglm"},
       {.name = "cohere2", .window = {.period = 4}},
       {.name = "command-r"},
@@ -160,39 +161,32 @@ const ArchitectureRow* Rows(size_t* count) {
       {.name = "exaone4", .refine = &RefineExaone4},
       {.name = "falcon"},
       {.name = "falcon-h1", .memory = Memory::kRecurrent},
-      {.name = "gemma",
-       .exactness = Exactness::kTolerance,
-       .tolerance = 1e-5,
-       .input = InputScaling::kRootEmbedding},
+      {.name = "gemma", .input_tensor = "inp_scaled"},
       {.name = "gemma2",
-       .exactness = Exactness::kTolerance,
-       .tolerance = 1e-5,
        .window = {.period = 2},
-       .input = InputScaling::kRootEmbedding,
+       .input_tensor = "inp_scaled",
        .refine = &RefineGemma<46>,
        .adjust = &AdjustGemma<46>},
       {.name = "gemma3",
        .window = {.period = 6},
        .refine = &RefineGemma<62>,
        .adjust = &AdjustGemma<62>},
-      {.name = "glm4"},
-      {.name = "glm4moe"},
+      {.name = "glm4", .input_tensor = "embd"},
+      {.name = "glm4moe", .input_tensor = "embd"},
       {.name = "gpt-oss", .window = {.period = 2}},
-      {.name = "gpt2",
-       .exactness = Exactness::kRefused,
-       .reason = "learned positions are added to the input, and every slice would add them again"},
+      {.name = "gpt2"},
       {.name = "gptneox"},
-      {.name = "granite", .input = InputScaling::kMetadata},
-      {.name = "granitehybrid", .input = InputScaling::kMetadata, .memory = Memory::kRecurrent},
-      {.name = "granitemoe", .input = InputScaling::kMetadata},
-      {.name = "grok", .input = InputScaling::kMetadata},
+      {.name = "granite", .scales_input = true},
+      {.name = "granitehybrid", .kv_heads_mark_attention = true, .scales_input = true, .memory = Memory::kRecurrent},
+      {.name = "granitemoe", .scales_input = true},
+      {.name = "grok", .scales_input = true},
       {.name = "hunyuan-dense"},
       {.name = "hunyuan-moe"},
       {.name = "internlm2"},
-      {.name = "jamba", .memory = Memory::kRecurrent},
-      {.name = "kimi-linear", .memory = Memory::kRecurrent},
-      {.name = "lfm2", .memory = Memory::kRecurrent},
-      {.name = "lfm2moe", .memory = Memory::kRecurrent},
+      {.name = "jamba", .kv_heads_mark_attention = true, .memory = Memory::kRecurrent},
+      {.name = "kimi-linear", .kv_heads_mark_attention = true, .memory = Memory::kRecurrent},
+      {.name = "lfm2", .kv_heads_mark_attention = true, .memory = Memory::kRecurrent},
+      {.name = "lfm2moe", .kv_heads_mark_attention = true, .memory = Memory::kRecurrent},
       {.name = "llama"},
       {.name = "llama4",
        .step = 4,
@@ -201,12 +195,12 @@ const ArchitectureRow* Rows(size_t* count) {
        .refine = &RefineLlama4},
       {.name = "mamba", .memory = Memory::kRecurrent},
       {.name = "mamba2", .memory = Memory::kRecurrent},
-      {.name = "minicpm", .input = InputScaling::kMetadata, .adjust = &AdjustMinicpm},
+      {.name = "minicpm", .scales_input = true, .adjust = &AdjustMinicpm},
       {.name = "minimax-m2"},
       {.name = "mistral3"},
       {.name = "mpt"},
       {.name = "nemotron"},
-      {.name = "nemotron_h", .memory = Memory::kRecurrent},
+      {.name = "nemotron_h", .kv_heads_mark_attention = true, .some_layers_are_feed_forward = true, .memory = Memory::kRecurrent},
       {.name = "olmo"},
       {.name = "olmo2", .window = {.period = 4}},
       {.name = "olmoe"},
@@ -221,13 +215,15 @@ const ArchitectureRow* Rows(size_t* count) {
       {.name = "qwen35moe", .attention_interval = 4, .memory = Memory::kRecurrent},
       {.name = "qwen3moe"},
       {.name = "qwen3next", .attention_interval = 4, .memory = Memory::kRecurrent},
+      {.name = "qwen3vl"},
+      {.name = "qwen3vlmoe"},
       {.name = "seed_oss"},
       {.name = "smallthinker",
-       .step = 4,
        .window = {.period = 4, .full_first = true},
        .refine = &RefineSmallthinker},
       {.name = "smollm3", .step = 4},
       {.name = "stablelm"},
+      {.name = "starcoder"},
       {.name = "starcoder2"},
       {.name = "xverse"},
   };

@@ -21,13 +21,6 @@ struct WindowPattern {
   bool full_first = false;  // the layer that sees everything is the first of its period, not the last
 };
 
-// What libllama does to the activations that enter a model.
-enum class InputScaling {
-  kNone,
-  kMetadata,       // multiplies by embedding_scale, which a slice sets to 1
-  kRootEmbedding,  // multiplies by sqrt(n_embd), always
-};
-
 // What libllama keeps of a sequence.
 enum class Memory {
   kAttention,   // keys and values of every position, in windowed layers of the last ones
@@ -46,7 +39,12 @@ struct ArchitectureRow {
   WindowPattern window = {};
   // Hybrids: every Nth layer has attention, the others a state, when the file does not list them.
   uint32_t attention_interval = 0;
-  InputScaling input = InputScaling::kNone;
+  bool kv_heads_mark_attention = false;  // or: a layer has attention when its head_count_kv is not 0
+  bool some_layers_are_feed_forward = false;  // and has neither when its feed_forward_length is not 0
+  // The model's input is multiplied by embedding_scale, which a slice sets to 1.
+  bool scales_input = false;
+  // As InputTensor().
+  absl::string_view input_tensor = "";
   Memory memory = Memory::kAttention;
   // Why refused, or what a slice needs; for people.
   absl::string_view reason = "";
