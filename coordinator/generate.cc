@@ -111,7 +111,7 @@ absl::StatusOr<GenerateResult> Generator::Run(
   if (request.prompt.size() + 1 > request.n_ctx) {
     return absl::InvalidArgumentError(
         absl::StrCat("the prompt has ", request.prompt.size(), " tokens; a context of ",
-                     request.n_ctx, " has no room for it and an answer (see --ctx)"));
+                     request.n_ctx, " has no room for it and an answer"));
   }
   // The text may fill the context: its last token needs no place in the cache.
   const size_t tokens_max =

@@ -22,8 +22,9 @@
 namespace strata {
 namespace {
 
-// How long a node may take to notice that its worker has died, and to answer.
-constexpr absl::Duration kDiagnoseTime = absl::Seconds(2);
+// How long a node may take to notice that its worker has died or hangs (kPongTimeout in
+// node/worker_process), and to answer.
+constexpr absl::Duration kDiagnoseTime = absl::Seconds(6);
 constexpr int64_t kInfoTimeoutMs = 1000;
 
 class PipelineImpl final : public Pipeline {

@@ -69,7 +69,7 @@ class Pipeline {
   virtual absl::StatusOr<uint64_t> Submit(wire::Step step) = 0;
 
   // Asks the nodes why the pipeline broke: the status of a stage that failed, with its worker's last
-  // words; else `broken`. Blocks for at most about two seconds.
+  // words; else `broken`. Blocks for a few seconds at most.
   virtual absl::Status Diagnose(const absl::Status& broken) = 0;
 
   virtual const std::vector<wire::StageInfo>& stages() const = 0;

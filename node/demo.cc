@@ -238,6 +238,11 @@ absl::Status Demo::Generate() {
   if (!tokens.ok()) return Explain(pipeline_->Diagnose(tokens.status()));
 
   request_.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());
+  if (request_.prompt.size() + 1 > n_ctx_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--prompt has ", request_.prompt.size(), " tokens; a context of ", n_ctx_,
+                     " has no room for it and an answer (see --ctx)"));
+  }
   request_.tokens_max = options_.tokens_max;
   request_.n_ctx = n_ctx_;
   request_.chunk_tokens = std::min(kChunkTokens, n_ctx_);

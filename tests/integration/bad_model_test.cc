@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
@@ -58,11 +61,12 @@ class BadModel : public ::testing::Test {
   }
 
   // The demo model with changed metadata.
-  std::string Changed(const std::string& name, const std::string& key, GgufValue value) {
+  std::string Changed(const std::string& name,
+                      const std::vector<std::pair<std::string, GgufValue>>& changes) {
     auto header = ParseGgufHeader(good_);
     EXPECT_TRUE(header.ok()) << header.status();
     const std::string data = good_.substr(header->data_offset);
-    header->Set(key, std::move(value));
+    for (const auto& [key, value] : changes) header->Set(key, value);
     return File(name, SerializeGgufHeader(*header) + data);
   }
 
@@ -96,13 +100,19 @@ TEST_F(BadModel, AbsurdCounts) {
 }
 
 TEST_F(BadModel, UnknownArchitecture) {
-  EXPECT_THAT(Fails(Changed("new.gguf", "general.architecture", GgufValue::String("frobnicator")), 3),
+  EXPECT_THAT(Fails(Changed("new.gguf", {{"general.architecture", GgufValue::String("frobnicator")},
+                                         {"frobnicator.block_count", GgufValue::U32(6)}}),
+                    3),
               AllOf(HasSubstr("frobnicator"), HasSubstr("--unverified")));
 }
 
 TEST_F(BadModel, AMissingPart) {
-  const std::string part = File("m-00001-of-00003.gguf", good_);
-  EXPECT_THAT(Fails(part, 3), HasSubstr("00003"));
+  const GgufValue tensors = GgufValue::U32(
+      static_cast<uint32_t>(ParseGgufHeader(good_)->tensors.size() + 1));
+  const std::string part = Changed("m-00001-of-00003.gguf", {{"split.count", GgufValue::U32(3)},
+                                                             {"split.no", GgufValue::U32(0)},
+                                                             {"split.tensors.count", tensors}});
+  EXPECT_THAT(Fails(part, 3), HasSubstr("m-00002-of-00003.gguf"));
 }
 
 TEST_F(BadModel, TooLargeForTheMemory) {
@@ -114,8 +124,8 @@ TEST_F(BadModel, TooLargeForTheMemory) {
 TEST_F(BadModel, APromptLongerThanTheContext) {
   std::string prompt;
   for (int i = 0; i < 200; ++i) prompt += "one two three ";
-  EXPECT_THAT(Fails(STRATA_DEMO_MODEL, 1, {"--ctx", "64", "--prompt", prompt}),
-              HasSubstr("--ctx"));
+  EXPECT_THAT(Fails(STRATA_DEMO_MODEL, 2, {"--ctx", "64", "--prompt", prompt}),
+              AllOf(HasSubstr("tokens"), HasSubstr("--ctx")));
 }
 
 TEST_F(BadModel, CutsThatDoNotFit) {
