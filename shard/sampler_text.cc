@@ -1,0 +1,184 @@
+#include "shard/sampler_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace strata {
+namespace {
+
+// libllama makes a window's ring at its full size. A window over the whole text is made twice as large
+// whenever the text fills it.
+constexpr size_t kWholeTextWindowMin = 4096;
+
+bool HasPenalties(const wire::SamplerSettings& settings) {
+  return settings.penalty_last_n() != 0 &&
+         ((settings.penalty_repeat() != 0 && settings.penalty_repeat() != 1) ||
+          settings.penalty_frequency() != 0 || settings.penalty_presence() != 0);
+}
+
+bool HasDry(const wire::SamplerSettings& settings) {
+  return settings.dry_multiplier() > 0 && settings.dry_penalty_last_n() != 0;
+}
+
+}  // namespace
+
+SamplerText::SamplerText(const wire::SamplerSettings& settings, const llama_vocab* vocab)
+    : settings_(settings),
+      vocab_(vocab),
+      mirostat_{.version = settings.mirostat(),
+                .tau = settings.mirostat_tau(),
+                .eta = settings.mirostat_eta()} {}
+
+SamplerText::SamplerText(const SamplerText& other)
+    : settings_(other.settings_),
+      vocab_(other.vocab_),
+      mirostat_(other.mirostat_),
+      tokens_(other.tokens_),
+      n_prompt_(other.n_prompt_),
+      mu_(other.mu_),
+      window_size_(other.window_size_),
+      penalties_(Clone(other.penalties_)),
+      dry_(Clone(other.dry_)),
+      grammar_(Clone(other.grammar_)) {}
+
+absl::Status SamplerText::Open(const wire::SequenceOpen& open) {
+  if (absl::Status status = MakeGrammar(); !status.ok()) return status;
+  tokens_.assign(open.prompt().begin(), open.prompt().end());
+  n_prompt_ = tokens_.size();
+  MakeWindows();
+
+  const int n_mu = open.mirostat_mu_size();
+  const bool wants_mu = settings_.mirostat() != 0;
+  if (n_mu != 0 && n_mu != open.generated_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("mirostat_mu has ", n_mu, " values for ",
+                                                   open.generated_size(), " generated tokens"));
+  }
+  if (wants_mu && n_mu == 0 && open.generated_size() > 0) {
+    return absl::InvalidArgumentError("mirostat_mu is missing: one value for each generated token");
+  }
+  for (int i = 0; i < open.generated_size(); ++i) {
+    if (n_mu != 0 && !std::isfinite(open.mirostat_mu(i))) {
+      return absl::InvalidArgumentError(absl::StrCat("mirostat_mu[", i, "] is not a number"));
+    }
+    absl::Status status = Append(open.generated(i), n_mu != 0 ? open.mirostat_mu(i) : 0);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("generated[", i, "]: ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SamplerText::MakeGrammar() {
+  if (settings_.grammar().empty()) return absl::OkStatus();
+  const std::string root = settings_.grammar_root().empty() ? "root" : settings_.grammar_root();
+  try {
+    grammar_.reset(llama_sampler_init_grammar(vocab_, settings_.grammar().c_str(), root.c_str()));
+  } catch (const std::exception& e) {
+    return absl::InvalidArgumentError(absl::StrCat("grammar does not parse: ", e.what()));
+  }
+  if (grammar_ == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("grammar does not parse, or has no rule \"", root, "\""));
+  }
+  return absl::OkStatus();
+}
+
+void SamplerText::MakeWindows() {
+  if (!HasPenalties(settings_) && !HasDry(settings_)) return;
+  window_size_ = std::max(window_size_, kWholeTextWindowMin);
+  while (window_size_ <= tokens_.size()) window_size_ *= 2;
+  auto window = [this](int32_t last_n) {
+    return last_n < 0 ? static_cast<int32_t>(window_size_) : last_n;
+  };
+  if (HasPenalties(settings_)) {
+    const float repeat = settings_.penalty_repeat();
+    penalties_.reset(llama_sampler_init_penalties(
+        llama_vocab_n_tokens(vocab_), window(settings_.penalty_last_n()),
+        repeat == 0 ? 1 : repeat, settings_.penalty_frequency(), settings_.penalty_presence()));
+  }
+  if (HasDry(settings_)) {
+    std::vector<const char*> breakers;
+    for (const std::string& breaker : settings_.dry_sequence_breakers()) {
+      breakers.push_back(breaker.c_str());
+    }
+    dry_.reset(llama_sampler_init_dry(vocab_, settings_.dry_multiplier(), settings_.dry_base(),
+                                      settings_.dry_allowed_length(),
+                                      window(settings_.dry_penalty_last_n()), breakers.data(),
+                                      breakers.size()));
+  }
+  for (int32_t token : tokens_) AddToWindows(token);
+}
+
+void SamplerText::AddToWindows(int32_t token) {
+  if (penalties_ != nullptr) llama_sampler_accept(penalties_.get(), token);
+  if (dry_ != nullptr) llama_sampler_accept(dry_.get(), token);
+}
+
+absl::Status SamplerText::Append(int32_t token, float mu) {
+  if (grammar_ != nullptr) {
+    // libllama aborts when a grammar is given what it does not allow, so it is asked first.
+    if (!GrammarAllows(token)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the grammar does not allow token ", token, " here"));
+    }
+    try {
+      llama_sampler_accept(grammar_.get(), token);
+    } catch (const std::exception& e) {
+      return absl::InvalidArgumentError(absl::StrCat("the grammar does not allow token ", token,
+                                                     " here: ", e.what()));
+    }
+  }
+  tokens_.push_back(token);
+  if (settings_.mirostat() != 0) mu_.push_back(mu);
+  if (looks_back() && tokens_.size() >= window_size_) {
+    MakeWindows();
+  } else {
+    AddToWindows(token);
+  }
+  return absl::OkStatus();
+}
+
+void SamplerText::AppendPrompt(int32_t token) {
+  tokens_.push_back(token);
+  AddToWindows(token);
+}
+
+void SamplerText::Rewind(size_t length) {
+  if (length >= tokens_.size()) return;
+  tokens_.resize(length);
+  const size_t n_generated = length > n_prompt_ ? length - n_prompt_ : 0;
+  if (mu_.size() > n_generated) mu_.resize(n_generated);
+  if (penalties_ != nullptr) llama_sampler_reset(penalties_.get());
+  if (dry_ != nullptr) llama_sampler_reset(dry_.get());
+  for (int32_t token : tokens_) AddToWindows(token);
+  if (grammar_ == nullptr) return;
+  llama_sampler_reset(grammar_.get());
+  // These it has accepted before, so it neither throws nor aborts.
+  for (size_t i = length - n_generated; i < length; ++i) {
+    llama_sampler_accept(grammar_.get(), tokens_[i]);
+  }
+}
+
+bool SamplerText::GrammarAllows(int32_t token) const {
+  if (grammar_ == nullptr) return true;
+  llama_token_data candidate = {.id = token, .logit = 0, .p = 0};
+  llama_token_data_array candidates = {
+      .data = &candidate, .size = 1, .selected = -1, .sorted = false};
+  llama_sampler_apply(grammar_.get(), &candidates);
+  return candidates.data[0].logit == 0;
+}
+
+void SamplerText::Penalize(llama_token_data_array* candidates) const {
+  if (penalties_ != nullptr) llama_sampler_apply(penalties_.get(), candidates);
+  if (dry_ != nullptr) llama_sampler_apply(dry_.get(), candidates);
+}
+
+void SamplerText::RestrictToGrammar(llama_token_data_array* candidates) const {
+  if (grammar_ != nullptr) llama_sampler_apply(grammar_.get(), candidates);
+}
+
+}  // namespace strata
