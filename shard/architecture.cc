@@ -391,6 +391,12 @@ std::string InputTensor(const GgufHeader& whole, LayerRange layers) {
   return row == nullptr ? "" : std::string(row->input_tensor);
 }
 
+std::string OutputTensor(const GgufHeader& whole, LayerRange layers) {
+  const ArchitectureRow* row =
+      FindArchitecture(whole.GetString("general.architecture").value_or(""));
+  return absl::StrCat(row == nullptr ? "l_out" : row->output_tensor, "-", layers.size() - 1);
+}
+
 CacheAbility CacheAbilityFor(const GgufHeader& header) {
   const std::string architecture = header.GetString("general.architecture").value_or("");
   const ArchitectureRow* row = FindArchitecture(architecture);

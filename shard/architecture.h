@@ -60,6 +60,9 @@ absl::Status AdjustMetadata(const GgufHeader& whole, LayerRange layers, bool unv
 // is what the first layer reads, when libllama has computed it.
 std::string InputTensor(const GgufHeader& whole, LayerRange layers);
 
+// The tensor in which a stage that is not the last ends: the activations after the slice's last layer.
+std::string OutputTensor(const GgufHeader& whole, LayerRange layers);
+
 // What the KV cache of this architecture can do, besides dropping a whole sequence.
 struct CacheAbility {
   bool trim = true;

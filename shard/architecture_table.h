@@ -45,6 +45,7 @@ struct ArchitectureRow {
   bool scales_input = false;
   // As InputTensor().
   absl::string_view input_tensor = "";
+  absl::string_view output_tensor = "l_out";  // as OutputTensor(), without the layer
   Memory memory = Memory::kAttention;
   // Why refused, or what a slice needs; for people.
   absl::string_view reason = "";

@@ -31,7 +31,7 @@ absl::Status CheckLength(absl::string_view field, size_t length, size_t wanted) 
 
 LlamaStage::LlamaStage(Config config, LlamaModelPtr model)
     : config_(std::move(config)),
-      boundary_(absl::StrCat("l_out-", config_.n_layer - 1)),
+      boundary_(config_.output_tensor),
       n_pos_per_row_(PositionsPerRow(model.get())),
       model_(std::move(model)),
       next_(config_.facts.n_seq_max, 0) {}

@@ -31,7 +31,7 @@ class LlamaStage final : public Stage {
     CacheAbility ability;
     // Where activations enter (see InputTensor() in architecture.h); empty: as llama_batch.embd.
     std::string input_tensor;
-    uint32_t n_layer = 0;   // of the slice
+    std::string output_tensor;  // where the stage ends, if it is not the last
     uint32_t n_outputs_max = 0;
     // libllama runs graphs of equally many rows per sequence (row_groups.h).
     bool has_equal_graphs = false;

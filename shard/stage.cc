@@ -246,7 +246,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   if (!slice.is_first()) {
     config.input_tensor = InputTensor(slice.model().header(), slice.layers());
   }
-  config.n_layer = slice.layers().size();
+  config.output_tensor = OutputTensor(slice.model().header(), slice.layers());
   config.n_outputs_max = params.n_outputs_max;
   config.has_equal_graphs = IsRecurrent(model->get()) || !params.kv_unified;
   config.has_vocabulary = slice.has_vocabulary();
