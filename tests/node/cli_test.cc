@@ -11,13 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "grpcpp/grpcpp.h"
 #include "nlohmann/json.hpp"
-#include "node/child_process.h"
 #include "proto/node.grpc.pb.h"
+#include "tests/support/program.h"
 #include "transport/grpc_link.h"
 
 namespace strata {
@@ -28,54 +27,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-class Program {
- public:
-  explicit Program(std::vector<std::string> args) {
-    ChildProcess::Options options;
-    options.program = STRATA_PROGRAM;
-    options.args = {"strata"};
-    options.args.insert(options.args.end(), args.begin(), args.end());
-    options.on_stdout_line = [this](absl::string_view line) { Add(&out_, line); };
-    options.on_stderr_line = [this](absl::string_view line) { Add(&err_, line); };
-    options.stop_grace = absl::Seconds(30);
-    auto started = ChildProcess::Start(std::move(options));
-    EXPECT_TRUE(started.ok()) << started.status();
-    process_ = *std::move(started);
-  }
-  ChildProcess* operator->() { return process_.get(); }
-
-  int ExitStatus() {
-    EXPECT_TRUE(process_->WaitForExit(absl::Seconds(60)));
-    EXPECT_EQ(process_->exit().signal, 0);
-    return process_->exit().code;
-  }
-  std::string FirstLine() {
-    absl::MutexLock lock(mu_);
-    mu_.AwaitWithTimeout(
-        absl::Condition(+[](std::vector<std::string>* out) { return !out->empty(); }, &out_),
-        absl::Seconds(30));
-    return out_.empty() ? "" : out_[0];
-  }
-  std::string out() {
-    absl::MutexLock lock(mu_);
-    return absl::StrJoin(out_, "\n");
-  }
-  std::vector<std::string> err() {
-    absl::MutexLock lock(mu_);
-    return err_;
-  }
-
- private:
-  void Add(std::vector<std::string>* lines, absl::string_view line) {
-    absl::MutexLock lock(mu_);
-    lines->emplace_back(line);
-  }
-
-  absl::Mutex mu_;
-  std::vector<std::string> out_, err_;
-  std::unique_ptr<ChildProcess> process_;
-};
 
 std::string TestFolder() {
   std::string folder = testing::TempDir() + "/strata-cli-XXXXXX";
@@ -135,9 +86,9 @@ TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
   for (const auto& args : wrong) {
     Program program(args);
     EXPECT_EQ(program.ExitStatus(), 2) << absl::StrJoin(args, " ");
-    ASSERT_EQ(program.err().size(), 1u) << absl::StrJoin(args, " ") << "\n"
-                                        << absl::StrJoin(program.err(), "\n");
-    EXPECT_THAT(program.err()[0], StartsWith("strata: "));
+    ASSERT_EQ(program.err_lines().size(), 1u) << absl::StrJoin(args, " ") << "\n"
+                                        << absl::StrJoin(program.err_lines(), "\n");
+    EXPECT_THAT(program.err_lines()[0], StartsWith("strata: "));
     EXPECT_THAT(program.out(), IsEmpty());
   }
 }
@@ -186,22 +137,22 @@ TEST(Cli, APortInUseIsAnErrorOfTheNode) {
   ASSERT_TRUE(ready.is_object());
   Program second({"node", "--ephemeral", "--listen", ready["node"]["address"]});
   EXPECT_EQ(second.ExitStatus(), 5);
-  ASSERT_EQ(second.err().size(), 1u);
-  EXPECT_THAT(second.err()[0], HasSubstr("cannot listen on 127.0.0.1:"));
+  ASSERT_EQ(second.err_lines().size(), 1u);
+  EXPECT_THAT(second.err_lines()[0], HasSubstr("cannot listen on 127.0.0.1:"));
 }
 
 TEST(Cli, ADataDirThatCannotBeUsedIsAnErrorWithItsName) {
   Program program({"node", "--data-dir", "/proc/no"});
   EXPECT_EQ(program.ExitStatus(), 1);
-  ASSERT_EQ(program.err().size(), 1u);
-  EXPECT_THAT(program.err()[0], HasSubstr("/proc/no"));
+  ASSERT_EQ(program.err_lines().size(), 1u);
+  EXPECT_THAT(program.err_lines()[0], HasSubstr("/proc/no"));
 }
 
 TEST(Cli, AModelThatIsNotThereIsStatus3) {
   Program program({"demo", "--model", "/no/such/model.gguf"});
   EXPECT_EQ(program.ExitStatus(), 3);
-  ASSERT_EQ(program.err().size(), 1u);
-  EXPECT_THAT(program.err()[0], HasSubstr("/no/such/model.gguf"));
+  ASSERT_EQ(program.err_lines().size(), 1u);
+  EXPECT_THAT(program.err_lines()[0], HasSubstr("/no/such/model.gguf"));
 }
 
 TEST(Cli, AWorkerStopsWhenItsParentIsGone) {

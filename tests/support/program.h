@@ -12,7 +12,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "node/child_process.h"
@@ -44,23 +43,6 @@ class Program {
     EXPECT_EQ(process_->exit().signal, 0);
     return process_->exit().code;
   }
-  // Waits for a line of stderr that contains `text`; empty when none comes.
-  std::string WaitForError(absl::string_view text) {
-    absl::MutexLock lock(mu_);
-    const auto find = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) -> std::string {
-      for (const std::string& line : err_) {
-        if (line.find(text) != std::string::npos) return line;
-      }
-      return "";
-    };
-    const absl::Time until = absl::Now() + kLong;
-    while (find().empty() && absl::Now() < until) {
-      const auto count = err_.size();
-      const auto more = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return err_.size() != count; };
-      mu_.AwaitWithTimeout(absl::Condition(&more), absl::Milliseconds(100));
-    }
-    return find();
-  }
   // Waits for the first line of stdout.
   std::string FirstLine() {
     absl::MutexLock lock(mu_);
@@ -72,9 +54,10 @@ class Program {
     absl::MutexLock lock(mu_);
     return absl::StrJoin(out_, "\n");
   }
-  std::string err() {
+  std::string err() { return absl::StrJoin(err_lines(), "\n"); }
+  std::vector<std::string> err_lines() {
     absl::MutexLock lock(mu_);
-    return absl::StrJoin(err_, "\n");
+    return err_;
   }
 
  private:
