@@ -164,7 +164,8 @@ strata_failed() {
   elif grep -qE "$strata_no_network" "$log"; then
     say "no network: ${strata_mirror:-a mirror} cannot be reached: check the connection, or name another with 'STRATA_MIRROR=http://… scripts/setup' (log: $log)"
   else
-    tail -n 25 "$log" >&2
+    # ninja goes on for a while after the first failure: that one is shown.
+    if grep -q '^FAILED: ' "$log"; then sed -n '/^FAILED: /,$p' "$log" | head -n 25; else tail -n 25 "$log"; fi >&2
     say "failed with status $status (the whole log: $log)"
   fi
 }
