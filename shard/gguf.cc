@@ -28,8 +28,8 @@ constexpr uint64_t kMetadataBytesMax = 256u << 20;
 constexpr uint64_t kKeyBytesMax = 65535;
 constexpr uint64_t kTensorsMax = 1u << 20;
 constexpr uint32_t kAlignmentMax = 1u << 20;
-constexpr uint64_t kMetadataEntryBytesMin = 13; // length, one byte of key, type
-constexpr uint64_t kTensorEntryBytesMin = 25;   // length, one byte of name, n_dims, type, offset
+constexpr uint64_t kMetadataEntryBytesMin = 13;  // length, one byte of key, type
+constexpr uint64_t kTensorEntryBytesMin = 25;    // length, one byte of name, n_dims, type, offset
 constexpr size_t kWindowBytes = 1u << 20;
 
 // Of one value; 0 for strings, arrays and unknown types.
@@ -79,10 +79,12 @@ T LoadRaw(const char* bytes) {
 }
 
 // For messages: the file may hold anything.
-std::string Quoted(absl::string_view bytes) { return absl::StrCat("\"", absl::CEscape(bytes), "\""); }
+std::string Quoted(absl::string_view bytes) {
+  return absl::StrCat("\"", absl::CEscape(bytes), "\"");
+}
 
-// Reads forward through the file. The first error sticks: later reads give zeros, so the caller checks
-// ok() before it trusts or allocates anything.
+// Reads forward through the file. The first error sticks: later reads give zeros, so the caller
+// checks ok() before it trusts or allocates anything.
 class Cursor {
  public:
   Cursor(uint64_t file_bytes, ReadAt read) : file_bytes_(file_bytes), read_(read) {}
@@ -94,7 +96,8 @@ class Cursor {
 
   // Keeps the first error.
   void Fail(uint64_t at, absl::string_view what) {
-    if (ok()) status_ = absl::InvalidArgumentError(absl::StrCat("damaged at byte ", at, ": ", what));
+    if (ok())
+      status_ = absl::InvalidArgumentError(absl::StrCat("damaged at byte ", at, ": ", what));
   }
 
   template <typename T>
@@ -117,7 +120,8 @@ class Cursor {
     const uint64_t at = position_;
     const auto bytes = Number<uint64_t>(absl::StrCat("the length of ", what));
     if (ok() && bytes > bytes_max) {
-      Fail(at, absl::StrCat(what, " is ", bytes, " bytes long, ", bytes_max, " is the most allowed"));
+      Fail(at,
+           absl::StrCat(what, " is ", bytes, " bytes long, ", bytes_max, " is the most allowed"));
     }
     std::string value;
     if (ok()) Append(&value, bytes, what);
@@ -127,9 +131,9 @@ class Cursor {
  private:
   bool Need(uint64_t bytes, absl::string_view what) {
     if (ok() && bytes > remaining()) {
-      status_ = absl::InvalidArgumentError(
-          absl::StrCat("cut off at byte ", file_bytes_, ": ", what, " at byte ", position_, " needs ",
-                       bytes, " bytes, ", remaining(), " are there"));
+      status_ = absl::InvalidArgumentError(absl::StrCat("cut off at byte ", file_bytes_, ": ", what,
+                                                        " at byte ", position_, " needs ", bytes,
+                                                        " bytes, ", remaining(), " are there"));
     }
     return ok();
   }
@@ -180,7 +184,8 @@ Counts ReadFixedPart(Cursor* cursor, GgufHeader* header) {
     cursor->Fail(4, "big-endian GGUF files are not supported");
   }
   if (cursor->ok() && header->version != 2 && header->version != 3) {
-    cursor->Fail(4, absl::StrCat("GGUF version ", header->version, "; versions 2 and 3 are supported"));
+    cursor->Fail(
+        4, absl::StrCat("GGUF version ", header->version, "; versions 2 and 3 are supported"));
   }
   Counts counts;
   counts.tensors = cursor->Number<uint64_t>("the number of tensors");
@@ -235,8 +240,8 @@ GgufValue ReadValue(Cursor* cursor, const std::string& key, uint64_t* budget) {
       if (!cursor->ok()) break;
       if (bytes > *budget || value.bytes.size() + sizeof(bytes) > *budget - bytes) {
         cursor->Fail(cursor->position() - sizeof(bytes),
-                     absl::StrCat(what, " holds a string of ", bytes, " bytes; all metadata may have ",
-                                  kMetadataBytesMax));
+                     absl::StrCat(what, " holds a string of ", bytes,
+                                  " bytes; all metadata may have ", kMetadataBytesMax));
         break;
       }
       AppendRaw(&value.bytes, bytes);
@@ -293,10 +298,11 @@ void ReadTensor(Cursor* cursor, uint64_t index, GgufTensor* tensor) {
   if (!cursor->ok()) return;
   const std::optional<uint64_t> bytes = GgufTensorBytes(tensor->type, tensor->dims);
   if (!bytes.has_value()) {
-    cursor->Fail(at, absl::StrCat(what, " has type ", tensor->type, " and shape [",
-                                  absl::StrJoin(tensor->dims, ", "),
-                                  "]: an unknown type, a row that is not a multiple of its block, or "
-                                  "too large"));
+    cursor->Fail(at,
+                 absl::StrCat(what, " has type ", tensor->type, " and shape [",
+                              absl::StrJoin(tensor->dims, ", "),
+                              "]: an unknown type, a row that is not a multiple of its block, or "
+                              "too large"));
     return;
   }
   tensor->bytes = *bytes;
@@ -308,9 +314,9 @@ absl::Status CheckPlaces(const GgufHeader& header, uint64_t file_bytes) {
   uint64_t expected = 0;
   for (const GgufTensor& tensor : header.tensors) {
     if (tensor.offset != expected) {
-      return absl::InvalidArgumentError(absl::StrCat("damaged: tensor ", Quoted(tensor.name),
-                                                     " has its data at ", tensor.offset,
-                                                     " of the data section, expected at ", expected));
+      return absl::InvalidArgumentError(
+          absl::StrCat("damaged: tensor ", Quoted(tensor.name), " has its data at ", tensor.offset,
+                       " of the data section, expected at ", expected));
     }
     // A tensor has less than 2^63 bytes, so the sum cannot wrap before the check.
     if (expected > std::numeric_limits<uint64_t>::max() / 2) {
@@ -324,9 +330,9 @@ absl::Status CheckPlaces(const GgufHeader& header, uint64_t file_bytes) {
   const uint64_t promised = last.offset + last.bytes;
   const uint64_t there = file_bytes > header.data_offset ? file_bytes - header.data_offset : 0;
   if (promised > there) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cut off at byte ", file_bytes, ": the header promises ", promised,
-                     " bytes of tensor data from byte ", header.data_offset, ", ", there, " are there"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cut off at byte ", file_bytes, ": the header promises ", promised,
+        " bytes of tensor data from byte ", header.data_offset, ", ", there, " are there"));
   }
   return absl::OkStatus();
 }
@@ -369,15 +375,24 @@ std::optional<uint64_t> IntegerAt(const GgufValue& value, uint64_t index) {
   if (size == 0 || index >= value.bytes.size() / size) return std::nullopt;
   const char* bytes = value.bytes.data() + index * size;
   switch (value.element_type) {
-    case GgufType::kU8: return NonNegative<uint8_t>(bytes);
-    case GgufType::kI8: return NonNegative<int8_t>(bytes);
-    case GgufType::kU16: return NonNegative<uint16_t>(bytes);
-    case GgufType::kI16: return NonNegative<int16_t>(bytes);
-    case GgufType::kU32: return NonNegative<uint32_t>(bytes);
-    case GgufType::kI32: return NonNegative<int32_t>(bytes);
-    case GgufType::kU64: return NonNegative<uint64_t>(bytes);
-    case GgufType::kI64: return NonNegative<int64_t>(bytes);
-    default: return std::nullopt;
+    case GgufType::kU8:
+      return NonNegative<uint8_t>(bytes);
+    case GgufType::kI8:
+      return NonNegative<int8_t>(bytes);
+    case GgufType::kU16:
+      return NonNegative<uint16_t>(bytes);
+    case GgufType::kI16:
+      return NonNegative<int16_t>(bytes);
+    case GgufType::kU32:
+      return NonNegative<uint32_t>(bytes);
+    case GgufType::kI32:
+      return NonNegative<int32_t>(bytes);
+    case GgufType::kU64:
+      return NonNegative<uint64_t>(bytes);
+    case GgufType::kI64:
+      return NonNegative<int64_t>(bytes);
+    default:
+      return std::nullopt;
   }
 }
 
@@ -437,13 +452,20 @@ std::optional<double> GgufHeader::GetNumber(absl::string_view key) const {
   const GgufValue* value = Find(key);
   if (value == nullptr) return std::nullopt;
   switch (value->type) {
-    case GgufType::kF32: return LoadRaw<float>(value->bytes.data());
-    case GgufType::kF64: return LoadRaw<double>(value->bytes.data());
-    case GgufType::kI8: return LoadRaw<int8_t>(value->bytes.data());
-    case GgufType::kI16: return LoadRaw<int16_t>(value->bytes.data());
-    case GgufType::kI32: return LoadRaw<int32_t>(value->bytes.data());
-    case GgufType::kI64: return static_cast<double>(LoadRaw<int64_t>(value->bytes.data()));
-    default: break;
+    case GgufType::kF32:
+      return LoadRaw<float>(value->bytes.data());
+    case GgufType::kF64:
+      return LoadRaw<double>(value->bytes.data());
+    case GgufType::kI8:
+      return LoadRaw<int8_t>(value->bytes.data());
+    case GgufType::kI16:
+      return LoadRaw<int16_t>(value->bytes.data());
+    case GgufType::kI32:
+      return LoadRaw<int32_t>(value->bytes.data());
+    case GgufType::kI64:
+      return static_cast<double>(LoadRaw<int64_t>(value->bytes.data()));
+    default:
+      break;
   }
   const std::optional<uint64_t> integer = GetInteger(key);
   if (!integer.has_value()) return std::nullopt;
@@ -502,8 +524,8 @@ absl::StatusOr<GgufHeader> ReadGgufHeader(uint64_t file_bytes, ReadAt read) {
     ReadTensor(&cursor, i, &header.tensors.emplace_back());
   }
   if (!cursor.ok()) return cursor.status();
-  header.data_offset = header.tensors.empty() ? cursor.position()
-                                              : Pad(cursor.position(), header.alignment);
+  header.data_offset =
+      header.tensors.empty() ? cursor.position() : Pad(cursor.position(), header.alignment);
   if (absl::Status status = CheckNames(header); !status.ok()) return status;
   if (absl::Status status = CheckPlaces(header, file_bytes); !status.ok()) return status;
   return header;

@@ -86,10 +86,9 @@ absl::Status OpenPart(const std::string& path, Part* part) {
   if (S_ISDIR(info.st_mode)) return absl::InvalidArgumentError(path + ": is a directory");
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(path + ": is not a regular file");
   part->file_bytes = static_cast<uint64_t>(info.st_size);
-  absl::StatusOr<GgufHeader> header =
-      ReadGgufHeader(part->file_bytes, [&](uint64_t offset, absl::Span<char> out) {
-        return ReadUpTo(path, part->fd, offset, out);
-      });
+  absl::StatusOr<GgufHeader> header = ReadGgufHeader(
+      part->file_bytes,
+      [&](uint64_t offset, absl::Span<char> out) { return ReadUpTo(path, part->fd, offset, out); });
   if (!header.ok()) {
     // Read errors name the path already.
     return absl::StartsWith(header.status().message(), path) ? header.status()
@@ -101,7 +100,7 @@ absl::Status OpenPart(const std::string& path, Part* part) {
 
 // NAME-00002-of-00003.gguf
 struct SplitName {
-  std::string prefix;  // NAME, with its folder
+  std::string prefix;   // NAME, with its folder
   uint32_t number = 0;  // from 1
   uint32_t count = 0;
 
@@ -119,8 +118,8 @@ std::optional<SplitName> ParseSplitName(absl::string_view path) {
     return std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
            absl::SimpleAtoi(digits, number);
   };
-  if (tail[0] != '-' || tail.substr(6, 4) != "-of-" || !is_number(tail.substr(1, 5), &name.number) ||
-      !is_number(tail.substr(10, 5), &name.count)) {
+  if (tail[0] != '-' || tail.substr(6, 4) != "-of-" ||
+      !is_number(tail.substr(1, 5), &name.number) || !is_number(tail.substr(10, 5), &name.count)) {
     return std::nullopt;
   }
   if (name.number < 1 || name.number > name.count) return std::nullopt;
@@ -134,18 +133,18 @@ absl::Status CheckPart(const std::string& path, const GgufHeader& header, const 
   const std::optional<uint64_t> count = header.GetInteger("split.count");
   const std::optional<uint64_t> index = header.GetInteger("split.no");
   if (count != name.count || index != number - 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": is not part ", number, " of ", name.count, ": its header says ",
-        index.has_value() ? absl::StrCat("part ", *index + 1) : "no part number", " of ",
-        count.has_value() ? absl::StrCat(*count) : "no number of parts"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is not part ", number, " of ", name.count, ": its header says ",
+                     index.has_value() ? absl::StrCat("part ", *index + 1) : "no part number",
+                     " of ", count.has_value() ? absl::StrCat(*count) : "no number of parts"));
   }
   constexpr absl::string_view kSame[] = {"general.architecture", "split.tensors.count"};
   for (const absl::string_view key : kSame) {
     const GgufValue* here = header.Find(key);
     const GgufValue* there = first.Find(key);
     if (here != nullptr && (there == nullptr || here->bytes != there->bytes)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": is a part of another model: ", key, " differs from the first part's"));
+      return absl::InvalidArgumentError(absl::StrCat(path, ": is a part of another model: ", key,
+                                                     " differs from the first part's"));
     }
   }
   return absl::OkStatus();
@@ -215,10 +214,10 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> ModelFile::Open(const std::stri
   if (split_count.has_value() && *split_count > 1) {
     std::optional<SplitName> name = ParseSplitName(path);
     if (!name.has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": is one of ", *split_count,
-                       " parts, but is not named NAME-00001-of-0000N.gguf, so that the others could "
-                       "be found"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": is one of ", *split_count,
+          " parts, but is not named NAME-00001-of-0000N.gguf, so that the others could "
+          "be found"));
     }
     split = *std::move(name);
   }
@@ -264,9 +263,8 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> ModelFile::Open(const std::stri
   if (split.count > 1) {
     const std::optional<uint64_t> tensors = header.GetInteger("split.tensors.count");
     if (tensors.has_value() && *tensors != header.tensors.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": the parts hold ", header.tensors.size(), " tensors, the first says ",
-                       *tensors));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": the parts hold ", header.tensors.size(), " tensors, the first says ", *tensors));
     }
     std::vector<absl::string_view> names;
     for (const GgufTensor& tensor : header.tensors) names.push_back(tensor.name);

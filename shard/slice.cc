@@ -20,8 +20,8 @@
 namespace strata {
 namespace {
 
-// How a tensor outside the layers comes into a slice. Those not named here (norms, rope factors) are
-// small, and every slice has them as they are.
+// How a tensor outside the layers comes into a slice. Those not named here (norms, rope factors)
+// are small, and every slice has them as they are.
 enum class Role {
   kKeep,
   kTokenEmbedding,  // needed where tokens come in, and where the output is tied to it
@@ -57,10 +57,10 @@ std::optional<uint32_t> LayerOf(absl::string_view name, absl::string_view* rest)
   return layer;
 }
 
-// Zeros of the shape of a vocabulary matrix that libllama wants to see and never computes with. They
-// take memory like any tensor, so the type is the smallest that every back end multiplies with: one
-// that a GPU does not know would move the head, and a needless graph split, to the CPU. At a
-// vocabulary of 128k and rows of 4096, IQ1_S takes 103 MB.
+// Zeros of the shape of a vocabulary matrix that libllama wants to see and never computes with.
+// They take memory like any tensor, so the type is the smallest that every back end multiplies
+// with: one that a GPU does not know would move the head, and a needless graph split, to the CPU.
+// At a vocabulary of 128k and rows of 4096, IQ1_S takes 103 MB.
 void MakePlaceholder(GgufTensor* tensor) {
   for (const ggml_type type : {GGML_TYPE_IQ1_S, GGML_TYPE_Q4_0, GGML_TYPE_F16}) {
     if (const auto bytes = GgufTensorBytes(type, tensor->dims);
@@ -221,8 +221,8 @@ absl::StatusOr<Slice> Slice::Make(std::shared_ptr<const ModelFile> model, LayerR
     // The file itself, its own bytes of header included.
     slice.header_ = whole;
     slice.tensor_bytes_ = model->tensor_bytes();
-    const uint64_t bytes = model->TensorAt(whole.tensors.size() - 1).offset +
-                           whole.tensors.back().bytes;
+    const uint64_t bytes =
+        model->TensorAt(whole.tensors.size() - 1).offset + whole.tensors.back().bytes;
     content->Add({0, bytes, Kind::kFile, 0, 0}, 1);
     slice.content_ = std::move(content);
     return slice;
