@@ -19,11 +19,10 @@ std::string Allowed(const CutRule& rule) {
   }
   constexpr size_t kShown = 24;
   const size_t shown = std::min(kShown, rule.cut_points.size());
-  return absl::StrCat(
-      rule.architecture, " may be cut at ",
-      absl::StrJoin(absl::MakeConstSpan(rule.cut_points).first(shown), ", "),
-      shown < rule.cut_points.size() ? ", …" : "",
-      rule.reason.empty() ? "" : absl::StrCat(" (", rule.reason, ")"));
+  return absl::StrCat(rule.architecture, " may be cut at ",
+                      absl::StrJoin(absl::MakeConstSpan(rule.cut_points).first(shown), ", "),
+                      shown < rule.cut_points.size() ? ", …" : "",
+                      rule.reason.empty() ? "" : absl::StrCat(" (", rule.reason, ")"));
 }
 
 // Whether a stage of several may have so many layers.
@@ -71,8 +70,8 @@ absl::StatusOr<std::vector<LayerRange>> CutByBytes(const LayerBytes& bytes, cons
                                                    uint32_t n_stages) {
   const auto n_layer = static_cast<uint32_t>(bytes.layers.size());
   if (n_stages == 0 || n_stages > n_layer) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        n_stages, " stages: the model has ", n_layer, " layers, so 1 to ", n_layer, " are possible"));
+    return absl::InvalidArgumentError(absl::StrCat(n_stages, " stages: the model has ", n_layer,
+                                                   " layers, so 1 to ", n_layer, " are possible"));
   }
   if (n_stages > 1 && rule.cut_points.size() + 1 < n_stages) {
     return absl::FailedPreconditionError(
@@ -128,9 +127,9 @@ absl::StatusOr<std::vector<LayerRange>> CutAt(uint32_t n_layer, const CutRule& r
   std::vector<uint32_t> begins = {0};
   for (uint32_t cut : cuts) {
     if (cut <= begins.back() || cut >= n_layer) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("cut ", cut, ": cuts must rise and lie in 1 to ", n_layer - 1, " (",
-                       n_layer, " layers)"));
+      return absl::InvalidArgumentError(absl::StrCat("cut ", cut,
+                                                     ": cuts must rise and lie in 1 to ",
+                                                     n_layer - 1, " (", n_layer, " layers)"));
     }
     if (!std::binary_search(rule.cut_points.begin(), rule.cut_points.end(), cut)) {
       return absl::FailedPreconditionError(absl::StrCat("cut ", cut, ": ", Allowed(rule)));

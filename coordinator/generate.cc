@@ -109,9 +109,9 @@ absl::StatusOr<GenerateResult> Generator::Run(
     absl::FunctionRef<bool(const wire::SampledToken&)> on_token) {
   if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
   if (request.prompt.size() + 1 > request.n_ctx) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the prompt has ", request.prompt.size(), " tokens; a context of ",
-                     request.n_ctx, " has no room for it and an answer"));
+    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", request.prompt.size(),
+                                                   " tokens; a context of ", request.n_ctx,
+                                                   " has no room for it and an answer"));
   }
   // The text may fill the context: its last token needs no place in the cache.
   const size_t tokens_max =

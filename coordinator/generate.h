@@ -1,5 +1,5 @@
-// One sequence from prompt to end over a pipeline: cuts the prompt into chunks that follow each other
-// through the stages, then feeds every sampled token back as the next step.
+// One sequence from prompt to end over a pipeline: cuts the prompt into chunks that follow each
+// other through the stages, then feeds every sampled token back as the next step.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@
 namespace strata {
 
 struct GenerateRequest {
-  std::vector<int32_t> prompt;    // at least one token
+  std::vector<int32_t> prompt;  // at least one token
   uint32_t tokens_max = 128;
-  uint32_t n_ctx = 512;           // of the pipeline
-  uint32_t chunk_tokens = 128;    // rows of a prompt step, at most the pipeline's n_batch
+  uint32_t n_ctx = 512;         // of the pipeline
+  uint32_t chunk_tokens = 128;  // rows of a prompt step, at most the pipeline's n_batch
   wire::SamplerSettings sampler;
 };
 
@@ -39,13 +39,14 @@ struct GenerateResult {
   std::vector<StageTotal> decode_stages;
 };
 
-// Takes a pipeline's events and runs one text at a time. The pipeline is built with it as its listener.
+// Takes a pipeline's events and runs one text at a time. The pipeline is built with it as its
+// listener.
 class Generator final : public Pipeline::Listener {
  public:
-  // Blocks until the text ends, in slot 0 of `pipeline`, which it leaves empty. `on_token` is called on
-  // this thread for each token as it comes; false ends the text (kCancelled). kInvalidArgument: an
-  // empty prompt, or one with no room for a token behind it; else the status of the step or the
-  // pipeline that failed.
+  // Blocks until the text ends, in slot 0 of `pipeline`, which it leaves empty. `on_token` is
+  // called on this thread for each token as it comes; false ends the text (kCancelled).
+  // kInvalidArgument: an empty prompt, or one with no room for a token behind it; else the status
+  // of the step or the pipeline that failed.
   absl::StatusOr<GenerateResult> Run(Pipeline* pipeline, const GenerateRequest& request,
                                      absl::FunctionRef<bool(const wire::SampledToken&)> on_token);
 

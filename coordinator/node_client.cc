@@ -23,7 +23,9 @@ void SetTimeout(grpc::ClientContext* context, int64_t timeout_ms) {
 class NodeClientImpl final : public NodeClient {
  public:
   explicit NodeClientImpl(std::string address)
-      : address_(std::move(address)), name_(address_), stub_(wire::Node::NewStub(MakeChannel(address_))) {}
+      : address_(std::move(address)),
+        name_(address_),
+        stub_(wire::Node::NewStub(MakeChannel(address_))) {}
 
   absl::Status Greet(const Options& options) {
     grpc::ClientContext context;

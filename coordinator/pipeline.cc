@@ -32,7 +32,8 @@ class PipelineImpl final : public Pipeline {
   PipelineImpl(PipelineOptions options, Listener* listener)
       : options_(std::move(options)),
         listener_(listener),
-        returns_({}, [this](const wire::Hello& peer) { return AcceptReturn(peer); }) {}
+        returns_({.allow_mixed_versions = options_.allow_mixed_versions},
+                 [this](const wire::Hello& peer) { return AcceptReturn(peer); }) {}
 
   ~PipelineImpl() override {
     closing_ = true;
@@ -201,6 +202,7 @@ absl::Status PipelineImpl::ConnectLinks() {
   *dial.hello.mutable_epoch() = options_.epoch;
   dial.hello.set_from_stage(static_cast<uint32_t>(n_stages()));
   dial.hello.set_to_stage(0);
+  dial.allow_mixed_versions = options_.allow_mixed_versions;
   auto link = DialGrpcLink(std::move(dial), &first_receiver_);
   if (!link.ok()) return link.status();
   first_ = *std::move(link);
@@ -210,9 +212,8 @@ absl::Status PipelineImpl::ConnectLinks() {
 absl::StatusOr<GrpcLinkAcceptor::Accepted> PipelineImpl::AcceptReturn(const wire::Hello& peer) {
   absl::MutexLock lock(mu_);
   if (CompareEpochs(peer.epoch(), options_.epoch) != 0) {
-    return absl::AbortedError(absl::StrCat("the pipeline is of epoch ",
-                                           EpochString(options_.epoch), ", the peer of epoch ",
-                                           EpochString(peer.epoch())));
+    return absl::AbortedError(absl::StrCat("the pipeline is of epoch ", EpochString(options_.epoch),
+                                           ", the peer of epoch ", EpochString(peer.epoch())));
   }
   if (peer.model_id() != options_.model_id || peer.from_stage() + 1 != n_stages() ||
       peer.to_stage() != n_stages()) {

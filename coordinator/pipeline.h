@@ -24,17 +24,18 @@ struct PipelineOptions {
   std::string model_path;  // on every node, until weights travel
   std::string model_id;
   wire::Epoch epoch;
-  std::vector<LayerRange> stages;   // in order
-  std::vector<NodeClient*> nodes;   // nodes[i] holds stages[i]; outlive the pipeline
-  uint32_t n_ctx = 512;             // positions per sequence
+  std::vector<LayerRange> stages;  // in order
+  std::vector<NodeClient*> nodes;  // nodes[i] holds stages[i]; outlive the pipeline
+  uint32_t n_ctx = 512;            // positions per sequence
   uint32_t n_seq_max = 1;
   uint32_t n_batch = 512;
-  uint32_t n_threads = 0;           // per stage; 0: the node's default
+  uint32_t n_threads = 0;  // per stage; 0: the node's default
   std::string device;
   std::string type_k;
   std::string type_v;
   bool unverified = false;
   bool use_mmap = true;
+  bool allow_mixed_versions = false;
   std::string listen_host = "127.0.0.1";  // where the last stage reaches the coordinator
 };
 
@@ -57,8 +58,8 @@ class Pipeline {
   // Called on the loading threads, one at a time. False cancels the load.
   using Progress = absl::AnyInvocable<bool(size_t stage, const wire::LoadProgress&)>;
 
-  // Loads all stages at once, each on its node, then links them. Blocks. On an error everything loaded
-  // is unloaded again, and the status says which stage on which node.
+  // Loads all stages at once, each on its node, then links them. Blocks. On an error everything
+  // loaded is unloaded again, and the status says which stage on which node.
   static absl::StatusOr<std::unique_ptr<Pipeline>> Build(PipelineOptions options,
                                                          Listener* listener, Progress progress);
   // Closes the links and unloads the stages. Blocks.
@@ -68,8 +69,8 @@ class Pipeline {
   // kResourceExhausted: the first stage has no room, wait for OnWritable(). Returns the step's id.
   virtual absl::StatusOr<uint64_t> Submit(wire::Step step) = 0;
 
-  // Asks the nodes why the pipeline broke: the status of a stage that failed, with its worker's last
-  // words; else `broken`. Blocks for a few seconds at most.
+  // Asks the nodes why the pipeline broke: the status of a stage that failed, with its worker's
+  // last words; else `broken`. Blocks for a few seconds at most.
   virtual absl::Status Diagnose(const absl::Status& broken) = 0;
 
   virtual const std::vector<wire::StageInfo>& stages() const = 0;

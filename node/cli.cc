@@ -47,6 +47,8 @@ Examples:
 
 The text goes to stdout, all else to stderr.)";
 
+constexpr char kMixedHelp[] =
+    "Work with nodes that run other versions of libllama or libggml; the text may be wrong";
 constexpr char kVerboseHelp[] = "Log what happens to stderr";
 
 std::string VersionText() {
@@ -108,6 +110,7 @@ void AddNode(CLI::App* app, NodeOptions* options) {
       ->type_name("DIR");
   verb->add_flag("--ephemeral", options->ephemeral, "Take a new id and keep nothing");
   verb->add_flag("--stop-with-parent", options->stop_with_parent, "Stop when stdin ends");
+  verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
   verb->add_flag("--verbose", options->verbose, kVerboseHelp);
 }
 
@@ -177,6 +180,7 @@ void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
   verb->add_option("--threads", options->n_threads, "Threads that compute a stage")
       ->check(Between(1, 4096))
       ->type_name("N");
+  verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }
 
@@ -190,8 +194,7 @@ void StartLogging(bool verbose) {
 
 int Report(absl::string_view words, int code) {
   // Messages of peers and of the system may have lines; an error is one.
-  fprintf(stderr, "strata: %s\n",
-          absl::StrReplaceAll(words, {{"\n", " | "}, {"\r", ""}}).c_str());
+  fprintf(stderr, "strata: %s\n", absl::StrReplaceAll(words, {{"\n", " | "}, {"\r", ""}}).c_str());
   return code;
 }
 

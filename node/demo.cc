@@ -32,7 +32,8 @@
 namespace strata {
 namespace {
 
-// Steps of a prompt in flight keep every stage busy; smaller chunks overlap more, larger ones compute better.
+// Steps of a prompt in flight keep every stage busy; smaller chunks overlap more, larger ones
+// compute better.
 constexpr uint32_t kChunkTokens = 128;
 
 // Ctrl-C ends the text in order; a second one ends the process, and its children with it.
@@ -154,7 +155,8 @@ absl::Status Demo::OpenModel() {
     // The nodes have folders of their own.
     std::error_code error;
     model_path_ = std::filesystem::absolute(options_.model, error).string();
-    if (error) return absl::InvalidArgumentError(absl::StrCat(options_.model, ": ", error.message()));
+    if (error)
+      return absl::InvalidArgumentError(absl::StrCat(options_.model, ": ", error.message()));
   }
   auto model = ModelFile::Open(model_path_);
   if (!model.ok()) return model.status();
@@ -214,12 +216,11 @@ absl::Status Demo::BuildPipeline() {
                 BytesString(model_->tensor_bytes()), static_cast<int>(stages_.size()),
                 stages_.size() == 1 ? "" : "s");
   ProgressBars bars(stderr, isatty(STDERR_FILENO) != 0, std::move(labels));
-  auto pipeline = Pipeline::Build(std::move(build), &generator_,
-                                  [&](size_t stage, const wire::LoadProgress& progress) {
-                                    bars.Update(stage, progress.bytes_done(),
-                                                progress.bytes_total());
-                                    return !interrupt_.requested();
-                                  });
+  auto pipeline = Pipeline::Build(
+      std::move(build), &generator_, [&](size_t stage, const wire::LoadProgress& progress) {
+        bars.Update(stage, progress.bytes_done(), progress.bytes_total());
+        return !interrupt_.requested();
+      });
   if (!pipeline.ok()) return Explain(pipeline.status());
   pipeline_ = *std::move(pipeline);
   for (size_t i = 0; i < stages_.size(); ++i) {
@@ -273,12 +274,11 @@ absl::Status Demo::Generate() {
 
 absl::Status Demo::PrintSummary() const {
   const size_t n = result_.tokens.size();
-  absl::FPrintF(stderr,
-                "\n%d node%s · %d prompt tokens, %d tokens · prompt %.1f tok/s · decode %.1f tok/s\n",
-                static_cast<int>(stages_.size()), stages_.size() == 1 ? "" : "s",
-                static_cast<int>(request_.prompt.size()), static_cast<int>(n),
-                PerSecond(request_.prompt.size(), result_.prompt_us),
-                PerSecond(n - 1, result_.decode_us));
+  absl::FPrintF(
+      stderr, "\n%d node%s · %d prompt tokens, %d tokens · prompt %.1f tok/s · decode %.1f tok/s\n",
+      static_cast<int>(stages_.size()), stages_.size() == 1 ? "" : "s",
+      static_cast<int>(request_.prompt.size()), static_cast<int>(n),
+      PerSecond(request_.prompt.size(), result_.prompt_us), PerSecond(n - 1, result_.decode_us));
   return absl::OkStatus();
 }
 

@@ -1,5 +1,5 @@
-// `strata demo`: several nodes on this machine share one model and write a text. The demo's process is
-// the coordinator and the gateway; the nodes are child processes, each with a worker of its own.
+// `strata demo`: several nodes on this machine share one model and write a text. The demo's process
+// is the coordinator and the gateway; the nodes are child processes, each with a worker of its own.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 namespace strata {
 
 struct DemoOptions {
-  uint32_t nodes = 0;          // 0: one for each stage of `cuts`, else 3
-  std::string model;           // path of a GGUF; empty: the embedded demo model
+  uint32_t nodes = 0;  // 0: one for each stage of `cuts`, else 3
+  std::string model;   // path of a GGUF; empty: the embedded demo model
   std::string prompt = "The people of the village";
   uint32_t tokens_max = 80;
   float temperature = 0.7f;
@@ -33,8 +33,9 @@ struct DemoOptions {
 inline constexpr uint32_t kDemoNodesMax = 64;
 inline constexpr uint32_t kDemoContextMax = 4096;
 
-// Runs to the end of the text and stops every process it started, whatever happens. Blocks. Text and
-// JSON go to stdout, all else to stderr. kCancelled: interrupted; else what failed, with the node.
+// Runs to the end of the text and stops every process it started, whatever happens. Blocks. Text
+// and JSON go to stdout, all else to stderr. kCancelled: interrupted; else what failed, with the
+// node.
 absl::Status RunDemo(DemoOptions options);
 
 }  // namespace strata

@@ -26,9 +26,9 @@ absl::StatusOr<std::string> DemoModelPath() {
   for (const std::string& place : places) {
     if (std::filesystem::exists(place, error)) return place;
   }
-  return absl::NotFoundError(
-      absl::StrCat("the demo model is not there (looked at ", absl::StrJoin(places, ", "),
-                   "); name a model with --model FILE"));
+  return absl::NotFoundError(absl::StrCat("the demo model is not there (looked at ",
+                                          absl::StrJoin(places, ", "),
+                                          "); name a model with --model FILE"));
 }
 
 }  // namespace strata

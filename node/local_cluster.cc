@@ -29,8 +29,10 @@ class LocalClusterImpl final : public LocalCluster {
       auto child = std::make_unique<Child>();
       ChildProcess::Options start;
       start.program = OwnProgram();
-      start.args = {"strata",     "node",         "--listen",  "127.0.0.1:0",
-                    "--name",     name,           "--threads", absl::StrCat(options.threads),
+      start.args = {"strata",      "node",
+                    "--listen",    "127.0.0.1:0",
+                    "--name",      name,
+                    "--threads",   absl::StrCat(options.threads),
                     "--ephemeral", "--stop-with-parent"};
       if (options.verbose) start.args.push_back("--verbose");
       start.on_stdout_line = [ready = child->ready](absl::string_view line) { ready->Read(line); };
@@ -61,7 +63,8 @@ class LocalClusterImpl final : public LocalCluster {
   const std::vector<NodeProcess>& nodes() const override { return nodes_; }
 
  private:
-  // The line by which a node says that it listens. Shared by the child's thread and the waiting one.
+  // The line by which a node says that it listens. Shared by the child's thread and the waiting
+  // one.
   class Ready {
    public:
     void Read(absl::string_view line) {

@@ -15,8 +15,8 @@ class LocalCluster {
  public:
   struct Options {
     uint32_t nodes = 3;
-    uint32_t threads = 1;   // per node
-    bool verbose = false;   // pass the nodes' stderr on
+    uint32_t threads = 1;  // per node
+    bool verbose = false;  // pass the nodes' stderr on
     // Asked while waiting: true gives up with kCancelled.
     absl::AnyInvocable<bool()> cancelled = [] { return false; };
   };
@@ -26,8 +26,8 @@ class LocalCluster {
     int pid = 0;
   };
 
-  // Starts the nodes and waits until each listens. Blocks. kUnavailable: a node ended instead, with its
-  // last words; kDeadlineExceeded: it says nothing.
+  // Starts the nodes and waits until each listens. Blocks. kUnavailable: a node ended instead, with
+  // its last words; kDeadlineExceeded: it says nothing.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(Options options);
 
   // Stops all nodes, at once and in order, and waits for them.

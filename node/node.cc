@@ -14,10 +14,10 @@
 #include "absl/strings/string_view.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "nlohmann/json.hpp"
 #include "node/child_process.h"
 #include "node/machine.h"
 #include "node/parent_watch.h"
-#include "nlohmann/json.hpp"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 
@@ -76,8 +76,10 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.node_name = options.name;
   stages.worker_program = options.worker_program.empty() ? OwnProgram() : options.worker_program;
   const uint32_t n_threads = options.n_threads == 0 ? MachineCores() : options.n_threads;
-  stages.worker_args = {"strata",    "worker", "--listen", absl::StrCat(*host, ":0"),
+  stages.worker_args = {"strata",    "worker",
+                        "--listen",  absl::StrCat(*host, ":0"),
                         "--threads", absl::StrCat(n_threads)};
+  if (options.allow_mixed_versions) stages.worker_args.push_back("--allow-mixed-versions");
   if (options.verbose) stages.worker_args.push_back("--verbose");
   stages.timeouts = options.timeouts;
   stages.echo_stderr = options.verbose;
@@ -130,8 +132,8 @@ absl::Status RunNode(const NodeOptions& options) {
   };
   std::unique_ptr<ParentWatch> watch;
   if (options.stop_with_parent) {
-    watch = ParentWatch::Start({.on_gone = [&] { loop->Post(stop); },
-                                .hard_exit_after = absl::Seconds(5)});
+    watch = ParentWatch::Start(
+        {.on_gone = [&] { loop->Post(stop); }, .hard_exit_after = absl::Seconds(5)});
   }
   std::vector<std::unique_ptr<EventLoop::Handle>> signals;
   for (int signum : {SIGINT, SIGTERM, SIGHUP}) {
@@ -147,8 +149,8 @@ absl::Status RunNode(const NodeOptions& options) {
                                   {"address", (*node)->address()},
                                   {"pid", getpid()}}}};
   const std::string line = ready.dump() + "\n";
-  const bool told = fwrite(line.data(), 1, line.size(), stdout) == line.size() &&
-                    fflush(stdout) == 0;
+  const bool told =
+      fwrite(line.data(), 1, line.size(), stdout) == line.size() && fflush(stdout) == 0;
   if (told) {
     if (!options.stop_with_parent) {
       absl::FPrintF(stderr, "%s listens on %s. Ctrl-C stops it.\n", (*node)->name(),

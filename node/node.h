@@ -31,6 +31,7 @@ struct NodeOptions {
   std::string data_dir;                // empty: DataDir::Default()
   bool ephemeral = false;              // an id that is not kept, no data dir
   bool stop_with_parent = false;       // stop when stdin ends
+  bool allow_mixed_versions = false;   // link with other versions of libllama and libggml
   bool verbose = false;
   std::string worker_program;          // empty: this program
   WorkerTimeouts timeouts;

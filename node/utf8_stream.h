@@ -1,4 +1,5 @@
-// Token pieces to text: a character whose bytes come in several tokens is held back until it is whole.
+// Token pieces to text: a character whose bytes come in several tokens is held back until it is
+// whole.
 #pragma once
 
 #include <string>

@@ -20,8 +20,8 @@
 namespace strata {
 namespace {
 
-// A worker is what may die on this machine: when memory runs out the kernel is to take it and not the
-// node, and when it aborts nobody waits for gigabytes of weights to be written to a core file.
+// A worker is what may die on this machine: when memory runs out the kernel is to take it and not
+// the node, and when it aborts nobody waits for gigabytes of weights to be written to a core file.
 void VolunteerToDie() {
   const rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -43,12 +43,14 @@ absl::Status RunWorker(const WorkerRunOptions& options) {
   for (int signum : {SIGINT, SIGTERM, SIGHUP}) {
     signals.push_back(loop->OnSignal(signum, [&loop] { loop->Stop(); }));
   }
-  absl::StatusOr<std::unique_ptr<WorkerServer>> server = WorkerServer::Start(
-      {.listen = options.listen, .n_threads = options.n_threads}, Clock::Real());
+  absl::StatusOr<std::unique_ptr<WorkerServer>> server =
+      WorkerServer::Start({.listen = options.listen,
+                           .n_threads = options.n_threads,
+                           .allow_mixed_versions = options.allow_mixed_versions},
+                          Clock::Real());
   if (!server.ok()) return server.status();
 
-  const nlohmann::json ready = {
-      {"worker", {{"address", (*server)->address()}, {"pid", getpid()}}}};
+  const nlohmann::json ready = {{"worker", {{"address", (*server)->address()}, {"pid", getpid()}}}};
   printf("%s\n", ready.dump().c_str());
   fflush(stdout);
   loop->Run();

@@ -12,6 +12,7 @@ namespace strata {
 struct WorkerRunOptions {
   std::string listen = "127.0.0.1:0";
   uint32_t n_threads = 1;
+  bool allow_mixed_versions = false;
 };
 
 // Prints {"worker":{"address":"host:port","pid":…}} to stdout and serves until SIGTERM or the end of

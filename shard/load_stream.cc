@@ -77,17 +77,17 @@ absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::StageSpec& spec, Loa
   auto model = ModelFile::Open(spec.model_path());
   if (!model.ok()) return model.status();
   if ((*model)->id() != spec.model_id()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        spec.model_path(), " is not the model of the plan: same name, other content"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(spec.model_path(), " is not the model of the plan: same name, other content"));
   }
   const LayerRange layers{spec.layers().begin(), spec.layers().end()};
   auto slice = Slice::Make(*std::move(model), layers, {.unverified = spec.unverified()});
   if (!slice.ok()) return slice.status();
   if (slice->is_first() != (spec.stage() == 0) ||
       slice->is_last() != (spec.stage() + 1 == spec.n_stages())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layers ", layers.begin, "-", layers.end, " cannot be stage ", spec.stage(),
-                     " of ", spec.n_stages()));
+    return absl::InvalidArgumentError(absl::StrCat("layers ", layers.begin, "-", layers.end,
+                                                   " cannot be stage ", spec.stage(), " of ",
+                                                   spec.n_stages()));
   }
   StageOptions options;
   options.n_ctx = spec.n_ctx();

@@ -1,5 +1,5 @@
-// Loading a stage, told as it goes: the server side of Worker.LoadStage. The compute thread reports,
-// gRPC's threads write; progress that comes faster than it can be written is skipped.
+// Loading a stage, told as it goes: the server side of Worker.LoadStage. The compute thread
+// reports, gRPC's threads write; progress that comes faster than it can be written is skipped.
 #pragma once
 
 #include <memory>

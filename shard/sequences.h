@@ -26,7 +26,8 @@ class Sequences {
   // What a KV edit does to the text: DROP closes, TRIM rewinds, COPY copies, SHIFT keeps the text.
   absl::Status Apply(const wire::KvEdit& edit);
 
-  // A row of the batch feeds `token` at KV position `position`. Slots without a text are passed over.
+  // A row of the batch feeds `token` at KV position `position`. Slots without a text are passed
+  // over.
   struct Row {
     int32_t slot = 0;
     int32_t position = 0;

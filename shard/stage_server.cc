@@ -158,15 +158,15 @@ absl::StatusOr<StageServer::Incoming> StageServerImpl::Accept(const wire::Hello&
   }
   const uint32_t expected_from = is_first() ? spec_.n_stages() : spec_.stage() - 1;
   if (peer.to_stage() != spec_.stage() || peer.from_stage() != expected_from) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(where_, " takes a link from ", expected_from, ", not ", peer.from_stage(),
-                     " to ", peer.to_stage()));
+    return absl::FailedPreconditionError(absl::StrCat(where_, " takes a link from ", expected_from,
+                                                      ", not ", peer.from_stage(), " to ",
+                                                      peer.to_stage()));
   }
   if (!serving_) return absl::UnavailableError(absl::StrCat(where_, " is not loaded yet"));
   const uint32_t expected_embd = is_first() ? 0 : n_embd_;
   if (peer.n_embd() != expected_embd) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        where_, " takes rows of ", expected_embd, " floats, the peer sends ", peer.n_embd()));
+    return absl::FailedPreconditionError(absl::StrCat(where_, " takes rows of ", expected_embd,
+                                                      " floats, the peer sends ", peer.n_embd()));
   }
   if (accepted_) return absl::UnavailableError(absl::StrCat(where_, " has a link already"));
   accepted_ = true;
@@ -306,8 +306,7 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     std::shared_ptr<Link> incoming;
     {
       absl::MutexLock lock(mu_);
-      while (!stopping_ && inbox_.empty() && tasks_.empty() && !incoming_ended_ &&
-             ended_.empty()) {
+      while (!stopping_ && inbox_.empty() && tasks_.empty() && !incoming_ended_ && ended_.empty()) {
         changed_.Wait(&mu_);
       }
       if (stopping_) break;
@@ -349,8 +348,8 @@ void StageServerImpl::Handle(Arrived arrived) {
     return;
   }
   if (arrived.frame.type != FrameType::kStep) {
-    CloseLinks(absl::InvalidArgumentError(absl::StrCat(
-        where_, ": unexpected frame of type ", static_cast<int>(arrived.frame.type))));
+    CloseLinks(absl::InvalidArgumentError(
+        absl::StrCat(where_, ": unexpected frame of type ", static_cast<int>(arrived.frame.type))));
     return;
   }
   const Stage::Facts& facts = stage_->facts();
@@ -360,8 +359,8 @@ void StageServerImpl::Handle(Arrived arrived) {
                         .n_batch = facts.n_batch},
                        last_step_id_);
   if (!step.ok()) {
-    CloseLinks(absl::Status(step.status().code(),
-                            absl::StrCat(where_, ": ", step.status().message())));
+    CloseLinks(
+        absl::Status(step.status().code(), absl::StrCat(where_, ": ", step.status().message())));
     return;
   }
   last_step_id_ = step->step_id();
@@ -432,10 +431,9 @@ absl::Status StageServerImpl::SampleRows(const wire::Step& step, wire::Result* r
   }
   for (int i = 0; i < step.sample_rows_size(); ++i) {
     const int row = static_cast<int>(step.sample_rows(i));
-    auto token = sequences_->Sample({.slot = step.slots(row),
-                                     .position = step.positions(row),
-                                     .token = step.tokens(row)},
-                                    stage_->Logits(i));
+    auto token = sequences_->Sample(
+        {.slot = step.slots(row), .position = step.positions(row), .token = step.tokens(row)},
+        stage_->Logits(i));
     if (!token.ok()) return token.status();
     *result->add_tokens() = *std::move(token);
   }

@@ -1,8 +1,8 @@
 // Serves one stage: takes steps from the link before it, runs them on the compute thread, and sends
 // activations to the next stage, or sampled tokens to the coordinator.
 //
-// Threads: links' threads put frames into the bounded inbox; one compute thread owns the stage and the
-// samplers. A step's way: OnFrame → inbox → edits → Stage::Decode → (sampler) → next link.
+// Threads: links' threads put frames into the bounded inbox; one compute thread owns the stage and
+// the samplers. A step's way: OnFrame → inbox → edits → Stage::Decode → (sampler) → next link.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,8 @@ class StageServer {
 
   // A peer that wants to be the link before this stage. kAborted: another epoch; kUnavailable: not
   // loaded yet, or another link is open; kFailedPrecondition: another model, stage or n_embd. Any
-  // thread. After OK, SetIncoming() follows, or AbandonIncoming() when the peer left before its link was open.
+  // thread. After OK, SetIncoming() follows, or AbandonIncoming() when the peer left before its
+  // link was open.
   struct Incoming {
     wire::Hello hello;
     Link::Receiver* receiver;
@@ -46,14 +47,15 @@ class StageServer {
   virtual void SetIncoming(std::unique_ptr<Link> link) = 0;
   virtual void AbandonIncoming() = 0;
 
-  // The link to the next stage, dialled by the caller with outgoing_receiver(). Close and destroy an
-  // older one with SetOutgoing(nullptr) before dialling.
+  // The link to the next stage, dialled by the caller with outgoing_receiver(). Close and destroy
+  // an older one with SetOutgoing(nullptr) before dialling.
   virtual wire::Hello OutgoingHello() const = 0;
   virtual Link::Receiver* outgoing_receiver() = 0;
   virtual void SetOutgoing(std::unique_ptr<Link> link) = 0;
 
-  // Calls `task` on the compute thread, between steps; with nullptr when the stage is unloaded before
-  // its turn comes. kFailedPrecondition: not loaded; kResourceExhausted: too many tasks wait. Any thread.
+  // Calls `task` on the compute thread, between steps; with nullptr when the stage is unloaded
+  // before its turn comes. kFailedPrecondition: not loaded; kResourceExhausted: too many tasks
+  // wait. Any thread.
   using Task = absl::AnyInvocable<void(Stage*) &&>;
   virtual absl::Status Post(Task task) = 0;
 

@@ -25,9 +25,9 @@ absl::Status CheckBatch(const wire::Step& step, size_t payload_bytes, const Step
   }
   if (static_cast<size_t>(step.positions_size()) != n_tokens ||
       static_cast<size_t>(step.slots_size()) != n_tokens) {
-    return Wrong(id, absl::StrCat("columns differ in length: ", n_tokens, " tokens, ",
-                                  step.positions_size(), " positions, ", step.slots_size(),
-                                  " slots"));
+    return Wrong(
+        id, absl::StrCat("columns differ in length: ", n_tokens, " tokens, ", step.positions_size(),
+                         " positions, ", step.slots_size(), " slots"));
   }
   const size_t expected = n_tokens * limits.n_embd * sizeof(float);
   if (payload_bytes != expected) {

@@ -171,7 +171,8 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
           absl::StrCat("stage ", index, " is on this device already; unload it first")));
       return stream;
     }
-    // The table keeps the stage while it loads, so that it can be unloaded; one that failed is replaced.
+    // The table keeps the stage while it loads, so that it can be unloaded; one that failed is
+    // replaced.
     stages_[index] = StageServer::Start(
         spec, clock_, [spec, stream]() mutable { return LoadSpec(spec, stream); },
         [this, spec, stream](absl::StatusOr<Stage::Facts> facts) {
@@ -191,12 +192,13 @@ grpc::ServerUnaryReactor* WorkerServerImpl::ConnectStage(grpc::CallbackServerCon
   auto stage = FindStage(request->stage());
   if (!stage.ok()) return Answer(context, stage.status());
   if (CompareEpochs(request->epoch(), (*stage)->spec().epoch()) != 0) {
-    return Answer(context, absl::AbortedError(absl::StrCat(
-                               "stage ", request->stage(), " is of epoch ",
-                               EpochString((*stage)->spec().epoch()), ", the request of ",
-                               EpochString(request->epoch()))));
+    return Answer(context, absl::AbortedError(
+                               absl::StrCat("stage ", request->stage(), " is of epoch ",
+                                            EpochString((*stage)->spec().epoch()),
+                                            ", the request of ", EpochString(request->epoch()))));
   }
-  // Dialling blocks, which gRPC's threads must not: the stage's own thread has nothing else to do yet.
+  // Dialling blocks, which gRPC's threads must not: the stage's own thread has nothing else to do
+  // yet.
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   StageServer* server = stage->get();  // runs the task, so it is there
   const absl::Status posted =

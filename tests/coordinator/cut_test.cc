@@ -16,7 +16,8 @@ using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-CutRule RuleFor(const char* architecture, std::vector<uint32_t> cut_points, const char* reason = "") {
+CutRule RuleFor(const char* architecture, std::vector<uint32_t> cut_points,
+                const char* reason = "") {
   CutRule rule;
   rule.architecture = architecture;
   rule.exactness = Exactness::kExact;
@@ -136,8 +137,7 @@ TEST(CutAt, TakesCutsThatRise) {
 }
 
 TEST(CutAt, RefusesCutsOutsideOrOutOfOrder) {
-  for (const std::vector<uint32_t>& cuts :
-       {std::vector<uint32_t>{0}, {6}, {3, 3}, {4, 2}, {100}}) {
+  for (const std::vector<uint32_t>& cuts : {std::vector<uint32_t>{0}, {6}, {3, 3}, {4, 2}, {100}}) {
     EXPECT_THAT(CutAt(6, Anywhere(6), cuts),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 to 5")));
   }
@@ -153,8 +153,8 @@ TEST(CutAt, SaysWhereTheArchitectureMayBeCut) {
 TEST(CutAt, RefusesAStageOfAForbiddenSize) {
   CutRule rule = Anywhere(10);
   rule.forbidden_sizes = {4};
-  EXPECT_THAT(CutAt(10, rule, {4}), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                             HasSubstr("layers 0-3 are 4")));
+  EXPECT_THAT(CutAt(10, rule, {4}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("layers 0-3 are 4")));
   EXPECT_TRUE(CutAt(10, rule, {5}).ok());
   // The whole model is what libllama takes it for.
   EXPECT_TRUE(CutAt(4, rule, {}).ok());

@@ -35,7 +35,8 @@ class FakePipeline final : public Pipeline {
     if (fail_at <= last_id_ && last_id_ < fail_at + fail_count) {
       wire::StepError error;
       error.set_step_id(last_id_);
-      ToWire(absl::ResourceExhaustedError("the KV cache is full"), "stage 1", error.mutable_status());
+      ToWire(absl::ResourceExhaustedError("the KV cache is full"), "stage 1",
+             error.mutable_status());
       listener_->OnStepError(error);
       return last_id_;
     }

@@ -107,8 +107,8 @@ TEST_F(BadModel, UnknownArchitecture) {
 }
 
 TEST_F(BadModel, AMissingPart) {
-  const GgufValue tensors = GgufValue::U32(
-      static_cast<uint32_t>(ParseGgufHeader(good_)->tensors.size() + 1));
+  const GgufValue tensors =
+      GgufValue::U32(static_cast<uint32_t>(ParseGgufHeader(good_)->tensors.size() + 1));
   const std::string part = Changed("m-00001-of-00003.gguf", {{"split.count", GgufValue::U32(3)},
                                                              {"split.no", GgufValue::U32(0)},
                                                              {"split.tensors.count", tensors}});

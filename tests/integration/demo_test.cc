@@ -81,7 +81,8 @@ TEST(Demo, JsonHasTheTimesOfEveryStage) {
 }
 
 TEST(Demo, PrintsTheTextAloneToStdout) {
-  Program program({"demo", "--model", STRATA_DEMO_MODEL, "--max-tokens", "5", "--prompt", "The sea"});
+  Program program(
+      {"demo", "--model", STRATA_DEMO_MODEL, "--max-tokens", "5", "--prompt", "The sea"});
   EXPECT_EQ(program.ExitStatus(), 0) << program.err();
   EXPECT_THAT(program.out(), StartsWith("The sea"));
   EXPECT_THAT(program.err(), HasSubstr("3 nodes"));

@@ -31,9 +31,7 @@ class Failure : public ::testing::Test {
     ASSERT_THAT(nodes_, SizeIs(3));
     ASSERT_THAT(workers_, SizeIs(3));
   }
-  void TearDown() override {
-    EXPECT_THAT(StillRunning(below_, absl::Seconds(20)), IsEmpty());
-  }
+  void TearDown() override { EXPECT_THAT(StillRunning(below_, absl::Seconds(20)), IsEmpty()); }
 
   // In the middle of a step for certain: the worker is stopped, and the text waits for it.
   pid_t StoppedWorker() {
@@ -59,8 +57,8 @@ TEST_F(Failure, NothingOutlivesAKilledDemo) {
 TEST_F(Failure, AKilledWorkerEndsTheTextWithItsStage) {
   kill(StoppedWorker(), SIGKILL);
   EXPECT_EQ(program_->ExitStatus(), 4);  // what the out-of-memory killer does
-  EXPECT_THAT(program_->err(), AllOf(HasSubstr("stage "), HasSubstr("on node-"),
-                                     HasSubstr("signal 9")));
+  EXPECT_THAT(program_->err(),
+              AllOf(HasSubstr("stage "), HasSubstr("on node-"), HasSubstr("signal 9")));
 }
 
 TEST_F(Failure, AWorkerThatAbortsInAStepEndsTheTextWithItsStage) {
@@ -68,8 +66,8 @@ TEST_F(Failure, AWorkerThatAbortsInAStepEndsTheTextWithItsStage) {
   kill(worker, SIGABRT);
   kill(worker, SIGCONT);
   EXPECT_EQ(program_->ExitStatus(), 5);
-  EXPECT_THAT(program_->err(), AllOf(HasSubstr("stage "), HasSubstr("on node-"),
-                                     HasSubstr("signal 6")));
+  EXPECT_THAT(program_->err(),
+              AllOf(HasSubstr("stage "), HasSubstr("on node-"), HasSubstr("signal 6")));
 }
 
 TEST_F(Failure, AHungWorkerIsKilledAndNamed) {
@@ -89,9 +87,8 @@ TEST(FullDisk, EndsTheDemoWithOneLine) {
   const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
   if (full < 0) GTEST_SKIP() << "no /dev/full on this system";
   close(full);
-  const std::string command =
-      absl::StrCat("exec ", STRATA_PROGRAM, " demo --model ", STRATA_DEMO_MODEL,
-                   " --max-tokens 4 >/dev/full");
+  const std::string command = absl::StrCat("exec ", STRATA_PROGRAM, " demo --model ",
+                                           STRATA_DEMO_MODEL, " --max-tokens 4 >/dev/full");
   ChildProcess::Options options;
   options.program = "/bin/sh";
   options.args = {"sh", "-c", command};

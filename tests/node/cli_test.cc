@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "proto/node.grpc.pb.h"
 #include "tests/support/program.h"
@@ -87,7 +87,7 @@ TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
     Program program(args);
     EXPECT_EQ(program.ExitStatus(), 2) << absl::StrJoin(args, " ");
     ASSERT_EQ(program.err_lines().size(), 1u) << absl::StrJoin(args, " ") << "\n"
-                                        << absl::StrJoin(program.err_lines(), "\n");
+                                              << absl::StrJoin(program.err_lines(), "\n");
     EXPECT_THAT(program.err_lines()[0], StartsWith("strata: "));
     EXPECT_THAT(program.out(), IsEmpty());
   }

@@ -167,11 +167,10 @@ class StageServerTest : public ::testing::Test {
         [this, credits](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
           wire::Hello hello;
           hello.set_credits(credits);
-          return AcceptedLink{.hello = hello,
-                              .receiver = &out_end_,
-                              .on_open = [this](std::unique_ptr<Link> link) {
-                                out_ = std::move(link);
-                              }};
+          return AcceptedLink{
+              .hello = hello, .receiver = &out_end_, .on_open = [this](std::unique_ptr<Link> link) {
+                out_ = std::move(link);
+              }};
         },
         server_->outgoing_receiver());
     ASSERT_TRUE(dialled.ok()) << dialled.status();
@@ -233,8 +232,8 @@ TEST_F(StageServerTest, PassesAFailedStepOnAndServesTheNext) {
   wire::StepError error;
   ASSERT_TRUE(ParseHeader(failed, &error).ok());
   EXPECT_EQ(error.step_id(), 1);
-  EXPECT_THAT(FromWire(error.status()), StatusIs(absl::StatusCode::kResourceExhausted,
-                                                 HasSubstr("stage 1 (layers 2-3)")));
+  EXPECT_THAT(FromWire(error.status()),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("stage 1 (layers 2-3)")));
   EXPECT_EQ(out_end_.Next().type, FrameType::kStep);
 }
 
@@ -361,10 +360,12 @@ TEST_F(StageServerTest, RunsTasksBetweenStepsAndBoundsThem) {
   ConnectOut();
   ConnectIn();
   absl::Notification ran;
-  ASSERT_TRUE(server_->Post([&](Stage* stage) {
-    EXPECT_NE(stage, nullptr);
-    ran.Notify();
-  }).ok());
+  ASSERT_TRUE(server_
+                  ->Post([&](Stage* stage) {
+                    EXPECT_NE(stage, nullptr);
+                    ran.Notify();
+                  })
+                  .ok());
   ran.WaitForNotification();
   ASSERT_TRUE(in_->Send(StepFrame(1)).ok());
   // While the step waits at its gate, tasks pile up to their bound.

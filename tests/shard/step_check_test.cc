@@ -87,9 +87,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"Replay", [](wire::Step& s) { s.set_step_id(6); }, "comes after step 6"},
         Wrong{"Rows", [](wire::Step& s) { s.add_tokens(1), s.add_tokens(1); }, "4 rows"},
         Wrong{"Columns", [](wire::Step& s) { s.add_positions(1); }, "differ in length"},
-        Wrong{"Payload", [](wire::Step& s) {
-                s.add_tokens(1), s.add_positions(2), s.add_slots(0);
-              }, "payload of 32 bytes"},
+        Wrong{"Payload", [](wire::Step& s) { s.add_tokens(1), s.add_positions(2), s.add_slots(0); },
+              "payload of 32 bytes"},
         Wrong{"Slot", [](wire::Step& s) { s.set_slots(0, 2); }, "slot 2 is outside [0, 2)"},
         Wrong{"NegativeSlot", [](wire::Step& s) { s.set_slots(0, -1); }, "slot -1"},
         Wrong{"Position", [](wire::Step& s) { s.set_positions(0, -1); }, "position -1"},
@@ -97,13 +96,15 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"SampleOrder", [](wire::Step& s) { s.add_sample_rows(1); }, "do not rise"},
         Wrong{"OpenedSlot", [](wire::Step& s) { s.add_opens()->set_slot(9); }, "opened slot 9"},
         Wrong{"EditKind", [](wire::Step& s) { s.add_edits(); }, "unknown KV edit 0"},
-        Wrong{"FutureEdit", [](wire::Step& s) {
-                s.add_edits()->set_kind(static_cast<wire::KvEdit::Kind>(77));
-              }, "unknown KV edit 77"},
-        Wrong{"CopiedSlot", [](wire::Step& s) {
+        Wrong{"FutureEdit",
+              [](wire::Step& s) { s.add_edits()->set_kind(static_cast<wire::KvEdit::Kind>(77)); },
+              "unknown KV edit 77"},
+        Wrong{"CopiedSlot",
+              [](wire::Step& s) {
                 s.add_edits()->set_kind(wire::KvEdit::COPY);
                 s.mutable_edits(0)->set_from_slot(-3);
-              }, "copied slot -3"}),
+              },
+              "copied slot -3"}),
     [](const auto& param) { return std::string(param.param.name); });
 
 TEST(ReadStep, RefusesAHeaderThatIsNoStep) {
@@ -112,8 +113,7 @@ TEST(ReadStep, RefusesAHeaderThatIsNoStep) {
 }
 
 TEST(ReadStep, FirstStageTakesNoActivations) {
-  const Frame frame =
-      MakeFrame(FrameType::kStep, Good(), Payload::Own(std::vector<float>(8)));
+  const Frame frame = MakeFrame(FrameType::kStep, Good(), Payload::Own(std::vector<float>(8)));
   EXPECT_THAT(ReadStep(frame, Spec(), {.n_embd = 0, .n_seq_max = 2, .n_batch = 3}, 6),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("payload")));
 }
