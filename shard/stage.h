@@ -58,7 +58,8 @@ class Stage {
   // Runs the batch. Blocks for as long as it computes. kInvalidArgument: lengths, rows, slots, token
   // ids or positions out of range (a position must follow the last one in its slot);
   // kResourceExhausted: no room in the KV cache; kInternal: libllama failed. After an error the KV cache
-  // is as before the call, or the slots of the batch have been dropped (kDataLoss).
+  // is as before the call, or the slots of the batch have been dropped (kDataLoss). The last stage takes
+  // n_batch output_rows, or fewer when their logits would exceed 64 MiB, but always n_seq_max.
   virtual absl::Status Decode(const Batch& batch) = 0;
 
   // Every stage but the last, after Decode(): [n_tokens, n_embd] f32, rows in batch order.
@@ -67,8 +68,9 @@ class Stage {
   // Last stage, after Decode(): [n_vocab] of output_rows[i], valid until the next call.
   virtual absl::Span<const float> Logits(size_t i) = 0;
 
-  // One KV edit. kUnimplemented: this cache cannot (checked before libllama would abort);
-  // kInvalidArgument: slot or positions out of range.
+  // One KV edit. A SHIFT goes down, reaches the end of the slot, and forgets what stood in
+  // [begin + delta, begin): positions have no gaps. kUnimplemented: this cache cannot (checked before
+  // libllama would abort), and nothing changed; kInvalidArgument: slot or positions out of range.
   virtual absl::Status Apply(const wire::KvEdit& edit) = 0;
 
   // First and last stage, else nullptr. Lives as long as the stage.
@@ -85,8 +87,8 @@ class Stage {
     uint32_t n_seq_max = 0;
     uint32_t n_batch = 0;
     uint64_t slice_bytes = 0;    // weights resident
-    uint64_t kv_bytes = 0;
-    uint64_t compute_bytes = 0;
+    uint64_t kv_bytes = 0;       // with what libllama keeps about each cell
+    uint64_t compute_bytes = 0;  // with the rows that libllama copies out of a graph
     uint32_t load_ms = 0;
   };
   virtual const Facts& facts() const = 0;

@@ -57,6 +57,15 @@ RandomModelSpec Windowed() {
   return spec;
 }
 
+// Two sets of rope factors, so that every slot has a cache of its own.
+RandomModelSpec TwoRanges() {
+  RandomModelSpec spec = Llama();
+  spec.name = "stage_test_two_ranges";
+  spec.architecture = "phi3";
+  spec.metadata = {{"rope.scaling.original_context_length", 256u}, {"rope.dimension_count", 16u}};
+  return spec;
+}
+
 std::shared_ptr<const ModelFile> OpenModel(const RandomModelSpec& spec) {
   StartEngine();
   absl::StatusOr<std::string> path = WriteRandomModel(spec, ::testing::TempDir());
@@ -267,6 +276,18 @@ TEST(Stage, SlidingWindowsEqualTheWhole) {
   pair.Decode(Prompt(0, 0, 40));
   pair.Decode(Prompt(1, 0, 30) + Prompt(0, 40, 1));
   pair.Generate(1, 30, 9, 30);
+}
+
+TEST(Stage, CachesOfTheirOwnForEachSlotEqualTheWhole) {
+  Pair pair(TwoRanges(), {0, 1, 3, 6}, Options());
+  pair.Decode(Prompt(2, 0, 20));
+  pair.Decode(Prompt(0, 0, 5) + Prompt(2, 20, 1) + Prompt(1, 0, 17));
+  pair.Apply(wire::KvEdit::COPY, 3, 0, 0, 2);
+  pair.Decode(Prompt(3, 21, 2) + Prompt(0, 5, 1) + Prompt(2, 21, 1));
+  pair.Apply(wire::KvEdit::TRIM, 3, 9);
+  pair.Generate(3, 9, 4, 3);
+  pair.Apply(wire::KvEdit::DROP, 1);
+  pair.Decode(Prompt(1, 0, 3) + Prompt(3, 12, 4));
 }
 
 TEST(Stage, EditsOfTheCacheEqualTheWhole) {
