@@ -196,7 +196,7 @@ class AcceptedWire final : public GrpcWire, public grpc::ServerGenericBidiReacto
     StartWrite(&written_);
   }
   void End(const absl::Status& why) override {
-    if (!why.ok()) LOG(INFO) << "link from " << peer_ << ": " << why;
+    if (!session_->opened()) LOG(WARNING) << "refused a link from " << peer_ << ": " << why;
     grpc::ServerGenericBidiReactor::Finish(ToGrpc(why));
   }
   void Cancel() override { context_->TryCancel(); }

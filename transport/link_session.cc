@@ -147,7 +147,7 @@ void LinkSession::Detach() {
     CHECK(in_receiver_ != std::this_thread::get_id())
         << "a link must not be destroyed by a call of its receiver";
     // Leave the wire its time to say the last words, except where that would wait for ourselves.
-    if (in_on_open_ != std::this_thread::get_id()) {
+    if (!ended_ && wire_->CanWait() && in_on_open_ != std::this_thread::get_id()) {
       const auto deadline = In(kLinkCloseMs + kDetachSlackMs);
       while (!ended_) {
         if (!changed_.WaitUntil(&mu_, deadline)) break;
@@ -266,6 +266,11 @@ void LinkSession::OnEnded(absl::Status status) {
 void LinkSession::Cancel() {
   MutexLock lock(&mu_);
   if (!ended_) wire_->Cancel();
+}
+
+bool LinkSession::opened() {
+  MutexLock lock(&mu_);
+  return open_;
 }
 
 absl::Status LinkSession::Handle(Frame frame) {

@@ -54,6 +54,8 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
     virtual void End(const absl::Status& why) = 0;
     // Lets pending reads and writes fail. Must not block or call back.
     virtual void Cancel() = 0;
+    // Whether this thread may wait for OnEnded(). Not where the wire runs on this very thread.
+    virtual bool CanWait() const { return true; }
   };
 
   // The side that speaks first. `receiver` must outlive the link.
@@ -83,6 +85,9 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   void OnEnded(absl::Status status);
   // Cancels a wire that has not ended yet. Any thread, any time.
   void Cancel();
+
+  // Whether the link has been open. Else its end is told to nobody but the log.
+  bool opened();
 
  private:
   friend class SessionLink;

@@ -1,6 +1,9 @@
 #include "transport/version.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "ggml.h"
 #include "llama.h"
 
@@ -8,9 +11,11 @@ namespace strata {
 namespace {
 
 // One line for people: "protocol 1, strata 0.1.0, llama 0.7.0, ggml 0.27.0".
+// A peer may say anything, at any length.
 std::string Describe(const wire::Versions& v) {
-  return absl::StrCat("protocol ", v.protocol(), ", strata ", v.strata(), ", llama ", v.llama(),
-                      ", ggml ", v.ggml());
+  auto brief = [](const std::string& s) { return absl::string_view(s).substr(0, 32); };
+  return absl::StrCat("protocol ", v.protocol(), ", strata ", brief(v.strata()), ", llama ",
+                      brief(v.llama()), ", ggml ", brief(v.ggml()));
 }
 
 }  // namespace

@@ -1,0 +1,617 @@
+// What is particular to links over gRPC: strangers on the port, peers that die, what is copied.
+#include "transport/grpc_link.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "gtest/gtest.h"
+#include "tests/support/recorder.h"
+#include "tests/transport/grpc_server.h"
+#include "transport/link_session.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+using testing::HasSubstr;
+
+Frame Step(uint64_t id, Payload payload = {}) {
+  wire::Step step;
+  step.set_step_id(id);
+  return MakeFrame(FrameType::kStep, step, std::move(payload));
+}
+
+// A server that opens links into one receiver.
+class Server {
+ public:
+  explicit Server(GrpcLinkAcceptor::Options options = {})
+      : server_(options, [this](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
+          AcceptedLink accepted;
+          accepted.hello.set_credits(4);
+          accepted.receiver = &heard;
+          accepted.on_open = [this](std::unique_ptr<Link> link) {
+            MutexLock lock(&mu_);
+            links_.push_back(std::move(link));
+            changed_.NotifyAll();
+          };
+          return accepted;
+        }) {}
+  ~Server() {
+    Drop();
+    server_.Stop();
+  }
+
+  absl::StatusOr<std::unique_ptr<Link>> Dial(Link::Receiver* receiver) {
+    DialOptions options;
+    options.address = server_.address();
+    options.timeout_ms = 30'000;
+    auto link = DialGrpcLink(options, receiver);
+    if (link.ok()) WaitForLinks(++dialled_);
+    return link;
+  }
+  void WaitForLinks(size_t n) {
+    MutexLock lock(&mu_);
+    while (links_.size() < n) changed_.Wait(&mu_);
+  }
+  Link* link(size_t i) {
+    MutexLock lock(&mu_);
+    return links_[i].get();
+  }
+  // Destroys the links taken so far.
+  void Drop() {
+    std::vector<std::unique_ptr<Link>> links;
+    MutexLock lock(&mu_);
+    links.swap(links_);
+  }
+  GrpcServer& server() { return server_; }
+
+  Recorder heard;
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<std::unique_ptr<Link>> links_ ABSL_GUARDED_BY(mu_);
+  size_t dialled_ = 0;
+  GrpcServer server_;
+};
+
+// A link still opens and carries a frame: whatever came before did no harm.
+void ExpectServes(Server* server) {
+  Recorder heard;
+  const size_t before = server->heard.n_frames();
+  auto link = server->Dial(&heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  EXPECT_TRUE((*link)->Send(Step(1)).ok());
+  EXPECT_TRUE(server->heard.WaitForFrames(before + 1));
+}
+
+// One bidirectional call of raw messages, as a stranger might make it.
+class RawCall {
+ public:
+  explicit RawCall(const std::string& address, const char* method = "/strata.wire.Link/Stream")
+      : stub_(MakeChannel(address)) {
+    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    call_ = stub_.PrepareCall(&context_, method, &queue_);
+    call_->StartCall(nullptr);
+    Next();
+  }
+  ~RawCall() {
+    context_.TryCancel();
+    queue_.Shutdown();
+    void* tag;
+    bool ok;
+    while (queue_.Next(&tag, &ok)) {
+    }
+  }
+
+  bool Write(const std::string& bytes) {
+    const grpc::Slice slice(bytes);
+    call_->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+    return Next();
+  }
+  bool Write(const Frame& frame) {
+    return Write(EncodeFramePrefixAndHeader(frame) + std::string(frame.payload.bytes()));
+  }
+  bool WritesDone() {
+    call_->WritesDone(nullptr);
+    return Next();
+  }
+
+  // The next frame; nullopt at the end of the call.
+  std::optional<Frame> Read() {
+    grpc::ByteBuffer message;
+    call_->Read(&message, nullptr);
+    if (!Next()) return std::nullopt;
+    grpc::Slice slice;
+    EXPECT_TRUE(message.DumpToSingleSlice(&slice).ok());
+    auto frame = DecodeFrame(Payload::Own(
+        std::string(reinterpret_cast<const char*>(slice.begin()), slice.size())));
+    EXPECT_TRUE(frame.ok()) << frame.status();
+    return *std::move(frame);
+  }
+
+  // How the call ends; after Read() has said that it does.
+  grpc::Status Finish() {
+    grpc::Status status;
+    call_->Finish(&status, nullptr);
+    Next();
+    return status;
+  }
+
+  // Reads up to the kClose, checks its code and that the call ends with the same.
+  void ExpectClosedWith(absl::StatusCode code) {
+    wire::Status words;
+    while (std::optional<Frame> frame = Read()) {
+      if (frame->type == FrameType::kClose) {
+        EXPECT_TRUE(ParseHeader(*frame, &words).ok());
+      }
+    }
+    EXPECT_EQ(words.code(), static_cast<int>(code)) << words.message();
+    EXPECT_EQ(static_cast<int>(Finish().error_code()), static_cast<int>(code));
+  }
+
+ private:
+  bool Next() {
+    void* tag;
+    bool ok = false;
+    return queue_.Next(&tag, &ok) && ok;
+  }
+
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  grpc::CompletionQueue queue_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+};
+
+Frame Hello() {
+  wire::Hello hello;
+  *hello.mutable_versions() = LocalVersions();
+  return MakeFrame(FrameType::kHello, hello);
+}
+
+// --- strangers ------------------------------------------------------------------------------------
+
+TEST(GrpcLink, GarbageOverGrpcGetsOneClearErrorAndHurtsNobody) {
+  Server server;
+  for (const std::string& garbage :
+       {std::string("hello?"), std::string(), std::string(1 << 20, '\xff'), std::string("STRF")}) {
+    RawCall call(server.server().address());
+    call.Write(garbage);
+    call.ExpectClosedWith(absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(server.heard.n_closed(), 0u);
+  ExpectServes(&server);
+}
+
+TEST(GrpcLink, AStepBeforeHelloIsRefused) {
+  Server server;
+  RawCall call(server.server().address());
+  call.Write(Step(1));
+  call.ExpectClosedWith(absl::StatusCode::kInvalidArgument);
+}
+
+TEST(GrpcLink, FramesBeyondTheCreditCloseTheLink) {
+  Server server;
+  RawCall call(server.server().address());
+  ASSERT_TRUE(call.Write(Hello()));
+  for (uint64_t i = 0; i < 5; ++i) call.Write(Step(i));
+  call.ExpectClosedWith(absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::IsResourceExhausted(server.heard.WaitForClosed()));
+  EXPECT_EQ(server.heard.n_frames(), 4u);
+}
+
+TEST(GrpcLink, GarbageOnAnOpenLinkClosesIt) {
+  Server server;
+  RawCall call(server.server().address());
+  ASSERT_TRUE(call.Write(Hello()));
+  call.Write(std::string("garbage"));
+  call.ExpectClosedWith(absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::IsInvalidArgument(server.heard.WaitForClosed()));
+}
+
+TEST(GrpcLink, APayloadShorterThanItSaysClosesTheLink) {
+  Server server;
+  RawCall call(server.server().address());
+  ASSERT_TRUE(call.Write(Hello()));
+  std::string bytes = EncodeFramePrefixAndHeader(Step(1, Payload::Own(std::string(1000, 'x'))));
+  call.Write(bytes + "only a little");
+  call.ExpectClosedWith(absl::StatusCode::kInvalidArgument);
+}
+
+TEST(GrpcLink, ADiallerThatStopsTalkingWithoutACloseIsUnavailable) {
+  Server server;
+  RawCall call(server.server().address());
+  ASSERT_TRUE(call.Write(Hello()));
+  server.WaitForLinks(1);
+  call.WritesDone();
+  EXPECT_TRUE(absl::IsUnavailable(server.heard.WaitForClosed()));
+}
+
+TEST(GrpcLink, ADiallerThatCancelsIsUnavailable) {
+  Server server;
+  {
+    RawCall call(server.server().address());
+    ASSERT_TRUE(call.Write(Hello()));
+    server.WaitForLinks(1);
+  }
+  EXPECT_TRUE(absl::IsUnavailable(server.heard.WaitForClosed()));
+}
+
+TEST(GrpcLink, ASilentDiallerIsClosedInTime) {
+  GrpcLinkAcceptor::Options options;
+  options.hello_timeout_ms = 50;
+  Server server(options);
+  RawCall call(server.server().address());
+  call.ExpectClosedWith(absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(server.heard.n_closed(), 0u);
+}
+
+TEST(GrpcLink, ADiallerThatReadsNothingDelaysDestructionForABoundedTime) {
+  Server server;
+  RawCall call(server.server().address());
+  ASSERT_TRUE(call.Write(Hello()));
+  server.WaitForLinks(1);
+  server.Drop();
+  EXPECT_EQ(server.heard.n_closed(), 1u);
+}
+
+TEST(GrpcLink, OtherMethodsAreNotLinks) {
+  Server server;
+  RawCall call(server.server().address(), "/strata.wire.Node/Nothing");
+  EXPECT_FALSE(call.Read().has_value());
+  EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST(GrpcLink, DiallingAServerWithoutLinksSaysSo) {
+  grpc::ServerBuilder builder;
+  ConfigureServer(&builder);
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", LinkServerCredentials(), &port);
+  class Nothing : public grpc::CallbackGenericService {
+  } nothing;
+  builder.RegisterCallbackGenericService(&nothing);
+  auto server = builder.BuildAndStart();
+  Recorder heard;
+  DialOptions options;
+  options.address = absl::StrCat("127.0.0.1:", port);
+  const absl::Status status = DialGrpcLink(options, &heard).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("takes no links"));
+}
+
+class Socket {
+ public:
+  Socket() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  ~Socket() { close(fd_); }
+  int fd() const { return fd_; }
+  // Listens on a port that it returns.
+  int Listen() {
+    sockaddr_in address = Loopback(0);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listen(fd_, 8), 0);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    return ntohs(address.sin_port);
+  }
+  void Connect(int port) {
+    sockaddr_in address = Loopback(port);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  // Writes all that the peer takes, then reads until it closes.
+  void WriteAndDrain(const std::string& bytes) {
+    send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    shutdown(fd_, SHUT_WR);
+    char buffer[4096];
+    while (read(fd_, buffer, sizeof buffer) > 0) {
+    }
+  }
+
+ private:
+  static sockaddr_in Loopback(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+  const int fd_;
+};
+
+TEST(GrpcLink, GarbageOverTcpHurtsNobody) {
+  Server server;
+  for (const std::string& garbage :
+       {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(100'000, '\0'),
+        std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string(1000, '\xff')}) {
+    Socket socket;
+    socket.Connect(server.server().port());
+    socket.WriteAndDrain(garbage);
+  }
+  ExpectServes(&server);
+}
+
+// --- nobody there, or nobody home -----------------------------------------------------------------
+
+TEST(GrpcLink, NobodyThereIsUnavailable) {
+  int port;
+  {
+    Socket socket;
+    port = socket.Listen();
+  }
+  Recorder heard;
+  DialOptions options;
+  options.address = absl::StrCat("127.0.0.1:", port);
+  const absl::Status status = DialGrpcLink(options, &heard).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(options.address));
+  EXPECT_EQ(heard.n_closed(), 0u);
+}
+
+TEST(GrpcLink, ASilentPortFailsInTime) {
+  Socket socket;
+  Recorder heard;
+  DialOptions options;
+  options.address = absl::StrCat("127.0.0.1:", socket.Listen());
+  options.timeout_ms = 100;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(DialGrpcLink(options, &heard).status()));
+}
+
+TEST(GrpcLink, AnAcceptorThatSaysNothingFailsInTime) {
+  class Silent : public grpc::CallbackGenericService {
+   public:
+    grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+      class Reactor : public grpc::ServerGenericBidiReactor {
+        void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+        void OnDone() override { delete this; }
+      };
+      return new Reactor;
+    }
+  } silent;
+  grpc::ServerBuilder builder;
+  ConfigureServer(&builder);
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", LinkServerCredentials(), &port);
+  builder.RegisterCallbackGenericService(&silent);
+  auto server = builder.BuildAndStart();
+  Recorder heard;
+  DialOptions options;
+  options.address = absl::StrCat("127.0.0.1:", port);
+  options.timeout_ms = 100;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(DialGrpcLink(options, &heard).status()));
+  EXPECT_EQ(heard.n_closed(), 0u);
+}
+
+TEST(GrpcLink, APortIsNotSharedWithAnotherServer) {
+  Server server;
+  grpc::ServerBuilder builder;
+  ConfigureServer(&builder);
+  GrpcLinkAcceptor acceptor({}, [](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
+    return absl::UnavailableError("wrong server");
+  });
+  builder.AddListeningPort(server.server().address(), LinkServerCredentials());
+  builder.RegisterCallbackGenericService(acceptor.service());
+  EXPECT_EQ(builder.BuildAndStart(), nullptr);
+}
+
+// --- peers that die -------------------------------------------------------------------------------
+
+TEST(GrpcLink, AServerThatShutsDownIsUnavailableAtBothEnds) {
+  Server server;
+  Recorder heard;
+  auto link = server.Dial(&heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  server.server().Stop();
+  EXPECT_TRUE(absl::IsUnavailable(heard.WaitForClosed()));
+  EXPECT_TRUE(absl::IsUnavailable(server.heard.WaitForClosed()));
+  EXPECT_TRUE(absl::IsUnavailable((*link)->Send(Step(1))));
+}
+
+// Another process; killed when the test ends.
+class Child {
+ public:
+  explicit Child(std::vector<std::string> arguments) {
+    int pipe_fds[2];
+    EXPECT_EQ(pipe2(pipe_fds, O_CLOEXEC), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], STDOUT_FILENO);
+    arguments.insert(arguments.begin(), LINK_PEER);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    EXPECT_EQ(posix_spawn(&pid_, LINK_PEER, &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(pipe_fds[1]);
+    FILE* out = fdopen(pipe_fds[0], "r");
+    char line[64] = "";
+    EXPECT_NE(std::fgets(line, sizeof line, out), nullptr);
+    std::fclose(out);
+    said_ = line;
+  }
+  ~Child() { Kill(); }
+  void Stop() { kill(pid_, SIGSTOP); }
+  void Kill() {
+    if (pid_ == 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+  // Its first line.
+  const std::string& said() const { return said_; }
+
+ private:
+  pid_t pid_ = 0;
+  std::string said_;
+};
+
+TEST(GrpcLink, AKilledAcceptorIsUnavailable) {
+  Child child({"accept"});
+  Recorder heard;
+  DialOptions options;
+  options.address = absl::StrCat("127.0.0.1:", std::stoi(child.said()));
+  auto link = DialGrpcLink(options, &heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  ASSERT_TRUE((*link)->Send(Step(1)).ok());
+  child.Kill();
+  EXPECT_TRUE(absl::IsUnavailable(heard.WaitForClosed()));
+  EXPECT_TRUE(absl::IsUnavailable((*link)->Send(Step(2))));
+}
+
+TEST(GrpcLink, AKilledDiallerIsUnavailable) {
+  Server server;
+  Child child({"dial", server.server().address()});
+  EXPECT_EQ(child.said(), "open\n");
+  ASSERT_TRUE(server.heard.WaitForFrames(4));
+  child.Kill();
+  EXPECT_TRUE(absl::IsUnavailable(server.heard.WaitForClosed()));
+}
+
+TEST(GrpcLink, APeerThatHangsIsUnavailable) {
+  Child child({"accept"});
+  Recorder heard;
+  DialOptions options;
+  options.address = absl::StrCat("127.0.0.1:", std::stoi(child.said()));
+  auto link = DialGrpcLink(options, &heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  child.Stop();  // its kernel still answers; only the keepalive can tell
+  EXPECT_TRUE(absl::IsUnavailable(heard.WaitForClosed()));
+}
+
+// --- what is copied and kept ----------------------------------------------------------------------
+
+// Floats whose owner tells when nobody needs them any more.
+class WatchedPayload {
+ public:
+  explicit WatchedPayload(size_t n) : values_(n, 1.5f) {}
+
+  Payload payload() {
+    std::shared_ptr<const void> owner(values_.data(), [this](const void*) { gone_.set_value(); });
+    return Payload::Share(std::move(owner), values_.data(), values_.size() * sizeof(float));
+  }
+  bool WaitUntilLetGo() {
+    return gone_.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready;
+  }
+
+ private:
+  std::vector<float> values_;
+  std::promise<void> gone_;
+};
+
+TEST(GrpcLink, ASentPayloadIsLetGo) {
+  WatchedPayload watched(1 << 20);
+  Server server;
+  Recorder heard;
+  auto link = server.Dial(&heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  ASSERT_TRUE((*link)->Send(Step(1, watched.payload())).ok());
+  ASSERT_TRUE(server.heard.WaitForFrames(1));
+  EXPECT_EQ(server.heard.frames()[0].payload.floats()[12345], 1.5f);
+  EXPECT_TRUE(watched.WaitUntilLetGo());
+}
+
+// Takes no second frame until it is let go.
+class Gate : public Link::Receiver {
+ public:
+  void OnFrame(Frame frame) override {
+    if (n_++ == 0) open_.get_future().wait();
+    heard.OnFrame(std::move(frame));
+  }
+  void OnClosed(absl::Status status) override { heard.OnClosed(std::move(status)); }
+  void Open() { open_.set_value(); }
+  Recorder heard;
+
+ private:
+  int n_ = 0;
+  std::promise<void> open_;
+};
+
+TEST(GrpcLink, APayloadIsSentFromWhereItLies) {
+  Gate gate;
+  std::promise<std::unique_ptr<Link>> opened;
+  GrpcServer server({}, [&](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
+    AcceptedLink accepted;
+    accepted.hello.set_credits(2);
+    accepted.receiver = &gate;
+    accepted.on_open = [&](std::unique_ptr<Link> link) { opened.set_value(std::move(link)); };
+    return accepted;
+  });
+  Recorder heard;
+  DialOptions options;
+  options.address = server.address();
+  auto link = DialGrpcLink(options, &heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  auto acceptor = opened.get_future().get();
+
+  // 64 MiB fit into no window: the end of them is still to be sent while the far side does not read.
+  // What is written there now arrives, so nobody has made a copy of it.
+  std::vector<float> values(16 << 20, 1.0f);
+  ASSERT_TRUE((*link)->Send(Step(1)).ok());
+  const auto not_owned = std::make_shared<int>();
+  ASSERT_TRUE(
+      (*link)->Send(Step(2, Payload::Share(not_owned, values.data(), values.size() * 4))).ok());
+  values.back() = 2.0f;
+  gate.Open();
+  ASSERT_TRUE(gate.heard.WaitForFrames(2));
+  EXPECT_EQ(gate.heard.frames()[1].payload.floats().front(), 1.0f);
+  EXPECT_EQ(gate.heard.frames()[1].payload.floats().back(), 2.0f);
+  link->reset();
+  acceptor.reset();
+}
+
+TEST(GrpcLink, PayloadsNotSentAreLetGoWhenTheLinkCloses) {
+  WatchedPayload a(4 << 20), b(4 << 20), c(4 << 20);
+  Server server;
+  Recorder heard;
+  auto link = server.Dial(&heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  for (WatchedPayload* watched : {&a, &b, &c}) {
+    ASSERT_TRUE((*link)->Send(Step(1, watched->payload())).ok());
+  }
+  server.link(0)->Close(absl::AbortedError("plan"));
+  EXPECT_TRUE(a.WaitUntilLetGo());
+  EXPECT_TRUE(b.WaitUntilLetGo());
+  EXPECT_TRUE(c.WaitUntilLetGo());
+}
+
+TEST(GrpcLink, ManyLinksOpenAndCloseAtOnce) {
+  Server server;
+  std::vector<std::thread> threads;
+  std::atomic<int> failed = 0;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 25; ++i) {
+        Recorder heard;
+        DialOptions options;
+        options.address = server.server().address();
+        auto link = DialGrpcLink(options, &heard);
+        if (!link.ok() || !(*link)->Send(Step(i)).ok()) ++failed;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed, 0);
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,47 @@
+// A server for link tests, on port zero of the loopback, that takes links and nothing else.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/log/check.h"
+#include "absl/strings/str_cat.h"
+#include "grpcpp/generic/async_generic_service.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "transport/grpc_link.h"
+
+namespace strata {
+
+class GrpcServer {
+ public:
+  GrpcServer(GrpcLinkAcceptor::Options options, AcceptLinkFn accept)
+      : acceptor_(options, std::move(accept)) {
+    grpc::ServerBuilder builder;
+    ConfigureServer(&builder);
+    builder.AddListeningPort("127.0.0.1:0", LinkServerCredentials(), &port_);
+    builder.RegisterCallbackGenericService(acceptor_.service());
+    server_ = builder.BuildAndStart();
+    CHECK(server_ != nullptr);
+  }
+  ~GrpcServer() { Stop(); }
+
+  int port() const { return port_; }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  // Cuts the links that are still open.
+  void Stop() {
+    if (server_ == nullptr) return;
+    server_->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));
+    server_->Wait();
+    server_.reset();
+  }
+
+ private:
+  GrpcLinkAcceptor acceptor_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace strata
