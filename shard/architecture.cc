@@ -259,7 +259,7 @@ void KeepWindows(const Marks& windowed, uint32_t n_trunk, std::vector<uint32_t>*
   *cuts = std::move(kept);
 }
 
-// libllama aborts on a hybrid whose layers are all of one kind. Leaves as many cuts as can be between
+// libllama aborts on a hybrid whose layers are all of one kind (and refuses Gemma 4 so). Leaves as many cuts as can be between
 // which every stage has both kinds, and of equally many those that follow attention.
 void KeepBothKinds(const HybridLayers& layers, uint32_t n_trunk, std::vector<uint32_t>* cuts) {
   auto has_both = [&](uint32_t begin, uint32_t end) {
@@ -294,7 +294,14 @@ CutRule RuleOf(const ArchitectureRow& row, const Model& model, const GgufHeader&
     }
     if (row.refine != nullptr) row.refine(header, model.n_trunk, &rule);
     if (row.window.period > 0 && HasWindow(model, header)) {
-      KeepWindows(WindowedLayers(row, model, header), model.n_trunk, &rule.cut_points);
+      const Marks windowed = WindowedLayers(row, model, header);
+      Marks full = windowed;
+      full.flip();
+      if (row.window.needs_full) {
+        KeepBothKinds({full, windowed}, model.n_trunk, &rule.cut_points);
+      } else {
+        KeepWindows(windowed, model.n_trunk, &rule.cut_points);
+      }
     }
     KeepBothKinds(LayersOfHybrid(row, model, header), model.n_trunk, &rule.cut_points);
   }
@@ -394,7 +401,8 @@ std::string InputTensor(const GgufHeader& whole, LayerRange layers) {
 std::string OutputTensor(const GgufHeader& whole, LayerRange layers) {
   const ArchitectureRow* row =
       FindArchitecture(whole.GetString("general.architecture").value_or(""));
-  return absl::StrCat(row == nullptr ? "l_out" : row->output_tensor, "-", layers.size() - 1);
+  const std::string name(row == nullptr ? ArchitectureRow().output_tensor : row->output_tensor);
+  return absl::EndsWith(name, "-") ? absl::StrCat(name, layers.size() - 1) : name;
 }
 
 CacheAbility CacheAbilityFor(const GgufHeader& header) {

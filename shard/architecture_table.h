@@ -19,6 +19,7 @@ namespace strata {
 struct WindowPattern {
   uint32_t period = 0;      // 0: this architecture has no pattern
   bool full_first = false;  // the layer that sees everything is the first of its period, not the last
+  bool needs_full = false;  // a stage must have a layer that sees everything
 };
 
 // What libllama keeps of a sequence.
@@ -45,7 +46,7 @@ struct ArchitectureRow {
   bool scales_input = false;
   // As InputTensor().
   absl::string_view input_tensor = "";
-  absl::string_view output_tensor = "l_out";  // as OutputTensor(), without the layer
+  absl::string_view output_tensor = "l_out-";  // as OutputTensor(); the layer follows a dash
   Memory memory = Memory::kAttention;
   // Why refused, or what a slice needs; for people.
   absl::string_view reason = "";
