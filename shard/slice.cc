@@ -20,6 +20,12 @@
 namespace strata {
 namespace {
 
+// glibc copies through the buffer of such a stream, however large the read: 3 GB/s from the page
+// cache where a plain file gives 4.5, and both are faster than libllama repacks weights. The size
+// makes system calls rare, stays in a core's cache, and wastes little where small tensors are read
+// alone.
+constexpr size_t kStreamBufferBytes = 64u << 10;
+
 // How a tensor outside the layers comes into a slice. Those not named here (norms, rope factors)
 // are small, and every slice has them as they are.
 enum class Role {
@@ -167,6 +173,7 @@ struct Slice::Content {
 struct Slice::Stream {
   std::shared_ptr<const Content> content;
   uint64_t position = 0;
+  std::unique_ptr<char[]> buffer = nullptr;  // of the FILE
 
   // As read(2): -1 with errno.
   static ssize_t Read(void* cookie, char* out, size_t size) {
@@ -316,6 +323,8 @@ absl::StatusOr<FILE*> Slice::Open() const {
     delete stream;
     return absl::ResourceExhaustedError("no memory for a stream");
   }
+  stream->buffer = std::make_unique<char[]>(kStreamBufferBytes);
+  setvbuf(file, stream->buffer.get(), _IOFBF, kStreamBufferBytes);
   return file;
 }
 
