@@ -1,5 +1,5 @@
-// Writes a llama model of random weights in the shape of a real one of 1.1 billion, for measuring: the
-// text is noise, the work is the same. random_llama FILE
+// Writes a llama model of random weights in the shape of a real one of 1.1 billion, for measuring:
+// the text is noise, the work is the same. random_llama FILE
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -150,8 +150,8 @@ int Main(const std::string& path) {
   out << front;
   uint64_t random = 1;
   for (const GgufTensor& tensor : header.tensors) {
-    const std::string padding(header.data_offset + tensor.offset - static_cast<uint64_t>(out.tellp()),
-                              '\0');
+    const std::string padding(
+        header.data_offset + tensor.offset - static_cast<uint64_t>(out.tellp()), '\0');
     out << padding;
     if (tensor.type == GGML_TYPE_F32) {
       const std::vector<float> ones(tensor.dims[0], 1.0f);
