@@ -13,7 +13,7 @@ strata_me=$(basename "$0")
 # With sudo, the files go to the person who called it, so that no sudo is needed afterwards.
 strata_home=${HOME:-/root}
 if [[ $(id -u) == 0 && -n ${SUDO_USER:-} && ${SUDO_USER} != root ]]; then
-  strata_home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
+  strata_home=$(eval "echo ~$SUDO_USER")
 fi
 strata_cache=${STRATA_CACHE_DIR:-$strata_home/.cache/strata}
 strata_root=${STRATA_ROOT_DIR:-$strata_cache/forky}
