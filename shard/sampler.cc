@@ -107,6 +107,12 @@ class LlamaSampler final : public SequenceSampler {
   bool is_shaped() const {
     return bias_ != nullptr || text_.looks_back() || text_.has_grammar();
   }
+  // Whether all that changes is that ends of generation are left out: the largest stays the largest
+  // when it is none.
+  bool only_leaves_out_ends() const {
+    return settings_.ignore_eog() && settings_.logit_bias().empty() && !text_.looks_back() &&
+           !text_.has_grammar();
+  }
 
   void MakeBias();
   void MakeFilters();
@@ -334,7 +340,11 @@ absl::StatusOr<int32_t> LlamaSampler::ChooseToken(int32_t position,
                                                   float* next_mu) const {
   const int64_t likeliest = ArgMax(logits);
   if (likeliest < 0) return absl::InternalError("the model's logits are not numbers");
-  if (is_greedy() && !is_shaped()) return static_cast<int32_t>(likeliest);
+  const auto token = static_cast<int32_t>(likeliest);
+  if (is_greedy() &&
+      (!is_shaped() || (only_leaves_out_ends() && !llama_vocab_is_eog(vocab_, token)))) {
+    return token;
+  }
 
   // One buffer for all sequences of the thread: a megabyte and a half at a vocabulary of 128k.
   static thread_local std::vector<llama_token_data> buffer;
