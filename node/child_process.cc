@@ -31,7 +31,8 @@ extern char** environ;
 namespace strata {
 namespace {
 
-// A descriptor, closed at the end; never one of 0, 1, 2, so that it can be moved there in the child.
+// A descriptor, closed at the end; never one of 0, 1, 2, so that it can be moved there in the
+// child.
 class Fd {
  public:
   Fd() = default;
@@ -94,7 +95,8 @@ class LineSplitter {
 
   void Add(absl::string_view bytes) {
     while (fn_ && !bytes.empty()) {
-      const size_t n = std::min({bytes.find('\n'), bytes.size(), kChildLineBytesMax - line_.size()});
+      const size_t n =
+          std::min({bytes.find('\n'), bytes.size(), kChildLineBytesMax - line_.size()});
       line_.append(bytes.substr(0, n));
       bytes.remove_prefix(n);
       const bool whole = !bytes.empty() && bytes.front() == '\n';
@@ -263,8 +265,8 @@ class ChildProcess::Impl {
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &all);
 
-    const int error = posix_spawn(&pid_, options_.program.c_str(), &files, &attributes, argv.data(),
-                                  env.data());
+    const int error =
+        posix_spawn(&pid_, options_.program.c_str(), &files, &attributes, argv.data(), env.data());
     if (error != 0) {
       return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", options_.program));
     }
@@ -363,8 +365,8 @@ std::string ChildExit::Words() const {
   if (signal == 0) return absl::StrCat("exited with status ", code);
   std::string words = absl::StrCat("killed by signal ", signal, " (", SignalName(signal), ")");
   if (signal == SIGKILL && !killed_by_us) {
-    absl::StrAppend(&words, out_of_memory ? ": the machine ran out of memory"
-                                          : ": perhaps out of memory");
+    absl::StrAppend(&words,
+                    out_of_memory ? ": the machine ran out of memory" : ": perhaps out of memory");
   }
   return words;
 }

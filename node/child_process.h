@@ -1,9 +1,10 @@
 // One child process, started and watched: a worker of a node, or a node of the demo.
 //
-// The child's stdin is a pipe that this process holds open and never writes to, so the child sees end
-// of file when its parent is gone, however it went (parent_watch.h is the other end). The child is in a
-// process group of its own: Ctrl-C at a terminal reaches the parent alone, which stops its children in
-// order. Two threads for each child call the callbacks; they never block on the child's will.
+// The child's stdin is a pipe that this process holds open and never writes to, so the child sees
+// end of file when its parent is gone, however it went (parent_watch.h is the other end). The child
+// is in a process group of its own: Ctrl-C at a terminal reaches the parent alone, which stops its
+// children in order. Two threads for each child call the callbacks; they never block on the child's
+// will.
 #pragma once
 
 #include <sys/types.h>
@@ -28,11 +29,11 @@ inline constexpr size_t kChildLineBytesMax = 64 * 1024;
 // How a child ended.
 struct ChildExit {
   pid_t pid = 0;
-  int code = 0;    // exit status when signal is 0
-  int signal = 0;  // that killed it
-  bool killed_by_us = false;         // with Kill(), or because it outlived its grace
-  bool out_of_memory = false;        // the kernel's out-of-memory killer struck while it ran
-  std::string last_words;            // end of its stderr, at most kLastWordsBytesMax
+  int code = 0;                // exit status when signal is 0
+  int signal = 0;              // that killed it
+  bool killed_by_us = false;   // with Kill(), or because it outlived its grace
+  bool out_of_memory = false;  // the kernel's out-of-memory killer struck while it ran
+  std::string last_words;      // end of its stderr, at most kLastWordsBytesMax
 
   // "exited with status 3", "killed by signal 6 (Aborted)",
   // "killed by signal 9 (Killed): perhaps out of memory".
@@ -45,11 +46,11 @@ std::string SignalName(int signal);
 class ChildProcess {
  public:
   struct Options {
-    std::string program;            // path of the executable
-    std::vector<std::string> args;  // argv[0] included
+    std::string program;                // path of the executable
+    std::vector<std::string> args;      // argv[0] included
     std::vector<std::string> env = {};  // "NAME=value", in addition to this process's own
-    // Called on a thread of the child, one call at a time, without the line's end. They must not block
-    // for long (the child would, writing) and must not destroy the ChildProcess.
+    // Called on a thread of the child, one call at a time, without the line's end. They must not
+    // block for long (the child would, writing) and must not destroy the ChildProcess.
     absl::AnyInvocable<void(absl::string_view line)> on_stdout_line = {};
     absl::AnyInvocable<void(absl::string_view line)> on_stderr_line = {};
     // Exactly once, after the last line. Same rules.
@@ -57,8 +58,8 @@ class ChildProcess {
     absl::Duration stop_grace = absl::Seconds(3);  // between asking and killing, in the destructor
   };
 
-  // kNotFound, kPermissionDenied, kResourceExhausted …: the system's reason, with the program's name.
-  // Blocks until the program runs (exec has succeeded).
+  // kNotFound, kPermissionDenied, kResourceExhausted …: the system's reason, with the program's
+  // name. Blocks until the program runs (exec has succeeded).
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(Options options);
 
   // Terminate(), then Kill() after the grace, and waits until the child is reaped and on_exit has

@@ -15,8 +15,8 @@ class DataDir {
   // ${XDG_STATE_HOME:-~/.local/state}/strata. kInvalidArgument when neither variable is set.
   static absl::StatusOr<std::string> Default();
 
-  // Makes the folder and the id if they are not there. Errors name the file and the system's reason;
-  // kFailedPrecondition: another node uses the folder, or its id is damaged. Blocks.
+  // Makes the folder and the id if they are not there. Errors name the file and the system's
+  // reason; kFailedPrecondition: another node uses the folder, or its id is damaged. Blocks.
   static absl::StatusOr<DataDir> Open(const std::string& path);
 
   DataDir(DataDir&& other) noexcept;

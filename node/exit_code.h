@@ -7,15 +7,16 @@ namespace strata {
 
 enum ExitCode {
   kExitOk = 0,
-  kExitFailure = 1,      // none of the below
-  kExitUsage = 2,        // a wrong command line
-  kExitModel = 3,        // the model is missing, damaged, unknown, or may not be cut so
-  kExitMemory = 4,       // not enough memory or disk
-  kExitNode = 5,         // a node or worker failed
+  kExitFailure = 1,  // none of the below
+  kExitUsage = 2,    // a wrong command line
+  kExitModel = 3,    // the model is missing, damaged, unknown, or may not be cut so
+  kExitMemory = 4,   // not enough memory or disk
+  kExitNode = 5,     // a node or worker failed
   kExitInterrupted = 130,
 };
 
-// A kInvalidArgument whose message begins with an option's name ("--nodes …") is a wrong command line.
+// A kInvalidArgument whose message begins with an option's name ("--nodes …") is a wrong command
+// line.
 ExitCode ExitCodeFor(const absl::Status& status);
 
 }  // namespace strata

@@ -29,8 +29,8 @@ std::optional<uint64_t> ReadNumber(const std::string& path) {
   return value;
 }
 
-// The folder of this process's control group below `mount`, for "name:path" lines of /proc/self/cgroup
-// whose controller list is `controller` (version 2: empty).
+// The folder of this process's control group below `mount`, for "name:path" lines of
+// /proc/self/cgroup whose controller list is `controller` (version 2: empty).
 std::string GroupFolder(const std::string& mount, absl::string_view controller) {
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -44,17 +44,16 @@ std::string GroupFolder(const std::string& mount, absl::string_view controller) 
   return mount;
 }
 
-// Narrows `memory` to the limit of the control group, version 2 or 1; the folder's root as seen from
-// here stands in for a path that a container does not show.
+// Narrows `memory` to the limit of the control group, version 2 or 1; the folder's root as seen
+// from here stands in for a path that a container does not show.
 void ApplyGroupLimit(MachineMemory* memory) {
   const std::string v2 = GroupFolder("/sys/fs/cgroup", "");
   const std::string v1 = GroupFolder("/sys/fs/cgroup/memory", "memory");
-  const std::string pairs[][2] = {
-      {v2 + "/memory.max", v2 + "/memory.current"},
-      {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-      {v1 + "/memory.limit_in_bytes", v1 + "/memory.usage_in_bytes"},
-      {"/sys/fs/cgroup/memory/memory.limit_in_bytes",
-       "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
+  const std::string pairs[][2] = {{v2 + "/memory.max", v2 + "/memory.current"},
+                                  {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
+                                  {v1 + "/memory.limit_in_bytes", v1 + "/memory.usage_in_bytes"},
+                                  {"/sys/fs/cgroup/memory/memory.limit_in_bytes",
+                                   "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
   for (const auto& [limit_path, used_path] : pairs) {
     const std::optional<uint64_t> limit = ReadNumber(limit_path);  // "max" is no number
     const std::optional<uint64_t> used = ReadNumber(used_path);
@@ -76,9 +75,9 @@ MachineMemory ReadMachineMemory() {
   mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
   if (host_statistics64(mach_host_self(), HOST_VM_INFO64, reinterpret_cast<host_info64_t>(&stats),
                         &count) == KERN_SUCCESS) {
-    memory.free_bytes = (static_cast<uint64_t>(stats.free_count) + stats.inactive_count +
-                         stats.purgeable_count) *
-                        static_cast<uint64_t>(vm_kernel_page_size);
+    memory.free_bytes =
+        (static_cast<uint64_t>(stats.free_count) + stats.inactive_count + stats.purgeable_count) *
+        static_cast<uint64_t>(vm_kernel_page_size);
   }
 #else
   std::ifstream file("/proc/meminfo");

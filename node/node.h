@@ -1,6 +1,6 @@
-// A node: one running `strata` process on one machine. It keeps its id, offers the service wire.Node to
-// the coordinator, and starts a worker for each device that gets a stage. It never calls libllama, so
-// it outlives whatever a model does.
+// A node: one running `strata` process on one machine. It keeps its id, offers the service
+// wire.Node to the coordinator, and starts a worker for each device that gets a stage. It never
+// calls libllama, so it outlives whatever a model does.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct NodeOptions {
   bool stop_with_parent = false;       // stop when stdin ends
   bool allow_mixed_versions = false;   // link with other versions of libllama and libggml
   bool verbose = false;
-  std::string worker_program;          // empty: this program
+  std::string worker_program;  // empty: this program
   WorkerTimeouts timeouts;
 };
 
@@ -68,8 +68,9 @@ class Node {
   std::thread shutdown_;
 };
 
-// `strata node`: runs a node until SIGINT, SIGTERM or, if asked, the end of stdin. Prints one line of
-// JSON to stdout when it listens: {"node":{"id":…,"name":…,"address":"host:port","pid":…}}. Blocks.
+// `strata node`: runs a node until SIGINT, SIGTERM or, if asked, the end of stdin. Prints one line
+// of JSON to stdout when it listens: {"node":{"id":…,"name":…,"address":"host:port","pid":…}}.
+// Blocks.
 absl::Status RunNode(const NodeOptions& options);
 
 }  // namespace strata

@@ -1,6 +1,6 @@
-// The gRPC service of a node, wire.Node: takes the coordinator's requests on gRPC's threads and hands
-// them to the loop, where StageHost answers them. A client's deadline and its leaving are passed on to
-// the worker.
+// The gRPC service of a node, wire.Node: takes the coordinator's requests on gRPC's threads and
+// hands them to the loop, where StageHost answers them. A client's deadline and its leaving are
+// passed on to the worker.
 #pragma once
 
 #include <string>

@@ -290,12 +290,12 @@ void StageHost::EndLoad(Stage* stage, const absl::Status& status) {
 // Requests on a stage.
 
 template <typename Request, typename Response, typename Method>
-void StageHost::Forward(uint32_t index, const Request* request, Response* response,
-                        Context context, Method method, Done done) {
+void StageHost::Forward(uint32_t index, const Request* request, Response* response, Context context,
+                        Method method, Done done) {
   const auto found = stages_.find(index);
   if (found == stages_.end()) {
-    std::move(done)(absl::NotFoundError(
-        absl::StrCat("no stage ", index, " on ", options_.node_name)));
+    std::move(done)(
+        absl::NotFoundError(absl::StrCat("no stage ", index, " on ", options_.node_name)));
     return;
   }
   const Stage& stage = found->second;
@@ -371,8 +371,8 @@ void StageHost::Tokenize(const wire::TokenizeRequest* request, wire::TokenizeRes
   Forward(request->stage(), request, response, std::move(context), method, std::move(done));
 }
 
-void StageHost::Unload(const wire::UnloadStageRequest* request,
-                       wire::UnloadStageResponse* response, Context context, Done done) {
+void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStageResponse* response,
+                       Context context, Done done) {
   DCHECK(loop_->InLoopThread());
   if (absl::Status status = Newest(request->epoch()); !status.ok()) {
     std::move(done)(status);

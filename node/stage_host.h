@@ -1,7 +1,7 @@
-// The stages of this node: which worker holds which, and what became of it. Requests of the coordinator
-// come in from node_service.h; each is checked against the newest epoch and passed on to the worker of
-// the stage's device. When a worker dies, its stages fail with its last words, and the next LoadStage
-// starts a fresh one.
+// The stages of this node: which worker holds which, and what became of it. Requests of the
+// coordinator come in from node_service.h; each is checked against the newest epoch and passed on
+// to the worker of the stage's device. When a worker dies, its stages fail with its last words, and
+// the next LoadStage starts a fresh one.
 //
 // Loop thread only, but for what is said otherwise.
 #pragma once
@@ -48,9 +48,9 @@ class StageHost {
   // After the loop has run. Stops the workers: blocks for at most their stop_ms.
   ~StageHost();
 
-  // Ends `stream` with the loaded stage or with why not. kAborted: an older epoch; kAlreadyExists: the
-  // stage is here; kResourceExhausted: too many stages; kUnavailable: the node is stopping; else what
-  // the worker says, or how it died.
+  // Ends `stream` with the loaded stage or with why not. kAborted: an older epoch; kAlreadyExists:
+  // the stage is here; kResourceExhausted: too many stages; kUnavailable: the node is stopping;
+  // else what the worker says, or how it died.
   void Load(const wire::StageSpec& spec, Context context, LoadStream* stream);
 
   // What the worker of the stage answers, or how it died. kNotFound: no such stage. `request` and
@@ -80,12 +80,12 @@ class StageHost {
     wire::StageSpec spec;
     Device* device = nullptr;
     State state = State::kWaiting;
-    Context context;                // kWaiting, kLoading
-    LoadStream* stream = nullptr;   // kWaiting, kLoading
+    Context context;               // kWaiting, kLoading
+    LoadStream* stream = nullptr;  // kWaiting, kLoading
     bool loaded = false;
-    wire::StageInfo info;           // when loaded
+    wire::StageInfo info;  // when loaded
     int32_t worker_pid = 0;
-    absl::Status status;            // kFailed: why
+    absl::Status status;  // kFailed: why
   };
 
   // A request on its way to a worker.
@@ -126,10 +126,10 @@ class StageHost {
   bool stopping_ = false;
   wire::Epoch newest_epoch_;
   uint64_t next_id_ = 1;
-  std::map<uint32_t, Stage> stages_;                         // by index in the plan
-  std::map<std::string, std::unique_ptr<Device>> devices_;   // by name
-  std::map<uint64_t, Context> calls_;                        // to workers, under way
-  Gate gate_;                                                // for their callbacks
+  std::map<uint32_t, Stage> stages_;                        // by index in the plan
+  std::map<std::string, std::unique_ptr<Device>> devices_;  // by name
+  std::map<uint64_t, Context> calls_;                       // to workers, under way
+  Gate gate_;                                               // for their callbacks
 };
 
 }  // namespace strata

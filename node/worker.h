@@ -15,8 +15,8 @@ struct WorkerRunOptions {
   bool allow_mixed_versions = false;
 };
 
-// Prints {"worker":{"address":"host:port","pid":…}} to stdout and serves until SIGTERM or the end of
-// stdin. Blocks. kUnavailable: the address cannot be listened on.
+// Prints {"worker":{"address":"host:port","pid":…}} to stdout and serves until SIGTERM or the end
+// of stdin. Blocks. kUnavailable: the address cannot be listened on.
 absl::Status RunWorker(const WorkerRunOptions& options);
 
 }  // namespace strata

@@ -142,8 +142,8 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(EventLoop* l
   self->child_ = *std::move(started);
 
   const int64_t start_ms = self->options_.timeouts.start_ms;
-  self->deadline_ = loop->StartTimer(
-      {.delay_ms = static_cast<uint64_t>(start_ms)}, [self, start_ms] {
+  self->deadline_ =
+      loop->StartTimer({.delay_ms = static_cast<uint64_t>(start_ms)}, [self, start_ms] {
         self->KillBecause("did not start", absl::StrCat("no address after ", Seconds(start_ms)));
       });
   return worker;
@@ -178,8 +178,8 @@ void WorkerProcess::Stop() {
   stopping_ = true;
   tick_.reset();
   child_->Terminate();
-  deadline_ = loop_->StartTimer(
-      {.delay_ms = static_cast<uint64_t>(options_.timeouts.stop_ms)}, [this] { child_->Kill(); });
+  deadline_ = loop_->StartTimer({.delay_ms = static_cast<uint64_t>(options_.timeouts.stop_ms)},
+                                [this] { child_->Kill(); });
 }
 
 void WorkerProcess::CheckAlive(absl::AnyInvocable<void(bool) &&> fn) {
@@ -191,9 +191,9 @@ void WorkerProcess::CheckAlive(absl::AnyInvocable<void(bool) &&> fn) {
 // gets its time to answer.
 void WorkerProcess::Tick() {
   if (++silent_ticks_ * options_.timeouts.ping_every_ms > options_.timeouts.silent_ms) {
-    KillBecause("stopped answering",
-                absl::StrCat("silent for ", Seconds(options_.timeouts.silent_ms),
-                             ", so it was killed"));
+    KillBecause(
+        "stopped answering",
+        absl::StrCat("silent for ", Seconds(options_.timeouts.silent_ms), ", so it was killed"));
     return;
   }
   SendPing();

@@ -25,11 +25,11 @@
 namespace strata {
 
 struct WorkerTimeouts {
-  int64_t start_ms = 30'000;     // from the start of the process to its address
+  int64_t start_ms = 30'000;  // from the start of the process to its address
   int64_t ping_every_ms = 500;
-  int64_t silent_ms = 3'000;     // without an answer: frozen
-  int64_t step_ms = 120'000;     // on one step: hangs. Loading is excused
-  int64_t stop_ms = 2'000;       // between asking it to stop and killing it
+  int64_t silent_ms = 3'000;  // without an answer: frozen
+  int64_t step_ms = 120'000;  // on one step: hangs. Loading is excused
+  int64_t stop_ms = 2'000;    // between asking it to stop and killing it
 };
 
 // How a worker ended.
@@ -49,10 +49,10 @@ WorkerDeath DeathFromExit(const ChildExit& exit);
 class WorkerProcess {
  public:
   struct Options {
-    std::string program;             // see OwnProgram()
-    std::vector<std::string> args;   // argv[0] included
-    std::string label;               // for what is printed about it
-    bool echo_stderr = false;        // print what it prints
+    std::string program;            // see OwnProgram()
+    std::vector<std::string> args;  // argv[0] included
+    std::string label;              // for what is printed about it
+    bool echo_stderr = false;       // print what it prints
     WorkerTimeouts timeouts;
   };
 
@@ -60,7 +60,8 @@ class WorkerProcess {
    public:
     virtual ~Observer() = default;
     virtual void OnWorkerReady() = 0;
-    // Exactly once, last, unless the WorkerProcess is destroyed before. May destroy the WorkerProcess.
+    // Exactly once, last, unless the WorkerProcess is destroyed before. May destroy the
+    // WorkerProcess.
     virtual void OnWorkerDied(const WorkerDeath& death) = 0;
   };
 
@@ -68,8 +69,8 @@ class WorkerProcess {
   static absl::StatusOr<std::unique_ptr<WorkerProcess>> Start(EventLoop* loop, Options options,
                                                               Observer* observer);
 
-  // Blocks only while the process has not ended: after the loop, that is asking, waiting stop_ms and
-  // killing.
+  // Blocks only while the process has not ended: after the loop, that is asking, waiting stop_ms
+  // and killing.
   ~WorkerProcess();
 
   bool ready() const { return stub_ != nullptr; }
@@ -85,8 +86,8 @@ class WorkerProcess {
   // Asks the worker to stop, kills it when it does not; OnWorkerDied follows.
   void Stop();
 
-  // Tells a call that the worker refused from one that it did not survive: calls `fn` with true once
-  // the worker has answered a question asked after this, with false after OnWorkerDied.
+  // Tells a call that the worker refused from one that it did not survive: calls `fn` with true
+  // once the worker has answered a question asked after this, with false after OnWorkerDied.
   void CheckAlive(absl::AnyInvocable<void(bool alive) &&> fn);
 
  private:

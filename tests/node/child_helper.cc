@@ -79,7 +79,10 @@ int main(int argc, char** argv) {
     if (!arg.empty()) open(arg.c_str(), O_WRONLY);
     signal(SIGTERM, SIG_IGN);
     auto watch = strata::ParentWatch::Start({
-        .on_gone = [hang = verb == "watch-and-hang"] { if (!hang) _exit(0); },
+        .on_gone =
+            [hang = verb == "watch-and-hang"] {
+              if (!hang) _exit(0);
+            },
         .hard_exit_after = absl::Milliseconds(50),
     });
     Say("ready");

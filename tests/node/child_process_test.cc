@@ -67,7 +67,8 @@ class Child {
   void WaitForLine() {
     absl::MutexLock lock(mu_);
     EXPECT_TRUE(mu_.AwaitWithTimeout(
-        absl::Condition(+[](std::vector<std::string>* out) { return !out->empty(); }, &out_),
+        absl::Condition(
+            +[](std::vector<std::string>* out) { return !out->empty(); }, &out_),
         kPatience));
   }
   std::vector<std::string> out() {

@@ -51,8 +51,8 @@ TEST(DataDir, OneNodeAtATimeUsesIt) {
 }
 
 TEST(DataDir, ADamagedIdIsNotUsedAndNotReplaced) {
-  for (const char* text : {"", "short", "0123456789ABCDEF0123456789ABCDEF",
-                           "0123456789abcdef0123456789abcdef0"}) {
+  for (const char* text :
+       {"", "short", "0123456789ABCDEF0123456789ABCDEF", "0123456789abcdef0123456789abcdef0"}) {
     const std::string path = Fresh();
     std::filesystem::create_directories(path);
     std::ofstream(path + "/node_id") << text;

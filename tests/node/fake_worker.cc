@@ -1,5 +1,6 @@
-// Stands in for `strata worker` in the tests of the node: loads nothing, and misbehaves on demand. What
-// a stage does while loading is the spec's model_path, what it does when asked to tokenize is the text.
+// Stands in for `strata worker` in the tests of the node: loads nothing, and misbehaves on demand.
+// What a stage does while loading is the spec's model_path, what it does when asked to tokenize is
+// the text.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>

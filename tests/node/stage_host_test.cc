@@ -19,10 +19,10 @@
 namespace strata {
 namespace {
 
-using testing::EpochOf;
-using testing::RunningNode;
 using ::testing::EndsWith;
+using testing::EpochOf;
 using ::testing::HasSubstr;
+using testing::RunningNode;
 using ::testing::StartsWith;
 
 wire::StageSpec Spec(const std::string& how, uint32_t stage = 1, uint64_t epoch = 1) {
@@ -142,8 +142,7 @@ TEST(StageHost, AKilledWorkerMayHaveTakenAllMemory) {
 
 TEST(StageHost, AnUncaughtBadAllocIsOutOfMemory) {
   RunningNode node(FAKE_WORKER);
-  EXPECT_EQ(node.LoadStage(Spec("bad_alloc")).status.code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(node.LoadStage(Spec("bad_alloc")).status.code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(StageHost, AWorkerThatExitsIsAFailedStage) {
@@ -224,9 +223,9 @@ TEST(StageHost, AProgramThatIsNotThereIsNoWorker) {
 
 TEST(StageHost, WhatAWorkerRefusesIsPassedOn) {
   RunningNode node(FAKE_WORKER);
-  EXPECT_EQ(node.LoadStage(Spec("refuse")).status,
-            absl::InvalidArgumentError(
-                "stage 1 (layers 2-4) on node-2: tensor blk.0.x is cut short"));
+  EXPECT_EQ(
+      node.LoadStage(Spec("refuse")).status,
+      absl::InvalidArgumentError("stage 1 (layers 2-4) on node-2: tensor blk.0.x is cut short"));
   EXPECT_EQ(node.LoadStage(Spec("unavailable")).status,
             absl::UnavailableError("stage 1 (layers 2-4) on node-2: the disk is gone"));
   EXPECT_EQ(node.LoadStage(Spec("silent")).status.code(), absl::StatusCode::kInternal);
