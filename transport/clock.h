@@ -1,5 +1,5 @@
-// Time as the control code sees it. Everything that waits or stamps takes a Clock, so that tests run
-// on a clock they move by hand (tests/support/fake_clock.h) and never sleep.
+// Time as the control code sees it. Everything that waits or stamps takes a Clock, so that tests
+// run on a clock they move by hand (tests/support/fake_clock.h) and never sleep.
 #pragma once
 
 #include <cstdint>

@@ -109,8 +109,8 @@ class UvEventLoop final : public EventLoop {
   std::vector<absl::AnyInvocable<void() &&>> posted_ ABSL_GUARDED_BY(mu_);
 };
 
-// A uv_timer_t or uv_signal_t and its callback. libuv lets go of a handle only in a later turn of the
-// loop, so the handle outlives its owner for that long.
+// A uv_timer_t or uv_signal_t and its callback. libuv lets go of a handle only in a later turn of
+// the loop, so the handle outlives its owner for that long.
 template <typename UvHandle>
 class Watch final : public EventLoop::Handle {
  public:
@@ -126,9 +126,8 @@ class Watch final : public EventLoop::Handle {
     --loop_->watches_;
     state_->cancelled = true;
     if (!state_->running) state_->fn = nullptr;
-    uv_close(reinterpret_cast<uv_handle_t*>(&state_->uv), [](uv_handle_t* uv) {
-      delete static_cast<State*>(uv->data);
-    });
+    uv_close(reinterpret_cast<uv_handle_t*>(&state_->uv),
+             [](uv_handle_t* uv) { delete static_cast<State*>(uv->data); });
   }
 
   UvHandle* uv() { return &state_->uv; }
@@ -160,9 +159,9 @@ std::unique_ptr<EventLoop::Handle> UvEventLoop::StartTimer(TimerOptions options,
   CHECK_EQ(uv_timer_init(&loop_, timer->uv()), 0);
   // The loop's idea of now is from the start of this turn, which may be long ago.
   uv_update_time(&loop_);
-  CHECK_EQ(uv_timer_start(timer->uv(), &Watch<uv_timer_t>::Call, options.delay_ms,
-                          options.repeat_ms),
-           0);
+  CHECK_EQ(
+      uv_timer_start(timer->uv(), &Watch<uv_timer_t>::Call, options.delay_ms, options.repeat_ms),
+      0);
   return timer;
 }
 

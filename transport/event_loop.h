@@ -35,8 +35,8 @@ class EventLoop {
   // Any thread, also from a callback. Later calls do nothing.
   virtual void Stop() = 0;
 
-  // Any thread. Runs `fn` on the loop thread, in the order posted. After Run() has returned, `fn` is
-  // destroyed without being called.
+  // Any thread. Runs `fn` on the loop thread, in the order posted. After Run() has returned, `fn`
+  // is destroyed without being called.
   virtual void Post(absl::AnyInvocable<void() &&> fn) = 0;
 
   // Loop thread, or before Run(). First after `delay_ms`, then each `repeat_ms` (0: once).
@@ -47,7 +47,8 @@ class EventLoop {
   virtual std::unique_ptr<Handle> StartTimer(TimerOptions options,
                                              absl::AnyInvocable<void()> fn) = 0;
 
-  // Loop thread, or before Run(). Calls `fn` on the loop thread each time the process gets `signum`.
+  // Loop thread, or before Run(). Calls `fn` on the loop thread each time the process gets
+  // `signum`.
   virtual std::unique_ptr<Handle> OnSignal(int signum, absl::AnyInvocable<void()> fn) = 0;
 
   virtual bool InLoopThread() const = 0;

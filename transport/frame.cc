@@ -80,9 +80,9 @@ Payload ReadPayload(PartReader* reader, size_t size, std::shared_ptr<const void>
   if (here.size() >= size && reinterpret_cast<uintptr_t>(here.data()) % alignof(float) == 0) {
     return Payload::Share(std::move(owner), here.data(), size);
   }
-  std::shared_ptr<void> copy(
-      ::operator new(size, std::align_val_t(kPayloadAlign)),
-      [](void* p) { ::operator delete(p, std::align_val_t(kPayloadAlign)); });
+  std::shared_ptr<void> copy(::operator new(size, std::align_val_t(kPayloadAlign)), [](void* p) {
+    ::operator delete(p, std::align_val_t(kPayloadAlign));
+  });
   reader->CopyTo(static_cast<char*>(copy.get()), size);
   const void* data = copy.get();
   return Payload::Share(std::move(copy), data, size);
@@ -172,8 +172,7 @@ absl::StatusOr<Frame> DecodeFrame(absl::Span<const absl::string_view> parts,
 
   const uint64_t want = kFramePrefixBytes + prefix->header_bytes + prefix->payload_bytes;
   if (total != want) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a frame of ", want, " bytes came as ", total));
+    return absl::InvalidArgumentError(absl::StrCat("a frame of ", want, " bytes came as ", total));
   }
   Frame frame;
   frame.type = prefix->type;

@@ -73,8 +73,8 @@ absl::StatusOr<FramePrefix> DecodeFramePrefix(absl::string_view bytes);
 // copied, unless it has to be moved to be aligned for floats. kInvalidArgument for anything wrong.
 absl::StatusOr<Frame> DecodeFrame(const Payload& bytes);
 
-// The same of a frame that lies in pieces, which stay valid for as long as `owner` lives. The payload
-// is copied, once, when it does not lie in one piece that is aligned for floats.
+// The same of a frame that lies in pieces, which stay valid for as long as `owner` lives. The
+// payload is copied, once, when it does not lie in one piece that is aligned for floats.
 absl::StatusOr<Frame> DecodeFrame(absl::Span<const absl::string_view> parts,
                                   std::shared_ptr<const void> owner);
 

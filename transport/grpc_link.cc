@@ -52,16 +52,21 @@ gpr_timespec InMs(int64_t ms) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
 }
 
-// Hands the bytes over with their owner: nothing is copied.
+// A slice of `owner`'s bytes, which dies with the slice's last copy.
+template <typename Owner>
+grpc::Slice SliceOf(Owner owner) {
+  auto* kept = new Owner(std::move(owner));
+  return grpc::Slice(
+      const_cast<char*>(kept->data()), kept->size(), [](void* p) { delete static_cast<Owner*>(p); },
+      kept);
+}
+
+// The bytes go with their owner: nothing is copied.
 grpc::ByteBuffer ToMessage(Frame frame) {
-  auto* front = new std::string(EncodeFramePrefixAndHeader(frame));
-  auto* payload = new Payload(std::move(frame.payload));
-  const grpc::Slice slices[] = {
-      grpc::Slice(front->data(), front->size(),
-                  [](void* p) { delete static_cast<std::string*>(p); }, front),
-      grpc::Slice(const_cast<char*>(payload->data()), payload->size(),
-                  [](void* p) { delete static_cast<Payload*>(p); }, payload)};
-  return grpc::ByteBuffer(slices, payload->empty() ? 1 : 2);
+  const bool has_payload = !frame.payload.empty();
+  const grpc::Slice slices[] = {SliceOf(EncodeFramePrefixAndHeader(frame)),
+                                SliceOf(std::move(frame.payload))};
+  return grpc::ByteBuffer(slices, has_payload ? 2 : 1);
 }
 
 absl::StatusOr<Frame> FromMessage(const grpc::ByteBuffer& message) {
@@ -74,8 +79,8 @@ absl::StatusOr<Frame> FromMessage(const grpc::ByteBuffer& message) {
   return DecodeFrame(parts, std::move(slices));
 }
 
-// The part of a wire over one gRPC call that both ends share. The call's reactor derives from it, and
-// deletes itself in OnDone(), gRPC's last word.
+// The part of a wire over one gRPC call that both ends share. The call's reactor derives from it,
+// and deletes itself in OnDone(), gRPC's last word.
 class GrpcWire : public LinkSession::Wire {
  public:
   void ExpectEnd() final {
@@ -249,8 +254,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 }
 
 void ConfigureServer(grpc::ServerBuilder* builder) {
-  ForEachSetting(
-      [&](const char* name, int value) { builder->AddChannelArgument(name, value); });
+  ForEachSetting([&](const char* name, int value) { builder->AddChannelArgument(name, value); });
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Let channels ping as often as they are told to above.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,

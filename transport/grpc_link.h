@@ -1,5 +1,6 @@
 // Links over gRPC: raw frames on the bidirectional method /strata.wire.Link/Stream, one frame a
-// message, without protobuf in between (generic stub, Slice, ByteBuffer). See link.h for the contract.
+// message, without protobuf in between (generic stub, Slice, ByteBuffer). See link.h for the
+// contract.
 //
 // gRPC's threads call the Receiver. Sources: gRPC callback API (proposal L67), generic stub and
 // CallbackGenericService headers.
@@ -24,12 +25,12 @@ class ServerCredentials;
 
 namespace strata {
 
-// Channels and servers of control services and links alike are made with these, so that keys have one
-// place to go.
+// Channels and servers of control services and links alike are made with these, so that keys have
+// one place to go.
 std::shared_ptr<grpc::ChannelCredentials> LinkChannelCredentials();
 std::shared_ptr<grpc::ServerCredentials> LinkServerCredentials();
-// With the keepalive and message size settings that links need, and a connection of its own. Does not
-// connect yet.
+// With the keepalive and message size settings that links need, and a connection of its own. Does
+// not connect yet.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
 // The same settings for a server, which then also never shares its port with a stale process.
 void ConfigureServer(grpc::ServerBuilder* builder);
@@ -41,9 +42,9 @@ struct DialOptions {
   int64_t timeout_ms = 10'000;
 };
 
-// Dials, exchanges Hellos and returns an open link. Blocks for at most `timeout_ms`; never call it on
-// the loop thread. `receiver` must outlive the link, and may be called before this returns. `hello`'s
-// versions are filled in when unset. Errors: kUnavailable nobody there,
+// Dials, exchanges Hellos and returns an open link. Blocks for at most `timeout_ms`; never call it
+// on the loop thread. `receiver` must outlive the link, and may be called before this returns.
+// `hello`'s versions are filled in when unset. Errors: kUnavailable nobody there,
 // kDeadlineExceeded, kFailedPrecondition versions that do not fit, or the acceptor's own words.
 absl::StatusOr<std::unique_ptr<Link>> DialGrpcLink(DialOptions options, Link::Receiver* receiver);
 

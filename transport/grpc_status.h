@@ -1,5 +1,5 @@
-// Statuses as they travel: absl::Status in the program, grpc::Status at the end of a call, wire::Status
-// inside a message. Codes are the same numbers in all three. Thread-safe.
+// Statuses as they travel: absl::Status in the program, grpc::Status at the end of a call,
+// wire::Status inside a message. Codes are the same numbers in all three. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 namespace strata {
 
 // Longest message of a status that leaves the process, bytes as sent: gRPC percent-encodes it into
-// trailers that may have 8 KiB in all. Of a longer one the middle is left out, because the first words
-// say what failed and the last ones (a worker's stderr) why.
+// trailers that may have 8 KiB in all. Of a longer one the middle is left out, because the first
+// words say what failed and the last ones (a worker's stderr) why.
 inline constexpr size_t kStatusMessageBytesMax = 6 * 1024;
 
 grpc::Status ToGrpc(const absl::Status& status);

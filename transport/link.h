@@ -1,9 +1,9 @@
 // The ordered, flow-controlled byte stream from one stage to the next, or between a stage and the
-// coordinator. One narrow interface, so that gRPC (grpc_link.h), RDMA-capable wires and the in-memory
-// and faulty links of the tests (tests/support/) look the same to a stage.
+// coordinator. One narrow interface, so that gRPC (grpc_link.h), RDMA-capable wires and the
+// in-memory and faulty links of the tests (tests/support/) look the same to a stage.
 //
-// A link is one-way for frames that need credit (kStep, kResult, kError): the dialler sends them, the
-// acceptor receives them. Credit flows back. Each side may close.
+// A link is one-way for frames that need credit (kStep, kResult, kError): the dialler sends them,
+// the acceptor receives them. Credit flows back. Each side may close.
 //
 // Flow control: the acceptor's Hello grants `credits` frames. Send() takes one; Release() gives it
 // back once the receiver has room again. So a receiver never holds more than it granted, and a full
@@ -50,7 +50,8 @@ class Link {
   // Acceptor side, any thread. `frames` of those received have been consumed.
   virtual void Release(uint32_t frames) = 0;
 
-  // Any thread, any number of times; the first counts. Frames already taken by Send() go out before it.
+  // Any thread, any number of times; the first counts. Frames already taken by Send() go out before
+  // it.
   virtual void Close(absl::Status status) = 0;
 
   // What the peer said of itself.
@@ -61,13 +62,13 @@ class Link {
 struct AcceptedLink {
   wire::Hello hello;         // what this side answers; its versions are filled in, credits are not
   Link::Receiver* receiver;  // outlives the link
-  // Called once, with the open link, before the first OnFrame(). On the link's thread: must not block.
-  // OnClosed() does not come before it has returned, unless it destroys the link.
+  // Called once, with the open link, before the first OnFrame(). On the link's thread: must not
+  // block. OnClosed() does not come before it has returned, unless it destroys the link.
   absl::AnyInvocable<void(std::unique_ptr<Link>) &&> on_open;
 };
 
-// Asked about a peer's Hello whose versions fit already. A status refuses it, and the dialler sees that
-// status. On the link's thread: must not block.
+// Asked about a peer's Hello whose versions fit already. A status refuses it, and the dialler sees
+// that status. On the link's thread: must not block.
 using AcceptLinkFn = absl::AnyInvocable<absl::StatusOr<AcceptedLink>(const wire::Hello&)>;
 
 }  // namespace strata

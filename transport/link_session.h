@@ -1,5 +1,5 @@
-// What a link does whatever wire it runs over: Hello first, credit, and closing exactly once. A wire
-// (gRPC in grpc_link.cc, memory in tests/support/) only carries whole frames in order.
+// What a link does whatever wire it runs over: Hello first, credit, and closing exactly once. A
+// wire (gRPC in grpc_link.cc, memory in tests/support/) only carries whole frames in order.
 //
 //   dialler                         acceptor
 //      | -------- Hello -------------> |   versions checked, AcceptLinkFn asked
@@ -37,8 +37,8 @@ inline constexpr int64_t kLinkCloseMs = 1000;
 
 class LinkSession : public std::enable_shared_from_this<LinkSession> {
  public:
-  // One end of a wire. Read() and Write() may complete on any thread, but not inside the call; there
-  // is at most one of each at a time.
+  // One end of a wire. Read() and Write() may complete on any thread, but not inside the call;
+  // there is at most one of each at a time.
   class Wire {
    public:
     virtual ~Wire() = default;
@@ -46,8 +46,8 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
     virtual void Read() = 0;
     // Completes with LinkSession::OnWritten().
     virtual void Write(Frame frame) = 0;
-    // The link starts to close: if the wire has not ended kLinkCloseMs later, cancel it. At most once.
-    // Must not block or call back.
+    // The link starts to close: if the wire has not ended kLinkCloseMs later, cancel it. At most
+    // once. Must not block or call back.
     virtual void ExpectEnd() = 0;
     // Nothing will be written any more, and no write is in flight. Completes with
     // LinkSession::OnEnded(), once the peer has ended too. `why` is for peers that got no kClose.
@@ -68,20 +68,20 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   // Begins to read, and to speak if this side dialled. `wire` stays valid until OnEnded() returns.
   void Start();
 
-  // Dialler: waits for the peer's Hello. A status: the link never opened and no Receiver call comes.
-  // At most once.
+  // Dialler: waits for the peer's Hello. A status: the link never opened and no Receiver call
+  // comes. At most once.
   absl::StatusOr<std::unique_ptr<Link>> AwaitOpen(int64_t timeout_ms);
 
   // Closes with `status` unless the link is open by now.
   void CloseUnlessOpen(absl::Status status);
 
-  // From the wire. One OnRead() and one OnWritten() at a time, perhaps at the same time as each other.
-  // A status of OnRead(): kInvalidArgument when the bytes were no frame and reading may go on, any
-  // other when the wire has broken or ended.
+  // From the wire. One OnRead() and one OnWritten() at a time, perhaps at the same time as each
+  // other. A status of OnRead(): kInvalidArgument when the bytes were no frame and reading may go
+  // on, any other when the wire has broken or ended.
   void OnRead(absl::StatusOr<Frame> frame);
   void OnWritten(bool ok);
-  // Last, after all other calls have returned. `status` says how the wire ended: OK if the peer ended
-  // it in order, kUnavailable when it broke.
+  // Last, after all other calls have returned. `status` says how the wire ended: OK if the peer
+  // ended it in order, kUnavailable when it broke.
   void OnEnded(absl::Status status);
   // Cancels a wire that has not ended yet. Any thread, any time.
   void Cancel();
@@ -130,7 +130,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   const Role role_;
   const VersionPolicy policy_;
   Wire* const wire_;
-  AcceptLinkFn accept_;   // called in OnRead() only
+  AcceptLinkFn accept_;  // called in OnRead() only
 
   // Written before the link opens, constant afterwards.
   wire::Hello local_;
@@ -143,24 +143,24 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   std::thread::id in_on_open_ ABSL_GUARDED_BY(mu_);
 
   bool hello_seen_ ABSL_GUARDED_BY(mu_) = false;
-  bool open_ ABSL_GUARDED_BY(mu_) = false;        // stays true when the link closes
-  bool broken_ ABSL_GUARDED_BY(mu_) = false;      // a read or write has failed
+  bool open_ ABSL_GUARDED_BY(mu_) = false;         // stays true when the link closes
+  bool broken_ ABSL_GUARDED_BY(mu_) = false;       // a read or write has failed
   bool peer_closed_ ABSL_GUARDED_BY(mu_) = false;  // its kClose was read
   bool close_wanted_ ABSL_GUARDED_BY(mu_) = false;
   bool close_written_ ABSL_GUARDED_BY(mu_) = false;  // or being written
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool end_expected_ ABSL_GUARDED_BY(mu_) = false;
-  bool ending_ ABSL_GUARDED_BY(mu_) = false;      // Wire::End() is due or done
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;       // OnEnded() came
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;       // Wire::End() is due or done
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;        // OnEnded() came
   bool told_closed_ ABSL_GUARDED_BY(mu_) = false;  // OnClosed() is due or done
   // How the link closed; unset while it is open, or broke and the wire has not said how.
   std::optional<absl::Status> final_ ABSL_GUARDED_BY(mu_);
 
   std::deque<Frame> queue_ ABSL_GUARDED_BY(mu_);  // at most a Hello and `credits` frames
-  uint32_t credit_ ABSL_GUARDED_BY(mu_) = 0;       // dialler: frames that may be sent
+  uint32_t credit_ ABSL_GUARDED_BY(mu_) = 0;      // dialler: frames that may be sent
   bool wants_writable_ ABSL_GUARDED_BY(mu_) = false;
-  uint32_t held_ ABSL_GUARDED_BY(mu_) = 0;         // acceptor: frames received, not released
-  uint32_t credit_due_ ABSL_GUARDED_BY(mu_) = 0;   // acceptor: released, not yet told
+  uint32_t held_ ABSL_GUARDED_BY(mu_) = 0;        // acceptor: frames received, not released
+  uint32_t credit_due_ ABSL_GUARDED_BY(mu_) = 0;  // acceptor: released, not yet told
 };
 
 }  // namespace strata

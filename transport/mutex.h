@@ -1,5 +1,6 @@
-// std::mutex with the annotations that clang's -Wthread-safety checks. std:: rather than absl::Mutex
-// because ThreadSanitizer sees through it even where the packaged Abseil was built without it.
+// std::mutex with the annotations that clang's -Wthread-safety checks. std:: rather than
+// absl::Mutex because ThreadSanitizer sees through it even where the packaged Abseil was built
+// without it.
 #pragma once
 
 #include <chrono>

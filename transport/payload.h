@@ -1,5 +1,5 @@
-// Immutable bytes with an owner, moved from a stage's output to the socket and from the socket to the
-// next stage's input without a copy where the wire allows it.
+// Immutable bytes with an owner, moved from a stage's output to the socket and from the socket to
+// the next stage's input without a copy where the wire allows it.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ class Payload {
 
   static Payload Own(std::vector<float> values);
   static Payload Own(std::string bytes);
-  // `data` stays valid for as long as `owner` lives. `owner` is shared by the copies of this payload.
+  // `data` stays valid for as long as `owner` lives. `owner` is shared by the copies of this
+  // payload.
   static Payload Share(std::shared_ptr<const void> owner, const void* data, size_t size);
 
   const char* data() const { return data_; }
@@ -29,8 +30,8 @@ class Payload {
   // What keeps the bytes alive; shared by the copies of this payload.
   const std::shared_ptr<const void>& owner() const { return owner_; }
 
-  // The bytes as f32. Precondition: size() is a multiple of 4 and data() is aligned for floats; every
-  // Payload that this library makes is.
+  // The bytes as f32. Precondition: size() is a multiple of 4 and data() is aligned for floats;
+  // every Payload that this library makes is.
   absl::Span<const float> floats() const;
 
  private:

@@ -14,9 +14,9 @@ inline constexpr uint32_t kProtocolVersion = 1;
 // This process: protocol, Strata, and the libllama and libggml it runs with.
 const wire::Versions& LocalVersions();
 
-// Activations of one libllama fed into another are only known to be right where it was tested. OK when
-// the protocol, libllama and ggml versions are equal; kFailedPrecondition naming both sides otherwise. With `allow_mixed`
-// only the protocol has to match.
+// Activations of one libllama fed into another are only known to be right where it was tested. OK
+// when the protocol, libllama and ggml versions are equal; kFailedPrecondition naming both sides
+// otherwise. With `allow_mixed` only the protocol has to match.
 struct VersionPolicy {
   bool allow_mixed = false;
 };

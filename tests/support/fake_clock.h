@@ -1,5 +1,5 @@
-// A clock that a test moves by hand. What waits on it (FakeEventLoop) runs on the thread that moves it,
-// in the order of the times it waits for.
+// A clock that a test moves by hand. What waits on it (FakeEventLoop) runs on the thread that moves
+// it, in the order of the times it waits for.
 #pragma once
 
 #include <atomic>

@@ -8,7 +8,7 @@
 namespace strata {
 
 struct FakeEventLoop::Watch {
-  int signum = 0;                      // 0: a timer
+  int signum = 0;  // 0: a timer
   int64_t due_us = FakeClock::kNever;
   int64_t repeat_us = 0;
   bool cancelled = false;

@@ -1,5 +1,5 @@
-// An event loop without a thread of its own: work runs when the test moves the clock. Several loops on
-// one clock make several nodes in one thread, always in the same order.
+// An event loop without a thread of its own: work runs when the test moves the clock. Several loops
+// on one clock make several nodes in one thread, always in the same order.
 //
 //   FakeClock clock;
 //   FakeEventLoop loop(&clock);

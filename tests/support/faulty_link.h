@@ -1,5 +1,5 @@
-// Wraps any link and goes wrong on command: frames changed on the way, held back, or the link broken
-// after a number of them. Order is kept: links never reorder.
+// Wraps any link and goes wrong on command: frames changed on the way, held back, or the link
+// broken after a number of them. Order is kept: links never reorder.
 //
 //   FaultyLink::Faults faults;
 //   faults.break_after_frames = 3;
@@ -24,7 +24,8 @@ namespace strata {
 class FaultyLink final : public Link, private Link::Receiver {
  public:
   struct Faults {
-    // After so many frames have passed, in either role, the link closes with `break_status`. -1: never.
+    // After so many frames have passed, in either role, the link closes with `break_status`. -1:
+    // never.
     int64_t break_after_frames = -1;
     absl::Status break_status = absl::UnavailableError("the wire was cut");
     // So many calls of Send() are refused with kResourceExhausted first; OnWritable() follows each

@@ -160,11 +160,11 @@ class Pipe final : public MemoryWire, public std::enable_shared_from_this<Pipe> 
     const std::shared_ptr<WireEnd> of[2];
   };
   struct Side {
-    std::deque<Sent> inbox;     // to this side
+    std::deque<Sent> inbox;      // to this side
     std::optional<size_t> flip;  // bit of the next frame to this side
     bool reading = false;
     bool read_over = false;
-    bool ended = false;         // it writes nothing any more
+    bool ended = false;  // it writes nothing any more
     bool told_ended = false;
   };
 

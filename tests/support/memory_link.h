@@ -26,8 +26,8 @@ class MemoryWire {
 };
 
 struct MemoryDialOptions {
-  wire::Hello hello;  // versions are filled in when unset
-  bool allow_mixed_versions = false;           // dialler
+  wire::Hello hello;                  // versions are filled in when unset
+  bool allow_mixed_versions = false;  // dialler
   bool acceptor_allows_mixed_versions = false;
   int64_t timeout_ms = 10'000;
   // Null: each end calls its receiver on a thread of its own. Else both do on this loop, each frame

@@ -141,7 +141,8 @@ TEST(EventLoop, ACancelledTimerDoesNotFireAndLetsGoOfItsCallback) {
   bool fired = false;
   auto held = std::make_shared<int>(0);
   const std::weak_ptr<int> weak = held;
-  auto timer = loop->StartTimer({.delay_ms = 1}, [&fired, held = std::move(held)] { fired = true; });
+  auto timer =
+      loop->StartTimer({.delay_ms = 1}, [&fired, held = std::move(held)] { fired = true; });
   auto end = loop->StartTimer({.delay_ms = 30}, [&] { loop->Stop(); });
   timer.reset();
   EXPECT_TRUE(weak.expired());
@@ -180,8 +181,10 @@ TEST(EventLoop, SignalsReachEachWatch) {
   int a = 0, b = 0;
   auto watch_a = loop->OnSignal(SIGUSR1, [&] { ++a; });
   auto watch_b = loop->OnSignal(SIGUSR1, [&] {
-    if (++b == 2) loop->Stop();
-    else raise(SIGUSR1);
+    if (++b == 2)
+      loop->Stop();
+    else
+      raise(SIGUSR1);
   });
   loop->Post([] { raise(SIGUSR1); });
   loop->Run();

@@ -32,8 +32,8 @@ absl::StatusOr<Frame> Decode(std::string bytes) {
 }
 
 TEST(FrameTest, RoundTripKeepsTypeHeaderAndPayload) {
-  for (FrameType type : {FrameType::kHello, FrameType::kCredit, FrameType::kClose,
-                         FrameType::kStep, FrameType::kResult, FrameType::kError}) {
+  for (FrameType type : {FrameType::kHello, FrameType::kCredit, FrameType::kClose, FrameType::kStep,
+                         FrameType::kResult, FrameType::kError}) {
     Frame frame = ExampleFrame();
     frame.type = type;
     const auto decoded = Decode(Encode(frame));

@@ -146,8 +146,8 @@ class RawCall {
     if (!Next()) return std::nullopt;
     grpc::Slice slice;
     EXPECT_TRUE(message.DumpToSingleSlice(&slice).ok());
-    auto frame = DecodeFrame(Payload::Own(
-        std::string(reinterpret_cast<const char*>(slice.begin()), slice.size())));
+    auto frame = DecodeFrame(
+        Payload::Own(std::string(reinterpret_cast<const char*>(slice.begin()), slice.size())));
     EXPECT_TRUE(frame.ok()) << frame.status();
     return *std::move(frame);
   }
@@ -191,7 +191,8 @@ Frame Hello() {
   return MakeFrame(FrameType::kHello, hello);
 }
 
-// --- strangers ------------------------------------------------------------------------------------
+// --- strangers
+// ------------------------------------------------------------------------------------
 
 TEST(GrpcLink, GarbageOverGrpcGetsOneClearErrorAndHurtsNobody) {
   Server server;
@@ -351,7 +352,8 @@ TEST(GrpcLink, GarbageOverTcpHurtsNobody) {
   ExpectServes(&server);
 }
 
-// --- nobody there, or nobody home -----------------------------------------------------------------
+// --- nobody there, or nobody home
+// -----------------------------------------------------------------
 
 TEST(GrpcLink, NobodyThereIsUnavailable) {
   int port;
@@ -414,7 +416,8 @@ TEST(GrpcLink, APortIsNotSharedWithAnotherServer) {
   EXPECT_EQ(builder.BuildAndStart(), nullptr);
 }
 
-// --- peers that die -------------------------------------------------------------------------------
+// --- peers that die
+// -------------------------------------------------------------------------------
 
 TEST(GrpcLink, AServerThatShutsDownIsUnavailableAtBothEnds) {
   Server server;
@@ -498,7 +501,8 @@ TEST(GrpcLink, APeerThatHangsIsUnavailable) {
   EXPECT_TRUE(absl::IsUnavailable(heard.WaitForClosed()));
 }
 
-// --- what is copied and kept ----------------------------------------------------------------------
+// --- what is copied and kept
+// ----------------------------------------------------------------------
 
 // Floats whose owner tells when nobody needs them any more.
 class WatchedPayload {
@@ -563,8 +567,8 @@ TEST(GrpcLink, APayloadIsSentFromWhereItLies) {
   ASSERT_TRUE(link.ok()) << link.status();
   auto acceptor = opened.get_future().get();
 
-  // 64 MiB fit into no window: the end of them is still to be sent while the far side does not read.
-  // What is written there now arrives, so nobody has made a copy of it.
+  // 64 MiB fit into no window: the end of them is still to be sent while the far side does not
+  // read. What is written there now arrives, so nobody has made a copy of it.
   std::vector<float> values(16 << 20, 1.0f);
   ASSERT_TRUE((*link)->Send(Step(1)).ok());
   const auto not_owned = std::make_shared<int>();

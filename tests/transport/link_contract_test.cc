@@ -166,8 +166,8 @@ TEST_F(LinkContract, OnWritableComesOnlyAfterARefusal) {
   ASSERT_TRUE(pair.dialler->Send(Step(0)).ok());
   ASSERT_TRUE(pair.acceptor_heard.WaitForFrames(1));
   pair.acceptor->Release(1);
-  // Credit has arrived once a second frame may go; nobody was refused, so nobody is woken, except by
-  // the polling here.
+  // Credit has arrived once a second frame may go; nobody was refused, so nobody is woken, except
+  // by the polling here.
   absl::Status sent;
   do {
     sent = pair.dialler->Send(Step(1));
@@ -349,12 +349,12 @@ TEST_F(LinkContract, DestroyingAnOpenLinkTellsItsReceiverFirst) {
 TEST_F(LinkContract, OwnFrameTypesAreNotForSending) {
   Pair pair(maker_.get());
   ASSERT_TRUE(pair.status.ok()) << pair.status;
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      pair.dialler->Send(MakeFrame(FrameType::kHello, wire::Hello()))));
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      pair.dialler->Send(MakeFrame(FrameType::kCredit, wire::Credit()))));
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      pair.dialler->Send(MakeFrame(FrameType::kClose, wire::Status()))));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(pair.dialler->Send(MakeFrame(FrameType::kHello, wire::Hello()))));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(pair.dialler->Send(MakeFrame(FrameType::kCredit, wire::Credit()))));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(pair.dialler->Send(MakeFrame(FrameType::kClose, wire::Status()))));
 }
 
 TEST_F(LinkContract, AFrameThatIsTooLargeIsNotTaken) {

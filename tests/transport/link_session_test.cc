@@ -1,4 +1,5 @@
-// What a session answers to a peer that breaks the rules, one frame at a time: the wire is the test.
+// What a session answers to a peer that breaks the rules, one frame at a time: the wire is the
+// test.
 #include "transport/link_session.h"
 
 #include <deque>
