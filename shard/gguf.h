@@ -1,10 +1,10 @@
 // The header of a GGUF file: metadata and the directory of tensors, without their data. Reads a few
 // MB of a file of hundreds of GB, and writes headers for slices.
 //
-// Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, version 2 and 3, little-endian.
-// Bytes come from a stranger: reading never asserts, bounds every count and size by the bytes that are
-// there, and is fuzzed (tests/fuzz/gguf_fuzz.cc). libggml's own reader is not used in the node's
-// process because it may abort.
+// Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, version 2 and 3,
+// little-endian. Bytes come from a stranger: reading never asserts, bounds every count and size by
+// the bytes that are there, and is fuzzed (tests/fuzz/gguf_fuzz.cc). libggml's own reader is not
+// used in the node's process because it may abort.
 #pragma once
 
 #include <array>
@@ -23,12 +23,29 @@ namespace strata {
 
 // Values as in the file.
 enum class GgufType : uint32_t {
-  kU8 = 0, kI8 = 1, kU16 = 2, kI16 = 3, kU32 = 4, kI32 = 5, kF32 = 6,
-  kBool = 7, kString = 8, kArray = 9, kU64 = 10, kI64 = 11, kF64 = 12,
+  kU8 = 0,
+  kI8 = 1,
+  kU16 = 2,
+  kI16 = 3,
+  kU32 = 4,
+  kI32 = 5,
+  kF32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kU64 = 10,
+  kI64 = 11,
+  kF64 = 12,
 };
 
-// One metadata value, kept as the bytes of the file so that what a slice does not change is passed on
-// exactly.
+// Bytes of one value; 0 for strings, arrays and unknown types.
+size_t GgufScalarBytes(GgufType type);
+
+// `value` rounded up to a multiple of `alignment`.
+uint64_t GgufPad(uint64_t value, uint64_t alignment);
+
+// One metadata value, kept as the bytes of the file so that what a slice does not change is passed
+// on exactly.
 struct GgufValue {
   GgufType type = GgufType::kU32;
   GgufType element_type = GgufType::kU32;  // arrays only; arrays of arrays are refused
@@ -55,7 +72,7 @@ class GgufHeader {
  public:
   uint32_t version = 3;
   uint32_t alignment = 32;
-  uint64_t data_offset = 0;  // of the data section in its file
+  uint64_t data_offset = 0;                                 // of the data section in its file
   std::vector<std::pair<std::string, GgufValue>> metadata;  // in file order, keys unique
   std::vector<GgufTensor> tensors;                          // in file order, names unique
 
@@ -75,24 +92,24 @@ class GgufHeader {
 };
 
 // Reads up to out.size() bytes at `offset`; returns how many there were (fewer only at the end).
-using ReadAt =
-    absl::FunctionRef<absl::StatusOr<size_t>(uint64_t offset, absl::Span<char> out)>;
+using ReadAt = absl::FunctionRef<absl::StatusOr<size_t>(uint64_t offset, absl::Span<char> out)>;
 
 // Reads the header of a file of `file_bytes`. kInvalidArgument with what is wrong and where: bad
-// magic, version, counts or sizes; truncated header; duplicate names; an unknown tensor type; a tensor
-// whose data lies past the end of the file or does not follow the tensor before it (libggml refuses
-// gaps and overlaps too); big-endian files. Errors of `read` are passed on. Blocks on `read`.
+// magic, version, counts or sizes; truncated header; duplicate names; an unknown tensor type; a
+// tensor whose data lies past the end of the file or does not follow the tensor before it (libggml
+// refuses gaps and overlaps too); big-endian files. Errors of `read` are passed on. Blocks on
+// `read`.
 absl::StatusOr<GgufHeader> ReadGgufHeader(uint64_t file_bytes, ReadAt read);
 
 // As ReadGgufHeader, from the whole file in memory (tests, fuzzing).
 absl::StatusOr<GgufHeader> ParseGgufHeader(absl::string_view file);
 
-// The header as bytes up to and including the padding before the data section. Lays the tensors out in
-// order: recomputes every `offset`, and `data_offset`, in place.
+// The header as bytes up to and including the padding before the data section. Lays the tensors out
+// in order: recomputes every `offset`, and `data_offset`, in place.
 std::string SerializeGgufHeader(GgufHeader& header);
 
-// Bytes of a tensor of this type and shape, or nullopt when the type is unknown, the row length is not a
-// multiple of the type's block, or the size overflows.
+// Bytes of a tensor of this type and shape, or nullopt when the type is unknown, the row length is
+// not a multiple of the type's block, or the size overflows.
 std::optional<uint64_t> GgufTensorBytes(uint32_t type, const std::array<uint64_t, 4>& dims);
 
 }  // namespace strata

@@ -1,5 +1,5 @@
-// A model on this machine: one GGUF file or its split parts (NAME-00001-of-00003.gguf …), seen as one
-// header over all of them. Opening reads headers only.
+// A model on this machine: one GGUF file or its split parts (NAME-00001-of-00003.gguf …), seen as
+// one header over all of them. Opening reads headers only.
 #pragma once
 
 #include <array>
@@ -18,9 +18,10 @@ namespace strata {
 // Immutable after Open(); safe to read from any thread.
 class ModelFile {
  public:
-  // `path` is the file, or any one of the parts. kNotFound: no such file, or a missing part, by name;
-  // kInvalidArgument: not a regular file, not a GGUF, damaged, or parts that do not belong together;
-  // kPermissionDenied; kResourceExhausted: too many open files; kUnavailable: an I/O error. The message starts with the path.
+  // `path` is the file, or any one of the parts. kNotFound: no such file, or a missing part, by
+  // name; kInvalidArgument: not a regular file, not a GGUF, damaged, or parts that do not belong
+  // together; kPermissionDenied; kResourceExhausted: too many open files; kUnavailable: an I/O
+  // error. The message starts with the path.
   static absl::StatusOr<std::shared_ptr<const ModelFile>> Open(const std::string& path);
 
   ~ModelFile();
@@ -47,9 +48,9 @@ class ModelFile {
 
   // general.name, else the file's name without its ending.
   std::string name() const;
-  std::string architecture() const;   // general.architecture
-  uint32_t n_layer() const;           // <architecture>.block_count
-  uint64_t tensor_bytes() const;      // of all tensors
+  std::string architecture() const;  // general.architecture
+  uint32_t n_layer() const;          // <architecture>.block_count
+  uint64_t tensor_bytes() const;     // of all tensors
 
  private:
   ModelFile() = default;

@@ -119,7 +119,7 @@ struct Slice::Content {
 
   // Adds a piece at the end; `alignment` pads before it.
   void Add(Piece piece, uint64_t alignment) {
-    piece.begin = (file_bytes + alignment - 1) / alignment * alignment;
+    piece.begin = GgufPad(file_bytes, alignment);
     const uint64_t padding = piece.begin - file_bytes;
     file_bytes = piece.begin + piece.bytes;
     if (!pieces.empty()) {

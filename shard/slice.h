@@ -3,15 +3,17 @@
 // files, read as a stream.
 //
 // What changes: block_count and per-layer metadata (architecture.h), tensors blk.N renamed to
-// blk.(N - begin); a slice that is not first or last gets a one-row vocabulary; the first of several keeps its real
-// token_embd and gets a placeholder output, the last the other way round, where the model does not tie
-// the two. Placeholders are never computed with, but take memory: their bytes count in the slice.
+// blk.(N - begin); a slice that is not first or last gets a one-row vocabulary; the first of
+// several keeps its real token_embd and gets a placeholder output, the last the other way round,
+// where the model does not tie the two. Placeholders are never computed with, but take memory:
+// their bytes count in the slice.
 //
-// Only a slice that is the whole model is memory-mapped (stage.cc maps the model's own file). For the
-// others there is no file to map: libllama wants the data section behind the header at one offset of one
-// file, a memfd cannot alias another file's pages, and a reflink needs btrfs or XFS and tensors on block
-// boundaries. It would save little: weights that are repacked for the CPU's matrix kernels or copied to
-// a GPU take memory of their own anyway, and what was read stays in the page cache only while there is room.
+// Only a slice that is the whole model is memory-mapped (stage.cc maps the model's own file). For
+// the others there is no file to map: libllama wants the data section behind the header at one
+// offset of one file, a memfd cannot alias another file's pages, and a reflink needs btrfs or XFS
+// and tensors on block boundaries. It would save little: weights that are repacked for the CPU's
+// matrix kernels or copied to a GPU take memory of their own anyway, and what was read stays in the
+// page cache only while there is room.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +35,9 @@ struct SliceOptions {
 // Immutable; safe to read from any thread.
 class Slice {
  public:
-  // kInvalidArgument: the range is empty or outside the model. kFailedPrecondition: the architecture
-  // may not be cut there (the message lists where it may). kUnimplemented: unknown architecture.
+  // kInvalidArgument: the range is empty or outside the model. kFailedPrecondition: the
+  // architecture may not be cut there (the message lists where it may). kUnimplemented: unknown
+  // architecture.
   static absl::StatusOr<Slice> Make(std::shared_ptr<const ModelFile> model, LayerRange layers,
                                     SliceOptions options);
 
@@ -57,7 +60,8 @@ class Slice {
   // by one thread at a time. Close with fclose().
   absl::StatusOr<FILE*> Open() const;
 
-  // Reads up to `size` bytes at `offset` of the slice's GGUF; what Open() streams. Thread-safe, blocks.
+  // Reads up to `size` bytes at `offset` of the slice's GGUF; what Open() streams. Thread-safe,
+  // blocks.
   absl::StatusOr<size_t> ReadAt(uint64_t offset, char* out, size_t size) const;
 
  private:
