@@ -89,7 +89,7 @@ def loss_per_byte(model, windows, length: int, device) -> tuple[float, float]:
             tokens, size = tokens + len(ids) - 1, size + ids_bytes
         batch = batch.to(device)
         with torch.autocast(device, torch.bfloat16):
-            nats += model(batch[:, :-1].clamp(min=0), batch[:, 1:]).item()
+            nats += model(batch.clamp(min=0)[:, :-1], batch[:, 1:]).item()
     return nats / size, nats / tokens
 
 
