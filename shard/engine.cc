@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <mutex>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -65,8 +66,8 @@ absl::StatusOr<ggml_backend_dev_t> FindDevice(absl::string_view name) {
                                                  "\"; there are: ", absl::StrJoin(names, ", ")));
 }
 
-LogCapture::LogCapture() { capture = this; }
-LogCapture::~LogCapture() { capture = nullptr; }
+LogCapture::LogCapture() : outer_(std::exchange(capture, this)) {}
+LogCapture::~LogCapture() { capture = outer_; }
 
 void LogCapture::Add(int level, absl::string_view text) {
   level_ = level;

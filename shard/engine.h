@@ -22,7 +22,8 @@ void StartEngine();
 // kInvalidArgument when there is none, with the names there are. Calls StartEngine().
 absl::StatusOr<ggml_backend_dev_t> FindDevice(absl::string_view name);
 
-// Keeps what libllama and ggml log on this thread for as long as it lives. One at a time per thread.
+// Keeps what libllama and ggml log on this thread for as long as it lives; an outer one hears nothing
+// meanwhile.
 class LogCapture {
  public:
   LogCapture();
@@ -47,6 +48,7 @@ class LogCapture {
   uint64_t Sum(absl::string_view mark,
                absl::FunctionRef<bool(absl::string_view line)> wanted) const;
 
+  LogCapture* const outer_;  // of this thread, or nullptr
   std::vector<std::string> errors_;
   std::vector<std::string> sizes_;  // lines that speak of bytes
   std::string line_;                // not ended yet

@@ -49,6 +49,7 @@ class Slice {
   bool has_vocabulary() const { return is_first() || is_last(); }
 
   const ModelFile& model() const { return *model_; }
+  const std::shared_ptr<const ModelFile>& shared_model() const { return model_; }
   const GgufHeader& header() const { return header_; }
 
   // Of the GGUF that Open() streams, and of its tensors alone.

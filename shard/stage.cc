@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "llama.h"
+#include "shard/derived.h"
 #include "shard/engine.h"
 #include "shard/llama_stage.h"
 #include "shard/memory.h"
@@ -177,6 +178,22 @@ absl::Status LoadError(const LogCapture& log) {
   return absl::InvalidArgumentError(absl::StrCat("libllama cannot load it: ", errors));
 }
 
+// As CheckDerived(), with the whole model's header loaded beside the slice's.
+absl::Status CheckAgainstWhole(const Slice& slice, const StageOptions& options,
+                               ggml_backend_dev_t device, const llama_model* model) {
+  if (slice.is_whole()) return absl::OkStatus();
+  absl::StatusOr<Slice> whole =
+      Slice::Make(slice.shared_model(), {0, slice.model().n_layer()}, {.unverified = true});
+  if (!whole.ok()) return whole.status();
+  LogCapture log;
+  LoadProgress no_progress;
+  absl::StatusOr<LlamaModelPtr> whole_model =
+      LoadModel(*whole, options, device, /*with_data=*/false, &no_progress);
+  if (!whole_model.ok()) return whole_model.status();
+  if (*whole_model == nullptr) return LoadError(log);
+  return CheckDerived(model, whole_model->get(), slice.model().header());
+}
+
 #ifdef __GLIBC__
 void ReleaseFreedMemory() { malloc_trim(0); }
 #else
@@ -211,6 +228,10 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
         LoadModel(slice, options, *device, /*with_data=*/false, &no_progress);
     if (!model.ok()) return model.status();
     if (*model == nullptr) return LoadError(log);
+    if (absl::Status status = CheckAgainstWhole(slice, options, *device, model->get());
+        !status.ok()) {
+      return status;
+    }
     if (llama_model_n_embd_inp(model->get()) != llama_model_n_embd(model->get())) {
       return absl::UnimplementedError("the layers take more than one stream of activations");
     }
