@@ -411,7 +411,8 @@ CacheAbility CacheAbilityFor(const GgufHeader& header) {
   if (row == nullptr) return {.trim = false, .copy = false, .shift = false};
   switch (row->memory) {
     case Memory::kAttention:
-      return {};
+      // Positions of several axes cannot be added to: libllama aborts.
+      return {.shift = header.Find(absl::StrCat(architecture, ".rope.dimension_sections")) == nullptr};
     case Memory::kUnshiftable:
       return {.shift = false};
     case Memory::kRecurrent:

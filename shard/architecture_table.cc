@@ -49,7 +49,7 @@ void RefineGemma(const GgufHeader& whole, uint32_t n_layer, CutRule* rule) {
   if (GemmaScaleQuotient(whole) == 1) return;
   if (n_layer == kLayers) {
     rule->exactness = Exactness::kTolerance;
-    rule->tolerance = std::max(rule->tolerance, 1e-3);
+    rule->tolerance = std::max(rule->tolerance, 2e-3);
     rule->reason = "with this block count queries are scaled otherwise; a slice does it while rotating";
   } else {
     rule->forbidden_sizes = {kLayers};
@@ -118,9 +118,12 @@ void RefineGemma4(const GgufHeader& whole, uint32_t, CutRule* rule) {
   }
 }
 
-void RefineLlama4(const GgufHeader& whole, uint32_t, CutRule* rule) {
+// Every fourth layer does not rotate, and libllama aborts when none is like that.
+void RefineLlama4(const GgufHeader& whole, uint32_t n_layer, CutRule* rule) {
   if (Integer(whole, "attention.sliding_window").value_or(1) == 0) {
     Refuse(rule, "without a sliding window the last layer of every slice would not rotate");
+  } else if (!rule->cut_points.empty() && n_layer - rule->cut_points.back() < 4) {
+    rule->cut_points.pop_back();
   }
 }
 
@@ -267,8 +270,12 @@ const ArchitectureRow* Rows(size_t* count) {
       {.name = "qwen35moe", .attention_interval = 4, .memory = Memory::kRecurrent},
       {.name = "qwen3moe"},
       {.name = "qwen3next", .attention_interval = 4, .memory = Memory::kRecurrent},
-      {.name = "qwen3vl"},
-      {.name = "qwen3vlmoe"},
+      {.name = "qwen3vl",
+       .exactness = Exactness::kRefused,
+       .reason = "its first layers take features of the image besides the activations"},
+      {.name = "qwen3vlmoe",
+       .exactness = Exactness::kRefused,
+       .reason = "its first layers take features of the image besides the activations"},
       {.name = "refact"},
       {.name = "seed_oss"},
       {.name = "smallthinker",

@@ -1,0 +1,77 @@
+#include "tests/support/whole_model.h"
+
+#include "absl/strings/str_cat.h"
+#include "ggml-backend.h"
+
+namespace strata::testing {
+
+absl::StatusOr<std::unique_ptr<WholeModel>> WholeModel::Open(const std::string& path,
+                                                             const WholeModelOptions& options) {
+  auto whole = std::unique_ptr<WholeModel>(new WholeModel);
+  llama_model_params model_params = llama_model_default_params();
+  ggml_backend_dev_t no_devices[] = {nullptr};
+  model_params.devices = no_devices;
+  whole->model_ = llama_model_load_from_file(path.c_str(), model_params);
+  if (whole->model_ == nullptr) return absl::InvalidArgumentError("libllama cannot load " + path);
+
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = options.n_ctx * options.n_seq_max;
+  params.n_seq_max = options.n_seq_max;
+  params.n_batch = options.n_batch;
+  params.n_ubatch = options.n_batch;
+  params.kv_unified = options.kv_unified;
+  params.swa_full = false;
+  params.n_threads = 1;
+  params.n_threads_batch = 1;
+  whole->context_ = llama_init_from_model(whole->model_, params);
+  if (whole->context_ == nullptr) return absl::InternalError("no context for " + path);
+  return whole;
+}
+
+WholeModel::~WholeModel() {
+  if (context_ != nullptr) llama_free(context_);
+  if (model_ != nullptr) llama_model_free(model_);
+}
+
+absl::StatusOr<std::vector<float>> WholeModel::Decode(const std::vector<BatchRow>& rows) {
+  llama_batch batch = llama_batch_init(static_cast<int32_t>(rows.size()), 0, 1);
+  batch.n_tokens = static_cast<int32_t>(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    batch.token[i] = rows[i].token;
+    batch.pos[i] = rows[i].position;
+    batch.n_seq_id[i] = 1;
+    batch.seq_id[i][0] = rows[i].slot;
+    batch.logits[i] = rows[i].wants_logits ? 1 : 0;
+  }
+  const int32_t result = llama_decode(context_, batch);
+  llama_batch_free(batch);
+  if (result != 0) return absl::InternalError(absl::StrCat("llama_decode gives ", result));
+  const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model_));
+  std::vector<float> logits;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].wants_logits) continue;
+    const float* row = llama_get_logits_ith(context_, static_cast<int32_t>(i));
+    logits.insert(logits.end(), row, row + n_vocab);
+  }
+  return logits;
+}
+
+void WholeModel::Drop(int32_t slot) {
+  llama_memory_seq_rm(llama_get_memory(context_), slot, -1, -1);
+}
+
+void WholeModel::Trim(int32_t slot, int32_t begin) {
+  llama_memory_seq_rm(llama_get_memory(context_), slot, begin, -1);
+}
+
+void WholeModel::Copy(int32_t slot, int32_t from) {
+  Drop(slot);
+  llama_memory_seq_cp(llama_get_memory(context_), from, slot, -1, -1);
+}
+
+void WholeModel::Shift(int32_t slot, int32_t begin, int32_t delta) {
+  llama_memory_seq_rm(llama_get_memory(context_), slot, begin + delta, begin);
+  llama_memory_seq_add(llama_get_memory(context_), slot, begin, -1, delta);
+}
+
+}  // namespace strata::testing

@@ -1,0 +1,54 @@
+// A whole model run by libllama alone, with nothing of ours between: what chained stages are compared
+// with. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "llama.h"
+
+namespace strata::testing {
+
+struct BatchRow {
+  int32_t token = 0;
+  int32_t position = 0;
+  int32_t slot = 0;
+  bool wants_logits = false;
+};
+
+struct WholeModelOptions {
+  uint32_t n_ctx = 128;  // positions per slot
+  uint32_t n_seq_max = 4;
+  uint32_t n_batch = 64;
+  bool kv_unified = true;
+};
+
+class WholeModel {
+ public:
+  static absl::StatusOr<std::unique_ptr<WholeModel>> Open(const std::string& path,
+                                                          const WholeModelOptions& options);
+  ~WholeModel();
+
+  // Logits of the rows that want them, one after the other: [outputs, n_vocab].
+  absl::StatusOr<std::vector<float>> Decode(const std::vector<BatchRow>& rows);
+
+  void Drop(int32_t slot);
+  void Trim(int32_t slot, int32_t begin);
+  void Copy(int32_t slot, int32_t from);
+  // Forgets positions [begin + delta, begin) and moves those from `begin` on into their place.
+  void Shift(int32_t slot, int32_t begin, int32_t delta);
+
+  const llama_model* model() const { return model_; }
+
+ private:
+  WholeModel() = default;
+
+  llama_model* model_ = nullptr;
+  llama_context* context_ = nullptr;
+};
+
+}  // namespace strata::testing
