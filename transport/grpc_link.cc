@@ -1,6 +1,8 @@
 #include "transport/grpc_link.h"
 
 #include <climits>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "transport/grpc_status.h"
+#include "transport/grpc_threads.h"
 #include "transport/link_session.h"
 #include "transport/mutex.h"
 
@@ -239,6 +242,7 @@ std::shared_ptr<grpc::ServerCredentials> LinkServerCredentials() {
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  KeepGrpcThreads();
   grpc::ChannelArguments arguments;
   ForEachSetting([&](const char* name, int value) { arguments.SetInt(name, value); });
   // Activations must not queue in front of control calls, nor one link in front of another.
@@ -254,6 +258,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 }
 
 void ConfigureServer(grpc::ServerBuilder* builder) {
+  KeepGrpcThreads();
   ForEachSetting([&](const char* name, int value) { builder->AddChannelArgument(name, value); });
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Let channels ping as often as they are told to above.
