@@ -119,21 +119,28 @@ class LineSplitter {
   std::string line_;
 };
 
-// The last kLastWordsBytesMax bytes of a stream.
+// The last kLastWordsBytesMax bytes of a stream. Thread-safe.
 class Tail {
  public:
   void Add(absl::string_view bytes) {
+    absl::MutexLock lock(mu_);
     if (bytes.size() > kLastWordsBytesMax) bytes.remove_prefix(bytes.size() - kLastWordsBytesMax);
     text_.append(bytes);
     if (text_.size() > 2 * kLastWordsBytesMax) text_.erase(0, text_.size() - kLastWordsBytesMax);
   }
+  void Forget() {
+    absl::MutexLock lock(mu_);
+    text_.clear();
+  }
   std::string Take() {
+    absl::MutexLock lock(mu_);
     if (text_.size() > kLastWordsBytesMax) text_.erase(0, text_.size() - kLastWordsBytesMax);
-    return std::move(text_);
+    return std::exchange(text_, "");
   }
 
  private:
-  std::string text_;
+  absl::Mutex mu_;
+  std::string text_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace
@@ -181,6 +188,8 @@ class ChildProcess::Impl {
     killed_by_us_ = true;
     kill(pid_, SIGKILL);
   }
+
+  void ForgetWords() { tail_.Forget(); }
 
   pid_t pid() const { return pid_; }
   absl::Notification& ended() { return ended_; }
@@ -325,6 +334,7 @@ class ChildProcess::Impl {
 
   // Reader thread, then waiter thread.
   LineSplitter stdout_, stderr_;
+
   Tail tail_;
 
   absl::Notification spawned_, ended_;
@@ -347,6 +357,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(Options option
 pid_t ChildProcess::pid() const { return impl_->pid(); }
 void ChildProcess::Terminate() { impl_->Terminate(); }
 void ChildProcess::Kill() { impl_->Kill(); }
+void ChildProcess::ForgetWords() { impl_->ForgetWords(); }
 bool ChildProcess::WaitForExit(absl::Duration timeout) {
   return impl_->ended().WaitForNotificationWithTimeout(timeout);
 }

@@ -71,6 +71,8 @@ class ChildProcess {
   // Any thread, also from callbacks; they do nothing once the child has ended.
   void Terminate();  // closes its stdin and sends SIGTERM
   void Kill();       // SIGKILL
+  // The last words are those from now on: what was said before is known to be about something else.
+  void ForgetWords();
 
   // Whether on_exit was called; waits for that for at most `timeout`.
   bool WaitForExit(absl::Duration timeout);

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <fstream>
-#include <limits>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -44,22 +44,45 @@ std::string GroupFolder(const std::string& mount, absl::string_view controller) 
   return mount;
 }
 
-// Narrows `memory` to the limit of the control group, version 2 or 1; the folder's root as seen
-// from here stands in for a path that a container does not show.
+// A line "NAME VALUE" of a file of such lines; 0 when there is none.
+uint64_t ReadLine(const std::string& path, absl::string_view wanted) {
+  std::ifstream file(path);
+  std::string name;
+  uint64_t value = 0;
+  while (file >> name >> value) {
+    if (name == wanted) return value;
+  }
+  return 0;
+}
+
+// Narrows `memory` to the limit of the control group, version 2 or 1; the mount itself stands in
+// for a group that a container does not show. Files that were read and may be dropped are counted
+// as used there, which would leave nothing after the first model.
 void ApplyGroupLimit(MachineMemory* memory) {
-  const std::string v2 = GroupFolder("/sys/fs/cgroup", "");
-  const std::string v1 = GroupFolder("/sys/fs/cgroup/memory", "memory");
-  const std::string pairs[][2] = {{v2 + "/memory.max", v2 + "/memory.current"},
-                                  {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-                                  {v1 + "/memory.limit_in_bytes", v1 + "/memory.usage_in_bytes"},
-                                  {"/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                                   "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
-  for (const auto& [limit_path, used_path] : pairs) {
-    const std::optional<uint64_t> limit = ReadNumber(limit_path);  // "max" is no number
-    const std::optional<uint64_t> used = ReadNumber(used_path);
+  struct Group {
+    std::string folder;
+    const char* limit;
+    const char* used;
+    const char* droppable;
+  };
+  const auto v2 = [](std::string folder) {
+    return Group{std::move(folder), "/memory.max", "/memory.current", "inactive_file"};
+  };
+  const auto v1 = [](std::string folder) {
+    return Group{std::move(folder), "/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                 "total_inactive_file"};
+  };
+  const std::string mount = "/sys/fs/cgroup", mount_v1 = "/sys/fs/cgroup/memory";
+  for (const Group& group :
+       {v2(GroupFolder(mount, "")), v2(mount), v1(GroupFolder(mount_v1, "memory")), v1(mount_v1)}) {
+    const std::optional<uint64_t> limit = ReadNumber(group.folder + group.limit);  // "max": none
+    const std::optional<uint64_t> used = ReadNumber(group.folder + group.used);
     if (!limit || !used) continue;
+    const uint64_t droppable =
+        std::min(*used, ReadLine(group.folder + "/memory.stat", group.droppable));
+    const uint64_t held = *used - droppable;
     memory->total_bytes = std::min(memory->total_bytes, *limit);
-    memory->free_bytes = std::min(memory->free_bytes, *limit > *used ? *limit - *used : 0);
+    memory->free_bytes = std::min(memory->free_bytes, *limit > held ? *limit - held : 0);
   }
 }
 #endif

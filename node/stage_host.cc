@@ -281,6 +281,7 @@ void StageHost::EndLoad(Stage* stage, const absl::Status& status) {
   UpdateLoading(stage->device);
   if (!status.ok()) StopWorkerIfIdle(stage->device);
   if (status.ok()) {
+    stage->device->worker->ForgetWords();
     stream->End(stage->info);
   } else {
     stream->End(At(*stage, status));

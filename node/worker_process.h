@@ -83,6 +83,10 @@ class WorkerProcess {
   // While stages load, a long step is no hang.
   void set_loading(bool loading) { loading_ = loading; }
 
+  // What it has printed so far is of no use to explain its death: warnings of a load that
+  // succeeded.
+  void ForgetWords() { child_->ForgetWords(); }
+
   // Asks the worker to stop, kills it when it does not; OnWorkerDied follows.
   void Stop();
 

@@ -69,6 +69,13 @@ int main(int argc, char** argv) {
     Say(getpgrp() == getpid() ? "own" : "shared");
     return 0;
   }
+  if (verb == "chat") {
+    // Answers a signal; stderr is not buffered.
+    signal(SIGTERM, [](int) { _exit(write(2, "bye\n", 4) == 4 ? 0 : 1); });
+    fprintf(stderr, "hello\n");
+    Say("ready");
+    PauseForever();
+  }
   if (verb == "deaf") {
     signal(SIGTERM, SIG_IGN);
     Say("ready");

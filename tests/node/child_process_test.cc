@@ -64,13 +64,8 @@ class Child {
     EXPECT_TRUE(process_->WaitForExit(kPatience));
     return process_->exit();
   }
-  void WaitForLine() {
-    absl::MutexLock lock(mu_);
-    EXPECT_TRUE(mu_.AwaitWithTimeout(
-        absl::Condition(
-            +[](std::vector<std::string>* out) { return !out->empty(); }, &out_),
-        kPatience));
-  }
+  void WaitForLine() { WaitFor(&out_); }
+  void WaitForErrorLine() { WaitFor(&err_); }
   std::vector<std::string> out() {
     absl::MutexLock lock(mu_);
     return out_;
@@ -85,6 +80,14 @@ class Child {
   }
 
  private:
+  void WaitFor(std::vector<std::string>* lines) {
+    absl::MutexLock lock(mu_);
+    EXPECT_TRUE(mu_.AwaitWithTimeout(
+        absl::Condition(
+            +[](std::vector<std::string>* some) { return !some->empty(); }, lines),
+        kPatience));
+  }
+
   absl::Mutex mu_;
   std::vector<std::string> out_, err_;
   int exits_ = 0;
@@ -151,6 +154,15 @@ TEST(ChildProcess, LastWordsAreBounded) {
   EXPECT_EQ(exit.last_words.size(), kLastWordsBytesMax);
   EXPECT_THAT(exit.last_words, EndsWith("line 99998\nline 99999\n"));
   EXPECT_EQ(child.err().size(), 100'000u);
+}
+
+TEST(ChildProcess, ForgottenWordsAreNotTheLast) {
+  Child child({"chat"});
+  child.WaitForErrorLine();
+  child.WaitForLine();
+  child->ForgetWords();
+  child->Terminate();
+  EXPECT_EQ(child.WaitForExit().last_words, "bye\n");
 }
 
 TEST(ChildProcess, AKillByOthersMayBeOutOfMemory) {

@@ -1,0 +1,22 @@
+#include "node/machine.h"
+
+#include "gtest/gtest.h"
+
+namespace strata {
+namespace {
+
+TEST(Machine, FreeMemoryIsPartOfAllMemory) {
+  const MachineMemory memory = ReadMachineMemory();
+  EXPECT_GT(memory.total_bytes, 64u << 20);
+  EXPECT_GT(memory.free_bytes, 0u);
+  EXPECT_LE(memory.free_bytes, memory.total_bytes);
+}
+
+TEST(Machine, HasACoreAndANameWithoutADomain) {
+  EXPECT_GE(MachineCores(), 1u);
+  EXPECT_FALSE(MachineName().empty());
+  EXPECT_EQ(MachineName().find('.'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace strata
