@@ -142,9 +142,11 @@ strata_run() { (strata_exec "$@"); }
 # Runs one phase with its output in a log: strata_phase LOG "What it does" CMD…
 # One line when it starts, its time when it ends; where it fails, why.
 strata_phase() {
-  local log=$strata_log_dir/$1.log what=$2 began=$SECONDS status=0
+  local dir=$strata_log_dir log what=$2 began=$SECONDS status=0
+  if [[ $1 == build-* ]]; then dir=$strata_repo/build/log; fi # Each clone has its own.
+  log=$dir/$1.log
   shift 2
-  mkdir -p "$strata_log_dir" 2>/dev/null || die "cannot write to $strata_log_dir: $(strata_why "$strata_log_dir")"
+  mkdir -p "$dir" 2>/dev/null || die "cannot write to $dir: $(strata_why "$dir")"
   say "$what…"
   ("$@") </dev/null >"$log" 2>&1 || status=$?
   if [[ $status != 0 ]]; then
