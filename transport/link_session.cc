@@ -16,6 +16,12 @@ bool NeedsCredit(FrameType type) {
   return type == FrameType::kStep || type == FrameType::kResult || type == FrameType::kError;
 }
 
+// Statuses cross threads here as copies of their own. Sharing one would be safe, but its count is
+// atomic inside the packaged Abseil, where ThreadSanitizer does not see it.
+absl::Status Unshared(const absl::Status& status) {
+  return absl::Status(status.code(), status.message());
+}
+
 std::chrono::steady_clock::time_point In(int64_t ms) {
   return std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
 }
@@ -72,7 +78,7 @@ absl::StatusOr<std::unique_ptr<Link>> LinkSession::AwaitOpen(int64_t timeout_ms)
     if (open_) return std::make_unique<SessionLink>(shared_from_this());
     receiver_ = nullptr;
     if (final_.has_value()) {
-      if (!final_->ok()) return *final_;
+      if (!final_->ok()) return Unshared(*final_);
       return absl::UnavailableError("the peer closed the link before it was open");
     }
     Finish(absl::DeadlineExceededError(
@@ -80,14 +86,14 @@ absl::StatusOr<std::unique_ptr<Link>> LinkSession::AwaitOpen(int64_t timeout_ms)
   }
   Cancel();
   MutexLock lock(&mu_);
-  return *final_;
+  return Unshared(*final_);
 }
 
 void LinkSession::CloseUnlessOpen(absl::Status status) {
   {
     MutexLock lock(&mu_);
     if (open_) return;
-    StartClose(std::move(status));
+    StartClose(status);
   }
   Pump();
 }
@@ -133,7 +139,7 @@ void LinkSession::Release(uint32_t frames) {
 void LinkSession::Close(absl::Status status) {
   {
     MutexLock lock(&mu_);
-    StartClose(std::move(status));
+    StartClose(status);
   }
   Pump();
 }
@@ -157,7 +163,7 @@ void LinkSession::Detach() {
     if (!told_closed_) {
       told_closed_ = true;
       receiver = receiver_;
-      status = final_.has_value() ? *final_ : absl::UnavailableError("the link broke");
+      status = final_.has_value() ? Unshared(*final_) : absl::UnavailableError("the link broke");
     }
     receiver_ = nullptr;
   }
@@ -175,7 +181,7 @@ void LinkSession::Pump() {
       writing_ = true;
     } else if (MayEnd()) {
       end = ending_ = true;
-      if (final_.has_value()) why = *final_;
+      if (final_.has_value()) why = Unshared(*final_);
     } else {
       return;
     }
@@ -250,8 +256,8 @@ void LinkSession::OnEnded(absl::Status status) {
     ended_ = true;
     queue_.clear();
     if (status.ok()) status = absl::UnavailableError("the peer ended the link without a word");
-    if (!final_.has_value()) Finish(std::move(status));
-    status = *final_;
+    if (!final_.has_value()) Finish(status);
+    status = Unshared(*final_);
     if (open_ && !told_closed_) {
       told_closed_ = true;
       receiver = EnterReceiver();
@@ -383,7 +389,7 @@ absl::Status LinkSession::HandleClose(const Frame& frame) {
   MutexLock lock(&mu_);
   peer_closed_ = true;
   queue_.clear();
-  Finish(std::move(status));
+  Finish(status);
   return absl::OkStatus();
 }
 
@@ -407,8 +413,8 @@ absl::Status LinkSession::HandleData(Frame frame) {
   return absl::OkStatus();
 }
 
-void LinkSession::Finish(absl::Status status) {
-  if (!final_.has_value()) final_ = std::move(status);
+void LinkSession::Finish(const absl::Status& status) {
+  if (!final_.has_value()) final_ = Unshared(status);
   ExpectEnd();
   changed_.NotifyAll();
 }
@@ -425,16 +431,16 @@ void LinkSession::ExpectEnd() {
   wire_->ExpectEnd();
 }
 
-void LinkSession::StartClose(absl::Status status) {
+void LinkSession::StartClose(const absl::Status& status) {
   if (final_.has_value() || broken_) return;
   close_wanted_ = true;
-  Finish(std::move(status));
+  Finish(status);
 }
 
 absl::Status LinkSession::ClosedStatus() const {
   if (!final_.has_value()) return absl::UnavailableError("the link broke");
   if (final_->ok()) return absl::FailedPreconditionError("the link is closed");
-  return *final_;
+  return Unshared(*final_);
 }
 
 Link::Receiver* LinkSession::EnterReceiver() {

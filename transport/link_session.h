@@ -116,8 +116,8 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   absl::Status Answer(const wire::Hello& peer);
 
   // Decides how the link ends; only the first call counts.
-  void Finish(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void StartClose(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Finish(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StartClose(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Break() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ExpectEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ClosedStatus() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -1,4 +1,5 @@
-// The frame reader on any bytes, whole and in pieces, and the headers of the frames that it lets pass.
+// The frame reader on any bytes, whole and in pieces, and the headers of the frames that it lets
+// pass.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
