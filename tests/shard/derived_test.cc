@@ -15,6 +15,7 @@
 #include "shard/model_file.h"
 #include "shard/slice.h"
 #include "tests/support/model_zoo.h"
+#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
@@ -55,7 +56,7 @@ class DerivedTest : public ::testing::Test {
     StartEngine();
     for (const testing::ZooModel& model : testing::ModelZoo()) {
       if (model.name != "llama") continue;
-      auto path = WriteRandomModel(testing::SpecOf(model), ::testing::TempDir());
+      auto path = WriteRandomModel(testing::SpecOf(model), testing::ProcessTempFolder());
       ASSERT_TRUE(path.ok()) << path.status();
       file_ = *ModelFile::Open(*path);
     }

@@ -20,6 +20,7 @@
 #include "shard/slice.h"
 #include "shard/stage.h"
 #include "tests/support/model_zoo.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/whole_model.h"
 
 namespace strata {
@@ -235,7 +236,7 @@ class ExactnessTest : public ::testing::TestWithParam<ZooModel> {};
 TEST_P(ExactnessTest, ChainedStagesGiveTheLogitsOfTheWholeModel) {
   StartEngine();
   absl::StatusOr<std::string> path =
-      WriteRandomModel(testing::SpecOf(GetParam()), ::testing::TempDir());
+      WriteRandomModel(testing::SpecOf(GetParam()), testing::ProcessTempFolder());
   ASSERT_TRUE(path.ok()) << path.status();
   absl::StatusOr<std::shared_ptr<const ModelFile>> file = ModelFile::Open(*path);
   ASSERT_TRUE(file.ok()) << file.status();

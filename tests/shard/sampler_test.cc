@@ -21,6 +21,7 @@
 #include "shard/gguf.h"
 #include "shard/random.h"
 #include "shard/sampler_settings.h"
+#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
@@ -68,7 +69,7 @@ const llama_vocab* Vocabulary() {
     header.Set("tokenizer.ggml.unknown_token_id", GgufValue::U32(0));
     header.Set("tokenizer.ggml.bos_token_id", GgufValue::U32(1));
     header.Set("tokenizer.ggml.eos_token_id", GgufValue::U32(kEnd));
-    const std::string path = absl::StrCat(::testing::TempDir(), "/sampler_test_vocabulary.gguf");
+    const std::string path = absl::StrCat(testing::ProcessTempFolder(), "/vocabulary.gguf");
     std::ofstream(path, std::ios::binary) << SerializeGgufHeader(header);
     StartEngine();
     llama_model_params params = llama_model_default_params();

@@ -13,6 +13,7 @@
 #include "shard/model_file.h"
 #include "shard/slice.h"
 #include "tests/support/random_model.h"
+#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
@@ -68,7 +69,7 @@ RandomModelSpec TwoRanges() {
 
 std::shared_ptr<const ModelFile> OpenModel(const RandomModelSpec& spec) {
   StartEngine();
-  absl::StatusOr<std::string> path = WriteRandomModel(spec, ::testing::TempDir());
+  absl::StatusOr<std::string> path = WriteRandomModel(spec, testing::ProcessTempFolder());
   EXPECT_TRUE(path.ok()) << path.status();
   absl::StatusOr<std::shared_ptr<const ModelFile>> model = ModelFile::Open(*path);
   EXPECT_TRUE(model.ok()) << model.status();
