@@ -13,7 +13,9 @@
 namespace strata {
 namespace {
 
-constexpr uint32_t kCredits = 8;
+// Several in flight; and so many that one at a time never waits for credit.
+constexpr uint32_t kFewCredits = 8;
+constexpr uint32_t kManyCredits = 256;
 
 // Takes frames, gives them back at once, and counts.
 class Counter : public Link::Receiver {
@@ -65,11 +67,12 @@ class Echo : public Link::Receiver {
 };
 
 template <typename Receiver>
-std::unique_ptr<GrpcServer> Serve(Receiver* receiver) {
+std::unique_ptr<GrpcServer> Serve(Receiver* receiver, uint32_t credits) {
   return std::make_unique<GrpcServer>(
-      GrpcLinkAcceptor::Options(), [receiver](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
+      GrpcLinkAcceptor::Options(),
+      [receiver, credits](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
         AcceptedLink accepted;
-        accepted.hello.set_credits(kCredits);
+        accepted.hello.set_credits(credits);
         accepted.receiver = receiver;
         accepted.on_open = [receiver](std::unique_ptr<Link> link) {
           receiver->link = std::move(link);
@@ -97,8 +100,8 @@ void BM_RoundTrip(benchmark::State& state) {
   Counter home;
   Echo echo;
   Counter ignored;
-  auto home_server = Serve(&home);
-  auto echo_server = Serve(&echo);
+  auto home_server = Serve(&home, kManyCredits);
+  auto echo_server = Serve(&echo, kManyCredits);
   auto back = Dial(*home_server, &ignored);
   echo.back = back.get();
   auto there = Dial(*echo_server, &ignored);
@@ -119,7 +122,7 @@ void BM_OneWay(benchmark::State& state) {
   const Payload payload = Payload::Own(std::vector<float>(state.range(0) / sizeof(float)));
   Counter counter;
   Counter sender;
-  auto server = Serve(&counter);
+  auto server = Serve(&counter, kFewCredits);
   auto link = Dial(*server, &sender);
   uint64_t n = 0;
   for (auto _ : state) {
