@@ -276,9 +276,11 @@ void KeepBothKinds(const HybridLayers& layers, uint32_t n_trunk, std::vector<uin
   *cuts = std::move(kept);
 }
 
-// Whether the model has windows at all: some files say 0.
-bool HasWindow(const Model& model, const GgufHeader& header) {
-  return header.GetInteger(model.Key("attention.sliding_window")).value_or(1) != 0;
+// Whether any layer sees only a window: some files say 0.
+bool HasWindow(const ArchitectureRow& row, const Model& model, const GgufHeader& header) {
+  return row.window.period > 0 &&
+         header.GetInteger(model.Key("attention.sliding_window"))
+                 .value_or(row.window.if_stated ? 0 : 1) != 0;
 }
 
 CutRule RuleOf(const ArchitectureRow& row, const Model& model, const GgufHeader& header) {
@@ -293,7 +295,7 @@ CutRule RuleOf(const ArchitectureRow& row, const Model& model, const GgufHeader&
       rule.cut_points.push_back(static_cast<uint32_t>(cut));
     }
     if (row.refine != nullptr) row.refine(header, model.n_trunk, &rule);
-    if (row.window.period > 0 && HasWindow(model, header)) {
+    if (HasWindow(row, model, header)) {
       const Marks windowed = WindowedLayers(row, model, header);
       Marks full = windowed;
       full.flip();
@@ -406,13 +408,15 @@ std::string OutputTensor(const GgufHeader& whole, LayerRange layers) {
 }
 
 CacheAbility CacheAbilityFor(const GgufHeader& header) {
-  const std::string architecture = header.GetString("general.architecture").value_or("");
-  const ArchitectureRow* row = FindArchitecture(architecture);
+  const absl::StatusOr<Model> model = ReadModel(header);
+  const ArchitectureRow* row = model.ok() ? FindArchitecture(model->architecture) : nullptr;
   if (row == nullptr) return {.trim = false, .copy = false, .shift = false};
   switch (row->memory) {
     case Memory::kAttention:
-      // Positions of several axes cannot be added to: libllama aborts.
-      return {.shift = header.Find(absl::StrCat(architecture, ".rope.dimension_sections")) == nullptr};
+      // Positions of several axes cannot be added to (libllama aborts), nor those in the small cache of
+      // windowed layers.
+      return {.shift = header.Find(model->Key("rope.dimension_sections")) == nullptr &&
+                       !HasWindow(*row, *model, header)};
     case Memory::kUnshiftable:
       return {.shift = false};
     case Memory::kRecurrent:

@@ -110,6 +110,12 @@ void RefineExaone4(const GgufHeader&, uint32_t n_layer, CutRule* rule) {
   }
 }
 
+void RefineCommandR(const GgufHeader& whole, uint32_t n_layer, CutRule* rule) {
+  if (n_layer >= 64 && whole.FindTensor("blk.0.attn_q_norm.weight") != nullptr) {
+    Refuse(rule, "only a model of 64 or more layers gets norms of queries and keys");
+  }
+}
+
 void RefineGemma4(const GgufHeader& whole, uint32_t, CutRule* rule) {
   if (Integer(whole, "embedding_length_per_layer_input").value_or(0) > 0) {
     Refuse(rule, "every layer uses an embedding of the token (E2B, E4B)");
@@ -163,7 +169,7 @@ const ArchitectureRow* Rows(size_t* count) {
       {.name = "codeshell"},
       {.name = "cohere2", .window = {.period = 4}},
       {.name = "cohere2moe", .window = {.period = 4}},
-      {.name = "command-r"},
+      {.name = "command-r", .refine = &RefineCommandR},
       {.name = "dbrx"},
       {.name = "deci"},
       {.name = "deepseek"},
@@ -186,7 +192,7 @@ const ArchitectureRow* Rows(size_t* count) {
        .refine = &RefineGemma<46>,
        .adjust = &AdjustGemma<46>},
       {.name = "gemma3",
-       .window = {.period = 6},
+       .window = {.period = 6, .if_stated = true},
        .refine = &RefineGemma<62>,
        .adjust = &AdjustGemma<62>},
       {.name = "gemma3n",
@@ -251,7 +257,7 @@ const ArchitectureRow* Rows(size_t* count) {
        .output_tensor = "nemotron_h_block_out-",
        .memory = Memory::kRecurrent},
       {.name = "olmo"},
-      {.name = "olmo2", .window = {.period = 4}},
+      {.name = "olmo2", .window = {.period = 4, .if_stated = true}},
       {.name = "olmoe"},
       {.name = "openelm"},
       {.name = "orion"},
@@ -261,7 +267,7 @@ const ArchitectureRow* Rows(size_t* count) {
       {.name = "phi3"},
       {.name = "phimoe"},
       {.name = "plamo"},
-      {.name = "plamo3", .window = {.period = 8}},
+      {.name = "plamo3", .window = {.period = 8, .if_stated = true}},
       {.name = "qwen2"},
       {.name = "qwen2moe"},
       {.name = "qwen2vl"},
@@ -279,7 +285,7 @@ const ArchitectureRow* Rows(size_t* count) {
       {.name = "refact"},
       {.name = "seed_oss"},
       {.name = "smallthinker",
-       .window = {.period = 4, .full_first = true},
+       .window = {.period = 4, .full_first = true, .if_stated = true},
        .refine = &RefineSmallthinker},
       {.name = "smollm3", .step = 4},
       {.name = "stablelm"},

@@ -20,6 +20,7 @@ struct WindowPattern {
   uint32_t period = 0;      // 0: this architecture has no pattern
   bool full_first = false;  // the layer that sees everything is the first of its period, not the last
   bool needs_full = false;  // a stage must have a layer that sees everything
+  bool if_stated = false;   // a file that says no window has none, else libllama has a default
 };
 
 // What libllama keeps of a sequence.

@@ -83,6 +83,27 @@ TEST(CutRuleFor, Exaone4OfSixtyFourLayersIsRefusedAndNoSliceMayHaveSoMany) {
   EXPECT_THAT(AdjustMetadata(longer, {0, 63}, false, &slice), IsOk());
 }
 
+TEST(CutRuleFor, CommandROfSixtyFourLayersIsRefusedWhereItHasNorms) {
+  GgufHeader header = Header("command-r", 64);
+  EXPECT_EQ(RuleOf(header).exactness, Exactness::kExact);
+  header.tensors.push_back({.name = "blk.0.attn_q_norm.weight"});
+  EXPECT_EQ(RuleOf(header).exactness, Exactness::kRefused);
+}
+
+TEST(CutRuleFor, EveryStageHasAWindowedLayerWhereTheModelHasWindows) {
+  GgufHeader header = Header("gemma3", 8);
+  EXPECT_THAT(RuleOf(header).cut_points, ElementsAre(1, 2, 3, 4, 5, 6, 7));
+  header.Set("gemma3.attention.sliding_window", GgufValue::U32(512));
+  EXPECT_THAT(RuleOf(header).cut_points, ElementsAre(1, 2, 3, 4, 6, 7));
+}
+
+TEST(CacheAbilityFor, WindowsCannotBeShifted) {
+  GgufHeader header = Header("gemma3", 8);
+  EXPECT_TRUE(CacheAbilityFor(header).shift);
+  header.Set("gemma3.attention.sliding_window", GgufValue::U32(512));
+  EXPECT_FALSE(CacheAbilityFor(header).shift);
+}
+
 TEST(CutRuleFor, GemmaIsScaledByItsBlockCount) {
   for (const auto& [name, special] :
        {std::pair<std::string, uint32_t>{"gemma2", 46}, {"gemma3", 62}}) {
