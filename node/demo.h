@@ -13,9 +13,9 @@ namespace strata {
 struct DemoOptions {
   uint32_t nodes = 0;  // 0: one for each stage of `cuts`, else 3
   std::string model;   // path of a GGUF; empty: the embedded demo model
-  std::string prompt = "The people of the village";
+  std::string prompt = "The old captain";
   uint32_t tokens_max = 80;
-  float temperature = 0.7f;
+  float temperature = 0.4f;
   int32_t top_k = 40;
   float top_p = 0.95f;
   float min_p = 0.0f;
