@@ -24,7 +24,9 @@ struct Model {
   uint32_t n_layer = 0;  // all, with those for multi-token prediction
   uint32_t n_trunk = 0;  // those that make the text
 
-  std::string Key(absl::string_view suffix) const { return absl::StrCat(architecture, ".", suffix); }
+  std::string Key(absl::string_view suffix) const {
+    return absl::StrCat(architecture, ".", suffix);
+  }
 };
 
 absl::StatusOr<Model> ReadModel(const GgufHeader& header) {
@@ -42,9 +44,8 @@ absl::StatusOr<Model> ReadModel(const GgufHeader& header) {
   model.n_layer = static_cast<uint32_t>(*n_layer);
   const uint64_t n_predict = header.GetInteger(model.Key("nextn_predict_layers")).value_or(0);
   if (n_predict >= model.n_layer) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(model.Key("nextn_predict_layers"), " is ", n_predict, " of ", model.n_layer,
-                     " layers"));
+    return absl::InvalidArgumentError(absl::StrCat(model.Key("nextn_predict_layers"), " is ",
+                                                   n_predict, " of ", model.n_layer, " layers"));
   }
   model.n_trunk = model.n_layer - static_cast<uint32_t>(n_predict);
   return model;
@@ -81,8 +82,8 @@ constexpr std::array<absl::string_view, 16> kPerLayerKeys = {
 };
 
 // The same, for keys without the architecture's name.
-constexpr std::array<absl::string_view, 4> kPerLayerGlobalKeys = {
-    "xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps"};
+constexpr std::array<absl::string_view, 4> kPerLayerGlobalKeys = {"xielu.alpha_n", "xielu.alpha_p",
+                                                                  "xielu.beta", "xielu.eps"};
 
 // Arrays of another length, which stay as they are.
 constexpr std::array<absl::string_view, 3> kOtherArrayKeys = {
@@ -129,9 +130,8 @@ absl::Status CutPerLayerArrays(const Model& model, LayerRange layers, GgufHeader
     if (!per_layer) continue;
     if (value.element_type == GgufType::kString || value.count < layers.end ||
         value.bytes.size() % value.count != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(key, " has ", value.count,
-                                                     " values for a model of ", model.n_layer,
-                                                     " layers"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          key, " has ", value.count, " values for a model of ", model.n_layer, " layers"));
     }
     value = CutArray(value, layers);
   }
@@ -181,7 +181,8 @@ std::optional<std::vector<bool>> ListedLayers(const Model& model, const GgufHead
     return std::nullopt;
   }
   std::vector<bool> layers(model.n_layer);
-  for (uint32_t layer = 0; layer < model.n_trunk; ++layer) layers[layer] = ElementIsSet(*list, layer);
+  for (uint32_t layer = 0; layer < model.n_trunk; ++layer)
+    layers[layer] = ElementIsSet(*list, layer);
   return layers;
 }
 
@@ -200,8 +201,8 @@ std::vector<bool> WindowedLayers(const ArchitectureRow& row, const Model& model,
   return layers;
 }
 
-// Which layers of a hybrid have attention, and which a recurrent state; all have both where the file
-// makes no difference.
+// Which layers of a hybrid have attention, and which a recurrent state; all have both where the
+// file makes no difference.
 struct HybridLayers {
   std::vector<bool> attention;
   std::vector<bool> recurrent;
@@ -224,9 +225,8 @@ HybridLayers LayersOfHybrid(const ArchitectureRow& row, const Model& model,
         return header.GetIntegerOfLayer(model.Key(key), layer).value_or(0);
       };
       layers.attention[layer] = of_layer("attention.head_count_kv") != 0;
-      layers.recurrent[layer] = !layers.attention[layer] &&
-                                !(row.some_layers_are_feed_forward &&
-                                  of_layer("feed_forward_length") != 0);
+      layers.recurrent[layer] = !layers.attention[layer] && !(row.some_layers_are_feed_forward &&
+                                                              of_layer("feed_forward_length") != 0);
     }
   }
   return layers;
@@ -244,8 +244,8 @@ bool AnyMarked(const Marks& marks, uint32_t begin, uint32_t end) {
   return std::find(marks.begin() + begin, marks.begin() + end, true) != marks.begin() + end;
 }
 
-// libllama aborts on a model with windows when no layer has one. Leaves as many cuts as can be between
-// which every stage has one, and of equally many those before a windowed layer.
+// libllama aborts on a model with windows when no layer has one. Leaves as many cuts as can be
+// between which every stage has one, and of equally many those before a windowed layer.
 void KeepWindows(const Marks& windowed, uint32_t n_trunk, std::vector<uint32_t>* cuts) {
   std::vector<uint32_t> kept;
   uint32_t end = n_trunk;
@@ -259,8 +259,9 @@ void KeepWindows(const Marks& windowed, uint32_t n_trunk, std::vector<uint32_t>*
   *cuts = std::move(kept);
 }
 
-// libllama aborts on a hybrid whose layers are all of one kind (and refuses Gemma 4 so). Leaves as many cuts as can be between
-// which every stage has both kinds, and of equally many those that follow attention.
+// libllama aborts on a hybrid whose layers are all of one kind (and refuses Gemma 4 so). Leaves as
+// many cuts as can be between which every stage has both kinds, and of equally many those that
+// follow attention.
 void KeepBothKinds(const HybridLayers& layers, uint32_t n_trunk, std::vector<uint32_t>* cuts) {
   auto has_both = [&](uint32_t begin, uint32_t end) {
     return AnyMarked(layers.attention, begin, end) && AnyMarked(layers.recurrent, begin, end);
@@ -278,9 +279,8 @@ void KeepBothKinds(const HybridLayers& layers, uint32_t n_trunk, std::vector<uin
 
 // Whether any layer sees only a window: some files say 0.
 bool HasWindow(const ArchitectureRow& row, const Model& model, const GgufHeader& header) {
-  return row.window.period > 0 &&
-         header.GetInteger(model.Key("attention.sliding_window"))
-                 .value_or(row.window.if_stated ? 0 : 1) != 0;
+  return row.window.period > 0 && header.GetInteger(model.Key("attention.sliding_window"))
+                                          .value_or(row.window.if_stated ? 0 : 1) != 0;
 }
 
 CutRule RuleOf(const ArchitectureRow& row, const Model& model, const GgufHeader& header) {
@@ -322,11 +322,10 @@ absl::Status CheckRange(const CutRule& rule, const Model& model, LayerRange laye
   }
   for (const uint32_t place : {layers.begin, layers.end}) {
     if (place == 0 || place == model.n_layer) continue;
-    if (std::find(rule.cut_points.begin(), rule.cut_points.end(), place) ==
-        rule.cut_points.end()) {
+    if (std::find(rule.cut_points.begin(), rule.cut_points.end(), place) == rule.cut_points.end()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          rule.architecture, " may not be cut before layer ", place, ", only before: ",
-          rule.cut_points.empty() ? "none" : absl::StrJoin(rule.cut_points, " "),
+          rule.architecture, " may not be cut before layer ", place,
+          ", only before: ", rule.cut_points.empty() ? "none" : absl::StrJoin(rule.cut_points, " "),
           rule.reason.empty() ? "" : "; ", rule.reason));
     }
   }
@@ -355,7 +354,8 @@ absl::StatusOr<CutRule> CutRuleFor(const GgufHeader& header, bool unverified) {
   }
   ArchitectureRow anywhere;
   anywhere.exactness = Exactness::kTolerance;
-  anywhere.reason = "unverified: nobody has compared a cut model of this architecture with a whole one";
+  anywhere.reason =
+      "unverified: nobody has compared a cut model of this architecture with a whole one";
   return RuleOf(anywhere, *model, header);
 }
 
@@ -413,8 +413,8 @@ CacheAbility CacheAbilityFor(const GgufHeader& header) {
   if (row == nullptr) return {.trim = false, .copy = false, .shift = false};
   switch (row->memory) {
     case Memory::kAttention:
-      // Positions of several axes cannot be added to (libllama aborts), nor those in the small cache of
-      // windowed layers.
+      // Positions of several axes cannot be added to (libllama aborts), nor those in the small
+      // cache of windowed layers.
       return {.shift = header.Find(model->Key("rope.dimension_sections")) == nullptr &&
                        !HasWindow(*row, *model, header)};
     case Memory::kUnshiftable:

@@ -1,6 +1,6 @@
-// What is known of how each model architecture may be cut into stages. A slice is a smaller model of
-// the same architecture, and libllama derives some of what it does from the number of layers or from
-// their place in the model; this table says where that matters. Every row is proved by
+// What is known of how each model architecture may be cut into stages. A slice is a smaller model
+// of the same architecture, and libllama derives some of what it does from the number of layers or
+// from their place in the model; this table says where that matters. Every row is proved by
 // tests/shard/architecture_test.cc.
 #pragma once
 
@@ -33,12 +33,12 @@ enum class Exactness {
 struct CutRule {
   std::string architecture;
   Exactness exactness = Exactness::kRefused;
-  double tolerance = 0;             // largest difference of a logit ÷ largest logit, kTolerance only
+  double tolerance = 0;  // largest difference of a logit ÷ largest logit, kTolerance only
   std::vector<uint32_t> cut_points;  // where a stage may begin, without 0, rising
-  // Counts of layers that a stage must not have, because libllama takes a model of so many layers for
-  // another one. AdjustMetadata refuses them.
+  // Counts of layers that a stage must not have, because libllama takes a model of so many layers
+  // for another one. AdjustMetadata refuses them.
   std::vector<uint32_t> forbidden_sizes;
-  std::string reason;               // why refused, or why only here; for people
+  std::string reason;  // why refused, or why only here; for people
 };
 
 // The rule for the model with this header, from its architecture, block count and metadata.
@@ -49,18 +49,19 @@ absl::StatusOr<CutRule> CutRuleFor(const GgufHeader& header, bool unverified);
 
 // Changes the metadata of a slice for its place in the model: block count, per-layer arrays, layer
 // patterns, counts of leading dense layers, scales that libllama would derive from the block count.
-// `slice` holds the whole model's metadata on entry; its tensors are not touched. kFailedPrecondition when the range is
-// not allowed by the rule.
+// `slice` holds the whole model's metadata on entry; its tensors are not touched.
+// kFailedPrecondition when the range is not allowed by the rule.
 absl::Status AdjustMetadata(const GgufHeader& whole, LayerRange layers, bool unverified,
                             GgufHeader* slice);
 
 // Where the activations enter a stage with layers.begin > 0. Empty for most: libllama takes them as
 // llama_batch.embd. Some architectures scale, normalise or refuse what comes in that way; there the
-// stage feeds tokens of no meaning (id 0), and writes the activations over the tensor of this name, which
-// is what the first layer reads, when libllama has computed it.
+// stage feeds tokens of no meaning (id 0), and writes the activations over the tensor of this name,
+// which is what the first layer reads, when libllama has computed it.
 std::string InputTensor(const GgufHeader& whole, LayerRange layers);
 
-// The tensor in which a stage that is not the last ends: the activations after the slice's last layer.
+// The tensor in which a stage that is not the last ends: the activations after the slice's last
+// layer.
 std::string OutputTensor(const GgufHeader& whole, LayerRange layers);
 
 // What the KV cache of this architecture can do, besides dropping a whole sequence.

@@ -32,8 +32,8 @@ void Refuse(CutRule* rule, absl::string_view reason) {
 }
 
 // Gemma 2 with 46 layers and Gemma 3 with 62 (27B) scale queries by the model's width per head, all
-// others by the head's. A slice never has the model's count, so the quotient goes into the factor that
-// rotates queries and keys: it counts twice in their product.
+// others by the head's. A slice never has the model's count, so the quotient goes into the factor
+// that rotates queries and keys: it counts twice in their product.
 double GemmaScaleQuotient(const GgufHeader& whole) {
   const double n_head = static_cast<double>(Integer(whole, "attention.head_count").value_or(0));
   const double n_embd = static_cast<double>(Integer(whole, "embedding_length").value_or(0));
@@ -50,7 +50,8 @@ void RefineGemma(const GgufHeader& whole, uint32_t n_layer, CutRule* rule) {
   if (n_layer == kLayers) {
     rule->exactness = Exactness::kTolerance;
     rule->tolerance = std::max(rule->tolerance, 2e-3);
-    rule->reason = "with this block count queries are scaled otherwise; a slice does it while rotating";
+    rule->reason =
+        "with this block count queries are scaled otherwise; a slice does it while rotating";
   } else {
     rule->forbidden_sizes = {kLayers};
   }
@@ -197,8 +198,9 @@ const ArchitectureRow* Rows(size_t* count) {
        .adjust = &AdjustGemma<62>},
       {.name = "gemma3n",
        .exactness = Exactness::kRefused,
-       .reason = "later layers use the keys and values of earlier ones, and every layer an embedding of "
-                 "the token"},
+       .reason =
+           "later layers use the keys and values of earlier ones, and every layer an embedding of "
+           "the token"},
       {.name = "gemma4",
        .window = {.period = 6, .needs_full = true},
        .input_tensor = "inp_scaled",
@@ -210,7 +212,10 @@ const ArchitectureRow* Rows(size_t* count) {
       {.name = "gptneox"},
       {.name = "granite", .scales_input = true},
       {.name = "granite_swa", .window = {.period = 4}, .scales_input = true},
-      {.name = "granitehybrid", .kv_heads_mark_attention = true, .scales_input = true, .memory = Memory::kRecurrent},
+      {.name = "granitehybrid",
+       .kv_heads_mark_attention = true,
+       .scales_input = true,
+       .memory = Memory::kRecurrent},
       {.name = "granitemoe", .scales_input = true},
       {.name = "grok", .scales_input = true},
       {.name = "grovemoe"},
@@ -249,8 +254,11 @@ const ArchitectureRow* Rows(size_t* count) {
        .adjust = &AdjustDeepseek2},
       {.name = "mpt"},
       {.name = "nemotron"},
-      {.name = "nemotron_h", .kv_heads_mark_attention = true, .some_layers_are_feed_forward = true,
-       .output_tensor = "nemotron_h_block_out-", .memory = Memory::kRecurrent},
+      {.name = "nemotron_h",
+       .kv_heads_mark_attention = true,
+       .some_layers_are_feed_forward = true,
+       .output_tensor = "nemotron_h_block_out-",
+       .memory = Memory::kRecurrent},
       {.name = "nemotron_h_moe",
        .kv_heads_mark_attention = true,
        .some_layers_are_feed_forward = true,

@@ -53,8 +53,7 @@ TEST(CutRuleFor, RefusesWhatIsNotInTheTable) {
 
 TEST(CutRuleFor, RefusesAHeaderWithoutArchitectureOrLayers) {
   EXPECT_THAT(CutRuleFor(GgufHeader(), false), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(CutRuleFor(Header("llama", 0), false),
-              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(CutRuleFor(Header("llama", 0), false), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(CutRuleFor, ARefusedRowHasAReasonAndNoCuts) {

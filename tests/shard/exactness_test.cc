@@ -1,5 +1,5 @@
-// The golden rule, for every row of the table of architectures: chained stages give the logits of the
-// whole model, bit for bit or within the row's tolerance, whatever the cut.
+// The golden rule, for every row of the table of architectures: chained stages give the logits of
+// the whole model, bit for bit or within the row's tolerance, whatever the cut.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -35,8 +35,8 @@ using testing::ZooModel;
 constexpr uint32_t kCtx = 128;
 constexpr uint32_t kSlots = 4;
 constexpr uint32_t kBatchRows = 64;
-// A model with more places to cut than this is cut at some of them: the deep ones, whose block count
-// matters.
+// A model with more places to cut than this is cut at some of them: the deep ones, whose block
+// count matters.
 constexpr size_t kCutPointsMax = 11;
 
 // One thing that happens to the sequences: a batch, or an edit of the KV cache.
@@ -46,7 +46,9 @@ struct Event {
   wire::KvEdit edit;
 };
 
-Event Batch(std::string what, std::vector<BatchRow> rows) { return {std::move(what), std::move(rows), {}}; }
+Event Batch(std::string what, std::vector<BatchRow> rows) {
+  return {std::move(what), std::move(rows), {}};
+}
 
 Event Edit(std::string what, wire::KvEdit::Kind kind, int32_t slot) {
   Event event = {std::move(what), {}, {}};
@@ -89,8 +91,7 @@ std::vector<Event> Script(const CacheAbility& ability, bool has_window, int32_t 
     script.push_back(Edit("copy", wire::KvEdit::COPY, 3));
     script.back().edit.set_from_slot(0);
     for (; next < 55; ++next) {
-      script.push_back(
-          Batch("after copy", Together({Text(0, next, 1, v), Text(3, next, 1, v)})));
+      script.push_back(Batch("after copy", Together({Text(0, next, 1, v), Text(3, next, 1, v)})));
     }
   }
   if (ability.trim && !has_window) {
@@ -304,8 +305,9 @@ TEST_P(ExactnessTest, ChainedStagesGiveTheLogitsOfTheWholeModel) {
   }
   std::printf("%-20s %2u layers, %3zu plans from cuts %s: %s\n", GetParam().name.c_str(),
               (*file)->n_layer(), plans.size(),
-              rule->cut_points.size() > kCutPointsMax ? "(some)"
-                                                      : absl::StrJoin(rule->cut_points, " ").c_str(),
+              rule->cut_points.size() > kCutPointsMax
+                  ? "(some)"
+                  : absl::StrJoin(rule->cut_points, " ").c_str(),
               worst == 0 ? "exact" : absl::StrCat("within ", worst).c_str());
 }
 

@@ -122,7 +122,8 @@ const std::vector<ZooModel>& ModelZoo() {
       {"lfm2", "lfm2", 6, "shortconv.l_cache=3 attention.head_count_kv=[0,2,0,2,2,0]", "dense_2"},
       {"lfm2moe", "lfm2moe", 6,
        "$moe shortconv.l_cache=3 attention.head_count_kv=[0,2,0,2,2,0] "
-       "expert_gating_func=2 leading_dense_block_count=2", "dense_2"},
+       "expert_gating_func=2 leading_dense_block_count=2",
+       "dense_2"},
       {"mamba2", "mamba2", 6, "$ssm"},
       {"mamba", "mamba", 6,
        "ssm.conv_kernel=4 ssm.inner_size=128 ssm.state_size=16 "
@@ -146,7 +147,8 @@ const std::vector<ZooModel>& ModelZoo() {
        "attention.head_count_kv=4"},
       {"mpt", "mpt", 6,
        "attention.head_count_kv=4 attention.max_alibi_bias=8.0 "
-       "attention.clamp_kqv=8.0", "act.scales k_norm position_embd"},
+       "attention.clamp_kqv=8.0",
+       "act.scales k_norm position_embd"},
       {"internlm2", "internlm2", 6, ""},
       {"stablelm", "stablelm", 6, "use_parallel_residual=false"},
       {"phi2", "phi2", 6, ""},
@@ -257,8 +259,8 @@ const std::vector<ZooModel>& ModelZoo() {
       {"llama_q8_0", "llama", 6, "", "", GGML_TYPE_Q8_0},
       {"llama_q4_0", "llama", 6, "", "", GGML_TYPE_Q4_0},
       {"llama_f16", "llama", 6, "", "", GGML_TYPE_F16},
-      {"llama_q4_k", "llama", 4,
-       "embedding_length=256 feed_forward_length=512", "", GGML_TYPE_Q4_K},
+      {"llama_q4_k", "llama", 4, "embedding_length=256 feed_forward_length=512", "",
+       GGML_TYPE_Q4_K},
       {"qwen3moe_q8_0", "qwen3moe", 6, "$moe expert_feed_forward_length=64", "", GGML_TYPE_Q8_0},
       {"qwen3moe_q4_0", "qwen3moe", 6, "$moe expert_feed_forward_length=64", "", GGML_TYPE_Q4_0},
       {"gemma2_27b", "gemma2", 46,

@@ -11,11 +11,11 @@
 namespace strata::testing {
 
 struct ZooModel {
-  std::string name;          // of the test; letters, digits and underscores
+  std::string name;  // of the test; letters, digits and underscores
   std::string architecture;
   uint32_t n_layer;
-  // "key=value key=[1,2] …" as in RandomModelSpec. $moe and $ssm stand for what models with experts and
-  // with recurrent layers have in common.
+  // "key=value key=[1,2] …" as in RandomModelSpec. $moe and $ssm stand for what models with experts
+  // and with recurrent layers have in common.
   std::string metadata;
   std::string without = "";  // parts of names of tensors it does not have
   int weight_type = 0;       // ggml_type

@@ -1,5 +1,6 @@
 // Small random models of any architecture that libllama knows, as GGUF files: metadata by hand, the
-// tensors that libllama asks for, and weights from a seed. For tests; a model takes a few hundred KB.
+// tensors that libllama asks for, and weights from a seed. For tests; a model takes a few hundred
+// KB.
 //
 //   RandomModelSpec spec = {.name = "llama", .architecture = "llama", .n_layer = 4, ...};
 //   absl::StatusOr<std::string> path = WriteRandomModel(spec, testing::TempDir());
@@ -35,8 +36,8 @@ struct RandomModelSpec {
   uint64_t seed = 1;
 };
 
-// Writes `spec` below `directory` and returns the file's path. kInvalidArgument when libllama refuses
-// the metadata.
+// Writes `spec` below `directory` and returns the file's path. kInvalidArgument when libllama
+// refuses the metadata.
 absl::StatusOr<std::string> WriteRandomModel(const RandomModelSpec& spec,
                                              const std::string& directory);
 
