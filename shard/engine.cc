@@ -15,8 +15,9 @@ namespace strata {
 namespace {
 
 constexpr size_t kErrorLinesMax = 4;
-// libllama's lines: "llama_kv_cache: size = 3.00 MiB ( 4096 cells, …", "llama_memory_recurrent: size = …",
-// "sched_reserve: CPU compute buffer size = 5.21 MiB", "load_tensors: CPU_Mapped model buffer size = …".
+// libllama's lines: "llama_kv_cache: size = 3.00 MiB ( 4096 cells, …", "llama_memory_recurrent:
+// size = …", "sched_reserve: CPU compute buffer size = 5.21 MiB", "load_tensors: CPU_Mapped model
+// buffer size = …".
 constexpr absl::string_view kCacheMark = ": size = ";
 constexpr absl::string_view kCellsMark = " cells, ";
 constexpr absl::string_view kStateMark = " state buffer size = ";
@@ -62,8 +63,8 @@ absl::StatusOr<ggml_backend_dev_t> FindDevice(absl::string_view name) {
     if (ggml_backend_dev_name(device) == name) return IsCpu(device) ? nullptr : device;
     names.push_back(ggml_backend_dev_name(device));
   }
-  return absl::InvalidArgumentError(absl::StrCat("there is no device \"", name,
-                                                 "\"; there are: ", absl::StrJoin(names, ", ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no device \"", name, "\"; there are: ", absl::StrJoin(names, ", ")));
 }
 
 LogCapture::LogCapture() : outer_(std::exchange(capture, this)) {}

@@ -1,6 +1,6 @@
-// libllama as this process uses it: started once, its back ends found, its devices named, and its log
-// listened to. What libllama says only in its log (why a load failed, how large a buffer became) is
-// read from there.
+// libllama as this process uses it: started once, its back ends found, its devices named, and its
+// log listened to. What libllama says only in its log (why a load failed, how large a buffer
+// became) is read from there.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ void StartEngine();
 // kInvalidArgument when there is none, with the names there are. Calls StartEngine().
 absl::StatusOr<ggml_backend_dev_t> FindDevice(absl::string_view name);
 
-// Keeps what libllama and ggml log on this thread for as long as it lives; an outer one hears nothing
-// meanwhile.
+// Keeps what libllama and ggml log on this thread for as long as it lives; an outer one hears
+// nothing meanwhile.
 class LogCapture {
  public:
   LogCapture();

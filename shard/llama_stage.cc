@@ -14,8 +14,8 @@
 namespace strata {
 namespace {
 
-// Positions per row of activations: multi-axis rotary embeddings want four (time, y, x, and one that
-// is zero); for tokens libllama makes them itself.
+// Positions per row of activations: multi-axis rotary embeddings want four (time, y, x, and one
+// that is zero); for tokens libllama makes them itself.
 int PositionsPerRow(const llama_model* model) {
   const llama_rope_type type = llama_model_rope_type(model);
   return type == LLAMA_ROPE_TYPE_MROPE || type == LLAMA_ROPE_TYPE_IMROPE ? 4 : 1;
@@ -43,8 +43,8 @@ const llama_vocab* LlamaStage::vocab() const {
 bool LlamaStage::OnTensor(ggml_tensor* tensor, bool ask, void* user_data) {
   auto* stage = static_cast<LlamaStage*>(user_data);
   const bool is_boundary = !stage->config_.facts.is_last && stage->boundary_ == tensor->name;
-  const bool is_input = !stage->config_.input_tensor.empty() &&
-                        stage->config_.input_tensor == tensor->name;
+  const bool is_input =
+      !stage->config_.input_tensor.empty() && stage->config_.input_tensor == tensor->name;
   if (ask) return is_boundary || is_input;
   if (is_input) return stage->WriteInput(tensor);
   if (!is_boundary) return true;
@@ -100,8 +100,8 @@ absl::Status LlamaStage::Check(const Batch& batch) const {
   }
   absl::Status lengths = CheckLength("slots", batch.slots.size(), n);
   lengths.Update(CheckLength("tokens", batch.tokens.size(), facts.is_first ? n : 0));
-  lengths.Update(CheckLength("activations", batch.activations.size(),
-                             facts.is_first ? 0 : n * facts.n_embd));
+  lengths.Update(
+      CheckLength("activations", batch.activations.size(), facts.is_first ? 0 : n * facts.n_embd));
   if (!lengths.ok()) return lengths;
 
   for (int32_t token : batch.tokens) {
@@ -117,9 +117,9 @@ absl::Status LlamaStage::Check(const Batch& batch) const {
       return absl::InvalidArgumentError(absl::StrCat("slot ", slot, " of ", facts.n_seq_max));
     }
     if (batch.positions[i] != next[slot]) {
-      return absl::InvalidArgumentError(absl::StrCat("row ", i, " is position ",
-                                                     batch.positions[i], " of slot ", slot,
-                                                     ", where ", next[slot], " follows"));
+      return absl::InvalidArgumentError(absl::StrCat("row ", i, " is position ", batch.positions[i],
+                                                     " of slot ", slot, ", where ", next[slot],
+                                                     " follows"));
     }
     if (static_cast<uint32_t>(batch.positions[i]) >= facts.n_ctx) {
       return absl::ResourceExhaustedError(
@@ -178,16 +178,14 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
   return absl::OkStatus();
 }
 
-absl::Span<const float> LlamaStage::Incoming(const Batch& batch,
-                                             absl::Span<const uint32_t> rows) {
+absl::Span<const float> LlamaStage::Incoming(const Batch& batch, absl::Span<const uint32_t> rows) {
   const size_t n_embd = config_.facts.n_embd;
-  const bool is_run = rows.back() - rows.front() + 1 == rows.size() &&
-                      std::is_sorted(rows.begin(), rows.end());
+  const bool is_run =
+      rows.back() - rows.front() + 1 == rows.size() && std::is_sorted(rows.begin(), rows.end());
   if (is_run) return batch.activations.subspan(rows.front() * n_embd, rows.size() * n_embd);
   scratch_.resize(rows.size() * n_embd);
   for (size_t i = 0; i < rows.size(); ++i) {
-    std::copy_n(batch.activations.data() + rows[i] * n_embd, n_embd,
-                scratch_.data() + i * n_embd);
+    std::copy_n(batch.activations.data() + rows[i] * n_embd, n_embd, scratch_.data() + i * n_embd);
   }
   return scratch_;
 }
@@ -202,7 +200,8 @@ absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows
   n_slot_.assign(n, 1);
   slot_.resize(n);
   slot_pointer_.resize(n);
-  // Every row must reach the stage's end; libllama drops rows that are no outputs in its last layer.
+  // Every row must reach the stage's end; libllama drops rows that are no outputs in its last
+  // layer.
   is_output_.assign(n, config_.facts.is_last ? 0 : 1);
   for (size_t i = 0; i < n; ++i) {
     if (std::binary_search(batch.output_rows.begin(), batch.output_rows.end(), rows[i])) {
@@ -247,10 +246,12 @@ absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows
           absl::StrCat("llama_decode failed with ", result, ": ", log.errors()));
   }
   if (writes_input && rows_in_ != n) {
-    return absl::InternalError(absl::StrCat("the graph has no tensor ", config_.input_tensor, " for every row"));
+    return absl::InternalError(
+        absl::StrCat("the graph has no tensor ", config_.input_tensor, " for every row"));
   }
   if (!config_.facts.is_last && rows_out_ != n) {
-    return absl::InternalError(absl::StrCat("the graph has no tensor ", boundary_, " for every row"));
+    return absl::InternalError(
+        absl::StrCat("the graph has no tensor ", boundary_, " for every row"));
   }
   return absl::OkStatus();
 }
@@ -269,8 +270,7 @@ absl::Span<const float> LlamaStage::Logits(size_t i) {
   if (!kept_logits_.empty()) {
     return absl::MakeConstSpan(kept_logits_).subspan(i * n_vocab, n_vocab);
   }
-  const float* logits =
-      llama_get_logits_ith(context_.get(), static_cast<int32_t>(output_rows_[i]));
+  const float* logits = llama_get_logits_ith(context_.get(), static_cast<int32_t>(output_rows_[i]));
   if (logits == nullptr) return {};
   return absl::MakeConstSpan(logits, n_vocab);
 }
@@ -332,8 +332,7 @@ absl::Status LlamaStage::Apply(const wire::KvEdit& edit) {
     if (slot >= 0 && static_cast<uint32_t>(slot) < config_.facts.n_seq_max) {
       return absl::OkStatus();
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat("slot ", slot, " of ", config_.facts.n_seq_max));
+    return absl::InvalidArgumentError(absl::StrCat("slot ", slot, " of ", config_.facts.n_seq_max));
   };
   if (absl::Status status = check_slot(edit.slot()); !status.ok()) return status;
   switch (edit.kind()) {

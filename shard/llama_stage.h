@@ -1,5 +1,5 @@
-// The stage as libllama runs it: a model, its context, and what stands in each slot of the KV cache.
-// Stage::Load() in stage.cc makes it. Used by one thread.
+// The stage as libllama runs it: a model, its context, and what stands in each slot of the KV
+// cache. Stage::Load() in stage.cc makes it. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +41,7 @@ class LlamaStage final : public Stage {
   LlamaStage(Config config, LlamaModelPtr model);
 
   // Whether the context needs OnTensor.
-  bool watches_tensors() const {
-    return !config_.facts.is_last || !config_.input_tensor.empty();
-  }
+  bool watches_tensors() const { return !config_.facts.is_last || !config_.input_tensor.empty(); }
   // ggml_backend_sched_eval_callback; `user_data` is the stage.
   static bool OnTensor(ggml_tensor* tensor, bool ask, void* user_data);
 
@@ -74,9 +72,11 @@ class LlamaStage final : public Stage {
   bool WriteInput(ggml_tensor* tensor);
   void TakeBoundary(const ggml_tensor* tensor);
 
-  // Brings the slots of a failed batch back to where they were; kDataLoss when one had to be dropped.
+  // Brings the slots of a failed batch back to where they were; kDataLoss when one had to be
+  // dropped.
   absl::Status RollBack(const Batch& batch, absl::Status why);
-  // Whether positions from `begin` on can be forgotten without losing what position `begin` attends to.
+  // Whether positions from `begin` on can be forgotten without losing what position `begin` attends
+  // to.
   bool CanTrim(int32_t slot, int32_t begin) const;
   bool TrimTo(int32_t slot, int32_t begin);
   void Drop(int32_t slot);
@@ -89,28 +89,28 @@ class LlamaStage final : public Stage {
   const std::string boundary_;  // name of the tensor where the stage ends
   const int n_pos_per_row_;     // positions libllama wants for a row of activations
   LlamaModelPtr model_;
-  LlamaContextPtr context_;     // goes before the model
+  LlamaContextPtr context_;  // goes before the model
 
-  std::vector<int32_t> next_;   // [n_seq_max] position that follows the last one in each slot
+  std::vector<int32_t> next_;  // [n_seq_max] position that follows the last one in each slot
 
   // Of the batch that runs or ran last.
-  std::shared_ptr<float[]> out_;        // [n_tokens, n_embd] f32, rows in batch order
+  std::shared_ptr<float[]> out_;  // [n_tokens, n_embd] f32, rows in batch order
   size_t out_rows_ = 0;
   // The rows that run, in the order in which libllama takes them, in one graph or several.
   absl::Span<const uint32_t> rows_;
-  absl::Span<const float> in_;          // what goes into input_tensor
-  size_t rows_in_ = 0;                  // of in_ that were written
-  size_t rows_out_ = 0;                 // of rows_ that arrived at the boundary
+  absl::Span<const float> in_;  // what goes into input_tensor
+  size_t rows_in_ = 0;          // of in_ that were written
+  size_t rows_out_ = 0;         // of rows_ that arrived at the boundary
   std::string boundary_error_;
-  std::vector<uint32_t> output_rows_;   // last stage
-  std::vector<float> kept_logits_;      // [output_rows, n_vocab], when the batch took several graphs
-  std::vector<int32_t> token_;          // columns of llama_batch, kept to spare allocations
+  std::vector<uint32_t> output_rows_;  // last stage
+  std::vector<float> kept_logits_;     // [output_rows, n_vocab], when the batch took several graphs
+  std::vector<int32_t> token_;         // columns of llama_batch, kept to spare allocations
   std::vector<int32_t> position_;
   std::vector<int32_t> n_slot_;
   std::vector<int32_t> slot_;
   std::vector<int32_t*> slot_pointer_;
   std::vector<int8_t> is_output_;
-  std::vector<float> scratch_;          // incoming rows, where they must be gathered
+  std::vector<float> scratch_;  // incoming rows, where they must be gathered
 };
 
 }  // namespace strata

@@ -46,8 +46,8 @@ uint64_t AvailableBytes() {
                         reinterpret_cast<host_info64_t>(&statistics), &count) != KERN_SUCCESS) {
     return std::numeric_limits<uint64_t>::max();
   }
-  const uint64_t pages = uint64_t{statistics.free_count} + statistics.inactive_count +
-                         statistics.purgeable_count;
+  const uint64_t pages =
+      uint64_t{statistics.free_count} + statistics.inactive_count + statistics.purgeable_count;
   return pages * vm_kernel_page_size;
 }
 
@@ -140,8 +140,8 @@ uint64_t ResidentBytes() {
 
 uint64_t AvailableBytes() {
   const auto available_kib = ReadField("/proc/meminfo", "MemAvailable:");
-  const uint64_t available = available_kib.has_value() ? *available_kib * 1024
-                                                       : std::numeric_limits<uint64_t>::max();
+  const uint64_t available =
+      available_kib.has_value() ? *available_kib * 1024 : std::numeric_limits<uint64_t>::max();
   return std::min(available, LeftInGroups());
 }
 

@@ -7,8 +7,8 @@
 
 namespace strata {
 
-// Bytes that may be allocated without swapping: what the system counts as available, or what is left
-// below the limit of a control group that this process is in, whichever is less.
+// Bytes that may be allocated without swapping: what the system counts as available, or what is
+// left below the limit of a control group that this process is in, whichever is less.
 uint64_t AvailableBytes();
 
 // Takes the pages of mapped files out of this process; what is read again comes back from the page

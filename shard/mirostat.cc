@@ -10,8 +10,8 @@ namespace {
 // The paper's m: how many of the likeliest tokens the exponent is estimated from.
 constexpr size_t kEstimateTokens = 100;
 
-// The k of top-k that gives surprise `mu` if the probabilities follow Zipf's law; equations 30 and 31
-// and algorithm 1 of the paper.
+// The k of top-k that gives surprise `mu` if the probabilities follow Zipf's law; equations 30 and
+// 31 and algorithm 1 of the paper.
 double EstimateK(float mu, absl::Span<const double> probabilities, int32_t n_vocab) {
   double sum_tb = 0;
   double sum_tt = 0;

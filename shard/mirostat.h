@@ -1,7 +1,7 @@
-// Mirostat: keeps the surprise of a text near a target by cutting the unlikely tokens off at a running
-// value, mu. S. Basu et al., "Mirostat: a neural text decoding algorithm that directly controls
-// perplexity", ICLR 2021, arXiv 2007.14966. Ours rather than libllama's, because the running value
-// must travel with the token for a text to be replayed.
+// Mirostat: keeps the surprise of a text near a target by cutting the unlikely tokens off at a
+// running value, mu. S. Basu et al., "Mirostat: a neural text decoding algorithm that directly
+// controls perplexity", ICLR 2021, arXiv 2007.14966. Ours rather than libllama's, because the
+// running value must travel with the token for a text to be replayed.
 #pragma once
 
 #include <cstddef>

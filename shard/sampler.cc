@@ -70,8 +70,8 @@ absl::Status CheckTokens(absl::string_view field, absl::Span<const int32_t> toke
                          int32_t n_vocab) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= n_vocab) {
-      return absl::InvalidArgumentError(absl::StrCat(field, "[", i, "] is token ", tokens[i],
-                                                     "; the vocabulary has ", n_vocab));
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, "[", i, "] is token ", tokens[i], "; the vocabulary has ", n_vocab));
     }
   }
   return absl::OkStatus();
@@ -104,9 +104,7 @@ class LlamaSampler final : public SequenceSampler {
 
   bool is_greedy() const { return settings_.temperature() <= 0; }
   // Whether anything changes logits before the choice; if not, the greedy choice is the largest.
-  bool is_shaped() const {
-    return bias_ != nullptr || text_.looks_back() || text_.has_grammar();
-  }
+  bool is_shaped() const { return bias_ != nullptr || text_.looks_back() || text_.has_grammar(); }
   // Whether all that changes is that ends of generation are left out: the largest stays the largest
   // when it is none.
   bool only_leaves_out_ends() const {
@@ -180,8 +178,8 @@ void LlamaSampler::MakeBias() {
     }
   }
   if (biases.empty()) return;
-  bias_.reset(llama_sampler_init_logit_bias(n_vocab_, static_cast<int32_t>(biases.size()),
-                                            biases.data()));
+  bias_.reset(
+      llama_sampler_init_logit_bias(n_vocab_, static_cast<int32_t>(biases.size()), biases.data()));
 }
 
 // In libllama's usual order.
@@ -278,8 +276,8 @@ int32_t LlamaSampler::Draw(int32_t position, llama_token_data_array* candidates)
   if (xtc_ != nullptr && DrawAt(position, DrawPurpose::kXtc) < settings_.xtc_probability()) {
     llama_sampler_apply(xtc_.get(), candidates);
   }
-  // The filters leave an order of their own; the draw walks the candidates by id, which costs no sort
-  // where nothing was filtered.
+  // The filters leave an order of their own; the draw walks the candidates by id, which costs no
+  // sort where nothing was filtered.
   auto by_id = [](const llama_token_data& a, const llama_token_data& b) { return a.id < b.id; };
   llama_token_data* end = candidates->data + candidates->size;
   if (!std::is_sorted(candidates->data, end, by_id)) std::sort(candidates->data, end, by_id);
@@ -335,8 +333,7 @@ void LlamaSampler::ReportLogprobs(absl::Span<const float> logits,
   }
 }
 
-absl::StatusOr<int32_t> LlamaSampler::ChooseToken(int32_t position,
-                                                  absl::Span<const float> logits,
+absl::StatusOr<int32_t> LlamaSampler::ChooseToken(int32_t position, absl::Span<const float> logits,
                                                   float* next_mu) const {
   const int64_t likeliest = ArgMax(logits);
   if (likeliest < 0) return absl::InternalError("the model's logits are not numbers");

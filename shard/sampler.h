@@ -1,6 +1,6 @@
 // Chooses the next token of one sequence from its logits, on the last stage. libllama's samplers do
-// the filtering, penalties and grammars; the draw is ours (random.h), and so is mirostat, whose running
-// value libllama does not show. Used by the compute thread only.
+// the filtering, penalties and grammars; the draw is ours (random.h), and so is mirostat, whose
+// running value libllama does not show. Used by the compute thread only.
 //
 // The state is a function of the text so far, so a sequence can be opened again anywhere with its
 // prompt and what was generated, rewound, or copied.
@@ -34,8 +34,8 @@ class SequenceSampler {
   virtual absl::StatusOr<wire::SampledToken> Sample(int32_t position,
                                                     absl::Span<const float> logits) = 0;
 
-  // The batch feeds `token` at `position`: what this sampler has there already (then nothing changes),
-  // or a correction from the coordinator: the text is cut there and goes on with `token`.
+  // The batch feeds `token` at `position`: what this sampler has there already (then nothing
+  // changes), or a correction from the coordinator: the text is cut there and goes on with `token`.
   virtual absl::Status Feed(int32_t position, int32_t token) = 0;
 
   // The text is its first `length` tokens again. Nothing happens when it is shorter.

@@ -37,8 +37,8 @@ absl::Status CheckAtLeast(absl::string_view field, int32_t value, int32_t low) {
 // Nesting and rule count, read roughly: enough to keep the parser's recursion bounded.
 absl::Status CheckGrammar(absl::string_view grammar) {
   if (grammar.size() > kGrammarBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("grammar has ", grammar.size(),
-                                                   " bytes; it may have ", kGrammarBytesMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("grammar has ", grammar.size(), " bytes; it may have ", kGrammarBytesMax));
   }
   if (grammar.find('\0') != absl::string_view::npos) {
     return absl::InvalidArgumentError("grammar contains a zero byte");
@@ -91,14 +91,14 @@ absl::Status CheckGrammar(absl::string_view grammar) {
 absl::Status CheckLogitBias(const wire::SamplerSettings& settings, int32_t n_vocab) {
   for (const wire::LogitBias& bias : settings.logit_bias()) {
     if (bias.token() < 0 || bias.token() >= n_vocab) {
-      return absl::InvalidArgumentError(absl::StrCat("logit_bias names token ", bias.token(),
-                                                     "; the vocabulary has ", n_vocab));
+      return absl::InvalidArgumentError(
+          absl::StrCat("logit_bias names token ", bias.token(), "; the vocabulary has ", n_vocab));
     }
     // Minus infinity forbids a token; NaN and plus infinity mean nothing.
     if (std::isnan(bias.bias()) || bias.bias() == kInfinity) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("logit_bias of token ", bias.token(), " is ", bias.bias(),
-                       "; it must be a number or minus infinity"));
+      return absl::InvalidArgumentError(absl::StrCat("logit_bias of token ", bias.token(), " is ",
+                                                     bias.bias(),
+                                                     "; it must be a number or minus infinity"));
     }
   }
   return absl::OkStatus();
@@ -135,9 +135,9 @@ absl::Status CheckSamplerSettings(const wire::SamplerSettings& settings, const l
       return status;
     }
     if (settings.dry_sequence_breakers_size() > kDryBreakersMax) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("dry_sequence_breakers has ", settings.dry_sequence_breakers_size(),
-                       " entries; it may have ", kDryBreakersMax));
+      return absl::InvalidArgumentError(absl::StrCat("dry_sequence_breakers has ",
+                                                     settings.dry_sequence_breakers_size(),
+                                                     " entries; it may have ", kDryBreakersMax));
     }
     for (const std::string& breaker : settings.dry_sequence_breakers()) {
       if (breaker.empty() || breaker.find('\0') != std::string::npos) {
@@ -168,8 +168,8 @@ absl::Status CheckSamplerSettings(const wire::SamplerSettings& settings, const l
         "grammar_root may have letters, digits, minus signs and underscores");
   }
   if (settings.logprobs() > kLogprobsMax) {
-    return absl::InvalidArgumentError(absl::StrCat("logprobs is ", settings.logprobs(),
-                                                   "; it must be from 0 to ", kLogprobsMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("logprobs is ", settings.logprobs(), "; it must be from 0 to ", kLogprobsMax));
   }
   return absl::OkStatus();
 }

@@ -10,8 +10,8 @@
 namespace strata {
 namespace {
 
-// libllama makes a window's ring at its full size. A window over the whole text is made twice as large
-// whenever the text fills it.
+// libllama makes a window's ring at its full size. A window over the whole text is made twice as
+// large whenever the text fills it.
 constexpr size_t kWholeTextWindowMin = 4096;
 
 bool HasPenalties(const wire::SamplerSettings& settings) {
@@ -97,18 +97,17 @@ void SamplerText::MakeWindows() {
   if (HasPenalties(settings_)) {
     const float repeat = settings_.penalty_repeat();
     penalties_.reset(llama_sampler_init_penalties(
-        llama_vocab_n_tokens(vocab_), window(settings_.penalty_last_n()),
-        repeat == 0 ? 1 : repeat, settings_.penalty_frequency(), settings_.penalty_presence()));
+        llama_vocab_n_tokens(vocab_), window(settings_.penalty_last_n()), repeat == 0 ? 1 : repeat,
+        settings_.penalty_frequency(), settings_.penalty_presence()));
   }
   if (HasDry(settings_)) {
     std::vector<const char*> breakers;
     for (const std::string& breaker : settings_.dry_sequence_breakers()) {
       breakers.push_back(breaker.c_str());
     }
-    dry_.reset(llama_sampler_init_dry(vocab_, settings_.dry_multiplier(), settings_.dry_base(),
-                                      settings_.dry_allowed_length(),
-                                      window(settings_.dry_penalty_last_n()), breakers.data(),
-                                      breakers.size()));
+    dry_.reset(llama_sampler_init_dry(
+        vocab_, settings_.dry_multiplier(), settings_.dry_base(), settings_.dry_allowed_length(),
+        window(settings_.dry_penalty_last_n()), breakers.data(), breakers.size()));
   }
   for (int32_t token : tokens_) AddToWindows(token);
 }
@@ -128,8 +127,8 @@ absl::Status SamplerText::Append(int32_t token, float mu) {
     try {
       llama_sampler_accept(grammar_.get(), token);
     } catch (const std::exception& e) {
-      return absl::InvalidArgumentError(absl::StrCat("the grammar does not allow token ", token,
-                                                     " here: ", e.what()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the grammar does not allow token ", token, " here: ", e.what()));
     }
   }
   tokens_.push_back(token);

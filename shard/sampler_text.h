@@ -1,6 +1,6 @@
-// The text of one sequence and what its sampler knows from it: the windows that penalties and DRY look
-// back on, the state of the grammar, mirostat's running value. All of it is a function of the text and
-// the settings, so it can be rebuilt from them.
+// The text of one sequence and what its sampler knows from it: the windows that penalties and DRY
+// look back on, the state of the grammar, mirostat's running value. All of it is a function of the
+// text and the settings, so it can be rebuilt from them.
 #pragma once
 
 #include <algorithm>
@@ -37,12 +37,12 @@ class SamplerText {
   // generated; mirostat's values are missing.
   absl::Status Open(const wire::SequenceOpen& open);
 
-  // Appends a generated token; `mu` is mirostat's value after it. kInvalidArgument, and nothing changes:
-  // the grammar does not allow it.
+  // Appends a generated token; `mu` is mirostat's value after it. kInvalidArgument, and nothing
+  // changes: the grammar does not allow it.
   absl::Status Append(int32_t token, float mu);
 
-  // Cuts the text to `length` tokens, at most what there are. What follows a cut inside the prompt is
-  // still the prompt, up to its old length, unless a token is generated there.
+  // Cuts the text to `length` tokens, at most what there are. What follows a cut inside the prompt
+  // is still the prompt, up to its old length, unless a token is generated there.
   void Rewind(size_t length);
 
   // Puts a token of the prompt where a rewind has cut it.
@@ -75,11 +75,11 @@ class SamplerText {
 
   std::vector<int32_t> tokens_;  // prompt + generated
   size_t n_prompt_ = 0;
-  std::vector<float> mu_;        // [generated], with mirostat only
-  size_t window_size_ = 0;       // of windows over the whole text
-  LlamaSamplerPtr penalties_;    // any of these may be null: off
+  std::vector<float> mu_;      // [generated], with mirostat only
+  size_t window_size_ = 0;     // of windows over the whole text
+  LlamaSamplerPtr penalties_;  // any of these may be null: off
   LlamaSamplerPtr dry_;
-  LlamaSamplerPtr grammar_;      // has seen what was generated, not the prompt
+  LlamaSamplerPtr grammar_;  // has seen what was generated, not the prompt
 };
 
 }  // namespace strata

@@ -23,7 +23,8 @@
 namespace strata {
 namespace {
 
-// libllama reserves a row of logits, on the device and on the host, for every row that may be an output.
+// libllama reserves a row of logits, on the device and on the host, for every row that may be an
+// output.
 constexpr uint64_t kLogitsBytesMax = 64 << 20;
 
 // libllama keeps so much about each cell of a cache beside its keys and values.
@@ -33,7 +34,7 @@ uint64_t Mib(uint64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
 
 absl::StatusOr<ggml_type> CacheType(absl::string_view field, absl::string_view name) {
   constexpr std::pair<absl::string_view, ggml_type> kTypes[] = {
-      {"f16", GGML_TYPE_F16}, {"f32", GGML_TYPE_F32},   {"bf16", GGML_TYPE_BF16},
+      {"f16", GGML_TYPE_F16},   {"f32", GGML_TYPE_F32},   {"bf16", GGML_TYPE_BF16},
       {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0},
   };
   if (name.empty()) return GGML_TYPE_F16;
@@ -50,13 +51,13 @@ absl::Status CheckOptions(const StageOptions& options) {
   }
   const size_t n_seq_limit = llama_max_parallel_sequences();
   if (options.n_seq_max == 0 || options.n_seq_max > n_seq_limit) {
-    return absl::InvalidArgumentError(absl::StrCat("n_seq_max is ", options.n_seq_max,
-                                                   "; it must be from 1 to ", n_seq_limit));
+    return absl::InvalidArgumentError(
+        absl::StrCat("n_seq_max is ", options.n_seq_max, "; it must be from 1 to ", n_seq_limit));
   }
   constexpr uint64_t kCellsMax = std::numeric_limits<int32_t>::max() - 4096;
   if (uint64_t{options.n_ctx} * options.n_seq_max > kCellsMax || options.n_batch > kCellsMax) {
-    return absl::InvalidArgumentError(absl::StrCat("n_ctx ", options.n_ctx, " x n_seq_max ",
-                                                   options.n_seq_max, " is too large"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("n_ctx ", options.n_ctx, " x n_seq_max ", options.n_seq_max, " is too large"));
   }
   return absl::OkStatus();
 }
@@ -65,10 +66,11 @@ bool IsRecurrent(const llama_model* model) {
   return llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
 }
 
-// One cache for all slots: a step that mixes decodes and chunks of prompts is one graph then, while with
-// a stream for each slot libllama would cut it into graphs of equally many rows per slot, each reading
-// all weights. Attention skips the cells of other slots. The exception is a model with two sets of
-// rope factors: libllama chooses by the size of a sequence's cache, which must not depend on the slots.
+// One cache for all slots: a step that mixes decodes and chunks of prompts is one graph then, while
+// with a stream for each slot libllama would cut it into graphs of equally many rows per slot, each
+// reading all weights. Attention skips the cells of other slots. The exception is a model with two
+// sets of rope factors: libllama chooses by the size of a sequence's cache, which must not depend
+// on the slots.
 bool WantsUnifiedCache(const Slice& slice) {
   return slice.header().FindTensor("rope_factors_long.weight") == nullptr;
 }
@@ -87,14 +89,14 @@ llama_context_params ContextParams(const Slice& slice, const StageOptions& optio
   params.n_threads = static_cast<int32_t>(options.n_threads);
   params.n_threads_batch = static_cast<int32_t>(options.n_threads);
   params.kv_unified = WantsUnifiedCache(slice);
-  params.swa_full = false;  // a window's cache has the window's size: what these models are made for
+  params.swa_full =
+      false;  // a window's cache has the window's size: what these models are made for
   params.no_perf = true;
   if (slice.is_last()) {
     params.pooling_type = LLAMA_POOLING_TYPE_NONE;
     const uint64_t row_bytes = uint64_t{VocabularySize(model)} * sizeof(float);
-    params.n_outputs_max = static_cast<uint32_t>(
-        std::min<uint64_t>(options.n_batch,
-                           std::max<uint64_t>(options.n_seq_max, kLogitsBytesMax / row_bytes)));
+    params.n_outputs_max = static_cast<uint32_t>(std::min<uint64_t>(
+        options.n_batch, std::max<uint64_t>(options.n_seq_max, kLogitsBytesMax / row_bytes)));
   } else {
     // Pooled embeddings make libllama hand over every row and keep no logits. Recurrent models are
     // the exception: they would run one sequence at a time then.
@@ -134,9 +136,9 @@ absl::StatusOr<LlamaModelPtr> LoadModel(const Slice& slice, const StageOptions& 
     params.load_mode = LLAMA_LOAD_MODE_MMAP;
     std::vector<const char*> paths;
     for (const std::string& path : slice.model().paths()) paths.push_back(path.c_str());
-    return LlamaModelPtr(
-        paths.size() == 1 ? llama_model_load_from_file(paths[0], params)
-                          : llama_model_load_from_splits(paths.data(), paths.size(), params));
+    return LlamaModelPtr(paths.size() == 1
+                             ? llama_model_load_from_file(paths[0], params)
+                             : llama_model_load_from_splits(paths.data(), paths.size(), params));
   }
   params.load_mode = LLAMA_LOAD_MODE_NONE;
   absl::StatusOr<FILE*> file = slice.Open();
@@ -163,10 +165,9 @@ absl::Status CheckRoom(uint64_t needed_bytes, const Slice& slice, ggml_backend_d
     free_bytes = device_free;
   }
   if (needed_bytes <= free_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("not enough memory: the stage needs ", Mib(needed_bytes), " MiB, of which ",
-                   Mib(slice.tensor_bytes()), " MiB for weights; ", Mib(free_bytes),
-                   " MiB are free"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "not enough memory: the stage needs ", Mib(needed_bytes), " MiB, of which ",
+      Mib(slice.tensor_bytes()), " MiB for weights; ", Mib(free_bytes), " MiB are free"));
 }
 
 absl::Status LoadError(const LogCapture& log) {

@@ -1,5 +1,5 @@
-// One contiguous layer range of a model, loaded by libllama on one device. Lives in a worker process,
-// because libllama aborts on inner errors; used by that worker's compute thread only.
+// One contiguous layer range of a model, loaded by libllama on one device. Lives in a worker
+// process, because libllama aborts on inner errors; used by that worker's compute thread only.
 //
 // The first stage takes tokens, every later one the activations of the stage before it. Every stage
 // but the last ends at the tensor l_out-(n-1), seen through llama_context_params.cb_eval, and never
@@ -22,14 +22,14 @@ struct llama_vocab;
 namespace strata {
 
 struct StageOptions {
-  uint32_t n_ctx = 512;      // positions per sequence
-  uint32_t n_seq_max = 1;    // slots; each has room for n_ctx positions
-  uint32_t n_batch = 512;    // rows of a batch at most
+  uint32_t n_ctx = 512;    // positions per sequence
+  uint32_t n_seq_max = 1;  // slots; each has room for n_ctx positions
+  uint32_t n_batch = 512;  // rows of a batch at most
   uint32_t n_threads = 1;
-  std::string device;        // as ggml names it; empty: CPU
-  std::string type_k;        // empty: f16; also f32, q8_0, q4_0
+  std::string device;  // as ggml names it; empty: CPU
+  std::string type_k;  // empty: f16; also f32, q8_0, q4_0
   std::string type_v;
-  bool use_mmap = true;      // map the file where the slice is the whole model
+  bool use_mmap = true;  // map the file where the slice is the whole model
 };
 
 // Not thread-safe; Load() and the calls after it come from one thread.
@@ -42,7 +42,8 @@ class Stage {
   // kResourceExhausted: not enough memory for weights, KV cache or compute buffer, with the bytes;
   // kFailedPrecondition: the slice's derived hyperparameters differ from the whole model's.
   // libllama may abort the process on damaged data: that is why it is a worker's.
-  static absl::StatusOr<std::unique_ptr<Stage>> Load(const Slice& slice, const StageOptions& options,
+  static absl::StatusOr<std::unique_ptr<Stage>> Load(const Slice& slice,
+                                                     const StageOptions& options,
                                                      Progress progress);
   virtual ~Stage() = default;
 
@@ -52,14 +53,16 @@ class Stage {
     absl::Span<const float> activations;  // [n_tokens, n_embd] f32, every stage but the first
     absl::Span<const int32_t> positions;
     absl::Span<const int32_t> slots;
-    absl::Span<const uint32_t> output_rows;  // last stage only: rows whose logits are wanted, rising
+    absl::Span<const uint32_t>
+        output_rows;  // last stage only: rows whose logits are wanted, rising
   };
 
-  // Runs the batch. Blocks for as long as it computes. kInvalidArgument: lengths, rows, slots, token
-  // ids or positions out of range (a position must follow the last one in its slot);
-  // kResourceExhausted: no room in the KV cache; kInternal: libllama failed. After an error the KV cache
-  // is as before the call, or the slots of the batch have been dropped (kDataLoss). The last stage takes
-  // n_batch output_rows, or fewer when their logits would exceed 64 MiB, but always n_seq_max.
+  // Runs the batch. Blocks for as long as it computes. kInvalidArgument: lengths, rows, slots,
+  // token ids or positions out of range (a position must follow the last one in its slot);
+  // kResourceExhausted: no room in the KV cache; kInternal: libllama failed. After an error the KV
+  // cache is as before the call, or the slots of the batch have been dropped (kDataLoss). The last
+  // stage takes n_batch output_rows, or fewer when their logits would exceed 64 MiB, but always
+  // n_seq_max.
   virtual absl::Status Decode(const Batch& batch) = 0;
 
   // Every stage but the last, after Decode(): [n_tokens, n_embd] f32, rows in batch order.
@@ -69,8 +72,9 @@ class Stage {
   virtual absl::Span<const float> Logits(size_t i) = 0;
 
   // One KV edit. A SHIFT goes down, reaches the end of the slot, and forgets what stood in
-  // [begin + delta, begin): positions have no gaps. kUnimplemented: this cache cannot (checked before
-  // libllama would abort), and nothing changed; kInvalidArgument: slot or positions out of range.
+  // [begin + delta, begin): positions have no gaps. kUnimplemented: this cache cannot (checked
+  // before libllama would abort), and nothing changed; kInvalidArgument: slot or positions out of
+  // range.
   virtual absl::Status Apply(const wire::KvEdit& edit) = 0;
 
   // First and last stage, else nullptr. Lives as long as the stage.

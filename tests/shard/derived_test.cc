@@ -80,8 +80,7 @@ TEST_F(DerivedTest, ADoctoredSliceIsRefusedByName) {
   const Slice slice = Cut(1, 3);
   EXPECT_THAT(CheckDerived(Seen(slice, "llama.context_length", GgufValue::U32(77)).get(),
                            whole.get(), file_->header()),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("context length is 77")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("context length is 77")));
   EXPECT_THAT(CheckDerived(Seen(slice, "llama.rope.scaling.factor", GgufValue::F32(4)).get(),
                            whole.get(), file_->header()),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rotary frequency scale")));

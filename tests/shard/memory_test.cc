@@ -1,5 +1,5 @@
-// What a stage holds in memory: at most its slice, its KV cache, its compute buffer and 64 MiB. Each
-// figure is measured in a fresh process, as a worker is one.
+// What a stage holds in memory: at most its slice, its KV cache, its compute buffer and 64 MiB.
+// Each figure is measured in a fresh process, as a worker is one.
 #include "shard/memory.h"
 
 #include <sys/wait.h>
@@ -39,8 +39,8 @@ struct Shape {
   uint64_t rows;  // 0: a vector, kept in f32
 };
 
-// A llama of 280 MiB, most of it in `type`. Its weights are one megabyte of blocks over and over: what
-// is measured is where they lie, not what they mean.
+// A llama of 280 MiB, most of it in `type`. Its weights are one megabyte of blocks over and over:
+// what is measured is where they lie, not what they mean.
 void WriteModel(const std::string& path, ggml_type type) {
   constexpr uint64_t kEmbd = 2048, kKv = 512, kFeedForward = 5632, kVocab = 32000;
   GgufHeader header;
@@ -67,9 +67,14 @@ void WriteModel(const std::string& path, ggml_type type) {
   add("output_norm.weight", kEmbd, 0);
   add("output.weight", kEmbd, kVocab);
   const Shape shapes[] = {
-      {"attn_norm", kEmbd, 0},      {"attn_q", kEmbd, kEmbd},          {"attn_k", kEmbd, kKv},
-      {"attn_v", kEmbd, kKv},       {"attn_output", kEmbd, kEmbd},     {"ffn_norm", kEmbd, 0},
-      {"ffn_up", kEmbd, kFeedForward}, {"ffn_gate", kEmbd, kFeedForward},
+      {"attn_norm", kEmbd, 0},
+      {"attn_q", kEmbd, kEmbd},
+      {"attn_k", kEmbd, kKv},
+      {"attn_v", kEmbd, kKv},
+      {"attn_output", kEmbd, kEmbd},
+      {"ffn_norm", kEmbd, 0},
+      {"ffn_up", kEmbd, kFeedForward},
+      {"ffn_gate", kEmbd, kFeedForward},
       {"ffn_down", kFeedForward, kEmbd},
   };
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
@@ -84,8 +89,8 @@ void WriteModel(const std::string& path, ggml_type type) {
     values[i] = 0.02f * (static_cast<float>(i * 2654435761u % 1000) / 500 - 1);
   }
   std::string blocks(ggml_row_size(type, static_cast<int64_t>(values.size())), '\0');
-  ggml_quantize_chunk(type, values.data(), blocks.data(), 0, 1,
-                      static_cast<int64_t>(values.size()), nullptr);
+  ggml_quantize_chunk(type, values.data(), blocks.data(), 0, 1, static_cast<int64_t>(values.size()),
+                      nullptr);
   const float one = 1;
 
   std::ofstream file(path, std::ios::binary);
@@ -202,19 +207,21 @@ TEST_P(StageMemory, IsTheSliceItsCachesAndAnAllowance) {
     bool use_mmap;
   };
   const Case cases[] = {
-      {"first", {0, 3}, true},          {"middle", {3, 6}, true},
-      {"last", {6, kLayers}, true},     {"whole, mapped", {0, kLayers}, true},
+      {"first", {0, 3}, true},
+      {"middle", {3, 6}, true},
+      {"last", {6, kLayers}, true},
+      {"whole, mapped", {0, kLayers}, true},
       {"whole, read", {0, kLayers}, false},
   };
   for (const Case& c : cases) {
     const Measured m = Measure(path_, c.layers, c.use_mmap);
     const uint64_t bound = m.slice + m.kv + m.compute + kAllowanceBytes;
-    std::printf("%-14s resident %4llu MiB, slice %4llu + KV %3llu + compute %3llu + 64 = %4llu MiB\n",
-                c.what, static_cast<unsigned long long>(m.resident >> 20),
-                static_cast<unsigned long long>(m.slice >> 20),
-                static_cast<unsigned long long>(m.kv >> 20),
-                static_cast<unsigned long long>(m.compute >> 20),
-                static_cast<unsigned long long>(bound >> 20));
+    std::printf(
+        "%-14s resident %4llu MiB, slice %4llu + KV %3llu + compute %3llu + 64 = %4llu MiB\n",
+        c.what, static_cast<unsigned long long>(m.resident >> 20),
+        static_cast<unsigned long long>(m.slice >> 20), static_cast<unsigned long long>(m.kv >> 20),
+        static_cast<unsigned long long>(m.compute >> 20),
+        static_cast<unsigned long long>(bound >> 20));
     EXPECT_GT(m.resident, 0u) << c.what;
     EXPECT_LE(m.resident, bound) << c.what;
     EXPECT_GT(m.kv, 0u) << c.what;

@@ -18,8 +18,7 @@ TEST(EqualGroups, DecodesOfSeveralSequencesAreOneGroupInOrderOfSlots) {
 }
 
 TEST(EqualGroups, ShortestSequenceEndsAGroup) {
-  EXPECT_THAT(EqualGroups({1, 0, 1, 1}),
-              ElementsAre(ElementsAre(1, 0), ElementsAre(2, 3)));
+  EXPECT_THAT(EqualGroups({1, 0, 1, 1}), ElementsAre(ElementsAre(1, 0), ElementsAre(2, 3)));
   EXPECT_THAT(EqualGroups({0, 1, 0, 1, 0, 2}),
               ElementsAre(ElementsAre(0, 1, 5), ElementsAre(2, 3), ElementsAre(4)));
 }

@@ -108,8 +108,8 @@ std::unique_ptr<SequenceSampler> Open(const wire::SequenceOpen& open) {
 }
 
 wire::SampledToken SampleNext(SequenceSampler& sampler) {
-  const absl::StatusOr<wire::SampledToken> token = sampler.Sample(
-      static_cast<int32_t>(sampler.text().size()), LogitsAt(sampler.text()));
+  const absl::StatusOr<wire::SampledToken> token =
+      sampler.Sample(static_cast<int32_t>(sampler.text().size()), LogitsAt(sampler.text()));
   EXPECT_TRUE(token.ok()) << token.status();
   return token.ok() ? *token : wire::SampledToken();
 }
@@ -298,8 +298,8 @@ TEST(Sampler, TemperatureSharpens) {
   double sum = 0;
   for (const auto& [token, p] : kProbabilities) sum += p * p;
   for (const auto& [token, p] : kProbabilities) squared[token] = p * p / sum;
-  const auto counts = Counts(Settings([](auto& s) { s.set_temperature(0.5f); }),
-                             LogitsOf(kProbabilities), 4000);
+  const auto counts =
+      Counts(Settings([](auto& s) { s.set_temperature(0.5f); }), LogitsOf(kProbabilities), 4000);
   ExpectDistribution(counts, squared, 4000);
 }
 
@@ -349,7 +349,7 @@ TEST(Sampler, GreedyTakesTheLargestAndTheLowestIdOfEquals) {
 
 TEST(Sampler, PenaltiesLookAtTheWindowOnly) {
   std::vector<float> logits(kVocab, 0.0f);
-  logits[6] = 2;    // in the prompt, 4 tokens back
+  logits[6] = 2;  // in the prompt, 4 tokens back
   logits[20] = 1.5;
   auto token = [&](int last_n) {
     auto settings = Settings([last_n](auto& s) {
@@ -419,8 +419,7 @@ TEST(Sampler, EndOfGenerationIsReportedOrIgnored) {
   std::vector<float> logits(kVocab, 0.0f);
   logits[kEnd] = 3;
   auto sample = [&](bool ignore) {
-    auto settings =
-        Settings([ignore](auto& s) { s.set_temperature(0), s.set_ignore_eog(ignore); });
+    auto settings = Settings([ignore](auto& s) { s.set_temperature(0), s.set_ignore_eog(ignore); });
     return *Open(OpenWith(settings))->Sample(3, logits);
   };
   EXPECT_EQ(sample(false).token(), kEnd);
@@ -453,8 +452,8 @@ TEST(Sampler, MirostatKeepsTheSurpriseNearItsTarget) {
       mu_sum += token.mirostat_mu();
       values.insert(token.mirostat_mu());
     }
-    // mu rises and falls until the mean surprise of what was chosen is tau: over 500 tokens it moves
-    // by no more than it started with.
+    // mu rises and falls until the mean surprise of what was chosen is tau: over 500 tokens it
+    // moves by no more than it started with.
     EXPECT_GT(values.size(), 100u) << "version " << version;
     EXPECT_GT(mu_sum / 500, 0.5) << "version " << version;
     EXPECT_LT(mu_sum / 500, 8) << "version " << version;
@@ -507,9 +506,8 @@ TEST(Sampler, GeneratedTextThatTheGrammarForbidsIsRefused) {
 }
 
 TEST(Sampler, LogprobsAreTheModelsOwn) {
-  auto settings = Settings([](auto& s) {
-    s.set_temperature(0.3f), s.set_top_k(1), s.set_logprobs(3);
-  });
+  auto settings =
+      Settings([](auto& s) { s.set_temperature(0.3f), s.set_top_k(1), s.set_logprobs(3); });
   const wire::SampledToken token = *Open(OpenWith(settings))->Sample(3, LogitsOf(kProbabilities));
   EXPECT_EQ(token.token(), 4);
   EXPECT_NEAR(token.logprob(), std::log(0.5), 1e-5);
@@ -530,14 +528,13 @@ TEST(Sampler, LogprobsComeOnlyWhenAsked) {
 }
 
 TEST(Sampler, LogitsThatAreNotNumbersAreInternal) {
-  for (float bad : {std::numeric_limits<float>::quiet_NaN(),
-                    std::numeric_limits<float>::infinity()}) {
+  for (float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     for (int32_t at : {0, 20, kVocab - 1}) {
       for (float temperature : {0.0f, 1.0f}) {
         std::vector<float> logits(kVocab, 0.0f);
         logits[at] = bad;
-        auto sampler =
-            Open(OpenWith(Settings([&](auto& s) { s.set_temperature(temperature); })));
+        auto sampler = Open(OpenWith(Settings([&](auto& s) { s.set_temperature(temperature); })));
         EXPECT_EQ(sampler->Sample(3, logits).status().code(), Code::kInternal);
         EXPECT_THAT(sampler->text(), SizeIs(3));
       }
@@ -623,8 +620,7 @@ TEST(Sampler, SettingsOutOfRangeAreRefusedByName) {
                                     std::string(100000, ')')));
        }},
       {"grammar", [](auto& s) { s.set_grammar(std::string(1 << 20, 'a')); }},
-      {"grammar_root",
-       [](auto& s) { s.set_grammar("root ::= \"a\""), s.set_grammar_root("a b"); }},
+      {"grammar_root", [](auto& s) { s.set_grammar("root ::= \"a\""), s.set_grammar_root("a b"); }},
       {"logit_bias", [](auto& s) { s.add_logit_bias()->set_token(kVocab); }},
       {"logit_bias", [](auto& s) { s.add_logit_bias()->set_bias(kInfinity); }},
       {"logprobs", [](auto& s) { s.set_logprobs(kLogprobsMax + 1); }},
@@ -647,8 +643,7 @@ TEST(Sampler, TextOutsideTheVocabularyIsRefused) {
 }
 
 TEST(Sampler, MirostatWithoutItsValuesIsRefused) {
-  wire::SequenceOpen open =
-      OpenWith(Settings([](auto& s) { SetMirostat(s, 2); }), {5}, {6, 7});
+  wire::SequenceOpen open = OpenWith(Settings([](auto& s) { SetMirostat(s, 2); }), {5}, {6, 7});
   EXPECT_EQ(SequenceSampler::Open(open, Vocabulary()).status().code(), Code::kInvalidArgument);
   open.add_mirostat_mu(5);
   EXPECT_EQ(SequenceSampler::Open(open, Vocabulary()).status().code(), Code::kInvalidArgument);

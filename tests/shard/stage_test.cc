@@ -40,9 +40,9 @@ RandomModelSpec Mamba() {
   spec.name = "stage_test_mamba";
   spec.architecture = "mamba";
   spec.n_layer = 4;
-  spec.metadata = {{"ssm.conv_kernel", 4u},        {"ssm.inner_size", 128u},
-                   {"ssm.state_size", 16u},        {"ssm.time_step_rank", 4u},
-                   {"attention.head_count", 0u},   {"attention.head_count_kv", 0u}};
+  spec.metadata = {{"ssm.conv_kernel", 4u},      {"ssm.inner_size", 128u},
+                   {"ssm.state_size", 16u},      {"ssm.time_step_rank", 4u},
+                   {"attention.head_count", 0u}, {"attention.head_count_kv", 0u}};
   return spec;
 }
 
@@ -380,8 +380,8 @@ TEST(Stage, FactsSayWhatItIs) {
     EXPECT_EQ(facts->n_ctx_train, 512u);
     EXPECT_EQ(facts->n_seq_max, 4u);
     EXPECT_EQ(facts->n_batch, 64u);
-    // 4 sequences of 128 cells, keys and values of 2 heads of 16 in f16, for each layer; and what is
-    // kept about a cell.
+    // 4 sequences of 128 cells, keys and values of 2 heads of 16 in f16, for each layer; and what
+    // is kept about a cell.
     EXPECT_NEAR(facts->kv_bytes, 4 * 128 * (2 * (2 * 16) * 2 * facts->layers.size() + 48), 6000);
     EXPECT_GT(facts->compute_bytes, 0u);
     EXPECT_GT(facts->slice_bytes, 0u);

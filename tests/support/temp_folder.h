@@ -1,4 +1,5 @@
-// A folder of this test process alone: CTest runs the tests of one file in several processes at once.
+// A folder of this test process alone: CTest runs the tests of one file in several processes at
+// once.
 #pragma once
 
 #include <cstdlib>
