@@ -124,7 +124,7 @@ absl::StatusOr<GenerateResult> Generator::Run(
   size_t in_flight = 0;
   const auto submit = [&](const wire::Step& step) -> absl::Status {
     while (true) {
-      const absl::Status sent = pipeline->Submit(step).status();
+      absl::Status sent = pipeline->Submit(step).status();
       if (sent.ok()) {
         ++in_flight;
         return sent;

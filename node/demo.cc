@@ -262,7 +262,7 @@ absl::Status Demo::Generate() {
   auto result = generator_.Run(pipeline_.get(), request_, [&](const wire::SampledToken& token) {
     return options_.json || out.Write(token.piece());
   });
-  const absl::Status written = options_.json ? absl::OkStatus() : out.Finish();
+  absl::Status written = options_.json ? absl::OkStatus() : out.Finish();
   if (interrupt_.requested()) return absl::CancelledError("interrupted");
   if (!result.ok()) {
     return absl::IsInvalidArgument(result.status()) ? result.status()

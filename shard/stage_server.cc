@@ -95,7 +95,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
 
   void Run(LoadFn load, LoadedFn loaded);
   void Handle(Arrived arrived);
-  void RunStep(wire::Step step, Payload payload, int64_t arrived_us);
+  void RunStep(wire::Step step, const Payload& payload, int64_t arrived_us);
   absl::Status RunEdits(const wire::Step& step);
   absl::Status RunBatch(const wire::Step& step, const Payload& payload);
   absl::Status SampleRows(const wire::Step& step, wire::Result* result);
@@ -365,12 +365,12 @@ void StageServerImpl::Handle(Arrived arrived) {
   }
   last_step_id_ = step->step_id();
   busy_since_us_ = clock_->NowUs();
-  RunStep(*std::move(step), std::move(arrived.frame.payload), arrived.at_us);
+  RunStep(*std::move(step), arrived.frame.payload, arrived.at_us);
   busy_since_us_ = 0;
   steps_done_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void StageServerImpl::RunStep(wire::Step step, Payload payload, int64_t arrived_us) {
+void StageServerImpl::RunStep(wire::Step step, const Payload& payload, int64_t arrived_us) {
   const int64_t start_us = clock_->NowUs();
   absl::Status status = RunEdits(step);
   if (status.ok() && step.tokens_size() > 0) status = RunBatch(step, payload);
