@@ -62,7 +62,7 @@ strata_packages() {
       libcli11-dev nlohmann-json3-dev libblake3-dev libllama-dev libggml-dev" ;;
     *:test) names="libgtest-dev libgmock-dev libbenchmark-dev clang clang-tidy clang-format
       libclang-rt-dev gdb iproute2 nftables curl shellcheck llama.cpp-tools llama.cpp-tools-extra" ;;
-    *:train) names="python3-torch python3-numpy python3-gguf python3-tokenizers" ;;
+    *:train) names="python3-torch libtorch-dev python3-numpy python3-gguf python3-tokenizers" ;;
   esac
   # shellcheck disable=SC2086
   echo $names
