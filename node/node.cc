@@ -160,8 +160,7 @@ absl::Status RunNode(const NodeOptions& options) {
     loop->Post(stop);  // nobody will know the address
   }
   loop->Run();
-  signals.clear();
-  node->reset();
+  node->reset();  // before the signals' watches: a second SIGTERM must not leave workers behind
   return told ? absl::OkStatus() : absl::UnavailableError("cannot write to stdout");
 }
 

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -59,14 +60,24 @@ inline std::vector<pid_t> Descendants(pid_t pid) {
   return found;
 }
 
-// Waits until none of them runs; the pids of those that still do after `limit`.
-inline std::vector<pid_t> StillRunning(const std::vector<pid_t>& pids, absl::Duration limit) {
+// What a process is and does, for a failure's message.
+inline std::string DescribeProcess(pid_t pid) {
+  const auto spaced = [](std::string text) {
+    std::replace(text.begin(), text.end(), '\0', ' ');
+    return text;
+  };
+  return absl::StrCat(pid, ": ", spaced(ReadProc(pid, "cmdline")), "\n", ReadProc(pid, "status"),
+                      "waits in ", spaced(ReadProc(pid, "wchan")), "\n");
+}
+
+// Waits until none of them runs; a description of those that still do after `limit`.
+inline std::vector<std::string> StillRunning(const std::vector<pid_t>& pids, absl::Duration limit) {
   const absl::Time until = absl::Now() + limit;
-  std::vector<pid_t> left;
+  std::vector<std::string> left;
   do {
     left.clear();
     for (pid_t pid : pids) {
-      if (Runs(pid)) left.push_back(pid);
+      if (Runs(pid)) left.push_back(DescribeProcess(pid));
     }
     if (left.empty()) break;
     absl::SleepFor(absl::Milliseconds(20));
