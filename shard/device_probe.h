@@ -1,0 +1,60 @@
+// What the compute devices of this machine are, and how fast ggml really is on them: the planner
+// places layers by these figures and by nothing that a data sheet says.
+//
+// Runs in a process of its own (node/device_survey.h), because a device's driver may abort. Any
+// thread; blocks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace strata {
+
+// A device as ggml lists it. Accelerators that only help the CPU (BLAS) are part of it.
+struct DeviceFacts {
+  std::string name;         // "CPU", "CUDA0", "Vulkan0", "Metal"
+  std::string description;  // the maker's name for it
+  enum class Kind { kCpu, kGpu, kIntegratedGpu } kind = Kind::kCpu;
+  std::string bus_id;  // of a PCI device, else empty
+  uint64_t memory_total_bytes = 0;
+  uint64_t memory_free_bytes = 0;
+  // Its memory is the machine's: what it takes, the CPU lacks (unified memory, integrated GPUs).
+  bool shares_machine_memory = false;
+};
+std::vector<DeviceFacts> ListDevices();
+
+// Rows of a batch for which speeds are measured: decoding one text, a few, many, and a prompt.
+inline constexpr std::array<uint32_t, 4> kProbeBatches = {1, 4, 16, 128};
+
+// How fast a matrix of one type is multiplied by a batch.
+struct TypeSpeed {
+  std::string type;  // as ggml names it: "q4_K"
+  // Bytes of the matrix done with per second, for each of kProbeBatches. For one row this is what
+  // memory allows or what unpacking costs, for 128 it is arithmetic.
+  std::array<double, kProbeBatches.size()> bytes_per_s = {};
+};
+
+struct DeviceSpeed {
+  double memory_bytes_per_s = 0;  // the fastest that weights were read at
+  double op_s = 0;                // what one operation of a graph costs besides its arithmetic
+  std::vector<TypeSpeed> types;   // those that the device can multiply and time allowed
+  absl::Duration took;
+};
+
+struct ProbeOptions {
+  std::string device = "CPU";
+  uint32_t n_threads = 1;                     // CPU only
+  absl::Duration budget = absl::Seconds(4);   // types for which it does not suffice are left out
+  uint64_t working_set_bytes = 256ull << 20;  // of weights, far larger than any cache
+};
+
+// kInvalidArgument: no such device; kResourceExhausted: not even a small working set fits;
+// kInternal: ggml cannot compute on it.
+absl::StatusOr<DeviceSpeed> ProbeDevice(const ProbeOptions& options);
+
+}  // namespace strata
