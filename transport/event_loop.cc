@@ -22,7 +22,7 @@ class UvEventLoop final : public EventLoop {
   }
 
   ~UvEventLoop() override {
-    CHECK_EQ(watches_, 0) << "a timer or signal watch outlives its loop";
+    CHECK_EQ(watches_, 0) << "a timer or watch outlives its loop";
     std::vector<absl::AnyInvocable<void() &&>> unwanted;
     {
       MutexLock lock(&mu_);
@@ -64,6 +64,8 @@ class UvEventLoop final : public EventLoop {
 
   std::unique_ptr<Handle> StartTimer(TimerOptions options, absl::AnyInvocable<void()> fn) override;
   std::unique_ptr<Handle> OnSignal(int signum, absl::AnyInvocable<void()> fn) override;
+  std::unique_ptr<Handle> WatchFd(int fd, FdEvents wanted,
+                                  absl::AnyInvocable<void(FdEvents)> fn) override;
 
   bool InLoopThread() const override { return thread_.load() == std::this_thread::get_id(); }
 
@@ -109,15 +111,18 @@ class UvEventLoop final : public EventLoop {
   std::vector<absl::AnyInvocable<void() &&>> posted_ ABSL_GUARDED_BY(mu_);
 };
 
-// A uv_timer_t or uv_signal_t and its callback. libuv lets go of a handle only in a later turn of
-// the loop, so the handle outlives its owner for that long.
+// A uv_timer_t, uv_signal_t or uv_poll_t and its callback. libuv lets go of a handle only in a
+// later turn of the loop, so the handle outlives its owner for that long.
 template <typename UvHandle>
 class Watch final : public EventLoop::Handle {
  public:
-  Watch(UvEventLoop* loop, absl::AnyInvocable<void()> fn) : loop_(loop), state_(new State) {
+  // `fn` takes what Call() is given.
+  Watch(UvEventLoop* loop, absl::AnyInvocable<void(int)> fn, int wanted = 0)
+      : loop_(loop), state_(new State) {
     loop_->CheckThread();
     ++loop_->watches_;
     state_->fn = std::move(fn);
+    state_->wanted = wanted;
     state_->uv.data = state_;
   }
 
@@ -132,11 +137,13 @@ class Watch final : public EventLoop::Handle {
 
   UvHandle* uv() { return &state_->uv; }
 
-  static void Call(UvHandle* uv) {
+  static int Wanted(const UvHandle* uv) { return static_cast<const State*>(uv->data)->wanted; }
+
+  static void Call(UvHandle* uv, int events) {
     auto* state = static_cast<State*>(uv->data);
     if (state->cancelled) return;
     state->running = true;
-    state->fn();
+    state->fn(events);
     state->running = false;
     if (state->cancelled) state->fn = nullptr;
   }
@@ -144,7 +151,8 @@ class Watch final : public EventLoop::Handle {
  private:
   struct State {
     UvHandle uv;
-    absl::AnyInvocable<void()> fn;
+    absl::AnyInvocable<void(int)> fn;
+    int wanted = 0;
     bool running = false;
     bool cancelled = false;
   };
@@ -155,23 +163,50 @@ class Watch final : public EventLoop::Handle {
 
 std::unique_ptr<EventLoop::Handle> UvEventLoop::StartTimer(TimerOptions options,
                                                            absl::AnyInvocable<void()> fn) {
-  auto timer = std::make_unique<Watch<uv_timer_t>>(this, std::move(fn));
+  auto timer =
+      std::make_unique<Watch<uv_timer_t>>(this, [fn = std::move(fn)](int) mutable { fn(); });
   CHECK_EQ(uv_timer_init(&loop_, timer->uv()), 0);
   // The loop's idea of now is from the start of this turn, which may be long ago.
   uv_update_time(&loop_);
-  CHECK_EQ(
-      uv_timer_start(timer->uv(), &Watch<uv_timer_t>::Call, options.delay_ms, options.repeat_ms),
-      0);
+  CHECK_EQ(uv_timer_start(
+               timer->uv(), [](uv_timer_t* uv) { Watch<uv_timer_t>::Call(uv, 0); },
+               options.delay_ms, options.repeat_ms),
+           0);
   return timer;
 }
 
 std::unique_ptr<EventLoop::Handle> UvEventLoop::OnSignal(int signum,
                                                          absl::AnyInvocable<void()> fn) {
-  auto watch = std::make_unique<Watch<uv_signal_t>>(this, std::move(fn));
+  auto watch =
+      std::make_unique<Watch<uv_signal_t>>(this, [fn = std::move(fn)](int) mutable { fn(); });
   CHECK_EQ(uv_signal_init(&loop_, watch->uv()), 0);
   CHECK_EQ(uv_signal_start(
-               watch->uv(), [](uv_signal_t* uv, int) { Watch<uv_signal_t>::Call(uv); }, signum),
+               watch->uv(), [](uv_signal_t* uv, int) { Watch<uv_signal_t>::Call(uv, 0); }, signum),
            0);
+  return watch;
+}
+
+// After an error libuv no longer polls, but descriptors of datagrams go on after one: the owner
+// reads it, and the watch continues.
+void OnPoll(uv_poll_t* uv, int status, int events) {
+  if (status < 0) {
+    events = Watch<uv_poll_t>::Wanted(uv);
+    CHECK_EQ(uv_poll_start(uv, events, &OnPoll), 0);
+  }
+  Watch<uv_poll_t>::Call(uv, events);
+}
+
+std::unique_ptr<EventLoop::Handle> UvEventLoop::WatchFd(int fd, FdEvents wanted,
+                                                        absl::AnyInvocable<void(FdEvents)> fn) {
+  const int events = (wanted.readable ? UV_READABLE : 0) | (wanted.writable ? UV_WRITABLE : 0);
+  auto watch = std::make_unique<Watch<uv_poll_t>>(
+      this,
+      [fn = std::move(fn)](int ready) mutable {
+        fn({.readable = (ready & UV_READABLE) != 0, .writable = (ready & UV_WRITABLE) != 0});
+      },
+      events);
+  CHECK_EQ(uv_poll_init(&loop_, watch->uv(), fd), 0);
+  CHECK_EQ(uv_poll_start(watch->uv(), events, &OnPoll), 0);
   return watch;
 }
 

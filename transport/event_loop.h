@@ -1,5 +1,5 @@
-// The one thread that owns a process's control state: timers, signals, and work posted to it from
-// gRPC callbacks and compute threads. Nothing that runs on it blocks.
+// The one thread that owns a process's control state: timers, signals, descriptors, and work posted
+// to it from gRPC callbacks and compute threads. Nothing that runs on it blocks.
 //
 //   auto loop = EventLoop::Create();
 //   loop->Post([&] { ... });                            // any thread
@@ -16,7 +16,7 @@ namespace strata {
 
 class EventLoop {
  public:
-  // A timer or signal watch; destroying it on the loop thread cancels it, and its callback is not
+  // A timer or a watch; destroying it on the loop thread cancels it, and its callback is not
   // called afterwards. Must not outlive the loop.
   class Handle {
    public:
@@ -50,6 +50,16 @@ class EventLoop {
   // Loop thread, or before Run(). Calls `fn` on the loop thread each time the process gets
   // `signum`.
   virtual std::unique_ptr<Handle> OnSignal(int signum, absl::AnyInvocable<void()> fn) = 0;
+
+  // Loop thread, or before Run(). Calls `fn` on the loop thread as long as `fd` is ready for some
+  // of what is `wanted`. An error of the descriptor counts as ready for all of it: reading or
+  // writing tells which. `fd` has one watch at a time and stays open until that is destroyed.
+  struct FdEvents {
+    bool readable = false;
+    bool writable = false;
+  };
+  virtual std::unique_ptr<Handle> WatchFd(int fd, FdEvents wanted,
+                                          absl::AnyInvocable<void(FdEvents)> fn) = 0;
 
   virtual bool InLoopThread() const = 0;
 };

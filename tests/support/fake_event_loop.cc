@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/log/check.h"
+#include "absl/log/log.h"
 
 namespace strata {
 
@@ -90,6 +91,11 @@ std::unique_ptr<EventLoop::Handle> FakeEventLoop::OnSignal(int signum,
   watch->signum = signum;
   watch->fn = std::move(fn);
   return std::make_unique<WatchHandle>(this, std::move(watch));
+}
+
+std::unique_ptr<EventLoop::Handle> FakeEventLoop::WatchFd(int, FdEvents,
+                                                          absl::AnyInvocable<void(FdEvents)>) {
+  LOG(FATAL) << "a fake loop cannot watch descriptors";
 }
 
 bool FakeEventLoop::InLoopThread() const { return thread_ == std::this_thread::get_id(); }

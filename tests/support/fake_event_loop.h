@@ -33,6 +33,9 @@ class FakeEventLoop : public EventLoop, private FakeClock::Sleeper {
   void Post(absl::AnyInvocable<void() &&> fn) override;
   std::unique_ptr<Handle> StartTimer(TimerOptions options, absl::AnyInvocable<void()> fn) override;
   std::unique_ptr<Handle> OnSignal(int signum, absl::AnyInvocable<void()> fn) override;
+  // A bug: the kernel's descriptors know nothing of this loop's time.
+  std::unique_ptr<Handle> WatchFd(int fd, FdEvents wanted,
+                                  absl::AnyInvocable<void(FdEvents)> fn) override;
   bool InLoopThread() const override;
 
   // As if the process got `signum`: calls its watches.

@@ -1,10 +1,13 @@
 #include "transport/event_loop.h"
 
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -190,6 +193,68 @@ TEST(EventLoop, SignalsReachEachWatch) {
   loop->Run();
   EXPECT_EQ(b, 2);
   EXPECT_GE(a, 1);
+}
+
+// Two ends of a socket pair, closed at the end.
+struct Pair {
+  Pair() { EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0); }
+  ~Pair() {
+    for (int fd : fds) close(fd);
+  }
+  int fds[2] = {-1, -1};
+};
+
+TEST(EventLoop, ADescriptorIsReportedWhileItIsReady) {
+  auto loop = EventLoop::Create();
+  const Pair pair;
+  ASSERT_EQ(write(pair.fds[1], "ab", 2), 2);
+  std::string read_bytes;
+  auto watch = loop->WatchFd(pair.fds[0], {.readable = true}, [&](EventLoop::FdEvents events) {
+    EXPECT_TRUE(events.readable);
+    EXPECT_FALSE(events.writable);
+    char byte = 0;
+    ASSERT_EQ(read(pair.fds[0], &byte, 1), 1);
+    read_bytes += byte;
+    if (byte == 'a') {
+      ASSERT_EQ(write(pair.fds[1], "c", 1), 1);
+    }
+    if (byte == 'c') loop->Stop();
+  });
+  loop->Run();
+  EXPECT_EQ(read_bytes, "abc");
+}
+
+TEST(EventLoop, AWatchOfADescriptorIsReplacedFromItsOwnCallback) {
+  auto loop = EventLoop::Create();
+  const Pair pair;
+  ASSERT_EQ(write(pair.fds[1], "a", 1), 1);
+  std::unique_ptr<EventLoop::Handle> watch;
+  int writable = 0;
+  watch = loop->WatchFd(pair.fds[0], {.readable = true}, [&](EventLoop::FdEvents) {
+    watch.reset();
+    watch = loop->WatchFd(pair.fds[0], {.writable = true}, [&](EventLoop::FdEvents events) {
+      EXPECT_TRUE(events.writable);
+      EXPECT_FALSE(events.readable) << "nobody wants it any more";
+      ++writable;
+      watch.reset();
+      loop->Stop();
+    });
+  });
+  loop->Run();
+  EXPECT_EQ(writable, 1);
+}
+
+TEST(EventLoop, TheEndOfAPeerIsReadable) {
+  auto loop = EventLoop::Create();
+  Pair pair;
+  close(std::exchange(pair.fds[1], -1));
+  auto watch = loop->WatchFd(pair.fds[0], {.readable = true}, [&](EventLoop::FdEvents events) {
+    char byte = 0;
+    EXPECT_TRUE(events.readable);
+    EXPECT_EQ(read(pair.fds[0], &byte, 1), 0);
+    loop->Stop();
+  });
+  loop->Run();
 }
 
 TEST(EventLoop, APostThatPostsDoesNotStarveTimers) {
