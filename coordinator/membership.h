@@ -1,0 +1,241 @@
+// Who is in the cluster, and who coordinates it. A state machine without input or output:
+// heartbeats and times go in, heartbeats and the time of the next wake come out. Lives on the
+// node's loop thread; tests/sim proves it under a fake clock.
+//
+// Every node exchanges a heartbeat with every other it knows each heartbeat_ms. A reaches B while B
+// answers A's requests; two nodes are linked when each reaches the other. Nodes tell each other
+// whom they reach, so that each knows the graph.
+//
+// Groups. A node that obeys nobody coordinates a group of its own, and groups merge (Garcia-Molina,
+// "Elections in a distributed computing system", 1982: the invitation algorithm): so starting up,
+// replacing a lost coordinator and healing a partition are one mechanism. Two groups merge only if
+// all their nodes are linked with each other; a coordinator that sees two of its members unlinked
+// lets one of them go. So each group is always a clique of the links, and a clique apart from
+// others ends as one group. Of two coordinators the one with fewer live requests yields, then the
+// one with fewer members, then the one that served shorter, then the greater id. Requests and time
+// count by powers of two, so that both sides see the same order. The one that yields first asks and
+// is welcomed; then it releases its members and sends them to the other. So a newcomer or a
+// flapping node, small and young, never displaces a working coordinator.
+//
+// Leases (Gray and Cheriton, 1989). A node obeys a coordinator for a lease that it grants in answer
+// to an offer, and nobody else until that ends on its own clock or the coordinator releases it. The
+// coordinator counts a lease from when it sent the offer, the member from when it granted it and
+// clock_drift_max longer, so the coordinator's ends first. A node that starts grants nothing for
+// one lease, since it may have granted one before. So no node ever obeys two coordinators, whatever
+// is lost, late, or out of order.
+//
+// Epochs. A node takes no epoch below the newest it obeyed (its floor). A coordinator claims an
+// epoch when it gains its first member or plans (NextEpoch), and a higher one only when it plans
+// again or admits a node whose floor is above its own: so a node that was away and did nothing
+// comes back without raising it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/membership_graph.h"
+#include "coordinator/membership_types.h"
+
+namespace strata {
+
+struct MembershipOptions {
+  int64_t heartbeat_ms = 250;
+  int64_t suspect_after_ms = 1000;
+  int64_t gone_after_ms = 2000;     // also how long a lease lasts
+  int64_t retry_gone_ms = 500;      // between heartbeats to a node that is gone
+  int64_t settle_ms = 300;          // a new coordinator waits for others before it joins any
+  int64_t join_wait_ms = 750;       // a released node waits so long for its next coordinator
+  double clock_drift_max = 0.005;   // rates of two clocks differ by less
+  size_t nodes_max = 1024;          // known at a time, this one among them
+  size_t addresses_max = 32;        // kept of a node
+  size_t known_per_heartbeat = 32;  // records passed on in one
+
+  // Breaks the protocol, to show that the simulator notices.
+  bool unsafe_ignore_lease = false;
+};
+
+// Times are microseconds of one clock that never goes back, the same in all calls; it must go on
+// while the machine sleeps (CLOCK_BOOTTIME), or a coordinator that slept would believe in leases
+// that ended.
+class Membership {
+ public:
+  // `self` needs an id, a boot and a cluster. Nothing is sent before the first Tick.
+  Membership(const MembershipOptions& options, NodeRecord self, int64_t now_us);
+
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  // Discovery or a person says that this node exists. Another cluster's is kNotFound, and not kept.
+  // Addresses add to what is known. kResourceExhausted: nodes_max are known and none is gone.
+  absl::Status Learn(const NodeRecord& record, int64_t now_us);
+
+  // This node's addresses changed; others hear with the next heartbeats.
+  void SetAddresses(std::vector<std::string> addresses, int64_t now_us);
+
+  // Requests whose clients are connected to this node.
+  void SetLiveRequests(uint32_t n) { live_requests_ = n; }
+
+  // The heartbeats that are due. Send each to the node by any of its addresses, a few in flight to
+  // one node at most and the rest dropped, and give the answer to OnReply.
+  std::vector<OutgoingHeartbeat> Tick(int64_t now_us);
+
+  // When to call Tick next; look again after each call of anything else.
+  int64_t next_wake_us() const { return next_wake_us_; }
+
+  // A request without a receiver, for an address whose node is unknown (--peer host:port).
+  Heartbeat Probe(int64_t now_us);
+
+  // A request came in; returns the answer. kNotFound: from another cluster, or for another node
+  // than this. kInvalidArgument: no heartbeat of ours. kResourceExhausted as in Learn. Peers are
+  // told these as they are.
+  absl::StatusOr<Heartbeat> OnRequest(const Heartbeat& request, int64_t now_us);
+
+  // The answer to a request sent by Tick or Probe. Errors as OnRequest.
+  absl::Status OnReply(const Heartbeat& reply, int64_t now_us);
+
+  // Says good-bye: members are released, nothing is obeyed or granted any more. Call Tick once
+  // more and send what it says.
+  void Leave(int64_t now_us);
+
+  // Rises whenever view() would say something new, times apart.
+  uint64_t changes() const { return changes_; }
+
+  // As of the last call of anything. Valid until the next call. Costs O(nodes) after a change.
+  const ClusterView& view();
+
+  // For a new plan: raises this coordinator's epoch and returns it. kFailedPrecondition unless this
+  // node coordinates.
+  absl::StatusOr<ClusterEpoch> NextEpoch(int64_t now_us);
+
+  // Whom this node obeys at that time; nobody while between two. Never allocates.
+  NodeId obeys(int64_t now_us) const;
+  // Whether this node coordinates and `node`'s lease, or its own, is good at that time: only then
+  // may it tell the node what to do.
+  bool HoldsLease(const NodeId& node, int64_t now_us) const;
+
+ private:
+  // A node's coordinator: none, itself, or another by a lease.
+  enum class Role { kStarting, kFree, kMember, kCoordinator, kLeft };
+
+  // What is known of another node. Indexed as in graph_.
+  struct Peer {
+    NodeRecord record;  // id nobody: somebody reaches it, but nobody has told its record
+    std::vector<std::string> learned;  // addresses from discovery, newest first
+    bool other_version = false;
+    bool leaving = false;
+
+    // Theirs, of boot record.boot.
+    int64_t heard_sent_us = 0;  // sent_us of their newest message
+    uint64_t details_version = 0;
+    std::shared_ptr<const HeartbeatDetails> details;
+    ClusterEpoch epoch, floor;
+    NodeId obeys, wants;
+    uint32_t live_requests = 0, group_requests = 0, group_size = 0, seniority = 0;
+    bool knows_my_boot = false;
+    uint64_t has_my_details = 0;
+    bool welcomes_me = false;
+    IndexSet members;  // if it coordinates
+
+    // By this node's clock.
+    int64_t since_us = 0;
+    int64_t last_heard_us = 0;
+    int64_t answered_us = 0;  // when their newest answered request was sent
+    int64_t last_sent_us = 0;
+    int64_t send_due_us = 0;
+    size_t known_next = 0;  // where the next round of records to pass on begins
+    ClusterView::State state = ClusterView::State::kUnheard;
+
+    // While this node coordinates.
+    int64_t lease_until_us = 0;    // of this member's lease
+    int64_t invited_until_us = 0;  // an offer to a node that is no member yet
+    int64_t released_us = 0;       // grants of older offers are void
+  };
+
+  // How coordinators compare: the greater stays.
+  struct Rank {
+    uint32_t requests, size, seniority;
+    NodeId id;
+    bool operator<(const Rank& other) const;
+  };
+
+  // membership.cc: peers and messages.
+  size_t AddPeer(const NodeId& id, int64_t now_us);
+  bool EvictPeer(int64_t now_us);
+  void TakeRecord(size_t i, const NodeRecord& record, int64_t now_us);
+  void Restarted(size_t i);
+  absl::StatusOr<size_t> Take(const Heartbeat& message, int64_t now_us);
+  void TakeDetails(size_t i, const Heartbeat& message);
+  Heartbeat Make(size_t i, int64_t now_us);
+  int64_t NextStamp(int64_t now_us);
+  void AddKnown(size_t i, Heartbeat* message);
+  void BeginBoot(int64_t now_us);
+  void Hurry(size_t i, int64_t now_us);
+  void RefreshDetails();
+  void UpdateStates(int64_t now_us);
+  bool Fresh(const Peer& peer, int64_t now_us) const;
+  bool IsCoordinator(const Peer& peer) const;
+
+  // membership_group.cc: leases and groups.
+  void Advance(int64_t now_us);
+  void TakeLease(size_t i, const Heartbeat& message, int64_t now_us);
+  void TakeGrant(size_t i, const Heartbeat& message, int64_t now_us);
+  void TakeWish(size_t i, int64_t now_us);
+  void FillLease(size_t i, int64_t now_us, Heartbeat* message);
+  void BecomeCoordinator(int64_t now_us);
+  void BecomeFree(size_t next, int64_t now_us);
+  void Yield(size_t next, int64_t now_us);
+  void DropMember(size_t i, int64_t now_us);
+  void DropLapsed(int64_t now_us);
+  void DropUnlinked(int64_t now_us);
+  void ChooseWanted(int64_t now_us);
+  void SetWants(size_t i, int64_t now_us);
+  void ClaimEpochAbove(uint64_t counter);
+  bool WouldWelcome(size_t i, int64_t now_us) const;
+  Rank MyRank(int64_t now_us) const;
+  Rank RankOf(const Peer& peer) const;
+  uint32_t GroupRequests() const;
+
+  void BuildView();
+
+  const MembershipOptions options_;
+  const int64_t lease_us_;      // as a coordinator counts it
+  const int64_t obedience_us_;  // as a member counts it
+  const std::shared_ptr<const std::string> cluster_;
+
+  NodeRecord self_;
+  ReachGraph graph_;  // this node is number 0
+  std::vector<Peer> peers_;
+  int64_t now_us_ = 0;
+  int64_t last_stamp_us_ = 0;
+  int64_t next_wake_us_ = 0;
+  int64_t next_check_us_ = 0;
+  uint64_t details_version_ = 1;
+  bool details_stale_ = true;
+  std::shared_ptr<const HeartbeatDetails> details_;
+  uint32_t live_requests_ = 0;
+
+  Role role_ = Role::kStarting;
+  ClusterEpoch epoch_;  // of the coordinator obeyed
+  ClusterEpoch floor_;
+  size_t obeyed_ = ReachGraph::kNone;  // a member's coordinator
+  int64_t granted_us_ = 0;             // its newest offer that was granted, by its clock
+  int64_t obeys_until_us_ = 0;         // the lease granted, or the wait after a start
+  size_t wanted_ = ReachGraph::kNone;  // the coordinator to join
+  int64_t wanted_until_us_ = 0;        // of a free node
+  int64_t office_since_us_ = 0;        // a coordinator's
+  int64_t welcomed_us_ = 0;            // when this coordinator last welcomed another
+  int64_t void_before_us_ = 0;         // grants of older offers are void
+  int64_t unlinked_since_us_ = 0;      // two members are; 0: no
+  IndexSet members_;                   // a coordinator's, itself among them
+
+  uint64_t changes_ = 1;
+  uint64_t view_changes_ = 0;
+  ClusterView view_;
+};
+
+}  // namespace strata

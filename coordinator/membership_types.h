@@ -1,0 +1,135 @@
+// The words of membership: ids, records, heartbeats and what is known of a node. Plain values, so
+// that a simulator can pass thousands of them a second; membership_wire.h turns them into protobuf
+// and back. Values; no thread of their own.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace strata {
+
+// 128 bits; all zero is nobody.
+struct NodeId {
+  uint64_t high = 0;
+  uint64_t low = 0;
+
+  // kInvalidArgument unless `hex` is 32 hex digits and not all zero.
+  static absl::StatusOr<NodeId> FromHex(absl::string_view hex);
+  std::string ToHex() const;
+
+  bool is_nobody() const { return high == 0 && low == 0; }
+  friend auto operator<=>(const NodeId&, const NodeId&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const NodeId& id) {
+    return H::combine(std::move(h), id.high, id.low);
+  }
+};
+
+// Compared as a pair. Counter 0: none claimed yet.
+struct ClusterEpoch {
+  uint64_t counter = 0;
+  NodeId coordinator;
+
+  friend auto operator<=>(const ClusterEpoch&, const ClusterEpoch&) = default;
+};
+
+// What a node says of itself.
+struct NodeRecord {
+  NodeId id;
+  // Greater at each start of the node: take the wall clock in microseconds. If that went back, the
+  // peers' memory of the earlier start is noticed and outdone. 0: not known yet.
+  uint64_t boot = 0;
+  uint32_t revision = 0;  // greater at each change within a boot
+  std::string name;       // for people
+  std::string cluster;
+  uint32_t protocol = 0;               // kProtocolVersion of transport/version.h
+  std::string strata, llama, ggml;     // versions of the program and its libraries
+  std::vector<std::string> addresses;  // host:port, any of which may work
+};
+
+// The part of a heartbeat that changes seldom; fields as in proto/cluster.proto.
+struct HeartbeatDetails {
+  NodeRecord record;
+  std::vector<NodeId> reaches;
+  std::vector<NodeId> members;
+};
+
+// Fields as in proto/cluster.proto.
+struct Heartbeat {
+  uint32_t protocol = 0;
+  std::shared_ptr<const std::string> cluster;  // shared by the heartbeats of one sender; never null
+  NodeId from, to;
+  uint64_t boot = 0;
+  uint64_t your_boot = 0;
+  int64_t sent_us = 0;
+  int64_t answers_us = 0;
+  bool leaving = false;
+
+  ClusterEpoch epoch;
+  NodeId obeys;
+  NodeId wants;
+  ClusterEpoch floor;
+  uint32_t live_requests = 0;
+  uint32_t group_requests = 0;
+  uint32_t group_size = 0;
+  uint32_t seniority = 0;
+
+  bool offer = false;
+  bool release = false;
+  NodeId next;
+  bool welcome = false;
+  int64_t granted_us = 0;
+
+  uint64_t details_version = 0;
+  uint64_t your_details_version = 0;
+  std::shared_ptr<const HeartbeatDetails> details;  // null: the receiver has this version
+  std::vector<NodeRecord> known;
+};
+
+struct OutgoingHeartbeat {
+  NodeId to;
+  Heartbeat message;
+};
+
+// What the cluster looks like from one node.
+struct ClusterView {
+  enum class State {
+    kUnheard,       // somebody told of it; it has not answered yet
+    kAlive,         // heard lately
+    kSuspected,     // silent for suspect_after_ms
+    kGone,          // silent for gone_after_ms, or said good-bye
+    kOtherVersion,  // speaks another protocol; not used
+  };
+  struct Node {
+    NodeRecord record;  // addresses: its own words first, then what discovery said
+    State state = State::kUnheard;
+    int64_t since_us = 0;  // when it came to be heard; 0: never
+    int64_t last_heard_us = 0;
+    bool reachable = false;  // each of us answers the other's requests
+    bool member = false;     // of this node's group
+    NodeId obeys;            // as it last said
+    uint32_t live_requests = 0;
+  };
+
+  std::vector<Node> nodes;      // in order of id, this node among them
+  std::vector<NodeId> members;  // of this node's group, in order, as its coordinator says
+  NodeId coordinator;           // whom this node obeys; nobody while it is between two
+  ClusterEpoch epoch;           // of that coordinator; counter 0: none claimed yet
+  bool is_coordinator = false;
+  // A coordinator for a while and not about to join another: worth planning for.
+  bool settled = false;
+
+  const Node* Find(const NodeId& id) const;
+};
+
+const char* StateName(ClusterView::State state);  // "alive", "suspected", …
+
+}  // namespace strata
