@@ -1,0 +1,214 @@
+#include "node/device_survey.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <utility>
+
+#include "absl/log/log.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "google/protobuf/util/json_util.h"
+#include "node/machine.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kDevicesListedMax = 64;
+constexpr size_t kProblemBytesMax = 256;
+constexpr size_t kCacheLinesMax = 256;
+
+// Reads what is known and ignores what is not: a newer strata may have written the file.
+template <typename Message>
+bool FromJson(const std::string& json, Message* message) {
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  return google::protobuf::util::JsonStringToMessage(json, message, options).ok();
+}
+
+// The last line that a process wrote to stderr, for people.
+std::string LastLine(absl::string_view words) {
+  std::vector<absl::string_view> lines = absl::StrSplit(words, '\n', absl::SkipWhitespace());
+  if (lines.empty()) return "";
+  return std::string(absl::StripPrefix(lines.back(), "strata: ").substr(0, kProblemBytesMax));
+}
+
+}  // namespace
+
+DeviceSurvey::DeviceSurvey(EventLoop* loop, Options options)
+    : loop_(loop), options_(std::move(options)) {}
+
+DeviceSurvey::~DeviceSurvey() {
+  if (child_ != nullptr) child_->Kill();
+}
+
+void DeviceSurvey::Start(absl::AnyInvocable<void()> changed) {
+  changed_ = std::move(changed);
+  List();
+}
+
+void DeviceSurvey::MeasureAgain() {
+  if (measuring()) return;
+  for (wire::DeviceInfo& device : devices_) {
+    device.clear_speed();
+    device.clear_problem();
+    to_measure_.insert(to_measure_.begin(), device.name());
+  }
+  if (devices_.empty()) {
+    List();
+  } else {
+    MeasureNext();
+  }
+}
+
+std::vector<wire::DeviceInfo> DeviceSurvey::Devices() const {
+  std::vector<wire::DeviceInfo> devices = devices_;
+  const MachineMemory memory = ReadMachineMemory();
+  for (wire::DeviceInfo& device : devices) {
+    if (!device.shares_machine_memory()) continue;
+    device.set_memory_total(std::min<uint64_t>(device.memory_total(), memory.total_bytes));
+    device.set_memory_free(std::min<uint64_t>(device.memory_total(), memory.free_bytes));
+  }
+  return devices;
+}
+
+void DeviceSurvey::List() {
+  measuring_.clear();
+  Run({"strata", "probe"});
+}
+
+void DeviceSurvey::MeasureNext() {
+  if (to_measure_.empty()) return;
+  measuring_ = to_measure_.back();
+  to_measure_.pop_back();
+  Run({"strata", "probe", "--device", measuring_, "--threads", absl::StrCat(options_.n_threads)});
+}
+
+// What a process of an earlier run still says is dropped.
+void DeviceSurvey::Post(absl::AnyInvocable<void()> fn) {
+  loop_->Post([fn = std::move(fn), alive = std::weak_ptr<const char>(alive_)]() mutable {
+    if (!alive.expired()) fn();
+  });
+}
+
+void DeviceSurvey::Run(std::vector<std::string> args) {
+  answered_ = false;
+  const uint64_t run = ++run_;
+  ChildProcess::Options child;
+  child.program = options_.program;
+  child.args = std::move(args);
+  child.env = {"GGML_NO_BACKTRACE=1"};
+  child.on_stdout_line = [this, run](absl::string_view line) {
+    Post([this, run, line = std::string(line)] {
+      if (run == run_) OnLine(line);
+    });
+  };
+  child.on_exit = [this, run](const ChildExit& exit) {
+    Post([this, run, exit] {
+      if (run == run_) OnExit(exit);
+    });
+  };
+  absl::StatusOr<std::unique_ptr<ChildProcess>> started = ChildProcess::Start(std::move(child));
+  if (!started.ok()) {
+    LOG(WARNING) << "devices are not measured: " << started.status();
+    return;
+  }
+  child_ = *std::move(started);
+  limit_ = loop_->StartTimer({.delay_ms = static_cast<uint64_t>(options_.device_limit_ms)},
+                             [this] { child_->Kill(); });
+}
+
+void DeviceSurvey::OnLine(const std::string& line) {
+  wire::DeviceInfo info;
+  if (!FromJson(line, &info) || info.name().empty()) return;
+  answered_ = true;
+  if (measuring_.empty()) {
+    if (devices_.size() < kDevicesListedMax) devices_.push_back(std::move(info));
+    return;
+  }
+  for (wire::DeviceInfo& device : devices_) {
+    if (device.name() == measuring_ && info.has_speed()) *device.mutable_speed() = info.speed();
+  }
+}
+
+void DeviceSurvey::OnExit(const ChildExit& exit) {
+  child_.reset();
+  limit_.reset();
+  if (measuring_.empty()) {
+    if (!answered_) {
+      LOG(WARNING) << "no devices were found: strata probe " << exit.Words() << ": "
+                   << LastLine(exit.last_words);
+    }
+    ReadCache();
+    for (auto device = devices_.rbegin(); device != devices_.rend(); ++device) {
+      if (!device->has_speed()) to_measure_.push_back(device->name());
+    }
+  } else {
+    for (wire::DeviceInfo& device : devices_) {
+      if (device.name() != measuring_ || device.has_speed()) continue;
+      const std::string words = LastLine(exit.last_words);
+      device.set_problem(exit.killed_by_us ? "measuring it took too long"
+                         : words.empty()   ? exit.Words()
+                                           : words);
+    }
+    WriteCache();
+  }
+  MeasureNext();
+  changed_();
+}
+
+// What a measurement depends on.
+std::string DeviceSurvey::Key(const wire::DeviceInfo& device) const {
+  const wire::Versions& versions = LocalVersions();
+  std::string key =
+      absl::StrCat(device.name(), "|", device.description(), "|", device.bus_id(), "|",
+                   device.memory_total() >> 28, "|", versions.ggml(), "|", versions.strata());
+  if (device.kind() == wire::DeviceInfo::CPU) {
+    absl::StrAppend(&key, "|", options_.n_threads, " of ", MachineCores());
+  }
+  return key;
+}
+
+// The file has a line for each device: its key, a tab, its speed as JSON.
+void DeviceSurvey::ReadCache() {
+  if (options_.cache_path.empty()) return;
+  std::ifstream file(options_.cache_path);
+  size_t lines = 0;
+  for (std::string line; std::getline(file, line) && ++lines <= kCacheLinesMax;) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits('\t', 1));
+    for (wire::DeviceInfo& device : devices_) {
+      wire::DeviceSpeed speed;
+      if (parts.first == Key(device) && FromJson(std::string(parts.second), &speed)) {
+        *device.mutable_speed() = std::move(speed);
+      }
+    }
+  }
+}
+
+void DeviceSurvey::WriteCache() const {
+  if (options_.cache_path.empty()) return;
+  const std::string part = options_.cache_path + ".part";
+  std::ofstream file(part, std::ios::trunc);
+  for (const wire::DeviceInfo& device : devices_) {
+    std::string speed;
+    if (!device.has_speed() ||
+        !google::protobuf::util::MessageToJsonString(device.speed(), &speed).ok()) {
+      continue;
+    }
+    file << Key(device) << '\t' << speed << '\n';
+  }
+  file.close();
+  // Without it the next start measures again, and that is all.
+  if (!file || rename(part.c_str(), options_.cache_path.c_str()) != 0) {
+    LOG(WARNING) << "cannot keep what was measured in " << options_.cache_path;
+  }
+}
+
+}  // namespace strata

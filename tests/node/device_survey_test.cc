@@ -1,0 +1,128 @@
+#include "node/device_survey.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// Stands for `strata probe`: two devices, of which one aborts when it is measured.
+constexpr char kScript[] = R"(#!/bin/sh
+echo "$*" >>"$0.calls"
+case "$3" in
+  "") echo '{"name":"CPU","description":"a chip","memoryTotal":"1000","memoryFree":"900","sharesMachineMemory":true}'
+      echo '{"name":"GPU0","kind":"GPU","description":"a card","memoryTotal":"5000","memoryFree":"4000"}' ;;
+  CPU) echo 'noise'
+       echo '{"name":"CPU","memoryTotal":"1000","speed":{"memoryBytesPerS":5e9,"opS":1e-7,"types":[{"type":"q8_0","bytesPerS":[1,2,3,4]}]}}' ;;
+  GPU0) echo 'driver: no' >&2; kill -ABRT $$ ;;
+esac
+)";
+
+class Survey : public ::testing::Test {
+ protected:
+  Survey()
+      : folder_(absl::StrCat(testing::ProcessTempFolder(), "/",
+                             ::testing::UnitTest::GetInstance()->current_test_info()->name())),
+        program_(folder_ + "/probe") {
+    std::filesystem::create_directories(folder_);
+    std::ofstream(program_) << kScript;
+    chmod(program_.c_str(), 0755);
+  }
+
+  DeviceSurvey::Options Options() const {
+    return {.program = program_, .cache_path = folder_ + "/devices", .n_threads = 2};
+  }
+  // Runs a survey until it has nothing more to measure.
+  std::vector<wire::DeviceInfo> RunToTheEnd(DeviceSurvey::Options options) {
+    const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+    auto survey = std::make_unique<DeviceSurvey>(loop.get(), std::move(options));
+    survey->Start([&] {
+      if (!survey->measuring()) loop->Stop();
+    });
+    loop->Run();
+    std::vector<wire::DeviceInfo> devices = survey->Devices();
+    survey.reset();
+    return devices;
+  }
+  std::string Calls() const {
+    std::ifstream file(program_ + ".calls");
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  const std::string folder_;
+  const std::string program_;
+};
+
+TEST_F(Survey, ListsAndMeasuresEachDeviceInAProcessOfItsOwn) {
+  const auto devices = RunToTheEnd(Options());
+  ASSERT_THAT(devices, SizeIs(2));
+  EXPECT_EQ(devices[0].name(), "CPU");
+  EXPECT_EQ(devices[0].speed().types(0).bytes_per_s(3), 4);
+  EXPECT_EQ(Calls(), "probe\nprobe --device CPU --threads 2\nprobe --device GPU0 --threads 2\n");
+}
+
+TEST_F(Survey, ADeviceWhoseDriverAbortsHasAProblemAndNoSpeed) {
+  const auto devices = RunToTheEnd(Options());
+  ASSERT_THAT(devices, SizeIs(2));
+  EXPECT_FALSE(devices[1].has_speed());
+  EXPECT_THAT(devices[1].problem(), HasSubstr("driver: no"));
+  EXPECT_EQ(devices[1].memory_free(), 4000u);
+}
+
+TEST_F(Survey, MeasuresOnceForTheSameHardware) {
+  RunToTheEnd(Options());
+  const auto devices = RunToTheEnd(Options());
+  ASSERT_THAT(devices, SizeIs(2));
+  EXPECT_EQ(devices[0].speed().memory_bytes_per_s(), 5e9);
+  EXPECT_EQ(Calls(),
+            "probe\nprobe --device CPU --threads 2\nprobe --device GPU0 --threads 2\n"
+            "probe\nprobe --device GPU0 --threads 2\n");
+}
+
+TEST_F(Survey, MeasuresAgainForAnotherNumberOfThreads) {
+  RunToTheEnd(Options());
+  DeviceSurvey::Options options = Options();
+  options.n_threads = 1;
+  RunToTheEnd(options);
+  EXPECT_THAT(Calls(), HasSubstr("probe --device CPU --threads 1"));
+}
+
+TEST_F(Survey, ADamagedFileIsMeasuredOver) {
+  std::ofstream(folder_ + "/devices") << "no tab\n\t{\nCPU\t[]\n";
+  const auto devices = RunToTheEnd(Options());
+  ASSERT_THAT(devices, SizeIs(2));
+  EXPECT_TRUE(devices[0].has_speed());
+}
+
+TEST_F(Survey, AProbeThatHangsIsKilled) {
+  std::ofstream(program_, std::ios::trunc) << R"(#!/bin/sh
+if [ -n "$3" ]; then exec sleep 1000; fi
+echo '{"name":"CPU","memoryTotal":"1000"}'
+)";
+  DeviceSurvey::Options options = Options();
+  options.device_limit_ms = 300;
+  const auto devices = RunToTheEnd(options);
+  ASSERT_THAT(devices, SizeIs(1));
+  EXPECT_THAT(devices[0].problem(), HasSubstr("too long"));
+}
+
+TEST_F(Survey, NoProbeNoDevices) {
+  std::ofstream(program_, std::ios::trunc) << "#!/bin/sh\nexit 3\n";
+  EXPECT_THAT(RunToTheEnd(Options()), SizeIs(0));
+}
+
+}  // namespace
+}  // namespace strata
