@@ -1,0 +1,137 @@
+// What a plan is made from, and what it is. Plain values; the planner (planner.h) turns the one
+// into the other. Times are seconds, sizes bytes, layers count from 0.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "coordinator/cost_model.h"
+#include "coordinator/layer_costs.h"
+#include "shard/architecture.h"
+#include "shard/device_probe.h"
+
+namespace strata {
+
+enum class Objective {
+  kLatency,     // one user: the sum of all stages and hops
+  kThroughput,  // many users: the slowest stage or hop; of the plans with the best, the least sum
+};
+
+inline constexpr int kOwnPool = -1;  // shared with no other device
+
+struct PlanDevice {
+  size_t node = 0;   // in PlanRequest::nodes
+  std::string name;  // "CPU", "CUDA0"
+  uint64_t memory_free_bytes = 0;
+  DeviceSpeed speed;
+  double step_overhead_s = 50e-6;  // of a stage for each step, besides its graph
+  // Devices with the same number share that thing. memory_pool is a place in
+  // PlanRequest::memory_pools; the others are any numbers.
+  int memory_pool = kOwnPool;
+  int bandwidth_pool = kOwnPool;
+  int cores_pool = kOwnPool;
+};
+
+struct PlanNode {
+  std::string name;  // unique
+};
+
+struct MemoryPool {
+  std::string name;  // for people: the machine's
+  uint64_t free_bytes = 0;
+};
+
+// `--assign`, `--exclude` and `--reserve` name a node, or one device of it as "node/CUDA0".
+struct Assignment {
+  std::string place;
+  LayerRange layers;
+};
+struct Reserve {
+  std::string node;  // empty: every node
+  uint64_t bytes = 0;
+};
+
+struct PlanRequest {
+  const LayerCosts* costs = nullptr;  // outlives the call
+  CutRule rule;
+  std::vector<PlanNode> nodes;
+  std::vector<PlanDevice> devices;
+  std::vector<MemoryPool> memory_pools;
+  std::vector<PlanLink> links;  // [nodes, nodes], row: from; the diagonal is not read
+  double local_hop_s = 100e-6;  // between workers of one node
+  size_t coordinator_node = 0;  // steps start and end there
+
+  CacheShape cache;        // what the caches must hold
+  uint32_t positions = 0;  // of the cache, that times are predicted for; 0: n_ctx
+  Objective objective = Objective::kLatency;
+  // Texts in the step that is made fast; 0: 1 for kLatency, n_seqs (at most 16) for kThroughput.
+  uint32_t batch = 0;
+
+  std::vector<std::string> exclude;     // places
+  std::vector<Reserve> reserve;         // kept free in each memory of the node, once
+  std::vector<Assignment> assignments;  // not empty: exactly these stages, in layer order
+  bool with_hints = true;               // fill Plan::hints; plans some 10 times more
+  bool search_only = false;             // bounded search even where exact is possible (tests)
+
+  const PlanLink& Link(size_t from, size_t to) const { return links[from * nodes.size() + to]; }
+};
+
+// Appends a node with its devices as they were measured; a device without types in its speed is
+// left out. Devices that share the machine's memory get one pool of memory and bandwidth, CPUs one
+// of cores; nodes with the same `machine` (not empty) share them too. Links stay as they are.
+struct MeasuredDevice {
+  DeviceFacts facts;
+  DeviceSpeed speed;
+};
+void AddMeasuredNode(absl::string_view name, absl::string_view machine,
+                     absl::Span<const MeasuredDevice> devices, PlanRequest* request);
+
+inline constexpr std::array<uint32_t, 3> kPlanBatches = {1, 4, 16};
+inline constexpr uint32_t kPlanChunkTokens = 128;  // of a prompt
+
+// A step of `batch` texts.
+struct StepTime {
+  uint32_t batch = 0;
+  double step_s = 0;     // through all stages, back to the coordinator
+  double slowest_s = 0;  // longest stage or hop: between results when enough steps are in flight
+};
+
+struct PlannedStage {
+  size_t device = 0;  // in PlanRequest::devices
+  LayerRange layers;
+  uint64_t weight_bytes = 0;
+  uint64_t cache_bytes = 0;
+  uint64_t compute_bytes = 0;
+  double compute_s = 0;  // at the batch planned for
+  double hop_in_s = 0;   // from the stage before, or the coordinator
+  uint64_t memory_bytes() const { return weight_bytes + cache_bytes + compute_bytes; }
+};
+
+// One for each device of the request, in its order.
+struct DeviceLine {
+  size_t device = 0;
+  bool is_used = false;
+  // What it got, what that costs, why not more; or why it was left out. Without its name.
+  std::string text;
+};
+
+struct Plan {
+  Objective objective = Objective::kLatency;
+  uint32_t batch = 1;                // planned for
+  std::vector<PlannedStage> stages;  // in layer order
+  double back_s = 0;                 // hop from the last stage to the coordinator
+  std::array<StepTime, kPlanBatches.size()> times;
+  StepTime prompt;        // batch: kPlanChunkTokens tokens of one prompt, all behind each other
+  bool is_exact = false;  // no plan is better by this model; false: the best that was found
+  bool is_by_hand = false;
+  std::vector<DeviceLine> devices;
+  std::vector<std::string> hints;  // what more memory or faster links would gain, the most first
+};
+
+}  // namespace strata

@@ -1,0 +1,31 @@
+// Which devices take part, in which order, and where the model is cut: the plan with the least
+// predicted time (cost_model.h) among those that fit. Pure; any thread; takes up to seconds of
+// compute, so never on a loop.
+//
+// Up to kExactDevicesMax devices the answer is exact: dynamic programming over subsets of devices,
+// last device and cut (Held and Karp 1962, "A dynamic programming approach to sequencing problems",
+// with stages for cities). What devices share, memory above all, couples stages that the recurrence
+// takes for independent; there the recurrence is the bound of a branch and bound. Above that it is
+// a bounded search over orders of devices, where the best choice and cuts for each order are exact.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/plan.h"
+
+namespace strata {
+
+inline constexpr size_t kExactDevicesMax = 12;
+
+// kInvalidArgument: the request contradicts itself, or names a node, device or layer that is not
+// there, by name; kFailedPrecondition: an assignment that the architecture does not allow, or no
+// way between the nodes; kResourceExhausted: it does not fit, with the bytes that are missing and
+// where.
+absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
+
+// "node-1" or, where the node has several devices, "node-1/CUDA0".
+std::string PlaceName(const PlanRequest& request, size_t device);
+
+}  // namespace strata
