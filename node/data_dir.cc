@@ -24,13 +24,6 @@ namespace {
 
 constexpr size_t kIdDigits = 32;
 
-bool IsNodeId(absl::string_view text) {
-  return text.size() == kIdDigits && std::all_of(text.begin(), text.end(), [](char c) {
-           return absl::ascii_isxdigit(static_cast<unsigned char>(c)) &&
-                  !absl::ascii_isupper(static_cast<unsigned char>(c));
-         });
-}
-
 // kNotFound when there is none.
 absl::StatusOr<std::string> ReadId(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -65,6 +58,13 @@ absl::Status WriteId(const std::string& path, const std::string& id) {
 }
 
 }  // namespace
+
+bool IsNodeId(absl::string_view text) {
+  return text.size() == kIdDigits && std::all_of(text.begin(), text.end(), [](char c) {
+           return absl::ascii_isxdigit(static_cast<unsigned char>(c)) &&
+                  !absl::ascii_isupper(static_cast<unsigned char>(c));
+         });
+}
 
 std::string NewNodeId() {
   std::random_device device;

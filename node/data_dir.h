@@ -4,11 +4,13 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace strata {
 
 // A new node id: 128 random bits, 32 lower-case hex digits.
 std::string NewNodeId();
+bool IsNodeId(absl::string_view text);
 
 class DataDir {
  public:

@@ -59,9 +59,10 @@ strata_packages() {
     darwin*:train) names="pytorch numpy" ;;
     *:base) names="g++ cmake ninja-build ccache pkgconf mold git ca-certificates procps
       libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
-      libcli11-dev nlohmann-json3-dev libblake3-dev libllama-dev libggml-dev" ;;
+      libcli11-dev nlohmann-json3-dev libblake3-dev libavahi-core-dev libllama-dev libggml-dev" ;;
     *:test) names="libgtest-dev libgmock-dev libbenchmark-dev clang clang-tidy clang-format
-      libclang-rt-dev gdb iproute2 nftables curl shellcheck llama.cpp-tools llama.cpp-tools-extra" ;;
+      libclang-rt-dev gdb iproute2 nftables avahi-daemon avahi-utils dbus curl shellcheck
+      llama.cpp-tools llama.cpp-tools-extra" ;;
     *:train) names="python3-torch libtorch-dev python3-numpy python3-gguf python3-tokenizers" ;;
   esac
   # shellcheck disable=SC2086

@@ -1,0 +1,11 @@
+// For systems whose way of mDNS is not written yet, macOS (dns_sd.h) among them: nodes there are
+// told of each other with --peer.
+#include "node/discovery.h"
+
+namespace strata {
+
+absl::StatusOr<std::unique_ptr<Discovery>> Discovery::StartMdns(EventLoop*, Options, Listener*) {
+  return absl::UnimplementedError("mDNS: this build has none; name a node with --peer host:port");
+}
+
+}  // namespace strata

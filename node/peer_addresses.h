@@ -1,0 +1,48 @@
+// Addresses by which nodes reach each other: those of this machine's interfaces, and how they are
+// written. Reads what the system says; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace strata {
+
+// Addresses of one node that are told and tried; more are left out.
+inline constexpr size_t kNodeAddressesMax = 32;
+
+struct InterfaceAddress {
+  uint32_t interface = 0;  // the system's index
+  std::string name;        // of the interface
+  std::string ip;          // without a scope
+  bool is_ipv6 = false;
+  bool is_link_local = false;  // of IPv6: means nothing without the interface
+  bool is_loopback = false;
+
+  friend bool operator==(const InterfaceAddress&, const InterfaceAddress&) = default;
+  friend auto operator<=>(const InterfaceAddress&, const InterfaceAddress&) = default;
+};
+
+// The addresses of all interfaces that are up and have a carrier, in a fixed order, loopback last.
+std::vector<InterfaceAddress> ReadInterfaceAddresses();
+
+// What stands before and after the last colon of "host:port"; an IPv6 host has brackets.
+struct HostPort {
+  std::string host;  // without brackets
+  uint16_t port = 0;
+};
+// kInvalidArgument when it is not one, or the host is empty.
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
+// With brackets where the host has colons.
+std::string JoinHostPort(absl::string_view host, uint16_t port);
+
+// "0.0.0.0", "::" and "*": listens on all interfaces.
+bool IsAnyHost(absl::string_view host);
+// "localhost", 127.0.0.0/8 and "::1".
+bool IsLoopbackHost(absl::string_view host);
+
+}  // namespace strata
