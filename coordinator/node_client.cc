@@ -115,7 +115,7 @@ class NodeClientImpl final : public NodeClient {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<NodeClient>> NodeClient::Connect(Options options) {
+absl::StatusOr<std::unique_ptr<NodeClient>> NodeClient::Connect(const Options& options) {
   auto client = std::make_unique<NodeClientImpl>(options.address);
   if (auto s = client->Greet(options); !s.ok()) return s;
   return client;

@@ -22,7 +22,7 @@ class NodeClient {
     int64_t timeout_ms = 10'000;
     bool allow_mixed_versions = false;
   };
-  static absl::StatusOr<std::unique_ptr<NodeClient>> Connect(Options options);
+  static absl::StatusOr<std::unique_ptr<NodeClient>> Connect(const Options& options);
   virtual ~NodeClient() = default;
 
   virtual const std::string& name() const = 0;

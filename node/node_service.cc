@@ -27,7 +27,7 @@ StageHost::Context Onward(const grpc::CallbackServerContext& context,
 }
 
 StageHost::Done FinishWith(grpc::ServerUnaryReactor* reactor) {
-  return [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); };
+  return [reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); };
 }
 
 }  // namespace

@@ -291,8 +291,8 @@ void StageHost::EndLoad(Stage* stage, const absl::Status& status) {
 // Requests on a stage.
 
 template <typename Request, typename Response, typename Method>
-void StageHost::Forward(uint32_t index, const Request* request, Response* response, Context context,
-                        Method method, Done done) {
+void StageHost::Forward(uint32_t index, const Request* request, Response* response,
+                        const Context& context, Method method, Done done) {
   const auto found = stages_.find(index);
   if (found == stages_.end()) {
     std::move(done)(
@@ -317,7 +317,7 @@ void StageHost::Forward(uint32_t index, const Request* request, Response* respon
   calls_[call->id] = context;
   gate_.Enter();
   (stage.device->worker->stub()->async()->*method)(
-      context.get(), request, response, [this, call](grpc::Status status) {
+      context.get(), request, response, [this, call](const grpc::Status& status) {
         loop_->Post([this, call, status = FromGrpc(status)] { Settle(call, status); });
         gate_.Leave();
       });

@@ -98,7 +98,7 @@ class StageHost {
   };
 
   template <typename Request, typename Response, typename Method>
-  void Forward(uint32_t index, const Request* request, Response* response, Context context,
+  void Forward(uint32_t index, const Request* request, Response* response, const Context& context,
                Method method, Done done);
   void Settle(const std::shared_ptr<Call>& call, const absl::Status& status);
 

@@ -208,7 +208,7 @@ void WorkerProcess::SendPing() {
                               std::chrono::milliseconds(options_.timeouts.silent_ms));
   gate_.Enter();
   stub_->async()->Ping(&ping_->context, &ping_->request, &ping_->response,
-                       [this, call = ping_](grpc::Status status) {
+                       [this, call = ping_](const grpc::Status& status) {
                          Post([this, call, status] { OnPing(status, call->response); });
                          gate_.Leave();
                        });

@@ -163,6 +163,7 @@ void DropMappedPages(const std::vector<std::string>& paths) {
     unsigned long end = 0;
     char mode[5] = {};
     if (sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, mode) != 3 || mode[1] != '-') continue;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the address comes as text
     madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
   }
 }

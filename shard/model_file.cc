@@ -228,8 +228,7 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> ModelFile::Open(const std::stri
     const std::string part_path = is_asked ? path : split.Path(number);
     Part part;
     if (is_asked) {
-      part = std::move(asked);
-      asked.fd = -1;
+      part = std::exchange(asked, Part());
     } else {
       absl::Status status = OpenPart(part_path, &part);
       if (absl::IsNotFound(status)) {

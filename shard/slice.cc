@@ -208,7 +208,7 @@ struct Slice::Stream {
   }
 };
 
-absl::StatusOr<Slice> Slice::Make(std::shared_ptr<const ModelFile> model, LayerRange layers,
+absl::StatusOr<Slice> Slice::Make(const std::shared_ptr<const ModelFile>& model, LayerRange layers,
                                   SliceOptions options) {
   if (layers.begin >= layers.end || layers.end > model->n_layer()) {
     return absl::InvalidArgumentError(absl::StrCat("layers [", layers.begin, ", ", layers.end,

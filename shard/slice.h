@@ -38,8 +38,8 @@ class Slice {
   // kInvalidArgument: the range is empty or outside the model. kFailedPrecondition: the
   // architecture may not be cut there (the message lists where it may). kUnimplemented: unknown
   // architecture.
-  static absl::StatusOr<Slice> Make(std::shared_ptr<const ModelFile> model, LayerRange layers,
-                                    SliceOptions options);
+  static absl::StatusOr<Slice> Make(const std::shared_ptr<const ModelFile>& model,
+                                    LayerRange layers, SliceOptions options);
 
   LayerRange layers() const { return layers_; }
   bool is_first() const { return layers_.begin == 0; }

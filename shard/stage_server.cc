@@ -94,7 +94,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   void OnOutgoingClosed(absl::Status status);
 
   void Run(LoadFn load, LoadedFn loaded);
-  void Handle(Arrived arrived);
+  void Handle(const Arrived& arrived);
   void RunStep(wire::Step step, const Payload& payload, int64_t arrived_us);
   absl::Status RunEdits(const wire::Step& step);
   absl::Status RunBatch(const wire::Step& step, const Payload& payload);
@@ -328,7 +328,7 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     if (incoming != nullptr) incoming->Release(1);  // its place in the inbox is free
     incoming.reset();
     if (task) (*std::move(task))(stage_.get());
-    if (arrived) Handle(*std::move(arrived));
+    if (arrived) Handle(*arrived);
     if (ended) CloseLinks(*ended);
   }
   std::deque<Task> left;
@@ -342,7 +342,7 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
   stage_.reset();
 }
 
-void StageServerImpl::Handle(Arrived arrived) {
+void StageServerImpl::Handle(const Arrived& arrived) {
   if (arrived.frame.type == FrameType::kError) {
     SendNext(arrived.frame);  // on its way from an earlier stage to the coordinator
     return;
