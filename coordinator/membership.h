@@ -114,6 +114,8 @@ class Membership {
 
   // Whom this node obeys at that time; nobody while between two. Never allocates.
   NodeId obeys(int64_t now_us) const;
+  // Of the coordinator that this node obeys or last obeyed.
+  const ClusterEpoch& epoch() const { return epoch_; }
   // Whether this node coordinates and `node`'s lease, or its own, is good at that time: only then
   // may it tell the node what to do.
   bool HoldsLease(const NodeId& node, int64_t now_us) const;
@@ -124,19 +126,20 @@ class Membership {
 
   // What is known of another node. Indexed as in graph_.
   struct Peer {
-    NodeRecord record;  // id nobody: somebody reaches it, but nobody has told its record
+    // Null: somebody reaches it, but nobody has told its record.
+    std::shared_ptr<const NodeRecord> record;
     std::vector<std::string> learned;  // addresses from discovery, newest first
     bool other_version = false;
     bool leaving = false;
 
-    // Theirs, of boot record.boot.
+    // In its own words, of its boot `boot`; 0: it never spoke to this node.
+    uint64_t boot = 0;
     int64_t heard_sent_us = 0;  // sent_us of their newest message
     uint64_t details_version = 0;
     std::shared_ptr<const HeartbeatDetails> details;
     ClusterEpoch epoch, floor;
     NodeId obeys, wants;
     uint32_t live_requests = 0, group_requests = 0, group_size = 0, seniority = 0;
-    bool knows_my_boot = false;
     uint64_t has_my_details = 0;
     bool welcomes_me = false;
     IndexSet members;  // if it coordinates
@@ -163,17 +166,18 @@ class Membership {
     bool operator<(const Rank& other) const;
   };
 
-  // membership.cc: peers and messages.
-  size_t AddPeer(const NodeId& id, int64_t now_us);
-  bool EvictPeer(int64_t now_us);
-  void TakeRecord(size_t i, const NodeRecord& record, int64_t now_us);
-  void Restarted(size_t i);
+  // membership_peers.cc and membership.cc: what is known of others, and messages.
+  size_t AddPeer(const NodeId& id);
+  bool EvictPeer();
+  void TakeGossip(const std::shared_ptr<const NodeRecord>& record, int64_t now_us);
+  void Restarted(size_t i, int64_t now_us);
+  absl::Status Check(const Heartbeat& message) const;
   absl::StatusOr<size_t> Take(const Heartbeat& message, int64_t now_us);
   void TakeDetails(size_t i, const Heartbeat& message);
   Heartbeat Make(size_t i, int64_t now_us);
   int64_t NextStamp(int64_t now_us);
   void AddKnown(size_t i, Heartbeat* message);
-  void BeginBoot(int64_t now_us);
+  void BeginBoot(uint64_t boot, int64_t now_us);
   void Hurry(size_t i, int64_t now_us);
   void RefreshDetails();
   void UpdateStates(int64_t now_us);
@@ -189,7 +193,7 @@ class Membership {
   void BecomeCoordinator(int64_t now_us);
   void BecomeFree(size_t next, int64_t now_us);
   void Yield(size_t next, int64_t now_us);
-  void DropMember(size_t i, int64_t now_us);
+  void DropMember(size_t i);
   void DropLapsed(int64_t now_us);
   void DropUnlinked(int64_t now_us);
   void ChooseWanted(int64_t now_us);
@@ -197,7 +201,7 @@ class Membership {
   void ClaimEpochAbove(uint64_t counter);
   bool WouldWelcome(size_t i, int64_t now_us) const;
   Rank MyRank(int64_t now_us) const;
-  Rank RankOf(const Peer& peer) const;
+  Rank RankOf(size_t i) const;
   uint32_t GroupRequests() const;
 
   void BuildView();
@@ -210,7 +214,8 @@ class Membership {
   NodeRecord self_;
   ReachGraph graph_;  // this node is number 0
   std::vector<Peer> peers_;
-  int64_t now_us_ = 0;
+  int64_t now_us_ = 0;  // of the last call
+  int64_t started_us_ = 0;
   int64_t last_stamp_us_ = 0;
   int64_t next_wake_us_ = 0;
   int64_t next_check_us_ = 0;
@@ -231,7 +236,10 @@ class Membership {
   int64_t welcomed_us_ = 0;            // when this coordinator last welcomed another
   int64_t void_before_us_ = 0;         // grants of older offers are void
   int64_t unlinked_since_us_ = 0;      // two members are; 0: no
+  IndexSet heard_;                     // alive or suspected, with a record
   IndexSet members_;                   // a coordinator's, itself among them
+
+  bool settled_ = false;
 
   uint64_t changes_ = 1;
   uint64_t view_changes_ = 0;

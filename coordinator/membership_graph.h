@@ -17,6 +17,8 @@ class IndexSet {
  public:
   explicit IndexSet(size_t bound = 0) : words_((bound + 63) / 64) {}
 
+  // Rounded up.
+  size_t bound() const { return words_.size() * 64; }
   bool Has(size_t i) const { return (words_[i / 64] >> (i % 64) & 1) != 0; }
   void Set(size_t i, bool in) {
     const uint64_t bit = uint64_t{1} << (i % 64);

@@ -57,7 +57,7 @@ struct NodeRecord {
 
 // The part of a heartbeat that changes seldom; fields as in proto/cluster.proto.
 struct HeartbeatDetails {
-  NodeRecord record;
+  std::shared_ptr<const NodeRecord> record;  // never null
   std::vector<NodeId> reaches;
   std::vector<NodeId> members;
 };
@@ -90,8 +90,8 @@ struct Heartbeat {
 
   uint64_t details_version = 0;
   uint64_t your_details_version = 0;
-  std::shared_ptr<const HeartbeatDetails> details;  // null: the receiver has this version
-  std::vector<NodeRecord> known;
+  std::shared_ptr<const HeartbeatDetails> details;       // null: the receiver has this version
+  std::vector<std::shared_ptr<const NodeRecord>> known;  // none null
 };
 
 struct OutgoingHeartbeat {

@@ -1,0 +1,317 @@
+// Messages in and out; membership_peers.cc has what is known of others, membership_group.cc leases
+// and groups.
+#include "coordinator/membership.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/log/check.h"
+#include "absl/strings/str_cat.h"
+
+namespace strata {
+namespace {
+
+// Peers could otherwise drive counters to where they wrap.
+constexpr uint64_t kCounterMax = uint64_t{1} << 62;
+
+}  // namespace
+
+Membership::Membership(const MembershipOptions& options, NodeRecord self, int64_t now_us)
+    : options_(options),
+      lease_us_(options.gone_after_ms * 1000),
+      obedience_us_(static_cast<int64_t>(static_cast<double>(options.gone_after_ms) * 1000 *
+                                         (1 + 2 * options.clock_drift_max)) +
+                    1),
+      cluster_(std::make_shared<const std::string>(self.cluster)),
+      self_(std::move(self)),
+      graph_(options.nodes_max),
+      peers_(options.nodes_max),
+      now_us_(now_us),
+      started_us_(now_us),
+      heard_(options.nodes_max),
+      members_(options.nodes_max) {
+  CHECK(!self_.id.is_nobody());
+  CHECK(self_.boot > 0 && self_.boot < kCounterMax);
+  CHECK_GE(options.nodes_max, 1u);
+  graph_.Add(self_.id);
+  BeginBoot(self_.boot, now_us);
+  next_wake_us_ = now_us;
+  next_check_us_ = now_us;
+}
+
+// What went before may have granted a lease.
+void Membership::BeginBoot(uint64_t boot, int64_t now_us) {
+  self_.boot = boot;
+  role_ = Role::kStarting;
+  epoch_ = ClusterEpoch();
+  obeyed_ = wanted_ = ReachGraph::kNone;
+  obeys_until_us_ = now_us + (options_.unsafe_ignore_lease ? 0 : obedience_us_);
+  void_before_us_ = last_stamp_us_;
+  members_.Clear();
+  details_stale_ = true;
+  ++changes_;
+}
+
+void Membership::SetAddresses(std::vector<std::string> addresses, int64_t now_us) {
+  if (addresses.size() > options_.addresses_max) addresses.resize(options_.addresses_max);
+  if (addresses == self_.addresses) return;
+  self_.addresses = std::move(addresses);
+  ++self_.revision;
+  details_stale_ = true;
+  next_check_us_ = next_wake_us_ = now_us;
+  ++changes_;
+}
+
+std::vector<OutgoingHeartbeat> Membership::Tick(int64_t now_us) {
+  Advance(now_us);
+  if (now_us >= next_check_us_) {
+    UpdateStates(now_us);
+    RefreshDetails();
+    next_check_us_ = now_us + options_.heartbeat_ms * 500;
+  }
+  std::vector<OutgoingHeartbeat> out;
+  next_wake_us_ = next_check_us_;
+  if (obeys_until_us_ > now_us) next_wake_us_ = std::min(next_wake_us_, obeys_until_us_);
+  // What is almost due goes now, so that few wakes do for many peers.
+  const int64_t due_us = now_us + options_.heartbeat_ms * 40;
+  for (size_t i = 1; i < graph_.bound(); ++i) {
+    Peer& peer = peers_[i];
+    if (peer.record == nullptr) continue;
+    if (peer.send_due_us <= due_us) {
+      const bool here =
+          peer.state == ClusterView::State::kAlive || peer.state == ClusterView::State::kSuspected;
+      peer.send_due_us = now_us + 1000 * (here ? options_.heartbeat_ms : options_.retry_gone_ms);
+      out.push_back({graph_.id(i), Make(i, now_us)});
+    }
+    next_wake_us_ = std::min(next_wake_us_, peer.send_due_us);
+  }
+  if (role_ == Role::kLeft) next_wake_us_ = std::numeric_limits<int64_t>::max();
+  return out;
+}
+
+Heartbeat Membership::Probe(int64_t now_us) { return Make(0, now_us); }
+
+absl::StatusOr<Heartbeat> Membership::OnRequest(const Heartbeat& request, int64_t now_us) {
+  const absl::StatusOr<size_t> i = Take(request, now_us);
+  if (!i.ok()) return i.status();
+  // Whoever is heard and not reached, or not lately, is tried at once.
+  const Peer& peer = peers_[*i];
+  if (!graph_.reaches(0).Has(*i) && now_us - peer.last_sent_us > options_.heartbeat_ms * 400) {
+    Hurry(*i, now_us);
+  }
+  const int64_t last_sent_us = peer.last_sent_us;
+  Heartbeat reply = Make(*i, now_us);
+  peers_[*i].last_sent_us = last_sent_us;
+  reply.answers_us = request.sent_us;
+  return reply;
+}
+
+absl::Status Membership::OnReply(const Heartbeat& reply, int64_t now_us) {
+  const absl::StatusOr<size_t> i = Take(reply, now_us);
+  if (!i.ok()) return i.status();
+  Peer& peer = peers_[*i];
+  if (peer.other_version || reply.boot != peer.boot || reply.your_boot != self_.boot ||
+      reply.answers_us > last_stamp_us_) {
+    return absl::OkStatus();
+  }
+  peer.answered_us = std::max(peer.answered_us, reply.answers_us);
+  if (now_us - peer.answered_us < options_.gone_after_ms * 1000 && !peer.leaving &&
+      graph_.SetReaches(0, *i, true)) {
+    details_stale_ = true;
+    ++changes_;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Check(const Heartbeat& message) const {
+  if (message.cluster == nullptr || message.from.is_nobody()) {
+    return absl::InvalidArgumentError("the heartbeat has no cluster or no sender");
+  }
+  if (*message.cluster != self_.cluster) {
+    return absl::NotFoundError(absl::StrCat("this node is in cluster ", self_.cluster));
+  }
+  if (!message.to.is_nobody() && message.to != self_.id) {
+    return absl::NotFoundError(absl::StrCat("this node is ", self_.id.ToHex()));
+  }
+  if (message.from == self_.id) return absl::NotFoundError("this node is yourself");
+  if (message.protocol != self_.protocol) return absl::OkStatus();
+  if (message.boot == 0 || message.boot >= kCounterMax || message.your_boot >= kCounterMax ||
+      message.epoch.counter >= kCounterMax || message.floor.counter >= kCounterMax) {
+    return absl::InvalidArgumentError("a counter of the heartbeat is out of range");
+  }
+  return absl::OkStatus();
+}
+
+// Returns the sender's number.
+absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us) {
+  const absl::Status status = Check(message);
+  if (!status.ok()) return status;
+  Advance(now_us);
+  const size_t i = AddPeer(message.from);
+  if (i == ReachGraph::kNone) return absl::ResourceExhaustedError("too many nodes are known");
+  Peer& peer = peers_[i];
+  if (message.protocol != self_.protocol) {
+    if (!peer.other_version || peer.record == nullptr) {
+      NodeRecord record = peer.record == nullptr ? NodeRecord() : *peer.record;
+      if (message.details != nullptr) record = *message.details->record;
+      record.id = message.from;
+      record.cluster = self_.cluster;
+      record.protocol = message.protocol;
+      peer.record = std::make_shared<const NodeRecord>(std::move(record));
+      if (!peer.other_version) Restarted(i, now_us);
+      peer.other_version = true;
+      ++changes_;
+    }
+    peer.last_heard_us = now_us;
+    return i;
+  }
+  if (message.boot < peer.boot) return i;  // the answer tells it of the later one
+  if (message.boot > peer.boot) {
+    if (peer.boot != 0) Restarted(i, now_us);
+    peer.boot = message.boot;
+  }
+  if (message.your_boot > self_.boot) BeginBoot(message.your_boot + 1, now_us);
+  peer.other_version = false;
+  peer.last_heard_us = now_us;
+  if (message.sent_us <= peer.heard_sent_us) return i;  // overtaken
+  peer.heard_sent_us = message.sent_us;
+
+  peer.leaving = message.leaving;
+  if (peer.state != ClusterView::State::kAlive && !peer.leaving) {
+    if (peer.state != ClusterView::State::kSuspected) peer.since_us = now_us;
+    peer.state = ClusterView::State::kAlive;
+    ++changes_;
+  }
+  if (message.details != nullptr) TakeDetails(i, message);
+  heard_.Set(i, peer.record != nullptr && !peer.leaving);
+  if (peer.leaving) {
+    next_check_us_ = next_wake_us_ = now_us;
+    if (graph_.SetReaches(0, i, false)) details_stale_ = true;
+  }
+  const bool changed = peer.obeys != message.obeys || peer.live_requests != message.live_requests;
+  if (changed) ++changes_;
+  peer.epoch = message.epoch;
+  peer.floor = message.floor;
+  peer.obeys = message.obeys;
+  peer.wants = message.wants;
+  peer.live_requests = message.live_requests;
+  peer.group_requests = message.group_requests;
+  peer.group_size = message.group_size;
+  peer.seniority = message.seniority;
+  const bool to_this_boot = message.your_boot == self_.boot;
+  peer.has_my_details = to_this_boot ? message.your_details_version : 0;
+  peer.welcomes_me = to_this_boot && message.welcome;
+  for (const auto& record : message.known) TakeGossip(record, now_us);
+  if (role_ == Role::kLeft) return i;
+  if (to_this_boot) {
+    TakeLease(i, message, now_us);
+    TakeGrant(i, message, now_us);
+  }
+  TakeWish(i, now_us);
+  return i;
+}
+
+void Membership::TakeDetails(size_t i, const Heartbeat& message) {
+  const HeartbeatDetails& details = *message.details;
+  Peer& peer = peers_[i];
+  if (details.record->id != message.from || details.record->cluster != self_.cluster) return;
+  if (peer.record == nullptr || peer.record->boot != details.record->boot ||
+      peer.record->revision != details.record->revision) {
+    ++changes_;
+  }
+  peer.record = std::shared_ptr<const NodeRecord>(message.details, details.record.get());
+  const auto numbers = [this](const std::vector<NodeId>& ids) {
+    IndexSet set(graph_.nodes_max());
+    for (const NodeId& id : ids) {
+      // The bits of nodes not known yet are kept for when they are.
+      const size_t number = id.is_nobody() ? ReachGraph::kNone : graph_.Add(id);
+      if (number != ReachGraph::kNone) set.Set(number, true);
+    }
+    return set;
+  };
+  if (peer.details == nullptr || peer.details->reaches != details.reaches) {
+    graph_.SetReaches(i, numbers(details.reaches));
+  }
+  if (peer.details == nullptr || peer.details->members != details.members) {
+    peer.members = numbers(details.members);
+    if (obeyed_ == i) ++changes_;
+  }
+  peer.details = message.details;
+  peer.details_version = message.details_version;
+}
+
+int64_t Membership::NextStamp(int64_t now_us) {
+  return last_stamp_us_ = std::max(now_us, last_stamp_us_ + 1);
+}
+
+// To peer `i`; 0: to whoever gets it.
+Heartbeat Membership::Make(size_t i, int64_t now_us) {
+  Peer& peer = peers_[i];
+  Heartbeat message;
+  message.protocol = self_.protocol;
+  message.cluster = cluster_;
+  message.from = self_.id;
+  if (i != 0) message.to = graph_.id(i);
+  message.boot = self_.boot;
+  message.your_boot = peer.boot;
+  message.sent_us = NextStamp(now_us);
+  message.leaving = role_ == Role::kLeft;
+  message.obeys = obeys(now_us);
+  if (!message.obeys.is_nobody()) message.epoch = epoch_;
+  if (wanted_ != ReachGraph::kNone) message.wants = graph_.id(wanted_);
+  message.floor = floor_;
+  message.live_requests = live_requests_;
+  if (details_ == nullptr) RefreshDetails();
+  message.details_version = details_version_;
+  message.your_details_version = peer.details_version;
+  if (i == 0 || peer.has_my_details != details_version_) message.details = details_;
+  FillLease(i, now_us, &message);
+  AddKnown(i, &message);
+  peer.last_sent_us = now_us;
+  return message;
+}
+
+void Membership::AddKnown(size_t i, Heartbeat* message) {
+  if (i == 0 || graph_.reaches(i).Contains(heard_)) return;
+  Peer& peer = peers_[i];
+  // Round robin, so that a few that it can never reach don't hide the rest.
+  for (size_t n = graph_.bound(); n > 0; --n) {
+    if (message->known.size() == options_.known_per_heartbeat) break;
+    peer.known_next = peer.known_next + 1 < graph_.bound() ? peer.known_next + 1 : 1;
+    const size_t other = peer.known_next;
+    if (other == i || !heard_.Has(other) || graph_.reaches(i).Has(other)) continue;
+    message->known.push_back(peers_[other].record);
+  }
+}
+
+void Membership::Hurry(size_t i, int64_t now_us) {
+  peers_[i].send_due_us = now_us;
+  next_wake_us_ = std::min(next_wake_us_, now_us);
+}
+
+void Membership::RefreshDetails() {
+  if (!details_stale_ && details_ != nullptr) return;
+  auto details = std::make_shared<HeartbeatDetails>();
+  details->record = std::make_shared<const NodeRecord>(self_);
+  graph_.reaches(0).ForEach([&](size_t i) {
+    if (i != 0) details->reaches.push_back(graph_.id(i));
+  });
+  members_.ForEach([&](size_t i) { details->members.push_back(graph_.id(i)); });
+  details_ = std::move(details);
+  ++details_version_;
+  details_stale_ = false;
+}
+
+void Membership::Leave(int64_t now_us) {
+  role_ = Role::kLeft;
+  wanted_ = obeyed_ = ReachGraph::kNone;
+  epoch_ = ClusterEpoch();
+  members_.Clear();
+  void_before_us_ = last_stamp_us_;
+  details_stale_ = true;
+  ++changes_;
+  heard_.ForEach([&](size_t i) { Hurry(i, now_us); });
+}
+
+}  // namespace strata

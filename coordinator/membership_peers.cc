@@ -1,0 +1,148 @@
+// What is known of other nodes: who they are and whether they are here.
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/membership.h"
+
+namespace strata {
+
+absl::Status Membership::Learn(const NodeRecord& record, int64_t now_us) {
+  if (record.id.is_nobody()) return absl::InvalidArgumentError("the node has no id");
+  if (record.id == self_.id) return absl::OkStatus();
+  if (record.cluster != self_.cluster) {
+    return absl::NotFoundError(absl::StrCat("it is in cluster ", record.cluster));
+  }
+  const size_t i = AddPeer(record.id);
+  if (i == ReachGraph::kNone) return absl::ResourceExhaustedError("too many nodes are known");
+  Peer& peer = peers_[i];
+  if (peer.record == nullptr) peer.record = std::make_shared<const NodeRecord>(record);
+  if (peer.last_heard_us == 0 && record.protocol != 0) {
+    peer.other_version = record.protocol != self_.protocol;
+  }
+  for (const std::string& address : record.addresses) {
+    std::erase(peer.learned, address);
+    peer.learned.insert(peer.learned.begin(), address);
+  }
+  if (peer.learned.size() > options_.addresses_max) peer.learned.resize(options_.addresses_max);
+  if (peer.state != ClusterView::State::kAlive) Hurry(i, now_us);
+  ++changes_;
+  return absl::OkStatus();
+}
+
+void Membership::TakeGossip(const std::shared_ptr<const NodeRecord>& record, int64_t now_us) {
+  if (record->id.is_nobody() || record->id == self_.id || record->cluster != self_.cluster) return;
+  const size_t i = AddPeer(record->id);
+  if (i == ReachGraph::kNone) return;
+  Peer& peer = peers_[i];
+  const NodeRecord* const had = peer.record.get();
+  if (had != nullptr) {
+    if (peer.state == ClusterView::State::kAlive) return;  // its own word counts
+    if (record->boot < had->boot) return;
+    if (record->boot == had->boot && record->revision <= had->revision) return;
+  }
+  peer.record = record;
+  ++changes_;
+  Hurry(i, now_us);
+}
+
+// All that it said and granted was said by a process that is dead.
+void Membership::Restarted(size_t i, int64_t now_us) {
+  Peer& peer = peers_[i];
+  peer.heard_sent_us = 0;
+  peer.details_version = 0;
+  peer.details = nullptr;
+  peer.epoch = peer.floor = ClusterEpoch();
+  peer.obeys = peer.wants = NodeId();
+  peer.group_size = peer.group_requests = peer.seniority = peer.live_requests = 0;
+  peer.has_my_details = 0;
+  peer.welcomes_me = false;
+  peer.answered_us = 0;
+  peer.members.Clear();
+  peer.since_us = now_us;
+  peer.invited_until_us = 0;
+  graph_.SetReaches(i, IndexSet(graph_.nodes_max()));
+  if (graph_.SetReaches(0, i, false)) details_stale_ = true;
+  heard_.Set(i, false);
+  if (members_.Has(i)) DropMember(i);
+  if (role_ == Role::kMember && obeyed_ == i) BecomeFree(ReachGraph::kNone, now_us);
+  ++changes_;
+}
+
+size_t Membership::AddPeer(const NodeId& id) {
+  size_t i = graph_.Add(id);
+  if (i == ReachGraph::kNone && EvictPeer()) i = graph_.Add(id);
+  if (i != ReachGraph::kNone && peers_[i].members.bound() == 0) {
+    peers_[i].members = IndexSet(graph_.nodes_max());
+  }
+  return i;
+}
+
+// Forgets whoever was silent longest among those that are not here.
+bool Membership::EvictPeer() {
+  size_t oldest = ReachGraph::kNone;
+  for (size_t i = 1; i < graph_.bound(); ++i) {
+    const ClusterView::State state = peers_[i].state;
+    if (state == ClusterView::State::kAlive || state == ClusterView::State::kSuspected ||
+        members_.Has(i) || i == obeyed_ || i == wanted_ || graph_.id(i).is_nobody()) {
+      continue;
+    }
+    if (oldest == ReachGraph::kNone || peers_[i].last_heard_us < peers_[oldest].last_heard_us) {
+      oldest = i;
+    }
+  }
+  if (oldest == ReachGraph::kNone) return false;
+  graph_.Forget(oldest);
+  heard_.Set(oldest, false);
+  peers_[oldest] = Peer();
+  // Its number is reused: whoever reaches it, or its heir, has to say so again.
+  for (Peer& peer : peers_) {
+    if (peer.members.bound() != 0) peer.members.Set(oldest, false);
+    peer.details_version = 0;
+    peer.details = nullptr;
+  }
+  ++changes_;
+  return true;
+}
+
+void Membership::UpdateStates(int64_t now_us) {
+  using State = ClusterView::State;
+  const bool settled = role_ == Role::kCoordinator && wanted_ == ReachGraph::kNone &&
+                       now_us - office_since_us_ >= options_.suspect_after_ms * 1000;
+  if (settled != settled_) ++changes_;
+  settled_ = settled;
+  for (size_t i = 1; i < graph_.bound(); ++i) {
+    Peer& peer = peers_[i];
+    if (peer.record == nullptr) continue;
+    const int64_t silent_us = now_us - peer.last_heard_us;
+    State state = State::kAlive;
+    if (peer.other_version) {
+      state = State::kOtherVersion;
+    } else if (peer.last_heard_us == 0) {
+      state = State::kUnheard;
+    } else if (peer.leaving || silent_us >= options_.gone_after_ms * 1000) {
+      state = State::kGone;
+    } else if (silent_us >= options_.suspect_after_ms * 1000) {
+      state = State::kSuspected;
+    }
+    if (state != peer.state) {
+      peer.state = state;
+      ++changes_;
+    }
+    const bool here = state == State::kAlive || state == State::kSuspected;
+    heard_.Set(i, here);
+    const bool reaches =
+        here && peer.answered_us > 0 && now_us - peer.answered_us < options_.gone_after_ms * 1000;
+    if (graph_.SetReaches(0, i, reaches)) {
+      details_stale_ = true;
+      ++changes_;
+    }
+  }
+}
+
+bool Membership::Fresh(const Peer& peer, int64_t now_us) const {
+  return peer.details != nullptr && !peer.leaving && !peer.other_version &&
+         now_us - peer.last_heard_us < options_.suspect_after_ms * 1000;
+}
+
+}  // namespace strata

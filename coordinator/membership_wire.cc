@@ -1,0 +1,207 @@
+#include "coordinator/membership_wire.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kIdBytes = 16;
+
+std::string IdBytes(const NodeId& id) {
+  if (id.is_nobody()) return "";
+  std::string bytes(kIdBytes, '\0');
+  for (size_t i = 0; i < 8; ++i) {
+    bytes[i] = static_cast<char>(id.high >> (56 - 8 * i) & 0xff);
+    bytes[8 + i] = static_cast<char>(id.low >> (56 - 8 * i) & 0xff);
+  }
+  return bytes;
+}
+
+// Of 0 or 16 bytes; anything else is seen by its length first.
+NodeId IdOf(const std::string& bytes) {
+  NodeId id;
+  if (bytes.size() != kIdBytes) return id;
+  for (size_t i = 0; i < 8; ++i) {
+    id.high = id.high << 8 | static_cast<unsigned char>(bytes[i]);
+    id.low = id.low << 8 | static_cast<unsigned char>(bytes[8 + i]);
+  }
+  return id;
+}
+
+bool IsId(const std::string& bytes) { return bytes.empty() || bytes.size() == kIdBytes; }
+
+absl::Status Bad(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("heartbeat: ", what));
+}
+
+void RecordToWire(const NodeRecord& record, wire::NodeRecord* wire) {
+  wire->set_node_id(IdBytes(record.id));
+  wire->set_boot(record.boot);
+  wire->set_revision(record.revision);
+  wire->set_name(record.name);
+  wire->set_cluster(record.cluster);
+  wire->mutable_versions()->set_protocol(record.protocol);
+  wire->mutable_versions()->set_strata(record.strata);
+  wire->mutable_versions()->set_llama(record.llama);
+  wire->mutable_versions()->set_ggml(record.ggml);
+  for (const std::string& address : record.addresses) wire->add_addresses(address);
+}
+
+absl::StatusOr<std::shared_ptr<const NodeRecord>> RecordFromWire(const wire::NodeRecord& wire) {
+  if (wire.node_id().size() != kIdBytes) return Bad("a record's node id has not 16 bytes");
+  if (wire.addresses_size() > kWireAddressesMax) return Bad("a node has too many addresses");
+  auto record = std::make_shared<NodeRecord>();
+  record->id = IdOf(wire.node_id());
+  record->boot = wire.boot();
+  record->revision = wire.revision();
+  record->name = wire.name();
+  record->cluster = wire.cluster();
+  record->protocol = wire.versions().protocol();
+  record->strata = wire.versions().strata();
+  record->llama = wire.versions().llama();
+  record->ggml = wire.versions().ggml();
+  record->addresses.assign(wire.addresses().begin(), wire.addresses().end());
+  for (const std::string* text :
+       {&record->name, &record->cluster, &record->strata, &record->llama, &record->ggml}) {
+    if (text->size() > kWireStringMax) return Bad("a name or version is too long");
+  }
+  for (const std::string& address : record->addresses) {
+    if (address.size() > kWireStringMax) return Bad("an address is too long");
+  }
+  return record;
+}
+
+template <typename List>
+absl::StatusOr<std::vector<NodeId>> IdsFromWire(const List& list) {
+  if (list.size() > kWireNodesMax) return Bad("a list of nodes is too long");
+  std::vector<NodeId> ids;
+  ids.reserve(static_cast<size_t>(list.size()));
+  for (const std::string& bytes : list) {
+    if (bytes.size() != kIdBytes) return Bad("a node id in a list has not 16 bytes");
+    ids.push_back(IdOf(bytes));
+  }
+  return ids;
+}
+
+}  // namespace
+
+wire::Epoch ToWire(const ClusterEpoch& epoch) {
+  wire::Epoch wire;
+  wire.set_counter(epoch.counter);
+  if (!epoch.coordinator.is_nobody()) wire.set_coordinator_id(epoch.coordinator.ToHex());
+  return wire;
+}
+
+absl::StatusOr<ClusterEpoch> FromWire(const wire::Epoch& wire) {
+  ClusterEpoch epoch;
+  epoch.counter = wire.counter();
+  if (!wire.coordinator_id().empty()) {
+    const absl::StatusOr<NodeId> id = NodeId::FromHex(wire.coordinator_id());
+    if (!id.ok()) return id.status();
+    epoch.coordinator = *id;
+  }
+  return epoch;
+}
+
+wire::Heartbeat ToWire(const Heartbeat& heartbeat) {
+  wire::Heartbeat wire;
+  wire.set_protocol(heartbeat.protocol);
+  if (heartbeat.cluster != nullptr) wire.set_cluster(*heartbeat.cluster);
+  wire.set_from(IdBytes(heartbeat.from));
+  wire.set_to(IdBytes(heartbeat.to));
+  wire.set_boot(heartbeat.boot);
+  wire.set_your_boot(heartbeat.your_boot);
+  wire.set_sent_us(heartbeat.sent_us);
+  wire.set_answers_us(heartbeat.answers_us);
+  wire.set_leaving(heartbeat.leaving);
+  *wire.mutable_epoch() = ToWire(heartbeat.epoch);
+  wire.set_obeys(IdBytes(heartbeat.obeys));
+  wire.set_wants(IdBytes(heartbeat.wants));
+  *wire.mutable_floor() = ToWire(heartbeat.floor);
+  wire.set_live_requests(heartbeat.live_requests);
+  wire.set_group_requests(heartbeat.group_requests);
+  wire.set_group_size(heartbeat.group_size);
+  wire.set_seniority(heartbeat.seniority);
+  wire.set_offer(heartbeat.offer);
+  wire.set_release(heartbeat.release);
+  wire.set_next(IdBytes(heartbeat.next));
+  wire.set_welcome(heartbeat.welcome);
+  wire.set_granted_us(heartbeat.granted_us);
+  wire.set_details_version(heartbeat.details_version);
+  wire.set_your_details_version(heartbeat.your_details_version);
+  if (heartbeat.details != nullptr) {
+    wire::HeartbeatDetails* details = wire.mutable_details();
+    RecordToWire(*heartbeat.details->record, details->mutable_record());
+    for (const NodeId& id : heartbeat.details->reaches) details->add_reaches(IdBytes(id));
+    for (const NodeId& id : heartbeat.details->members) details->add_members(IdBytes(id));
+  }
+  for (const auto& record : heartbeat.known) RecordToWire(*record, wire.add_known());
+  return wire;
+}
+
+absl::StatusOr<Heartbeat> FromWire(const wire::Heartbeat& wire) {
+  if (wire.cluster().size() > kWireStringMax) return Bad("the cluster's name is too long");
+  Heartbeat heartbeat;
+  heartbeat.protocol = wire.protocol();
+  heartbeat.cluster = std::make_shared<const std::string>(wire.cluster());
+  heartbeat.from = IdOf(wire.from());
+  // Of another version only these may mean the same.
+  if (wire.protocol() != kProtocolVersion) return heartbeat;
+  for (const std::string* id :
+       {&wire.from(), &wire.to(), &wire.obeys(), &wire.wants(), &wire.next()}) {
+    if (!IsId(*id)) return Bad("a node id has not 16 bytes");
+  }
+  heartbeat.to = IdOf(wire.to());
+  heartbeat.boot = wire.boot();
+  heartbeat.your_boot = wire.your_boot();
+  heartbeat.sent_us = wire.sent_us();
+  heartbeat.answers_us = wire.answers_us();
+  heartbeat.leaving = wire.leaving();
+  const absl::StatusOr<ClusterEpoch> epoch = FromWire(wire.epoch());
+  const absl::StatusOr<ClusterEpoch> floor = FromWire(wire.floor());
+  if (!epoch.ok() || !floor.ok()) return Bad("an epoch's coordinator is no node id");
+  heartbeat.epoch = *epoch;
+  heartbeat.floor = *floor;
+  heartbeat.obeys = IdOf(wire.obeys());
+  heartbeat.wants = IdOf(wire.wants());
+  heartbeat.live_requests = wire.live_requests();
+  heartbeat.group_requests = wire.group_requests();
+  heartbeat.group_size = wire.group_size();
+  heartbeat.seniority = wire.seniority();
+  heartbeat.offer = wire.offer();
+  heartbeat.release = wire.release();
+  heartbeat.next = IdOf(wire.next());
+  heartbeat.welcome = wire.welcome();
+  heartbeat.granted_us = wire.granted_us();
+  heartbeat.details_version = wire.details_version();
+  heartbeat.your_details_version = wire.your_details_version();
+  if (wire.has_details()) {
+    auto details = std::make_shared<HeartbeatDetails>();
+    absl::StatusOr<std::shared_ptr<const NodeRecord>> record =
+        RecordFromWire(wire.details().record());
+    if (!record.ok()) return record.status();
+    absl::StatusOr<std::vector<NodeId>> reaches = IdsFromWire(wire.details().reaches());
+    if (!reaches.ok()) return reaches.status();
+    absl::StatusOr<std::vector<NodeId>> members = IdsFromWire(wire.details().members());
+    if (!members.ok()) return members.status();
+    details->record = *std::move(record);
+    details->reaches = *std::move(reaches);
+    details->members = *std::move(members);
+    heartbeat.details = std::move(details);
+  }
+  if (wire.known_size() > kWireNodesMax) return Bad("a list of records is too long");
+  for (const wire::NodeRecord& known : wire.known()) {
+    absl::StatusOr<std::shared_ptr<const NodeRecord>> record = RecordFromWire(known);
+    if (!record.ok()) return record.status();
+    heartbeat.known.push_back(*std::move(record));
+  }
+  return heartbeat;
+}
+
+}  // namespace strata

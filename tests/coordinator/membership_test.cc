@@ -1,0 +1,411 @@
+#include "coordinator/membership.h"
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/sim/cluster_sim.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+using State = ClusterView::State;
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
+
+constexpr size_t kNobody = SIZE_MAX;
+constexpr uint64_t kSeeds = 20;
+
+// A cluster at rest, all of it one group.
+ClusterSim AtRest(uint64_t seed, size_t nodes, size_t started) {
+  ClusterSim sim({.seed = seed, .nodes = nodes});
+  for (size_t n = 0; n < started; ++n) sim.Start(n);
+  sim.RunMs(6000);
+  EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+  return sim;
+}
+
+State StateOf(ClusterSim* sim, size_t at, size_t of) {
+  const ClusterView::Node* node = sim->View(at).Find(sim->IdOf(of));
+  return node == nullptr ? State::kUnheard : node->state;
+}
+
+TEST(Membership, ALoneNodeCoordinatesItselfWithoutAnEpoch) {
+  ClusterSim sim = AtRest(1, 1, 1);
+  EXPECT_TRUE(sim.View(0).is_coordinator);
+  EXPECT_TRUE(sim.View(0).settled);
+  EXPECT_EQ(sim.View(0).epoch.counter, 0u);
+  EXPECT_THAT(sim.View(0).members, ElementsAre(sim.IdOf(0)));
+}
+
+TEST(Membership, ANodeThatStartedObeysNobodyForOneLease) {
+  ClusterSim sim({.seed = 1, .nodes = 2});
+  sim.StartAll();
+  sim.RunMs(1990);
+  EXPECT_EQ(sim.CoordinatorOf(0), kNobody);
+  EXPECT_EQ(sim.CoordinatorOf(1), kNobody);
+}
+
+TEST(Membership, ANewcomerNeverDisplacesACoordinator) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = AtRest(seed, 3, 2);
+    const NodeId coordinator = sim.View(0).coordinator;
+    const ClusterEpoch epoch = sim.View(0).epoch;
+    sim.Start(2);
+    sim.RunMs(6000);
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+    EXPECT_EQ(sim.View(2).coordinator, coordinator) << "seed " << seed;
+    EXPECT_EQ(sim.View(2).epoch, epoch) << "seed " << seed;
+  }
+}
+
+TEST(Membership, AFlappingNodeDisturbsNobody) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = AtRest(seed, 4, 4);
+    const size_t coordinator = sim.CoordinatorOf(0);
+    const ClusterEpoch epoch = sim.View(0).epoch;
+    const size_t flapping = (coordinator + 1) % 4;
+    for (int times = 0; times < 6; ++times) {
+      sim.Isolate(flapping, true);
+      sim.RunMs(200 + static_cast<int64_t>(sim.Random(6000)));
+      sim.Isolate(flapping, false);
+      for (int step = 0; step < 20; ++step) {
+        sim.RunMs(50);
+        for (size_t n = 0; n < 4; ++n) {
+          if (n == flapping) continue;
+          ASSERT_EQ(sim.CoordinatorOf(n), coordinator) << "seed " << seed << sim.Trace();
+          ASSERT_EQ(sim.View(n).epoch, epoch) << "seed " << seed << sim.Trace();
+        }
+      }
+    }
+    sim.RunMs(5000);
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+    EXPECT_EQ(sim.View(flapping).epoch, epoch) << "seed " << seed << sim.Trace();
+  }
+}
+
+TEST(Membership, AMinorityThatReturnsJoinsTheMajority) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = AtRest(seed, 5, 5);
+    sim.Partition({0, 0, 0, 1, 1});
+    sim.RunMs(5000);
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+    // Many plans make a great epoch, but no right.
+    for (int plan = 0; plan < 9; ++plan) sim.Plan(sim.CoordinatorOf(3));
+    const size_t majority = sim.CoordinatorOf(0);
+    sim.Heal();
+    sim.RunMs(5000);
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+    EXPECT_EQ(sim.CoordinatorOf(3), majority) << "seed " << seed << sim.Trace();
+  }
+}
+
+TEST(Membership, TheSideWithLiveRequestsWins) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = AtRest(seed, 5, 5);
+    sim.Partition({0, 0, 0, 1, 1});
+    sim.RunMs(5000);
+    sim.SetLive(4, 1);
+    sim.RunMs(1000);
+    const size_t busy = sim.CoordinatorOf(3);
+    sim.Heal();
+    sim.RunMs(5000);
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+    EXPECT_EQ(sim.CoordinatorOf(0), busy) << "seed " << seed << sim.Trace();
+  }
+}
+
+TEST(Membership, ALostCoordinatorIsReplacedAtAHigherEpoch) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = AtRest(seed, 4, 4);
+    const size_t lost = sim.CoordinatorOf(0);
+    const size_t other = (lost + 1) % 4;
+    const ClusterEpoch epoch = sim.View(0).epoch;
+    sim.Crash(lost);
+    sim.RunMs(5000);
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+    EXPECT_EQ(sim.View(other).members.size(), 3u);
+    EXPECT_GT(sim.View(other).epoch.counter, epoch.counter);
+  }
+}
+
+TEST(Membership, ACoordinatorThatSleptHoldsNoLeaseAndDisplacesNobody) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = AtRest(seed, 3, 3);
+    const size_t slept = sim.CoordinatorOf(0);
+    const size_t other = (slept + 1) % 3, third = (slept + 2) % 3;
+    sim.Pause(slept, 5000);
+    sim.RunMs(4900);
+    EXPECT_FALSE(sim.Holds(slept, other));
+    const size_t successor = sim.CoordinatorOf(other);
+    EXPECT_NE(successor, slept);
+    EXPECT_EQ(sim.CoordinatorOf(third), successor);
+    sim.RunMs(5000);
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+    EXPECT_EQ(sim.CoordinatorOf(slept), successor) << "seed " << seed << sim.Trace();
+  }
+}
+
+TEST(Membership, NodesThatCannotAllReachEachOtherAreNeverOneGroup) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = AtRest(seed, 3, 3);
+    sim.Cut(0, 2);
+    sim.Cut(2, 0);
+    sim.RunMs(5000);
+    EXPECT_EQ(sim.violation(), "") << "seed " << seed << sim.Trace();
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+    EXPECT_NE(sim.CoordinatorOf(0), sim.CoordinatorOf(2)) << "seed " << seed << sim.Trace();
+  }
+}
+
+TEST(Membership, APairThatReachesEachOtherOneWayIsNotLinked) {
+  ClusterSim sim = AtRest(1, 2, 2);
+  sim.Cut(0, 1);
+  sim.RunMs(5000);
+  EXPECT_FALSE(sim.View(0).Find(sim.IdOf(1))->reachable);
+  EXPECT_FALSE(sim.View(1).Find(sim.IdOf(0))->reachable);
+  // Still it is heard.
+  EXPECT_EQ(StateOf(&sim, 0, 1), State::kAlive);
+  EXPECT_EQ(sim.Unrest(), "") << sim.Trace();
+  EXPECT_TRUE(sim.View(0).is_coordinator);
+  EXPECT_TRUE(sim.View(1).is_coordinator);
+}
+
+TEST(Membership, ASilentNodeIsSuspectedAndThenGone) {
+  ClusterSim sim = AtRest(1, 2, 2);
+  sim.Crash(1);
+  sim.RunMs(500);
+  EXPECT_EQ(StateOf(&sim, 0, 1), State::kAlive);
+  sim.RunMs(750);
+  EXPECT_EQ(StateOf(&sim, 0, 1), State::kSuspected);
+  sim.RunMs(1000);
+  EXPECT_EQ(StateOf(&sim, 0, 1), State::kGone);
+  EXPECT_THAT(sim.View(0).members, ElementsAre(sim.IdOf(0)));
+}
+
+TEST(Membership, ANodeThatLeavesIsGoneAtOnceAndItsMembersAreFree) {
+  ClusterSim sim = AtRest(1, 3, 3);
+  const size_t leaver = sim.CoordinatorOf(0), other = (leaver + 1) % 3;
+  sim.Leave(leaver);
+  sim.RunMs(100);
+  EXPECT_EQ(StateOf(&sim, other, leaver), State::kGone);
+  EXPECT_EQ(sim.CoordinatorOf(other), other);
+  sim.RunMs(1500);
+  EXPECT_EQ(sim.Unrest(), "") << sim.Trace();
+}
+
+TEST(Membership, PeersTellEachOtherOfNodesTheyKnow) {
+  ClusterSim sim({.seed = 1, .nodes = 6});
+  // Each knows one of those before it.
+  sim.StartAll();
+  sim.RunMs(1500);
+  for (size_t a = 0; a < 6; ++a) {
+    for (size_t b = 0; b < 6; ++b) EXPECT_EQ(StateOf(&sim, a, b), State::kAlive) << a << " " << b;
+  }
+}
+
+// Single state machines.
+
+constexpr int64_t kStartUs = 5'000'000;
+
+NodeRecord Record(uint64_t number, std::string cluster = "home") {
+  NodeRecord record;
+  record.id = NodeId{1, number};
+  record.boot = 1000;
+  record.name = "node";
+  record.cluster = std::move(cluster);
+  record.protocol = kProtocolVersion;
+  record.addresses = {"10.0.0.1:7000"};
+  return record;
+}
+
+// One request from `from` and its answer.
+absl::Status Exchange(Membership* from, Membership* to, int64_t now_us) {
+  const absl::StatusOr<Heartbeat> reply = to->OnRequest(from->Probe(now_us), now_us);
+  if (!reply.ok()) return reply.status();
+  return from->OnReply(*reply, now_us);
+}
+
+TEST(Membership, AProbeMakesBothKnown) {
+  Membership a({}, Record(1), kStartUs), b({}, Record(2), kStartUs);
+  ASSERT_THAT(Exchange(&a, &b, kStartUs), IsOk());
+  ASSERT_NE(a.view().Find(NodeId{1, 2}), nullptr);
+  EXPECT_EQ(a.view().Find(NodeId{1, 2})->state, State::kAlive);
+  EXPECT_THAT(a.view().Find(NodeId{1, 2})->record.addresses, ElementsAre("10.0.0.1:7000"));
+  ASSERT_NE(b.view().Find(NodeId{1, 1}), nullptr);
+}
+
+TEST(Membership, AnotherClusterIsRefusedAndNotKept) {
+  Membership a({}, Record(1), kStartUs), b({}, Record(2, "office"), kStartUs);
+  EXPECT_THAT(Exchange(&a, &b, kStartUs), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(a.Learn(Record(2, "office"), kStartUs), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(a.view().nodes.size(), 1u);
+  EXPECT_EQ(b.view().nodes.size(), 1u);
+}
+
+TEST(Membership, AnotherVersionIsShownAndNotUsed) {
+  NodeRecord newer = Record(2);
+  newer.protocol = kProtocolVersion + 1;
+  Membership a({}, Record(1), kStartUs), b({}, newer, kStartUs);
+  for (int64_t now_us = kStartUs; now_us < kStartUs + 6'000'000; now_us += 100'000) {
+    a.Tick(now_us);
+    b.Tick(now_us);
+    ASSERT_THAT(Exchange(&a, &b, now_us), IsOk());
+    ASSERT_THAT(Exchange(&b, &a, now_us), IsOk());
+  }
+  const ClusterView::Node* shown = a.view().Find(newer.id);
+  ASSERT_NE(shown, nullptr);
+  EXPECT_EQ(shown->state, State::kOtherVersion);
+  EXPECT_EQ(shown->record.protocol, kProtocolVersion + 1);
+  EXPECT_FALSE(shown->reachable);
+  EXPECT_THAT(a.view().members, ElementsAre(NodeId{1, 1}));
+  EXPECT_THAT(b.view().members, ElementsAre(NodeId{1, 2}));
+}
+
+TEST(Membership, ARequestForAnotherNodeIsRefused) {
+  Membership a({}, Record(1), kStartUs), b({}, Record(2), kStartUs);
+  Heartbeat request = a.Probe(kStartUs);
+  request.to = NodeId{1, 3};
+  EXPECT_THAT(b.OnRequest(request, kStartUs), StatusIs(absl::StatusCode::kNotFound));
+  request.to = NodeId{};
+  request.from = NodeId{};
+  EXPECT_THAT(b.OnRequest(request, kStartUs), StatusIs(absl::StatusCode::kInvalidArgument));
+  request = a.Probe(kStartUs);
+  request.floor.counter = UINT64_MAX;
+  EXPECT_THAT(b.OnRequest(request, kStartUs), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(Membership, ANodeThatMovesIsTheSame) {
+  Membership a({}, Record(1), kStartUs), b({}, Record(2), kStartUs);
+  ASSERT_THAT(Exchange(&b, &a, kStartUs), IsOk());
+  b.SetAddresses({"10.0.9.9:7000"}, kStartUs);
+  b.Tick(kStartUs);
+  ASSERT_THAT(Exchange(&b, &a, kStartUs), IsOk());
+  ASSERT_EQ(a.view().nodes.size(), 2u);
+  EXPECT_THAT(a.view().Find(NodeId{1, 2})->record.addresses, ElementsAre("10.0.9.9:7000"));
+  // It starts again, elsewhere, and its clock went back.
+  NodeRecord again = Record(2);
+  again.boot = 7;
+  again.addresses = {"10.0.8.8:7000"};
+  Membership restarted({}, again, kStartUs);
+  ASSERT_THAT(Exchange(&restarted, &a, kStartUs + 1), IsOk());
+  const int64_t later_us = kStartUs + 1'000'000;
+  restarted.Tick(later_us);
+  ASSERT_THAT(Exchange(&restarted, &a, later_us), IsOk());
+  ASSERT_EQ(a.view().nodes.size(), 2u);
+  EXPECT_THAT(a.view().Find(NodeId{1, 2})->record.addresses, ElementsAre("10.0.8.8:7000"));
+  EXPECT_GT(a.view().Find(NodeId{1, 2})->record.boot, again.boot);
+}
+
+TEST(Membership, DiscoveryAddsAddressesToWhatANodeSays) {
+  Membership a({}, Record(1), kStartUs), b({}, Record(2), kStartUs);
+  ASSERT_THAT(Exchange(&b, &a, kStartUs), IsOk());
+  NodeRecord found = Record(2);
+  found.addresses = {"[fe80::1%3]:7000"};
+  ASSERT_THAT(a.Learn(found, kStartUs), IsOk());
+  EXPECT_THAT(a.view().Find(NodeId{1, 2})->record.addresses,
+              ElementsAre("10.0.0.1:7000", "[fe80::1%3]:7000"));
+}
+
+TEST(Membership, KnowsNoMoreNodesThanItsBound) {
+  Membership a({.nodes_max = 4}, Record(1), kStartUs);
+  for (uint64_t n = 2; n < 100; ++n) EXPECT_THAT(a.Learn(Record(n), kStartUs), IsOk());
+  EXPECT_EQ(a.view().nodes.size(), 4u);
+  // Those that are here are not forgotten for strangers.
+  for (uint64_t n = 200; n < 203; ++n) {
+    Membership b({}, Record(n), kStartUs);
+    ASSERT_THAT(Exchange(&b, &a, kStartUs), IsOk());
+  }
+  EXPECT_THAT(a.Learn(Record(300), kStartUs), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST(Membership, OnlyACoordinatorRaisesTheEpoch) {
+  Membership a({}, Record(1), kStartUs);
+  a.Tick(kStartUs);
+  EXPECT_THAT(a.NextEpoch(kStartUs), StatusIs(absl::StatusCode::kFailedPrecondition));
+  const int64_t later_us = kStartUs + 3'000'000;
+  a.Tick(later_us);
+  const absl::StatusOr<ClusterEpoch> first = a.NextEpoch(later_us);
+  ASSERT_THAT(first, IsOk());
+  EXPECT_EQ(first->coordinator, a.view().coordinator);
+  EXPECT_GT(a.NextEpoch(later_us).value(), *first);
+}
+
+TEST(Membership, RandomHeartbeatsDoNoHarm) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&random](uint64_t n) { return random() % n; };
+    const auto id = [&] { return NodeId{below(8) == 0 ? below(2) : 1, below(12)}; };
+    const auto time = [&](int64_t now_us) {
+      return below(9) == 0 ? static_cast<int64_t>(random())
+                           : now_us - static_cast<int64_t>(below(1000));
+    };
+    Membership a({.nodes_max = 8}, Record(1), kStartUs);
+    int64_t now_us = kStartUs;
+    for (int i = 0; i < 20'000; ++i) {
+      now_us += static_cast<int64_t>(below(20'000));
+      Heartbeat message;
+      message.protocol = kProtocolVersion + (below(40) == 0 ? 1 : 0);
+      message.cluster = std::make_shared<const std::string>("home");
+      message.from = id();
+      message.boot = 1 + below(3);
+      message.your_boot = below(100) == 0 ? random() >> below(64) : 1000 + below(2);
+      message.sent_us = time(now_us);
+      message.answers_us = time(now_us);
+      message.leaving = below(50) == 0;
+      message.epoch = {below(10), below(2) == 0 ? message.from : id()};
+      message.obeys = below(2) == 0 ? message.from : id();
+      message.wants = id();
+      message.floor = {below(10), id()};
+      message.live_requests = static_cast<uint32_t>(random());
+      message.group_requests = static_cast<uint32_t>(below(3));
+      message.group_size = static_cast<uint32_t>(below(4));
+      message.offer = below(2) == 0;
+      message.release = below(4) == 0;
+      message.welcome = below(2) == 0;
+      message.next = id();
+      message.granted_us = time(now_us);
+      message.details_version = below(100);
+      message.your_details_version = below(100);
+      if (below(2) == 0) {
+        auto details = std::make_shared<HeartbeatDetails>();
+        NodeRecord record = Record(2);
+        record.id = below(9) == 0 ? id() : message.from;
+        details->record = std::make_shared<const NodeRecord>(record);
+        for (uint64_t n = below(9); n > 0; --n) details->reaches.push_back(id());
+        for (uint64_t n = below(4); n > 0; --n) details->members.push_back(id());
+        record.id = id();
+        message.known.push_back(std::make_shared<const NodeRecord>(record));
+        message.details = std::move(details);
+      }
+      if (below(2) == 0) {
+        (void)a.OnRequest(message, now_us);
+      } else {
+        (void)a.OnReply(message, now_us);
+      }
+      if (below(4) == 0) a.Tick(now_us);
+      ASSERT_LE(a.view().nodes.size(), 8u) << "seed " << seed;
+    }
+  }
+}
+
+TEST(Membership, IdsAreThirtyTwoHexDigits) {
+  const std::string hex = "00ff00000000000000000000000000a1";
+  ASSERT_THAT(NodeId::FromHex(hex), IsOk());
+  EXPECT_EQ(NodeId::FromHex(hex)->ToHex(), hex);
+  for (const std::string& bad : {std::string(), std::string(31, 'a'), std::string(32, 'g'),
+                                 std::string(32, '0'), std::string(33, 'a')}) {
+    EXPECT_THAT(NodeId::FromHex(bad), StatusIs(absl::StatusCode::kInvalidArgument)) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace strata

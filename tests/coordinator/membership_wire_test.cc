@@ -1,0 +1,116 @@
+#include "coordinator/membership_wire.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+
+Heartbeat Full() {
+  NodeRecord record;
+  record.id = {0x0102030405060708, 9};
+  record.boot = 77;
+  record.revision = 3;
+  record.name = "kitchen-mac";
+  record.cluster = "home";
+  record.protocol = kProtocolVersion;
+  record.strata = "0.1";
+  record.llama = "0.7";
+  record.ggml = "0.27";
+  record.addresses = {"10.0.0.1:7000", "[::1]:7000"};
+  auto details = std::make_shared<HeartbeatDetails>();
+  details->record = std::make_shared<const NodeRecord>(record);
+  details->reaches = {{1, 1}, {2, 2}};
+  details->members = {{1, 1}};
+  Heartbeat heartbeat;
+  heartbeat.protocol = kProtocolVersion;
+  heartbeat.cluster = std::make_shared<const std::string>("home");
+  heartbeat.from = record.id;
+  heartbeat.to = {5, 6};
+  heartbeat.boot = 77;
+  heartbeat.your_boot = 78;
+  heartbeat.sent_us = 1234;
+  heartbeat.answers_us = 1233;
+  heartbeat.leaving = true;
+  heartbeat.epoch = {4, {1, 1}};
+  heartbeat.obeys = {1, 1};
+  heartbeat.wants = {2, 2};
+  heartbeat.floor = {3, {2, 2}};
+  heartbeat.live_requests = 1;
+  heartbeat.group_requests = 2;
+  heartbeat.group_size = 3;
+  heartbeat.seniority = 4;
+  heartbeat.offer = heartbeat.release = heartbeat.welcome = true;
+  heartbeat.next = {2, 2};
+  heartbeat.granted_us = 99;
+  heartbeat.details_version = 5;
+  heartbeat.your_details_version = 6;
+  heartbeat.details = std::move(details);
+  heartbeat.known.push_back(std::make_shared<const NodeRecord>(record));
+  return heartbeat;
+}
+
+TEST(MembershipWire, NothingIsLostOnTheWay) {
+  const wire::Heartbeat wire = ToWire(Full());
+  // No field is left at its default, so none can be forgotten.
+  const google::protobuf::Descriptor* descriptor = wire.GetDescriptor();
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = descriptor->field(i);
+    if (field->name() == "credential") continue;
+    EXPECT_TRUE(field->is_repeated() ? wire.GetReflection()->FieldSize(wire, field) > 0
+                                     : wire.GetReflection()->HasField(wire, field))
+        << field->name();
+  }
+  const absl::StatusOr<Heartbeat> back = FromWire(wire);
+  ASSERT_THAT(back, IsOk());
+  EXPECT_EQ(ToWire(*back).SerializeAsString(), wire.SerializeAsString());
+}
+
+TEST(MembershipWire, RefusesWhatIsTooLongOrNoId) {
+  const auto refused = [](auto change) {
+    wire::Heartbeat wire = ToWire(Full());
+    change(&wire);
+    EXPECT_THAT(FromWire(wire), StatusIs(absl::StatusCode::kInvalidArgument));
+  };
+  refused([](wire::Heartbeat* w) { w->set_from("short"); });
+  refused([](wire::Heartbeat* w) { w->set_next(std::string(17, 'x')); });
+  refused([](wire::Heartbeat* w) { w->set_cluster(std::string(kWireStringMax + 1, 'x')); });
+  refused([](wire::Heartbeat* w) { w->mutable_epoch()->set_coordinator_id("xyz"); });
+  refused([](wire::Heartbeat* w) { w->mutable_floor()->set_coordinator_id(std::string(32, '0')); });
+  refused([](wire::Heartbeat* w) { w->mutable_details()->add_members(""); });
+  refused([](wire::Heartbeat* w) { w->mutable_details()->add_reaches("1"); });
+  refused([](wire::Heartbeat* w) { w->mutable_details()->clear_record(); });
+  refused([](wire::Heartbeat* w) {
+    for (int i = 0; i <= kWireNodesMax; ++i)
+      w->mutable_details()->add_reaches(std::string(16, 'x'));
+  });
+  refused([](wire::Heartbeat* w) {
+    w->mutable_known(0)->set_name(std::string(kWireStringMax + 1, 'x'));
+  });
+  refused([](wire::Heartbeat* w) {
+    for (int i = 0; i <= kWireAddressesMax; ++i) w->mutable_known(0)->add_addresses("a:1");
+  });
+}
+
+TEST(MembershipWire, OfAnotherVersionOnlyTheSenderIsRead) {
+  wire::Heartbeat wire = ToWire(Full());
+  wire.set_protocol(kProtocolVersion + 1);
+  wire.set_next("means something else by now");
+  const absl::StatusOr<Heartbeat> heartbeat = FromWire(wire);
+  ASSERT_THAT(heartbeat, IsOk());
+  EXPECT_EQ(heartbeat->protocol, kProtocolVersion + 1);
+  EXPECT_EQ(*heartbeat->cluster, "home");
+  EXPECT_EQ(heartbeat->from, Full().from);
+  EXPECT_EQ(heartbeat->details, nullptr);
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,359 @@
+#include "tests/sim/cluster_sim.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/membership_wire.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kNone = SIZE_MAX;
+constexpr size_t kTraceLinesMax = 60;
+
+}  // namespace
+
+ClusterSim::ClusterSim(const Options& options)
+    : options_(options),
+      random_(options.seed),
+      nodes_(options.nodes),
+      cut_(options.nodes * options.nodes, 0) {
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    Node& node = nodes_[n];
+    node.id = NodeId{absl::Uniform<uint64_t>(random_), n + 1};
+    number_[node.id] = n;
+    node.boot = 1000;
+    node.clock_offset_us = absl::Uniform<int64_t>(random_, 0, 1'000'000'000'000);
+    node.clock_rate = 1 + absl::Uniform(random_, -options.drift_max, options.drift_max);
+  }
+}
+
+int64_t ClusterSim::Local(const Node& node) const {
+  return node.clock_offset_us +
+         static_cast<int64_t>(static_cast<double>(now_us_) * node.clock_rate);
+}
+
+int64_t ClusterSim::Global(const Node& node, int64_t local_us) const {
+  if (local_us == INT64_MAX) return INT64_MAX;
+  return static_cast<int64_t>(static_cast<double>(local_us - node.clock_offset_us) /
+                              node.clock_rate) +
+         1;
+}
+
+NodeRecord ClusterSim::RecordOf(size_t n) const {
+  NodeRecord record;
+  record.id = nodes_[n].id;
+  record.name = absl::StrCat("node", n);
+  record.cluster = "home";
+  record.protocol = kProtocolVersion;
+  record.addresses = {absl::StrCat("10.0.0.", n, ":7000")};
+  return record;
+}
+
+void ClusterSim::Start(size_t n, size_t introduce) {
+  Crash(n);
+  Node& node = nodes_[n];
+  // Some machines come back with their wall clock reset.
+  node.boot = Random(5) == 0 ? 500 + Random(100) : node.boot + 10'000 + Random(1000);
+  NodeRecord self = RecordOf(n);
+  self.boot = node.boot;
+  node.membership = std::make_unique<Membership>(options_.membership, self, Local(node));
+  node.membership->SetLiveRequests(node.live);
+  node.paused_until_us = 0;
+  node.wake_us = INT64_MAX;
+  node.obeys = NodeId();
+  node.epoch = ClusterEpoch();
+  Note(absl::StrCat("start ", n));
+  std::vector<size_t> others;
+  for (size_t k = 0; k < nodes_.size(); ++k) {
+    if (k != n && running(k)) others.push_back(k);
+  }
+  for (; introduce > 0 && !others.empty(); --introduce) {
+    const size_t other = others[Random(others.size())];
+    (void)node.membership->Learn(RecordOf(other), Local(node));
+  }
+  Schedule(n);
+}
+
+void ClusterSim::StartAll() {
+  for (size_t n = 0; n < nodes_.size(); ++n) Start(n);
+}
+
+void ClusterSim::Crash(size_t n) {
+  if (!running(n)) return;
+  Note(absl::StrCat("crash ", n));
+  nodes_[n].membership = nullptr;
+  for (const size_t slot : nodes_[n].waiting) free_slots_.push_back(slot);
+  nodes_[n].waiting.clear();
+}
+
+void ClusterSim::Leave(size_t n) {
+  if (!running(n)) return;
+  Note(absl::StrCat("leave ", n));
+  Node& node = nodes_[n];
+  node.membership->Leave(Local(node));
+  for (OutgoingHeartbeat& out : node.membership->Tick(Local(node))) {
+    Send(n, NumberOf(out.to), false, std::move(out.message));
+  }
+  Crash(n);
+}
+
+void ClusterSim::Pause(size_t n, int64_t ms) {
+  Note(absl::StrCat("pause ", n, " for ", ms, " ms"));
+  if (!running(n)) return;
+  nodes_[n].paused_until_us = now_us_ + ms * 1000;
+  nodes_[n].wake_us = INT64_MAX;
+  WakeAt(n, nodes_[n].paused_until_us);
+}
+
+void ClusterSim::SetLive(size_t n, uint32_t requests) {
+  Note(absl::StrCat("node ", n, " has ", requests, " requests"));
+  nodes_[n].live = requests;
+  if (running(n)) nodes_[n].membership->SetLiveRequests(requests);
+}
+
+bool ClusterSim::Plan(size_t n) {
+  if (!running(n) || nodes_[n].paused_until_us > now_us_) return false;
+  const absl::StatusOr<ClusterEpoch> epoch = nodes_[n].membership->NextEpoch(Local(nodes_[n]));
+  Schedule(n);
+  CheckNode(n);
+  if (epoch.ok()) Note(absl::StrCat("node ", n, " plans, epoch ", epoch->counter));
+  return epoch.ok();
+}
+
+void ClusterSim::Partition(const std::vector<size_t>& group_of) {
+  std::string text = "partition";
+  for (const size_t group : group_of) absl::StrAppend(&text, " ", group);
+  Note(text);
+  for (size_t a = 0; a < nodes_.size(); ++a) {
+    for (size_t b = 0; b < nodes_.size(); ++b) Cut(a, b, group_of[a] != group_of[b]);
+  }
+}
+
+void ClusterSim::Isolate(size_t n, bool cut) {
+  Note(absl::StrCat(cut ? "isolate " : "reconnect ", n));
+  for (size_t k = 0; k < nodes_.size(); ++k) {
+    if (k == n) continue;
+    Cut(n, k, cut);
+    Cut(k, n, cut);
+  }
+}
+
+void ClusterSim::Heal() {
+  Note("heal");
+  std::fill(cut_.begin(), cut_.end(), 0);
+}
+
+void ClusterSim::Introduce() {
+  for (size_t a = 0; a < nodes_.size(); ++a) {
+    for (size_t step = 1; step < nodes_.size() && running(a); ++step) {
+      const size_t b = (a + step) % nodes_.size();
+      if (!Linked(a, b)) continue;
+      (void)nodes_[a].membership->Learn(RecordOf(b), Local(nodes_[a]));
+      Schedule(a);
+      break;
+    }
+  }
+}
+
+void ClusterSim::RunMs(int64_t ms) {
+  const int64_t end_us = now_us_ + ms * 1000;
+  while (!events_.empty() && events_.top().at_us <= end_us && violation_.empty()) {
+    const Event event = events_.top();
+    events_.pop();
+    now_us_ = event.at_us;
+    Node& node = nodes_[event.node];
+    const bool wake = event.message == kNone;
+    if (wake && event.at_us != node.wake_us) continue;  // another came before it
+    if (!wake && node.paused_until_us > now_us_ && running(event.node)) {
+      node.waiting.push_back(event.message);
+    } else if (wake) {
+      Wake(event.node);
+    } else {
+      Deliver(event.node, event.message);
+    }
+  }
+  now_us_ = end_us;
+}
+
+void ClusterSim::Push(int64_t at_us, size_t node, size_t message) {
+  events_.push({at_us, order_++, node, message});
+}
+
+void ClusterSim::Schedule(size_t n) {
+  Node& node = nodes_[n];
+  if (node.membership == nullptr) return;
+  const int64_t due_us = Global(node, node.membership->next_wake_us());
+  WakeAt(n, std::max({due_us, now_us_, node.paused_until_us}));
+}
+
+void ClusterSim::WakeAt(size_t n, int64_t at_us) {
+  if (at_us >= nodes_[n].wake_us) return;
+  nodes_[n].wake_us = at_us;
+  Push(at_us, n, kNone);
+}
+
+void ClusterSim::Wake(size_t n) {
+  Node& node = nodes_[n];
+  node.wake_us = INT64_MAX;
+  if (node.membership == nullptr) return;
+  for (const size_t slot : std::exchange(node.waiting, {})) Deliver(n, slot);
+  for (OutgoingHeartbeat& out : node.membership->Tick(Local(node))) {
+    Send(n, NumberOf(out.to), false, std::move(out.message));
+  }
+  CheckNode(n);
+  Schedule(n);
+}
+
+void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat heartbeat) {
+  ++messages_;
+  if (cut_[from * nodes_.size() + to] != 0) return;
+  if (loss_ > 0 && absl::Bernoulli(random_, loss_)) return;
+  size_t slot = flying_.size();
+  if (free_slots_.empty()) {
+    flying_.emplace_back();
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  flying_[slot] = {from, reply, std::move(heartbeat)};
+  Push(now_us_ + absl::Uniform<int64_t>(random_, 100, options_.delay_max_us), to, slot);
+}
+
+void ClusterSim::Deliver(size_t to, size_t slot) {
+  const Flying flying = std::move(flying_[slot]);
+  free_slots_.push_back(slot);
+  Node& node = nodes_[to];
+  if (node.membership == nullptr) return;
+  Heartbeat heartbeat = flying.heartbeat;
+  if (options_.through_wire) {
+    absl::StatusOr<Heartbeat> parsed = FromWire(ToWire(heartbeat));
+    if (!parsed.ok()) {
+      violation_ = parsed.status().ToString();
+      return;
+    }
+    heartbeat = *std::move(parsed);
+  }
+  if (flying.reply) {
+    (void)node.membership->OnReply(heartbeat, Local(node));
+  } else {
+    absl::StatusOr<Heartbeat> reply = node.membership->OnRequest(heartbeat, Local(node));
+    if (reply.ok()) Send(to, flying.from, true, *std::move(reply));
+  }
+  CheckNode(to);
+  CheckHeld(to, flying.from);
+  Schedule(to);
+}
+
+void ClusterSim::CheckHeld(size_t by, size_t n) {
+  if (by == n || !running(by) || !running(n)) return;
+  if (!nodes_[by].membership->HoldsLease(nodes_[n].id, Local(nodes_[by]))) return;
+  const NodeId obeys = nodes_[n].membership->obeys(Local(nodes_[n]));
+  if (!obeys.is_nobody() && obeys != nodes_[by].id && violation_.empty()) {
+    violation_ =
+        absl::StrCat("node ", n, " obeys ", NumberOf(obeys), " while ", by, " holds its lease");
+    Note(violation_);
+  }
+}
+
+void ClusterSim::CheckNode(size_t n) {
+  Node& node = nodes_[n];
+  const NodeId obeys = node.membership->obeys(Local(node));
+  const ClusterEpoch& epoch = node.membership->epoch();
+  if (epoch.counter != 0 && epoch != node.epoch) {
+    if (epoch < node.epoch && violation_.empty()) {
+      violation_ = absl::StrCat("node ", n, " went back from epoch ", node.epoch.counter, " to ",
+                                epoch.counter);
+    }
+    node.epoch = epoch;
+  }
+  if (obeys == node.obeys) return;
+  node.obeys = obeys;
+  Note(absl::StrCat("node ", n, " obeys ",
+                    obeys.is_nobody() ? -1 : static_cast<int>(NumberOf(obeys))));
+  if (obeys.is_nobody()) return;
+  for (size_t by = 0; by < nodes_.size(); ++by) {
+    if (by != n) CheckHeld(by, n);
+  }
+}
+
+bool ClusterSim::Linked(size_t a, size_t b) const {
+  return running(a) && running(b) && cut_[a * nodes_.size() + b] == 0 &&
+         cut_[b * nodes_.size() + a] == 0;
+}
+
+size_t ClusterSim::NumberOf(const NodeId& id) const { return number_.at(id); }
+
+bool ClusterSim::Holds(size_t coordinator, size_t n) const {
+  const Node& node = nodes_[coordinator];
+  return node.membership->HoldsLease(nodes_[n].id, Local(node));
+}
+
+size_t ClusterSim::CoordinatorOf(size_t n) {
+  const NodeId id = nodes_[n].membership->obeys(Local(nodes_[n]));
+  return id.is_nobody() ? kNone : NumberOf(id);
+}
+
+const ClusterView& ClusterSim::View(size_t n) { return nodes_[n].membership->view(); }
+
+std::string ClusterSim::Unrest() {
+  std::vector<size_t> group_of(nodes_.size(), kNone);
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (!running(n)) continue;
+    const size_t c = CoordinatorOf(n);
+    if (c == kNone) return absl::StrCat("node ", n, " obeys nobody");
+    if (!running(c) || CoordinatorOf(c) != c) {
+      return absl::StrCat("node ", n, " obeys ", c, ", which does not coordinate");
+    }
+    group_of[n] = c;
+  }
+  std::vector<std::vector<size_t>> groups(nodes_.size());
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (running(n)) groups[group_of[n]].push_back(n);
+  }
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (!running(n)) continue;
+    const size_t c = group_of[n];
+    const ClusterView& view = View(n);
+    if (view.epoch != View(c).epoch) return absl::StrCat("epochs of ", n, " and ", c, " differ");
+    std::vector<size_t> members;
+    for (const NodeId& id : view.members) members.push_back(NumberOf(id));
+    std::sort(members.begin(), members.end());
+    if (members != groups[c]) {
+      return absl::StrCat("node ", n, " sees ", members.size(), " members of the ",
+                          groups[c].size(), " that obey ", c);
+    }
+  }
+  const auto all_linked = [&](const std::vector<size_t>& a, const std::vector<size_t>& b) {
+    return std::all_of(a.begin(), a.end(), [&](size_t x) {
+      return std::all_of(b.begin(), b.end(), [&](size_t y) { return x == y || Linked(x, y); });
+    });
+  };
+  for (size_t a = 0; a < groups.size(); ++a) {
+    if (groups[a].empty()) continue;
+    if (!all_linked(groups[a], groups[a])) return absl::StrCat("group of ", a, " is not linked");
+    for (size_t b = a + 1; b < groups.size(); ++b) {
+      if (!groups[b].empty() && all_linked(groups[a], groups[b])) {
+        return absl::StrCat("groups of ", a, " (", groups[a].size(), ") and ", b, " (",
+                            groups[b].size(), ") could be one");
+      }
+    }
+  }
+  return "";
+}
+
+void ClusterSim::Note(std::string what) {
+  trace_.push_back(absl::StrFormat("%9.3f %s", static_cast<double>(now_us_) * 1e-6, what));
+  if (trace_.size() > kTraceLinesMax) trace_.pop_front();
+}
+
+std::string ClusterSim::Trace() const {
+  std::string text = "\n";
+  for (const std::string& line : trace_) absl::StrAppend(&text, line, "\n");
+  return text;
+}
+
+}  // namespace strata

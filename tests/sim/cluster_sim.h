@@ -1,0 +1,137 @@
+// A cluster of Membership state machines on one fake clock: messages with delays, losses, cuts in
+// one direction or both, crashes, restarts, processes that sleep, clocks that run at different
+// rates. Equal seeds give equal runs. After each event it checks that nobody obeys, or is held by,
+// two coordinators.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/random/distributions.h"
+#include "coordinator/membership.h"
+
+namespace strata {
+
+class ClusterSim {
+ public:
+  struct Options {
+    uint64_t seed = 1;
+    size_t nodes = 3;
+    MembershipOptions membership;
+    int64_t delay_max_us = 20'000;
+    double drift_max = 1e-3;
+    // Each message goes through protobuf and back.
+    bool through_wire = false;
+  };
+
+  explicit ClusterSim(const Options& options);
+
+  // Starts a node, or starts it again under its id. It is told of `introduce` others at random,
+  // of those that run.
+  void Start(size_t n, size_t introduce = 1);
+  void StartAll();
+  void Crash(size_t n);
+  void Leave(size_t n);
+  // The process does nothing for that long; its clock goes on and messages wait for it.
+  void Pause(size_t n, int64_t ms);
+  void SetLive(size_t n, uint32_t requests);
+  // What a coordinator does before it plans; false if it is none.
+  bool Plan(size_t n);
+
+  void Cut(size_t from, size_t to, bool cut = true) { cut_[from * options_.nodes + to] = cut; }
+  // Nodes of different groups cannot reach each other.
+  void Partition(const std::vector<size_t>& group_of);
+  void Isolate(size_t n, bool cut);
+  void Heal();
+  void SetLoss(double loss) { loss_ = loss; }
+  // What mDNS does after a change: nodes that are linked hear of one more each, in a ring.
+  void Introduce();
+
+  void RunMs(int64_t ms);
+
+  bool running(size_t n) const { return nodes_[n].membership != nullptr; }
+  bool Linked(size_t a, size_t b) const;
+  const ClusterView& View(size_t n);
+  size_t NumberOf(const NodeId& id) const;
+  const NodeId& IdOf(size_t n) const { return nodes_[n].id; }
+  bool Holds(size_t coordinator, size_t n) const;
+  // Whom it obeys; SIZE_MAX: nobody.
+  size_t CoordinatorOf(size_t n);
+
+  // The first broken promise; empty: none.
+  const std::string& violation() const { return violation_; }
+  // Why the cluster has not come to rest, or empty: every node is in exactly one group whose nodes
+  // agree on coordinator, epoch and members and are all linked, and no two groups could be one.
+  std::string Unrest();
+
+  // The last things that happened.
+  std::string Trace() const;
+  void Note(std::string what);
+  size_t Random(size_t n) { return absl::Uniform<size_t>(random_, 0, n); }
+  uint64_t messages() const { return messages_; }
+
+ private:
+  struct Node {
+    NodeId id;
+    std::unique_ptr<Membership> membership;
+    uint64_t boot = 0;
+    int64_t clock_offset_us = 0;
+    double clock_rate = 1;
+    int64_t paused_until_us = 0;
+    int64_t wake_us = INT64_MAX;  // scheduled
+    std::vector<size_t> waiting;  // messages that came while it was paused
+    NodeId obeys;                 // as last seen
+    ClusterEpoch epoch;           // newest with a counter
+    uint32_t live = 0;
+  };
+  struct Event {
+    int64_t at_us;
+    uint64_t order;
+    size_t node;
+    size_t message;  // SIZE_MAX: a wake
+    bool operator>(const Event& other) const {
+      return at_us != other.at_us ? at_us > other.at_us : order > other.order;
+    }
+  };
+  struct Flying {
+    size_t from = 0;
+    bool reply = false;
+    Heartbeat heartbeat;
+  };
+
+  int64_t Local(const Node& node) const;
+  int64_t Global(const Node& node, int64_t local_us) const;
+  void Push(int64_t at_us, size_t node, size_t message);
+  void Send(size_t from, size_t to, bool reply, Heartbeat heartbeat);
+  void Deliver(size_t to, size_t slot);
+  void Wake(size_t n);
+  void Schedule(size_t n);
+  void WakeAt(size_t n, int64_t at_us);
+  void CheckNode(size_t n);
+  void CheckHeld(size_t by, size_t n);
+  NodeRecord RecordOf(size_t n) const;
+
+  const Options options_;
+  std::mt19937_64 random_;
+  std::vector<Node> nodes_;
+  absl::flat_hash_map<NodeId, size_t> number_;
+  std::vector<char> cut_;  // [from, to]
+  double loss_ = 0;
+  int64_t now_us_ = 0;
+  uint64_t order_ = 0;
+  uint64_t messages_ = 0;
+  std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events_;
+  std::vector<Flying> flying_;
+  std::vector<size_t> free_slots_;
+  std::string violation_;
+  std::deque<std::string> trace_;
+};
+
+}  // namespace strata
