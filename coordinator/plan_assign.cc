@@ -1,0 +1,245 @@
+#include "coordinator/plan_assign.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/cut.h"
+#include "coordinator/plan_solve.h"
+#include "coordinator/planner.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kShownMax = 8;  // names in one message
+
+std::string Names(const PlanRequest& request) {
+  std::vector<std::string> names;
+  for (const PlanNode& node : request.nodes) names.push_back(node.name);
+  const size_t shown = std::min(names.size(), kShownMax);
+  return absl::StrCat(
+      absl::StrJoin(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+      shown < names.size() ? ", …" : "");
+}
+
+// That they follow each other from the first layer to the last.
+absl::Status CheckCover(const std::vector<Assignment>& assignments, uint32_t n_layer) {
+  uint32_t next = 0;
+  for (size_t i = 0; i < assignments.size(); ++i) {
+    const Assignment& each = assignments[i];
+    if (each.layers.end > n_layer) {
+      return absl::InvalidArgumentError(absl::StrCat(each.place, "=", each.layers.begin, "-",
+                                                     each.layers.end - 1, ": the model has ",
+                                                     n_layer, " layers, 0 to ", n_layer - 1));
+    }
+    if (each.layers.begin > next) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(LayersText({next, each.layers.begin}), " are assigned to nobody"));
+    }
+    if (each.layers.begin < next) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(LayersText({each.layers.begin, std::min(next, each.layers.end)}),
+                       " are assigned to both ", assignments[i - 1].place, " and ", each.place));
+    }
+    next = each.layers.end;
+  }
+  if (next < n_layer) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(LayersText({next, n_layer}), " are assigned to nobody"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<size_t> Matching(const PlanProblem& problem, const std::string& place) {
+  std::vector<size_t> matching;
+  for (size_t c = 0; c < problem.candidates().size(); ++c) {
+    if (PlaceMeans(problem.request(), place, problem.candidates()[c].device)) matching.push_back(c);
+  }
+  return matching;
+}
+
+// Why none of a place's devices can be had.
+absl::Status NobodyThere(const PlanProblem& problem, const std::string& place) {
+  const PlanRequest& request = problem.request();
+  std::vector<std::string> there;
+  for (size_t d = 0; d < request.devices.size(); ++d) {
+    if (PlaceMeans(request, place, d)) there.push_back(PlaceName(request, d));
+  }
+  if (there.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no node or device \"", place, "\"; there are ", Names(request)));
+  }
+  for (const std::string& excluded : request.exclude) {
+    for (size_t d = 0; d < request.devices.size(); ++d) {
+      if (!PlaceMeans(request, place, d) || !PlaceMeans(request, excluded, d)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(place, " is both assigned layers and excluded"));
+    }
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(place, " has not been measured, or has no memory free for any layer"));
+}
+
+}  // namespace
+
+std::string BytesText(uint64_t bytes) {
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  if (mib >= 1000) return absl::StrFormat("%.1f GiB", mib / 1024);
+  return absl::StrFormat(mib >= 10 ? "%.0f MiB" : "%.1f MiB", mib);
+}
+
+std::string TimeText(double seconds) {
+  const double ms = seconds * 1e3;
+  return absl::StrFormat(ms >= 100 ? "%.0f ms" : ms >= 1 ? "%.1f ms" : "%.2f ms", ms);
+}
+
+std::string LayersText(LayerRange layers) {
+  if (layers.size() == 1) return absl::StrCat("layer ", layers.begin);
+  return absl::StrCat("layers ", layers.begin, "-", layers.end - 1);
+}
+
+absl::StatusOr<Pieces> AssignedPieces(const PlanProblem& problem) {
+  const PlanRequest& request = problem.request();
+  std::vector<Assignment> assignments = request.assignments;
+  for (const Assignment& each : assignments) {
+    if (Matching(problem, each.place).empty()) return NobodyThere(problem, each.place);
+  }
+  std::stable_sort(
+      assignments.begin(), assignments.end(),
+      [](const Assignment& a, const Assignment& b) { return a.layers.begin < b.layers.begin; });
+  const uint32_t n_layer = request.costs->n_layer();
+  if (absl::Status status = CheckCover(assignments, n_layer); !status.ok()) return status;
+  std::vector<uint32_t> cuts;
+  for (size_t i = 1; i < assignments.size(); ++i) cuts.push_back(assignments[i].layers.begin);
+  if (auto ranges = CutAt(n_layer, request.rule, cuts); !ranges.ok()) return ranges.status();
+
+  const auto point = [&](uint32_t layer) {
+    const auto& points = problem.points();
+    return static_cast<size_t>(std::lower_bound(points.begin(), points.end(), layer) -
+                               points.begin());
+  };
+  Pieces pieces;
+  for (const Assignment& each : assignments) {
+    Piece best;
+    bool found = false, taken = false, fits = false;
+    for (const size_t c : Matching(problem, each.place)) {
+      const Piece piece = {c, point(each.layers.begin), point(each.layers.end)};
+      if (std::any_of(pieces.begin(), pieces.end(),
+                      [&](const Piece& p) { return p.candidate == c; })) {
+        taken = true;
+        continue;
+      }
+      const bool this_fits = problem.Fits(piece, {});
+      if (found && (fits > this_fits || (fits == this_fits && problem.StageSeconds(best) <=
+                                                                  problem.StageSeconds(piece)))) {
+        continue;
+      }
+      best = piece;
+      found = true;
+      fits = this_fits;
+    }
+    if (!found) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          each.place, taken ? " is assigned layers twice; a device takes one range" : ""));
+    }
+    if (!fits) {
+      const auto& candidate = problem.candidates()[best.candidate];
+      const uint64_t needed = problem.StageBytes(best.begin, best.end);
+      return absl::ResourceExhaustedError(
+          absl::StrCat(LayersText(each.layers), " do not fit on ",
+                       PlaceName(request, candidate.device), ": they need ", BytesText(needed),
+                       " with cache and buffers, it has ", BytesText(candidate.memory_bytes), "; ",
+                       BytesText(needed - candidate.memory_bytes), " are missing"));
+    }
+    pieces.push_back(best);
+  }
+  std::map<int, uint64_t> taken_bytes;
+  for (const Piece& piece : pieces) {
+    const int pool = problem.candidates()[piece.candidate].memory_pool;
+    if (pool != kOwnPool) taken_bytes[pool] += problem.StageBytes(piece.begin, piece.end);
+  }
+  for (const auto& [pool, bytes] : taken_bytes) {
+    if (bytes <= problem.PoolBytes(pool)) continue;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the stages that share the memory of ",
+                     request.memory_pools[static_cast<size_t>(pool)].name, " need ",
+                     BytesText(bytes), " together, it has ", BytesText(problem.PoolBytes(pool)),
+                     "; ", BytesText(bytes - problem.PoolBytes(pool)), " are missing"));
+  }
+  if (CostOf(problem, Aim::kSum, pieces) == kNever) {
+    return absl::FailedPreconditionError(
+        "two stages that follow each other, or the coordinator and an end, have no working link");
+  }
+  return pieces;
+}
+
+absl::Status DoesNotFit(const PlanProblem& problem) {
+  const PlanRequest& request = problem.request();
+  const auto& candidates = problem.candidates();
+  // The largest memory first, each as many layers as it holds.
+  std::vector<size_t> order(candidates.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return candidates[a].memory_bytes > candidates[b].memory_bytes;
+  });
+  std::map<int, uint64_t> pool_taken;
+  std::vector<std::string> where;
+  uint64_t free_bytes = 0;
+  size_t reached = 0;
+  for (const size_t c : order) {
+    Caps caps;
+    const int pool = candidates[c].memory_pool;
+    caps.memory_bytes = candidates[c].memory_bytes;
+    if (pool != kOwnPool) {
+      caps.memory_bytes = std::min(caps.memory_bytes, problem.PoolBytes(pool) - pool_taken[pool]);
+    }
+    free_bytes += caps.memory_bytes;
+    size_t end = problem.LatestEnds(c, caps)[reached];
+    while (end > reached && !problem.SizeAllowed(reached, end)) --end;
+    if (pool != kOwnPool && end > reached) pool_taken[pool] += problem.StageBytes(reached, end);
+    const std::string got = end > reached
+                                ? LayersText({problem.points()[reached], problem.points()[end]})
+                                : "no more layer";
+    where.push_back(absl::StrCat(PlaceName(request, candidates[c].device), " ",
+                                 BytesText(caps.memory_bytes), " (", got, ")"));
+    reached = end;
+  }
+  if (reached == problem.last_point() && request.nodes.size() > 1) {
+    return absl::FailedPreconditionError(
+        "the model fits into the nodes' memory, but no order of them was found in which each "
+        "reaches the next and the coordinator over a measured link");
+  }
+  const uint64_t needed = problem.StageBytes(0, problem.last_point());
+  const std::string list =
+      where.empty()
+          ? "no device has room for a single layer"
+          : absl::StrCat(absl::StrJoin(where.begin(),
+                                       where.begin() + static_cast<std::ptrdiff_t>(
+                                                           std::min(where.size(), kShownMax)),
+                                       ", "),
+                         where.size() > kShownMax ? ", …" : "");
+  std::string missing;
+  if (reached < problem.last_point()) {
+    const LayerRange rest = {problem.points()[reached], request.costs->n_layer()};
+    missing = absl::StrCat(LayersText(rest), " find no room: another ",
+                           BytesText(problem.StageBytes(reached, problem.last_point())),
+                           " are needed on one device or several");
+  }
+  std::string cuts;
+  if (problem.points().size() == 2 && request.costs->n_layer() > 1) {
+    cuts = absl::StrCat(" (", request.rule.architecture, " may not be cut",
+                        request.rule.reason.empty() ? "" : ": ", request.rule.reason, ")");
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the model does not fit", cuts, ": it needs ", BytesText(needed), " with caches for ",
+      request.cache.n_seqs, " × ", request.cache.n_ctx, " positions, free are ",
+      BytesText(free_bytes), "; ", missing, ". Free memory, largest first: ", list));
+}
+
+}  // namespace strata

@@ -1,0 +1,46 @@
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/plan.h"
+
+namespace strata {
+
+void AddMeasuredNode(absl::string_view name, absl::string_view machine,
+                     absl::Span<const MeasuredDevice> devices, PlanRequest* request) {
+  const size_t node = request->nodes.size();
+  request->nodes.push_back({std::string(name)});
+  const std::string pool_name(machine.empty() ? name : machine);
+  // Pools are found again by name, so that nodes of one machine share them.
+  const auto pool_of_machine = [&](uint64_t free_bytes) {
+    auto& pools = request->memory_pools;
+    for (size_t i = 0; i < pools.size(); ++i) {
+      if (machine.empty() || pools[i].name != pool_name) continue;
+      pools[i].free_bytes = std::min(pools[i].free_bytes, free_bytes);
+      return static_cast<int>(i);
+    }
+    pools.push_back({pool_name, free_bytes});
+    return static_cast<int>(pools.size() - 1);
+  };
+  uint64_t free_bytes = 0;
+  bool shares = false;
+  for (const MeasuredDevice& device : devices) {
+    if (!device.facts.shares_machine_memory) continue;
+    shares = true;
+    free_bytes = std::max(free_bytes, device.facts.memory_free_bytes);
+  }
+  const int pool = shares ? pool_of_machine(free_bytes) : kOwnPool;
+  for (const MeasuredDevice& measured : devices) {
+    if (measured.speed.types.empty()) continue;
+    PlanDevice device;
+    device.node = node;
+    device.name = measured.facts.name;
+    device.memory_free_bytes = measured.facts.memory_free_bytes;
+    device.speed = measured.speed;
+    if (measured.facts.shares_machine_memory) device.memory_pool = device.bandwidth_pool = pool;
+    if (measured.facts.kind == DeviceFacts::Kind::kCpu) device.cores_pool = pool;
+    request->devices.push_back(std::move(device));
+  }
+}
+
+}  // namespace strata

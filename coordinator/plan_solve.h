@@ -1,0 +1,60 @@
+// The planner's inner problem: given devices, places to cut and limits, the cheapest stages. Exact
+// over all orders and subsets of up to a dozen devices, or for one given order of any number.
+// Internal to the planner; pure; any thread.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "coordinator/plan_problem.h"
+
+namespace strata {
+
+enum class Aim {
+  kSum,  // of all stages and hops
+  kMax,  // the slowest stage or hop, or the stages that share bandwidth or cores together
+};
+
+struct Limits {
+  std::vector<Caps> caps;  // [candidates]
+  double hop_s = kNever;   // of each hop
+  double pool_s = kNever;  // of all stages that share bandwidth or cores
+};
+Limits NoLimits(const PlanProblem& problem);
+
+// Stages and what they cost. `cost` of what SolveSubsets and SolveOrder give leaves out what
+// devices share: a lower bound.
+struct Solution {
+  double cost = kNever;
+  Pieces pieces;
+  bool is_exact = true;  // the cheapest; false: the search was cut short
+  bool found() const { return !pieces.empty(); }
+};
+
+// Cost of these stages, sharing included; kNever when a hop is not possible. Limits and memory are
+// not looked at.
+double CostOf(const PlanProblem& problem, Aim aim, const Pieces& pieces);
+// Whether they keep within memory, that of pools included, and `limits`.
+bool Keeps(const PlanProblem& problem, const Limits& limits, const Pieces& pieces);
+
+// The cheapest over all subsets and orders of the candidates, of which there are at most 16: time
+// and memory grow as 2^n.
+Solution SolveSubsets(const PlanProblem& problem, Aim aim, const Limits& limits);
+// The cheapest that takes candidates in this order, skipping any.
+Solution SolveOrder(const PlanProblem& problem, Aim aim, const Limits& limits,
+                    absl::Span<const size_t> order);
+
+// Devices that share something, by branch and bound over how much each may get of it. `relaxed`
+// solves without sharing and is called `runs_max` times at most.
+using Relaxed = absl::FunctionRef<Solution(Aim aim, const Limits& limits)>;
+Solution SolveShared(const PlanProblem& problem, Aim aim, const Limits& limits, Relaxed relaxed,
+                     size_t runs_max);
+
+// The best for the request's objective; for kThroughput the least sum among those with the least
+// maximum.
+Solution SolveObjective(const PlanProblem& problem, Relaxed relaxed, size_t runs_max);
+
+}  // namespace strata

@@ -1,0 +1,169 @@
+#include "coordinator/planner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/plan_assign.h"
+#include "coordinator/plan_explain.h"
+#include "coordinator/plan_problem.h"
+#include "coordinator/plan_search.h"
+#include "coordinator/plan_solve.h"
+
+namespace strata {
+namespace {
+
+// Steps of the exact planner's inner loop in all, when devices that share make it run again and
+// again: some seconds.
+constexpr double kExactWorkMax = 3e9;
+
+absl::Status Check(const PlanRequest& request) {
+  if (request.costs == nullptr || request.costs->layers.empty()) {
+    return absl::InvalidArgumentError("a plan needs a model");
+  }
+  const size_t n_nodes = request.nodes.size();
+  if (n_nodes == 0 || request.devices.empty()) {
+    return absl::InvalidArgumentError("there is no measured device to plan for");
+  }
+  if (request.links.size() != n_nodes * n_nodes || request.coordinator_node >= n_nodes) {
+    return absl::InvalidArgumentError(absl::StrCat(request.links.size(), " links for ", n_nodes,
+                                                   " nodes, coordinator ",
+                                                   request.coordinator_node));
+  }
+  if (request.cache.n_ctx == 0 || request.cache.n_seqs == 0 || request.cache.n_batch == 0) {
+    return absl::InvalidArgumentError("context, sequences and batch must be at least 1");
+  }
+  const std::vector<uint32_t>& cuts = request.rule.cut_points;
+  if (!std::is_sorted(cuts.begin(), cuts.end(), std::less_equal<>()) ||
+      (!cuts.empty() && (cuts.front() == 0 || cuts.back() >= request.costs->n_layer()))) {
+    return absl::InvalidArgumentError("the cut points are not those of the model");
+  }
+  const int n_pools = static_cast<int>(request.memory_pools.size());
+  for (const PlanDevice& device : request.devices) {
+    if (device.node >= n_nodes || device.memory_pool >= n_pools) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("device ", device.name, " is of a node or pool that is not there"));
+    }
+  }
+  for (const std::string& place : request.exclude) {
+    bool means = false;
+    for (size_t d = 0; d < request.devices.size(); ++d) means |= PlaceMeans(request, place, d);
+    for (const PlanNode& node : request.nodes) means |= node.name == place;
+    if (!means) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--exclude: there is no node or device \"", place, "\""));
+    }
+  }
+  for (const Reserve& reserve : request.reserve) {
+    if (reserve.node.empty()) continue;
+    if (std::none_of(request.nodes.begin(), request.nodes.end(),
+                     [&](const PlanNode& node) { return node.name == reserve.node; })) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--reserve: there is no node \"", reserve.node, "\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Solution Solve(const PlanProblem& problem) {
+  const size_t n = problem.candidates().size();
+  if (n == 0) return {};
+  if (n > kExactDevicesMax || problem.request().search_only) return SearchPlan(problem);
+  const double points = static_cast<double>(problem.points().size());
+  const double work = std::ldexp(static_cast<double>(n), static_cast<int>(n) - 1) * points *
+                      (points / 2 + static_cast<double>(n) / 2);
+  const auto runs_max = static_cast<size_t>(std::clamp(kExactWorkMax / work, 4.0, 20000.0));
+  Solution solution = SolveObjective(
+      problem, [&](Aim aim, const Limits& limits) { return SolveSubsets(problem, aim, limits); },
+      runs_max);
+  return !solution.found() && !solution.is_exact ? SearchPlan(problem) : solution;
+}
+
+StepTime Predict(const PlanRequest& request, const std::vector<PlannedStage>& stages,
+                 const StepShape& step, uint32_t batch) {
+  // Only the devices in use.
+  PlanRequest used = request;
+  used.devices.clear();
+  used.exclude.clear();
+  used.reserve.clear();
+  for (const PlannedStage& stage : stages) used.devices.push_back(request.devices[stage.device]);
+  for (PlanDevice& device : used.devices) device.memory_free_bytes = UINT64_MAX;
+  for (MemoryPool& pool : used.memory_pools) pool.free_bytes = UINT64_MAX;
+  const PlanProblem problem(used, step);
+  Pieces pieces;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const auto& points = problem.points();
+    const auto at = [&](uint32_t layer) {
+      return static_cast<size_t>(std::lower_bound(points.begin(), points.end(), layer) -
+                                 points.begin());
+    };
+    pieces.push_back({i, at(stages[i].layers.begin), at(stages[i].layers.end)});
+  }
+  return {batch, CostOf(problem, Aim::kSum, pieces), CostOf(problem, Aim::kMax, pieces)};
+}
+
+Plan Finish(const PlanRequest& request, const PlanProblem& problem, const Solution& solution) {
+  const LayerCosts& costs = *request.costs;
+  Plan plan;
+  plan.objective = request.objective;
+  plan.batch = problem.step().rows;
+  plan.is_exact = solution.is_exact;
+  plan.is_by_hand = !request.assignments.empty();
+  const Pieces& pieces = solution.pieces;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    PlannedStage stage;
+    stage.device = problem.candidates()[pieces[i].candidate].device;
+    stage.layers = problem.Layers(pieces[i]);
+    stage.weight_bytes = costs.WeightBytes(stage.layers);
+    for (uint32_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
+      stage.cache_bytes += CacheBytes(costs.layers[layer], request.cache);
+    }
+    stage.compute_bytes = ComputeBytes(costs, request.cache, stage.layers.end == costs.n_layer());
+    stage.compute_s = problem.StageSeconds(pieces[i]);
+    stage.hop_in_s = i == 0 ? problem.HopIn(pieces[i].candidate)
+                            : problem.Hop(pieces[i - 1].candidate, pieces[i].candidate);
+    plan.stages.push_back(stage);
+  }
+  plan.back_s = problem.HopBack(pieces.back().candidate);
+  const uint32_t positions = problem.step().positions;
+  for (size_t i = 0; i < kPlanBatches.size(); ++i) {
+    plan.times[i] =
+        Predict(request, plan.stages, DecodeStep(kPlanBatches[i], positions), kPlanBatches[i]);
+  }
+  plan.prompt =
+      Predict(request, plan.stages, PromptStep(kPlanChunkTokens, positions), kPlanChunkTokens);
+  plan.devices = ExplainDevices(problem, pieces, plan.is_by_hand);
+  if (request.with_hints) plan.hints = Hints(request, problem, pieces);
+  return plan;
+}
+
+}  // namespace
+
+std::string PlaceName(const PlanRequest& request, size_t device) {
+  const size_t node = request.devices[device].node;
+  const auto of_node = std::count_if(request.devices.begin(), request.devices.end(),
+                                     [&](const PlanDevice& each) { return each.node == node; });
+  const std::string& name = request.nodes[node].name;
+  return of_node == 1 ? name : absl::StrCat(name, "/", request.devices[device].name);
+}
+
+absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
+  if (absl::Status status = Check(request); !status.ok()) return status;
+  const PlanProblem problem(request, StepOf(request));
+  Solution solution;
+  if (!request.assignments.empty()) {
+    absl::StatusOr<Pieces> pieces = AssignedPieces(problem);
+    if (!pieces.ok()) return pieces.status();
+    solution.pieces = *std::move(pieces);
+    solution.is_exact = false;
+  } else {
+    solution = Solve(problem);
+    if (!solution.found()) return DoesNotFit(problem);
+  }
+  return Finish(request, problem, solution);
+}
+
+}  // namespace strata
