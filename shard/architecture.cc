@@ -295,6 +295,10 @@ CutRule RuleOf(const ArchitectureRow& row, const Model& model, const GgufHeader&
       rule.cut_points.push_back(static_cast<uint32_t>(cut));
     }
     if (row.refine != nullptr) row.refine(header, model.n_trunk, &rule);
+    if (model.n_trunk < model.n_layer && !row.may_predict) {
+      rule.exactness = Exactness::kRefused;
+      rule.reason = "not tried with layers for multi-token prediction (nextn_predict_layers)";
+    }
     if (HasWindow(row, model, header)) {
       const Marks windowed = WindowedLayers(row, model, header);
       Marks full = windowed;
@@ -353,6 +357,7 @@ absl::StatusOr<CutRule> CutRuleFor(const GgufHeader& header, bool unverified) {
         "\"; it can run whole on one device, or be cut without proof with --unverified"));
   }
   ArchitectureRow anywhere;
+  anywhere.may_predict = true;
   anywhere.exactness = Exactness::kTolerance;
   anywhere.reason =
       "unverified: nobody has compared a cut model of this architecture with a whole one";
@@ -411,12 +416,15 @@ CacheAbility CacheAbilityFor(const GgufHeader& header) {
   const absl::StatusOr<Model> model = ReadModel(header);
   const ArchitectureRow* row = model.ok() ? FindArchitecture(model->architecture) : nullptr;
   if (row == nullptr) return {.trim = false, .copy = false, .shift = false};
+  // The cache of windowed layers takes back only the cells of one sequence: those of a copy would
+  // stay in it, and a batch of another slot find no room.
+  const bool has_window = HasWindow(*row, *model, header);
   switch (row->memory) {
     case Memory::kAttention:
-      // Positions of several axes cannot be added to (libllama aborts), nor those in the small
-      // cache of windowed layers.
-      return {.shift = header.Find(model->Key("rope.dimension_sections")) == nullptr &&
-                       !HasWindow(*row, *model, header)};
+      // Positions of several axes cannot be added to (libllama aborts), nor those of windows.
+      return {
+          .copy = !has_window,
+          .shift = header.Find(model->Key("rope.dimension_sections")) == nullptr && !has_window};
     case Memory::kUnshiftable:
       return {.shift = false};
     case Memory::kRecurrent:

@@ -66,7 +66,7 @@ std::string OutputTensor(const GgufHeader& whole, LayerRange layers);
 
 // What the KV cache of this architecture can do, besides dropping a whole sequence.
 struct CacheAbility {
-  bool trim = true;
+  bool trim = true;  // of windowed layers, only as far as the window before is still there
   bool copy = true;
   bool shift = true;
 };

@@ -2,7 +2,7 @@
 // libllama derives from the number or the place of its layers. Internal to shard/.
 //
 // What every architecture shares needs no row: the block count, per-layer arrays in the metadata,
-// the count of leading dense layers, and layers for multi-token prediction at the end.
+// and the count of leading dense layers.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +52,9 @@ struct ArchitectureRow {
   absl::string_view input_tensor = "";
   absl::string_view output_tensor = "l_out-";  // as OutputTensor(); the layer follows a dash
   Memory memory = Memory::kAttention;
+  // Its files may have layers for multi-token prediction at the end. They stay in the last slice,
+  // and libllama skips them there as it does in the model. Elsewhere such a file is refused.
+  bool may_predict = false;
   // Why refused, or what a slice needs; for people.
   absl::string_view reason = "";
 

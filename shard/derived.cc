@@ -22,6 +22,16 @@ absl::Status CheckDerived(const llama_model* slice, const llama_model* whole,
         absl::StrCat("libllama takes the slice for another model: its ", name, " is ", of_slice,
                      ", the whole model's ", of_whole));
   };
+  const auto n_layer_in_header = [&](absl::string_view key) {
+    return header.GetInteger(absl::StrCat(architecture, ".", key)).value_or(0);
+  };
+  const uint64_t n_trunk =
+      n_layer_in_header("block_count") - n_layer_in_header("nextn_predict_layers");
+  if (static_cast<uint64_t>(llama_model_n_layer(whole)) != n_trunk) {
+    return absl::FailedPreconditionError(absl::StrCat("libllama runs ", llama_model_n_layer(whole),
+                                                      " layers of the model, of which ", n_trunk,
+                                                      " were to be cut"));
+  }
   compare("embedding length", llama_model_n_embd(slice), llama_model_n_embd(whole));
   compare("input length", llama_model_n_embd_inp(slice), llama_model_n_embd_inp(whole));
   compare("output length", llama_model_n_embd_out(slice), llama_model_n_embd_out(whole));

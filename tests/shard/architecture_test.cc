@@ -96,11 +96,42 @@ TEST(CutRuleFor, EveryStageHasAWindowedLayerWhereTheModelHasWindows) {
   EXPECT_THAT(RuleOf(header).cut_points, ElementsAre(1, 2, 3, 4, 6, 7));
 }
 
-TEST(CacheAbilityFor, WindowsCannotBeShifted) {
+TEST(CacheAbilityFor, WindowsCannotBeShiftedOrCopied) {
   GgufHeader header = Header("gemma3", 8);
   EXPECT_TRUE(CacheAbilityFor(header).shift);
+  EXPECT_TRUE(CacheAbilityFor(header).copy);
   header.Set("gemma3.attention.sliding_window", GgufValue::U32(512));
   EXPECT_FALSE(CacheAbilityFor(header).shift);
+  EXPECT_FALSE(CacheAbilityFor(header).copy);
+  EXPECT_TRUE(CacheAbilityFor(header).trim);
+}
+
+TEST(CutRuleFor, LayersForMultiTokenPredictionStayInTheLastStage) {
+  GgufHeader header = Header("glm4moe", 7);
+  header.Set("glm4moe.nextn_predict_layers", GgufValue::U32(1));
+  EXPECT_THAT(RuleOf(header).cut_points, ElementsAre(1, 2, 3, 4, 5));
+  GgufHeader slice = header;
+  ASSERT_THAT(AdjustMetadata(header, {3, 7}, false, &slice), IsOk());
+  EXPECT_EQ(slice.GetInteger("glm4moe.block_count"), 4);
+  EXPECT_EQ(slice.GetInteger("glm4moe.nextn_predict_layers"), 1);
+  slice = header;
+  ASSERT_THAT(AdjustMetadata(header, {0, 3}, false, &slice), IsOk());
+  EXPECT_EQ(slice.GetInteger("glm4moe.block_count"), 3);
+  EXPECT_EQ(slice.GetInteger("glm4moe.nextn_predict_layers"), 0);
+  slice = header;
+  EXPECT_THAT(AdjustMetadata(header, {0, 6}, false, &slice),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST(CutRuleFor, LayersForMultiTokenPredictionAreRefusedWhereNobodyTried) {
+  GgufHeader header = Header("llama", 7);
+  header.Set("llama.nextn_predict_layers", GgufValue::U32(1));
+  EXPECT_EQ(RuleOf(header).exactness, Exactness::kRefused);
+  EXPECT_THAT(RuleOf(header).reason, HasSubstr("nextn_predict_layers"));
+  header.Set("llama.nextn_predict_layers", GgufValue::U32(0));
+  EXPECT_EQ(RuleOf(header).exactness, Exactness::kExact);
+  header.Set("llama.nextn_predict_layers", GgufValue::U32(7));
+  EXPECT_THAT(CutRuleFor(header, false), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(CutRuleFor, GemmaIsScaledByItsBlockCount) {

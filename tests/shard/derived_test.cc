@@ -86,5 +86,13 @@ TEST_F(DerivedTest, ADoctoredSliceIsRefusedByName) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rotary frequency scale")));
 }
 
+TEST_F(DerivedTest, AModelThatRunsOtherLayersThanWereCutIsRefused) {
+  const Model whole = Seen(Cut(0, file_->n_layer()));
+  GgufHeader header = file_->header();
+  header.Set("llama.nextn_predict_layers", GgufValue::U32(2));
+  EXPECT_THAT(CheckDerived(whole.get(), whole.get(), header),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("libllama runs 6 layers")));
+}
+
 }  // namespace
 }  // namespace strata

@@ -292,6 +292,79 @@ const std::vector<ZooModel>& ModelZoo() {
        "ssm.inner_size=64 ssm.state_size=16 ssm.time_step_rank=4 "
        "ssm.group_count=2 attention.key_length=32 attention.value_length=32 "
        "rope.dimension_count=8 attention.recurrent_layers=[1,0,1,0,0,1]"},
+      // Layers for multi-token prediction, which libllama does not run, at the end.
+      {"glm4moe_nextn", "glm4moe", 7,
+       "$moe expert_shared_count=1 leading_dense_block_count=2 nextn_predict_layers=1"},
+      {"glm4_nextn", "glm4", 7, "nextn_predict_layers=1"},
+      {"deepseek2_nextn", "deepseek2", 8,
+       "$moe expert_shared_count=1 leading_dense_block_count=2 "
+       "attention.q_lora_rank=24 attention.kv_lora_rank=32 "
+       "attention.key_length=40 attention.value_length=32 "
+       "attention.key_length_mla=24 attention.value_length_mla=16 "
+       "rope.dimension_count=8 attention.head_count_kv=1 "
+       "expert_weights_scale=1.5 nextn_predict_layers=2"},
+      {"mistral4_nextn", "mistral4", 7,
+       "$moe expert_shared_count=1 leading_dense_block_count=2 "
+       "attention.q_lora_rank=24 attention.kv_lora_rank=32 "
+       "attention.key_length=40 attention.value_length=32 "
+       "attention.key_length_mla=24 attention.value_length_mla=16 "
+       "rope.dimension_count=8 attention.head_count_kv=1 nextn_predict_layers=1"},
+      {"qwen3next_nextn", "qwen3next", 12,
+       "$moe expert_shared_feed_forward_length=48 ssm.conv_kernel=4 "
+       "ssm.inner_size=64 ssm.state_size=16 ssm.time_step_rank=4 "
+       "ssm.group_count=2 attention.key_length=32 attention.value_length=32 "
+       "rope.dimension_count=8 nextn_predict_layers=1"},
+      {"qwen35_nextn", "qwen35", 9,
+       "$ssm rope.dimension_sections=[2,3,3,0] attention.key_length=32 "
+       "attention.value_length=32 rope.dimension_count=16 "
+       "attention.recurrent_layers=[1,1,1,0,1,1,1,0,0] nextn_predict_layers=1"},
+      {"qwen35moe_nextn", "qwen35moe", 9,
+       "$moe $ssm expert_shared_feed_forward_length=48 "
+       "rope.dimension_sections=[2,3,3,0] attention.key_length=32 "
+       "attention.value_length=32 rope.dimension_count=16 "
+       "attention.recurrent_layers=[1,1,1,0,1,1,1,0,0] nextn_predict_layers=1"},
+      {"cohere2moe_nextn", "cohere2moe", 7,
+       "$moe attention.sliding_window=8 logit_scale=0.5 "
+       "leading_dense_block_count=1 expert_gating_func=2 "
+       "attention.sliding_window_pattern=[1,1,1,0,1,1,0] nextn_predict_layers=1"},
+      {"mimo2_nextn", "mimo2", 7,
+       "$moe attention.sliding_window=8 "
+       "attention.sliding_window_pattern=[1,1,0,1,1,0,1] expert_gating_func=2 "
+       "nextn_predict_layers=1"},
+      {"hy_v3_nextn", "hy_v3", 7,
+       "$moe leading_dense_block_count=1 expert_shared_count=1 nextn_predict_layers=1"},
+      {"step35_nextn", "step35", 7,
+       "$moe attention.sliding_window=8 "
+       "attention.sliding_window_pattern=[1,1,0,1,1,0,1] "
+       "attention.head_count=[4,4,4,4,4,4,4] attention.head_count_kv=[2,2,2,2,2,2,2] "
+       "expert_shared_count=1 leading_dense_block_count=1 nextn_predict_layers=1"},
+      {"exaone4_nextn", "exaone4", 7, "nextn_predict_layers=1",
+       "nextn.embed_tokens nextn.shared_head_head"},
+      {"exaone_moe_nextn", "exaone-moe", 7,
+       "$moe attention.sliding_window=8 leading_dense_block_count=2 "
+       "expert_shared_count=1 expert_gating_func=2 nextn_predict_layers=1",
+       "rope_freqs"},
+      {"bailingmoe2_nextn", "bailingmoe2", 7,
+       "$moe expert_shared_count=1 leading_dense_block_count=2 "
+       "expert_weights_scale=1.0 expert_gating_func=2 nextn_predict_layers=1"},
+      {"nemotron_h_moe_nextn", "nemotron_h_moe", 9,
+       "$ssm $moe expert_shared_count=1 expert_shared_feed_forward_length=48 "
+       "attention.head_count_kv=[0,2,0,0,2,0,0,2,2] "
+       "feed_forward_length=[0,0,96,0,0,96,0,0,96] expert_weights_scale=1.0 nextn_predict_layers=1",
+       "nextn.embed_tokens nextn.shared_head_head"},
+      // What else is taken for another model by its number of layers and its vocabulary.
+      {"deepseek2_giga", "deepseek2", 48,
+       "$moe expert_shared_count=1 leading_dense_block_count=2 "
+       "attention.kv_lora_rank=32 attention.key_length=40 "
+       "attention.value_length=32 attention.key_length_mla=24 "
+       "attention.value_length_mla=16 rope.dimension_count=8 "
+       "attention.head_count_kv=1 embedding_length=32 vocab_size=128256"},
+      {"deepseek2_glm_lite", "deepseek2", 47,
+       "$moe expert_shared_count=1 leading_dense_block_count=2 "
+       "attention.q_lora_rank=24 attention.kv_lora_rank=32 attention.key_length=40 "
+       "attention.value_length=32 attention.key_length_mla=24 "
+       "attention.value_length_mla=16 rope.dimension_count=8 "
+       "attention.head_count_kv=1 embedding_length=32 vocab_size=154880"},
       {"minicpm_scaled", "minicpm", 6, "residual_scale=0.4 embedding_scale=6.0 logit_scale=2.0"},
   };
   return zoo;

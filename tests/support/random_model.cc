@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -45,6 +46,10 @@ void SetMetadata(gguf_context* gguf, const std::string& key, const MetadataValue
              value);
 }
 
+constexpr absl::string_view kPredictLayers = "nextn_predict_layers";
+
+// All but the layers for multi-token prediction: libllama cannot say which tensors those have
+// unless it has a file.
 GgufContext Metadata(const RandomModelSpec& spec) {
   GgufContext gguf(gguf_init_empty(), &gguf_free);
   const std::string& arch = spec.architecture;
@@ -64,6 +69,7 @@ GgufContext Metadata(const RandomModelSpec& spec) {
   for (const auto& [key, value] : common) SetMetadata(gguf.get(), arch + "." + key, value);
   SetMetadata(gguf.get(), "tokenizer.ggml.model", std::string("none"));
   for (const auto& [key, value] : spec.metadata) {
+    if (key == kPredictLayers) continue;
     SetMetadata(gguf.get(), key[0] == '.' ? key.substr(1) : arch + "." + key, value);
   }
   return gguf;
@@ -156,6 +162,73 @@ absl::StatusOr<std::vector<TensorShape>> Shapes(const RandomModelSpec& spec, ggu
   return shapes;
 }
 
+uint32_t PredictLayers(const RandomModelSpec& spec) {
+  for (const auto& [key, value] : spec.metadata) {
+    if (key == kPredictLayers) return std::get<uint32_t>(value);
+  }
+  return 0;
+}
+
+// What a layer for multi-token prediction has in some architectures, where it is not like the
+// model's last layer.
+struct PredictLayerKind {
+  absl::string_view architecture;
+  std::vector<uint32_t> like_layers;  // it has the tensors of these
+  absl::string_view norm = "";        // and this one
+};
+
+const std::vector<PredictLayerKind>& PredictLayerKinds() {
+  static const auto& kinds = *new std::vector<PredictLayerKind>{
+      {"bailingmoe2", {}, "layer_output_norm"},
+      {"exaone-moe", {0}},
+      {"nemotron_h_moe", {1, 2}, "post_attention_norm"},
+  };
+  return kinds;
+}
+
+// Makes `layer` one for multi-token prediction: it has besides its own tensors what joins the last
+// token with the trunk's output, and a head.
+void MakePredictLayer(absl::string_view architecture, uint32_t layer,
+                      std::vector<TensorShape>* shapes) {
+  const std::string prefix = absl::StrCat("blk.", layer, ".");
+  int64_t n_embd = 0;
+  int64_t n_vocab = 0;
+  for (const TensorShape& shape : *shapes) {
+    if (shape.name != "token_embd.weight") continue;
+    n_embd = shape.ne[0];
+    n_vocab = shape.ne[1];
+  }
+  const auto add = [&](absl::string_view name, int64_t columns, int64_t rows) {
+    shapes->push_back(
+        {absl::StrCat(prefix, name, ".weight"), rows == 1 ? 1 : 2, {columns, rows, 1, 1}});
+  };
+  for (const PredictLayerKind& kind : PredictLayerKinds()) {
+    if (kind.architecture != architecture) continue;
+    if (!kind.norm.empty()) add(kind.norm, n_embd, 1);
+    if (kind.like_layers.empty()) continue;
+    std::erase_if(*shapes, [&](const TensorShape& shape) {
+      return absl::StartsWith(shape.name, prefix) &&
+             (kind.norm.empty() || !absl::StrContains(shape.name, kind.norm));
+    });
+    std::set<std::string> names;
+    for (const uint32_t like : kind.like_layers) {
+      const std::string from = absl::StrCat("blk.", like, ".");
+      for (size_t i = 0, n = shapes->size(); i < n; ++i) {
+        TensorShape shape = (*shapes)[i];
+        if (!absl::StartsWith(shape.name, from)) continue;
+        shape.name = absl::StrCat(prefix, shape.name.substr(from.size()));
+        if (names.insert(shape.name).second) shapes->push_back(shape);
+      }
+    }
+  }
+  add("nextn.eh_proj", 2 * n_embd, n_embd);
+  add("nextn.enorm", n_embd, 1);
+  add("nextn.hnorm", n_embd, 1);
+  add("nextn.embed_tokens", n_embd, n_vocab);
+  add("nextn.shared_head_head", n_embd, n_vocab);
+  add("nextn.shared_head_norm", n_embd, 1);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> WriteRandomModel(const RandomModelSpec& spec,
@@ -163,6 +236,12 @@ absl::StatusOr<std::string> WriteRandomModel(const RandomModelSpec& spec,
   GgufContext gguf = Metadata(spec);
   absl::StatusOr<std::vector<TensorShape>> shapes = Shapes(spec, gguf.get());
   if (!shapes.ok()) return shapes.status();
+  if (const uint32_t n_predict = PredictLayers(spec); n_predict > 0) {
+    SetMetadata(gguf.get(), absl::StrCat(spec.architecture, ".", kPredictLayers), n_predict);
+    for (uint32_t layer = spec.n_layer - n_predict; layer < spec.n_layer; ++layer) {
+      MakePredictLayer(spec.architecture, layer, &*shapes);
+    }
+  }
 
   const ggml_init_params params = {
       .mem_size = ggml_tensor_overhead() * (shapes->size() + 1),

@@ -28,6 +28,8 @@ struct RandomModelSpec {
   uint32_t n_vocab = 96;
   // Added to what every model gets, or instead of it. A key without a dot in front is the
   // architecture's own ("attention.head_count"); ".general.x" is the key "general.x" itself.
+  // "nextn_predict_layers" makes so many of the n_layer, at the end, layers for multi-token
+  // prediction, with their tensors.
   std::vector<std::pair<std::string, MetadataValue>> metadata;
   // Tensors that files of this architecture do not have, by what their names contain. libllama asks
   // for every tensor that may be there.
