@@ -296,7 +296,7 @@ absl::Status LlamaStage::RollBack(const Batch& batch, absl::Status why) {
   std::string lost;
   for (int32_t slot : slots) {
     const bool is_untouched = llama_memory_seq_pos_max(memory(), slot) < next_[slot];
-    if (is_untouched || TrimTo(slot, next_[slot])) continue;
+    if (is_untouched || (HasWindowBefore(slot, next_[slot]) && TrimTo(slot, next_[slot]))) continue;
     absl::StrAppend(&lost, lost.empty() ? "" : ", ", slot);
     Drop(slot);
   }
@@ -307,8 +307,11 @@ absl::Status LlamaStage::RollBack(const Batch& batch, absl::Status why) {
 
 bool LlamaStage::CanTrim(int32_t slot, int32_t begin) const {
   if (begin <= 0 || begin >= next_[slot]) return true;
-  if (!config_.ability.trim) return false;
-  // A sliding window's cache has forgotten what lay behind the window of the last position.
+  return config_.ability.trim && HasWindowBefore(slot, begin);
+}
+
+// A sliding window's cache has forgotten what lay behind the window of the last position.
+bool LlamaStage::HasWindowBefore(int32_t slot, int32_t begin) const {
   const int32_t n_swa = llama_model_n_swa(model_.get());
   const int32_t oldest = llama_memory_seq_pos_min(memory(), slot);
   return n_swa <= 0 || oldest <= std::max(0, begin - n_swa);

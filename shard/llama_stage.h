@@ -78,6 +78,8 @@ class LlamaStage final : public Stage {
   // Whether positions from `begin` on can be forgotten without losing what position `begin` attends
   // to.
   bool CanTrim(int32_t slot, int32_t begin) const;
+  // Whether the cache still has what position `begin` attends to.
+  bool HasWindowBefore(int32_t slot, int32_t begin) const;
   bool TrimTo(int32_t slot, int32_t begin);
   void Drop(int32_t slot);
   absl::Status Trim(int32_t slot, int32_t begin);

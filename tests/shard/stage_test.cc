@@ -279,6 +279,39 @@ TEST(Stage, SlidingWindowsEqualTheWhole) {
   pair.Generate(1, 30, 9, 30);
 }
 
+TEST(Stage, WindowedCacheIsTrimmedWhereItsWindowIsStillThere) {
+  Pair pair(Windowed(), {0, 6, 12}, Options());
+  pair.Decode(Prompt(0, 0, 60));
+  pair.Decode(Prompt(1, 0, 30));
+  pair.Apply(wire::KvEdit::TRIM, 0, 57);
+  pair.Decode(Prompt(0, 57, 4) + Prompt(1, 30, 1));
+  pair.Generate(0, 61, 9, 5);
+}
+
+TEST(Stage, WindowedCacheRefusesToGoBackBehindWhatItForgot) {
+  StageOptions options = Options();
+  options.n_ctx = 1024;
+  Chain chain(OpenModel(Windowed()), {0, 6, 12}, options);
+  // More than the windowed layers' cache has cells for.
+  for (int32_t i = 0; i < 10; ++i) ASSERT_TRUE(chain.Decode(Prompt(0, 60 * i, 60)).ok());
+  EXPECT_EQ(chain.Apply(wire::KvEdit::TRIM, 0, 30).code(), Code::kUnimplemented);
+  EXPECT_TRUE(chain.Apply(wire::KvEdit::TRIM, 0, 598).ok());
+  EXPECT_TRUE(chain.Decode(Prompt(0, 598, 3)).ok());
+  EXPECT_TRUE(chain.Apply(wire::KvEdit::TRIM, 0, 0).ok());
+  EXPECT_TRUE(chain.Decode(Prompt(0, 0, 60)).ok());
+}
+
+// A copy's cells belong to two sequences, and a cache of windows takes back only those of one: it
+// would be full of what no window sees.
+TEST(Stage, WindowedCacheRefusesToCopySoThatEverySlotHasRoom) {
+  StageOptions options = Options();
+  options.n_ctx = 512;
+  Chain chain(OpenModel(Windowed()), {0, 6, 12}, options);
+  for (int32_t i = 0; i < 4; ++i) ASSERT_TRUE(chain.Decode(Prompt(0, 60 * i, 60)).ok());
+  EXPECT_EQ(chain.Apply(wire::KvEdit::COPY, 1, 0, 0, 0).code(), Code::kUnimplemented);
+  for (int32_t i = 0; i < 8; ++i) EXPECT_TRUE(chain.Decode(Prompt(2, 60 * i, 60)).ok());
+}
+
 TEST(Stage, CachesOfTheirOwnForEachSlotEqualTheWhole) {
   Pair pair(TwoRanges(), {0, 1, 3, 6}, Options());
   pair.Decode(Prompt(2, 0, 20));
