@@ -145,7 +145,7 @@ absl::Status Membership::Check(const Heartbeat& message) const {
 
 // Returns the sender's number.
 absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us) {
-  const absl::Status status = Check(message);
+  absl::Status status = Check(message);
   if (!status.ok()) return status;
   Advance(now_us);
   const size_t i = AddPeer(message.from);

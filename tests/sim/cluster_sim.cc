@@ -345,7 +345,7 @@ std::string ClusterSim::Unrest() {
   return "";
 }
 
-void ClusterSim::Note(std::string what) {
+void ClusterSim::Note(const std::string& what) {
   trace_.push_back(absl::StrFormat("%9.3f %s", static_cast<double>(now_us_) * 1e-6, what));
   if (trace_.size() > kTraceLinesMax) trace_.pop_front();
 }

@@ -73,7 +73,7 @@ class ClusterSim {
 
   // The last things that happened.
   std::string Trace() const;
-  void Note(std::string what);
+  void Note(const std::string& what);
   size_t Random(size_t n) { return absl::Uniform<size_t>(random_, 0, n); }
   uint64_t messages() const { return messages_; }
 

@@ -73,7 +73,7 @@ void Disturb(ClusterSim* sim, size_t nodes, bool cliques) {
       sim->Cut(n, m);
       sim->Cut(m, n);
       break;
-    case 13:
+    default:
       sim->Isolate(n, sim->Random(2) == 0);
       break;
   }
