@@ -222,7 +222,6 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> ModelFile::Open(const std::stri
     split = *std::move(name);
   }
 
-  std::vector<uint64_t> data_offsets;
   for (uint32_t number = 1; number <= split.count; ++number) {
     const bool is_asked = split.count == 1 || number == split.number;
     const std::string part_path = is_asked ? path : split.Path(number);
@@ -240,7 +239,8 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> ModelFile::Open(const std::stri
     }
     if (is_asked) model->fds_.push_back(part.fd);
     model->paths_.push_back(part_path);
-    data_offsets.push_back(part.header.data_offset);
+    model->part_bytes_.push_back(part.file_bytes);
+    model->identity_.push_back({number - 1, 0, part.header.data_offset});
     if (split.count > 1) {
       const GgufHeader& first = number == 1 ? part.header : model->header_;
       absl::Status status = CheckPart(part_path, part.header, split, number, first);
@@ -278,18 +278,17 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> ModelFile::Open(const std::stri
   }
   if (absl::Status status = CheckModel(path, *model); !status.ok()) return status;
 
-  Hasher hasher;
-  for (size_t i = 0; i < model->fds_.size(); ++i) {
-    absl::Status status = hasher.AddBytes(model->paths_[i], model->fds_[i], 0, data_offsets[i]);
-    if (!status.ok()) return status;
-  }
   const size_t stride = (header.tensors.size() + kSamplesMax - 1) / kSamplesMax;
   for (size_t i = 0; i < header.tensors.size(); i += stride) {
     const Location& location = model->locations_[i];
     const uint64_t bytes = std::min<uint64_t>(header.tensors[i].bytes, kSampleBytes);
-    absl::Status status =
-        hasher.AddBytes(model->paths_[location.part], model->fds_[location.part],
-                        location.offset + (header.tensors[i].bytes - bytes) / 2, bytes);
+    model->identity_.push_back(
+        {location.part, location.offset + (header.tensors[i].bytes - bytes) / 2, bytes});
+  }
+  Hasher hasher;
+  for (const Range& range : model->identity_) {
+    absl::Status status = hasher.AddBytes(model->paths_[range.part], model->fds_[range.part],
+                                          range.offset, range.bytes);
     if (!status.ok()) return status;
   }
   model->id_ = hasher.Finish();

@@ -46,6 +46,16 @@ class ModelFile {
   // (4 KiB each, so that two trainings of one model differ), 32 bytes.
   const std::string& id() const { return id_; }
 
+  // What id() is the hash of, in this order: each part's bytes before its data, then the samples.
+  struct Range {
+    size_t part;
+    uint64_t offset;  // in that file
+    uint64_t bytes;
+  };
+  const std::vector<Range>& identity() const { return identity_; }
+
+  uint64_t part_bytes(size_t part) const { return part_bytes_[part]; }  // size of the file
+
   // general.name, else the file's name without its ending.
   std::string name() const;
   std::string architecture() const;  // general.architecture
@@ -59,6 +69,8 @@ class ModelFile {
   std::vector<Location> locations_;
   std::vector<std::string> paths_;
   std::vector<int> fds_;
+  std::vector<uint64_t> part_bytes_;
+  std::vector<Range> identity_;
   std::string id_;
 };
 

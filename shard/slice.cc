@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -228,6 +229,8 @@ absl::StatusOr<Slice> Slice::Make(const std::shared_ptr<const ModelFile>& model,
     // The file itself, its own bytes of header included.
     slice.header_ = whole;
     slice.tensor_bytes_ = model->tensor_bytes();
+    slice.source_tensors_.resize(whole.tensors.size());
+    std::iota(slice.source_tensors_.begin(), slice.source_tensors_.end(), size_t{0});
     const uint64_t bytes =
         model->TensorAt(whole.tensors.size() - 1).offset + whole.tensors.back().bytes;
     content->Add({0, bytes, Kind::kFile, 0, 0}, 1);
@@ -275,6 +278,7 @@ absl::StatusOr<Slice> Slice::Make(const std::shared_ptr<const ModelFile>& model,
       }
     }
     slice.tensor_bytes_ += tensor.bytes;
+    if (kind == Kind::kFile) slice.source_tensors_.push_back(i);
     pieces.push_back({0, tensor.bytes, kind, location.part, location.offset});
     header.tensors.push_back(std::move(tensor));
   }

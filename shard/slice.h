@@ -52,6 +52,11 @@ class Slice {
   const std::shared_ptr<const ModelFile>& shared_model() const { return model_; }
   const GgufHeader& header() const { return header_; }
 
+  // The tensors whose data the slice takes from the model, in order, as indices into
+  // model().header().tensors: besides the header, what must be there of the model's files. (Padding
+  // between them is read too, and never looked at.)
+  const std::vector<size_t>& source_tensors() const { return source_tensors_; }
+
   // Of the GGUF that Open() streams, and of its tensors alone.
   uint64_t file_bytes() const;
   uint64_t tensor_bytes() const { return tensor_bytes_; }
@@ -75,6 +80,7 @@ class Slice {
   LayerRange layers_;
   GgufHeader header_;
   std::shared_ptr<const Content> content_;  // shared with copies and open streams
+  std::vector<size_t> source_tensors_;
   uint64_t tensor_bytes_ = 0;
 };
 

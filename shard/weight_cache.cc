@@ -1,0 +1,474 @@
+#include "shard/weight_cache.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/log/log.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kPartsMax = 10'000;
+// Headers with large vocabularies take some 20 MB; the bytes come from a peer.
+constexpr uint64_t kIdentityBytesMax = 1u << 30;
+constexpr uint64_t kCheckBytes = 1u << 20;
+// What a full cache leaves of the disk to others.
+constexpr uint64_t kDiskReserveBytes = 64u << 20;
+
+std::string PartName(size_t part, size_t n_parts) {
+  if (n_parts == 1) return "model.gguf";
+  return absl::StrFormat("model-%05d-of-%05d.gguf", part + 1, n_parts);
+}
+
+absl::Status SystemError(int error, absl::string_view path) {
+  if (error == ENOSPC || error == EDQUOT) {
+    return absl::ResourceExhaustedError(absl::StrCat(path, ": the disk is full"));
+  }
+  return absl::ErrnoToStatus(error, path);
+}
+
+absl::Status WriteAt(int fd, uint64_t offset, absl::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return SystemError(n < 0 ? errno : ENOSPC, path);
+    offset += static_cast<uint64_t>(n);
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+  return absl::OkStatus();
+}
+
+// What the files below take of the disk, which is less than their sizes.
+uint64_t DiskBytes(const std::string& folder) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const fs::directory_entry& file : fs::directory_iterator(folder, error)) {
+    struct stat info;
+    if (lstat(file.path().c_str(), &info) == 0) {
+      bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+    }
+  }
+  return bytes;
+}
+
+uint64_t FreeBytes(const std::string& folder) {
+  struct statvfs info;
+  if (statvfs(folder.c_str(), &info) != 0) return 0;
+  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+// Gives bytes back to the disk; they read as zeros afterwards. Where the system cannot, they stay.
+void Punch(int fd, uint64_t offset, uint64_t bytes) {
+#ifdef __linux__
+  fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+            static_cast<off_t>(bytes));
+#else
+  (void)fd, (void)offset, (void)bytes;
+#endif
+}
+
+// Makes the disk begin, so that there is less to wait for when it must be done.
+void StartSync(int fd, uint64_t offset, uint64_t bytes) {
+#ifdef __linux__
+  sync_file_range(fd, static_cast<off64_t>(offset), static_cast<off64_t>(bytes),
+                  SYNC_FILE_RANGE_WRITE);
+#else
+  (void)fd, (void)offset, (void)bytes;
+#endif
+}
+
+absl::Status SyncData(int fd, const std::string& path) {
+#ifdef __APPLE__
+  const int rc = fcntl(fd, F_FULLFSYNC);
+#else
+  const int rc = fdatasync(fd);
+#endif
+  return rc == 0 ? absl::OkStatus() : SystemError(errno, path);
+}
+
+}  // namespace
+
+struct WeightCache::Opened {
+  explicit Opened(std::shared_ptr<const ModelFile> file) : model(std::move(file)), blocks(*model) {}
+  ~Opened() {
+    for (const int fd : fds) close(fd);
+  }
+
+  const std::shared_ptr<const ModelFile> model;  // shared with slices
+  const WeightBlocks blocks;
+  std::vector<int> fds;  // to write, one for each part
+};
+
+absl::StatusOr<std::shared_ptr<WeightCache>> WeightCache::Open(Options options) {
+  std::error_code error;
+  fs::create_directories(options.folder, error);
+  if (error)
+    return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", options.folder));
+  std::shared_ptr<WeightCache> cache(new WeightCache());
+  cache->folder_ = options.folder;
+  const std::string lock = options.folder + "/lock";
+  cache->lock_fd_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (cache->lock_fd_ < 0) return absl::ErrnoToStatus(errno, lock);
+  if (flock(cache->lock_fd_, LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "another node keeps its weights in ", options.folder, "; give this one its own folder"));
+  }
+  cache->Scan();
+  cache->bytes_max_ = options.bytes_max;
+  if (cache->bytes_max_ == 0) {
+    cache->bytes_max_ = (FreeBytes(options.folder) + cache->bytes_used()) / 2;
+  }
+  return cache;
+}
+
+WeightCache::~WeightCache() {
+  if (lock_fd_ >= 0) close(lock_fd_);
+}
+
+void WeightCache::Scan() {
+  std::vector<std::pair<fs::file_time_type, std::string>> found;
+  std::error_code error;
+  for (const fs::directory_entry& folder : fs::directory_iterator(folder_, error)) {
+    const std::string name = folder.path().filename().string();
+    std::string id;
+    if (name.size() != 2 * kWeightHashBytes || !absl::HexStringToBytes(name, &id)) continue;
+    found.emplace_back(fs::last_write_time(folder.path() / "blocks", error), id);
+  }
+  std::sort(found.begin(), found.end());
+  absl::MutexLock lock(mu_);
+  for (const auto& [used, id] : found) {
+    Entry& entry = entries_[id];
+    entry.id = id;
+    entry.folder = absl::StrCat(folder_, "/", absl::BytesToHexString(id));
+    entry.last_use = ++uses_;
+    entry.hashes = ReadKeptHashes(entry.folder + "/blocks", id, UINT32_MAX);
+    entry.bytes = DiskBytes(entry.folder);
+  }
+}
+
+uint64_t WeightCache::UsedLocked() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, entry] : entries_) bytes += entry.bytes;
+  return bytes;
+}
+
+uint64_t WeightCache::bytes_used() const {
+  absl::MutexLock lock(mu_);
+  return UsedLocked();
+}
+
+absl::StatusOr<std::shared_ptr<WeightCache::Opened>> WeightCache::OpenEntry(Entry* entry) {
+  if (std::shared_ptr<Opened> opened = entry->opened.lock()) return opened;
+  std::string first = entry->folder + "/model.gguf";
+  std::error_code error;
+  for (const fs::directory_entry& file : fs::directory_iterator(entry->folder, error)) {
+    const std::string name = file.path().filename().string();
+    if (name.rfind("model-00001-of-", 0) == 0) first = file.path().string();
+  }
+  absl::StatusOr<std::shared_ptr<const ModelFile>> model = ModelFile::Open(first);
+  if (!model.ok() || (*model)->id() != entry->id) {
+    return absl::NotFoundError(absl::StrCat(first, " is damaged"));
+  }
+  auto opened = std::make_shared<Opened>(*std::move(model));
+  for (const std::string& path : opened->model->paths()) {
+    opened->fds.push_back(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (opened->fds.back() < 0) return absl::ErrnoToStatus(errno, path);
+  }
+  std::erase_if(entry->hashes,
+                [&](const auto& hash) { return hash.first >= opened->blocks.size(); });
+  entry->opened = opened;
+  return opened;
+}
+
+absl::StatusOr<std::unique_ptr<WeightLease>> WeightCache::Lease(const std::string& model_id,
+                                                                LayerRange layers,
+                                                                SliceOptions options) {
+  absl::MutexLock lock(mu_);
+  const auto found = entries_.find(model_id);
+  if (found == entries_.end()) return absl::NotFoundError("the model is not in the cache");
+  Entry* entry = &found->second;
+  auto opened = OpenEntry(entry);
+  if (!opened.ok()) return opened.status();
+  auto slice = Slice::Make((*opened)->model, layers, options);
+  if (!slice.ok()) return slice.status();
+  std::unique_ptr<WeightLease> lease(new WeightLease());
+  lease->cache_ = shared_from_this();
+  lease->opened_ = *std::move(opened);
+  lease->entry_ = entry;
+  lease->blocks_ = lease->opened_->blocks.OfTensors(slice->source_tensors());
+  entry->last_use = ++uses_;
+  entry->leases.push_back(lease.get());
+  utimensat(AT_FDCWD, (entry->folder + "/blocks").c_str(), nullptr, 0);
+  return lease;
+}
+
+absl::Status WeightCache::Add(const std::string& model_id, absl::Span<const uint64_t> part_bytes,
+                              absl::FunctionRef<absl::StatusOr<Piece>()> next) {
+  if (model_id.size() != kWeightHashBytes || part_bytes.empty() || part_bytes.size() > kPartsMax) {
+    return absl::InvalidArgumentError("not a model's description");
+  }
+  const std::string folder = absl::StrCat(folder_, "/", absl::BytesToHexString(model_id));
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return SystemError(errno, folder);
+  std::vector<int> fds;
+  absl::Status status;
+  for (size_t i = 0; i < part_bytes.size() && status.ok(); ++i) {
+    const std::string path = absl::StrCat(folder, "/", PartName(i, part_bytes.size()));
+    fds.push_back(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (fds.back() < 0 || ftruncate(fds.back(), static_cast<off_t>(part_bytes[i])) != 0) {
+      status = SystemError(errno, path);
+    }
+  }
+  uint64_t total = 0;
+  while (status.ok()) {
+    absl::StatusOr<Piece> piece = next();
+    if (!piece.ok()) status = piece.status();
+    if (!status.ok() || piece->bytes.empty()) break;
+    const uint64_t size = piece->bytes.size();
+    total += size;
+    if (piece->part >= fds.size() || size > part_bytes[piece->part] ||
+        piece->offset > part_bytes[piece->part] - size || total > kIdentityBytesMax) {
+      status = absl::InvalidArgumentError("a model's description with bytes outside its files");
+      break;
+    }
+    status = WriteAt(fds[piece->part], piece->offset, piece->bytes, folder);
+  }
+  for (const int fd : fds) {
+    if (fd < 0) continue;
+    if (status.ok()) status = SyncData(fd, folder);
+    close(fd);
+  }
+
+  absl::MutexLock lock(mu_);
+  const bool is_new = entries_.count(model_id) == 0;
+  Entry& entry = entries_[model_id];
+  entry.id = model_id;
+  entry.folder = folder;
+  if (is_new) entry.last_use = ++uses_;
+  entry.bytes = DiskBytes(folder);
+  bool of_other_model = false;
+  if (status.ok()) {
+    if (auto opened = OpenEntry(&entry); !opened.ok()) {
+      of_other_model = true;
+      status = absl::InvalidArgumentError("the description is not that of the model's id");
+    }
+  }
+  if (status.ok() && is_new) status = WriteKeptHashes(folder + "/blocks", model_id, {});
+  if (!status.ok() && entry.leases.empty() && (is_new || of_other_model)) Remove(model_id);
+  return status;
+}
+
+void WeightCache::Remove(const std::string& model_id) {
+  const auto found = entries_.find(model_id);
+  // The hashes go first, so that a crash leaves no word of blocks that are gone.
+  unlink((found->second.folder + "/blocks").c_str());
+  std::error_code error;
+  fs::remove_all(found->second.folder, error);
+  if (error) LOG(WARNING) << "cannot remove " << found->second.folder << ": " << error.message();
+  entries_.erase(found);
+}
+
+bool WeightCache::IsLeased(const Entry& entry, uint32_t block, const WeightLease* but) const {
+  for (const WeightLease* lease : entry.leases) {
+    if (lease != but && std::binary_search(lease->blocks_.begin(), lease->blocks_.end(), block)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void WeightCache::Shrink(Entry* entry, Opened* opened) {
+  std::vector<uint32_t> free;
+  for (uint32_t block = 0; block < opened->blocks.size(); ++block) {
+    if (!IsLeased(*entry, block, nullptr)) free.push_back(block);
+  }
+  for (const uint32_t block : free) {
+    entry->hashes.erase(block);
+    entry->checked.erase(block);
+  }
+  if (!WriteKeptHashes(entry->folder + "/blocks", entry->id, entry->hashes).ok()) return;
+  // Samples of the data belong to the model's identity and stay.
+  std::vector<std::string> samples;
+  const std::vector<ModelFile::Range>& identity = opened->model->identity();
+  const size_t n_parts = opened->fds.size();
+  for (size_t i = n_parts; i < identity.size(); ++i) {
+    std::string& sample = samples.emplace_back(identity[i].bytes, '\0');
+    if (!opened->model->Read(identity[i].part, identity[i].offset, absl::MakeSpan(sample)).ok()) {
+      return;
+    }
+  }
+  // Neighbours go together, with the padding between them: only whole pages go back to the disk.
+  for (size_t i = 0; i < free.size();) {
+    const WeightBlock& first = opened->blocks[free[i]];
+    uint64_t end = first.offset + first.bytes;
+    for (++i; i < free.size() && free[i] == free[i - 1] + 1; ++i) {
+      const WeightBlock& next = opened->blocks[free[i]];
+      if (next.part != first.part) break;
+      end = next.offset + next.bytes;
+    }
+    Punch(opened->fds[first.part], first.offset, end - first.offset);
+  }
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const ModelFile::Range& range = identity[n_parts + i];
+    // Should it fail, the identity does not fit and is fetched again.
+    WriteAt(opened->fds[range.part], range.offset, samples[i], entry->folder).IgnoreError();
+  }
+  entry->bytes = DiskBytes(entry->folder);
+}
+
+absl::Status WeightCache::MakeRoom(uint64_t bytes) {
+  absl::MutexLock lock(mu_);
+  const auto fits = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return UsedLocked() + bytes <= bytes_max_ && FreeBytes(folder_) >= bytes + kDiskReserveBytes;
+  };
+  for (auto& [id, entry] : entries_) entry.bytes = DiskBytes(entry.folder);
+  while (!fits()) {
+    const Entry* oldest = nullptr;
+    for (const auto& [id, entry] : entries_) {
+      if (entry.leases.empty() && (oldest == nullptr || entry.last_use < oldest->last_use)) {
+        oldest = &entry;
+      }
+    }
+    if (oldest == nullptr) break;
+    Remove(std::string(oldest->id));
+  }
+  for (auto& [id, entry] : entries_) {
+    if (fits()) break;
+    if (const std::shared_ptr<Opened> opened = entry.opened.lock()) Shrink(&entry, opened.get());
+  }
+  if (fits()) return absl::OkStatus();
+  const uint64_t used = UsedLocked();
+  if (used + bytes > bytes_max_) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no room for ", bytes, " bytes of weights: the cache in ", folder_, " may have ",
+        bytes_max_, " bytes (--cache-size), and what is loaded takes ", used, " of them"));
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("no room for ", bytes,
+                                                   " bytes of weights: the disk of ", folder_,
+                                                   " has ", FreeBytes(folder_), " bytes free"));
+}
+
+WeightLease::~WeightLease() {
+  {
+    absl::MutexLock lock(cache_->mu_);
+    std::erase(entry_->leases, this);
+    entry_->bytes = DiskBytes(entry_->folder);
+  }
+  opened_.reset();
+}
+
+const std::string& WeightLease::path() const { return opened_->model->paths().front(); }
+
+const WeightBlocks& WeightLease::all_blocks() const { return opened_->blocks; }
+
+std::string WeightLease::HashOf(uint32_t block) const {
+  absl::MutexLock lock(cache_->mu_);
+  const auto found = entry_->hashes.find(block);
+  return found == entry_->hashes.end() ? "" : found->second;
+}
+
+std::vector<uint32_t> WeightLease::Missing() const {
+  absl::MutexLock lock(cache_->mu_);
+  std::vector<uint32_t> missing;
+  for (const uint32_t block : blocks_) {
+    if (entry_->hashes.count(block) == 0) missing.push_back(block);
+  }
+  return missing;
+}
+
+std::vector<uint32_t> WeightLease::Unchecked() const {
+  absl::MutexLock lock(cache_->mu_);
+  std::vector<uint32_t> unchecked;
+  for (const uint32_t block : blocks_) {
+    if (entry_->hashes.count(block) != 0 && entry_->checked.count(block) == 0) {
+      unchecked.push_back(block);
+    }
+  }
+  return unchecked;
+}
+
+absl::StatusOr<bool> WeightLease::Check(uint32_t block) {
+  const WeightBlock& at = opened_->blocks[block];
+  WeightHasher hasher;
+  std::string bytes;
+  for (uint64_t done = 0; done < at.bytes; done += bytes.size()) {
+    bytes.resize(std::min(kCheckBytes, at.bytes - done));
+    absl::Status status = opened_->model->Read(at.part, at.offset + done, absl::MakeSpan(bytes));
+    if (!status.ok()) return status;
+    hasher.Add(bytes);
+  }
+  const std::string hash = hasher.Finish();
+  absl::MutexLock lock(cache_->mu_);
+  const auto kept = entry_->hashes.find(block);
+  if (kept != entry_->hashes.end() && kept->second == hash) {
+    entry_->checked.insert(block);
+    return true;
+  }
+  if (kept != entry_->hashes.end()) entry_->hashes.erase(kept);
+  return false;
+}
+
+absl::Status WeightLease::Forget(absl::Span<const uint32_t> blocks) {
+  WeightHashes left;
+  {
+    absl::MutexLock lock(cache_->mu_);
+    for (const uint32_t block : blocks) {
+      if (cache_->IsLeased(*entry_, block, this)) {
+        return absl::FailedPreconditionError(
+            "other data of the same model is loaded here; unload it first");
+      }
+    }
+    for (const uint32_t block : blocks) {
+      entry_->hashes.erase(block);
+      entry_->checked.erase(block);
+    }
+    left = entry_->hashes;
+  }
+  return WriteKeptHashes(entry_->folder + "/blocks", entry_->id, left);
+}
+
+absl::Status WeightLease::MakeRoom() {
+  return cache_->MakeRoom(opened_->blocks.BytesOf(Missing()));
+}
+
+absl::Status WeightLease::Write(uint32_t block, uint64_t offset, absl::string_view bytes) {
+  const WeightBlock& at = opened_->blocks[block];
+  return WriteAt(opened_->fds[at.part], at.offset + offset, bytes, cache_->folder_);
+}
+
+void WeightLease::Finish(uint32_t block, std::string hash) {
+  const WeightBlock& at = opened_->blocks[block];
+  StartSync(opened_->fds[at.part], at.offset, at.bytes);
+  absl::MutexLock lock(cache_->mu_);
+  entry_->hashes[block] = std::move(hash);
+  entry_->checked.insert(block);
+}
+
+absl::Status WeightLease::Save() {
+  WeightHashes hashes;
+  {
+    absl::MutexLock lock(cache_->mu_);
+    hashes = entry_->hashes;
+  }
+  for (const int fd : opened_->fds) {
+    if (absl::Status status = SyncData(fd, entry_->folder); !status.ok()) return status;
+  }
+  absl::Status status = WriteKeptHashes(entry_->folder + "/blocks", entry_->id, hashes);
+  absl::MutexLock lock(cache_->mu_);
+  entry_->bytes = DiskBytes(entry_->folder);
+  return status;
+}
+
+}  // namespace strata

@@ -1,0 +1,153 @@
+// Weights of models that this machine has no file of: a folder, bounded in size, with what was
+// fetched of each model.
+//
+//   FOLDER/lock                       one process at a time
+//   FOLDER/<model id in hex>/model.gguf, or model-00001-of-00003.gguf …
+//   FOLDER/<model id in hex>/blocks   the blocks that are there, with their hashes
+//
+// The model files are sparse: as long and laid out as the originals, with the bytes that the id is
+// the hash of and the blocks that were fetched, and holes elsewhere. So ModelFile and Slice work on
+// them as they are. A hole reads as zeros: nobody loads a slice before its lease says that nothing
+// is missing.
+//
+// A block's hash is written down after its data has been synced, so a crash costs at most some
+// blocks that are fetched again. It is checked against the data once in each run of the process,
+// before the block is first used; what the disk did to it then is noticed, and the block is
+// missing.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "shard/architecture.h"
+#include "shard/model_file.h"
+#include "shard/slice.h"
+#include "shard/weight_blocks.h"
+
+namespace strata {
+
+class WeightLease;
+
+// Thread-safe; but of each model one thread at a time adds blocks. All methods block on the disk.
+class WeightCache : public std::enable_shared_from_this<WeightCache> {
+ public:
+  struct Options {
+    std::string folder;      // made if it is not there
+    uint64_t bytes_max = 0;  // on disk; 0: half of what is free there, counting what the cache has
+  };
+  // Errors name the folder; kFailedPrecondition: another process uses it.
+  static absl::StatusOr<std::shared_ptr<WeightCache>> Open(Options options);
+  ~WeightCache();
+
+  // The blocks of a slice of the model, which stay until the lease is gone. kNotFound: the cache
+  // does not know the model, or what it has of it is damaged: Add() it. Else as Slice::Make.
+  absl::StatusOr<std::unique_ptr<WeightLease>> Lease(const std::string& model_id, LayerRange layers,
+                                                     SliceOptions options);
+
+  // Bytes of a model's identity (ModelFile::identity).
+  struct Piece {
+    size_t part = 0;
+    uint64_t offset = 0;
+    std::string bytes;  // empty: no more
+  };
+  // Makes the model known. `part_bytes` are the sizes of its files, `next` gives its identity.
+  // kInvalidArgument: that is not the identity of `model_id`; kResourceExhausted: the disk is full;
+  // else what `next` says.
+  absl::Status Add(const std::string& model_id, absl::Span<const uint64_t> part_bytes,
+                   absl::FunctionRef<absl::StatusOr<Piece>()> next);
+
+  const std::string& folder() const { return folder_; }
+  uint64_t bytes_max() const { return bytes_max_; }
+  uint64_t bytes_used() const;  // on disk
+
+ private:
+  friend class WeightLease;
+
+  // A model's files while a lease is on them.
+  struct Opened;
+  struct Entry {
+    std::string id;
+    std::string folder;
+    uint64_t last_use = 0;
+    uint64_t bytes = 0;            // on disk
+    WeightHashes hashes;           // of the blocks that are there
+    std::set<uint32_t> checked;    // of those, since the process started
+    std::weak_ptr<Opened> opened;  // shared by the leases
+    std::list<const WeightLease*> leases;
+  };
+
+  WeightCache() = default;
+  void Scan();
+  absl::StatusOr<std::shared_ptr<Opened>> OpenEntry(Entry* entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  uint64_t UsedLocked() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // Removes what nobody has leased, the models not used for longest first, until `bytes` more fit.
+  absl::Status MakeRoom(uint64_t bytes);
+  void Remove(const std::string& model_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Frees the blocks of a leased model that no lease covers.
+  void Shrink(Entry* entry, Opened* opened) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsLeased(const Entry& entry, uint32_t block, const WeightLease* but) const
+      ABSL_SHARED_LOCKS_REQUIRED(mu_);
+
+  std::string folder_;
+  int lock_fd_ = -1;
+  uint64_t bytes_max_ = 0;
+
+  mutable absl::Mutex mu_;
+  uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mu_);  // by id; nodes never move
+};
+
+// The blocks of one slice in the cache. Methods as WeightCache's.
+class WeightLease {
+ public:
+  ~WeightLease();
+
+  const std::string& path() const;  // of the model in the cache: its file or first part
+  const WeightBlocks& all_blocks() const;
+  const std::vector<uint32_t>& blocks() const { return blocks_; }  // of the slice, ascending
+
+  // The hash of a block that is there, else "".
+  std::string HashOf(uint32_t block) const;
+  std::vector<uint32_t> Missing() const;
+  // Those that are there and were not checked yet.
+  std::vector<uint32_t> Unchecked() const;
+
+  // Compares the block with its hash; one that differs is missing from now on. False: it differs.
+  absl::StatusOr<bool> Check(uint32_t block);
+  // Takes blocks away, to be fetched again. kFailedPrecondition: another lease has one of them.
+  absl::Status Forget(absl::Span<const uint32_t> blocks);
+
+  // Makes room for what is missing. kResourceExhausted: what is in use leaves too little of the
+  // cache's size, or of the disk.
+  absl::Status MakeRoom();
+  // `offset` is in the block. kResourceExhausted: the disk is full.
+  absl::Status Write(uint32_t block, uint64_t offset, absl::string_view bytes);
+  // All of the block has been written, and `hash` is its hash.
+  void Finish(uint32_t block, std::string hash);
+  // Syncs the data of the blocks finished so far, then writes down that they are there.
+  absl::Status Save();
+
+ private:
+  friend class WeightCache;
+  WeightLease() = default;
+
+  std::shared_ptr<WeightCache> cache_;           // shared with the node
+  std::shared_ptr<WeightCache::Opened> opened_;  // shared with other leases of the model
+  WeightCache::Entry* entry_ = nullptr;          // stays while it is leased
+  std::vector<uint32_t> blocks_;
+};
+
+}  // namespace strata
