@@ -34,6 +34,7 @@ class NodeClientImpl final : public NodeClient {
     wire::GetInfoResponse info;
     const grpc::Status status = stub_->GetInfo(&context, wire::GetInfoRequest(), &info);
     if (!status.ok()) return Named(status);
+    id_ = info.node_id();
     name_ = info.name();
     const absl::Status fits = CheckVersions(LocalVersions(), info.versions(),
                                             {.allow_mixed = options.allow_mixed_versions});
@@ -41,6 +42,7 @@ class NodeClientImpl final : public NodeClient {
     return absl::OkStatus();
   }
 
+  const std::string& id() const override { return id_; }
   const std::string& name() const override { return name_; }
   const std::string& address() const override { return address_; }
 
@@ -109,7 +111,7 @@ class NodeClientImpl final : public NodeClient {
   }
 
   const std::string address_;
-  std::string name_;  // constant after Greet()
+  std::string id_, name_;  // constant after Greet()
   const std::unique_ptr<wire::Node::Stub> stub_;
 };
 

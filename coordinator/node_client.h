@@ -25,6 +25,7 @@ class NodeClient {
   static absl::StatusOr<std::unique_ptr<NodeClient>> Connect(const Options& options);
   virtual ~NodeClient() = default;
 
+  virtual const std::string& id() const = 0;
   virtual const std::string& name() const = 0;
   virtual const std::string& address() const = 0;
 

@@ -27,6 +27,14 @@ namespace {
 constexpr absl::Duration kDiagnoseTime = absl::Seconds(6);
 constexpr int64_t kInfoTimeoutMs = 1000;
 
+// A worker that listens on all interfaces is reached where its node is.
+std::string LinkAddress(const std::string& told, const std::string& node_address) {
+  const size_t colon = told.rfind(':');
+  const std::string host = told.substr(0, colon);
+  if (colon == std::string::npos || (host != "[::]" && host != "0.0.0.0")) return told;
+  return absl::StrCat(node_address.substr(0, node_address.rfind(':')), told.substr(colon));
+}
+
 class PipelineImpl final : public Pipeline {
  public:
   PipelineImpl(PipelineOptions options, Listener* listener)
@@ -153,6 +161,8 @@ absl::Status PipelineImpl::Load(Progress progress) {
       });
       if (info.ok()) {
         stages_[i] = *std::move(info);
+        stages_[i].set_link_address(
+            LinkAddress(stages_[i].link_address(), options_.nodes[i]->address()));
       } else {
         outcomes[i] = info.status();
         cancelled = true;  // the others need not go on
@@ -192,7 +202,9 @@ absl::Status PipelineImpl::ConnectLinks() {
     wire::ConnectStageRequest request;
     *request.mutable_epoch() = options_.epoch;
     request.set_stage(static_cast<uint32_t>(i));
-    request.set_next_address(i + 1 < n_stages() ? stages_[i + 1].link_address() : return_address_);
+    const bool last = i + 1 == n_stages();
+    request.set_next_address(last ? return_address_ : stages_[i + 1].link_address());
+    request.set_next_node(last ? options_.coordinator_node : options_.nodes[i + 1]->id());
     if (auto s = options_.nodes[i]->ConnectStage(request); !s.ok()) return s;
   }
   DialOptions dial;

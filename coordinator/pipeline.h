@@ -37,6 +37,8 @@ struct PipelineOptions {
   bool use_mmap = true;
   bool allow_mixed_versions = false;
   std::string listen_host = "127.0.0.1";  // where the last stage reaches the coordinator
+  std::string coordinator_node;           // id of the node that it runs on, and then listen_host
+                                          // is all interfaces, "[::]"; empty: none
 };
 
 class Pipeline {

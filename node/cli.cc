@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "node/cluster_nodes.h"
 #include "node/demo.h"
 #include "node/exit_code.h"
 #include "node/node.h"
@@ -29,16 +30,27 @@ constexpr char kFooter[] = R"(
 Examples:
   strata demo                                a small model on three nodes of this machine
   strata demo --nodes 2 --model FILE.gguf --prompt "Once upon a time" --max-tokens 200
-  strata node --listen 192.168.1.7:7400      this machine, for others to use
+  strata node                                this machine's part of a cluster; others find it
+  strata nodes                               who is here
 
 Exit status: 0 done; 1 failed; 2 a wrong command line; 3 the model is missing, damaged, unknown or
 may not be cut so; 4 not enough memory or disk; 5 a node or worker failed; 130 interrupted.)";
 
 constexpr char kNodeFooter[] = R"(
-Example:
-  strata node --listen 192.168.1.7:7400 --name kitchen
+Examples:
+  strata node                                        found by others on this network
+  strata node --listen [::]:7400 --peer 10.8.0.3:7400    another one behind a VPN
 
-Prints {"node":{"id":…,"name":…,"address":…,"pid":…}} to stdout when it listens.)";
+Nodes of one --cluster find each other by mDNS, and tell each other whom they know. Prints
+{"node":{"id":…,"name":…,"cluster":…,"address":…,"addresses":[…],"pid":…}} to stdout when it
+listens.)";
+
+constexpr char kNodesFooter[] = R"(
+Examples:
+  strata nodes
+  strata nodes --node 10.8.0.3:7400 --json
+
+HERE: for how long it has been heard. HEARD: how long ago it was last.)";
 
 constexpr char kDemoFooter[] = R"(
 Examples:
@@ -94,12 +106,36 @@ void AddNode(CLI::App* app, NodeOptions* options) {
   CLI::App* verb = app->add_subcommand("node", "Run a node: this machine's part of the cluster");
   verb->footer(kNodeFooter);
   verb->add_option("--listen", options->listen,
-                   "Address that other nodes reach this one by; port 0 takes a free one")
+                   "Where to listen; [::] is all interfaces, port 0 a free one")
       ->capture_default_str()
       ->type_name("HOST:PORT");
   verb->add_option("--name", options->name, "What people call it (default: the machine's name)")
       ->check(Utf8())
       ->type_name("NAME");
+  verb->add_option("--cluster", options->cluster, "Nodes of other clusters are left alone")
+      ->check(Utf8())
+      ->capture_default_str()
+      ->type_name("NAME");
+  verb->add_option("--peer", options->peers,
+                   "A node to look for where mDNS does not reach; may be given again")
+      ->allow_extra_args(false)
+      ->type_name("HOST:PORT");
+  verb->add_option("--advertise", options->advertise,
+                   "What others are told to dial, instead of this machine's addresses")
+      ->allow_extra_args(false)
+      ->type_name("HOST[:PORT]");
+  verb->add_flag_callback(
+      "--no-mdns", [options] { options->mdns = false; },
+      "Neither look for others by mDNS nor tell of this node");
+  verb->add_option("--suspect-after", options->suspect_after_ms,
+                   "Silence after which a node is suspected, ms")
+      ->check(Between(100, 3'600'000))
+      ->capture_default_str()
+      ->type_name("MS");
+  verb->add_option("--gone-after", options->gone_after_ms, "Silence after which it is gone, ms")
+      ->check(Between(200, 3'600'000))
+      ->capture_default_str()
+      ->type_name("MS");
   verb->add_option("--threads", options->n_threads,
                    "Threads that compute a stage (default: one for each core)")
       ->check(Between(1, 4096))
@@ -112,6 +148,20 @@ void AddNode(CLI::App* app, NodeOptions* options) {
   verb->add_flag("--stop-with-parent", options->stop_with_parent, "Stop when stdin ends");
   verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
   verb->add_flag("--verbose", options->verbose, kVerboseHelp);
+}
+
+void AddNodes(CLI::App* app, NodesOptions* options) {
+  CLI::App* verb = app->add_subcommand("nodes", "Show who is in the cluster");
+  verb->footer(kNodesFooter);
+  verb->add_option("--node", options->client.node,
+                   "The node to ask (default: this machine's, else one found by mDNS)")
+      ->type_name("HOST:PORT");
+  verb->add_option("--cluster", options->client.cluster, "Among those found by mDNS")
+      ->check(Utf8())
+      ->type_name("NAME");
+  verb->add_option("--data-dir", options->client.data_dir, "Of this machine's node")
+      ->type_name("DIR");
+  verb->add_flag("--json", options->json, "Print JSON");
 }
 
 void AddDemo(CLI::App* app, DemoOptions* options) {
@@ -212,6 +262,7 @@ int RunCommandLine(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
 
   NodeOptions node;
+  NodesOptions nodes;
   DemoOptions demo;
   WorkerRunOptions worker;
   bool worker_verbose = false;
@@ -222,6 +273,7 @@ int RunCommandLine(int argc, char** argv) {
   app.set_version_flag("--version", VersionText);
   app.require_subcommand(1);
   AddNode(&app, &node);
+  AddNodes(&app, &nodes);
   AddDemo(&app, &demo);
   AddWorker(&app, &worker, &worker_verbose);
   try {
@@ -241,6 +293,10 @@ int RunCommandLine(int argc, char** argv) {
   if (app.got_subcommand("node")) {
     StartLogging(node.verbose);
     return Finish(RunNode(node), /*about_models=*/false);
+  }
+  if (app.got_subcommand("nodes")) {
+    StartLogging(/*verbose=*/false);
+    return Finish(RunNodes(nodes), /*about_models=*/false);
   }
   StartLogging(demo.verbose);
   if (!demo.cuts.empty() && app.get_subcommand("demo")->count("--nodes") == 0) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <utility>
 
@@ -42,8 +43,8 @@ absl::StatusOr<std::string> ReadId(const std::string& path) {
 }
 
 // All of it or nothing, also when the power fails: a file beside it, renamed.
-absl::Status WriteId(const std::string& path, const std::string& id) {
-  const std::string text = id + "\n";
+absl::Status WriteLine(const std::string& path, const std::string& line) {
+  const std::string text = line + "\n";
   const std::string part = path + ".part";
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return absl::ErrnoToStatus(errno, part);
@@ -89,6 +90,7 @@ absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", path));
 
   DataDir dir;
+  dir.path_ = path;
   const std::string lock_path = path + "/lock";
   dir.lock_fd_ = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (dir.lock_fd_ < 0) return absl::ErrnoToStatus(errno, lock_path);
@@ -102,15 +104,30 @@ absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
   absl::StatusOr<std::string> id = ReadId(id_path);
   if (absl::IsNotFound(id.status())) {
     id = NewNodeId();
-    if (absl::Status status = WriteId(id_path, *id); !status.ok()) return status;
+    if (absl::Status status = WriteLine(id_path, *id); !status.ok()) return status;
   }
   if (!id.ok()) return id.status();
   dir.node_id_ = *std::move(id);
   return dir;
 }
 
+absl::Status DataDir::WriteAddress(const std::string& address) {
+  return WriteLine(path_ + "/address", address);
+}
+
+absl::StatusOr<std::string> DataDir::ReadAddress(const std::string& path) {
+  std::ifstream file(path + "/address");
+  std::string line;
+  if (!std::getline(file, line) || line.empty()) {
+    return absl::NotFoundError(absl::StrCat("no node has listened in ", path));
+  }
+  return line;
+}
+
 DataDir::DataDir(DataDir&& other) noexcept
-    : lock_fd_(std::exchange(other.lock_fd_, -1)), node_id_(std::move(other.node_id_)) {}
+    : path_(std::move(other.path_)),
+      lock_fd_(std::exchange(other.lock_fd_, -1)),
+      node_id_(std::move(other.node_id_)) {}
 
 DataDir::~DataDir() {
   if (lock_fd_ >= 0) close(lock_fd_);

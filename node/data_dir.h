@@ -1,8 +1,10 @@
-// The folder where a node keeps what outlives it: its id. One node at a time uses it.
+// The folder where a node keeps what outlives it: its id, and where it listens for programs of this
+// machine. One node at a time uses it.
 #pragma once
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -27,9 +29,15 @@ class DataDir {
 
   const std::string& node_id() const { return node_id_; }
 
+  // Where the node that uses the folder is reached from this machine, host:port, until it goes.
+  absl::Status WriteAddress(const std::string& address);
+  // What the node that uses `path`, or the last one that did, wrote; it may be gone. kNotFound.
+  static absl::StatusOr<std::string> ReadAddress(const std::string& path);
+
  private:
   DataDir() = default;
 
+  std::string path_;
   int lock_fd_ = -1;
   std::string node_id_;
 };

@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
@@ -20,6 +22,7 @@
 #include "node/parent_watch.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/version.h"
 
 namespace strata {
 namespace {
@@ -28,36 +31,66 @@ constexpr size_t kNameBytesMax = 64;
 // How long calls may take to end at shutdown before they are cut.
 constexpr std::chrono::milliseconds kShutdownGrace(500);
 
-// The host of "host:port", which others must be able to dial: it is what they are told.
-absl::StatusOr<std::string> HostOf(const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  const std::string host = listen.substr(0, colon);
-  if (colon == std::string::npos || host.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--listen ", listen, ": wants host:port, for example 192.168.1.7:0"));
+absl::StatusOr<HostPort> ParseOption(absl::string_view option, const std::string& value) {
+  absl::StatusOr<HostPort> parsed = ParseHostPort(value);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(option, " ", parsed.status().message()));
   }
-  if (host == "0.0.0.0" || host == "[::]" || host == "*") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--listen ", listen, ": wants the address that other nodes reach this one by"));
-  }
-  return host;
+  return parsed;
 }
 
-absl::Status CheckName(const std::string& name) {
+// A host for gRPC to listen on. All interfaces means both versions of IP.
+std::string ListenHost(const HostPort& listen) {
+  return IsAnyHost(listen.host) ? "::" : listen.host;
+}
+
+// Where a program on this machine reaches what listens there.
+std::string LocalAddress(const HostPort& listen) {
+  return JoinHostPort(IsAnyHost(listen.host) ? "127.0.0.1" : listen.host, listen.port);
+}
+
+// Hosts without a port are told with the one listened on.
+absl::StatusOr<std::vector<std::string>> ParseAdvertised(const std::vector<std::string>& values,
+                                                         uint16_t port) {
+  std::vector<std::string> addresses;
+  for (const std::string& value : values) {
+    absl::StatusOr<HostPort> parsed = ParseHostPort(value);
+    if (!parsed.ok()) parsed = ParseHostPort(JoinHostPort(value, port));
+    if (parsed.ok()) addresses.push_back(JoinHostPort(parsed->host, parsed->port));
+    if (!parsed.ok() || !IsDialable(addresses.back())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--advertise ", value, ": wants an address or a full name, with or without a port"));
+    }
+  }
+  return addresses;
+}
+
+absl::Status CheckName(absl::string_view option, const std::string& name) {
   bool plain = !name.empty() && name.size() <= kNameBytesMax && ValidUtf8(name) == name;
   for (char c : name) plain = plain && !absl::ascii_iscntrl(static_cast<unsigned char>(c));
   if (plain) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("--name: wants 1 to ", kNameBytesMax, " bytes of text"));
+      absl::StrCat(option, ": wants 1 to ", kNameBytesMax, " bytes of text"));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions options) {
   if (options.name.empty()) options.name = MachineName();
-  if (absl::Status status = CheckName(options.name); !status.ok()) return status;
-  absl::StatusOr<std::string> host = HostOf(options.listen);
-  if (!host.ok()) return host.status();
+  if (absl::Status status = CheckName("--name", options.name); !status.ok()) return status;
+  if (absl::Status status = CheckName("--cluster", options.cluster); !status.ok()) return status;
+  absl::StatusOr<HostPort> listen = ParseOption("--listen", options.listen);
+  if (!listen.ok()) return listen.status();
+  for (const std::string& peer : options.peers) {
+    if (auto parsed = ParseOption("--peer", peer); !parsed.ok()) return parsed.status();
+  }
+  if (options.suspect_after_ms > options.gone_after_ms) {
+    return absl::InvalidArgumentError("--suspect-after: wants no more than --gone-after");
+  }
+  if (options.peers.size() > kStaticPeersMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--peer: may be given ", kStaticPeersMax, " times; nodes tell each other"));
+  }
 
   std::unique_ptr<Node> node(new Node(loop, options.name));
   if (options.ephemeral) {
@@ -72,12 +105,31 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
     node->data_dir_.emplace(*std::move(dir));
   }
 
+  absl::StatusOr<NodeId> id = NodeId::FromHex(node->id_);
+  if (!id.ok()) return id.status();
+  ClusterRuntime::Options cluster;
+  cluster.self = {.id = *id,
+                  .boot = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())),
+                  .name = options.name,
+                  .cluster = options.cluster,
+                  .protocol = LocalVersions().protocol(),
+                  .strata = LocalVersions().strata(),
+                  .llama = LocalVersions().llama(),
+                  .ggml = LocalVersions().ggml()};
+  cluster.peers = options.peers;
+  cluster.mdns = options.mdns;
+  cluster.membership.suspect_after_ms = options.suspect_after_ms;
+  cluster.membership.gone_after_ms = options.gone_after_ms;
+  node->cluster_ = std::make_unique<ClusterRuntime>(loop, SleeplessClock(), std::move(cluster),
+                                                    PeerTransport::Grpc(loop));
+  node->cluster_service_ = std::make_unique<ClusterService>(loop, node->cluster_.get());
+
   StageHost::Options stages;
   stages.node_name = options.name;
   stages.worker_program = options.worker_program.empty() ? OwnProgram() : options.worker_program;
   const uint32_t n_threads = options.n_threads == 0 ? MachineCores() : options.n_threads;
   stages.worker_args = {"strata",    "worker",
-                        "--listen",  absl::StrCat(*host, ":0"),
+                        "--listen",  JoinHostPort(ListenHost(*listen), 0),
                         "--threads", absl::StrCat(n_threads)};
   if (options.allow_mixed_versions) stages.worker_args.push_back("--allow-mixed-versions");
   if (options.verbose) stages.worker_args.push_back("--verbose");
@@ -85,18 +137,36 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.echo_stderr = options.verbose;
   node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
   node->service_ = std::make_unique<NodeService>(
-      loop, node->host_.get(), NodeService::Identity{.id = node->id_, .name = options.name});
+      loop, node->host_.get(), NodeService::Identity{.id = node->id_, .name = options.name},
+      [cluster = node->cluster_.get(), local = LocalAddress(*listen)](const std::string& other) {
+        const absl::StatusOr<NodeId> parsed = NodeId::FromHex(other);
+        if (!parsed.ok()) return std::string();
+        return *parsed == cluster->id() ? local : cluster->AddressOf(*parsed);
+      });
 
   grpc::ServerBuilder builder;
   ConfigureServer(&builder);
   int port = 0;
-  builder.AddListeningPort(options.listen, LinkServerCredentials(), &port);
+  builder.AddListeningPort(JoinHostPort(ListenHost(*listen), listen->port), LinkServerCredentials(),
+                           &port);
   builder.RegisterService(node->service_.get());
+  builder.RegisterService(node->cluster_service_.get());
   node->server_ = builder.BuildAndStart();
   if (node->server_ == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen));
   }
-  node->address_ = absl::StrCat(*host, ":", port);
+  listen->port = static_cast<uint16_t>(port);
+  absl::StatusOr<std::vector<std::string>> advertise =
+      ParseAdvertised(options.advertise, listen->port);
+  if (!advertise.ok()) return advertise.status();
+  if (node->data_dir_.has_value()) {
+    if (absl::Status status = node->data_dir_->WriteAddress(LocalAddress(*listen)); !status.ok()) {
+      return status;
+    }
+  }
+  node->cluster_->Start({.address = *listen, .advertise = *std::move(advertise)});
+  const std::vector<std::string>& told = node->cluster_->own_addresses();
+  node->address_ = told.empty() ? LocalAddress(*listen) : told.front();
   return node;
 }
 
@@ -105,10 +175,12 @@ Node::Node(EventLoop* loop, std::string name) : loop_(loop), name_(std::move(nam
 void Node::Shutdown(absl::AnyInvocable<void() &&> done) {
   CHECK(!shutdown_.joinable()) << "a node is shut down once";
   host_->StartShutdown();
-  // Waits for calls whose ends the loop makes, so it cannot be on the loop.
-  shutdown_ = std::thread([this, done = std::move(done)]() mutable {
-    server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
-    loop_->Post(std::move(done));
+  cluster_->Leave([this, done = std::move(done)]() mutable {
+    // Waits for calls whose ends the loop makes, so it cannot be on the loop.
+    shutdown_ = std::thread([this, done = std::move(done)]() mutable {
+      server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+      loop_->Post(std::move(done));
+    });
   });
 }
 
@@ -146,7 +218,9 @@ absl::Status RunNode(const NodeOptions& options) {
   const nlohmann::json ready = {{"node",
                                  {{"id", (*node)->id()},
                                   {"name", (*node)->name()},
+                                  {"cluster", options.cluster},
                                   {"address", (*node)->address()},
+                                  {"addresses", (*node)->cluster()->own_addresses()},
                                   {"pid", getpid()}}}};
   const std::string line = ready.dump() + "\n";
   const bool told =

@@ -1,6 +1,7 @@
-// A node: one running `strata` process on one machine. It keeps its id, offers the service
-// wire.Node to the coordinator, and starts a worker for each device that gets a stage. It never
-// calls libllama, so it outlives whatever a model does.
+// A node: one running `strata` process on one machine. It keeps its id, finds the other nodes of
+// its cluster, offers the services wire.Cluster to them and wire.Node to the coordinator, and
+// starts a worker for each device that gets a stage. It never calls libllama, so it outlives
+// whatever a model does.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,8 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "node/cluster_runtime.h"
+#include "node/cluster_service.h"
 #include "node/data_dir.h"
 #include "node/node_service.h"
 #include "node/stage_host.h"
@@ -25,13 +28,20 @@ class Server;
 namespace strata {
 
 struct NodeOptions {
-  std::string listen = "127.0.0.1:0";  // host:port; workers listen on the same host
-  std::string name;                    // empty: the machine's
-  uint32_t n_threads = 0;              // for a worker; 0: the cores of the machine
-  std::string data_dir;                // empty: DataDir::Default()
-  bool ephemeral = false;              // an id that is not kept, no data dir
-  bool stop_with_parent = false;       // stop when stdin ends
-  bool allow_mixed_versions = false;   // link with other versions of libllama and libggml
+  std::string listen = "[::]:0";  // host:port, all interfaces; workers listen on the same host
+  std::string name;               // empty: the machine's
+  std::string cluster = "default";
+  std::vector<std::string> peers;  // host:port of nodes to look for, besides mDNS
+  std::vector<std::string>
+      advertise;  // host or host:port told to others instead of the interfaces'
+  bool mdns = true;
+  int64_t suspect_after_ms = 1'000;   // of silence
+  int64_t gone_after_ms = 2'000;      // the same
+  uint32_t n_threads = 0;             // for a worker; 0: the cores of the machine
+  std::string data_dir;               // empty: DataDir::Default()
+  bool ephemeral = false;             // an id that is not kept, no data dir
+  bool stop_with_parent = false;      // stop when stdin ends
+  bool allow_mixed_versions = false;  // link with other versions of libllama and libggml
   bool verbose = false;
   std::string worker_program;  // empty: this program
   WorkerTimeouts timeouts;
@@ -48,10 +58,12 @@ class Node {
 
   const std::string& id() const { return id_; }
   const std::string& name() const { return name_; }
-  const std::string& address() const { return address_; }  // host:port really listened on
+  // host:port by which others may reach it; the first of several.
+  const std::string& address() const { return address_; }
+  ClusterRuntime* cluster() { return cluster_.get(); }
 
-  // Stops accepting, ends the calls under way, stops the workers, then calls `done`. Loop thread,
-  // once.
+  // Says good-bye to the cluster, stops accepting, ends the calls under way, stops the workers,
+  // then calls `done`. Loop thread, once.
   void Shutdown(absl::AnyInvocable<void() &&> done);
 
  private:
@@ -64,6 +76,8 @@ class Node {
   std::string address_;
   std::unique_ptr<StageHost> host_;
   std::unique_ptr<NodeService> service_;
+  std::unique_ptr<ClusterRuntime> cluster_;
+  std::unique_ptr<ClusterService> cluster_service_;
   std::unique_ptr<grpc::Server> server_;
   std::thread shutdown_;
 };

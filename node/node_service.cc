@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "node/machine.h"
 #include "transport/grpc_status.h"
 #include "transport/version.h"
@@ -32,8 +36,11 @@ StageHost::Done FinishWith(grpc::ServerUnaryReactor* reactor) {
 
 }  // namespace
 
-NodeService::NodeService(EventLoop* loop, StageHost* host, Identity identity)
-    : loop_(loop), host_(host), identity_(std::move(identity)) {}
+NodeService::NodeService(EventLoop* loop, StageHost* host, Identity identity, AddressOf address_of)
+    : loop_(loop),
+      host_(host),
+      identity_(std::move(identity)),
+      address_of_(std::move(address_of)) {}
 
 grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* context,
                                                const wire::GetInfoRequest*,
@@ -67,7 +74,17 @@ grpc::ServerUnaryReactor* NodeService::ConnectStage(grpc::CallbackServerContext*
                                                     wire::ConnectStageResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this, onward = Onward(*context, kConnectLimit)] {
-    host_->Connect(request, response, onward, FinishWith(reactor));
+    // Each node knows best by which way it reaches another.
+    auto routed = std::make_shared<wire::ConnectStageRequest>(*request);  // shared with the end
+    const std::string way = request->next_node().empty() ? "" : address_of_(request->next_node());
+    const absl::string_view next = request->next_address();
+    if (!way.empty() && next.rfind(':') != next.npos) {
+      routed->set_next_address(
+          absl::StrCat(way.substr(0, way.rfind(':')), next.substr(next.rfind(':'))));
+    }
+    host_->Connect(routed.get(), response, onward, [reactor, routed](const absl::Status& status) {
+      reactor->Finish(ToGrpc(status));
+    });
   });
   return reactor;
 }

@@ -3,6 +3,7 @@
 // passed on to the worker.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "node/stage_host.h"
@@ -18,8 +19,11 @@ class NodeService final : public wire::Node::CallbackService {
     std::string id;
     std::string name;
   };
+  // The address by which this node reaches the one with that id; empty: not known. On the loop.
+  using AddressOf = std::function<std::string(const std::string& node_id)>;
+
   // `loop` and `host` outlive the service.
-  NodeService(EventLoop* loop, StageHost* host, Identity identity);
+  NodeService(EventLoop* loop, StageHost* host, Identity identity, AddressOf address_of);
 
   grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context,
                                     const wire::GetInfoRequest* request,
@@ -40,6 +44,7 @@ class NodeService final : public wire::Node::CallbackService {
   EventLoop* const loop_;
   StageHost* const host_;
   const Identity identity_;
+  const AddressOf address_of_;
 };
 
 }  // namespace strata

@@ -10,6 +10,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -68,6 +69,19 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view address) {
 std::string JoinHostPort(absl::string_view host, uint16_t port) {
   if (absl::StrContains(host, ':')) return absl::StrCat("[", host, "]:", port);
   return absl::StrCat(host, ":", port);
+}
+
+bool IsDialable(absl::string_view address) {
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+  if (!parsed.ok() || parsed->port == 0 || IsAnyHost(parsed->host)) return false;
+  for (char c : parsed->host) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && !absl::StrContains(".-_:%", c)) {
+      return false;
+    }
+  }
+  // A name without a dot may be the scheme of one of gRPC's resolvers.
+  return absl::StrContains(parsed->host, '.') || absl::StrContains(parsed->host, ':') ||
+         parsed->host == "localhost";
 }
 
 bool IsAnyHost(absl::string_view host) { return host == "0.0.0.0" || host == "::" || host == "*"; }

@@ -40,6 +40,10 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
 // With brackets where the host has colons.
 std::string JoinHostPort(absl::string_view host, uint16_t port);
 
+// Whether it may be given to gRPC although a stranger told it: host:port of a name or number, and
+// none of the other things that gRPC takes for addresses ("unix:7").
+bool IsDialable(absl::string_view address);
+
 // "0.0.0.0", "::" and "*": listens on all interfaces.
 bool IsAnyHost(absl::string_view host);
 // "localhost", 127.0.0.0/8 and "::1".

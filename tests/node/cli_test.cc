@@ -66,7 +66,14 @@ TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
       {"node", "--threads", "0"},
       {"node", "--threads", "many"},
       {"node", "--ephemeral", "--listen", "nonsense"},
-      {"node", "--ephemeral", "--listen", "0.0.0.0:0"},
+      {"node", "--ephemeral", "--listen", "7400"},
+      {"node", "--ephemeral", "--peer", "nobody"},
+      {"node", "--ephemeral", "--peer"},
+      {"node", "--ephemeral", "--advertise", "0.0.0.0"},
+      {"node", "--ephemeral", "--cluster", ""},
+      {"node", "--ephemeral", "--suspect-after", "3000", "--gone-after", "2000"},
+      {"nodes", "extra"},
+      {"nodes", "--node", "nobody"},
       {"node", "--ephemeral", "--name", "two\nlines"},
       {"node", "--ephemeral", "--name", "not \xFF UTF-8"},
       {"demo", "--nodes", "0"},
@@ -94,7 +101,8 @@ TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
 }
 
 TEST(Cli, ANodeSaysWhereItListensAndAnswersThere) {
-  Program program({"node", "--name", "kitchen", "--data-dir", TestFolder(), "--threads", "1"});
+  Program program(
+      {"node", "--no-mdns", "--name", "kitchen", "--data-dir", TestFolder(), "--threads", "1"});
   const auto ready = nlohmann::json::parse(program.FirstLine(), nullptr, false);
   ASSERT_TRUE(ready.is_object() && ready.contains("node")) << program.FirstLine();
   EXPECT_EQ(ready["node"]["name"], "kitchen");
@@ -114,7 +122,7 @@ TEST(Cli, ANodeKeepsItsId) {
   const std::string folder = TestFolder();
   std::vector<std::string> ids;
   for (int i = 0; i < 2; ++i) {
-    Program program({"node", "--data-dir", folder});
+    Program program({"node", "--no-mdns", "--data-dir", folder});
     const auto ready = nlohmann::json::parse(program.FirstLine(), nullptr, false);
     ASSERT_TRUE(ready.is_object());
     ids.push_back(ready["node"]["id"]);
@@ -124,18 +132,45 @@ TEST(Cli, ANodeKeepsItsId) {
   EXPECT_EQ(ids[0], ids[1]);
 }
 
+TEST(Cli, NodesAsksTheNodeOfThisMachine) {
+  const std::string folder = TestFolder();
+  Program node(
+      {"node", "--no-mdns", "--name", "kitchen", "--cluster", "home", "--data-dir", folder});
+  const auto ready = nlohmann::json::parse(node.FirstLine(), nullptr, false);
+  ASSERT_TRUE(ready.is_object()) << node.err();
+  Program nodes({"nodes", "--json", "--data-dir", folder});
+  EXPECT_EQ(nodes.ExitStatus(), 0) << nodes.err();
+  const auto told = nlohmann::json::parse(nodes.out(), nullptr, false);
+  ASSERT_TRUE(told.is_object()) << nodes.out();
+  EXPECT_EQ(told["cluster"], "home");
+  ASSERT_EQ(told["nodes"].size(), 1u);
+  EXPECT_EQ(told["nodes"][0]["id"], ready["node"]["id"]);
+  EXPECT_EQ(told["nodes"][0]["name"], "kitchen");
+
+  Program table({"nodes", "--node", ready["node"]["address"]});
+  EXPECT_EQ(table.ExitStatus(), 0);
+  EXPECT_THAT(table.out(), HasSubstr("kitchen"));
+}
+
+TEST(Cli, NodesSaysInOneLineThatNobodyIsThere) {
+  Program program({"nodes", "--node", "127.0.0.1:1"});
+  EXPECT_EQ(program.ExitStatus(), 5);
+  ASSERT_EQ(program.err_lines().size(), 1u);
+  EXPECT_THAT(program.err_lines()[0], HasSubstr("no node answers at 127.0.0.1:1"));
+}
+
 TEST(Cli, ANodeStopsWithItsParentOnlyWhenAsked) {
-  Program program({"node", "--ephemeral", "--stop-with-parent"});
+  Program program({"node", "--no-mdns", "--ephemeral", "--stop-with-parent"});
   EXPECT_THAT(program.FirstLine(), StartsWith("{\"node\":"));
   program->Terminate();  // closes stdin as well
   EXPECT_EQ(program.ExitStatus(), 0);
 }
 
 TEST(Cli, APortInUseIsAnErrorOfTheNode) {
-  Program first({"node", "--ephemeral"});
+  Program first({"node", "--no-mdns", "--ephemeral", "--listen", "127.0.0.1:0"});
   const auto ready = nlohmann::json::parse(first.FirstLine(), nullptr, false);
   ASSERT_TRUE(ready.is_object());
-  Program second({"node", "--ephemeral", "--listen", ready["node"]["address"]});
+  Program second({"node", "--no-mdns", "--ephemeral", "--listen", ready["node"]["address"]});
   EXPECT_EQ(second.ExitStatus(), 5);
   ASSERT_EQ(second.err_lines().size(), 1u);
   EXPECT_THAT(second.err_lines()[0], HasSubstr("cannot listen on 127.0.0.1:"));

@@ -25,6 +25,16 @@ TEST(PeerAddresses, WhatIsNoHostAndPortIsRefused) {
   }
 }
 
+TEST(PeerAddresses, WhatStrangersTellIsDialledOnlyIfItIsAHost) {
+  for (const char* text : {"10.0.0.1:7400", "[fe80::1%3]:7400", "kitchen.local:7", "localhost:1"}) {
+    EXPECT_TRUE(IsDialable(text)) << text;
+  }
+  for (const char* text : {"unix:7", "unix:/run/x:7", "dns:7", "vsock:7", "a.b/c:7", "10.0.0.1:0",
+                           "[::]:7", "a b.c:7", "10.0.0.1", ""}) {
+    EXPECT_FALSE(IsDialable(text)) << text;
+  }
+}
+
 TEST(PeerAddresses, HostsThatMeanEveryInterfaceOrNoneAreKnown) {
   EXPECT_TRUE(IsAnyHost("0.0.0.0"));
   EXPECT_TRUE(IsAnyHost("::"));

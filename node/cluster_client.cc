@@ -1,0 +1,127 @@
+#include "node/cluster_client.h"
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "node/data_dir.h"
+#include "node/discovery.h"
+#include "node/peer_addresses.h"
+#include "proto/cluster.grpc.pb.h"
+#include "transport/event_loop.h"
+#include "transport/grpc_link.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+// For one of several addresses that may lead nowhere.
+constexpr int64_t kTryMs = 1'000;
+
+class ClusterClientImpl final : public ClusterClient {
+ public:
+  ClusterClientImpl(std::string address, int64_t timeout_ms)
+      : address_(std::move(address)),
+        timeout_ms_(timeout_ms),
+        stub_(wire::Cluster::NewStub(MakeChannel(address_))) {}
+
+  const std::string& address() const override { return address_; }
+
+  absl::StatusOr<wire::GetClusterResponse> GetCluster() override {
+    wire::GetClusterResponse response;
+    if (absl::Status status = Ask(timeout_ms_, &response); !status.ok()) return status;
+    return response;
+  }
+
+  absl::Status Ask(int64_t timeout_ms, wire::GetClusterResponse* response) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+    const grpc::Status status = stub_->GetCluster(&context, wire::GetClusterRequest(), response);
+    if (status.ok()) return absl::OkStatus();
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+        status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+      return absl::UnavailableError(absl::StrCat("no node answers at ", address_));
+    }
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("what answers at ", address_, " is no node, or another version of one"));
+    }
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                        absl::StrCat(address_, ": ", status.error_message()));
+  }
+
+ private:
+  const std::string address_;
+  const int64_t timeout_ms_;
+  const std::unique_ptr<wire::Cluster::Stub> stub_;
+};
+
+// The addresses of the first node that is found on the network, best guess first.
+class FirstFound final : public Discovery::Listener {
+ public:
+  FirstFound(EventLoop* loop, std::string cluster) : loop_(loop), cluster_(std::move(cluster)) {}
+  void OnFound(const DiscoveryRecord& record) override {
+    if (!cluster_.empty() && record.cluster != cluster_) return;
+    addresses = record.addresses;
+    loop_->Stop();
+  }
+  void OnLost(const std::string&) override {}
+
+  std::vector<std::string> addresses;
+
+ private:
+  EventLoop* const loop_;
+  const std::string cluster_;
+};
+
+std::vector<std::string> Look(const ClusterClient::Options& options) {
+  const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+  FirstFound found(loop.get(), options.cluster);
+  absl::StatusOr<std::unique_ptr<Discovery>> discovery =
+      Discovery::StartMdns(loop.get(), {.self = {.node_id = NewNodeId()}}, &found);
+  if (!discovery.ok()) return {};
+  const auto timer = loop->StartTimer({.delay_ms = static_cast<uint64_t>(options.look_ms)},
+                                      [&loop] { loop->Stop(); });
+  loop->Run();
+  return found.addresses;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(const Options& options) {
+  wire::GetClusterResponse response;
+  if (!options.node.empty()) {
+    if (absl::StatusOr<HostPort> parsed = ParseHostPort(options.node); !parsed.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--node ", parsed.status().message()));
+    }
+    auto client = std::make_unique<ClusterClientImpl>(options.node, options.timeout_ms);
+    if (absl::Status status = client->Ask(options.timeout_ms, &response); !status.ok()) {
+      return status;
+    }
+    return client;
+  }
+
+  absl::StatusOr<std::string> dir = options.data_dir;
+  if (dir->empty()) dir = DataDir::Default();
+  std::vector<std::string> addresses;
+  if (dir.ok()) {
+    if (absl::StatusOr<std::string> local = DataDir::ReadAddress(*dir); local.ok()) {
+      addresses.push_back(*local);
+    }
+  }
+  for (const bool look : {false, true}) {
+    if (look) addresses = Look(options);
+    for (const std::string& address : addresses) {
+      auto client = std::make_unique<ClusterClientImpl>(address, options.timeout_ms);
+      if (client->Ask(kTryMs, &response).ok()) return client;
+    }
+  }
+  return absl::UnavailableError(
+      "no node is running here, and none was found on the network: start one with 'strata node', "
+      "or name one with --node host:port");
+}
+
+}  // namespace strata

@@ -1,0 +1,129 @@
+#include "node/cluster_nodes.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace strata {
+namespace {
+
+constexpr size_t kShortIdDigits = 8;
+
+std::string ShortId(const std::string& id) {
+  return absl::BytesToHexString(id).substr(0, kShortIdDigits);
+}
+
+// "3 s", "12 min", "5 h", "2 d"; -1: never.
+std::string Ago(int64_t ms) {
+  if (ms < 0) return "-";
+  const int64_t seconds = ms / 1000;
+  if (seconds < 120) return absl::StrCat(seconds, " s");
+  if (seconds < 120 * 60) return absl::StrCat(seconds / 60, " min");
+  if (seconds < 48 * 3600) return absl::StrCat(seconds / 3600, " h");
+  return absl::StrCat(seconds / 86400, " d");
+}
+
+std::string RoundTrip(int64_t us) {
+  return us == 0 ? "-" : absl::StrFormat("%.1f ms", static_cast<double>(us) / 1000);
+}
+
+// Characters, not bytes, as far as a terminal's columns go.
+size_t Width(absl::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }));
+}
+
+}  // namespace
+
+std::string NodesTable(const wire::GetClusterResponse& cluster) {
+  std::vector<std::vector<std::string>> rows = {
+      {"NODE", "ID", "STATE", "ADDRESS", "ROUND TRIP", "HERE", "HEARD", "VERSION"}};
+  std::string coordinator = "no node coordinates at present";
+  for (const wire::ClusterNode& node : cluster.nodes()) {
+    const wire::NodeRecord& record = node.record();
+    const bool asked = record.node_id() == cluster.asked();
+    std::string version = record.versions().strata();
+    if (node.state() == "other version") {
+      absl::StrAppend(&version, version.empty() ? "" : ", ", "protocol ",
+                      record.versions().protocol());
+    }
+    std::string address = node.address();
+    if (address.empty() && !record.addresses().empty()) address = record.addresses(0);
+    rows.push_back({record.name().empty() ? "?" : record.name(), ShortId(record.node_id()),
+                    node.state(), address, asked ? "itself" : RoundTrip(node.round_trip_us()),
+                    Ago(node.since_ms()), asked ? "" : Ago(node.last_heard_ms()), version});
+    if (record.node_id() == cluster.coordinator()) {
+      coordinator = absl::StrCat(record.name(), " (", ShortId(record.node_id()), ") coordinates");
+    }
+  }
+  std::vector<size_t> widths(rows[0].size());
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(row[i]));
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      absl::StrAppend(&line, row[i], std::string(widths[i] - Width(row[i]) + 2, ' '));
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&out, line, "\n");
+  }
+  absl::StrAppend(&out, "Cluster ", cluster.cluster(), ": ", coordinator, ".\n");
+  return out;
+}
+
+std::string NodesJson(const wire::GetClusterResponse& cluster) {
+  nlohmann::json nodes = nlohmann::json::array();
+  const auto id_or_null = [](const std::string& id) {
+    return id.empty() ? nlohmann::json() : nlohmann::json(absl::BytesToHexString(id));
+  };
+  const auto ms_or_null = [](int64_t ms) { return ms < 0 ? nlohmann::json() : nlohmann::json(ms); };
+  for (const wire::ClusterNode& node : cluster.nodes()) {
+    const wire::NodeRecord& record = node.record();
+    nlohmann::json addresses = nlohmann::json::array();
+    for (const std::string& address : record.addresses()) addresses.push_back(address);
+    nodes.push_back({{"id", absl::BytesToHexString(record.node_id())},
+                     {"name", record.name()},
+                     {"state", node.state()},
+                     {"address", node.address()},
+                     {"addresses", std::move(addresses)},
+                     {"round_trip_us", node.round_trip_us()},
+                     {"here_ms", ms_or_null(node.since_ms())},
+                     {"heard_ms", ms_or_null(node.last_heard_ms())},
+                     {"reachable", node.reachable()},
+                     {"member", node.member()},
+                     {"obeys", id_or_null(node.obeys())},
+                     {"version", record.versions().strata()},
+                     {"protocol", record.versions().protocol()},
+                     {"libllama", record.versions().llama()}});
+  }
+  const nlohmann::json out = {{"cluster", cluster.cluster()},
+                              {"asked", id_or_null(cluster.asked())},
+                              {"coordinator", id_or_null(cluster.coordinator())},
+                              {"epoch", cluster.epoch().counter()},
+                              {"nodes", std::move(nodes)}};
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+absl::Status RunNodes(const NodesOptions& options) {
+  auto client = ClusterClient::Connect(options.client);
+  if (!client.ok()) return client.status();
+  const absl::StatusOr<wire::GetClusterResponse> cluster = (*client)->GetCluster();
+  if (!cluster.ok()) return cluster.status();
+  const std::string text = options.json ? NodesJson(*cluster) : NodesTable(*cluster);
+  if (fwrite(text.data(), 1, text.size(), stdout) != text.size() || fflush(stdout) != 0) {
+    return absl::UnavailableError("cannot write to stdout");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace strata

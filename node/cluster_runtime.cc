@@ -1,0 +1,436 @@
+#include "node/cluster_runtime.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/log/check.h"
+#include "absl/log/log.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/membership_wire.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+// How long others have to take a good-bye.
+constexpr uint64_t kLeaveMs = 300;
+// A heartbeat that waited longer for a way to go is not sent: the next one says more.
+constexpr int64_t kWaitingUsMax = 1'000'000;
+
+class BootTimeClock final : public Clock {
+ public:
+  int64_t NowUs() const override {
+#ifdef CLOCK_BOOTTIME
+    constexpr clockid_t kClock = CLOCK_BOOTTIME;
+#else
+    constexpr clockid_t kClock = CLOCK_MONOTONIC;  // goes on while a Mac sleeps
+#endif
+    timespec now;
+    CHECK_EQ(clock_gettime(kClock, &now), 0);
+    return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
+  }
+};
+
+std::string ToBytes(const NodeId& id) {
+  std::string bytes;
+  CHECK(absl::HexStringToBytes(id.ToHex(), &bytes));
+  return bytes;
+}
+absl::StatusOr<NodeId> FromBytes(absl::string_view bytes) {
+  return NodeId::FromHex(absl::BytesToHexString(bytes));
+}
+
+// For people: what a peer sent may be any bytes.
+wire::NodeRecord ToWire(const NodeRecord& record) {
+  wire::NodeRecord out;
+  out.set_node_id(ToBytes(record.id));
+  out.set_boot(record.boot);
+  out.set_revision(record.revision);
+  out.set_name(ValidUtf8(record.name));
+  out.set_cluster(ValidUtf8(record.cluster));
+  out.mutable_versions()->set_protocol(record.protocol);
+  out.mutable_versions()->set_strata(ValidUtf8(record.strata));
+  out.mutable_versions()->set_llama(ValidUtf8(record.llama));
+  out.mutable_versions()->set_ggml(ValidUtf8(record.ggml));
+  for (const std::string& address : record.addresses) out.add_addresses(ValidUtf8(address));
+  return out;
+}
+
+// Means nothing on another machine.
+bool HasScope(absl::string_view address) { return absl::StrContains(address, '%'); }
+
+}  // namespace
+
+Clock* SleeplessClock() {
+  static Clock* const clock = new BootTimeClock;
+  return clock;
+}
+
+ClusterRuntime::ClusterRuntime(EventLoop* loop, const Clock* clock, Options options,
+                               std::unique_ptr<PeerTransport> transport)
+    : loop_(loop),
+      clock_(clock),
+      options_(std::move(options)),
+      transport_(std::move(transport)),
+      membership_(options_.membership, options_.self, clock->NowUs()) {
+  for (const std::string& address : options_.peers) {
+    if (static_peers_.size() < kStaticPeersMax) static_peers_.push_back({.address = address});
+  }
+}
+
+ClusterRuntime::~ClusterRuntime() = default;
+
+void ClusterRuntime::Start(Listening listening) {
+  listening_ = std::move(listening);
+  if (options_.mdns) {
+    DiscoveryRecord self = {.node_id = id().ToHex(),
+                            .name = options_.self.name,
+                            .cluster = options_.self.cluster,
+                            .protocol = options_.self.protocol};
+    absl::StatusOr<std::unique_ptr<Discovery>> discovery = Discovery::StartMdns(
+        loop_, {.self = std::move(self), .port = listening_.address.port}, this);
+    if (discovery.ok()) {
+      discovery_ = *std::move(discovery);
+    } else {
+      LOG(WARNING) << "nodes are found by --peer only: " << discovery.status().message();
+    }
+  }
+  ReadInterfaces();
+  const auto poll_ms = static_cast<uint64_t>(options_.interfaces_poll_ms);
+  interfaces_timer_ =
+      loop_->StartTimer({.delay_ms = poll_ms, .repeat_ms = poll_ms}, [this] { ReadInterfaces(); });
+  if (!static_peers_.empty()) {
+    static_timer_ = loop_->StartTimer(
+        {.delay_ms = 0, .repeat_ms = static_cast<uint64_t>(options_.peer_retry_ms)},
+        [this] { AskStaticPeers(); });
+  }
+  Pump();
+}
+
+void ClusterRuntime::Leave(absl::AnyInvocable<void() &&> done) {
+  CHECK(!leaving_) << "a node leaves once";
+  leaving_ = true;
+  left_ = std::move(done);
+  discovery_.reset();
+  interfaces_timer_.reset();
+  static_timer_.reset();
+  membership_.Leave(clock_->NowUs());
+  Pump();
+  wake_.reset();
+  leave_timer_ = loop_->StartTimer({.delay_ms = under_way_ == 0 ? uint64_t{0} : kLeaveMs},
+                                   [this] { LeaveNow(); });
+}
+
+void ClusterRuntime::LeaveNow() {
+  if (left_) std::move(std::exchange(left_, nullptr))();
+}
+
+// --- what is due
+// ----------------------------------------------------------------------------------
+
+void ClusterRuntime::Pump() {
+  for (OutgoingHeartbeat& each : membership_.Tick(clock_->NowUs())) {
+    SendTo(each.to, std::move(each.message));
+  }
+  Settle();
+}
+
+void ClusterRuntime::Settle() {
+  if (membership_.changes() != changes_) {
+    changes_ = membership_.changes();
+    TakeAddresses();
+    if (on_change_ && !std::exchange(change_posted_, true)) {
+      loop_->Post(WhileAlive([this] {
+        change_posted_ = false;
+        on_change_();
+      }));
+    }
+  }
+  if (leaving_) return;
+  const int64_t wait_us = std::max<int64_t>(0, membership_.next_wake_us() - clock_->NowUs());
+  wake_ = loop_->StartTimer({.delay_ms = static_cast<uint64_t>((wait_us + 999) / 1000)},
+                            [this] { Pump(); });
+}
+
+ClusterRuntime::Peer& ClusterRuntime::PeerOf(const NodeId& node) {
+  std::unique_ptr<Peer>& peer = peers_[node];
+  if (peer == nullptr) peer = std::make_unique<Peer>();
+  return *peer;
+}
+
+// What nodes tell of themselves, and who is not known any more.
+void ClusterRuntime::TakeAddresses() {
+  const ClusterView& now = membership_.view();
+  for (const ClusterView::Node& node : now.nodes) {
+    if (node.record.id == id()) continue;
+    std::vector<std::string> told;
+    absl::c_copy_if(node.record.addresses, std::back_inserter(told), IsDialable);
+    PeerOf(node.record.id).paths.SetTold(told);
+  }
+  absl::erase_if(peers_, [&](const auto& each) {
+    if (now.Find(each.first) != nullptr) return false;
+    for (const std::string& address : each.second->paths.addresses()) transport_->Forget(address);
+    return true;
+  });
+}
+
+void ClusterRuntime::SendTo(const NodeId& node, Heartbeat message) {
+  Peer& peer = PeerOf(node);
+  SendProbes(node);
+  const int64_t now_us = clock_->NowUs();
+  if (peer.under_way >= kHeartbeatsUnderWayMax) return;
+  const std::string address = peer.paths.TakeBest(now_us);
+  if (address.empty()) {
+    peer.waiting = std::make_unique<Heartbeat>(std::move(message));
+    peer.waiting_us = now_us;
+    return;
+  }
+  peer.waiting.reset();
+  SendOver(node, address, message);
+}
+
+void ClusterRuntime::SendOver(const NodeId& node, const std::string& address,
+                              const Heartbeat& message) {
+  ++PeerOf(node).under_way;
+  ++under_way_;
+  const int64_t sent_us = clock_->NowUs();
+  transport_->Exchange(
+      address, ToWire(message), options_.answer_ms,
+      WhileAlive([this, node, address, sent_us](absl::StatusOr<wire::Heartbeat> reply) {
+        const int64_t now_us = clock_->NowUs();
+        if (--under_way_ == 0 && leaving_) LeaveNow();
+        const auto it = peers_.find(node);
+        if (it != peers_.end()) {
+          --it->second->under_way;
+          if (reply.ok()) {
+            it->second->paths.Answered(address, sent_us, now_us);
+          } else if (absl::IsNotFound(reply.status())) {
+            it->second->paths.Wrong(address, now_us);  // another node's by now
+          } else {
+            it->second->paths.Failed(address, sent_us, now_us);
+          }
+        }
+        if (!reply.ok()) return;
+        absl::StatusOr<Heartbeat> parsed = FromWire(*reply);
+        absl::Status status = parsed.status();
+        if (status.ok()) status = membership_.OnReply(*parsed, now_us);
+        if (!status.ok()) LOG(INFO) << node.ToHex() << " at " << address << ": " << status;
+        Settle();
+      }));
+}
+
+void ClusterRuntime::SendProbes(const NodeId& node) {
+  const int64_t now_us = clock_->NowUs();
+  for (const std::string& address : PeerOf(node).paths.TakeProbes(now_us)) {
+    transport_->Identify(
+        address, options_.answer_ms,
+        WhileAlive([this, node, address, now_us](absl::StatusOr<wire::IdentifyResponse> response) {
+          OnProbed(node, address, now_us, response);
+        }));
+  }
+}
+
+void ClusterRuntime::OnProbed(const NodeId& node, const std::string& address, int64_t sent_us,
+                              const absl::StatusOr<wire::IdentifyResponse>& response) {
+  const auto it = peers_.find(node);
+  if (it == peers_.end()) return;
+  Peer& peer = *it->second;
+  const int64_t now_us = clock_->NowUs();
+  if (!response.ok()) {
+    peer.paths.Failed(address, sent_us, now_us);
+    return;
+  }
+  const absl::StatusOr<NodeId> who = FromBytes(response->node_id());
+  if (!who.ok() || *who != node) {
+    peer.paths.Wrong(address, now_us);
+    transport_->Forget(address);
+    return;
+  }
+  const bool first = peer.paths.best().empty();
+  peer.paths.Answered(address, sent_us, now_us);
+  if (first && peer.waiting != nullptr && now_us - peer.waiting_us < kWaitingUsMax) {
+    const std::unique_ptr<Heartbeat> message = std::move(peer.waiting);
+    SendOver(node, peer.paths.TakeBest(now_us), *message);
+  }
+  SendProbes(node);  // once more over a connection that stands, to time it
+}
+
+// --- who might be there
+// ---------------------------------------------------------------------------
+
+void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
+  const absl::StatusOr<NodeId> node = NodeId::FromHex(record.node_id);
+  if (leaving_ || !node.ok() || record.cluster != options_.self.cluster) return;
+  NodeRecord learned = {
+      .id = *node, .name = record.name, .cluster = record.cluster, .protocol = record.protocol};
+  for (const std::string& address : record.addresses) {
+    if (!HasScope(address)) learned.addresses.push_back(address);
+  }
+  if (absl::Status status = membership_.Learn(learned, clock_->NowUs()); !status.ok()) {
+    LOG(INFO) << record.name << ": " << status.message();
+    return;
+  }
+  Peer& peer = PeerOf(*node);
+  for (const std::string& address : record.addresses) {
+    if (HasScope(address)) peer.paths.Observe(address);
+  }
+  peer.paths.TryAgain();
+  Settle();
+}
+
+// Heartbeats say better who is there: multicast gets lost sooner than connections.
+void ClusterRuntime::OnLost(const std::string&) {}
+
+void ClusterRuntime::AskStaticPeers() {
+  for (size_t i = 0; i < static_peers_.size(); ++i) {
+    StaticPeer& peer = static_peers_[i];
+    if (peer.asked || peer.node == id()) continue;
+    const ClusterView::Node* known = membership_.view().Find(peer.node);
+    if (known != nullptr && known->state == ClusterView::State::kAlive) continue;
+    peer.asked = true;
+    transport_->Exchange(peer.address, ToWire(membership_.Probe(clock_->NowUs())),
+                         options_.answer_ms,
+                         WhileAlive([this, i](absl::StatusOr<wire::Heartbeat> reply) {
+                           OnStaticReply(i, std::move(reply));
+                         }));
+  }
+}
+
+void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat> reply) {
+  StaticPeer& peer = static_peers_[index];
+  peer.asked = false;
+  absl::Status status = reply.status();
+  if (status.ok()) {
+    absl::StatusOr<Heartbeat> parsed = FromWire(*reply);
+    status = parsed.status();
+    if (status.ok() && parsed->from == id()) {
+      peer.node = id();
+      status = absl::FailedPreconditionError("that is this node");
+    } else if (status.ok()) {
+      status = membership_.OnReply(*parsed, clock_->NowUs());
+      if (status.ok()) peer.node = parsed->from;
+    }
+    Settle();
+    if (status.ok() && membership_.view().Find(peer.node) != nullptr) {
+      PeerOf(peer.node).paths.Observe(peer.address);
+    }
+  }
+  // Nobody there yet is what one expects of machines; all else a person wants to know, once.
+  if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&
+      peer.complaint != status.message()) {
+    peer.complaint = std::string(status.message());
+    LOG(WARNING) << "--peer " << peer.address << ": " << peer.complaint;
+  }
+}
+
+// --- this node's addresses
+// ------------------------------------------------------------------------
+
+void ClusterRuntime::ReadInterfaces() {
+  std::vector<InterfaceAddress> addresses = ReadInterfaceAddresses();
+  if (!IsAnyHost(listening_.address.host)) {
+    std::erase_if(addresses, [this](const InterfaceAddress& each) {
+      return each.ip != listening_.address.host;
+    });
+  }
+  if (addresses == interfaces_ && !own_addresses_.empty()) return;
+  interfaces_ = std::move(addresses);
+  if (discovery_ != nullptr) discovery_->Announce(interfaces_);
+  own_addresses_ = OwnAddresses();
+  membership_.SetAddresses(own_addresses_, clock_->NowUs());
+  for (auto& [node, peer] : peers_) peer->paths.TryAgain();
+  Settle();
+}
+
+std::vector<std::string> ClusterRuntime::OwnAddresses() const {
+  const auto& [host, port] = listening_.address;
+  if (!listening_.advertise.empty()) return listening_.advertise;
+  if (!IsAnyHost(host)) return {JoinHostPort(host, port)};
+  // Loopback only where there is nothing else: for other nodes of a machine without a network.
+  std::vector<std::string> own;
+  for (const InterfaceAddress& each : interfaces_) {
+    if (each.is_link_local || (each.is_loopback && !own.empty())) continue;
+    if (own.size() < kNodeAddressesMax) own.push_back(JoinHostPort(each.ip, port));
+  }
+  return own;
+}
+
+std::string ClusterRuntime::AddressOf(const NodeId& node) const {
+  const auto it = peers_.find(node);
+  return it == peers_.end() ? "" : it->second->paths.best();
+}
+
+// --- requests of others
+// ---------------------------------------------------------------------------
+
+absl::StatusOr<wire::Heartbeat> ClusterRuntime::Exchange(const wire::Heartbeat& request,
+                                                         const std::string& from_host) {
+  absl::StatusOr<Heartbeat> parsed = FromWire(request);
+  if (!parsed.ok()) return parsed.status();
+  const absl::StatusOr<Heartbeat> reply = membership_.OnRequest(*parsed, clock_->NowUs());
+  Settle();
+  if (!reply.ok()) return reply.status();
+  if (!from_host.empty()) Observe(parsed->from, from_host);
+  return ToWire(*reply);
+}
+
+// A node that calls from an address is likely to be found there, at the port that it tells: the
+// only way to learn addresses that mean something on one link only, or behind a tunnel's far end.
+void ClusterRuntime::Observe(const NodeId& node, const std::string& from_host) {
+  const auto it = peers_.find(node);
+  if (it == peers_.end() || !it->second->paths.best().empty()) return;
+  const ClusterView::Node* known = membership_.view().Find(node);
+  if (known == nullptr || known->record.addresses.empty()) return;
+  const absl::StatusOr<HostPort> told = ParseHostPort(known->record.addresses.front());
+  if (!told.ok()) return;
+  const std::string address = JoinHostPort(from_host, told->port);
+  if (!IsDialable(address)) return;
+  it->second->paths.Observe(address);
+  it->second->paths.TryAgain();
+}
+
+wire::IdentifyResponse ClusterRuntime::Identify() const {
+  wire::IdentifyResponse response;
+  response.set_node_id(ToBytes(id()));
+  response.set_cluster(options_.self.cluster);
+  response.set_protocol(options_.self.protocol);
+  return response;
+}
+
+wire::GetClusterResponse ClusterRuntime::Describe() {
+  const ClusterView& now = membership_.view();
+  const int64_t now_us = clock_->NowUs();
+  wire::GetClusterResponse response;
+  response.set_cluster(options_.self.cluster);
+  response.set_asked(ToBytes(id()));
+  if (!now.coordinator.is_nobody()) response.set_coordinator(ToBytes(now.coordinator));
+  *response.mutable_epoch() = ToWire(now.epoch);
+  for (const ClusterView::Node& node : now.nodes) {
+    const bool self = node.record.id == id();
+    wire::ClusterNode* out = response.add_nodes();
+    *out->mutable_record() = ToWire(node.record);
+    out->set_state(StateName(node.state));
+    out->set_since_ms(node.since_us == 0 ? -1 : (now_us - node.since_us) / 1000);
+    out->set_last_heard_ms(self                      ? 0
+                           : node.last_heard_us == 0 ? -1
+                                                     : (now_us - node.last_heard_us) / 1000);
+    out->set_reachable(self || node.reachable);
+    out->set_member(node.member);
+    if (!node.obeys.is_nobody()) out->set_obeys(ToBytes(node.obeys));
+    if (self) {
+      if (!node.record.addresses.empty()) out->set_address(node.record.addresses.front());
+    } else if (const auto it = peers_.find(node.record.id); it != peers_.end()) {
+      out->set_address(it->second->paths.best());
+      out->set_round_trip_us(it->second->paths.round_trip_us());
+    }
+  }
+  return response;
+}
+
+}  // namespace strata

@@ -1,0 +1,158 @@
+// A node's part in its cluster: runs membership (coordinator/membership.h) on the loop. Finds nodes
+// by mDNS and by the addresses a person gave, tries every address of each, keeps the fastest that
+// works, and carries heartbeats over it. Loop thread, but for what is said otherwise.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "coordinator/membership.h"
+#include "node/discovery.h"
+#include "node/peer_addresses.h"
+#include "node/peer_paths.h"
+#include "node/peer_transport.h"
+#include "proto/cluster.pb.h"
+#include "transport/clock.h"
+#include "transport/event_loop.h"
+
+namespace strata {
+
+// --peer options, and heartbeats under way to one node, at most.
+inline constexpr size_t kStaticPeersMax = 64;
+inline constexpr int kHeartbeatsUnderWayMax = 4;
+
+// The clock that membership needs: it goes on while the machine sleeps. Lives as long as the
+// process.
+Clock* SleeplessClock();
+
+class ClusterRuntime final : private Discovery::Listener {
+ public:
+  struct Options {
+    NodeRecord self;                 // its addresses are filled in
+    std::vector<std::string> peers;  // host:port of nodes that may be there
+    bool mdns = true;
+    MembershipOptions membership;
+    int64_t answer_ms = 1'000;           // a request unanswered for so long has failed
+    int64_t peer_retry_ms = 1'000;       // between questions to an address of `peers`
+    int64_t interfaces_poll_ms = 1'000;  // how soon a change of addresses is seen
+  };
+
+  // `loop` and `clock` outlive it. Sends nothing before Start().
+  ClusterRuntime(EventLoop* loop, const Clock* clock, Options options,
+                 std::unique_ptr<PeerTransport> transport);
+  ~ClusterRuntime() override;
+
+  // Begins. Where mDNS cannot be used it says so to the log and goes on without. Once; loop thread,
+  // or before it runs.
+  struct Listening {
+    HostPort address;                    // really listened on; the host may mean all interfaces
+    std::vector<std::string> advertise;  // host:port told instead of the interfaces' addresses
+  };
+  void Start(Listening listening);
+
+  // Says good-bye to the others and stops; `done` is called soon after on the loop, whether they
+  // heard or not. Once.
+  void Leave(absl::AnyInvocable<void() &&> done);
+
+  // Called after each change of view(), not from inside any call of this class.
+  void OnChange(absl::AnyInvocable<void()> fn) { on_change_ = std::move(fn); }
+
+  const NodeId& id() const { return options_.self.id; }
+  // As of now; valid until the loop's next turn.
+  const ClusterView& view() { return membership_.view(); }
+  Membership* membership() { return &membership_; }
+
+  // What this node tells others to dial, best guess first.
+  const std::vector<std::string>& own_addresses() const { return own_addresses_; }
+
+  // The address by which this node reaches that one best at present; empty: none is known to work.
+  std::string AddressOf(const NodeId& node) const;
+  // The answer to GetCluster.
+  wire::GetClusterResponse Describe();
+
+  // Requests that came in over the service Cluster. `from_host`: where from, empty if unknown.
+  absl::StatusOr<wire::Heartbeat> Exchange(const wire::Heartbeat& request,
+                                           const std::string& from_host);
+  wire::IdentifyResponse Identify() const;
+
+ private:
+  struct Peer {
+    PeerPaths paths{PeerPaths::Options()};
+    int under_way = 0;  // heartbeats
+    // The newest heartbeat that had no way to go; sent as soon as there is one.
+    std::unique_ptr<Heartbeat> waiting;
+    int64_t waiting_us = 0;
+  };
+  // An address that a person gave; its node is not known before it answers.
+  struct StaticPeer {
+    std::string address;
+    NodeId node;  // who answered last
+    bool asked = false;
+    std::string complaint;  // the last one logged
+  };
+
+  void OnFound(const DiscoveryRecord& record) override;
+  void OnLost(const std::string& node_id) override;
+
+  void LeaveNow();
+  void Pump();    // sends what is due
+  void Settle();  // after every call of membership: tells of changes, sets the next wake
+  void ReadInterfaces();
+  std::vector<std::string> OwnAddresses() const;
+  Peer& PeerOf(const NodeId& node);
+  void TakeAddresses();
+  void Observe(const NodeId& node, const std::string& from_host);
+  void AskStaticPeers();
+  void OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat> reply);
+
+  void SendTo(const NodeId& node, Heartbeat message);
+  void SendOver(const NodeId& node, const std::string& address, const Heartbeat& message);
+  void SendProbes(const NodeId& node);
+  void OnProbed(const NodeId& node, const std::string& address, int64_t sent_us,
+                const absl::StatusOr<wire::IdentifyResponse>& response);
+
+  // Wraps what comes back from the transport, or from the loop, so that it does nothing once this
+  // is gone.
+  template <typename Fn>
+  auto WhileAlive(Fn fn) {
+    return [alive = std::weak_ptr(alive_), fn = std::move(fn)](auto&&... arguments) mutable {
+      if (!alive.expired()) fn(std::forward<decltype(arguments)>(arguments)...);
+    };
+  }
+
+  // Constant.
+  EventLoop* const loop_;
+  const Clock* const clock_;
+  const Options options_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // watched by WhileAlive()
+
+  Listening listening_;  // since Start()
+  const std::unique_ptr<PeerTransport> transport_;
+  Membership membership_;
+  uint64_t changes_ = 0;  // of membership_, that were seen
+  absl::AnyInvocable<void()> on_change_;
+  bool change_posted_ = false;
+  int under_way_ = 0;  // heartbeats to all nodes
+  bool leaving_ = false;
+  absl::AnyInvocable<void() &&> left_;
+
+  absl::flat_hash_map<NodeId, std::unique_ptr<Peer>> peers_;
+  std::vector<StaticPeer> static_peers_;
+  std::vector<InterfaceAddress> interfaces_;
+  std::vector<std::string> own_addresses_;
+  std::unique_ptr<Discovery> discovery_;
+
+  std::unique_ptr<EventLoop::Handle> wake_;
+  std::unique_ptr<EventLoop::Handle> interfaces_timer_;
+  std::unique_ptr<EventLoop::Handle> static_timer_;
+  std::unique_ptr<EventLoop::Handle> leave_timer_;
+};
+
+}  // namespace strata

@@ -1,0 +1,215 @@
+#include "tests/net/network.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+
+namespace strata {
+namespace {
+
+constexpr char kEnter[] = "/usr/bin/nsenter";
+
+// Forks a process that sits in a network namespace of its own until this one ends. 0: not allowed.
+pid_t Hold() {
+  int ready[2];
+  if (pipe(ready) != 0) return 0;
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    char inside = unshare(CLONE_NEWNET) == 0 ? 1 : 0;
+    if (write(ready[1], &inside, 1) != 1 || getppid() != parent) _exit(1);
+    while (inside != 0) pause();
+    _exit(1);
+  }
+  char inside = 0;
+  close(ready[1]);
+  if (pid < 0 || read(ready[0], &inside, 1) != 1) inside = 0;
+  close(ready[0]);
+  if (inside == 0 && pid > 0) {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+  return inside == 0 ? 0 : pid;
+}
+
+}  // namespace
+
+absl::Status CanMakeNetworks() {
+  const pid_t pid = Hold();
+  if (pid == 0) return absl::PermissionDeniedError("network namespaces are not allowed");
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+  for (const char* tool : {kEnter, "/usr/sbin/ip", "/usr/sbin/nft"}) {
+    if (access(tool, X_OK) != 0) return absl::NotFoundError(absl::StrCat(tool, " is missing"));
+  }
+  Host a("a"), b("b");
+  if (!a.TryShell(absl::StrCat("ip link add x type veth peer name y netns ", b.holder()),
+                  nullptr)) {
+    return absl::PermissionDeniedError("virtual cables are not allowed");
+  }
+  return absl::OkStatus();
+}
+
+Host::Host(std::string name) : name_(std::move(name)), holder_(Hold()) {
+  if (holder_ != 0) TryShell("ip link set lo up", nullptr);
+}
+
+Host::~Host() {
+  if (holder_ == 0) return;
+  kill(holder_, SIGKILL);
+  waitpid(holder_, nullptr, 0);
+}
+
+std::vector<std::string> Host::Inside(std::vector<std::string> args) const {
+  args.insert(args.begin(), {"nsenter", absl::StrCat("--net=/proc/", holder_, "/ns/net"), "--"});
+  return args;
+}
+
+bool Host::TryShell(const std::string& script, std::string* out) const {
+  absl::Mutex mu;
+  std::string said;
+  const auto add = [&](absl::string_view line) {
+    absl::MutexLock lock(mu);
+    absl::StrAppend(&said, line, "\n");
+  };
+  ChildProcess::Options options;
+  options.program = kEnter;
+  options.args = Inside({"/bin/sh", "-euc", script});
+  options.env = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
+  options.on_stdout_line = add;
+  options.on_stderr_line = add;
+  auto process = ChildProcess::Start(std::move(options));
+  if (!process.ok()) {
+    if (out != nullptr) *out = process.status().ToString();
+    return false;
+  }
+  const bool ended = (*process)->WaitForExit(absl::Seconds(60));
+  const bool done = ended && (*process)->exit().code == 0 && (*process)->exit().signal == 0;
+  process->reset();
+  if (out != nullptr) *out = said;
+  return done;
+}
+
+std::string Host::Shell(const std::string& script) const {
+  std::string out;
+  EXPECT_TRUE(TryShell(script, &out)) << name_ << ": " << script << "\n" << out;
+  return out;
+}
+
+// At most 15 bytes, and unique in the switch.
+std::string Switch::PortOf(const Host& host, const std::string& interface) {
+  return absl::StrCat(host.name(), "-", interface).substr(0, 15);
+}
+
+void Switch::Plug(const Host& host, const std::string& interface,
+                  const std::vector<std::string>& addresses) {
+  const std::string port = PortOf(host, interface);
+  host_.Shell(absl::StrCat("ip link add ", port, " type veth peer name ", interface, " netns ",
+                           host.holder(), " && ip link set ", port, " master br0 up"));
+  std::string script = absl::StrCat("ip link set ", interface, " up");
+  if (!addresses.empty()) {
+    script = absl::StrCat("ip link set ", interface, " addrgenmode none && ", script);
+  }
+  for (const std::string& address : addresses) {
+    const bool ipv6 = address.find(':') != std::string::npos;
+    absl::StrAppend(&script, " && ip addr add ", address, " dev ", interface, ipv6 ? " nodad" : "");
+  }
+  host.Shell(script);
+}
+
+void Switch::SetCable(const Host& host, const std::string& interface, bool plugged) {
+  host_.Shell(absl::StrCat("ip link set ", PortOf(host, interface), plugged ? " up" : " down"));
+}
+
+NodeOn::NodeOn(const Host* host, std::string name, std::vector<std::string> options)
+    : host_(host), name_(std::move(name)) {
+  std::vector<std::string> args = {STRATA_PROGRAM,       "node",        "--name",    name_,
+                                   "--stop-with-parent", "--ephemeral", "--threads", "1"};
+  args.insert(args.end(), options.begin(), options.end());
+  ChildProcess::Options start;
+  start.program = kEnter;
+  start.args = host->Inside(std::move(args));
+  start.on_stdout_line = [lines = lines_](absl::string_view line) {
+    absl::MutexLock lock(lines->mu);
+    lines->out.emplace_back(line);
+  };
+  start.on_stderr_line = [lines = lines_](absl::string_view line) {
+    absl::MutexLock lock(lines->mu);
+    lines->err.emplace_back(line);
+  };
+  auto process = ChildProcess::Start(std::move(start));
+  EXPECT_TRUE(process.ok()) << process.status();
+  if (!process.ok()) return;
+  process_ = *std::move(process);
+  std::string line;
+  {
+    absl::MutexLock lock(lines_->mu);
+    const auto told = [this]()
+                          ABSL_SHARED_LOCKS_REQUIRED(lines_->mu) { return !lines_->out.empty(); };
+    lines_->mu.AwaitWithTimeout(absl::Condition(&told), absl::Seconds(60));
+    if (!lines_->out.empty()) line = lines_->out[0];
+  }
+  ready_ = absl::Now();
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  EXPECT_TRUE(json.is_object() && json.contains("node")) << line << errors();
+  if (!json.is_object() || !json.contains("node")) return;
+  id_ = json["node"]["id"];
+  address_ = json["node"]["address"];
+  port_ = static_cast<uint16_t>(std::stoi(address_.substr(address_.rfind(':') + 1)));
+}
+
+std::string NodeOn::errors() const {
+  absl::MutexLock lock(lines_->mu);
+  return absl::StrJoin(lines_->err, "\n");
+}
+
+nlohmann::json NodeOn::Nodes() const {
+  std::string out;
+  const std::string command = absl::StrCat(STRATA_PROGRAM, " nodes --json --node ", address_);
+  if (!host_->TryShell(command, &out)) return nullptr;
+  return nlohmann::json::parse(out, nullptr, /*allow_exceptions=*/false);
+}
+
+nlohmann::json NodeOn::Find(const nlohmann::json& nodes, const std::string& id) {
+  if (!nodes.is_object()) return nullptr;
+  for (const auto& node : nodes["nodes"]) {
+    if (node["id"] == id) return node;
+  }
+  return nullptr;
+}
+
+nlohmann::json NodeOn::Node(const std::string& id) const { return Find(Nodes(), id); }
+
+bool NodeOn::IsAlive(const nlohmann::json& node) {
+  return node.is_object() && node["state"] == "alive" && node["address"] != "";
+}
+
+bool NodeOn::Sees(const NodeOn& other) const { return IsAlive(Node(other.id())); }
+
+bool NodeOn::SeesGone(const NodeOn& other) const {
+  const nlohmann::json node = Node(other.id());
+  return node.is_object() && node["state"] == "gone";
+}
+
+bool Eventually(const std::function<bool()>& is_so, absl::Duration limit) {
+  const absl::Time until = absl::Now() + limit;
+  while (!is_so()) {
+    if (absl::Now() > until) return false;
+  }
+  return true;
+}
+
+}  // namespace strata

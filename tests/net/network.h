@@ -1,0 +1,114 @@
+// A small network inside this machine, for tests of nodes that find each other: hosts are network
+// namespaces, switches are bridges in namespaces of their own. Each namespace is held by a child of
+// the test and dies with it, so nothing is left behind however the test ends.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+#include "node/child_process.h"
+
+namespace strata {
+
+// A network namespace with loopback up.
+class Host {
+ public:
+  explicit Host(std::string name);
+  ~Host();
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  const std::string& name() const { return name_; }
+  pid_t holder() const { return holder_; }  // a process inside
+
+  // What to run to run `args` inside.
+  std::vector<std::string> Inside(std::vector<std::string> args) const;
+  // Runs a shell script inside, to its end. Returns what it wrote; a failure fails the test.
+  std::string Shell(const std::string& script) const;
+  // The same; false when the script failed, `out` may be null.
+  bool TryShell(const std::string& script, std::string* out) const;
+
+ private:
+  const std::string name_;
+  pid_t holder_ = 0;
+};
+
+class Switch {
+ public:
+  explicit Switch(std::string name) : host_(std::move(name)) {
+    host_.Shell("ip link add br0 type bridge mcast_snooping 0 && ip link set br0 up");
+  }
+  // Connects the host's new interface, with addresses like "10.77.0.1/24" and no others; without
+  // any it gets one of IPv6 that means something on this link only.
+  void Plug(const Host& host, const std::string& interface,
+            const std::vector<std::string>& addresses);
+  // What is at the other end of the cable; the host sees its carrier go and come.
+  void SetCable(const Host& host, const std::string& interface, bool plugged);
+
+  const Host& host() const { return host_; }
+
+ private:
+  static std::string PortOf(const Host& host, const std::string& interface);
+  Host host_;
+};
+
+// `strata node` on a host.
+class NodeOn {
+ public:
+  // Waits until it listens.
+  NodeOn(const Host* host, std::string name, std::vector<std::string> options = {});
+
+  const std::string& id() const { return id_; }
+  const std::string& name() const { return name_; }
+  const std::string& address() const { return address_; }  // as it said when it listened
+  uint16_t port() const { return port_; }
+  std::string errors() const;
+  absl::Time ready() const { return ready_; }
+
+  // The cluster as it says, by `strata nodes --json`; null when it does not answer.
+  nlohmann::json Nodes() const;
+  // What it says of one; null when it does not know it.
+  nlohmann::json Node(const std::string& id) const;
+  static nlohmann::json Find(const nlohmann::json& nodes, const std::string& id);
+  // Hears it, and has a way to it.
+  static bool IsAlive(const nlohmann::json& node);
+  bool Sees(const NodeOn& other) const;
+  bool SeesGone(const NodeOn& other) const;
+
+  // As a person would stop it, and as a failing machine would.
+  void Stop() { process_.reset(); }
+
+ private:
+  struct Lines {
+    absl::Mutex mu;
+    std::vector<std::string> out ABSL_GUARDED_BY(mu);
+    std::vector<std::string> err ABSL_GUARDED_BY(mu);
+  };
+
+  const Host* const host_;
+  const std::string name_;
+  const std::shared_ptr<Lines> lines_ = std::make_shared<Lines>();  // shared with the callbacks
+  std::string id_;
+  std::string address_;
+  uint16_t port_ = 0;
+  absl::Time ready_;
+  std::unique_ptr<ChildProcess> process_;
+};
+
+// Asks until it is so, for at most `limit`, which is far more than it should take.
+bool Eventually(const std::function<bool()>& is_so, absl::Duration limit = absl::Seconds(30));
+
+// Why no network can be made here; OK where one can.
+absl::Status CanMakeNetworks();
+
+}  // namespace strata

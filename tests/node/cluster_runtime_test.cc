@@ -1,0 +1,258 @@
+// Runtimes of several nodes in one thread, under a fake clock, on a network of addresses that the
+// test cuts and slows.
+#include "node/cluster_runtime.h"
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/fake_event_loop.h"
+
+namespace strata {
+namespace {
+
+class FakeNetwork {
+ public:
+  explicit FakeNetwork(EventLoop* loop) : loop_(loop) {}
+
+  struct Way {
+    ClusterRuntime* node = nullptr;
+    int64_t one_way_ms = 1;
+    bool silent = false;  // takes everything and says nothing
+  };
+  // By address; an address without one refuses.
+  std::map<std::string, Way> ways;
+
+  std::unique_ptr<PeerTransport> Transport() { return std::make_unique<FakeTransport>(this); }
+
+ private:
+  class FakeTransport final : public PeerTransport {
+   public:
+    explicit FakeTransport(FakeNetwork* network) : network_(network) {}
+    void Exchange(const std::string& address, const wire::Heartbeat& request, int64_t timeout_ms,
+                  Done<wire::Heartbeat> done) override {
+      network_->Call<wire::Heartbeat>(
+          address, timeout_ms,
+          [request](ClusterRuntime* node) { return node->Exchange(request, ""); }, std::move(done));
+    }
+    void Identify(const std::string& address, int64_t timeout_ms,
+                  Done<wire::IdentifyResponse> done) override {
+      network_->Call<wire::IdentifyResponse>(
+          address, timeout_ms,
+          [](ClusterRuntime* node) -> absl::StatusOr<wire::IdentifyResponse> {
+            return node->Identify();
+          },
+          std::move(done));
+    }
+    void Forget(const std::string&) override {}
+
+   private:
+    FakeNetwork* const network_;
+  };
+
+  void After(int64_t ms, absl::AnyInvocable<void()> fn) {
+    timers_.push_back(loop_->StartTimer({.delay_ms = static_cast<uint64_t>(ms)}, std::move(fn)));
+  }
+
+  template <typename Response>
+  void Call(const std::string& address, int64_t timeout_ms,
+            std::function<absl::StatusOr<Response>(ClusterRuntime*)> ask,
+            PeerTransport::Done<Response> done) {
+    const auto it = ways.find(address);
+    if (it == ways.end()) {
+      After(1, [done = std::move(done)]() mutable {
+        std::move(done)(absl::UnavailableError("refused"));
+      });
+      return;
+    }
+    if (it->second.silent) {
+      After(timeout_ms, [done = std::move(done)]() mutable {
+        std::move(done)(absl::DeadlineExceededError("no answer"));
+      });
+      return;
+    }
+    const Way way = it->second;
+    After(way.one_way_ms, [this, way, ask = std::move(ask), done = std::move(done)]() mutable {
+      auto answer = std::make_shared<absl::StatusOr<Response>>(ask(way.node));
+      After(way.one_way_ms,
+            [answer, done = std::move(done)]() mutable { std::move(done)(std::move(*answer)); });
+    });
+  }
+
+  EventLoop* const loop_;
+  std::vector<std::unique_ptr<EventLoop::Handle>> timers_;
+};
+
+class ClusterRuntimeTest : public testing::Test {
+ protected:
+  // Node `n` listens at 10.0.0.<n>:7 and says so.
+  struct Kind {
+    std::string cluster = "home";
+    uint32_t protocol = 1;
+    std::vector<std::string> addresses = {};  // told instead
+  };
+  ClusterRuntime* Add(int n, std::vector<std::string> peers) {
+    return Add(n, std::move(peers), {});
+  }
+  ClusterRuntime* Add(int n, std::vector<std::string> peers, const Kind& kind) {
+    ClusterRuntime::Options options;
+    options.self = {.id = {.high = 0, .low = static_cast<uint64_t>(n)},
+                    .boot = 1,
+                    .name = absl::StrCat("node-", n),
+                    .cluster = kind.cluster,
+                    .protocol = kind.protocol};
+    options.peers = std::move(peers);
+    options.mdns = false;
+    nodes_.push_back(std::make_unique<ClusterRuntime>(&loop_, &clock_, std::move(options),
+                                                      network_.Transport()));
+    ClusterRuntime* node = nodes_.back().get();
+    const std::string host = absl::StrCat("10.0.0.", n);
+    network_.ways[host + ":7"] = {.node = node};
+    node->Start({.address = {.host = host, .port = 7}, .advertise = kind.addresses});
+    return node;
+  }
+
+  static std::string StateOf(ClusterRuntime* at, ClusterRuntime* of) {
+    const ClusterView::Node* node = at->view().Find(of->id());
+    return node == nullptr ? "unknown" : StateName(node->state);
+  }
+
+  FakeClock clock_;
+  FakeEventLoop loop_{&clock_};
+  FakeNetwork network_{&loop_};
+  std::vector<std::unique_ptr<ClusterRuntime>> nodes_;
+};
+
+TEST_F(ClusterRuntimeTest, APeerIsEnoughForBothToKnowEachOther) {
+  ClusterRuntime* a = Add(1, {});
+  ClusterRuntime* b = Add(2, {"10.0.0.1:7"});
+  clock_.AdvanceMs(1000);
+  EXPECT_EQ(StateOf(a, b), "alive");
+  EXPECT_EQ(StateOf(b, a), "alive");
+  EXPECT_EQ(a->AddressOf(b->id()), "10.0.0.2:7");
+}
+
+TEST_F(ClusterRuntimeTest, PeersTellEachOtherOfTheNodesTheyKnow) {
+  ClusterRuntime* a = Add(1, {});
+  ClusterRuntime* b = Add(2, {"10.0.0.1:7"});
+  ClusterRuntime* c = Add(3, {"10.0.0.1:7"});
+  clock_.AdvanceMs(2000);
+  EXPECT_EQ(StateOf(b, c), "alive");
+  EXPECT_EQ(StateOf(c, b), "alive");
+  clock_.AdvanceMs(8000);
+  EXPECT_FALSE(a->view().coordinator.is_nobody());
+  EXPECT_EQ(a->view().coordinator, b->view().coordinator);
+  EXPECT_EQ(a->view().coordinator, c->view().coordinator);
+}
+
+TEST_F(ClusterRuntimeTest, TheFasterAddressIsUsedAndTheOtherWhenItBreaks) {
+  ClusterRuntime* a = Add(1, {"10.0.0.2:7", "10.9.0.2:7"});
+  ClusterRuntime* b = Add(2, {});
+  network_.ways["10.0.0.2:7"].one_way_ms = 20;
+  network_.ways["10.9.0.2:7"] = {.node = b, .one_way_ms = 2};
+  clock_.AdvanceMs(3000);
+  EXPECT_EQ(a->AddressOf(b->id()), "10.9.0.2:7");
+  network_.ways["10.9.0.2:7"].silent = true;
+  for (int i = 0; i < 30; ++i) {
+    clock_.AdvanceMs(100);
+    EXPECT_EQ(StateOf(a, b), "alive") << "it went around before anybody could notice";
+  }
+  EXPECT_EQ(a->AddressOf(b->id()), "10.0.0.2:7");
+  network_.ways["10.9.0.2:7"].silent = false;
+  clock_.AdvanceMs(10'000);
+  EXPECT_EQ(a->AddressOf(b->id()), "10.9.0.2:7");
+}
+
+TEST_F(ClusterRuntimeTest, AnAddressWhereAnotherNodeAnswersIsNotUsed) {
+  ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
+  ClusterRuntime* b = Add(2, {}, {.addresses = {"10.0.0.2:7", "10.0.0.4:7"}});
+  ClusterRuntime* c = Add(3, {});
+  network_.ways["10.0.0.4:7"] = {.node = b, .one_way_ms = 20};
+  clock_.AdvanceMs(1000);
+  ASSERT_EQ(a->AddressOf(b->id()), "10.0.0.2:7");
+  network_.ways["10.0.0.2:7"].node = c;
+  clock_.AdvanceMs(1000);
+  EXPECT_EQ(a->AddressOf(b->id()), "10.0.0.4:7");
+  EXPECT_EQ(StateOf(a, b), "alive");
+}
+
+TEST_F(ClusterRuntimeTest, TwoClustersDoNotMix) {
+  ClusterRuntime* a = Add(1, {}, {.cluster = "red"});
+  ClusterRuntime* b = Add(2, {"10.0.0.1:7"}, {.cluster = "blue"});
+  clock_.AdvanceMs(5000);
+  EXPECT_EQ(StateOf(a, b), "unknown");
+  EXPECT_EQ(StateOf(b, a), "unknown");
+}
+
+TEST_F(ClusterRuntimeTest, AnotherProtocolVersionIsShownAndNotUsed) {
+  ClusterRuntime* a = Add(1, {});
+  ClusterRuntime* b = Add(2, {"10.0.0.1:7"}, {.protocol = 2});
+  clock_.AdvanceMs(5000);
+  EXPECT_EQ(StateOf(a, b), "other version");
+  EXPECT_EQ(StateOf(b, a), "other version");
+  EXPECT_EQ(a->view().members.size(), 1u);
+}
+
+TEST_F(ClusterRuntimeTest, ASilentNodeIsGoneAndItsReturnIsSeen) {
+  ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
+  ClusterRuntime* b = Add(2, {});
+  clock_.AdvanceMs(1000);
+  ASSERT_EQ(StateOf(a, b), "alive");
+  network_.ways["10.0.0.1:7"].silent = true;
+  network_.ways["10.0.0.2:7"].silent = true;
+  clock_.AdvanceMs(60'000);
+  EXPECT_EQ(StateOf(a, b), "gone");
+  network_.ways["10.0.0.1:7"].silent = false;
+  network_.ways["10.0.0.2:7"].silent = false;
+  clock_.AdvanceMs(3'500);
+  EXPECT_EQ(StateOf(a, b), "alive");
+  EXPECT_EQ(StateOf(b, a), "alive");
+}
+
+TEST_F(ClusterRuntimeTest, ANodeThatLeavesIsGoneAtOnceAndSaysWhenItIsDone) {
+  ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
+  ClusterRuntime* b = Add(2, {});
+  clock_.AdvanceMs(5000);
+  bool left = false;
+  b->Leave([&] { left = true; });
+  clock_.AdvanceMs(50);
+  EXPECT_TRUE(left);
+  EXPECT_EQ(StateOf(a, b), "gone");
+}
+
+TEST_F(ClusterRuntimeTest, ChangesAreToldOnceEach) {
+  ClusterRuntime* a = Add(1, {});
+  int changes = 0;
+  a->OnChange([&] { ++changes; });
+  Add(2, {"10.0.0.1:7"});
+  clock_.AdvanceMs(10'000);
+  const int before = changes;
+  EXPECT_GT(before, 0);
+  clock_.AdvanceMs(10'000);
+  EXPECT_EQ(changes, before) << "nothing changed";
+}
+
+TEST_F(ClusterRuntimeTest, DescribesTheClusterAsItSeesIt) {
+  ClusterRuntime* a = Add(1, {});
+  Add(2, {"10.0.0.1:7"});
+  clock_.AdvanceMs(5000);
+  const wire::GetClusterResponse told = a->Describe();
+  EXPECT_EQ(told.cluster(), "home");
+  ASSERT_EQ(told.nodes_size(), 2);
+  EXPECT_EQ(told.nodes(0).record().name(), "node-1");
+  EXPECT_EQ(told.nodes(1).state(), "alive");
+  EXPECT_EQ(told.nodes(1).address(), "10.0.0.2:7");
+  EXPECT_EQ(told.nodes(1).round_trip_us(), 2000);
+  EXPECT_TRUE(told.nodes(1).reachable());
+  EXPECT_LT(told.nodes(1).last_heard_ms(), 500);
+}
+
+}  // namespace
+}  // namespace strata
