@@ -37,7 +37,7 @@ StepShape PromptStep(uint32_t rows, uint32_t positions);
 struct PlanLink {
   double round_trip_s = 0;  // of 16 KiB there and back, p50
   double bytes_per_s = 0;
-  bool usable() const { return bytes_per_s > 0; }
+  bool usable() const { return bytes_per_s > 0 && round_trip_s >= 0; }  // false for NaN
 };
 inline constexpr uint64_t kLinkProbeBytes = 16 << 10;
 

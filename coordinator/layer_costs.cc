@@ -41,6 +41,11 @@ class Reader {
   const std::string architecture_;
 };
 
+uint64_t Saturated(double bytes) {
+  return bytes < static_cast<double>(kBytesOfLayerMax) ? static_cast<uint64_t>(bytes)
+                                                       : kBytesOfLayerMax;
+}
+
 void Add(uint32_t type, uint64_t bytes, std::vector<TypedBytes>* to) {
   for (TypedBytes& each : *to) {
     if (each.type == type) {
@@ -86,19 +91,16 @@ void CountTensor(const GgufTensor& tensor, absl::string_view name, LayerCost* la
 // f32, for each of the kinds that libllama knows (Mamba and gated delta nets; RWKV; short
 // convolutions; Kimi's delta attention). Those that do not apply are 0.
 uint64_t StateBytes(const Reader& reader, uint64_t n_embd, uint64_t n_head) {
-  const uint64_t inner = reader.Get("ssm.inner_size", 0);
-  const uint64_t state = reader.Get("ssm.state_size", 0);
-  const uint64_t kernel = reader.Get("ssm.conv_kernel", 0);
-  const uint64_t groups = reader.Get("ssm.group_count", 0);
-  const uint64_t before = kernel > 0 ? kernel - 1 : 0;
-  const uint64_t delta_head = reader.Get("kda.head_dim", 0);
-  const uint64_t wkv_head = reader.Get("wkv.head_size", 0);
-  const uint64_t shortconv = reader.Get("shortconv.l_cache", 0);
-  uint64_t floats = state * inner + before * (inner + 2 * groups * state);
-  floats = std::max(floats, n_head * delta_head * (delta_head + 3 * before));
-  floats = std::max(floats, wkv_head > 0 ? n_embd * (wkv_head + 2) : 0);
-  floats = std::max(floats, shortconv > 1 ? n_embd * (shortconv - 1) : 0);
-  return floats * sizeof(float);
+  const auto get = [&](absl::string_view key) { return static_cast<double>(reader.Get(key, 0)); };
+  const auto rows = static_cast<double>(n_embd), heads = static_cast<double>(n_head);
+  const double inner = get("ssm.inner_size"), state = get("ssm.state_size");
+  const double before = std::max(get("ssm.conv_kernel") - 1, 0.0);
+  const double delta_head = get("kda.head_dim"), wkv_head = get("wkv.head_size");
+  double floats = state * inner + before * (inner + 2 * get("ssm.group_count") * state);
+  floats = std::max(floats, heads * delta_head * (delta_head + 3 * before));
+  if (wkv_head > 0) floats = std::max(floats, rows * (wkv_head + 2));
+  floats = std::max(floats, rows * (get("shortconv.l_cache") - 1));
+  return Saturated(floats * sizeof(float));
 }
 
 // Marks the layers that see only a window, as a slice's metadata say it: AdjustMetadata writes the
@@ -253,11 +255,15 @@ absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
     const uint64_t width_k = std::min(reader.Get("attention.key_length", width), kWidthMax);
     const uint64_t width_v = std::min(reader.Get("attention.value_length", width), kWidthMax);
     costs.n_head = std::max(costs.n_head, static_cast<uint32_t>(n_head));
+    // Multi-head latent attention keeps one compressed row, counted as the keys, and no values.
+    const bool is_latent = reader.Get("attention.key_length_mla", 0) > 0 &&
+                           reader.Get("attention.value_length_mla", 0) > 0;
+    const uint64_t cached_v = is_latent ? 0 : width_v;
     if (kinds[i].has_attention || !kinds[i].has_state) {
       layer.kv_bytes_per_position =
           static_cast<uint64_t>(std::ceil(static_cast<double>(n_head_kv) *
                                           (static_cast<double>(width_k) * BitsPerWeight(*type_k) +
-                                           static_cast<double>(width_v) * BitsPerWeight(*type_v)) /
+                                           static_cast<double>(cached_v) * BitsPerWeight(*type_v)) /
                                           8));
       if (n_head_kv > 0) {
         layer.kv_sharing = static_cast<uint32_t>(std::max<uint64_t>(1, n_head / n_head_kv));
@@ -285,7 +291,10 @@ uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape) {
     const uint64_t kept = GgufPad(uint64_t{layer.window} + shape.n_batch, kCachePadPositions);
     positions = std::min(positions, kept);
   }
-  return shape.n_seqs * (positions * layer.kv_bytes_per_position + layer.state_bytes);
+  return Saturated(
+      static_cast<double>(shape.n_seqs) *
+      (static_cast<double>(positions) * static_cast<double>(layer.kv_bytes_per_position) +
+       static_cast<double>(layer.state_bytes)));
 }
 
 uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_last) {

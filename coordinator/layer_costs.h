@@ -86,6 +86,9 @@ struct LayerCosts {
 absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
                                            const LayerCostsOptions& options);
 
+// Figures of a header that could not be true count as this; sums of it do not overflow.
+inline constexpr uint64_t kBytesOfLayerMax = 1ull << 50;
+
 // What is kept of `n_seqs` texts of `n_ctx` positions, of which up to `n_batch` come in one step.
 struct CacheShape {
   uint32_t n_ctx = 4096;

@@ -129,6 +129,9 @@ struct Plan {
   std::array<StepTime, kPlanBatches.size()> times;
   StepTime prompt;        // batch: kPlanChunkTokens tokens of one prompt, all behind each other
   bool is_exact = false;  // no plan is better by this model; false: the best that was found
+  // No plan's objective is less than this one's by more than this share of it: 0 when exact, 1 when
+  // nothing is known.
+  double gap = 1;
   bool is_by_hand = false;
   std::vector<DeviceLine> devices;
   std::vector<std::string> hints;  // what more memory or faster links would gain, the most first

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
-#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -28,6 +27,10 @@ std::string Names(const PlanRequest& request) {
       shown < names.size() ? ", …" : "");
 }
 
+std::string Assigned(LayerRange layers) {
+  return absl::StrCat(LayersText(layers), layers.size() == 1 ? " is" : " are", " assigned");
+}
+
 // That they follow each other from the first layer to the last.
 absl::Status CheckCover(const std::vector<Assignment>& assignments, uint32_t n_layer) {
   uint32_t next = 0;
@@ -40,18 +43,17 @@ absl::Status CheckCover(const std::vector<Assignment>& assignments, uint32_t n_l
     }
     if (each.layers.begin > next) {
       return absl::InvalidArgumentError(
-          absl::StrCat(LayersText({next, each.layers.begin}), " are assigned to nobody"));
+          absl::StrCat(Assigned({next, each.layers.begin}), " to nobody"));
     }
     if (each.layers.begin < next) {
       return absl::InvalidArgumentError(
-          absl::StrCat(LayersText({each.layers.begin, std::min(next, each.layers.end)}),
-                       " are assigned to both ", assignments[i - 1].place, " and ", each.place));
+          absl::StrCat(Assigned({each.layers.begin, std::min(next, each.layers.end)}), " to both ",
+                       assignments[i - 1].place, " and ", each.place));
     }
     next = each.layers.end;
   }
   if (next < n_layer) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(LayersText({next, n_layer}), " are assigned to nobody"));
+    return absl::InvalidArgumentError(absl::StrCat(Assigned({next, n_layer}), " to nobody"));
   }
   return absl::OkStatus();
 }
@@ -182,35 +184,25 @@ absl::StatusOr<Pieces> AssignedPieces(const PlanProblem& problem) {
 absl::Status DoesNotFit(const PlanProblem& problem) {
   const PlanRequest& request = problem.request();
   const auto& candidates = problem.candidates();
-  // The largest memory first, each as many layers as it holds.
-  std::vector<size_t> order(candidates.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return candidates[a].memory_bytes > candidates[b].memory_bytes;
-  });
-  std::map<int, uint64_t> pool_taken;
+  const Pieces packed = PackLargestFirst(problem);
+  const size_t reached = packed.empty() ? 0 : packed.back().end;
   std::vector<std::string> where;
-  uint64_t free_bytes = 0;
-  size_t reached = 0;
-  for (const size_t c : order) {
-    Caps caps;
-    const int pool = candidates[c].memory_pool;
-    caps.memory_bytes = candidates[c].memory_bytes;
-    if (pool != kOwnPool) {
-      caps.memory_bytes = std::min(caps.memory_bytes, problem.PoolBytes(pool) - pool_taken[pool]);
-    }
-    free_bytes += caps.memory_bytes;
-    size_t end = problem.LatestEnds(c, caps)[reached];
-    while (end > reached && !problem.SizeAllowed(reached, end)) --end;
-    if (pool != kOwnPool && end > reached) pool_taken[pool] += problem.StageBytes(reached, end);
-    const std::string got = end > reached
-                                ? LayersText({problem.points()[reached], problem.points()[end]})
-                                : "no more layer";
-    where.push_back(absl::StrCat(PlaceName(request, candidates[c].device), " ",
-                                 BytesText(caps.memory_bytes), " (", got, ")"));
-    reached = end;
+  for (const Piece& piece : packed) {
+    const auto& candidate = candidates[piece.candidate];
+    where.push_back(absl::StrCat(PlaceName(request, candidate.device), " ",
+                                 BytesText(candidate.memory_bytes), " (",
+                                 LayersText(problem.Layers(piece)), ")"));
   }
-  if (reached == problem.last_point() && request.nodes.size() > 1) {
+  uint64_t free_bytes = 0;
+  std::set<int> pools;
+  for (const auto& candidate : candidates) {
+    if (candidate.memory_pool == kOwnPool) {
+      free_bytes += candidate.memory_bytes;
+    } else if (pools.insert(candidate.memory_pool).second) {
+      free_bytes += problem.PoolBytes(candidate.memory_pool);
+    }
+  }
+  if (reached == problem.last_point()) {
     return absl::FailedPreconditionError(
         "the model fits into the nodes' memory, but no order of them was found in which each "
         "reaches the next and the coordinator over a measured link");

@@ -1,10 +1,25 @@
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/plan.h"
 
 namespace strata {
+namespace {
+
+// Figures come from other nodes: without those that cannot be measurements.
+DeviceSpeed Sane(DeviceSpeed speed) {
+  const auto is_speed = [](double x) { return x > 0 && std::isfinite(x); };
+  std::erase_if(speed.types, [&](const TypeSpeed& type) {
+    return !std::all_of(type.bytes_per_s.begin(), type.bytes_per_s.end(), is_speed);
+  });
+  if (!is_speed(speed.memory_bytes_per_s)) speed.types.clear();
+  if (!is_speed(speed.op_s)) speed.op_s = 0;
+  return speed;
+}
+
+}  // namespace
 
 void AddMeasuredNode(absl::string_view name, absl::string_view machine,
                      absl::Span<const MeasuredDevice> devices, PlanRequest* request) {
@@ -31,12 +46,12 @@ void AddMeasuredNode(absl::string_view name, absl::string_view machine,
   }
   const int pool = shares ? pool_of_machine(free_bytes) : kOwnPool;
   for (const MeasuredDevice& measured : devices) {
-    if (measured.speed.types.empty()) continue;
     PlanDevice device;
+    device.speed = Sane(measured.speed);
+    if (device.speed.types.empty()) continue;
     device.node = node;
     device.name = measured.facts.name;
     device.memory_free_bytes = measured.facts.memory_free_bytes;
-    device.speed = measured.speed;
     if (measured.facts.shares_machine_memory) device.memory_pool = device.bandwidth_pool = pool;
     if (measured.facts.kind == DeviceFacts::Kind::kCpu) device.cores_pool = pool;
     request->devices.push_back(std::move(device));

@@ -1,6 +1,7 @@
 #include "coordinator/plan_explain.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr double kGainMin = 0.02;
 constexpr size_t kHintsMax = 4;
+constexpr size_t kHintRunsMax = 4;     // of the exact planner, where devices share
 constexpr size_t kHintDevicesMax = 8;  // among which a hint plans again, exactly
 
 struct Change {
@@ -192,20 +194,14 @@ PlanRequest Reduced(const PlanRequest& request, const std::vector<size_t>& devic
 double Replan(const PlanRequest& request, bool exact) {
   const PlanProblem problem(request, StepOf(request));
   if (problem.candidates().empty()) return kNever;
-  constexpr size_t kRuns = 40;
-  Solution solution;
-  if (exact) {
-    solution = SolveObjective(
-        problem, [&](Aim aim, const Limits& limits) { return SolveSubsets(problem, aim, limits); },
-        kRuns);
-  } else {  // too many to try all orders: in the one they have
-    std::vector<size_t> sequence;
-    for (size_t c = 0; c < problem.candidates().size(); ++c) sequence.push_back(c);
-    solution = SolveObjective(
-        problem,
-        [&](Aim aim, const Limits& limits) { return SolveOrder(problem, aim, limits, sequence); },
-        kRuns);
-  }
+  // With too many to try all orders: in the one they have.
+  std::vector<size_t> sequence(problem.candidates().size());
+  std::iota(sequence.begin(), sequence.end(), size_t{0});
+  const Solution solution =
+      SolveObjective(problem, {.runs_max = kHintRunsMax}, [&](Aim aim, const Limits& limits) {
+        return exact ? SolveSubsets(problem, aim, limits)
+                     : SolveOrder(problem, aim, limits, sequence);
+      });
   if (!solution.found()) return kNever;
   return CostOf(problem, request.objective == Objective::kLatency ? Aim::kSum : Aim::kMax,
                 solution.pieces);

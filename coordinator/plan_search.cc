@@ -12,20 +12,23 @@ namespace {
 constexpr size_t kShortlistMin = 24;   // devices, if there are so many
 constexpr size_t kShortlistMore = 16;  // besides those that the model needs at least
 constexpr size_t kShortlistMax = 160;
-constexpr size_t kSeedsMax = 4;        // nodes around which shortlists are made
-constexpr size_t kImprovedMax = 4;     // starts that the local search goes on from
-constexpr double kWorkMax = 6e8;       // steps of the inner loops, of the whole search: 1 to 3 s
-constexpr size_t kSharedRunsMax = 16;  // of SolveShared, for one order
-constexpr size_t kPatience = 4;        // times the square of the shortlist, without a better order
+constexpr size_t kSeedsMax = 4;     // nodes around which shortlists are made
+constexpr size_t kImprovedMax = 4;  // starts that the local search goes on from
+// Of SolveShared for one order: more where they are cheap.
+constexpr double kSharedWorkMax = 1e6;
+constexpr double kSharedRunsMin = 16, kSharedRunsMax = 400;
+constexpr size_t kPatience = 2;  // times the square of the shortlist, without a better order
+constexpr size_t kKicksMax = 3;  // random orders to go on from when patience is at its end
 
 using Order = std::vector<size_t>;
 
 class Search {
  public:
-  explicit Search(const PlanProblem& problem)
+  Search(const PlanProblem& problem, double work_max)
       : problem_(problem),
         aim_(problem.request().objective == Objective::kLatency ? Aim::kSum : Aim::kMax),
-        none_(NoLimits(problem)) {}
+        none_(NoLimits(problem)),
+        work_max_(work_max) {}
 
   Solution Run();
 
@@ -35,6 +38,15 @@ class Search {
     Solution solution;
   };
 
+  double WorkOf(const Order& order) const {  // of SolveOrder
+    const auto n = static_cast<double>(order.size());
+    const auto points = static_cast<double>(problem_.points().size());
+    return n * points * (n + points) / 2;
+  }
+  size_t SharedRuns(const Order& order) const {
+    return static_cast<size_t>(
+        std::clamp(kSharedWorkMax / WorkOf(order), kSharedRunsMin, kSharedRunsMax));
+  }
   Solution Evaluate(const Order& order);
   // Seconds for a layer at the device's fullest, the hop to it from `node` included.
   double Score(size_t candidate, size_t node) const;
@@ -46,17 +58,17 @@ class Search {
   const PlanProblem& problem_;
   const Aim aim_;
   const Limits none_;
+  const double work_max_;
   double work_ = 0;
 };
 
 Solution Search::Evaluate(const Order& order) {
+  const double work = WorkOf(order);
   const auto relaxed = [&](Aim aim, const Limits& limits) {
-    const double n = static_cast<double>(order.size());
-    const double points = static_cast<double>(problem_.points().size());
-    work_ += n * points * (n + points) / 2;
+    work_ += work;
     return SolveOrder(problem_, aim, limits, order);
   };
-  return SolveShared(problem_, aim_, none_, relaxed, kSharedRunsMax);
+  return SolveShared(problem_, aim_, none_, {.runs_max = SharedRuns(order)}, relaxed);
 }
 
 double Search::Score(size_t candidate, size_t node) const {
@@ -109,47 +121,58 @@ Order Search::Chain(const Order& shortlist) const {
   return chain;
 }
 
+// A neighbour of `order`: one device elsewhere, two exchanged, or a part turned round.
+void Move(Order* order, size_t a, size_t b, size_t kind) {
+  const auto at = [&](size_t i) { return order->begin() + static_cast<std::ptrdiff_t>(i); };
+  switch (kind) {
+    case 0:
+      std::swap((*order)[a], (*order)[b]);
+      break;
+    case 1:
+      std::reverse(at(std::min(a, b)), at(std::max(a, b)) + 1);
+      break;
+    default:
+      if (a < b) {
+        std::rotate(at(a), at(a) + 1, at(b) + 1);
+      } else {
+        std::rotate(at(b), at(a), at(a) + 1);
+      }
+      break;
+  }
+}
+
 void Search::Improve(Start* start, double work_max) {
   const size_t n = start->order.size();
   if (n < 2) return;
   std::mt19937 random(static_cast<uint32_t>(n));
   const auto draw = [&](size_t below) { return static_cast<size_t>(random() % below); };
   const double until = work_ + work_max;
-  const size_t patience = kPatience * n * n + 50;
-  for (size_t idle = 0; idle < patience && work_ < until; ++idle) {
-    Order order = start->order;
-    const Pieces& pieces = start->solution.pieces;
+  const size_t patience = kPatience * n * n + 30;
+  Start now = *start;
+  for (size_t idle = 0, kicks = 0; work_ < until; ++idle) {
+    if (idle == patience) {
+      if (++kicks > kKicksMax) break;
+      idle = 0;
+      // Far away: what is in use among the others, anywhere.
+      for (size_t i = n; i-- > 1;) std::swap(now.order[i], now.order[draw(i + 1)]);
+      now.solution = Evaluate(now.order);
+    }
+    Order order = now.order;
+    const Pieces& pieces = now.solution.pieces;
     // Mostly something that is in use moves.
     size_t a = draw(n);
     if (!pieces.empty() && draw(4) != 0) {
       const size_t used = pieces[draw(pieces.size())].candidate;
       a = static_cast<size_t>(std::find(order.begin(), order.end(), used) - order.begin());
     }
-    size_t b = draw(n);
+    const size_t b = draw(n);
     if (a == b) continue;
-    const auto at = [&](size_t i) { return order.begin() + static_cast<std::ptrdiff_t>(i); };
-    switch (draw(4)) {
-      case 0:
-        std::swap(order[a], order[b]);
-        break;
-      case 1:
-        if (a > b) std::swap(a, b);
-        std::reverse(at(a), at(b) + 1);
-        break;
-      default:
-        if (a < b) {
-          std::rotate(at(a), at(a) + 1, at(b) + 1);
-        } else {
-          std::rotate(at(b), at(a), at(a) + 1);
-        }
-        break;
-    }
+    Move(&order, a, b, draw(4));
     Solution solution = Evaluate(order);
-    if (solution.cost < start->solution.cost) idle = 0;
-    if (solution.cost <= start->solution.cost) {  // as good: drift
-      start->order = std::move(order);
-      start->solution = std::move(solution);
-    }
+    if (solution.cost < now.solution.cost) idle = 0;
+    // As good will do: drift.
+    if (solution.cost <= now.solution.cost) now = {std::move(order), std::move(solution)};
+    if (now.solution.cost < start->solution.cost) *start = now;
   }
 }
 
@@ -195,23 +218,23 @@ Solution Search::Run() {
     return a.solution.cost < b.solution.cost;
   });
   starts.resize(std::min(starts.size(), kImprovedMax));
-  for (Start& start : starts) Improve(&start, kWorkMax / static_cast<double>(starts.size()));
+  for (Start& start : starts) Improve(&start, work_max_ / static_cast<double>(starts.size()));
   const Start& best = *std::min_element(
       starts.begin(), starts.end(),
       [](const Start& a, const Start& b) { return a.solution.cost < b.solution.cost; });
   Solution solution = SolveObjective(
-      problem_,
-      [&](Aim aim, const Limits& limits) { return SolveOrder(problem_, aim, limits, best.order); },
-      kSharedRunsMax);
+      problem_, {.known = best.solution.pieces, .runs_max = SharedRuns(best.order)},
+      [&](Aim aim, const Limits& limits) { return SolveOrder(problem_, aim, limits, best.order); });
   solution.is_exact = false;
+  solution.gap = 1;
   return solution;
 }
 
 }  // namespace
 
-Solution SearchPlan(const PlanProblem& problem) {
+Solution SearchPlan(const PlanProblem& problem, double work_max) {
   if (problem.candidates().empty()) return {};
-  return Search(problem).Run();
+  return Search(problem, work_max).Run();
 }
 
 }  // namespace strata

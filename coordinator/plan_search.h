@@ -9,8 +9,10 @@
 
 namespace strata {
 
-// For the request's objective. is_exact is false. Not found: no order that it tried can hold the
+// For the request's objective, in about `work_max` steps of the inner loops, 3e8 to a second or so.
+// is_exact is false. Not found: no order that it tried can hold the
 // model or has links.
-Solution SearchPlan(const PlanProblem& problem);
+inline constexpr double kSearchWorkMax = 6e8;
+Solution SearchPlan(const PlanProblem& problem, double work_max = kSearchWorkMax);
 
 }  // namespace strata

@@ -1,14 +1,10 @@
 #include "coordinator/plan_solve.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 namespace strata {
 namespace {
-
-// Sums in another order differ by rounding; what differs by less is equal.
-constexpr double kRounding = 1e-9;
 
 // What candidates' stages look like to the recurrence.
 struct Device {
@@ -24,10 +20,22 @@ Device MakeDevice(const PlanProblem& problem, const Limits& limits, size_t c) {
   return device;
 }
 
-double Join(Aim aim, double a, double b) { return aim == Aim::kSum ? a + b : std::max(a, b); }
-
 double Limited(double hop_s, const Limits& limits) {
   return hop_s <= limits.hop_s ? hop_s : kNever;
+}
+
+// What is left to do after each point costs at least so much.
+std::vector<double> LeastAfter(const PlanProblem& problem, Aim aim) {
+  std::vector<double> least(problem.points().size(), 0);
+  if (aim == Aim::kMax) return least;
+  for (size_t p = problem.last_point(); p-- > 0;) {
+    double part = kNever;
+    for (const PlanProblem::Candidate& c : problem.candidates()) {
+      part = std::min(part, c.seconds[p + 1] - c.seconds[p]);
+    }
+    least[p] = least[p + 1] + part;
+  }
+  return least;
 }
 
 // Costs of reaching each point: with `device` about to begin there -> with its stage ending there.
@@ -80,145 +88,7 @@ void AddHop(Aim aim, const double* after, double hop_s, std::vector<double>* bef
   }
 }
 
-// What the stages of each pool take of it together.
-struct Shares {
-  std::vector<std::pair<size_t, double>> uses;  // candidate, bytes or seconds
-  double total = 0;
-
-  void Add(size_t candidate, double use) {
-    uses.emplace_back(candidate, use);
-    total += use;
-  }
-};
-using Pools = std::map<int, Shares>;
-
-struct AllPools {
-  Pools memory, bandwidth, cores;
-
-  AllPools(const PlanProblem& problem, const Pieces& pieces) {
-    for (const Piece& piece : pieces) {
-      const PlanProblem::Candidate& c = problem.candidates()[piece.candidate];
-      if (c.memory_pool != kOwnPool) {
-        memory[c.memory_pool].Add(piece.candidate,
-                                  static_cast<double>(problem.StageBytes(piece.begin, piece.end)));
-      }
-      if (c.bandwidth_pool != kOwnPool) {
-        bandwidth[c.bandwidth_pool].Add(piece.candidate, problem.StageMemorySeconds(piece));
-      }
-      if (c.cores_pool != kOwnPool) {
-        cores[c.cores_pool].Add(piece.candidate, problem.StageSeconds(piece));
-      }
-    }
-  }
-
-  // The fullest memory pool that has not room for all, or nullptr.
-  const Shares* FullMemory(const PlanProblem& problem, double* allowed) const {
-    for (const auto& [pool, shares] : memory) {
-      *allowed = static_cast<double>(problem.PoolBytes(pool));
-      if (shares.total > *allowed) return &shares;
-    }
-    return nullptr;
-  }
-
-  double MaxSeconds() const {
-    double seconds = 0;
-    for (const Pools* pools : {&bandwidth, &cores}) {
-      for (const auto& [pool, shares] : *pools) seconds = std::max(seconds, shares.total);
-    }
-    return seconds;
-  }
-};
-
-// One branch for each device that shares: if all of them together keep to `allowed`, at least one
-// keeps to its part of it, whatever the parts are that sum up to it. In proportion to what they
-// took, each part is less than that, so no branch comes to the same stages again.
-enum class Thing { kMemory, kBandwidth, kCores };
-std::vector<Limits> Branches(const Limits& limits, Thing thing, const Shares& shares,
-                             double allowed) {
-  std::vector<Limits> branches;
-  for (const auto& [candidate, use] : shares.uses) {
-    const double part = use * (allowed / shares.total);
-    branches.push_back(limits);
-    Caps& caps = branches.back().caps[candidate];
-    switch (thing) {
-      case Thing::kMemory:
-        caps.memory_bytes = std::min(caps.memory_bytes, static_cast<uint64_t>(part));
-        break;
-      case Thing::kBandwidth:
-        caps.memory_seconds = std::min(caps.memory_seconds, part);
-        break;
-      case Thing::kCores:
-        caps.seconds = std::min(caps.seconds, part);
-        break;
-    }
-  }
-  return branches;
-}
-
-// Branches that forbid what `pieces` do, or none when all is well. `least` is the cost of the best
-// known; for kMax, sharing time makes stages worse rather than impossible.
-std::vector<Limits> Divide(const PlanProblem& problem, Aim aim, const Limits& limits,
-                           const Pieces& pieces, double least) {
-  const AllPools pools(problem, pieces);
-  double allowed = 0;
-  if (const Shares* full = pools.FullMemory(problem, &allowed); full != nullptr) {
-    return Branches(limits, Thing::kMemory, *full, allowed);
-  }
-  allowed = limits.pool_s;
-  if (aim == Aim::kMax) allowed = std::min(allowed, least * (1 - kRounding));
-  for (const auto& [thing, by_pool] :
-       {std::pair(Thing::kBandwidth, &pools.bandwidth), std::pair(Thing::kCores, &pools.cores)}) {
-    for (const auto& [pool, shares] : *by_pool) {
-      if (shares.uses.size() > 1 && shares.total > allowed) {
-        return Branches(limits, thing, shares, allowed);
-      }
-    }
-  }
-  return {};
-}
-
-// Limits under which of each memory pool only one device takes part: the fastest, or the largest.
-Limits OneOfEachPool(const PlanProblem& problem, Limits limits, bool fastest) {
-  std::map<int, size_t> chosen;
-  const auto& candidates = problem.candidates();
-  for (size_t c = 0; c < candidates.size(); ++c) {
-    if (candidates[c].memory_pool == kOwnPool) continue;
-    const auto [at, is_new] = chosen.emplace(candidates[c].memory_pool, c);
-    if (is_new) continue;
-    const auto& best = candidates[at->second];
-    const bool better = fastest ? candidates[c].seconds.back() < best.seconds.back()
-                                : candidates[c].memory_bytes > best.memory_bytes;
-    limits.caps[better ? at->second : c].memory_bytes = 0;
-    if (better) at->second = c;
-  }
-  return limits;
-}
-
 }  // namespace
-
-Limits NoLimits(const PlanProblem& problem) {
-  Limits limits;
-  limits.caps.resize(problem.candidates().size());
-  return limits;
-}
-
-double CostOf(const PlanProblem& problem, Aim aim, const Pieces& pieces) {
-  double cost = problem.HopIn(pieces.front().candidate);
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    cost = Join(aim, cost, problem.StageSeconds(pieces[i]));
-    cost = Join(aim, cost,
-                i + 1 < pieces.size() ? problem.Hop(pieces[i].candidate, pieces[i + 1].candidate)
-                                      : problem.HopBack(pieces[i].candidate));
-  }
-  return aim == Aim::kSum ? cost : std::max(cost, AllPools(problem, pieces).MaxSeconds());
-}
-
-bool Keeps(const PlanProblem& problem, const Limits& limits, const Pieces& pieces) {
-  for (const Piece& piece : pieces) {
-    if (!problem.Fits(piece, limits.caps[piece.candidate])) return false;
-  }
-  return Divide(problem, Aim::kSum, limits, pieces, kNever).empty();
-}
 
 Solution SolveSubsets(const PlanProblem& problem, Aim aim, const Limits& limits) {
   const size_t n = problem.candidates().size();
@@ -233,14 +103,23 @@ Solution SolveSubsets(const PlanProblem& problem, Aim aim, const Limits& limits)
   std::vector<double> after((size_t{1} << n) * n * n_points, kNever);
   const auto row = [&](size_t set, size_t last) { return &after[(set * n + last) * n_points]; };
   std::vector<double> before(n_points);
+  std::vector<bool> reached((size_t{1} << n) * n, false);  // anything at all
+  const std::vector<double> least_after = LeastAfter(problem, aim);
+  // False: there is no way.
   const auto fill_before = [&](size_t set, size_t last) {
     std::fill(before.begin(), before.end(), kNever);
     const size_t others = set & ~(size_t{1} << last);
     if (others == 0) before[0] = Limited(problem.HopIn(last), limits);
     for (size_t other = 0; other < n; ++other) {
-      if ((others >> other & 1) == 0) continue;
+      if ((others >> other & 1) == 0 || !reached[others * n + other]) continue;
       AddHop(aim, row(others, other), hops[other * n + last], &before);
     }
+    bool any = false;
+    for (size_t p = 0; p < n_points; ++p) {
+      if (before[p] + least_after[p] > limits.cost_max) before[p] = kNever;
+      any = any || before[p] < kNever;
+    }
+    return any;
   };
 
   Solution best;
@@ -248,7 +127,8 @@ Solution SolveSubsets(const PlanProblem& problem, Aim aim, const Limits& limits)
   for (size_t set = 1; set < size_t{1} << n; ++set) {
     for (size_t last = 0; last < n; ++last) {
       if ((set >> last & 1) == 0) continue;
-      fill_before(set, last);
+      if (!fill_before(set, last)) continue;
+      reached[set * n + last] = true;
       AddStage(problem, aim, devices[last], before, row(set, last));
       const double cost =
           Join(aim, row(set, last)[problem.last_point()], Limited(problem.HopBack(last), limits));
@@ -330,66 +210,6 @@ Solution SolveOrder(const PlanProblem& problem, Aim aim, const Limits& limits,
   }
   std::reverse(best.pieces.begin(), best.pieces.end());
   return best;
-}
-
-Solution SolveShared(const PlanProblem& problem, Aim aim, const Limits& limits, Relaxed relaxed,
-                     size_t runs_max) {
-  struct Open {
-    Solution solution;
-    Limits limits;
-  };
-  const auto later = [](const Open& a, const Open& b) { return a.solution.cost > b.solution.cost; };
-  std::vector<Open> open;  // a heap: the cheapest first
-  Solution best;
-  size_t runs = 0;
-  const auto offer = [&](const Limits& tried) {
-    ++runs;
-    Solution solution = relaxed(aim, tried);
-    if (!solution.found()) return;
-    const bool keeps = Keeps(problem, limits, solution.pieces);
-    const double cost = aim == Aim::kSum ? solution.cost : CostOf(problem, aim, solution.pieces);
-    if (keeps && cost < best.cost) {
-      best.cost = cost;
-      best.pieces = solution.pieces;
-    }
-    open.push_back({std::move(solution), tried});
-    std::push_heap(open.begin(), open.end(), later);
-  };
-  offer(limits);
-  while (!open.empty()) {
-    std::pop_heap(open.begin(), open.end(), later);
-    const Open next = std::move(open.back());
-    open.pop_back();
-    if (next.solution.cost >= best.cost * (1 - kRounding)) break;  // no branch can be cheaper
-    if (runs >= runs_max) {
-      best.is_exact = false;
-      break;
-    }
-    for (const Limits& branch :
-         Divide(problem, aim, next.limits, next.solution.pieces, best.cost)) {
-      offer(branch);
-    }
-  }
-  if (!best.is_exact) {
-    for (const bool fastest : {true, false}) offer(OneOfEachPool(problem, limits, fastest));
-  }
-  return best;
-}
-
-Solution SolveObjective(const PlanProblem& problem, Relaxed relaxed, size_t runs_max) {
-  Limits limits = NoLimits(problem);
-  if (problem.request().objective == Objective::kLatency) {
-    return SolveShared(problem, Aim::kSum, limits, relaxed, runs_max);
-  }
-  const Solution fastest = SolveShared(problem, Aim::kMax, limits, relaxed, runs_max);
-  if (!fastest.found()) return fastest;
-  const double slowest_s = fastest.cost * (1 + kRounding);
-  for (Caps& caps : limits.caps) caps.seconds = slowest_s;
-  limits.hop_s = limits.pool_s = slowest_s;
-  Solution shortest = SolveShared(problem, Aim::kSum, limits, relaxed, runs_max);
-  if (!shortest.found()) return fastest;
-  shortest.is_exact = shortest.is_exact && fastest.is_exact;
-  return shortest;
 }
 
 }  // namespace strata

@@ -3,8 +3,8 @@
 // Internal to the planner; pure; any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -18,10 +18,15 @@ enum class Aim {
   kMax,  // the slowest stage or hop, or the stages that share bandwidth or cores together
 };
 
+inline double Join(Aim aim, double a, double b) {
+  return aim == Aim::kSum ? a + b : std::max(a, b);
+}
+
 struct Limits {
-  std::vector<Caps> caps;  // [candidates]
-  double hop_s = kNever;   // of each hop
-  double pool_s = kNever;  // of all stages that share bandwidth or cores
+  std::vector<Caps> caps;    // [candidates]
+  double hop_s = kNever;     // of each hop
+  double pool_s = kNever;    // of all stages that share bandwidth or cores
+  double cost_max = kNever;  // what costs more is of no interest
 };
 Limits NoLimits(const PlanProblem& problem);
 
@@ -31,6 +36,7 @@ struct Solution {
   double cost = kNever;
   Pieces pieces;
   bool is_exact = true;  // the cheapest; false: the search was cut short
+  double gap = 0;        // what costs less by more than this share of `cost` does not exist
   bool found() const { return !pieces.empty(); }
 };
 
@@ -40,6 +46,10 @@ double CostOf(const PlanProblem& problem, Aim aim, const Pieces& pieces);
 // Whether they keep within memory, that of pools included, and `limits`.
 bool Keeps(const PlanProblem& problem, const Limits& limits, const Pieces& pieces);
 
+// Each device in turn, the one with the most memory first, as many layers as it can hold. Fits, but
+// may not reach the model's end (then nobody's stages might) or have links.
+Pieces PackLargestFirst(const PlanProblem& problem);
+
 // The cheapest over all subsets and orders of the candidates, of which there are at most 16: time
 // and memory grow as 2^n.
 Solution SolveSubsets(const PlanProblem& problem, Aim aim, const Limits& limits);
@@ -48,13 +58,18 @@ Solution SolveOrder(const PlanProblem& problem, Aim aim, const Limits& limits,
                     absl::Span<const size_t> order);
 
 // Devices that share something, by branch and bound over how much each may get of it. `relaxed`
-// solves without sharing and is called `runs_max` times at most.
+// solves without sharing and is called some `runs_max` times at most. `known`, if not empty, are
+// stages that only need to be beaten.
 using Relaxed = absl::FunctionRef<Solution(Aim aim, const Limits& limits)>;
-Solution SolveShared(const PlanProblem& problem, Aim aim, const Limits& limits, Relaxed relaxed,
-                     size_t runs_max);
+struct SharedOptions {
+  Pieces known;
+  size_t runs_max = 1;
+};
+Solution SolveShared(const PlanProblem& problem, Aim aim, const Limits& limits,
+                     const SharedOptions& options, Relaxed relaxed);
 
 // The best for the request's objective; for kThroughput the least sum among those with the least
 // maximum.
-Solution SolveObjective(const PlanProblem& problem, Relaxed relaxed, size_t runs_max);
+Solution SolveObjective(const PlanProblem& problem, const SharedOptions& options, Relaxed relaxed);
 
 }  // namespace strata

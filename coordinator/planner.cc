@@ -18,7 +18,9 @@ namespace {
 
 // Steps of the exact planner's inner loop in all, when devices that share make it run again and
 // again: some seconds.
-constexpr double kExactWorkMax = 3e9;
+constexpr double kExactWorkMax = 4e9;
+constexpr double kSeedWork = 1e7;
+constexpr uint32_t kContextMax = 1 << 26, kSequencesMax = 4096, kBatchMax = 1 << 16;
 
 absl::Status Check(const PlanRequest& request) {
   if (request.costs == nullptr || request.costs->layers.empty()) {
@@ -33,8 +35,12 @@ absl::Status Check(const PlanRequest& request) {
                                                    " nodes, coordinator ",
                                                    request.coordinator_node));
   }
-  if (request.cache.n_ctx == 0 || request.cache.n_seqs == 0 || request.cache.n_batch == 0) {
-    return absl::InvalidArgumentError("context, sequences and batch must be at least 1");
+  const auto outside = [](uint32_t value, uint32_t most) { return value == 0 || value > most; };
+  if (outside(request.cache.n_ctx, kContextMax) || outside(request.cache.n_seqs, kSequencesMax) ||
+      outside(request.cache.n_batch, kBatchMax)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a context of 1 to ", kContextMax, " positions, 1 to ", kSequencesMax,
+                     " sequences and a batch of 1 to ", kBatchMax, " are possible"));
   }
   const std::vector<uint32_t>& cuts = request.rule.cut_points;
   if (!std::is_sorted(cuts.begin(), cuts.end(), std::less_equal<>()) ||
@@ -43,7 +49,7 @@ absl::Status Check(const PlanRequest& request) {
   }
   const int n_pools = static_cast<int>(request.memory_pools.size());
   for (const PlanDevice& device : request.devices) {
-    if (device.node >= n_nodes || device.memory_pool >= n_pools) {
+    if (device.node >= n_nodes || device.memory_pool >= n_pools || device.memory_pool < kOwnPool) {
       return absl::InvalidArgumentError(
           absl::StrCat("device ", device.name, " is of a node or pool that is not there"));
     }
@@ -75,11 +81,13 @@ Solution Solve(const PlanProblem& problem) {
   const double points = static_cast<double>(problem.points().size());
   const double work = std::ldexp(static_cast<double>(n), static_cast<int>(n) - 1) * points *
                       (points / 2 + static_cast<double>(n) / 2);
-  const auto runs_max = static_cast<size_t>(std::clamp(kExactWorkMax / work, 4.0, 20000.0));
-  Solution solution = SolveObjective(
-      problem, [&](Aim aim, const Limits& limits) { return SolveSubsets(problem, aim, limits); },
-      runs_max);
-  return !solution.found() && !solution.is_exact ? SearchPlan(problem) : solution;
+  // What is found quickly spares the exact planner everything that is worse.
+  SharedOptions options;
+  options.known = SearchPlan(problem, kSeedWork).pieces;
+  options.runs_max = static_cast<size_t>(std::clamp(kExactWorkMax / work, 4.0, 20000.0));
+  return SolveObjective(problem, options, [&](Aim aim, const Limits& limits) {
+    return SolveSubsets(problem, aim, limits);
+  });
 }
 
 StepTime Predict(const PlanRequest& request, const std::vector<PlannedStage>& stages,
@@ -111,6 +119,7 @@ Plan Finish(const PlanRequest& request, const PlanProblem& problem, const Soluti
   plan.objective = request.objective;
   plan.batch = problem.step().rows;
   plan.is_exact = solution.is_exact;
+  plan.gap = solution.gap;
   plan.is_by_hand = !request.assignments.empty();
   const Pieces& pieces = solution.pieces;
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -159,6 +168,7 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
     if (!pieces.ok()) return pieces.status();
     solution.pieces = *std::move(pieces);
     solution.is_exact = false;
+    solution.gap = 1;
   } else {
     solution = Solve(problem);
     if (!solution.found()) return DoesNotFit(problem);

@@ -1,0 +1,362 @@
+#include "coordinator/planner.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "coordinator/plan_options.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/coordinator/planner_instance.h"
+
+namespace strata::testing {
+namespace {
+
+using ::absl_testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+constexpr uint64_t kGiB = 1ull << 30;
+
+// 32 layers of 256 MiB: 8 GiB.
+LayerCosts EightGiB() { return EqualLayers(32, 256 << 20); }
+
+std::string Ranges(const PlanRequest& request, const Plan& plan) {
+  std::string text;
+  for (const PlannedStage& stage : plan.stages) {
+    absl::StrAppend(&text, text.empty() ? "" : " ", PlaceName(request, stage.device), "=",
+                    stage.layers.begin, "-", stage.layers.end - 1);
+  }
+  return text;
+}
+
+std::string RangesOf(const PlanRequest& request) {
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  return plan.ok() ? Ranges(request, *plan) : plan.status().ToString();
+}
+
+TEST(Planner, UsesOneMachineWhereItIsEnough) {
+  const LayerCosts costs = EightGiB();
+  const PlanRequest request =
+      RequestFor(costs, {{16 * kGiB, 50e9}, {16 * kGiB, 100e9}, {16 * kGiB, 50e9}});
+  EXPECT_EQ(RangesOf(request), "n1=0-31");
+}
+
+TEST(Planner, GivesTheFasterMachineWhatItHolds) {
+  const LayerCosts costs = EightGiB();
+  const PlanRequest request = RequestFor(costs, {{16 * kGiB, 20e9}, {5 * kGiB, 200e9}});
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->is_exact);
+  ASSERT_THAT(plan->stages, SizeIs(2));
+  for (const PlannedStage& stage : plan->stages) {
+    EXPECT_EQ(stage.layers.size(), stage.device == 1 ? 19u : 13u);
+    EXPECT_LE(stage.memory_bytes(), request.devices[stage.device].memory_free_bytes);
+    EXPECT_EQ(stage.weight_bytes, stage.layers.size() * (256ull << 20));
+  }
+}
+
+TEST(Planner, ThroughputSpreadsWhatLatencyKeepsTogether) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{16 * kGiB, 50e9}, {16 * kGiB, 50e9}});
+  EXPECT_THAT(MakePlan(request)->stages, SizeIs(1));
+  request.objective = Objective::kThroughput;
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  ASSERT_THAT(plan->stages, SizeIs(2));
+  EXPECT_EQ(plan->stages[0].layers.size(), 16);
+}
+
+TEST(Planner, DevicesThatShareCoresAreNoFasterTogether) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{16 * kGiB, 50e9}, {16 * kGiB, 50e9}});
+  request.objective = Objective::kThroughput;
+  for (PlanDevice& device : request.devices) device.cores_pool = 7;
+  EXPECT_THAT(MakePlan(request)->stages, SizeIs(1));
+}
+
+TEST(Planner, SharedMemoryIsSpentOnce) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{6 * kGiB, 50e9}, {6 * kGiB, 50e9}});
+  ASSERT_TRUE(MakePlan(request).ok());
+  request.memory_pools = {{"the box", 7 * kGiB}};
+  for (PlanDevice& device : request.devices) device.memory_pool = 0;
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kResourceExhausted));
+  request.memory_pools[0].free_bytes = 9 * kGiB;
+  EXPECT_TRUE(MakePlan(request).ok());
+}
+
+TEST(Planner, TheWayBackToTheCoordinatorCounts) {
+  const LayerCosts costs = EightGiB();
+  // n1 and n2 are equal, but n2 is next to the coordinator.
+  PlanRequest request = RequestFor(costs, {{kGiB / 2, 1e9}, {16 * kGiB, 50e9}, {16 * kGiB, 50e9}});
+  request.links[0 * 3 + 1].round_trip_s = 20e-3;
+  EXPECT_EQ(RangesOf(request), "n2=0-31");
+  std::swap(request.links[0 * 3 + 1], request.links[2 * 3 + 0]);
+  EXPECT_EQ(RangesOf(request), "n1=0-31");
+}
+
+TEST(Planner, ThereIsNoHopInsideANode) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{5 * kGiB, 100e9}, {5 * kGiB, 100e9}, {5 * kGiB, 100e9}},
+                                   {.round_trip_s = 10e-3, .bytes_per_s = 1e9});
+  request.devices[2].node = 1;
+  request.devices[2].name = "CUDA0";
+  request.coordinator_node = 1;
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  ASSERT_THAT(plan->stages, SizeIs(2));
+  EXPECT_EQ(request.devices[plan->stages[0].device].node, 1);
+  EXPECT_EQ(request.devices[plan->stages[1].device].node, 1);
+  EXPECT_DOUBLE_EQ(plan->stages[1].hop_in_s, request.local_hop_s);
+}
+
+TEST(Planner, CutsOnlyWhereTheRuleAllows) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{6 * kGiB, 50e9}, {6 * kGiB, 40e9}});
+  request.rule.cut_points = {10, 20};
+  EXPECT_EQ(RangesOf(request), "n1=0-9 n0=10-31");
+  request.rule.forbidden_sizes = {22};
+  EXPECT_EQ(RangesOf(request), "n0=0-19 n1=20-31");
+  request.rule.cut_points.clear();
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("may not be cut")));
+}
+
+TEST(Planner, HoldsCachesForAllSequences) {
+  LayerCosts costs = EightGiB();
+  for (LayerCost& layer : costs.layers) layer.kv_bytes_per_position = 4096;
+  PlanRequest request = RequestFor(costs, {{9 * kGiB, 50e9}, {9 * kGiB, 50e9}});
+  request.cache = {.n_ctx = 2048, .n_seqs = 1, .n_batch = 128};
+  EXPECT_THAT(MakePlan(request)->stages, SizeIs(1));
+  request.cache.n_seqs = 16;
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  ASSERT_THAT(plan->stages, SizeIs(2));
+  EXPECT_EQ(plan->stages[0].cache_bytes, plan->stages[0].layers.size() * 2048ull * 16 * 4096);
+}
+
+TEST(Planner, KeepsTheReserveFree) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{9 * kGiB, 50e9}, {9 * kGiB, 40e9}});
+  EXPECT_EQ(RangesOf(request), "n0=0-31");
+  request.reserve = {{"n0", 2 * kGiB}};
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  ASSERT_THAT(plan->stages, SizeIs(2));
+  for (const PlannedStage& stage : plan->stages) {
+    EXPECT_LE(stage.memory_bytes(), (stage.device == 0 ? 7 : 9) * kGiB);
+  }
+  request.reserve = {{"", 5 * kGiB}};
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kResourceExhausted));
+  request.reserve = {{"n7", 2 * kGiB}};
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no node \"n7\"")));
+}
+
+TEST(Planner, LeavesOutWhatIsExcluded) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{9 * kGiB, 50e9}, {9 * kGiB, 40e9}});
+  request.exclude = {"n0"};
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  EXPECT_EQ(Ranges(request, *plan), "n1=0-31");
+  EXPECT_FALSE(plan->devices[0].is_used);
+  EXPECT_THAT(plan->devices[0].text, HasSubstr("excluded by hand"));
+  request.exclude = {"n0/CPU"};
+  EXPECT_EQ(RangesOf(request), "n1=0-31");
+  request.exclude = {"nobody"};
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"nobody\"")));
+}
+
+TEST(Planner, SaysHowMuchMemoryIsMissingAndWhere) {
+  const LayerCosts costs = EightGiB();
+  const PlanRequest request = RequestFor(costs, {{3 * kGiB, 50e9}, {2 * kGiB, 50e9}});
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("needs 8.1 GiB"), HasSubstr("free are 5.0 GiB"),
+                             HasSubstr("layers 18-31 find no room"), HasSubstr("another 3.6 GiB"),
+                             HasSubstr("n0 3.0 GiB (layers 0-10)"))));
+}
+
+TEST(Planner, SaysWhenNodesCannotReachEachOther) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{5 * kGiB, 50e9}, {5 * kGiB, 50e9}}, {});
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("measured link")));
+}
+
+TEST(Planner, PredictsLargerBatchesAndPrompts) {
+  const LayerCosts costs = EightGiB();
+  const PlanRequest request = RequestFor(costs, {{5 * kGiB, 50e9}, {5 * kGiB, 50e9}});
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  double stages_s = plan->back_s;
+  for (const PlannedStage& stage : plan->stages) stages_s += stage.compute_s + stage.hop_in_s;
+  EXPECT_EQ(plan->batch, 1);
+  EXPECT_EQ(plan->times[0].batch, 1);
+  EXPECT_NEAR(plan->times[0].step_s, stages_s, 1e-12);
+  EXPECT_GE(plan->times[1].step_s, plan->times[0].step_s);
+  EXPECT_GT(plan->times[2].step_s, plan->times[1].step_s);
+  EXPECT_GT(plan->prompt.slowest_s, plan->times[2].slowest_s);
+  EXPECT_LT(plan->prompt.slowest_s, plan->prompt.step_s);
+}
+
+TEST(Planner, HasALineForEachDevice) {
+  const LayerCosts costs = EightGiB();
+  const PlanRequest request =
+      RequestFor(costs, {{16 * kGiB, 20e9}, {5 * kGiB, 200e9}, {16 * kGiB, 1e9}, {1000, 1e9}});
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  ASSERT_THAT(plan->devices, SizeIs(4));
+  EXPECT_THAT(plan->devices[0].text, AllOf(HasSubstr("(13 of 32)"), HasSubstr("of 16.0 GiB"),
+                                           HasSubstr("with more layers a step would take")));
+  EXPECT_THAT(plan->devices[1].text, HasSubstr("not more: the next layers need 256 MiB"));
+  EXPECT_THAT(plan->devices[2].text,
+              AllOf(HasSubstr("left out: with it a step would take"), HasSubstr("instead of")));
+  EXPECT_THAT(plan->devices[3].text, HasSubstr("smallest possible stage needs"));
+}
+
+TEST(Planner, HintsAreWhatAPlanWithThatThingWouldGain) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{16 * kGiB, 20e9}, {5 * kGiB, 200e9}});
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  ASSERT_THAT(plan->hints, Contains(HasSubstr("5.0 GiB more memory on n1: a step would take")));
+  request.devices[1].memory_free_bytes *= 2;
+  const absl::StatusOr<Plan> better = MakePlan(request);
+  const int less =
+      static_cast<int>(std::lround(100 * (1 - better->times[0].step_s / plan->times[0].step_s)));
+  EXPECT_THAT(plan->hints, Contains(HasSubstr(absl::StrCat("(", less, " % less)"))));
+  EXPECT_THAT(better->hints, IsEmpty());
+}
+
+TEST(Planner, HintsAtSlowLinks) {
+  const LayerCosts costs = EqualLayers(32, 16 << 20);
+  PlanRequest request = RequestFor(costs, {{400 << 20, 50e9}, {400 << 20, 50e9}, {10 << 20, 1e9}});
+  for (const size_t slow : {0 * 3 + 1, 1 * 3 + 0}) request.links[slow].round_trip_s = 50e-3;
+  EXPECT_THAT(MakePlan(request)->hints,
+              Contains(AllOf(HasSubstr("links of n1"), HasSubstr("less)"))));
+}
+
+TEST(Planner, TakesAnAssignmentAsItIs) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{16 * kGiB, 20e9}, {5 * kGiB, 200e9}});
+  request.assignments = *ParseAssign("n1=20-31,n0=0-19");
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->is_by_hand);
+  EXPECT_EQ(Ranges(request, *plan), "n0=0-19 n1=20-31");
+  request.assignments.clear();
+  EXPECT_LT(MakePlan(request)->times[0].step_s, plan->times[0].step_s);
+}
+
+TEST(Planner, AnAssignmentMayNameADevice) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{16 * kGiB, 20e9}, {16 * kGiB, 200e9}});
+  request.devices[1].node = 0;
+  request.devices[1].name = "CUDA0";
+  request.assignments = *ParseAssign("n0=0-31");
+  EXPECT_EQ(RangesOf(request), "n0/CUDA0=0-31");
+  request.assignments = *ParseAssign("n0/CPU=0-3,n0=4-31");
+  EXPECT_EQ(RangesOf(request), "n0/CPU=0-3 n0/CUDA0=4-31");
+}
+
+TEST(Planner, RefusesWrongAssignmentsInWords) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{5 * kGiB, 20e9}, {5 * kGiB, 200e9}});
+  request.rule.cut_points = {8, 16, 24};
+  const struct {
+    const char* assign;
+    absl::StatusCode code;
+    const char* says;
+  } cases[] = {
+      {"n0=0-15,n9=16-31", absl::StatusCode::kInvalidArgument,
+       "no node or device \"n9\"; there are n0, n1"},
+      {"n0=0-15,n1=17-31", absl::StatusCode::kInvalidArgument, "layer 16 is assigned to nobody"},
+      {"n0=8-15,n1=16-31", absl::StatusCode::kInvalidArgument, "layers 0-7 are assigned to nobody"},
+      {"n0=0-15", absl::StatusCode::kInvalidArgument, "layers 16-31 are assigned to nobody"},
+      {"n0=0-15,n1=8-31", absl::StatusCode::kInvalidArgument,
+       "layers 8-15 are assigned to both n0 and n1"},
+      {"n0=0-15,n1=16-32", absl::StatusCode::kInvalidArgument, "32 layers, 0 to 31"},
+      {"n0=0-7,n1=8-15,n0=16-31", absl::StatusCode::kInvalidArgument,
+       "n0 is assigned layers twice"},
+      {"n0=0-9,n1=10-31", absl::StatusCode::kFailedPrecondition, "may be cut at 8, 16, 24"},
+      {"n0=0-7,n1=8-31", absl::StatusCode::kResourceExhausted,
+       "they need 6.1 GiB with cache and buffers, it has 5.0 GiB"},
+  };
+  for (const auto& each : cases) {
+    request.assignments = *ParseAssign(each.assign);
+    EXPECT_THAT(MakePlan(request), StatusIs(each.code, HasSubstr(each.says))) << each.assign;
+  }
+  request.assignments = *ParseAssign("n0=0-15,n1=16-31");
+  EXPECT_TRUE(MakePlan(request).ok());
+  request.exclude = {"n1"};
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("both assigned layers and excluded")));
+}
+
+TEST(Planner, RefusesARequestThatContradictsItself) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{9 * kGiB, 20e9}});
+  request.links.clear();
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kInvalidArgument));
+  request = RequestFor(costs, {{9 * kGiB, 20e9}});
+  request.devices[0].memory_pool = 3;
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kInvalidArgument));
+  request = RequestFor(costs, {{9 * kGiB, 20e9}});
+  request.cache.n_seqs = 0;
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kInvalidArgument));
+  request = RequestFor(costs, {{9 * kGiB, 20e9}});
+  request.rule.cut_points = {40};
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(Planner, SearchesWhereTheyAreTooManyForAllOrders) {
+  const LayerCosts costs = EightGiB();
+  std::vector<NodeShape> shapes(40, {600 << 20, 20e9});
+  shapes[17] = {5 * kGiB, 200e9};
+  const PlanRequest request = RequestFor(costs, shapes);
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_FALSE(plan->is_exact);
+  // 19 layers on the large one, two on each of the others.
+  EXPECT_THAT(plan->stages, SizeIs(8));
+  EXPECT_TRUE(plan->devices[17].is_used);
+}
+
+TEST(AddMeasuredNode, DevicesOfAMachineShareItsPools) {
+  PlanRequest request;
+  MeasuredDevice cpu, gpu, integrated;
+  cpu.facts = {.name = "CPU", .memory_free_bytes = 16 * kGiB, .shares_machine_memory = true};
+  gpu.facts = {.name = "CUDA0", .kind = DeviceFacts::Kind::kGpu, .memory_free_bytes = 8 * kGiB};
+  integrated.facts = {.name = "Vulkan0",
+                      .kind = DeviceFacts::Kind::kIntegratedGpu,
+                      .memory_free_bytes = 12 * kGiB,
+                      .shares_machine_memory = true};
+  for (MeasuredDevice* device : {&cpu, &gpu, &integrated}) device->speed = SpeedOf(1e9);
+  AddMeasuredNode("a", "", {cpu, gpu, integrated}, &request);
+  AddMeasuredNode("b", "box", {cpu}, &request);
+  AddMeasuredNode("c", "box", {cpu}, &request);
+  MeasuredDevice unmeasured = cpu;
+  unmeasured.speed.types.clear();
+  AddMeasuredNode("d", "", {unmeasured}, &request);
+
+  MeasuredDevice impossible = cpu;
+  impossible.speed.types[0].bytes_per_s[2] = 0;
+  AddMeasuredNode("e", "", {impossible}, &request);
+
+  ASSERT_THAT(request.devices, SizeIs(5));
+  ASSERT_THAT(request.nodes, SizeIs(5));
+  EXPECT_EQ(request.memory_pools[0].free_bytes, 16 * kGiB);
+  EXPECT_EQ(request.devices[0].memory_pool, request.devices[2].memory_pool);
+  EXPECT_EQ(request.devices[0].bandwidth_pool, request.devices[2].bandwidth_pool);
+  EXPECT_NE(request.devices[0].cores_pool, kOwnPool);
+  EXPECT_EQ(request.devices[2].cores_pool, kOwnPool);
+  EXPECT_EQ(request.devices[1].memory_pool, kOwnPool);
+  EXPECT_EQ(request.devices[3].memory_pool, request.devices[4].memory_pool);
+  EXPECT_NE(request.devices[0].memory_pool, request.devices[3].memory_pool);
+}
+
+}  // namespace
+}  // namespace strata::testing
