@@ -7,6 +7,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "proto/node.grpc.pb.h"
+#include "proto/weights.grpc.pb.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/version.h"
@@ -25,7 +26,8 @@ class NodeClientImpl final : public NodeClient {
   explicit NodeClientImpl(std::string address)
       : address_(std::move(address)),
         name_(address_),
-        stub_(wire::Node::NewStub(MakeChannel(address_))) {}
+        channel_(MakeChannel(address_)),
+        stub_(wire::Node::NewStub(channel_)) {}
 
   absl::Status Greet(const Options& options) {
     grpc::ClientContext context;
@@ -78,6 +80,18 @@ class NodeClientImpl final : public NodeClient {
     return info;
   }
 
+  absl::StatusOr<std::string> ShareModel(const std::string& path) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, kControlTimeoutMs);
+    wire::ShareModelRequest request;
+    request.set_path(path);
+    wire::ShareModelResponse response;
+    const grpc::Status status =
+        wire::Weights::NewStub(channel_)->ShareModel(&context, request, &response);
+    if (!status.ok()) return Named(status);
+    return response.model_id();
+  }
+
   absl::Status ConnectStage(const wire::ConnectStageRequest& request) override {
     grpc::ClientContext context;
     SetTimeout(&context, kControlTimeoutMs);
@@ -112,6 +126,7 @@ class NodeClientImpl final : public NodeClient {
 
   const std::string address_;
   std::string id_, name_;  // constant after Greet()
+  const std::shared_ptr<grpc::Channel> channel_;  // shared with stubs
   const std::unique_ptr<wire::Node::Stub> stub_;
 };
 

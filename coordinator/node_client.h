@@ -35,6 +35,8 @@ class NodeClient {
   using Progress = absl::FunctionRef<bool(const wire::LoadProgress&)>;
   virtual absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& spec,
                                                     Progress progress) = 0;
+  // Lets the other nodes read the weights of the node's file `path`. Returns the model's id.
+  virtual absl::StatusOr<std::string> ShareModel(const std::string& path) = 0;
   virtual absl::Status ConnectStage(const wire::ConnectStageRequest& request) = 0;
   virtual absl::Status UnloadStage(const wire::UnloadStageRequest& request) = 0;
   virtual absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) = 0;

@@ -138,15 +138,28 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
   spec.set_n_seq_max(options_.n_seq_max);
   spec.set_n_batch(options_.n_batch);
   spec.set_n_threads(options_.n_threads);
-  spec.set_device(options_.device);
+  if (!options_.devices.empty()) spec.set_device(options_.devices[stage]);
   spec.set_unverified(options_.unverified);
   spec.set_type_k(options_.type_k);
   spec.set_type_v(options_.type_v);
   spec.set_use_mmap(options_.use_mmap);
+  if (options_.source != nullptr && options_.source->id() != options_.nodes[stage]->id()) {
+    spec.set_source_address(options_.source->address());
+    spec.set_source_node(options_.source->id());
+  }
   return spec;
 }
 
 absl::Status PipelineImpl::Load(Progress progress) {
+  if (options_.source != nullptr) {
+    const auto id = options_.source->ShareModel(options_.model_path);
+    if (!id.ok()) return id.status();
+    if (*id != options_.model_id) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(options_.source->name(), ": ", options_.model_path,
+                       " is not the model of the plan: same name, other content"));
+    }
+  }
   stages_.resize(n_stages());
   std::vector<absl::Status> outcomes(n_stages());
   absl::Mutex progress_mu;
@@ -320,6 +333,7 @@ void PipelineImpl::Unload() {
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Build(PipelineOptions options,
                                                           Listener* listener, Progress progress) {
   CHECK(!options.stages.empty() && options.stages.size() == options.nodes.size());
+  CHECK(options.devices.empty() || options.devices.size() == options.stages.size());
   auto pipeline = std::make_unique<PipelineImpl>(std::move(options), listener);
   if (auto s = pipeline->Load(std::move(progress)); !s.ok()) return s;
   if (auto s = pipeline->ConnectLinks(); !s.ok()) return s;

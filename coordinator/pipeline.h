@@ -21,16 +21,17 @@ namespace strata {
 inline constexpr uint32_t kResultsMax = 64;
 
 struct PipelineOptions {
-  std::string model_path;  // on every node, until weights travel
+  std::string model_path;  // on `source`; other nodes use a file of the same path if it is the model
   std::string model_id;
   wire::Epoch epoch;
   std::vector<LayerRange> stages;  // in order
   std::vector<NodeClient*> nodes;  // nodes[i] holds stages[i]; outlive the pipeline
+  NodeClient* source = nullptr;    // the others get their weights from it; null: all have the file
   uint32_t n_ctx = 512;            // positions per sequence
   uint32_t n_seq_max = 1;
   uint32_t n_batch = 512;
-  uint32_t n_threads = 0;  // per stage; 0: the node's default
-  std::string device;
+  uint32_t n_threads = 0;            // per stage; 0: the node's default
+  std::vector<std::string> devices;  // [stages] as ggml names them; empty: the CPU of each node
   std::string type_k;
   std::string type_v;
   bool unverified = false;

@@ -19,6 +19,9 @@
 #include "node/demo.h"
 #include "node/exit_code.h"
 #include "node/node.h"
+#include "node/probe.h"
+#include "node/run.h"
+#include "node/status.h"
 #include "node/worker.h"
 #include "transport/grpc_status.h"
 #include "transport/version.h"
@@ -31,7 +34,8 @@ Examples:
   strata demo                                a small model on three nodes of this machine
   strata demo --nodes 2 --model FILE.gguf --prompt "Once upon a time" --max-tokens 200
   strata node                                this machine's part of a cluster; others find it
-  strata nodes                               who is here
+  strata status                              who is here, what they have, what is wrong
+  strata run FILE.gguf "Once upon a time"    a text, written by all of them
 
 Exit status: 0 done; 1 failed; 2 a wrong command line; 3 the model is missing, damaged, unknown or
 may not be cut so; 4 not enough memory or disk; 5 a node or worker failed; 130 interrupted.)";
@@ -51,6 +55,34 @@ Examples:
   strata nodes --node 10.8.0.3:7400 --json
 
 HERE: for how long it has been heard. HEARD: how long ago it was last.)";
+
+constexpr char kStatusFooter[] = R"(
+Example:
+  strata status --node 10.8.0.3:7400
+
+What is wrong is at the end, a line each that begins with "!".)";
+
+constexpr char kPlanFooter[] = R"(
+Examples:
+  strata plan model.gguf --ctx 8192 --seqs 4 --objective throughput
+  strata plan model.gguf --assign kitchen=0-19,attic/CUDA0=20-31
+
+Layers count from 0, both ends included.)";
+
+constexpr char kRunFooter[] = R"(
+Example:
+  strata run model.gguf "Once upon a time" --max-tokens 200
+
+The model's file is needed on one node: the others get their layers from it and keep them. The text
+goes to stdout, all else to stderr.)";
+
+constexpr char kProbeFooter[] = R"(
+Examples:
+  strata probe
+  strata probe --device CPU --threads 4
+
+Prints one line of JSON for each device. Speeds are bytes of weights done with per second, for
+batches of 1, 4, 16 and 128 rows.)";
 
 constexpr char kDemoFooter[] = R"(
 Examples:
@@ -102,6 +134,84 @@ class HelpFormatter final : public CLI::Formatter {
   std::string make_footer(const CLI::App*) const override { return ""; }
 };
 
+// What every verb that asks a cluster has.
+void AddClient(CLI::App* verb, ClusterClient::Options* options) {
+  verb->add_option("--node", options->node,
+                   "The node to ask (default: this machine's, else one found by mDNS)")
+      ->type_name("HOST:PORT");
+  verb->add_option("--cluster", options->cluster, "Among those found by mDNS")
+      ->check(Utf8())
+      ->type_name("NAME");
+  verb->add_option("--data-dir", options->data_dir, "Of this machine's node")->type_name("DIR");
+}
+
+// How a text is written.
+void AddText(CLI::App* verb, TextOptions* options) {
+  verb->add_option("--max-tokens", options->tokens_max, "Tokens to write at most")
+      ->check(Between(1, 1 << 24))
+      ->capture_default_str()
+      ->type_name("N");
+  verb->add_option("--temperature", options->temperature, "0 always takes the likeliest token")
+      ->check(Between(0, 1000))
+      ->capture_default_str()
+      ->type_name("T");
+  verb->add_option("--top-k", options->top_k, "Choose among the K likeliest; 0: all")
+      ->check(Between(0, 1 << 24))
+      ->capture_default_str()
+      ->type_name("K");
+  verb->add_option("--top-p", options->top_p, "Choose among the likeliest with this probability")
+      ->check(Between(0, 1))
+      ->capture_default_str()
+      ->type_name("P");
+  verb->add_option("--min-p", options->min_p, "Leave out what is less likely than P times the best")
+      ->check(Between(0, 1))
+      ->capture_default_str()
+      ->type_name("P");
+  verb->add_option("--seed", options->seed, "The same seed gives the same text")
+      ->capture_default_str()
+      ->type_name("S");
+  verb->add_flag("--ignore-eos", options->ignore_eos, "Write on where the model would end");
+  verb->add_flag_callback(
+      "--no-mmap", [options] { options->use_mmap = false; },
+      "Read the model's file instead of mapping it");
+  verb->add_flag("--json", options->json, "Print the result as JSON");
+}
+
+void AddContext(CLI::App* verb, uint32_t* n_ctx, bool* unverified) {
+  verb->add_option("--ctx", *n_ctx, "Positions of the context (default: the model's)")
+      ->check(Between(1, 1 << 24))
+      ->type_name("N");
+  verb->add_flag("--unverified", *unverified,
+                 "Cut an architecture that was never tested; the text may be wrong");
+}
+
+// Where the layers go.
+void AddPlacement(CLI::App* verb, PlanOptions* options) {
+  verb->add_option("model", options->model, "A GGUF model")
+      ->required()
+      ->check(Utf8())
+      ->type_name("MODEL");
+  AddClient(verb, &options->client);
+  verb->add_option("--seqs", options->n_seqs, "Texts at a time to have room for")
+      ->check(Between(1, 4096))
+      ->capture_default_str()
+      ->type_name("N");
+  verb->add_option("--objective", options->objective,
+                   "latency: one text as fast as can be; throughput: many texts")
+      ->capture_default_str()
+      ->type_name("WHICH");
+  verb->add_option("--assign", options->assign, "Layers by hand: nodeA=0-19,nodeB/CUDA0=20-31")
+      ->check(Utf8())
+      ->type_name("PLACES");
+  verb->add_option("--exclude", options->exclude, "Nodes or devices to leave out: nodeA,nodeB/CPU")
+      ->check(Utf8())
+      ->type_name("PLACES");
+  verb->add_option("--reserve", options->reserve,
+                   "Memory to leave free: 2GiB on every node, or nodeA=2GiB,nodeB=512M")
+      ->check(Utf8())
+      ->type_name("BYTES");
+}
+
 void AddNode(CLI::App* app, NodeOptions* options) {
   CLI::App* verb = app->add_subcommand("node", "Run a node: this machine's part of the cluster");
   verb->footer(kNodeFooter);
@@ -127,6 +237,9 @@ void AddNode(CLI::App* app, NodeOptions* options) {
   verb->add_flag_callback(
       "--no-mdns", [options] { options->mdns = false; },
       "Neither look for others by mDNS nor tell of this node");
+  verb->add_flag_callback(
+      "--no-measure", [options] { options->measure = false; },
+      "Measure neither devices nor links; plans then leave this node out");
   verb->add_option("--suspect-after", options->suspect_after_ms,
                    "Silence after which a node is suspected, ms")
       ->check(Between(100, 3'600'000))
@@ -144,6 +257,13 @@ void AddNode(CLI::App* app, NodeOptions* options) {
                    "Where the node keeps its id (default: $XDG_STATE_HOME/strata or "
                    "~/.local/state/strata)")
       ->type_name("DIR");
+  verb->add_option("--cache-dir", options->cache_dir,
+                   "Where weights from other nodes are kept (default: in the data dir)")
+      ->type_name("DIR");
+  verb->add_option("--cache-size", options->cache_bytes_max,
+                   "What they may take of the disk (default: half of what is free)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true).description(""))
+      ->type_name("SIZE");
   verb->add_flag("--ephemeral", options->ephemeral, "Take a new id and keep nothing");
   verb->add_flag("--stop-with-parent", options->stop_with_parent, "Stop when stdin ends");
   verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
@@ -153,14 +273,7 @@ void AddNode(CLI::App* app, NodeOptions* options) {
 void AddNodes(CLI::App* app, NodesOptions* options) {
   CLI::App* verb = app->add_subcommand("nodes", "Show who is in the cluster");
   verb->footer(kNodesFooter);
-  verb->add_option("--node", options->client.node,
-                   "The node to ask (default: this machine's, else one found by mDNS)")
-      ->type_name("HOST:PORT");
-  verb->add_option("--cluster", options->client.cluster, "Among those found by mDNS")
-      ->check(Utf8())
-      ->type_name("NAME");
-  verb->add_option("--data-dir", options->client.data_dir, "Of this machine's node")
-      ->type_name("DIR");
+  AddClient(verb, &options->client);
   verb->add_flag("--json", options->json, "Print JSON");
 }
 
@@ -175,52 +288,68 @@ void AddDemo(CLI::App* app, DemoOptions* options) {
   verb->add_option("--model", options->model, "A GGUF model (default: the demo's own small one)")
       ->check(Utf8())
       ->type_name("FILE");
-  verb->add_option("--prompt", options->prompt, "How the text begins")
+  verb->add_option("--prompt", options->text.prompt, "How the text begins")
       ->check(Utf8())
       ->capture_default_str()
       ->type_name("TEXT");
-  verb->add_option("--max-tokens", options->tokens_max, "Tokens to write at most")
-      ->check(Between(1, 1 << 24))
-      ->capture_default_str()
-      ->type_name("N");
-  verb->add_option("--temperature", options->temperature, "0 always takes the likeliest token")
-      ->check(Between(0, 1000))
-      ->capture_default_str()
-      ->type_name("T");
-  verb->add_option("--top-k", options->top_k, "Choose among the K likeliest; 0: all")
-      ->check(Between(0, 1 << 24))
-      ->capture_default_str()
-      ->type_name("K");
-  verb->add_option("--top-p", options->top_p, "Choose among the likeliest with this probability")
-      ->check(Between(0, 1))
-      ->capture_default_str()
-      ->type_name("P");
-  verb->add_option("--min-p", options->min_p, "Leave out what is less likely than P times the best")
-      ->check(Between(0, 1))
-      ->capture_default_str()
-      ->type_name("P");
-  verb->add_option("--seed", options->seed, "The same seed gives the same text")
-      ->capture_default_str()
-      ->type_name("S");
-  verb->add_flag("--ignore-eos", options->ignore_eos, "Write on where the model would end");
+  AddText(verb, &options->text);
+  AddContext(verb, &options->text.n_ctx, &options->text.unverified);
   verb->add_option("--cut", options->cuts,
                    "Layers at which the stages after the first begin (default: equal bytes)")
       ->delimiter(',')
       ->type_name("L,L,…");
-  verb->add_option("--ctx", options->n_ctx, "Positions of the context (default: the model's)")
-      ->check(Between(1, 1 << 24))
-      ->type_name("N");
   verb->add_option("--threads", options->n_threads,
                    "Threads of each node (default: the cores divided by the nodes)")
       ->check(Between(1, 4096))
       ->type_name("N");
-  verb->add_flag("--unverified", options->unverified,
-                 "Cut an architecture that was never tested; the text may be wrong");
-  verb->add_flag_callback(
-      "--no-mmap", [options] { options->use_mmap = false; },
-      "Read the model's file instead of mapping it");
-  verb->add_flag("--json", options->json, "Print the result as JSON");
   verb->add_flag("--verbose", options->verbose, kVerboseHelp);
+}
+
+void AddStatus(CLI::App* app, StatusOptions* options) {
+  CLI::App* verb =
+      app->add_subcommand("status", "Show the cluster: devices, memory, links, stages, problems");
+  verb->footer(kStatusFooter);
+  AddClient(verb, &options->client);
+  verb->add_flag("--json", options->json, "Print JSON");
+}
+
+void AddPlan(CLI::App* app, PlanOptions* options) {
+  CLI::App* verb =
+      app->add_subcommand("plan", "Show how a model would be shared, and why; nothing is loaded");
+  verb->footer(kPlanFooter);
+  AddPlacement(verb, options);
+  AddContext(verb, &options->n_ctx, &options->unverified);
+  verb->add_flag("--json", options->json, "Print JSON");
+}
+
+void AddRun(CLI::App* app, RunOptions* options, bool* verbose) {
+  CLI::App* verb =
+      app->add_subcommand("run", "Share a model among the cluster's nodes and write a text");
+  verb->footer(kRunFooter);
+  AddPlacement(verb, &options->plan);
+  verb->add_option("prompt", options->text.prompt, "How the text begins")
+      ->required()
+      ->check(Utf8())
+      ->type_name("PROMPT");
+  AddText(verb, &options->text);
+  AddContext(verb, &options->text.n_ctx, &options->text.unverified);
+  verb->add_flag("--allow-mixed-versions", options->text.allow_mixed_versions, kMixedHelp);
+  verb->add_flag("--verbose", *verbose, kVerboseHelp);
+}
+
+void AddProbe(CLI::App* app, ProbeRunOptions* options) {
+  CLI::App* verb = app->add_subcommand("probe", "List or measure this machine's devices");
+  verb->footer(kProbeFooter);
+  verb->add_option("--device", options->device, "Measure this one (default: only list them)")
+      ->check(Utf8())
+      ->type_name("NAME");
+  verb->add_option("--threads", options->n_threads, "Of the CPU (default: one for each core)")
+      ->check(Between(1, 4096))
+      ->type_name("N");
+  verb->add_option("--budget", options->budget_ms, "How long to measure, ms")
+      ->check(Between(100, 600'000))
+      ->capture_default_str()
+      ->type_name("MS");
 }
 
 void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
@@ -263,9 +392,13 @@ int RunCommandLine(int argc, char** argv) {
 
   NodeOptions node;
   NodesOptions nodes;
+  StatusOptions status;
+  PlanOptions plan;
+  RunOptions run;
   DemoOptions demo;
+  ProbeRunOptions probe;
   WorkerRunOptions worker;
-  bool worker_verbose = false;
+  bool run_verbose = false, worker_verbose = false;
   CLI::App app("Strata pools machines into one that is big enough for a large language model.",
                "strata");
   app.formatter(std::make_shared<HelpFormatter>());  // shared with the verbs
@@ -274,7 +407,11 @@ int RunCommandLine(int argc, char** argv) {
   app.require_subcommand(1);
   AddNode(&app, &node);
   AddNodes(&app, &nodes);
+  AddStatus(&app, &status);
+  AddPlan(&app, &plan);
+  AddRun(&app, &run, &run_verbose);
   AddDemo(&app, &demo);
+  AddProbe(&app, &probe);
   AddWorker(&app, &worker, &worker_verbose);
   try {
     app.parse(argc, argv);
@@ -286,6 +423,22 @@ int RunCommandLine(int argc, char** argv) {
     return Report(absl::StrCat(error.what(), " (see strata ", verb, "--help)"), kExitUsage);
   }
 
+  if (app.got_subcommand("status")) {
+    StartLogging(/*verbose=*/false);
+    return Finish(RunStatus(status), /*about_models=*/false);
+  }
+  if (app.got_subcommand("plan")) {
+    StartLogging(/*verbose=*/false);
+    return Finish(RunPlan(plan), /*about_models=*/true);
+  }
+  if (app.got_subcommand("run")) {
+    StartLogging(run_verbose);
+    return Finish(RunRun(run), /*about_models=*/true);
+  }
+  if (app.got_subcommand("probe")) {
+    StartLogging(/*verbose=*/false);
+    return Finish(RunProbe(probe), /*about_models=*/false);
+  }
   if (app.got_subcommand("worker")) {
     StartLogging(worker_verbose);
     return Finish(RunWorker(worker), /*about_models=*/false);

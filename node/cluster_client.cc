@@ -36,10 +36,28 @@ class ClusterClientImpl final : public ClusterClient {
     return response;
   }
 
+  absl::StatusOr<wire::Epoch> NextEpoch() override {
+    grpc::ClientContext context;
+    SetDeadline(timeout_ms_, &context);
+    wire::Epoch epoch;
+    if (auto s = Explain(stub_->NextEpoch(&context, wire::NextEpochRequest(), &epoch)); !s.ok()) {
+      return s;
+    }
+    return epoch;
+  }
+
   absl::Status Ask(int64_t timeout_ms, wire::GetClusterResponse* response) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
-    const grpc::Status status = stub_->GetCluster(&context, wire::GetClusterRequest(), response);
+    SetDeadline(timeout_ms, &context);
+    return Explain(stub_->GetCluster(&context, wire::GetClusterRequest(), response));
+  }
+
+ private:
+  static void SetDeadline(int64_t timeout_ms, grpc::ClientContext* context) {
+    context->set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+  }
+
+  absl::Status Explain(const grpc::Status& status) const {
     if (status.ok()) return absl::OkStatus();
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
         status.error_code() == grpc::StatusCode::UNAVAILABLE) {
@@ -53,7 +71,6 @@ class ClusterClientImpl final : public ClusterClient {
                         absl::StrCat(address_, ": ", status.error_message()));
   }
 
- private:
   const std::string address_;
   const int64_t timeout_ms_;
   const std::unique_ptr<wire::Cluster::Stub> stub_;

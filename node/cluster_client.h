@@ -29,6 +29,8 @@ class ClusterClient {
 
   // Errors carry the address.
   virtual absl::StatusOr<wire::GetClusterResponse> GetCluster() = 0;
+  // For a new plan. kFailedPrecondition unless the node that answers coordinates.
+  virtual absl::StatusOr<wire::Epoch> NextEpoch() = 0;
 };
 
 }  // namespace strata

@@ -433,4 +433,11 @@ wire::GetClusterResponse ClusterRuntime::Describe() {
   return response;
 }
 
+absl::StatusOr<wire::Epoch> ClusterRuntime::NextEpoch() {
+  absl::StatusOr<ClusterEpoch> epoch = membership_.NextEpoch(clock_->NowUs());
+  Settle();
+  if (!epoch.ok()) return epoch.status();
+  return ToWire(*epoch);
+}
+
 }  // namespace strata

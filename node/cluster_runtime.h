@@ -76,6 +76,8 @@ class ClusterRuntime final : private Discovery::Listener {
   std::string AddressOf(const NodeId& node) const;
   // The answer to GetCluster.
   wire::GetClusterResponse Describe();
+  // For a new plan. kFailedPrecondition unless this node coordinates.
+  absl::StatusOr<wire::Epoch> NextEpoch();
 
   // Requests that came in over the service Cluster. `from_host`: where from, empty if unknown.
   absl::StatusOr<wire::Heartbeat> Exchange(const wire::Heartbeat& request,

@@ -56,7 +56,20 @@ grpc::ServerUnaryReactor* ClusterService::GetCluster(grpc::CallbackServerContext
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this] {
     *response = runtime_->Describe();
+    if (surveys_ != nullptr) surveys_->AddLinks(response);
     reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::NextEpoch(grpc::CallbackServerContext* context,
+                                                    const wire::NextEpochRequest*,
+                                                    wire::Epoch* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, this] {
+    absl::StatusOr<wire::Epoch> epoch = runtime_->NextEpoch();
+    if (epoch.ok()) *response = *std::move(epoch);
+    reactor->Finish(ToGrpc(epoch.status()));
   });
   return reactor;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "node/cluster_runtime.h"
+#include "node/surveys.h"
 #include "proto/cluster.grpc.pb.h"
 #include "transport/event_loop.h"
 
@@ -11,8 +12,9 @@ namespace strata {
 // The loop runs until the server with this service has shut down: calls end there.
 class ClusterService final : public wire::Cluster::CallbackService {
  public:
-  // `loop` and `runtime` outlive the service.
-  ClusterService(EventLoop* loop, ClusterRuntime* runtime) : loop_(loop), runtime_(runtime) {}
+  // All outlive the service; `surveys` may be null: then nothing is measured.
+  ClusterService(EventLoop* loop, ClusterRuntime* runtime, Surveys* surveys)
+      : loop_(loop), runtime_(runtime), surveys_(surveys) {}
 
   grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext* context,
                                      const wire::Heartbeat* request,
@@ -23,10 +25,14 @@ class ClusterService final : public wire::Cluster::CallbackService {
   grpc::ServerUnaryReactor* GetCluster(grpc::CallbackServerContext* context,
                                        const wire::GetClusterRequest* request,
                                        wire::GetClusterResponse* response) override;
+  grpc::ServerUnaryReactor* NextEpoch(grpc::CallbackServerContext* context,
+                                      const wire::NextEpochRequest* request,
+                                      wire::Epoch* response) override;
 
  private:
   EventLoop* const loop_;
   ClusterRuntime* const runtime_;
+  Surveys* const surveys_;
 };
 
 // The host in what gRPC calls a call's peer ("ipv4:10.0.0.1:5", "ipv6:%5B::1%5D:5"); empty if there

@@ -7,31 +7,20 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "node/text_run.h"
 
 namespace strata {
 
 struct DemoOptions {
-  uint32_t nodes = 0;  // 0: one for each stage of `cuts`, else 3
-  std::string model;   // path of a GGUF; empty: the embedded demo model
-  std::string prompt = "The old captain";
-  uint32_t tokens_max = 80;
-  float temperature = 0.4f;
-  int32_t top_k = 40;
-  float top_p = 0.95f;
-  float min_p = 0.0f;
-  uint64_t seed = 1;
-  bool ignore_eos = false;
-  bool json = false;
+  TextOptions text;
+  uint32_t nodes = 0;          // 0: one for each stage of `cuts`, else 3
+  std::string model;           // path of a GGUF; empty: the embedded demo model
   std::vector<uint32_t> cuts;  // empty: cut by bytes
-  uint32_t n_ctx = 0;          // 0: the model's, at most kDemoContextMax
   uint32_t n_threads = 0;      // per node; 0: the cores divided by the nodes
-  bool unverified = false;
-  bool use_mmap = true;
   bool verbose = false;
 };
 
 inline constexpr uint32_t kDemoNodesMax = 64;
-inline constexpr uint32_t kDemoContextMax = 4096;
 
 // Runs to the end of the text and stops every process it started, whatever happens. Blocks. Text
 // and JSON go to stdout, all else to stderr. kCancelled: interrupted; else what failed, with the

@@ -121,6 +121,13 @@ MachineMemory ReadMachineMemory() {
 
 uint32_t MachineCores() { return std::max(1u, std::thread::hardware_concurrency()); }
 
+std::string MachineId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
 std::string MachineName() {
   char name[256] = {};
   if (gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "node";

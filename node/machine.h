@@ -15,6 +15,10 @@ MachineMemory ReadMachineMemory();
 // Cores that this process may use.
 uint32_t MachineCores();
 
+// Equal for all processes of this machine until it starts again, in containers too; empty where the
+// system has none.
+std::string MachineId();
+
 // The machine's name without its domain.
 std::string MachineName();
 

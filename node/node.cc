@@ -22,6 +22,7 @@
 #include "node/parent_watch.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/link_probe.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -93,6 +94,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   }
 
   std::unique_ptr<Node> node(new Node(loop, options.name));
+  std::string hashes_dir, devices_path;
   if (options.ephemeral) {
     node->id_ = NewNodeId();
   } else {
@@ -103,7 +105,19 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
     if (!dir.ok()) return dir.status();
     node->id_ = dir->node_id();
     node->data_dir_.emplace(*std::move(dir));
+    hashes_dir = *path + "/hashes";
+    devices_path = *path + "/devices";
+    if (options.cache_dir.empty()) options.cache_dir = *path + "/weights";
   }
+  std::shared_ptr<WeightCache> cache;  // shared with the fetcher and its leases
+  if (!options.cache_dir.empty()) {
+    auto opened =
+        WeightCache::Open({.folder = options.cache_dir, .bytes_max = options.cache_bytes_max});
+    if (!opened.ok()) return opened.status();
+    cache = *std::move(opened);
+  }
+  node->weights_ = std::make_unique<WeightService>(hashes_dir);
+  node->fetcher_ = std::make_unique<WeightFetcher>(std::move(cache));
 
   absl::StatusOr<NodeId> id = NodeId::FromHex(node->id_);
   if (!id.ok()) return id.status();
@@ -122,8 +136,6 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   cluster.membership.gone_after_ms = options.gone_after_ms;
   node->cluster_ = std::make_unique<ClusterRuntime>(loop, SleeplessClock(), std::move(cluster),
                                                     PeerTransport::Grpc(loop));
-  node->cluster_service_ = std::make_unique<ClusterService>(loop, node->cluster_.get());
-
   StageHost::Options stages;
   stages.node_name = options.name;
   stages.worker_program = options.worker_program.empty() ? OwnProgram() : options.worker_program;
@@ -135,9 +147,21 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   if (options.verbose) stages.worker_args.push_back("--verbose");
   stages.timeouts = options.timeouts;
   stages.echo_stderr = options.verbose;
+  stages.fetcher = node->fetcher_.get();
   node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
+  if (options.measure) {
+    node->surveys_ = std::make_unique<Surveys>(
+        loop,
+        Surveys::Options{
+            .program = OwnProgram(), .cache_path = devices_path, .n_threads = n_threads},
+        node->cluster_.get(), node->host_.get());
+  }
+  node->link_probe_ = MakeLinkProbeService();
+  node->cluster_service_ =
+      std::make_unique<ClusterService>(loop, node->cluster_.get(), node->surveys_.get());
   node->service_ = std::make_unique<NodeService>(
-      loop, node->host_.get(), NodeService::Identity{.id = node->id_, .name = options.name},
+      loop, node->host_.get(), node->surveys_.get(),
+      NodeService::Identity{.id = node->id_, .name = options.name},
       [cluster = node->cluster_.get(), local = LocalAddress(*listen)](const std::string& other) {
         const absl::StatusOr<NodeId> parsed = NodeId::FromHex(other);
         if (!parsed.ok()) return std::string();
@@ -150,7 +174,9 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   builder.AddListeningPort(JoinHostPort(ListenHost(*listen), listen->port), LinkServerCredentials(),
                            &port);
   builder.RegisterService(node->service_.get());
+  builder.RegisterService(node->weights_.get());
   builder.RegisterService(node->cluster_service_.get());
+  builder.RegisterService(node->link_probe_.get());
   node->server_ = builder.BuildAndStart();
   if (node->server_ == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen));

@@ -19,6 +19,9 @@
 #include "node/data_dir.h"
 #include "node/node_service.h"
 #include "node/stage_host.h"
+#include "node/surveys.h"
+#include "node/weight_fetcher.h"
+#include "node/weight_service.h"
 #include "transport/event_loop.h"
 
 namespace grpc {
@@ -35,11 +38,14 @@ struct NodeOptions {
   std::vector<std::string>
       advertise;  // host or host:port told to others instead of the interfaces'
   bool mdns = true;
+  bool measure = true;                // devices and links
   int64_t suspect_after_ms = 1'000;   // of silence
   int64_t gone_after_ms = 2'000;      // the same
   uint32_t n_threads = 0;             // for a worker; 0: the cores of the machine
   std::string data_dir;               // empty: DataDir::Default()
   bool ephemeral = false;             // an id that is not kept, no data dir
+  std::string cache_dir;              // fetched weights; empty: in the data dir, if there is one
+  uint64_t cache_bytes_max = 0;       // 0: half of what is free on its disk
   bool stop_with_parent = false;      // stop when stdin ends
   bool allow_mixed_versions = false;  // link with other versions of libllama and libggml
   bool verbose = false;
@@ -61,6 +67,7 @@ class Node {
   // host:port by which others may reach it; the first of several.
   const std::string& address() const { return address_; }
   ClusterRuntime* cluster() { return cluster_.get(); }
+  const WeightService& weights() const { return *weights_; }
 
   // Says good-bye to the cluster, stops accepting, ends the calls under way, stops the workers,
   // then calls `done`. Loop thread, once.
@@ -74,9 +81,13 @@ class Node {
   std::optional<DataDir> data_dir_;
   std::string id_;
   std::string address_;
+  std::unique_ptr<WeightService> weights_;
+  std::unique_ptr<WeightFetcher> fetcher_;
   std::unique_ptr<StageHost> host_;
-  std::unique_ptr<NodeService> service_;
   std::unique_ptr<ClusterRuntime> cluster_;
+  std::unique_ptr<Surveys> surveys_;  // null: nothing is measured
+  std::unique_ptr<NodeService> service_;
+  std::unique_ptr<grpc::Service> link_probe_;
   std::unique_ptr<ClusterService> cluster_service_;
   std::unique_ptr<grpc::Server> server_;
   std::thread shutdown_;

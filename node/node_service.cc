@@ -36,9 +36,11 @@ StageHost::Done FinishWith(grpc::ServerUnaryReactor* reactor) {
 
 }  // namespace
 
-NodeService::NodeService(EventLoop* loop, StageHost* host, Identity identity, AddressOf address_of)
+NodeService::NodeService(EventLoop* loop, StageHost* host, Surveys* surveys, Identity identity,
+                         AddressOf address_of)
     : loop_(loop),
       host_(host),
+      surveys_(surveys),
       identity_(std::move(identity)),
       address_of_(std::move(address_of)) {}
 
@@ -55,6 +57,18 @@ grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* cont
   response->set_cores(MachineCores());
   loop_->Post([this, reactor, response] {
     for (wire::StageStatus& stage : host_->Stages()) *response->add_stages() = std::move(stage);
+    if (surveys_ != nullptr) surveys_->AddDevices(response);
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::Measure(grpc::CallbackServerContext* context,
+                                               const wire::MeasureRequest*,
+                                               wire::MeasureResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([this, reactor] {
+    if (surveys_ != nullptr) surveys_->MeasureAgain();
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
@@ -63,9 +77,14 @@ grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* cont
 grpc::ServerWriteReactor<wire::LoadStageEvent>* NodeService::LoadStage(
     grpc::CallbackServerContext* context, const wire::LoadStageRequest* request) {
   auto* stream = new LoadStream;
-  loop_->Post([this, spec = request->spec(), onward = Onward(*context, kLoadLimit), stream] {
-    host_->Load(spec, onward, stream);
-  });
+  loop_->Post(
+      [this, spec = request->spec(), onward = Onward(*context, kLoadLimit), stream]() mutable {
+        if (!spec.source_node().empty()) {
+          const std::string way = address_of_(spec.source_node());
+          if (!way.empty()) spec.set_source_address(way);
+        }
+        host_->Load(spec, onward, stream);
+      });
   return stream;
 }
 

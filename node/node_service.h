@@ -7,6 +7,7 @@
 #include <string>
 
 #include "node/stage_host.h"
+#include "node/surveys.h"
 #include "proto/node.grpc.pb.h"
 #include "transport/event_loop.h"
 
@@ -22,12 +23,16 @@ class NodeService final : public wire::Node::CallbackService {
   // The address by which this node reaches the one with that id; empty: not known. On the loop.
   using AddressOf = std::function<std::string(const std::string& node_id)>;
 
-  // `loop` and `host` outlive the service.
-  NodeService(EventLoop* loop, StageHost* host, Identity identity, AddressOf address_of);
+  // All outlive the service.
+  NodeService(EventLoop* loop, StageHost* host, Surveys* surveys, Identity identity,
+              AddressOf address_of);
 
   grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context,
                                     const wire::GetInfoRequest* request,
                                     wire::GetInfoResponse* response) override;
+  grpc::ServerUnaryReactor* Measure(grpc::CallbackServerContext* context,
+                                    const wire::MeasureRequest* request,
+                                    wire::MeasureResponse* response) override;
   grpc::ServerWriteReactor<wire::LoadStageEvent>* LoadStage(
       grpc::CallbackServerContext* context, const wire::LoadStageRequest* request) override;
   grpc::ServerUnaryReactor* ConnectStage(grpc::CallbackServerContext* context,
@@ -43,6 +48,7 @@ class NodeService final : public wire::Node::CallbackService {
  private:
   EventLoop* const loop_;
   StageHost* const host_;
+  Surveys* const surveys_;  // null: nothing is measured
   const Identity identity_;
   const AddressOf address_of_;
 };

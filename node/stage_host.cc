@@ -1,5 +1,6 @@
 #include "node/stage_host.h"
 
+#include <atomic>
 #include <utility>
 
 #include "absl/log/check.h"
@@ -9,6 +10,12 @@
 #include "transport/grpc_status.h"
 
 namespace strata {
+namespace {
+
+// How often a fetch's progress is passed on, and a caller's leaving is noticed.
+constexpr uint64_t kFetchWatchMs = 100;
+
+}  // namespace
 
 class StageHost::Device final : public WorkerProcess::Observer {
  public:
@@ -61,6 +68,11 @@ class StageHost::LoadReader final : public grpc::ClientReadReactor<wire::LoadSta
   const Context context_;
   wire::LoadStageRequest request_;
   wire::LoadStageEvent event_;
+};
+
+// What a fetch has done, told by its thread and read on the loop.
+struct StageHost::FetchProgress {
+  std::atomic<uint64_t> bytes_done{0}, bytes_total{0};
 };
 
 StageHost::StageHost(EventLoop* loop, Options options)
@@ -134,6 +146,16 @@ absl::Status StageHost::StartWorker(Device* device) {
   return absl::OkStatus();
 }
 
+absl::Status StageHost::FindWorker(Stage* stage) {
+  absl::StatusOr<Device*> device = DeviceFor(stage->spec.device());
+  if (!device.ok()) return device.status();
+  if ((*device)->worker == nullptr) {
+    if (absl::Status status = StartWorker(*device); !status.ok()) return status;
+  }
+  stage->device = *device;
+  return absl::OkStatus();
+}
+
 void StageHost::StopWorkerIfIdle(Device* device) {
   if (device->worker == nullptr) return;
   for (const auto& [index, stage] : stages_) {
@@ -164,6 +186,8 @@ void StageHost::OnWorkerDied(Device* device, const WorkerDeath& death) {
   for (auto& [index, stage] : stages_) {
     if (stage.device != device) continue;
     switch (stage.state) {
+      case State::kFetching:
+        break;  // not on a device yet
       case State::kWaiting:
         if (asked && !stopping_) {
           wanted = true;  // came while the worker before was stopping
@@ -218,20 +242,96 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
                               absl::StrCat("a node takes ", kStagesMax, " stages at most"))));
     return;
   }
-  absl::StatusOr<Device*> device = DeviceFor(stage.spec.device());
-  if (device.ok() && (*device)->worker == nullptr) {
-    if (absl::Status status = StartWorker(*device); !status.ok()) device = status;
-  }
-  if (!device.ok()) {
-    stream->End(At(stage, device.status()));
-    return;
+  const bool fetch = options_.fetcher != nullptr && !spec.source_address().empty();
+  if (!fetch) {
+    if (absl::Status status = FindWorker(&stage); !status.ok()) {
+      stream->End(At(stage, status));
+      return;
+    }
   }
   stage.id = next_id_++;
-  stage.device = *device;
   stage.context = std::move(context);
   stage.stream = stream;
+  Forget(spec.stage());
   Stage& kept = stages_[spec.stage()] = std::move(stage);
-  if ((*device)->worker->ready() && !(*device)->worker->stopping()) BeginLoad(&kept);
+  if (fetch) {
+    BeginFetch(&kept);
+  } else if (kept.device->worker->ready() && !kept.device->worker->stopping()) {
+    BeginLoad(&kept);
+  }
+}
+
+void StageHost::BeginFetch(Stage* stage) {
+  stage->state = State::kFetching;
+  stage->fetch_progress = std::make_shared<FetchProgress>();
+  WeightFetcher::Request request;
+  request.model_id = stage->spec.model_id();
+  request.path = stage->spec.model_path();
+  request.address = stage->spec.source_address();
+  request.layers = {stage->spec.layers().begin(), stage->spec.layers().end()};
+  request.unverified = stage->spec.unverified();
+  WeightFetcher::Callbacks callbacks;
+  callbacks.progress = [progress = stage->fetch_progress](uint64_t done, uint64_t total) {
+    progress->bytes_total = total;
+    progress->bytes_done = done;
+  };
+  callbacks.done = [this, loop = loop_, index = stage->spec.stage(),
+                    id = stage->id](absl::StatusOr<WeightFetcher::Fetched> fetched) {
+    loop->Post([this, index, id, fetched = std::move(fetched)]() mutable {
+      OnFetched(index, id, std::move(fetched));
+    });
+  };
+  ++fetches_;
+  stage->fetch = options_.fetcher->Start(std::move(request), std::move(callbacks));
+  if (fetch_timer_ == nullptr) {
+    fetch_timer_ = loop_->StartTimer({.delay_ms = kFetchWatchMs, .repeat_ms = kFetchWatchMs},
+                                     [this] { WatchFetches(); });
+  }
+}
+
+void StageHost::WatchFetches() {
+  for (auto& [index, stage] : stages_) {
+    if (stage.state != State::kFetching) continue;
+    const FetchProgress& progress = *stage.fetch_progress;
+    if (!stage.stream->Progress(progress.bytes_done, progress.bytes_total)) {
+      EndLoad(&stage, absl::CancelledError("the caller has gone"));
+    }
+  }
+}
+
+void StageHost::OnFetched(uint32_t index, uint64_t id,
+                          absl::StatusOr<WeightFetcher::Fetched> fetched) {
+  if (--fetches_ == 0) fetch_timer_.reset();
+  Stage* stage = FindById(index, id);
+  if (stage == nullptr || stage->state != State::kFetching) {
+    if (fetched.ok()) LetGo(std::move(fetched->lease));
+    return;
+  }
+  stage->fetch.reset();
+  if (!fetched.ok()) {
+    EndLoad(stage, fetched.status());
+    return;
+  }
+  stage->spec.set_model_path(fetched->path);
+  stage->weights = std::move(fetched->lease);
+  stage->bytes_before = stage->fetch_progress->bytes_done;
+  stage->state = State::kWaiting;
+  if (absl::Status status = FindWorker(stage); !status.ok()) {
+    EndLoad(stage, status);
+  } else if (stage->device->worker->ready() && !stage->device->worker->stopping()) {
+    BeginLoad(stage);
+  }
+}
+
+void StageHost::LetGo(std::shared_ptr<WeightLease> weights) {
+  if (weights != nullptr) options_.fetcher->LetGo(std::move(weights));
+}
+
+void StageHost::Forget(uint32_t index) {
+  const auto found = stages_.find(index);
+  if (found == stages_.end()) return;
+  LetGo(std::move(found->second.weights));
+  stages_.erase(found);
 }
 
 void StageHost::BeginLoad(Stage* stage) {
@@ -247,7 +347,8 @@ void StageHost::OnLoadEvent(uint32_t index, uint64_t id, wire::LoadStageEvent ev
   Stage* stage = FindById(index, id);
   if (stage == nullptr || stage->state != State::kLoading) return;
   if (event.has_progress()) {
-    stage->stream->Progress(event.progress().bytes_done(), event.progress().bytes_total());
+    stage->stream->Progress(stage->bytes_before + event.progress().bytes_done(),
+                            stage->bytes_before + event.progress().bytes_total());
   } else if (event.has_loaded()) {
     stage->loaded = true;
     stage->info = std::move(*event.mutable_loaded());
@@ -278,8 +379,12 @@ void StageHost::EndLoad(Stage* stage, const absl::Status& status) {
   stage->context.reset();
   stage->state = status.ok() ? State::kServing : State::kFailed;
   stage->status = status;
-  UpdateLoading(stage->device);
-  if (!status.ok()) StopWorkerIfIdle(stage->device);
+  if (stage->fetch != nullptr) WeightFetcher::Cancel(std::exchange(stage->fetch, nullptr).get());
+  if (stage->device != nullptr) {
+    UpdateLoading(stage->device);
+    if (!status.ok()) StopWorkerIfIdle(stage->device);
+  }
+  if (!status.ok()) LetGo(std::move(stage->weights));
   if (status.ok()) {
     stage->device->worker->ForgetWords();
     stream->End(stage->info);
@@ -304,7 +409,8 @@ void StageHost::Forward(uint32_t index, const Request* request, Response* respon
     std::move(done)(At(stage, stage.status));
     return;
   }
-  if (stage.state == State::kWaiting || stage.state == State::kLoading) {
+  if (stage.state == State::kFetching || stage.state == State::kWaiting ||
+      stage.state == State::kLoading) {
     std::move(done)(At(stage, absl::UnavailableError("it is still loading")));
     return;
   }
@@ -386,7 +492,8 @@ void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStag
   }
   Stage& stage = found->second;
   Device* const device = stage.device;
-  if (stage.state == State::kWaiting || stage.state == State::kLoading) {
+  if (stage.state == State::kFetching || stage.state == State::kWaiting ||
+      stage.state == State::kLoading) {
     const bool with_worker = stage.state == State::kLoading;
     stage.context->TryCancel();
     EndLoad(&stage, absl::CancelledError("it was unloaded while it loaded"));
@@ -394,7 +501,7 @@ void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStag
     if (with_worker && !device->worker->stopping()) stage.state = State::kUnloading;
   }
   if (stage.state == State::kFailed) {
-    stages_.erase(found);
+    Forget(request->stage());
     std::move(done)(absl::OkStatus());
     return;
   }
@@ -411,7 +518,7 @@ void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStag
               // With its worker the stage is gone as well.
               if (still->state == State::kFailed) status = absl::OkStatus();
               if (status.ok()) {
-                stages_.erase(index);
+                Forget(index);
                 StopWorkerIfIdle(device);
               } else {
                 still->state = before;
@@ -419,6 +526,13 @@ void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStag
             }
             std::move(done)(status);
           });
+}
+
+bool StageHost::Busy() const {
+  for (const auto& [name, device] : devices_) {
+    if (device->worker != nullptr && device->worker->busy()) return true;
+  }
+  return false;
 }
 
 std::vector<wire::StageStatus> StageHost::Stages() const {
@@ -431,7 +545,8 @@ std::vector<wire::StageStatus> StageHost::Stages() const {
       ToWire(stage.status, Where(stage), status.mutable_status());
     } else {
       status.set_worker_pid(stage.worker_pid);
-      if (stage.state == State::kWaiting || stage.state == State::kLoading) {
+      if (stage.state == State::kFetching || stage.state == State::kWaiting ||
+          stage.state == State::kLoading) {
         ToWire(absl::UnavailableError("it is still loading"), Where(stage),
                status.mutable_status());
       }
@@ -444,7 +559,10 @@ void StageHost::StartShutdown() {
   DCHECK(loop_->InLoopThread());
   if (std::exchange(stopping_, true)) return;
   for (auto& [index, stage] : stages_) {
-    if (stage.state != State::kWaiting && stage.state != State::kLoading) continue;
+    if (stage.state != State::kFetching && stage.state != State::kWaiting &&
+        stage.state != State::kLoading) {
+      continue;
+    }
     stage.context->TryCancel();
     EndLoad(&stage, absl::UnavailableError("the node is stopping"));
   }

@@ -1,6 +1,7 @@
 // The stages of this node: which worker holds which, and what became of it. Requests of the
 // coordinator come in from node_service.h; each is checked against the newest epoch and passed on
-// to the worker of the stage's device. When a worker dies, its stages fail with its last words, and
+// to the worker of the stage's device, after the weights that are not on this machine have been
+// fetched (weight_fetcher.h). When a worker dies, its stages fail with its last words, and
 // the next LoadStage starts a fresh one.
 //
 // Loop thread only, but for what is said otherwise.
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "grpcpp/client_context.h"
 #include "node/gate.h"
+#include "node/weight_fetcher.h"
 #include "node/worker_process.h"
 #include "proto/node.grpc.pb.h"
 #include "shard/load_stream.h"
@@ -38,6 +40,7 @@ class StageHost {
     std::vector<std::string> worker_args;
     WorkerTimeouts timeouts;
     bool echo_stderr = false;
+    WeightFetcher* fetcher = nullptr;  // outlives the host; null: models are on this machine
   };
   // The call to the worker that carries a request on, made before the request's own call can end.
   using Context = std::shared_ptr<grpc::ClientContext>;  // shared with the call under way
@@ -64,24 +67,32 @@ class StageHost {
               Context context, Done done);
 
   std::vector<wire::StageStatus> Stages() const;
+  // Whether a worker computes or loads.
+  bool Busy() const;
 
   // From now on loads are refused, those under way end, and the workers are asked to stop.
   void StartShutdown();
 
  private:
-  enum class State { kWaiting, kLoading, kServing, kUnloading, kFailed };
+  enum class State { kFetching, kWaiting, kLoading, kServing, kUnloading, kFailed };
 
   class Device;
   class LoadReader;
+  struct FetchProgress;
 
   // A stage from its LoadStage on, until it is unloaded or replaced.
   struct Stage {
     uint64_t id = 0;  // of this load; the plan's index may come again
     wire::StageSpec spec;
-    Device* device = nullptr;
+    Device* device = nullptr;  // from kWaiting on
     State state = State::kWaiting;
-    Context context;               // kWaiting, kLoading
-    LoadStream* stream = nullptr;  // kWaiting, kLoading
+    Context context;               // kFetching, kWaiting, kLoading
+    LoadStream* stream = nullptr;  // kFetching, kWaiting, kLoading
+    // kFetching; shared with the fetcher.
+    std::shared_ptr<WeightFetcher::Job> fetch;
+    std::shared_ptr<FetchProgress> fetch_progress;
+    uint64_t bytes_before = 0;             // checked and fetched before kWaiting, for the progress
+    std::shared_ptr<WeightLease> weights;  // when the model is in the cache; shared with nobody
     bool loaded = false;
     wire::StageInfo info;  // when loaded
     int32_t worker_pid = 0;
@@ -109,8 +120,15 @@ class StageHost {
 
   absl::StatusOr<Device*> DeviceFor(const std::string& name);
   absl::Status StartWorker(Device* device);
+  absl::Status FindWorker(Stage* stage);  // fills in its device
   void StopWorkerIfIdle(Device* device);
   void UpdateLoading(Device* device);
+
+  void BeginFetch(Stage* stage);
+  void WatchFetches();
+  void OnFetched(uint32_t index, uint64_t id, absl::StatusOr<WeightFetcher::Fetched> fetched);
+  void LetGo(std::shared_ptr<WeightLease> weights);  // off the loop: it waits for the disk
+  void Forget(uint32_t index);
 
   void BeginLoad(Stage* stage);
   void OnLoadEvent(uint32_t index, uint64_t id, wire::LoadStageEvent event);
@@ -130,6 +148,8 @@ class StageHost {
   std::map<std::string, std::unique_ptr<Device>> devices_;  // by name
   std::map<uint64_t, Context> calls_;                       // to workers, under way
   Gate gate_;                                               // for their callbacks
+  std::unique_ptr<EventLoop::Handle> fetch_timer_;          // while there are fetches
+  size_t fetches_ = 0;                                      // whose end has not come
 };
 
 }  // namespace strata

@@ -54,6 +54,10 @@ absl::Status RunWorker(const WorkerRunOptions& options) {
   printf("%s\n", ready.dump().c_str());
   fflush(stdout);
   loop->Run();
+  server->reset();
+  signals.clear();
+  // A node asks more than once; what comes from here on is not to look like a crash.
+  for (int signum : {SIGINT, SIGTERM, SIGHUP}) signal(signum, SIG_IGN);
   return absl::OkStatus();
 }
 

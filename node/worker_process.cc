@@ -223,6 +223,8 @@ void WorkerProcess::OnPing(const grpc::Status& status, const wire::PingResponse&
     return;
   }
   silent_ticks_ = 0;
+  busy_ = response.busy_ms() > 0 || response.steps_done() != steps_done_;
+  steps_done_ = response.steps_done();
   if (!loading_ && response.busy_ms() > options_.timeouts.step_ms) {
     KillBecause("hung", absl::StrCat("more than ", Seconds(options_.timeouts.step_ms),
                                      " on one step, so it was killed"));

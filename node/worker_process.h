@@ -75,6 +75,8 @@ class WorkerProcess {
 
   bool ready() const { return stub_ != nullptr; }
   bool stopping() const { return stopping_; }
+  // Whether it computed lately.
+  bool busy() const { return busy_ || loading_; }
   pid_t pid() const { return child_->pid(); }
 
   // Precondition: ready().
@@ -119,6 +121,8 @@ class WorkerProcess {
   std::shared_ptr<PingCall> ping_;  // under way; shared with its callback
   std::unique_ptr<EventLoop::Handle> tick_, deadline_;
   int64_t silent_ticks_ = 0;
+  uint64_t steps_done_ = 0;  // as of the last answer
+  bool busy_ = false;
   bool loading_ = false;
   bool stopping_ = false;
   Checks checks_waiting_, checks_asked_;  // bounded by the calls under way

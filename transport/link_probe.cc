@@ -22,7 +22,11 @@ namespace {
 constexpr size_t kRoundTripBytes = 16 * 1024;
 constexpr size_t kRoundTripsMax = 200;
 constexpr size_t kRoundTripsWarm = 4;  // connecting and first pages; not counted
-constexpr size_t kBulkBytes = 256 * 1024;
+// Of a frame one way: large where the link is fast, so that starting it costs nothing beside it,
+// small where a large one would take long.
+constexpr size_t kBulkBytes = 64 * 1024;
+constexpr size_t kBulkFastBytes = 512 * 1024;
+constexpr uint32_t kFastRoundTripUs = 2'000;
 constexpr size_t kBulkWindow = 8;  // frames on the way, so that the link never waits for an answer
 
 // One measurement, as the measured side sees it. Deletes itself.
@@ -101,13 +105,14 @@ bool MeasureRoundTrips(Stream* stream, absl::Duration budget, absl::FunctionRef<
 bool MeasureThroughput(Stream* stream, absl::Duration budget, absl::FunctionRef<bool()> may_go,
                        wire::LinkSpeed* speed) {
   wire::EchoFrame frame, reply;
-  frame.mutable_payload()->resize(kBulkBytes);
+  const bool fast = speed->round_trip_p50_us() < kFastRoundTripUs;
+  frame.mutable_payload()->resize(fast ? kBulkFastBytes : kBulkBytes);
   size_t answered = 0, sent = 0;
   absl::Time begin = absl::InfiniteFuture(), end = begin;
   const absl::Time until = absl::Now() + budget;
   bool sending = true;
   while (sending || answered < sent) {
-    sending = sending && may_go() && (absl::Now() < until || sent < 3 * kBulkWindow);
+    sending = sending && may_go() && (absl::Now() < until || sent < 2 * kBulkWindow);
     if (sending && sent < answered + kBulkWindow) {
       if (!stream->Write(frame)) return false;
       ++sent;
@@ -119,7 +124,7 @@ bool MeasureThroughput(Stream* stream, absl::Duration budget, absl::FunctionRef<
     if (++answered == kBulkWindow) begin = end;
   }
   if (answered <= kBulkWindow || end <= begin) return true;
-  const double bytes = static_cast<double>((answered - kBulkWindow) * kBulkBytes);
+  const double bytes = static_cast<double>((answered - kBulkWindow) * frame.payload().size());
   speed->set_bytes_per_s(static_cast<uint64_t>(bytes / absl::ToDoubleSeconds(end - begin)));
   return true;
 }

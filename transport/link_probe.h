@@ -29,7 +29,7 @@ struct MeasureLinkOptions {
   std::string address;  // host:port of the other node
   absl::Duration round_trip_budget = absl::Milliseconds(200);
   absl::Duration throughput_budget = absl::Milliseconds(200);
-  absl::Duration timeout = absl::Seconds(5);  // of everything
+  absl::Duration timeout = absl::Seconds(3);  // of everything
 };
 
 // Blocks. `may_go` is asked before each frame, on this thread; when it says false (because somebody

@@ -134,10 +134,12 @@ void Switch::SetCable(const Host& host, const std::string& interface, bool plugg
   host_.Shell(absl::StrCat("ip link set ", PortOf(host, interface), plugged ? " up" : " down"));
 }
 
-NodeOn::NodeOn(const Host* host, std::string name, std::vector<std::string> options)
+NodeOn::NodeOn(const Host* host, std::string name, std::vector<std::string> options,
+               Measure measure)
     : host_(host), name_(std::move(name)) {
   std::vector<std::string> args = {STRATA_PROGRAM,       "node",        "--name",    name_,
                                    "--stop-with-parent", "--ephemeral", "--threads", "1"};
+  if (measure == Measure::kNo) args.push_back("--no-measure");
   args.insert(args.end(), options.begin(), options.end());
   ChildProcess::Options start;
   start.program = kEnter;

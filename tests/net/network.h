@@ -65,8 +65,10 @@ class Switch {
 // `strata node` on a host.
 class NodeOn {
  public:
-  // Waits until it listens.
-  NodeOn(const Host* host, std::string name, std::vector<std::string> options = {});
+  // Waits until it listens. Measures nothing unless asked: it takes the cores for seconds.
+  enum class Measure { kNo, kYes };
+  NodeOn(const Host* host, std::string name, std::vector<std::string> options = {},
+         Measure measure = Measure::kNo);
 
   const std::string& id() const { return id_; }
   const std::string& name() const { return name_; }

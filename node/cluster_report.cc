@@ -1,0 +1,161 @@
+#include "node/cluster_report.h"
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "shard/device_probe.h"
+
+namespace strata {
+namespace {
+
+constexpr int64_t kAnswerMs = 3'000;
+
+void Ask(const std::string& address, NodeReport* node) {
+  auto client = NodeClient::Connect({.address = address, .timeout_ms = kAnswerMs});
+  if (!client.ok()) {
+    node->status = client.status();
+    return;
+  }
+  auto info = (*client)->GetInfo(kAnswerMs);
+  if (!info.ok()) {
+    node->status = info.status();
+    return;
+  }
+  auto cluster = ClusterClient::Connect({.node = address, .timeout_ms = kAnswerMs});
+  if (!cluster.ok()) {
+    node->status = cluster.status();
+    return;
+  }
+  auto sees = (*cluster)->GetCluster();
+  if (!sees.ok()) {
+    node->status = sees.status();
+    return;
+  }
+  node->info = *std::move(info);
+  node->sees = *std::move(sees);
+  node->client = *std::move(client);
+}
+
+DeviceSpeed SpeedOf(const wire::DeviceSpeed& wire) {
+  DeviceSpeed speed;
+  speed.memory_bytes_per_s = wire.memory_bytes_per_s();
+  speed.op_s = wire.op_s();
+  for (const wire::TypeSpeed& type : wire.types()) {
+    TypeSpeed& added = speed.types.emplace_back();
+    added.type = type.type();
+    for (int i = 0; i < type.bytes_per_s_size() && i < static_cast<int>(kProbeBatches.size());
+         ++i) {
+      added.bytes_per_s[static_cast<size_t>(i)] = type.bytes_per_s(i);
+    }
+  }
+  return speed;
+}
+
+MeasuredDevice DeviceOf(const wire::DeviceInfo& info) {
+  MeasuredDevice device;
+  device.facts.name = info.name();
+  device.facts.description = info.description();
+  switch (info.kind()) {
+    case wire::DeviceInfo::GPU:
+      device.facts.kind = DeviceFacts::Kind::kGpu;
+      break;
+    case wire::DeviceInfo::INTEGRATED_GPU:
+      device.facts.kind = DeviceFacts::Kind::kIntegratedGpu;
+      break;
+    default:
+      device.facts.kind = DeviceFacts::Kind::kCpu;
+  }
+  device.facts.bus_id = info.bus_id();
+  device.facts.memory_total_bytes = info.memory_total();
+  device.facts.memory_free_bytes = info.memory_free();
+  device.facts.shares_machine_memory = info.shares_machine_memory();
+  device.speed = SpeedOf(info.speed());
+  return device;
+}
+
+}  // namespace
+
+const wire::LinkSpeed* ClusterReport::Link(size_t from, size_t to) const {
+  const auto find = [](const NodeReport& node, const std::string& id) -> const wire::LinkSpeed* {
+    for (const wire::ClusterNode& other : node.sees.nodes()) {
+      if (other.record().node_id() == id && other.link().bytes_per_s() > 0) return &other.link();
+    }
+    return nullptr;
+  };
+  const wire::LinkSpeed* link = find(nodes[from], nodes[to].id());
+  return link != nullptr ? link : find(nodes[to], nodes[from].id());
+}
+
+bool ClusterReport::measuring() const {
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!nodes[i].status.ok()) continue;
+    if (nodes[i].info.measuring() || nodes[i].info.devices().empty()) return true;
+    for (size_t j = 0; j < i; ++j) {
+      if (nodes[j].status.ok() && Link(i, j) == nullptr) return true;
+    }
+  }
+  return false;
+}
+
+absl::StatusOr<ClusterReport> CollectReport(ClusterClient* first) {
+  auto cluster = first->GetCluster();
+  if (!cluster.ok()) return cluster.status();
+  ClusterReport report;
+  report.cluster = *std::move(cluster);
+  report.nodes.resize(static_cast<size_t>(report.cluster.nodes_size()));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < report.cluster.nodes_size(); ++i) {
+    NodeReport* node = &report.nodes[static_cast<size_t>(i)];
+    node->seen = report.cluster.nodes(i);
+    const bool is_first = node->id() == report.cluster.asked();
+    const std::string address = is_first ? first->address() : node->seen.address();
+    if (!is_first && node->seen.state() != "alive") {
+      node->status = absl::UnavailableError(absl::StrCat(node->name(), " is ", node->seen.state()));
+    } else if (address.empty()) {
+      node->status = absl::UnavailableError(absl::StrCat("no way to ", node->name(), " works"));
+    } else {
+      threads.emplace_back([address, node] { Ask(address, node); });
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  return report;
+}
+
+PlanInputs PlanInputsOf(const ClusterReport& report) {
+  PlanInputs inputs;
+  PlanRequest& request = inputs.request;
+  for (size_t i = 0; i < report.nodes.size(); ++i) {
+    const NodeReport& node = report.nodes[i];
+    if (!node.status.ok()) continue;
+    std::vector<MeasuredDevice> devices;
+    for (const wire::DeviceInfo& device : node.info.devices()) {
+      devices.push_back(DeviceOf(device));
+    }
+    // Names are people's and may come twice; the plan's are unique.
+    std::string name = node.name();
+    for (const PlanNode& other : request.nodes) {
+      if (other.name == name) {
+        absl::StrAppend(&name, "-", node.info.node_id().substr(0, 8));
+        break;
+      }
+    }
+    if (node.id() == report.cluster.asked()) request.coordinator_node = inputs.places.size();
+    AddMeasuredNode(name, node.info.machine_id(), devices, &request);
+    inputs.places.push_back(i);
+  }
+  const size_t n = inputs.places.size();
+  request.links.resize(n * n);
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < n; ++j) {
+      const wire::LinkSpeed* link =
+          i == j ? nullptr : report.Link(inputs.places[i], inputs.places[j]);
+      if (link == nullptr) continue;
+      request.links[i * n + j] = {.round_trip_s = link->round_trip_p50_us() * 1e-6,
+                                  .bytes_per_s = static_cast<double>(link->bytes_per_s())};
+    }
+  }
+  return inputs;
+}
+
+}  // namespace strata

@@ -1,0 +1,106 @@
+#include "node/link_survey.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/log/log.h"
+#include "transport/link_probe.h"
+
+namespace strata {
+namespace {
+
+constexpr int64_t kTickMs = 100;
+
+}  // namespace
+
+LinkSurvey::LinkSurvey(EventLoop* loop, Options options)
+    : LinkSurvey(loop, options, [](const std::string& address, absl::FunctionRef<bool()> may_go) {
+        return MeasureLink({.address = address}, may_go);
+      }) {}
+
+LinkSurvey::LinkSurvey(EventLoop* loop, Options options, Measure measure)
+    : loop_(loop), options_(options), measure_(std::move(measure)) {
+  timer_ = loop_->StartTimer({.delay_ms = kTickMs, .repeat_ms = kTickMs}, [this] { Tick(); });
+}
+
+LinkSurvey::~LinkSurvey() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void LinkSurvey::SetPeers(const std::vector<Peer>& peers) {
+  absl::flat_hash_map<NodeId, Way> ways;
+  for (const Peer& peer : peers) {
+    if (peer.address.empty()) continue;
+    const auto known = ways_.find(peer.id);
+    if (known != ways_.end() && known->second.address == peer.address) {
+      ways[peer.id] = std::move(known->second);
+      continue;
+    }
+    Way& way = ways[peer.id];
+    way.address = peer.address;
+    way.due_ms = now_ms_ + Pause();
+  }
+  ways_ = std::move(ways);
+}
+
+void LinkSurvey::SetBusy(bool busy) { busy_ = busy; }
+
+void LinkSurvey::MeasureAgain() {
+  for (auto& [id, way] : ways_) way.due_ms = now_ms_;
+}
+
+const wire::LinkSpeed* LinkSurvey::Find(const NodeId& id) const {
+  const auto found = ways_.find(id);
+  if (found == ways_.end() || found->second.speed.round_trip_p50_us() == 0) return nullptr;
+  return &found->second.speed;
+}
+
+int64_t LinkSurvey::Pause() {
+  return options_.pause_ms + std::uniform_int_distribution<int64_t>(0, options_.pause_ms)(chance_);
+}
+
+void LinkSurvey::Tick() {
+  now_ms_ += kTickMs;
+  if (under_way_ || busy_) return;
+  const std::pair<const NodeId, Way>* next = nullptr;
+  for (const auto& way : ways_) {
+    if (way.second.due_ms > now_ms_) continue;
+    if (next == nullptr || way.second.due_ms < next->second.due_ms) next = &way;
+  }
+  if (next != nullptr) Begin(next->first, next->second.address);
+}
+
+void LinkSurvey::Begin(const NodeId& id, const std::string& address) {
+  under_way_ = true;
+  if (thread_.joinable()) thread_.join();  // it has posted its result, so it is ending
+  thread_ = std::thread([this, id, address, alive = std::weak_ptr<const char>(alive_)] {
+    auto speed = measure_(address, [this] { return !stop_ && !busy_; });
+    if (stop_) return;
+    loop_->Post([this, id, address, alive, speed = std::move(speed)] {
+      if (!alive.expired()) End(id, address, speed);
+    });
+  });
+}
+
+void LinkSurvey::End(const NodeId& id, const std::string& address,
+                     const absl::StatusOr<wire::LinkSpeed>& speed) {
+  under_way_ = false;
+  const int64_t pause_ms = Pause();
+  for (auto& [other, way] : ways_) way.due_ms = std::max(way.due_ms, now_ms_ + pause_ms);
+  const auto found = ways_.find(id);
+  if (found == ways_.end() || found->second.address != address) return;  // another way by now
+  Way& way = found->second;
+  // Without throughput it was stopped half way: what there is counts, the rest is measured later.
+  const bool whole = speed.ok() && speed->bytes_per_s() > 0;
+  way.due_ms = now_ms_ + (whole ? options_.old_after_ms : options_.retry_ms);
+  if (speed.ok()) {
+    const uint64_t before = way.speed.bytes_per_s();
+    way.speed = *speed;
+    if (!whole) way.speed.set_bytes_per_s(before);
+  } else {
+    LOG(INFO) << "the way to " << address << " was not measured: " << speed.status();
+  }
+}
+
+}  // namespace strata

@@ -1,0 +1,58 @@
+#include "node/surveys.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "node/machine.h"
+
+namespace strata {
+namespace {
+
+// How soon a new node, another way to one, or the beginning of work is noticed.
+constexpr uint64_t kTickMs = 500;
+
+}  // namespace
+
+Surveys::Surveys(EventLoop* loop, Options options, ClusterRuntime* cluster, StageHost* host)
+    : cluster_(cluster),
+      host_(host),
+      devices_(loop, {.program = std::move(options.program),
+                      .cache_path = std::move(options.cache_path),
+                      .n_threads = options.n_threads}),
+      links_(loop, {}) {
+  devices_.Start([] {});
+  timer_ = loop->StartTimer({.delay_ms = kTickMs, .repeat_ms = kTickMs}, [this] { Tick(); });
+}
+
+void Surveys::Tick() {
+  std::vector<LinkSurvey::Peer> peers;
+  for (const ClusterView::Node& node : cluster_->view().nodes) {
+    if (node.record.id == cluster_->id() || !node.reachable) continue;
+    peers.push_back({.id = node.record.id, .address = cluster_->AddressOf(node.record.id)});
+  }
+  links_.SetPeers(peers);
+  // A way measured while this machine measures its cores would look slower than it is.
+  links_.SetBusy(host_->Busy() || devices_.measuring());
+}
+
+void Surveys::MeasureAgain() {
+  devices_.MeasureAgain();
+  links_.MeasureAgain();
+}
+
+void Surveys::AddDevices(wire::GetInfoResponse* info) const {
+  for (wire::DeviceInfo& device : devices_.Devices()) *info->add_devices() = std::move(device);
+  info->set_measuring(devices_.measuring());
+  info->set_machine_id(MachineId());
+}
+
+void Surveys::AddLinks(wire::GetClusterResponse* cluster) const {
+  for (wire::ClusterNode& node : *cluster->mutable_nodes()) {
+    const auto id = NodeId::FromHex(absl::BytesToHexString(node.record().node_id()));
+    const wire::LinkSpeed* link = id.ok() ? links_.Find(*id) : nullptr;
+    if (link != nullptr) *node.mutable_link() = *link;
+  }
+}
+
+}  // namespace strata

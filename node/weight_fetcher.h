@@ -1,0 +1,81 @@
+// Gets the weights of a slice onto this machine before a worker loads them: from the model's own
+// file where this machine has it, else from the cache, and what the cache lacks from the node that
+// shares the model. Only the blocks of the slice are asked for.
+//
+// One fetch at a time, since they would share the link; the others wait. A fetch runs on the
+// fetcher's own threads; its callbacks come from there.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "node/weight_queue.h"
+#include "proto/weights.grpc.pb.h"
+#include "shard/architecture.h"
+#include "shard/weight_cache.h"
+
+namespace strata {
+
+// Fetches that wait or run.
+inline constexpr size_t kFetchesMax = 64;
+
+class WeightFetcher {
+ public:
+  // `cache` may be null: then only files of this machine are found.
+  explicit WeightFetcher(std::shared_ptr<WeightCache> cache);
+  // Cancels what is under way and waits for it.
+  ~WeightFetcher();
+
+  struct Request {
+    std::string model_id;
+    std::string path;     // tried first: the model's file, if this machine has it
+    std::string address;  // host:port of the node that shares the model
+    LayerRange layers;
+    bool unverified = false;
+  };
+  struct Fetched {
+    std::string path;                    // of the model on this machine
+    std::shared_ptr<WeightLease> lease;  // null: not from the cache. Held while it is loaded
+    uint64_t bytes_fetched = 0;          // of blocks, from the other node
+  };
+  struct Callbacks {
+    // Bytes that were checked and fetched, of those that must be and those that will be loaded
+    // then. The total may grow.
+    absl::AnyInvocable<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
+    // Once. kFailedPrecondition: there is no cache, the model is no longer shared, or its file has
+    // changed; kUnavailable, by address: the other node has gone, what was fetched stays;
+    // kDataLoss: it sends bytes that do not have their hash; kResourceExhausted: no room;
+    // kCancelled; else what Slice::Make says.
+    absl::AnyInvocable<void(absl::StatusOr<Fetched>)> done;
+  };
+
+  class Job;
+  // Thread-safe. `job` is known to both sides; Cancel() may come at any time and does not block.
+  std::shared_ptr<Job> Start(Request request, Callbacks callbacks);
+  static void Cancel(Job* job);
+
+  // Ends a lease on a thread of the fetcher's.
+  void LetGo(std::shared_ptr<WeightLease> lease);
+
+ private:
+  void Run();
+
+  const std::shared_ptr<WeightCache> cache_;  // shared with leases
+
+  absl::Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mu_);  // the first one runs
+  WeightQueue<std::shared_ptr<WeightLease>> let_go_{kFetchesMax};
+  std::thread thread_;
+  std::thread letting_go_;
+};
+
+}  // namespace strata

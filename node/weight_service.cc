@@ -1,0 +1,303 @@
+#include "node/weight_service.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/log/log.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "node/weight_queue.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Files of hashes that are kept; the oldest go.
+constexpr size_t kHashFilesMax = 64;
+// Hashes in one answer.
+constexpr int kHashesMax = 256;
+
+// What tells a file from another, or from itself after it was written to.
+absl::StatusOr<std::string> FileKey(const std::vector<std::string>& paths) {
+  WeightHasher hasher;
+  for (const std::string& path : paths) {
+    struct stat info;
+    if (stat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
+#ifdef __APPLE__
+    const timespec& modified = info.st_mtimespec;
+    const timespec& changed = info.st_ctimespec;
+#else
+    const timespec& modified = info.st_mtim;
+    const timespec& changed = info.st_ctim;
+#endif
+    hasher.Add(absl::StrCat(path, "\n", info.st_size, " ", info.st_dev, " ", info.st_ino, " ",
+                            modified.tv_sec, ".", modified.tv_nsec, " ", changed.tv_sec, ".",
+                            changed.tv_nsec, "\n"));
+  }
+  return hasher.Finish();
+}
+
+absl::Status TooMany() {
+  return absl::ResourceExhaustedError("too many nodes read weights here at the same time");
+}
+
+void DropOldest(const std::string& folder, size_t files_max) {
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  std::error_code error;
+  for (const fs::directory_entry& file : fs::directory_iterator(folder, error)) {
+    files.emplace_back(file.last_write_time(error), file.path());
+  }
+  std::sort(files.begin(), files.end());
+  for (size_t i = 0; i + files_max < files.size(); ++i) fs::remove(files[i].second, error);
+}
+
+}  // namespace
+
+struct WeightService::Shared {
+  Shared(std::shared_ptr<const ModelFile> file, std::string file_key)
+      : model(std::move(file)), blocks(*model), key(std::move(file_key)) {}
+
+  // Constant.
+  const std::shared_ptr<const ModelFile> model;  // shared with nobody
+  const WeightBlocks blocks;
+  const std::string key;
+
+  absl::Mutex mu;
+  WeightHashes hashes ABSL_GUARDED_BY(mu);
+  bool unsaved ABSL_GUARDED_BY(mu) = false;
+
+  std::string HashOf(uint32_t block) {
+    absl::MutexLock lock(mu);
+    const auto found = hashes.find(block);
+    return found == hashes.end() ? "" : found->second;
+  }
+
+  // kInvalidArgument: blocks that the model does not have.
+  absl::StatusOr<std::vector<uint32_t>> Listed(const wire::BlocksRequest& request) const {
+    std::vector<uint32_t> listed;
+    for (const wire::BlockRange& range : request.blocks()) {
+      if (range.begin() >= range.end() || range.end() > blocks.size() ||
+          listed.size() + (range.end() - range.begin()) > blocks.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("blocks ", range.begin(), "-", range.end(), " of ", blocks.size()));
+      }
+      for (uint32_t block = range.begin(); block < range.end(); ++block) listed.push_back(block);
+    }
+    return listed;
+  }
+};
+
+WeightService::WeightService(std::string hashes_folder) : hashes_folder_(std::move(hashes_folder)) {
+  if (hashes_folder_.empty()) return;
+  std::error_code error;
+  fs::create_directories(hashes_folder_, error);
+  if (error) LOG(WARNING) << "cannot make " << hashes_folder_ << ": " << error.message();
+}
+
+WeightService::~WeightService() = default;
+
+grpc::Status WeightService::ShareModel(grpc::ServerContext*, const wire::ShareModelRequest* request,
+                                       wire::ShareModelResponse* response) {
+  absl::StatusOr<std::shared_ptr<const ModelFile>> model = ModelFile::Open(request->path());
+  if (!model.ok()) return ToGrpc(model.status());
+  absl::StatusOr<std::string> key = FileKey((*model)->paths());
+  if (!key.ok()) return ToGrpc(key.status());
+  response->set_model_id((*model)->id());
+  response->set_bytes((*model)->tensor_bytes());
+  absl::MutexLock lock(mu_);
+  // Of several files with one id, the one named last; calls under way keep theirs.
+  const auto same = std::find_if(shared_.begin(), shared_.end(), [&](const SharedPtr& shared) {
+    return shared->model->id() == (*model)->id();
+  });
+  SharedPtr shared;
+  if (same != shared_.end()) {
+    if ((*same)->key == *key) shared = *same;
+    shared_.erase(same);
+  }
+  if (shared == nullptr) {
+    shared = std::make_shared<Shared>(*std::move(model), *std::move(key));
+    if (!hashes_folder_.empty()) {
+      absl::MutexLock hashes_lock(shared->mu);
+      shared->hashes =
+          ReadKeptHashes(absl::StrCat(hashes_folder_, "/", absl::BytesToHexString(shared->key)),
+                         shared->key, shared->blocks.size());
+    }
+  }
+  shared_.push_front(std::move(shared));
+  if (shared_.size() > kSharedModelsMax) shared_.pop_back();
+  return grpc::Status::OK;
+}
+
+absl::StatusOr<WeightService::SharedPtr> WeightService::Find(const std::string& model_id) {
+  SharedPtr found;
+  {
+    absl::MutexLock lock(mu_);
+    for (const SharedPtr& shared : shared_) {
+      if (shared->model->id() == model_id) found = shared;
+    }
+  }
+  if (found == nullptr) return absl::NotFoundError("no such model is shared here");
+  absl::StatusOr<std::string> key = FileKey(found->model->paths());
+  if (!key.ok() || *key != found->key) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        found->model->paths().front(), " has changed since it was shared; load it again"));
+  }
+  return found;
+}
+
+grpc::Status WeightService::DescribeModel(grpc::ServerContext*,
+                                          const wire::DescribeModelRequest* request,
+                                          grpc::ServerWriter<wire::ModelPiece>* writer) {
+  return ToGrpc(Describe(request->model_id(), writer));
+}
+
+grpc::Status WeightService::HashBlocks(grpc::ServerContext* context,
+                                       const wire::BlocksRequest* request,
+                                       grpc::ServerWriter<wire::BlockHashes>* writer) {
+  return ToGrpc(Hash(context, *request, writer));
+}
+
+grpc::Status WeightService::ReadBlocks(grpc::ServerContext*, const wire::BlocksRequest* request,
+                                       grpc::ServerWriter<wire::BlockChunk>* writer) {
+  return ToGrpc(Read(*request, writer));
+}
+
+absl::Status WeightService::Describe(const std::string& model_id,
+                                     grpc::ServerWriter<wire::ModelPiece>* writer) {
+  absl::StatusOr<SharedPtr> shared = Find(model_id);
+  if (!shared.ok()) return shared.status();
+  const ModelFile& model = *(*shared)->model;
+  wire::ModelPiece sizes;
+  for (size_t i = 0; i < model.paths().size(); ++i) sizes.add_part_bytes(model.part_bytes(i));
+  if (!writer->Write(sizes)) return absl::CancelledError("the peer has gone");
+  for (const ModelFile::Range& range : model.identity()) {
+    wire::ModelPiece piece;
+    piece.set_part(static_cast<uint32_t>(range.part));
+    for (uint64_t done = 0; done < range.bytes; done += piece.data().size()) {
+      std::string* data = piece.mutable_data();
+      data->resize(std::min<uint64_t>(kWeightChunkBytes, range.bytes - done));
+      piece.set_offset(range.offset + done);
+      absl::Status status = model.Read(range.part, range.offset + done, absl::MakeSpan(*data));
+      if (!status.ok()) return status;
+      if (!writer->Write(piece)) return absl::CancelledError("the peer has gone");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightService::ReadBlock(Shared* shared, uint32_t block,
+                                      const std::function<bool(wire::BlockChunk)>& give) {
+  const WeightBlock& at = shared->blocks[block];
+  std::string hash = shared->HashOf(block);
+  const bool known = !hash.empty();
+  WeightHasher hasher;
+  for (uint64_t done = 0; done < at.bytes;) {
+    wire::BlockChunk chunk;
+    chunk.set_block(block);
+    chunk.set_offset(done);
+    std::string* data = chunk.mutable_data();
+    data->resize(std::min<uint64_t>(kWeightChunkBytes, at.bytes - done));
+    absl::Status status = shared->model->Read(at.part, at.offset + done, absl::MakeSpan(*data));
+    if (!status.ok()) return status;
+    if (!known) hasher.Add(*data);
+    done += data->size();
+    if (done == at.bytes) {
+      if (!known) {
+        hash = hasher.Finish();
+        bytes_hashed_ += at.bytes;
+        absl::MutexLock lock(shared->mu);
+        shared->hashes[block] = hash;
+        shared->unsaved = true;
+      }
+      chunk.set_hash(hash);
+    }
+    if (!give(std::move(chunk))) return absl::CancelledError("the peer has gone");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::BlocksRequest& request,
+                                 grpc::ServerWriter<wire::BlockHashes>* writer) {
+  absl::StatusOr<SharedPtr> shared = Find(request.model_id());
+  if (!shared.ok()) return shared.status();
+  absl::StatusOr<std::vector<uint32_t>> blocks = (*shared)->Listed(request);
+  if (!blocks.ok()) return blocks.status();
+  const absl::Cleanup leave = [this] { --reads_; };
+  if (++reads_ > kWeightReadsMax) return TooMany();
+  const absl::Cleanup keep = [&] { KeepHashes(shared->get()); };
+  wire::BlockHashes answer;
+  for (const uint32_t block : *blocks) {
+    if ((*shared)->HashOf(block).empty()) {
+      absl::Status status = ReadBlock(shared->get(), block, [context](const wire::BlockChunk&) {
+        return !context->IsCancelled();
+      });
+      if (!status.ok()) return status;
+    }
+    wire::BlockHash* entry = answer.add_hashes();
+    entry->set_block(block);
+    entry->set_hash((*shared)->HashOf(block));
+    if (answer.hashes_size() == kHashesMax) {
+      if (!writer->Write(answer)) return absl::CancelledError("the peer has gone");
+      answer.Clear();
+    }
+  }
+  if (answer.hashes_size() > 0) writer->Write(answer);
+  return absl::OkStatus();
+}
+
+absl::Status WeightService::Read(const wire::BlocksRequest& request,
+                                 grpc::ServerWriter<wire::BlockChunk>* writer) {
+  absl::StatusOr<SharedPtr> shared = Find(request.model_id());
+  if (!shared.ok()) return shared.status();
+  absl::StatusOr<std::vector<uint32_t>> blocks = (*shared)->Listed(request);
+  if (!blocks.ok()) return blocks.status();
+  const absl::Cleanup leave = [this] { --reads_; };
+  if (++reads_ > kWeightReadsMax) return TooMany();
+  const absl::Cleanup keep = [&] { KeepHashes(shared->get()); };
+
+  WeightQueue<wire::BlockChunk> chunks(kWeightChunksMax);
+  absl::Status outcome;  // the reader's, until it is joined
+  std::thread reader([&] {
+    for (const uint32_t block : *blocks) {
+      outcome = ReadBlock(shared->get(), block, [&chunks](wire::BlockChunk chunk) {
+        return chunks.Push(std::move(chunk));
+      });
+      if (!outcome.ok()) break;
+    }
+    chunks.Close();
+  });
+  while (std::optional<wire::BlockChunk> chunk = chunks.Pop()) {
+    if (!writer->Write(*chunk)) break;
+    bytes_sent_ += chunk->data().size();
+  }
+  chunks.Close();
+  reader.join();
+  return outcome;
+}
+
+void WeightService::KeepHashes(Shared* shared) {
+  if (hashes_folder_.empty()) return;
+  WeightHashes hashes;
+  {
+    absl::MutexLock lock(shared->mu);
+    if (!std::exchange(shared->unsaved, false)) return;
+    hashes = shared->hashes;
+  }
+  // Two calls may end at the same time.
+  absl::MutexLock lock(mu_);
+  const std::string path = absl::StrCat(hashes_folder_, "/", absl::BytesToHexString(shared->key));
+  DropOldest(hashes_folder_, kHashFilesMax - 1);
+  const absl::Status status = WriteKeptHashes(path, shared->key, hashes);
+  if (!status.ok()) LOG(WARNING) << "hashes are not kept: " << status.message();
+}
+
+}  // namespace strata

@@ -1,0 +1,81 @@
+// The gRPC service wire.Weights: gives the weights of models that this node was told to share to
+// the nodes that hold their stages. A request names a model by its id and blocks by their numbers,
+// so nothing else on this machine can be read.
+//
+// Blocks are hashed when they are first read for somebody; the hashes are kept in the node's data
+// folder, under the file's path, size, times and inode, and go along with the blocks. By them a
+// node that has blocks of another file with the same id (ModelFile::id() is not of all the data)
+// notices it, and one that has these blocks already asks for nothing.
+//
+// The calls run on threads of gRPC's synchronous server, since they wait for the disk.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/weights.grpc.pb.h"
+#include "shard/model_file.h"
+#include "shard/weight_blocks.h"
+
+namespace strata {
+
+// Models shared at the same time; of more, the one told of first is forgotten.
+inline constexpr size_t kSharedModelsMax = 16;
+// Calls that read weights at the same time: a thread and a few MiB each.
+inline constexpr int kWeightReadsMax = 64;
+inline constexpr size_t kWeightChunkBytes = 1u << 20;
+// Chunks between the disk and the network, on either side.
+inline constexpr size_t kWeightChunksMax = 4;
+
+class WeightService final : public wire::Weights::Service {
+ public:
+  // `hashes_folder` keeps the hashes, and is made if need be; empty: they are kept in memory.
+  explicit WeightService(std::string hashes_folder);
+  ~WeightService() override;
+
+  // Of blocks, since the start; for tests and statistics.
+  uint64_t bytes_sent() const { return bytes_sent_; }
+  uint64_t bytes_hashed() const { return bytes_hashed_; }
+
+  grpc::Status ShareModel(grpc::ServerContext* context, const wire::ShareModelRequest* request,
+                          wire::ShareModelResponse* response) override;
+  grpc::Status DescribeModel(grpc::ServerContext* context,
+                             const wire::DescribeModelRequest* request,
+                             grpc::ServerWriter<wire::ModelPiece>* writer) override;
+  grpc::Status HashBlocks(grpc::ServerContext* context, const wire::BlocksRequest* request,
+                          grpc::ServerWriter<wire::BlockHashes>* writer) override;
+  grpc::Status ReadBlocks(grpc::ServerContext* context, const wire::BlocksRequest* request,
+                          grpc::ServerWriter<wire::BlockChunk>* writer) override;
+
+ private:
+  struct Shared;                              // a model that others may read
+  using SharedPtr = std::shared_ptr<Shared>;  // shared by the calls that read it
+
+  absl::StatusOr<SharedPtr> Find(const std::string& model_id);
+  absl::Status Describe(const std::string& model_id, grpc::ServerWriter<wire::ModelPiece>* writer);
+  absl::Status Hash(grpc::ServerContext* context, const wire::BlocksRequest& request,
+                    grpc::ServerWriter<wire::BlockHashes>* writer);
+  absl::Status Read(const wire::BlocksRequest& request,
+                    grpc::ServerWriter<wire::BlockChunk>* writer);
+  // Reads a block in chunks; `chunk` says whether to go on. The hash comes with the last chunk.
+  absl::Status ReadBlock(Shared* shared, uint32_t block,
+                         const std::function<bool(wire::BlockChunk)>& chunk);
+  void KeepHashes(Shared* shared);
+
+  const std::string hashes_folder_;
+  std::atomic<int> reads_{0};
+  std::atomic<uint64_t> bytes_sent_{0};
+  std::atomic<uint64_t> bytes_hashed_{0};
+
+  absl::Mutex mu_;
+  std::list<SharedPtr> shared_ ABSL_GUARDED_BY(mu_);  // told of last: first
+};
+
+}  // namespace strata

@@ -1,0 +1,199 @@
+// Two nodes, of which only one has the model's file: the other gets its layers from it.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "coordinator/generate.h"
+#include "coordinator/node_client.h"
+#include "coordinator/pipeline.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "node/child_process.h"
+#include "shard/model_file.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kStartTime = absl::Seconds(60);
+// Each node has a folder of its own for this, and only one has the file there.
+constexpr char kModel[] = "model.gguf";
+constexpr uint32_t kContext = 128;
+
+// A node that runs in `folder`.
+class FolderNode {
+ public:
+  FolderNode(const std::string& name, const std::string& folder) : folder_(folder) {
+    ChildProcess::Options options;
+    options.program = "/bin/sh";
+    options.args = {"sh", "-c",
+                    absl::StrCat("cd ", folder, " && exec ", STRATA_PROGRAM,
+                                 " node --listen 127.0.0.1:0 --no-mdns --ephemeral --threads 1"
+                                 " --stop-with-parent --cache-dir cache --name ",
+                                 name)};
+    options.on_stdout_line = [this](absl::string_view line) {
+      const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!json.is_object() || !json.contains("node")) return;
+      absl::MutexLock lock(mu_);
+      address_ = json["node"].value("address", "");
+    };
+    auto started = ChildProcess::Start(std::move(options));
+    EXPECT_TRUE(started.ok()) << started.status();
+    process_ = *std::move(started);
+    absl::MutexLock lock(mu_);
+    const auto told = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !address_.empty(); };
+    EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&told), kStartTime));
+    auto client = NodeClient::Connect({.address = address_});
+    EXPECT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+  }
+
+  NodeClient* client() { return client_.get(); }
+  void Kill() {
+    process_->Kill();
+    EXPECT_TRUE(process_->WaitForExit(kStartTime));
+  }
+
+  // What the node's cache takes of the disk.
+  uint64_t CacheBytes() const {
+    uint64_t bytes = 0;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(folder_ + "/cache")) {
+      struct stat info;
+      if (lstat(file.path().c_str(), &info) == 0) bytes += static_cast<uint64_t>(info.st_blocks);
+    }
+    return bytes * 512;
+  }
+
+ private:
+  const std::string folder_;
+  absl::Mutex mu_;
+  std::string address_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<ChildProcess> process_;
+  std::unique_ptr<NodeClient> client_;
+};
+
+class WeightsReachTheNodes : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string folder = testing::ProcessTempFolder() + "/weights-XXXXXX";
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    for (const char* name : {"with", "without"}) {
+      std::filesystem::create_directory(absl::StrCat(folder, "/", name));
+    }
+    std::filesystem::copy_file(STRATA_DEMO_MODEL, absl::StrCat(folder, "/with/", kModel));
+    with_ = std::make_unique<FolderNode>("with", folder + "/with");
+    without_ = std::make_unique<FolderNode>("without", folder + "/without");
+    auto model = ModelFile::Open(STRATA_DEMO_MODEL);
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *std::move(model);
+  }
+
+  struct Text {
+    absl::Status status;
+    std::vector<int32_t> tokens;
+    std::vector<uint64_t> bytes_total;  // to load, by stage
+  };
+  // Loads the model on the nodes, cut at `cuts`, and writes a few tokens.
+  Text Write(std::vector<NodeClient*> nodes, const std::vector<uint32_t>& cuts) {
+    Text text;
+    text.bytes_total.resize(nodes.size());
+    PipelineOptions options;
+    options.model_path = kModel;
+    options.model_id = model_->id();
+    options.epoch.set_counter(++epoch_);
+    options.epoch.set_coordinator_id("test");
+    uint32_t begin = 0;
+    for (const uint32_t cut : cuts) options.stages.push_back({std::exchange(begin, cut), cut});
+    options.stages.push_back({begin, model_->n_layer()});
+    options.nodes = std::move(nodes);
+    options.source = with_->client();
+    options.n_ctx = kContext;
+    options.n_batch = kContext;
+    Generator generator;
+    auto pipeline =
+        Pipeline::Build(options, &generator, [&](size_t stage, const wire::LoadProgress& progress) {
+          text.bytes_total[stage] = std::max(text.bytes_total[stage], progress.bytes_total());
+          return true;
+        });
+    if (!pipeline.ok()) {
+      text.status = pipeline.status();
+      return text;
+    }
+    GenerateRequest request;
+    request.prompt = {1, 20, 30, 40, 50};
+    request.tokens_max = 12;
+    request.n_ctx = kContext;
+    request.sampler.set_temperature(0);
+    request.sampler.set_ignore_eog(true);
+    auto result =
+        generator.Run(pipeline->get(), request, [](const wire::SampledToken&) { return true; });
+    text.status = result.status();
+    if (!result.ok()) return text;
+    for (const wire::SampledToken& token : result->tokens) text.tokens.push_back(token.token());
+    return text;
+  }
+
+  std::unique_ptr<FolderNode> with_, without_;
+  std::shared_ptr<const ModelFile> model_;
+  uint64_t epoch_ = 0;
+};
+
+TEST_F(WeightsReachTheNodes, OnlyOneNeedsTheFile) {
+  const Text alone = Write({with_->client()}, {});
+  ASSERT_TRUE(alone.status.ok()) << alone.status;
+  ASSERT_EQ(alone.tokens.size(), 12u);
+
+  const Text fetched = Write({with_->client(), without_->client()}, {2});
+  ASSERT_TRUE(fetched.status.ok()) << fetched.status;
+  EXPECT_EQ(fetched.tokens, alone.tokens);
+  EXPECT_LT(without_->CacheBytes(), model_->tensor_bytes());
+
+  const Text again = Write({with_->client(), without_->client()}, {2});
+  ASSERT_TRUE(again.status.ok()) << again.status;
+  EXPECT_EQ(again.tokens, alone.tokens);
+  EXPECT_LT(again.bytes_total[1], fetched.bytes_total[1]);
+
+  const Text first = Write({without_->client(), with_->client()}, {1});
+  ASSERT_TRUE(first.status.ok()) << first.status;
+  EXPECT_EQ(first.tokens, alone.tokens);
+}
+
+TEST_F(WeightsReachTheNodes, ASourceThatIsGoneIsNamed) {
+  with_->Kill();
+  wire::StageSpec spec;
+  spec.set_model_id(model_->id());
+  spec.mutable_epoch()->set_counter(1);
+  spec.mutable_epoch()->set_coordinator_id("test");
+  spec.set_n_stages(2);
+  spec.set_model_path(kModel);
+  spec.mutable_layers()->set_end(2);
+  spec.set_n_ctx(kContext);
+  spec.set_n_seq_max(1);
+  spec.set_n_batch(kContext);
+  spec.set_source_address(with_->client()->address());
+  const auto loaded =
+      without_->client()->LoadStage(spec, [](const wire::LoadProgress&) { return true; });
+  EXPECT_EQ(loaded.status().code(), absl::StatusCode::kUnavailable) << loaded.status();
+  EXPECT_THAT(std::string(loaded.status().message()), HasSubstr(with_->client()->address()));
+  // Cancelled while it still tries: the call ends at once.
+  spec.mutable_epoch()->set_counter(2);
+  const auto cancelled =
+      without_->client()->LoadStage(spec, [](const wire::LoadProgress&) { return false; });
+  EXPECT_EQ(cancelled.status().code(), absl::StatusCode::kCancelled) << cancelled.status();
+}
+
+}  // namespace
+}  // namespace strata

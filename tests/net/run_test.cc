@@ -1,0 +1,114 @@
+// A model on real nodes of a network: what they measured, the plan made from it, and the text.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/net/network.h"
+
+namespace strata {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// Three nodes that know each other, on hosts of one switch.
+class RunTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();
+    lan_ = std::make_unique<Switch>("lan");
+    for (int i = 1; i <= 3; ++i) {
+      const std::string name = absl::StrCat("host-", i);
+      hosts_.push_back(std::make_unique<Host>(name));
+      lan_->Plug(*hosts_.back(), "eth0", {absl::StrCat("10.78.0.", i, "/24")});
+      nodes_.push_back(std::make_unique<NodeOn>(hosts_.back().get(), name,
+                                                std::vector<std::string>{}, NodeOn::Measure::kYes));
+    }
+    for (const auto& node : nodes_) {
+      for (const auto& other : nodes_) {
+        ASSERT_TRUE(Eventually([&] { return node->Sees(*other); })) << node->errors();
+      }
+    }
+  }
+
+  // Runs strata on a host; what it wrote to stdout and, at the end, to stderr.
+  struct Outcome {
+    bool ok = false;
+    std::string text;
+  };
+  Outcome Strata(size_t host, const std::string& verb_and_options) const {
+    Outcome outcome;
+    outcome.ok =
+        hosts_[host]->TryShell(absl::StrCat(STRATA_PROGRAM, " ", verb_and_options,
+                                            " --node 127.0.0.1:", nodes_[host]->port(), " 2>&1"),
+                               &outcome.text);
+    return outcome;
+  }
+  nlohmann::json Json(size_t host, const std::string& verb_and_options) const {
+    const std::string out = hosts_[host]->Shell(
+        absl::StrCat(STRATA_PROGRAM, " ", verb_and_options,
+                     " --json --node 127.0.0.1:", nodes_[host]->port(), " 2>/dev/null"));
+    return nlohmann::json::parse(out, nullptr, /*allow_exceptions=*/false);
+  }
+
+  std::unique_ptr<Switch> lan_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::vector<std::unique_ptr<NodeOn>> nodes_;
+};
+
+TEST_F(RunTest, PlansFromMeasurementsAndWritesTheSameTextAsOneMachine) {
+  const std::string text_options = "\"The old captain\" --max-tokens 24 --seed 7";
+
+  // Everything is measured: the plan waits for that.
+  const nlohmann::json plan = Json(0, absl::StrCat("plan ", STRATA_DEMO_MODEL));
+  ASSERT_TRUE(plan.is_object());
+  EXPECT_THAT(plan["devices"], SizeIs(3)) << plan.dump(1);
+  ASSERT_FALSE(plan["stages"].empty());
+  EXPECT_GT(plan["steps"][0]["step_ms"].get<double>(), 0);
+
+  const nlohmann::json status = Json(1, "status");
+  ASSERT_TRUE(status.is_object());
+  ASSERT_THAT(status["nodes"], SizeIs(3));
+  for (const auto& node : status["nodes"]) {
+    EXPECT_EQ(node["state"], "alive");
+    EXPECT_GT(node["devices"][0]["memory_bytes_per_s"].get<double>(), 0) << node.dump(1);
+    EXPECT_THAT(node["links"], SizeIs(2)) << node.dump(1);
+  }
+
+  const nlohmann::json one =
+      Json(0, absl::StrCat("run ", STRATA_DEMO_MODEL, " ", text_options, " --assign host-1=0-5"));
+  const nlohmann::json three = Json(2, absl::StrCat("run ", STRATA_DEMO_MODEL, " ", text_options,
+                                                    " --assign host-2=0-1,host-1=2-3,host-3=4-5"));
+  ASSERT_TRUE(one.is_object() && three.is_object());
+  ASSERT_THAT(three["stages"], SizeIs(3));
+  EXPECT_EQ(three["stages"][0]["node"], "host-2");
+  EXPECT_EQ(three["stages"][2]["node"], "host-3");
+  EXPECT_THAT(one["tokens"], SizeIs(24));
+  EXPECT_EQ(one["tokens"], three["tokens"]);
+
+  // The run is over: nothing is loaded any more.
+  for (const auto& node : Json(0, "status")["nodes"]) EXPECT_TRUE(node["stages"].empty());
+}
+
+TEST_F(RunTest, WrongHandsGetOneLine) {
+  const auto run = [&](const std::string& options) {
+    const Outcome outcome = Strata(0, absl::StrCat("plan ", STRATA_DEMO_MODEL, " ", options));
+    EXPECT_FALSE(outcome.ok) << outcome.text;
+    return outcome.text;
+  };
+  EXPECT_THAT(run("--assign cellar=0-5"), HasSubstr("cellar"));
+  EXPECT_THAT(run("--assign host-1=0-2"), HasSubstr("3"));
+  EXPECT_THAT(run("--objective speed"), HasSubstr("latency"));
+  EXPECT_THAT(run("--exclude host-1,host-2,host-3"), HasSubstr("strata: "));
+  EXPECT_THAT(run("--reserve 900GiB"), HasSubstr("does not fit"));
+  const Outcome missing = Strata(0, "plan no-such-model.gguf");
+  EXPECT_FALSE(missing.ok);
+  EXPECT_THAT(missing.text, HasSubstr("no-such-model.gguf"));
+}
+
+}  // namespace
+}  // namespace strata
