@@ -11,19 +11,10 @@
 #include "absl/log/globals.h"
 #include "absl/log/initialize.h"
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "node/cluster_nodes.h"
-#include "node/demo.h"
+#include "node/cli_verbs.h"
 #include "node/exit_code.h"
-#include "node/node.h"
-#include "node/probe.h"
-#include "node/run.h"
-#include "node/status.h"
-#include "node/worker.h"
-#include "transport/grpc_status.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -40,87 +31,10 @@ Examples:
 Exit status: 0 done; 1 failed; 2 a wrong command line; 3 the model is missing, damaged, unknown or
 may not be cut so; 4 not enough memory or disk; 5 a node or worker failed; 130 interrupted.)";
 
-constexpr char kNodeFooter[] = R"(
-Examples:
-  strata node                                        found by others on this network
-  strata node --listen [::]:7400 --peer 10.8.0.3:7400    another one behind a VPN
-
-Nodes of one --cluster find each other by mDNS, and tell each other whom they know. Prints
-{"node":{"id":…,"name":…,"cluster":…,"address":…,"addresses":[…],"pid":…}} to stdout when it
-listens.)";
-
-constexpr char kNodesFooter[] = R"(
-Examples:
-  strata nodes
-  strata nodes --node 10.8.0.3:7400 --json
-
-HERE: for how long it has been heard. HEARD: how long ago it was last.)";
-
-constexpr char kStatusFooter[] = R"(
-Example:
-  strata status --node 10.8.0.3:7400
-
-What is wrong is at the end, a line each that begins with "!".)";
-
-constexpr char kPlanFooter[] = R"(
-Examples:
-  strata plan model.gguf --ctx 8192 --seqs 4 --objective throughput
-  strata plan model.gguf --assign kitchen=0-19,attic/CUDA0=20-31
-
-Layers count from 0, both ends included.)";
-
-constexpr char kRunFooter[] = R"(
-Example:
-  strata run model.gguf "Once upon a time" --max-tokens 200
-
-The model's file is needed on one node: the others get their layers from it and keep them. The text
-goes to stdout, all else to stderr.)";
-
-constexpr char kProbeFooter[] = R"(
-Examples:
-  strata probe
-  strata probe --device CPU --threads 4
-
-Prints one line of JSON for each device. Speeds are bytes of weights done with per second, for
-batches of 1, 4, 16 and 128 rows.)";
-
-constexpr char kDemoFooter[] = R"(
-Examples:
-  strata demo --nodes 2 --model FILE.gguf --prompt "Once upon a time" --max-tokens 200
-  strata demo --model FILE.gguf --cut 2,5 --temperature 0 --json
-
-The text goes to stdout, all else to stderr.)";
-
-constexpr char kMixedHelp[] =
-    "Work with nodes that run other versions of libllama or libggml; the text may be wrong";
-constexpr char kVerboseHelp[] = "Log what happens to stderr";
-
 std::string VersionText() {
   const wire::Versions& versions = LocalVersions();
   return absl::StrCat("strata ", versions.strata(), "\nprotocol ", versions.protocol(),
                       "\nlibllama ", versions.llama(), "\nlibggml ", versions.ggml());
-}
-
-// Validators without a description, which would be shown in the help.
-
-// Text that travels must be UTF-8.
-CLI::Validator Utf8() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        return ValidUtf8(text) == text ? "" : "it is not valid UTF-8";
-      },
-      "");
-}
-
-CLI::Validator Between(double least, double most) {
-  return CLI::Validator(
-      [least, most](std::string& text) -> std::string {
-        double value = 0;
-        // Not a number is not between, either.
-        if (absl::SimpleAtod(text, &value) && value >= least && value <= most) return "";
-        return absl::StrFormat("%s is not between %.15g and %.15g", text, least, most);
-      },
-      "");
 }
 
 // The footer as written, not filled like a paragraph: examples have lines of their own.
@@ -133,235 +47,6 @@ class HelpFormatter final : public CLI::Formatter {
   }
   std::string make_footer(const CLI::App*) const override { return ""; }
 };
-
-// What every verb that asks a cluster has.
-void AddClient(CLI::App* verb, ClusterClient::Options* options) {
-  verb->add_option("--node", options->node,
-                   "The node to ask (default: this machine's, else one found by mDNS)")
-      ->type_name("HOST:PORT");
-  verb->add_option("--cluster", options->cluster, "Among those found by mDNS")
-      ->check(Utf8())
-      ->type_name("NAME");
-  verb->add_option("--data-dir", options->data_dir, "Of this machine's node")->type_name("DIR");
-}
-
-// How a text is written.
-void AddText(CLI::App* verb, TextOptions* options) {
-  verb->add_option("--max-tokens", options->tokens_max, "Tokens to write at most")
-      ->check(Between(1, 1 << 24))
-      ->capture_default_str()
-      ->type_name("N");
-  verb->add_option("--temperature", options->temperature, "0 always takes the likeliest token")
-      ->check(Between(0, 1000))
-      ->capture_default_str()
-      ->type_name("T");
-  verb->add_option("--top-k", options->top_k, "Choose among the K likeliest; 0: all")
-      ->check(Between(0, 1 << 24))
-      ->capture_default_str()
-      ->type_name("K");
-  verb->add_option("--top-p", options->top_p, "Choose among the likeliest with this probability")
-      ->check(Between(0, 1))
-      ->capture_default_str()
-      ->type_name("P");
-  verb->add_option("--min-p", options->min_p, "Leave out what is less likely than P times the best")
-      ->check(Between(0, 1))
-      ->capture_default_str()
-      ->type_name("P");
-  verb->add_option("--seed", options->seed, "The same seed gives the same text")
-      ->capture_default_str()
-      ->type_name("S");
-  verb->add_flag("--ignore-eos", options->ignore_eos, "Write on where the model would end");
-  verb->add_flag_callback(
-      "--no-mmap", [options] { options->use_mmap = false; },
-      "Read the model's file instead of mapping it");
-  verb->add_flag("--json", options->json, "Print the result as JSON");
-}
-
-void AddContext(CLI::App* verb, uint32_t* n_ctx, bool* unverified) {
-  verb->add_option("--ctx", *n_ctx, "Positions of the context (default: the model's)")
-      ->check(Between(1, 1 << 24))
-      ->type_name("N");
-  verb->add_flag("--unverified", *unverified,
-                 "Cut an architecture that was never tested; the text may be wrong");
-}
-
-// Where the layers go.
-void AddPlacement(CLI::App* verb, PlanOptions* options) {
-  verb->add_option("model", options->model, "A GGUF model")
-      ->required()
-      ->check(Utf8())
-      ->type_name("MODEL");
-  AddClient(verb, &options->client);
-  verb->add_option("--seqs", options->n_seqs, "Texts at a time to have room for")
-      ->check(Between(1, 4096))
-      ->capture_default_str()
-      ->type_name("N");
-  verb->add_option("--objective", options->objective,
-                   "latency: one text as fast as can be; throughput: many texts")
-      ->capture_default_str()
-      ->type_name("WHICH");
-  verb->add_option("--assign", options->assign, "Layers by hand: nodeA=0-19,nodeB/CUDA0=20-31")
-      ->check(Utf8())
-      ->type_name("PLACES");
-  verb->add_option("--exclude", options->exclude, "Nodes or devices to leave out: nodeA,nodeB/CPU")
-      ->check(Utf8())
-      ->type_name("PLACES");
-  verb->add_option("--reserve", options->reserve,
-                   "Memory to leave free: 2GiB on every node, or nodeA=2GiB,nodeB=512M")
-      ->check(Utf8())
-      ->type_name("BYTES");
-}
-
-void AddNode(CLI::App* app, NodeOptions* options) {
-  CLI::App* verb = app->add_subcommand("node", "Run a node: this machine's part of the cluster");
-  verb->footer(kNodeFooter);
-  verb->add_option("--listen", options->listen,
-                   "Where to listen; [::] is all interfaces, port 0 a free one")
-      ->capture_default_str()
-      ->type_name("HOST:PORT");
-  verb->add_option("--name", options->name, "What people call it (default: the machine's name)")
-      ->check(Utf8())
-      ->type_name("NAME");
-  verb->add_option("--cluster", options->cluster, "Nodes of other clusters are left alone")
-      ->check(Utf8())
-      ->capture_default_str()
-      ->type_name("NAME");
-  verb->add_option("--peer", options->peers,
-                   "A node to look for where mDNS does not reach; may be given again")
-      ->allow_extra_args(false)
-      ->type_name("HOST:PORT");
-  verb->add_option("--advertise", options->advertise,
-                   "What others are told to dial, instead of this machine's addresses")
-      ->allow_extra_args(false)
-      ->type_name("HOST[:PORT]");
-  verb->add_flag_callback(
-      "--no-mdns", [options] { options->mdns = false; },
-      "Neither look for others by mDNS nor tell of this node");
-  verb->add_flag_callback(
-      "--no-measure", [options] { options->measure = false; },
-      "Measure neither devices nor links; plans then leave this node out");
-  verb->add_option("--suspect-after", options->suspect_after_ms,
-                   "Silence after which a node is suspected, ms")
-      ->check(Between(100, 3'600'000))
-      ->capture_default_str()
-      ->type_name("MS");
-  verb->add_option("--gone-after", options->gone_after_ms, "Silence after which it is gone, ms")
-      ->check(Between(200, 3'600'000))
-      ->capture_default_str()
-      ->type_name("MS");
-  verb->add_option("--threads", options->n_threads,
-                   "Threads that compute a stage (default: one for each core)")
-      ->check(Between(1, 4096))
-      ->type_name("N");
-  verb->add_option("--data-dir", options->data_dir,
-                   "Where the node keeps its id (default: $XDG_STATE_HOME/strata or "
-                   "~/.local/state/strata)")
-      ->type_name("DIR");
-  verb->add_option("--cache-dir", options->cache_dir,
-                   "Where weights from other nodes are kept (default: in the data dir)")
-      ->type_name("DIR");
-  verb->add_option("--cache-size", options->cache_bytes_max,
-                   "What they may take of the disk (default: half of what is free)")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true).description(""))
-      ->type_name("SIZE");
-  verb->add_flag("--ephemeral", options->ephemeral, "Take a new id and keep nothing");
-  verb->add_flag("--stop-with-parent", options->stop_with_parent, "Stop when stdin ends");
-  verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
-  verb->add_flag("--verbose", options->verbose, kVerboseHelp);
-}
-
-void AddNodes(CLI::App* app, NodesOptions* options) {
-  CLI::App* verb = app->add_subcommand("nodes", "Show who is in the cluster");
-  verb->footer(kNodesFooter);
-  AddClient(verb, &options->client);
-  verb->add_flag("--json", options->json, "Print JSON");
-}
-
-void AddDemo(CLI::App* app, DemoOptions* options) {
-  CLI::App* verb =
-      app->add_subcommand("demo", "Share one model among nodes on this machine and write a text");
-  verb->footer(kDemoFooter);
-  verb->add_option("--nodes", options->nodes, "How many nodes")
-      ->check(Between(1, kDemoNodesMax))
-      ->capture_default_str()
-      ->type_name("N");
-  verb->add_option("--model", options->model, "A GGUF model (default: the demo's own small one)")
-      ->check(Utf8())
-      ->type_name("FILE");
-  verb->add_option("--prompt", options->text.prompt, "How the text begins")
-      ->check(Utf8())
-      ->capture_default_str()
-      ->type_name("TEXT");
-  AddText(verb, &options->text);
-  AddContext(verb, &options->text.n_ctx, &options->text.unverified);
-  verb->add_option("--cut", options->cuts,
-                   "Layers at which the stages after the first begin (default: equal bytes)")
-      ->delimiter(',')
-      ->type_name("L,L,…");
-  verb->add_option("--threads", options->n_threads,
-                   "Threads of each node (default: the cores divided by the nodes)")
-      ->check(Between(1, 4096))
-      ->type_name("N");
-  verb->add_flag("--verbose", options->verbose, kVerboseHelp);
-}
-
-void AddStatus(CLI::App* app, StatusOptions* options) {
-  CLI::App* verb =
-      app->add_subcommand("status", "Show the cluster: devices, memory, links, stages, problems");
-  verb->footer(kStatusFooter);
-  AddClient(verb, &options->client);
-  verb->add_flag("--json", options->json, "Print JSON");
-}
-
-void AddPlan(CLI::App* app, PlanOptions* options) {
-  CLI::App* verb =
-      app->add_subcommand("plan", "Show how a model would be shared, and why; nothing is loaded");
-  verb->footer(kPlanFooter);
-  AddPlacement(verb, options);
-  AddContext(verb, &options->n_ctx, &options->unverified);
-  verb->add_flag("--json", options->json, "Print JSON");
-}
-
-void AddRun(CLI::App* app, RunOptions* options, bool* verbose) {
-  CLI::App* verb =
-      app->add_subcommand("run", "Share a model among the cluster's nodes and write a text");
-  verb->footer(kRunFooter);
-  AddPlacement(verb, &options->plan);
-  verb->add_option("prompt", options->text.prompt, "How the text begins")
-      ->required()
-      ->check(Utf8())
-      ->type_name("PROMPT");
-  AddText(verb, &options->text);
-  AddContext(verb, &options->text.n_ctx, &options->text.unverified);
-  verb->add_flag("--allow-mixed-versions", options->text.allow_mixed_versions, kMixedHelp);
-  verb->add_flag("--verbose", *verbose, kVerboseHelp);
-}
-
-void AddProbe(CLI::App* app, ProbeRunOptions* options) {
-  CLI::App* verb = app->add_subcommand("probe", "List or measure this machine's devices");
-  verb->footer(kProbeFooter);
-  verb->add_option("--device", options->device, "Measure this one (default: only list them)")
-      ->check(Utf8())
-      ->type_name("NAME");
-  verb->add_option("--threads", options->n_threads, "Of the CPU (default: one for each core)")
-      ->check(Between(1, 4096))
-      ->type_name("N");
-  verb->add_option("--budget", options->budget_ms, "How long to measure, ms")
-      ->check(Between(100, 600'000))
-      ->capture_default_str()
-      ->type_name("MS");
-}
-
-void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
-  CLI::App* verb = app->add_subcommand("worker", "Hold the stages of one device; a node starts it");
-  verb->group("");  // not shown
-  verb->add_option("--listen", options->listen, "Address to listen on")->type_name("HOST:PORT");
-  verb->add_option("--threads", options->n_threads, "Threads that compute a stage")
-      ->check(Between(1, 4096))
-      ->type_name("N");
-  verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
-  verb->add_flag("--verbose", *verbose, kVerboseHelp);
-}
 
 void StartLogging(bool verbose) {
   const absl::LogSeverityAtLeast from =
@@ -390,29 +75,14 @@ int RunCommandLine(int argc, char** argv) {
   // gRPC reads it once. What it has to say is in the statuses, too, in one line.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
 
-  NodeOptions node;
-  NodesOptions nodes;
-  StatusOptions status;
-  PlanOptions plan;
-  RunOptions run;
-  DemoOptions demo;
-  ProbeRunOptions probe;
-  WorkerRunOptions worker;
-  bool run_verbose = false, worker_verbose = false;
+  CommandLine line;
   CLI::App app("Strata pools machines into one that is big enough for a large language model.",
                "strata");
   app.formatter(std::make_shared<HelpFormatter>());  // shared with the verbs
   app.footer(kFooter);
   app.set_version_flag("--version", VersionText);
   app.require_subcommand(1);
-  AddNode(&app, &node);
-  AddNodes(&app, &nodes);
-  AddStatus(&app, &status);
-  AddPlan(&app, &plan);
-  AddRun(&app, &run, &run_verbose);
-  AddDemo(&app, &demo);
-  AddProbe(&app, &probe);
-  AddWorker(&app, &worker, &worker_verbose);
+  AddVerbs(&app, &line);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
@@ -425,37 +95,37 @@ int RunCommandLine(int argc, char** argv) {
 
   if (app.got_subcommand("status")) {
     StartLogging(/*verbose=*/false);
-    return Finish(RunStatus(status), /*about_models=*/false);
+    return Finish(RunStatus(line.status), /*about_models=*/false);
   }
   if (app.got_subcommand("plan")) {
     StartLogging(/*verbose=*/false);
-    return Finish(RunPlan(plan), /*about_models=*/true);
+    return Finish(RunPlan(line.plan), /*about_models=*/true);
   }
   if (app.got_subcommand("run")) {
-    StartLogging(run_verbose);
-    return Finish(RunRun(run), /*about_models=*/true);
+    StartLogging(line.run_verbose);
+    return Finish(RunRun(line.run), /*about_models=*/true);
   }
   if (app.got_subcommand("probe")) {
     StartLogging(/*verbose=*/false);
-    return Finish(RunProbe(probe), /*about_models=*/false);
+    return Finish(RunProbe(line.probe), /*about_models=*/false);
   }
   if (app.got_subcommand("worker")) {
-    StartLogging(worker_verbose);
-    return Finish(RunWorker(worker), /*about_models=*/false);
+    StartLogging(line.worker_verbose);
+    return Finish(RunWorker(line.worker), /*about_models=*/false);
   }
   if (app.got_subcommand("node")) {
-    StartLogging(node.verbose);
-    return Finish(RunNode(node), /*about_models=*/false);
+    StartLogging(line.node.verbose);
+    return Finish(RunNode(line.node), /*about_models=*/false);
   }
   if (app.got_subcommand("nodes")) {
     StartLogging(/*verbose=*/false);
-    return Finish(RunNodes(nodes), /*about_models=*/false);
+    return Finish(RunNodes(line.nodes), /*about_models=*/false);
   }
-  StartLogging(demo.verbose);
-  if (!demo.cuts.empty() && app.get_subcommand("demo")->count("--nodes") == 0) {
-    demo.nodes = static_cast<uint32_t>(demo.cuts.size()) + 1;
+  StartLogging(line.demo.verbose);
+  if (!line.demo.cuts.empty() && app.get_subcommand("demo")->count("--nodes") == 0) {
+    line.demo.nodes = static_cast<uint32_t>(line.demo.cuts.size()) + 1;
   }
-  return Finish(RunDemo(demo), /*about_models=*/true);
+  return Finish(RunDemo(line.demo), /*about_models=*/true);
 }
 
 }  // namespace strata

@@ -1,6 +1,5 @@
 #include "node/cluster_nodes.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <utility>
 #include <vector>
@@ -8,8 +7,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
+#include "node/text_table.h"
 
 namespace strata {
 namespace {
@@ -32,13 +31,6 @@ std::string Ago(int64_t ms) {
 
 std::string RoundTrip(int64_t us) {
   return us == 0 ? "-" : absl::StrFormat("%.1f ms", static_cast<double>(us) / 1000);
-}
-
-// Characters, not bytes, as far as a terminal's columns go.
-size_t Width(absl::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }));
 }
 
 }  // namespace
@@ -64,19 +56,7 @@ std::string NodesTable(const wire::GetClusterResponse& cluster) {
       coordinator = absl::StrCat(record.name(), " (", ShortId(record.node_id()), ") coordinates");
     }
   }
-  std::vector<size_t> widths(rows[0].size());
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(row[i]));
-  }
-  std::string out;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      absl::StrAppend(&line, row[i], std::string(widths[i] - Width(row[i]) + 2, ' '));
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    absl::StrAppend(&out, line, "\n");
-  }
+  std::string out = TextTable(rows);
   absl::StrAppend(&out, "Cluster ", cluster.cluster(), ": ", coordinator, ".\n");
   return out;
 }

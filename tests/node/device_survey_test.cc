@@ -31,9 +31,9 @@ case "$3" in
 esac
 )";
 
-class Survey : public ::testing::Test {
+class DeviceSurveyTest : public ::testing::Test {
  protected:
-  Survey()
+  DeviceSurveyTest()
       : folder_(absl::StrCat(testing::ProcessTempFolder(), "/",
                              ::testing::UnitTest::GetInstance()->current_test_info()->name())),
         program_(folder_ + "/probe") {
@@ -66,7 +66,7 @@ class Survey : public ::testing::Test {
   const std::string program_;
 };
 
-TEST_F(Survey, ListsAndMeasuresEachDeviceInAProcessOfItsOwn) {
+TEST_F(DeviceSurveyTest, ListsAndMeasuresEachDeviceInAProcessOfItsOwn) {
   const auto devices = RunToTheEnd(Options());
   ASSERT_THAT(devices, SizeIs(2));
   EXPECT_EQ(devices[0].name(), "CPU");
@@ -74,7 +74,7 @@ TEST_F(Survey, ListsAndMeasuresEachDeviceInAProcessOfItsOwn) {
   EXPECT_EQ(Calls(), "probe\nprobe --device CPU --threads 2\nprobe --device GPU0 --threads 2\n");
 }
 
-TEST_F(Survey, ADeviceWhoseDriverAbortsHasAProblemAndNoSpeed) {
+TEST_F(DeviceSurveyTest, ADeviceWhoseDriverAbortsHasAProblemAndNoSpeed) {
   const auto devices = RunToTheEnd(Options());
   ASSERT_THAT(devices, SizeIs(2));
   EXPECT_FALSE(devices[1].has_speed());
@@ -82,7 +82,7 @@ TEST_F(Survey, ADeviceWhoseDriverAbortsHasAProblemAndNoSpeed) {
   EXPECT_EQ(devices[1].memory_free(), 4000u);
 }
 
-TEST_F(Survey, MeasuresOnceForTheSameHardware) {
+TEST_F(DeviceSurveyTest, MeasuresOnceForTheSameHardware) {
   RunToTheEnd(Options());
   const auto devices = RunToTheEnd(Options());
   ASSERT_THAT(devices, SizeIs(2));
@@ -92,7 +92,7 @@ TEST_F(Survey, MeasuresOnceForTheSameHardware) {
             "probe\nprobe --device GPU0 --threads 2\n");
 }
 
-TEST_F(Survey, MeasuresAgainForAnotherNumberOfThreads) {
+TEST_F(DeviceSurveyTest, MeasuresAgainForAnotherNumberOfThreads) {
   RunToTheEnd(Options());
   DeviceSurvey::Options options = Options();
   options.n_threads = 1;
@@ -100,14 +100,14 @@ TEST_F(Survey, MeasuresAgainForAnotherNumberOfThreads) {
   EXPECT_THAT(Calls(), HasSubstr("probe --device CPU --threads 1"));
 }
 
-TEST_F(Survey, ADamagedFileIsMeasuredOver) {
+TEST_F(DeviceSurveyTest, ADamagedFileIsMeasuredOver) {
   std::ofstream(folder_ + "/devices") << "no tab\n\t{\nCPU\t[]\n";
   const auto devices = RunToTheEnd(Options());
   ASSERT_THAT(devices, SizeIs(2));
   EXPECT_TRUE(devices[0].has_speed());
 }
 
-TEST_F(Survey, AProbeThatHangsIsKilled) {
+TEST_F(DeviceSurveyTest, AProbeThatHangsIsKilled) {
   std::ofstream(program_, std::ios::trunc) << R"(#!/bin/sh
 if [ -n "$3" ]; then exec sleep 1000; fi
 echo '{"name":"CPU","memoryTotal":"1000"}'
@@ -119,7 +119,7 @@ echo '{"name":"CPU","memoryTotal":"1000"}'
   EXPECT_THAT(devices[0].problem(), HasSubstr("too long"));
 }
 
-TEST_F(Survey, NoProbeNoDevices) {
+TEST_F(DeviceSurveyTest, NoProbeNoDevices) {
   std::ofstream(program_, std::ios::trunc) << "#!/bin/sh\nexit 3\n";
   EXPECT_THAT(RunToTheEnd(Options()), SizeIs(0));
 }

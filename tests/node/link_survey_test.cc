@@ -25,7 +25,7 @@ wire::LinkSpeed Speed(uint32_t us, uint64_t bytes_per_s) {
 }
 
 // A survey whose measurements a test makes up, on a loop that runs until it has seen enough.
-class Survey : public ::testing::Test {
+class LinkSurveyTest : public ::testing::Test {
  protected:
   void Run(LinkSurvey::Measure measure, absl::AnyInvocable<void(LinkSurvey*)> start,
            absl::AnyInvocable<bool(const LinkSurvey&)> enough) {
@@ -41,7 +41,7 @@ class Survey : public ::testing::Test {
   const std::unique_ptr<EventLoop> loop_ = EventLoop::Create();
 };
 
-TEST_F(Survey, MeasuresEachWayOnce) {
+TEST_F(LinkSurveyTest, MeasuresEachWayOnce) {
   std::vector<std::string> asked;  // the survey's thread; read after it has gone
   Run(
       [&](const std::string& address, auto) {
@@ -58,7 +58,7 @@ TEST_F(Survey, MeasuresEachWayOnce) {
   EXPECT_THAT(asked, ::testing::UnorderedElementsAre("10.0.0.1:1", "10.0.0.2:1"));
 }
 
-TEST_F(Survey, MeasuresAgainWhenTheWayChanges) {
+TEST_F(LinkSurveyTest, MeasuresAgainWhenTheWayChanges) {
   std::vector<std::string> asked;
   Run(
       [&](const std::string& address, auto) {
@@ -78,7 +78,7 @@ TEST_F(Survey, MeasuresAgainWhenTheWayChanges) {
   EXPECT_THAT(asked, ElementsAre("10.0.0.1:1", "192.168.0.1:1"));
 }
 
-TEST_F(Survey, TriesAgainWhatFailed) {
+TEST_F(LinkSurveyTest, TriesAgainWhatFailed) {
   int calls = 0;
   Run(
       [&](const std::string&, auto) -> absl::StatusOr<wire::LinkSpeed> {
@@ -90,7 +90,7 @@ TEST_F(Survey, TriesAgainWhatFailed) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST_F(Survey, KeepsTheThroughputOfBeforeWhenOnlyRoundTripsWereMeasured) {
+TEST_F(LinkSurveyTest, KeepsTheThroughputOfBeforeWhenOnlyRoundTripsWereMeasured) {
   int calls = 0;
   Run([&](const std::string&, auto) { return ++calls == 1 ? Speed(100, 1000) : Speed(300, 0); },
       [](LinkSurvey* survey) { survey->SetPeers({{kKitchen, "10.0.0.1:1"}}); },
@@ -104,7 +104,7 @@ TEST_F(Survey, KeepsTheThroughputOfBeforeWhenOnlyRoundTripsWereMeasured) {
       });
 }
 
-TEST_F(Survey, StopsWhatIsUnderWayWhenTheMachineIsBusy) {
+TEST_F(LinkSurveyTest, StopsWhatIsUnderWayWhenTheMachineIsBusy) {
   std::promise<void> begun;
   Run(
       [&](const std::string&, absl::FunctionRef<bool()> may_go) -> absl::StatusOr<wire::LinkSpeed> {

@@ -1,0 +1,35 @@
+// The verbs of the command line and their options: names, help, and what values are taken.
+#pragma once
+
+#include "node/cluster_nodes.h"
+#include "node/demo.h"
+#include "node/node.h"
+#include "node/probe.h"
+#include "node/run.h"
+#include "node/status.h"
+#include "node/worker.h"
+
+namespace CLI {
+class App;
+}
+
+namespace strata {
+
+// What was asked for; each verb fills in its own.
+struct CommandLine {
+  NodeOptions node;
+  NodesOptions nodes;
+  StatusOptions status;
+  PlanOptions plan;
+  RunOptions run;
+  DemoOptions demo;
+  ProbeRunOptions probe;
+  WorkerRunOptions worker;
+  bool run_verbose = false;
+  bool worker_verbose = false;
+};
+
+// `line` outlives the parsing.
+void AddVerbs(CLI::App* app, CommandLine* line);
+
+}  // namespace strata
