@@ -125,7 +125,7 @@ class NodeClientImpl final : public NodeClient {
   }
 
   const std::string address_;
-  std::string id_, name_;  // constant after Greet()
+  std::string id_, name_;                         // constant after Greet()
   const std::shared_ptr<grpc::Channel> channel_;  // shared with stubs
   const std::unique_ptr<wire::Node::Stub> stub_;
 };

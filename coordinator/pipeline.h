@@ -21,7 +21,8 @@ namespace strata {
 inline constexpr uint32_t kResultsMax = 64;
 
 struct PipelineOptions {
-  std::string model_path;  // on `source`; other nodes use a file of the same path if it is the model
+  std::string
+      model_path;  // on `source`; other nodes use a file of the same path if it is the model
   std::string model_id;
   wire::Epoch epoch;
   std::vector<LayerRange> stages;  // in order

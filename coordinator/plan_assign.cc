@@ -93,12 +93,12 @@ absl::Status NobodyThere(const PlanProblem& problem, const std::string& place) {
 std::string BytesText(uint64_t bytes) {
   const double mib = static_cast<double>(bytes) / (1 << 20);
   if (mib >= 1000) return absl::StrFormat("%.1f GiB", mib / 1024);
-  return absl::StrFormat(mib >= 10 ? "%.0f MiB" : "%.1f MiB", mib);
+  return absl::StrFormat("%.*f MiB", mib >= 10 ? 0 : 1, mib);
 }
 
 std::string TimeText(double seconds) {
   const double ms = seconds * 1e3;
-  return absl::StrFormat(ms >= 100 ? "%.0f ms" : ms >= 1 ? "%.1f ms" : "%.2f ms", ms);
+  return absl::StrFormat("%.*f ms", ms >= 100 ? 0 : ms >= 1 ? 1 : 2, ms);
 }
 
 std::string LayersText(LayerRange layers) {
