@@ -261,7 +261,7 @@ Solution SolveObjective(const PlanProblem& problem, const SharedOptions& options
   if (problem.request().objective == Objective::kLatency) {
     return SolveShared(problem, Aim::kSum, limits, options, relaxed);
   }
-  const Solution fastest = SolveShared(problem, Aim::kMax, limits, options, relaxed);
+  Solution fastest = SolveShared(problem, Aim::kMax, limits, options, relaxed);
   if (!fastest.found()) return fastest;
   const double slowest_s = fastest.cost * (1 + kRounding);
   for (Caps& caps : limits.caps) caps.seconds = slowest_s;

@@ -228,11 +228,11 @@ void ClusterRuntime::SendOver(const NodeId& node, const std::string& address,
 void ClusterRuntime::SendProbes(const NodeId& node) {
   const int64_t now_us = clock_->NowUs();
   for (const std::string& address : PeerOf(node).paths.TakeProbes(now_us)) {
-    transport_->Identify(
-        address, options_.answer_ms,
-        WhileAlive([this, node, address, now_us](absl::StatusOr<wire::IdentifyResponse> response) {
-          OnProbed(node, address, now_us, response);
-        }));
+    transport_->Identify(address, options_.answer_ms,
+                         WhileAlive([this, node, address, now_us](
+                                        const absl::StatusOr<wire::IdentifyResponse>& response) {
+                           OnProbed(node, address, now_us, response);
+                         }));
   }
 }
 

@@ -33,8 +33,9 @@ grpc::ServerUnaryReactor* ClusterService::Exchange(grpc::CallbackServerContext* 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this, host = HostOfGrpcPeer(context->peer())] {
     absl::StatusOr<wire::Heartbeat> reply = runtime_->Exchange(*request, host);
+    const grpc::Status status = ToGrpc(reply.status());
     if (reply.ok()) *response = *std::move(reply);
-    reactor->Finish(ToGrpc(reply.status()));
+    reactor->Finish(status);
   });
   return reactor;
 }
@@ -68,8 +69,9 @@ grpc::ServerUnaryReactor* ClusterService::NextEpoch(grpc::CallbackServerContext*
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this] {
     absl::StatusOr<wire::Epoch> epoch = runtime_->NextEpoch();
+    const grpc::Status status = ToGrpc(epoch.status());
     if (epoch.ok()) *response = *std::move(epoch);
-    reactor->Finish(ToGrpc(epoch.status()));
+    reactor->Finish(status);
   });
   return reactor;
 }

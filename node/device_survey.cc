@@ -46,6 +46,7 @@ DeviceSurvey::DeviceSurvey(EventLoop* loop, Options options)
 
 DeviceSurvey::~DeviceSurvey() {
   if (child_ != nullptr) child_->Kill();
+  child_.reset();  // its callbacks use what is destroyed next
 }
 
 void DeviceSurvey::Start(absl::AnyInvocable<void()> changed) {

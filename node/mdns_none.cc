@@ -4,7 +4,9 @@
 
 namespace strata {
 
-absl::StatusOr<std::unique_ptr<Discovery>> Discovery::StartMdns(EventLoop*, Options, Listener*) {
+absl::StatusOr<std::unique_ptr<Discovery>> Discovery::StartMdns(
+    EventLoop*, Options,  // NOLINT(performance-unnecessary-value-param): others keep them
+    Listener*) {
   return absl::UnimplementedError("mDNS: this build has none; name a node with --peer host:port");
 }
 

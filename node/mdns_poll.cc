@@ -17,6 +17,8 @@ struct AvahiWatch {
         fd,
         {.readable = (wanted & AVAHI_WATCH_IN) != 0, .writable = (wanted & AVAHI_WATCH_OUT) != 0},
         [this](strata::EventLoop::FdEvents events) {
+          // Avahi's own type for a set of them.
+          // NOLINTNEXTLINE(clang-analyzer-optin.core.EnumCastOutOfRange)
           happened = static_cast<AvahiWatchEvent>((events.readable ? AVAHI_WATCH_IN : 0) |
                                                   (events.writable ? AVAHI_WATCH_OUT : 0));
           callback(this, fd, happened, userdata);  // may free this

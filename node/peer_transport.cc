@@ -68,14 +68,14 @@ class GrpcPeerTransport final : public PeerTransport {
         [this, call, alive = std::weak_ptr(alive_)](const grpc::Status& status) mutable {
           // The loop may be gone already, and this with it right after Leave().
           loop_->Post([this, call = std::move(call), alive = std::move(alive), status]() mutable {
-            if (!alive.expired()) End(std::move(call), status);
+            if (!alive.expired()) End(call, status);
           });
           gate_.Leave();
         });
   }
 
   template <typename CallPtr>
-  void End(CallPtr call, const grpc::Status& status) {
+  void End(const CallPtr& call, const grpc::Status& status) {
     calls_.erase(std::shared_ptr<grpc::ClientContext>(call, &call->context));
     if (!status.ok()) {
       // A fresh connection finds its way where an old one waits for its turn to try again.

@@ -455,7 +455,7 @@ void StageHost::Settle(const std::shared_ptr<Call>& call, const absl::Status& st
 }
 
 void StageHost::Connect(const wire::ConnectStageRequest* request,
-                        wire::ConnectStageResponse* response, Context context, Done done) {
+                        wire::ConnectStageResponse* response, const Context& context, Done done) {
   DCHECK(loop_->InLoopThread());
   if (absl::Status status = Newest(request->epoch()); !status.ok()) {
     std::move(done)(status);
@@ -465,21 +465,21 @@ void StageHost::Connect(const wire::ConnectStageRequest* request,
       grpc::ClientContext*, const wire::ConnectStageRequest*, wire::ConnectStageResponse*,
       std::function<void(grpc::Status)>);
   Method method = &wire::Worker::StubInterface::async_interface::ConnectStage;
-  Forward(request->stage(), request, response, std::move(context), method, std::move(done));
+  Forward(request->stage(), request, response, context, method, std::move(done));
 }
 
 void StageHost::Tokenize(const wire::TokenizeRequest* request, wire::TokenizeResponse* response,
-                         Context context, Done done) {
+                         const Context& context, Done done) {
   DCHECK(loop_->InLoopThread());
   using Method = void (wire::Worker::StubInterface::async_interface::*)(
       grpc::ClientContext*, const wire::TokenizeRequest*, wire::TokenizeResponse*,
       std::function<void(grpc::Status)>);
   Method method = &wire::Worker::StubInterface::async_interface::Tokenize;
-  Forward(request->stage(), request, response, std::move(context), method, std::move(done));
+  Forward(request->stage(), request, response, context, method, std::move(done));
 }
 
 void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStageResponse* response,
-                       Context context, Done done) {
+                       const Context& context, Done done) {
   DCHECK(loop_->InLoopThread());
   if (absl::Status status = Newest(request->epoch()); !status.ok()) {
     std::move(done)(status);
@@ -510,7 +510,7 @@ void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStag
       grpc::ClientContext*, const wire::UnloadStageRequest*, wire::UnloadStageResponse*,
       std::function<void(grpc::Status)>);
   Method method = &wire::Worker::StubInterface::async_interface::UnloadStage;
-  Forward(request->stage(), request, response, std::move(context), method,
+  Forward(request->stage(), request, response, context, method,
           [this, device, before, index = request->stage(), id = stage.id,
            done = std::move(done)](absl::Status status) mutable {
             Stage* still = FindById(index, id);

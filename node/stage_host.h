@@ -59,12 +59,12 @@ class StageHost {
   // What the worker of the stage answers, or how it died. kNotFound: no such stage. `request` and
   // `response` stay until `done` is called.
   void Connect(const wire::ConnectStageRequest* request, wire::ConnectStageResponse* response,
-               Context context, Done done);
+               const Context& context, Done done);
   void Tokenize(const wire::TokenizeRequest* request, wire::TokenizeResponse* response,
-                Context context, Done done);
+                const Context& context, Done done);
   // Also forgets a stage that failed. OK when there is no such stage.
   void Unload(const wire::UnloadStageRequest* request, wire::UnloadStageResponse* response,
-              Context context, Done done);
+              const Context& context, Done done);
 
   std::vector<wire::StageStatus> Stages() const;
   // Whether a worker computes or loads.

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -35,7 +38,8 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
       : options_(std::move(options)),
         clock_(clock),
         links_({.allow_mixed_versions = options_.allow_mixed_versions},
-               [this](const wire::Hello& peer) { return AcceptLink(peer); }) {}
+               [this](const wire::Hello& peer) { return AcceptLink(peer); }),
+        unloader_([this] { RunUnloads(); }) {}
 
   ~WorkerServerImpl() override {
     std::map<uint32_t, std::shared_ptr<StageServer>> stages;
@@ -44,6 +48,11 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
       stages.swap(stages_);
     }
     stages.clear();  // closes their links, so that the server has nothing left to wait for
+    {
+      absl::MutexLock lock(mu_);
+      stopping_ = true;
+    }
+    unloader_.join();
     if (server_ != nullptr) {
       server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
       server_->Wait();
@@ -89,6 +98,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
 
   // kNotFound: no such stage here.
   absl::StatusOr<std::shared_ptr<StageServer>> FindStage(uint32_t stage);
+  void RunUnloads();
 
   const WorkerOptions options_;
   Clock* const clock_;
@@ -99,7 +109,30 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   absl::Mutex mu_;
   // By index in the plan. Shared with the calls that are under way on a stage.
   std::map<uint32_t, std::shared_ptr<StageServer>> stages_ ABSL_GUARDED_BY(mu_);
+  // At most one for each stage.
+  std::deque<absl::AnyInvocable<void() &&>> unloads_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread unloader_;
 };
+
+// A stage that goes waits for its compute thread and for its links' callbacks, which gRPC's few
+// threads run: were those all waiting here, nobody would be left to run them.
+void WorkerServerImpl::RunUnloads() {
+  while (true) {
+    absl::AnyInvocable<void() &&> unload;
+    {
+      absl::MutexLock lock(mu_);
+      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return !unloads_.empty() || stopping_;
+      };
+      mu_.Await(absl::Condition(&wanted));
+      if (unloads_.empty()) return;
+      unload = std::move(unloads_.front());
+      unloads_.pop_front();
+    }
+    std::move(unload)();
+  }
+}
 
 absl::StatusOr<std::shared_ptr<StageServer>> WorkerServerImpl::FindStage(uint32_t stage) {
   absl::MutexLock lock(mu_);
@@ -240,8 +273,14 @@ grpc::ServerUnaryReactor* WorkerServerImpl::UnloadStage(grpc::CallbackServerCont
     stage = std::move(found->second);
     stages_.erase(found);
   }
-  stage.reset();
-  return Answer(context, absl::OkStatus());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::MutexLock lock(mu_);
+  if (stopping_) return Answer(context, absl::UnavailableError("the worker stops"));
+  unloads_.push_back([stage = std::move(stage), reactor]() mutable {
+    stage.reset();
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* WorkerServerImpl::Tokenize(grpc::CallbackServerContext* context,

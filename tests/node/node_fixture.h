@@ -35,6 +35,7 @@ class RunningNode {
     options.name = "node-2";
     options.ephemeral = true;
     options.n_threads = 1;
+    options.measure = false;  // with this program
     options.worker_program = std::move(worker_program);
     options.timeouts = timeouts;
     auto started = Node::Start(loop_.get(), std::move(options));
