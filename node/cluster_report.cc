@@ -111,9 +111,9 @@ absl::StatusOr<ClusterReport> CollectReport(ClusterClient* first) {
     const bool is_first = node->id() == report.cluster.asked();
     const std::string address = is_first ? first->address() : node->seen.address();
     if (!is_first && node->seen.state() != "alive") {
-      node->status = absl::UnavailableError(absl::StrCat(node->name(), " is ", node->seen.state()));
+      node->status = absl::UnavailableError(absl::StrCat("it is ", node->seen.state()));
     } else if (address.empty()) {
-      node->status = absl::UnavailableError(absl::StrCat("no way to ", node->name(), " works"));
+      node->status = absl::UnavailableError("no way to it works");
     } else {
       threads.emplace_back([address, node] { Ask(address, node); });
     }

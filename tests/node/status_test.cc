@@ -1,0 +1,101 @@
+#include "node/status.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace strata {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Two nodes: "kitchen", which coordinates, and "attic"; the second has the link between them.
+ClusterReport Report() {
+  ClusterReport report;
+  report.cluster.set_cluster("home");
+  for (const char* name : {"kitchen", "attic"}) {
+    NodeReport& node = report.nodes.emplace_back();
+    node.seen.mutable_record()->set_node_id(absl::StrCat("id of ", name));
+    node.seen.mutable_record()->set_name(name);
+    node.seen.set_state("alive");
+    wire::DeviceInfo* device = node.info.add_devices();
+    device->set_name("CPU");
+    device->set_memory_total(8ull << 30);
+    device->set_memory_free(6ull << 30);
+    device->mutable_speed()->set_memory_bytes_per_s(20e9);
+    *report.cluster.add_nodes() = node.seen;
+  }
+  report.cluster.set_asked("id of kitchen");
+  report.cluster.set_coordinator("id of kitchen");
+  wire::ClusterNode* seen = report.nodes[1].sees.add_nodes();
+  seen->mutable_record()->set_node_id("id of kitchen");
+  seen->mutable_link()->set_round_trip_p50_us(310);
+  seen->mutable_link()->set_round_trip_p99_us(900);
+  seen->mutable_link()->set_bytes_per_s(117'000'000);
+  return report;
+}
+
+TEST(StatusText, ShowsNodesDevicesAndLinks) {
+  const std::string text = StatusText(Report());
+  EXPECT_THAT(text, AllOf(HasSubstr("Cluster home, kitchen coordinates"), HasSubstr("20.0 GB/s"),
+                          HasSubstr("6.0 GiB"), HasSubstr("0.31 ms"), HasSubstr("936 Mbit/s")));
+  EXPECT_THAT(text, Not(HasSubstr("!")));
+}
+
+TEST(StatusText, ShowsStagesAndHowTheyFailed) {
+  ClusterReport report = Report();
+  wire::StageStatus* stage = report.nodes[1].info.add_stages();
+  stage->set_stage(1);
+  stage->mutable_layers()->set_begin(10);
+  stage->mutable_layers()->set_end(16);
+  EXPECT_THAT(StatusText(report), HasSubstr("1 (10-15)"));
+  stage->mutable_status()->set_code(10);
+  stage->mutable_status()->set_message("the worker aborted");
+  EXPECT_THAT(StatusText(report),
+              AllOf(HasSubstr("1 (10-15) failed"),
+                    HasSubstr("! attic: stage 1, layers 10-15: the worker aborted")));
+}
+
+TEST(StatusText, SaysWhatIsWrong) {
+  ClusterReport report = Report();
+  report.cluster.clear_coordinator();
+  report.nodes[0].info.mutable_devices(0)->clear_speed();
+  report.nodes[0].info.mutable_devices(0)->set_problem("driver: no");
+  report.nodes[1].status = absl::UnavailableError("it is gone");
+  report.nodes[1].info.Clear();
+  EXPECT_THAT(StatusText(report), AllOf(HasSubstr("! no node coordinates"),
+                                        HasSubstr("! kitchen/CPU is not used: driver: no"),
+                                        HasSubstr("! attic: it is gone")));
+}
+
+TEST(StatusJson, HasTheSame) {
+  const auto json = nlohmann::json::parse(StatusJson(Report()), nullptr, false);
+  ASSERT_TRUE(json.is_object());
+  EXPECT_EQ(json["cluster"], "home");
+  ASSERT_EQ(json["nodes"].size(), 2u);
+  EXPECT_EQ(json["nodes"][0]["devices"][0]["memory_bytes_per_s"], 20e9);
+  // Either side's measurement stands for the link.
+  EXPECT_EQ(json["nodes"][0]["links"].size(), 1u);
+  EXPECT_TRUE(json["problems"].empty());
+}
+
+TEST(ClusterReport, MeasuresUntilEveryLinkAndDeviceIsKnown) {
+  ClusterReport report = Report();
+  EXPECT_FALSE(report.measuring());
+  report.nodes[0].info.set_measuring(true);
+  EXPECT_TRUE(report.measuring());
+  report.nodes[0].info.set_measuring(false);
+  report.nodes[1].sees.Clear();
+  EXPECT_TRUE(report.measuring());
+  // Nobody waits for a node that does not answer.
+  report.nodes[1].status = absl::UnavailableError("gone");
+  EXPECT_FALSE(report.measuring());
+}
+
+}  // namespace
+}  // namespace strata
