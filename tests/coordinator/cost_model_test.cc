@@ -104,7 +104,7 @@ TEST(PredictHead, CountsRowsThatAreSampled) {
 
 TEST(SpeedOfSheet, IsMemoryForOneRowAndArithmeticForMany) {
   const DeviceSpeed speed =
-      SpeedOfSheet({.memory_bytes_per_s = 100e9, .flops_per_s = 1e12}, {{GGML_TYPE_F16}});
+      SpeedOfSheet({.memory_bytes_per_s = 100e9, .flops_per_s = 1e12}, {GGML_TYPE_F16});
   ASSERT_EQ(speed.types.size(), 1);
   EXPECT_EQ(speed.types[0].type, "f16");
   EXPECT_DOUBLE_EQ(speed.types[0].bytes_per_s[0], 100e9);
