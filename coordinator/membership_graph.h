@@ -5,9 +5,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "coordinator/membership_types.h"
 
 namespace strata {
@@ -79,7 +79,7 @@ class ReachGraph {
   const size_t nodes_max_;
   std::vector<NodeId> ids_;
   std::vector<size_t> free_;
-  absl::flat_hash_map<NodeId, size_t> index_;
+  std::map<NodeId, size_t> index_;
   std::vector<IndexSet> reaches_;  // [from] → to
   std::vector<IndexSet> linked_;
 };

@@ -27,10 +27,6 @@ struct NodeId {
 
   bool is_nobody() const { return high == 0 && low == 0; }
   friend auto operator<=>(const NodeId&, const NodeId&) = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const NodeId& id) {
-    return H::combine(std::move(h), id.high, id.low);
-  }
 };
 
 // Compared as a pair. Counter 0: none claimed yet.

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "coordinator/membership.h"
@@ -145,7 +144,7 @@ class ClusterRuntime final : private Discovery::Listener {
   bool leaving_ = false;
   absl::AnyInvocable<void() &&> left_;
 
-  absl::flat_hash_map<NodeId, std::unique_ptr<Peer>> peers_;
+  std::map<NodeId, std::unique_ptr<Peer>> peers_;
   std::vector<StaticPeer> static_peers_;
   std::vector<InterfaceAddress> interfaces_;
   std::vector<std::string> own_addresses_;

@@ -29,7 +29,7 @@ LinkSurvey::~LinkSurvey() {
 }
 
 void LinkSurvey::SetPeers(const std::vector<Peer>& peers) {
-  absl::flat_hash_map<NodeId, Way> ways;
+  std::map<NodeId, Way> ways;
   for (const Peer& peer : peers) {
     if (peer.address.empty()) continue;
     const auto known = ways_.find(peer.id);

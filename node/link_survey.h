@@ -5,13 +5,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -73,7 +73,7 @@ class LinkSurvey {
   EventLoop* const loop_;
   const Options options_;
   Measure measure_;  // the thread's while one is under way
-  absl::flat_hash_map<NodeId, Way> ways_;
+  std::map<NodeId, Way> ways_;
   int64_t now_ms_ = 0;  // counted by ticks: a machine that slept measures nothing at once
   bool under_way_ = false;
   std::thread thread_;

@@ -1,10 +1,12 @@
 #include "node/peer_transport.h"
 
 #include <chrono>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "node/gate.h"
@@ -92,9 +94,9 @@ class GrpcPeerTransport final : public PeerTransport {
   EventLoop* const loop_;
 
   // Loop thread.
-  absl::flat_hash_map<std::string, std::shared_ptr<Stub>> stubs_;  // by address
+  std::map<std::string, std::shared_ptr<Stub>> stubs_;  // by address
   // Of the calls under way, which they keep.
-  absl::flat_hash_set<std::shared_ptr<grpc::ClientContext>> calls_;
+  std::set<std::shared_ptr<grpc::ClientContext>> calls_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // watched by posted ends
 
   Gate gate_;  // for gRPC's callbacks

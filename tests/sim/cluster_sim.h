@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <queue>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/random/distributions.h"
 #include "coordinator/membership.h"
 
@@ -121,7 +121,7 @@ class ClusterSim {
   const Options options_;
   std::mt19937_64 random_;
   std::vector<Node> nodes_;
-  absl::flat_hash_map<NodeId, size_t> number_;
+  std::map<NodeId, size_t> number_;
   std::vector<char> cut_;  // [from, to]
   double loss_ = 0;
   int64_t now_us_ = 0;
