@@ -173,7 +173,7 @@ void ClusterRuntime::TakeAddresses() {
     absl::c_copy_if(node.record.addresses, std::back_inserter(told), IsDialable);
     PeerOf(node.record.id).paths.SetTold(told);
   }
-  absl::erase_if(peers_, [&](const auto& each) {
+  std::erase_if(peers_, [&](const auto& each) {
     if (now.Find(each.first) != nullptr) return false;
     for (const std::string& address : each.second->paths.addresses()) transport_->Forget(address);
     return true;
