@@ -91,7 +91,8 @@ TEST_F(RunTest, PlansFromMeasurementsAndWritesTheSameTextAsOneMachine) {
   EXPECT_EQ(one["tokens"], three["tokens"]);
 
   // The run is over: nothing is loaded any more.
-  for (const auto& node : Json(0, "status")["nodes"]) EXPECT_TRUE(node["stages"].empty());
+  const nlohmann::json after = Json(0, "status");
+  for (const auto& node : after["nodes"]) EXPECT_TRUE(node["stages"].empty());
 }
 
 TEST_F(RunTest, WrongHandsGetOneLine) {
