@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "transport/grpc_status.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -13,44 +14,10 @@ namespace {
 
 constexpr size_t kIdBytes = 16;
 
-std::string IdBytes(const NodeId& id) {
-  if (id.is_nobody()) return "";
-  std::string bytes(kIdBytes, '\0');
-  for (size_t i = 0; i < 8; ++i) {
-    bytes[i] = static_cast<char>(id.high >> (56 - 8 * i) & 0xff);
-    bytes[8 + i] = static_cast<char>(id.low >> (56 - 8 * i) & 0xff);
-  }
-  return bytes;
-}
-
-// Of 0 or 16 bytes; anything else is seen by its length first.
-NodeId IdOf(const std::string& bytes) {
-  NodeId id;
-  if (bytes.size() != kIdBytes) return id;
-  for (size_t i = 0; i < 8; ++i) {
-    id.high = id.high << 8 | static_cast<unsigned char>(bytes[i]);
-    id.low = id.low << 8 | static_cast<unsigned char>(bytes[8 + i]);
-  }
-  return id;
-}
-
 bool IsId(const std::string& bytes) { return bytes.empty() || bytes.size() == kIdBytes; }
 
 absl::Status Bad(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("heartbeat: ", what));
-}
-
-void RecordToWire(const NodeRecord& record, wire::NodeRecord* wire) {
-  wire->set_node_id(IdBytes(record.id));
-  wire->set_boot(record.boot);
-  wire->set_revision(record.revision);
-  wire->set_name(record.name);
-  wire->set_cluster(record.cluster);
-  wire->mutable_versions()->set_protocol(record.protocol);
-  wire->mutable_versions()->set_strata(record.strata);
-  wire->mutable_versions()->set_llama(record.llama);
-  wire->mutable_versions()->set_ggml(record.ggml);
-  for (const std::string& address : record.addresses) wire->add_addresses(address);
 }
 
 absl::StatusOr<std::shared_ptr<const NodeRecord>> RecordFromWire(const wire::NodeRecord& wire) {
@@ -109,6 +76,41 @@ absl::StatusOr<ClusterEpoch> FromWire(const wire::Epoch& wire) {
   return epoch;
 }
 
+std::string IdBytes(const NodeId& id) {
+  if (id.is_nobody()) return "";
+  std::string bytes(kIdBytes, '\0');
+  for (size_t i = 0; i < 8; ++i) {
+    bytes[i] = static_cast<char>(id.high >> (56 - 8 * i) & 0xff);
+    bytes[8 + i] = static_cast<char>(id.low >> (56 - 8 * i) & 0xff);
+  }
+  return bytes;
+}
+
+NodeId IdOf(absl::string_view bytes) {
+  NodeId id;
+  if (bytes.size() != kIdBytes) return id;
+  for (size_t i = 0; i < 8; ++i) {
+    id.high = id.high << 8 | static_cast<unsigned char>(bytes[i]);
+    id.low = id.low << 8 | static_cast<unsigned char>(bytes[8 + i]);
+  }
+  return id;
+}
+
+wire::NodeRecord ToWire(const NodeRecord& record) {
+  wire::NodeRecord wire;
+  wire.set_node_id(IdBytes(record.id));
+  wire.set_boot(record.boot);
+  wire.set_revision(record.revision);
+  wire.set_name(ValidUtf8(record.name));
+  wire.set_cluster(ValidUtf8(record.cluster));
+  wire.mutable_versions()->set_protocol(record.protocol);
+  wire.mutable_versions()->set_strata(ValidUtf8(record.strata));
+  wire.mutable_versions()->set_llama(ValidUtf8(record.llama));
+  wire.mutable_versions()->set_ggml(ValidUtf8(record.ggml));
+  for (const std::string& address : record.addresses) wire.add_addresses(ValidUtf8(address));
+  return wire;
+}
+
 wire::Heartbeat ToWire(const Heartbeat& heartbeat) {
   wire::Heartbeat wire;
   wire.set_protocol(heartbeat.protocol);
@@ -137,11 +139,11 @@ wire::Heartbeat ToWire(const Heartbeat& heartbeat) {
   wire.set_your_details_version(heartbeat.your_details_version);
   if (heartbeat.details != nullptr) {
     wire::HeartbeatDetails* details = wire.mutable_details();
-    RecordToWire(*heartbeat.details->record, details->mutable_record());
+    *details->mutable_record() = ToWire(*heartbeat.details->record);
     for (const NodeId& id : heartbeat.details->reaches) details->add_reaches(IdBytes(id));
     for (const NodeId& id : heartbeat.details->members) details->add_members(IdBytes(id));
   }
-  for (const auto& record : heartbeat.known) RecordToWire(*record, wire.add_known());
+  for (const auto& record : heartbeat.known) *wire.add_known() = ToWire(*record);
   return wire;
 }
 

@@ -2,7 +2,11 @@
 // here, meanings are checked by Membership. Any thread.
 #pragma once
 
+#include <cstddef>
+#include <string>
+
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/membership_types.h"
 #include "proto/cluster.pb.h"
 
@@ -12,7 +16,14 @@ inline constexpr int kWireNodesMax = 4096;     // ids or records in one list
 inline constexpr int kWireAddressesMax = 64;   // of a node
 inline constexpr size_t kWireStringMax = 256;  // of a name, a version or an address
 
+// 16 bytes; none for nobody.
+std::string IdBytes(const NodeId& id);
+// Nobody unless there are 16 bytes.
+NodeId IdOf(absl::string_view bytes);
+
 wire::Heartbeat ToWire(const Heartbeat& heartbeat);
+// Text that discovery brought may be any bytes: it is made valid UTF-8.
+wire::NodeRecord ToWire(const NodeRecord& record);
 wire::Epoch ToWire(const ClusterEpoch& epoch);
 
 // kInvalidArgument names what is too long or no id.

@@ -141,4 +141,8 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(const Opti
       "or name one with --node host:port");
 }
 
+std::unique_ptr<ClusterClient> ClusterClient::At(const std::string& address, int64_t timeout_ms) {
+  return std::make_unique<ClusterClientImpl>(address, timeout_ms);
+}
+
 }  // namespace strata

@@ -22,6 +22,8 @@ class ClusterClient {
   };
   // kUnavailable: nobody is there, and what to do; kInvalidArgument: an option.
   static absl::StatusOr<std::unique_ptr<ClusterClient>> Connect(const Options& options);
+  // The node at an address that a cluster told: does not ask it anything yet.
+  static std::unique_ptr<ClusterClient> At(const std::string& address, int64_t timeout_ms);
   virtual ~ClusterClient() = default;
 
   // Of the node that answers, as it was dialled.

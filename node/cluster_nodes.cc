@@ -1,6 +1,5 @@
 #include "node/cluster_nodes.h"
 
-#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -8,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "node/standard_output.h"
 #include "node/text_table.h"
 
 namespace strata {
@@ -100,10 +100,7 @@ absl::Status RunNodes(const NodesOptions& options) {
   const absl::StatusOr<wire::GetClusterResponse> cluster = (*client)->GetCluster();
   if (!cluster.ok()) return cluster.status();
   const std::string text = options.json ? NodesJson(*cluster) : NodesTable(*cluster);
-  if (fwrite(text.data(), 1, text.size(), stdout) != text.size() || fflush(stdout) != 0) {
-    return absl::UnavailableError("cannot write to stdout");
-  }
-  return absl::OkStatus();
+  return WriteToStdout(text);
 }
 
 }  // namespace strata

@@ -22,12 +22,7 @@ void Ask(const std::string& address, NodeReport* node) {
     node->status = info.status();
     return;
   }
-  auto cluster = ClusterClient::Connect({.node = address, .timeout_ms = kAnswerMs});
-  if (!cluster.ok()) {
-    node->status = cluster.status();
-    return;
-  }
-  auto sees = (*cluster)->GetCluster();
+  auto sees = ClusterClient::At(address, kAnswerMs)->GetCluster();
   if (!sees.ok()) {
     node->status = sees.status();
     return;

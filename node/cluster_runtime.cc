@@ -9,11 +9,9 @@
 #include "absl/algorithm/container.h"
 #include "absl/log/check.h"
 #include "absl/log/log.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/membership_wire.h"
-#include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
@@ -36,31 +34,6 @@ class BootTimeClock final : public Clock {
     return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
   }
 };
-
-std::string ToBytes(const NodeId& id) {
-  std::string bytes;
-  CHECK(absl::HexStringToBytes(id.ToHex(), &bytes));
-  return bytes;
-}
-absl::StatusOr<NodeId> FromBytes(absl::string_view bytes) {
-  return NodeId::FromHex(absl::BytesToHexString(bytes));
-}
-
-// For people: what a peer sent may be any bytes.
-wire::NodeRecord ToWire(const NodeRecord& record) {
-  wire::NodeRecord out;
-  out.set_node_id(ToBytes(record.id));
-  out.set_boot(record.boot);
-  out.set_revision(record.revision);
-  out.set_name(ValidUtf8(record.name));
-  out.set_cluster(ValidUtf8(record.cluster));
-  out.mutable_versions()->set_protocol(record.protocol);
-  out.mutable_versions()->set_strata(ValidUtf8(record.strata));
-  out.mutable_versions()->set_llama(ValidUtf8(record.llama));
-  out.mutable_versions()->set_ggml(ValidUtf8(record.ggml));
-  for (const std::string& address : record.addresses) out.add_addresses(ValidUtf8(address));
-  return out;
-}
 
 // Means nothing on another machine.
 bool HasScope(absl::string_view address) { return absl::StrContains(address, '%'); }
@@ -246,8 +219,7 @@ void ClusterRuntime::OnProbed(const NodeId& node, const std::string& address, in
     peer.paths.Failed(address, sent_us, now_us);
     return;
   }
-  const absl::StatusOr<NodeId> who = FromBytes(response->node_id());
-  if (!who.ok() || *who != node) {
+  if (IdOf(response->node_id()) != node) {
     peer.paths.Wrong(address, now_us);
     transport_->Forget(address);
     return;
@@ -397,7 +369,7 @@ void ClusterRuntime::Observe(const NodeId& node, const std::string& from_host) {
 
 wire::IdentifyResponse ClusterRuntime::Identify() const {
   wire::IdentifyResponse response;
-  response.set_node_id(ToBytes(id()));
+  response.set_node_id(IdBytes(id()));
   response.set_cluster(options_.self.cluster);
   response.set_protocol(options_.self.protocol);
   return response;
@@ -408,8 +380,8 @@ wire::GetClusterResponse ClusterRuntime::Describe() {
   const int64_t now_us = clock_->NowUs();
   wire::GetClusterResponse response;
   response.set_cluster(options_.self.cluster);
-  response.set_asked(ToBytes(id()));
-  if (!now.coordinator.is_nobody()) response.set_coordinator(ToBytes(now.coordinator));
+  response.set_asked(IdBytes(id()));
+  if (!now.coordinator.is_nobody()) response.set_coordinator(IdBytes(now.coordinator));
   *response.mutable_epoch() = ToWire(now.epoch);
   for (const ClusterView::Node& node : now.nodes) {
     const bool self = node.record.id == id();
@@ -422,7 +394,7 @@ wire::GetClusterResponse ClusterRuntime::Describe() {
                                                      : (now_us - node.last_heard_us) / 1000);
     out->set_reachable(self || node.reachable);
     out->set_member(node.member);
-    if (!node.obeys.is_nobody()) out->set_obeys(ToBytes(node.obeys));
+    if (!node.obeys.is_nobody()) out->set_obeys(IdBytes(node.obeys));
     if (self) {
       if (!node.record.addresses.empty()) out->set_address(node.record.addresses.front());
     } else if (const auto it = peers_.find(node.record.id); it != peers_.end()) {

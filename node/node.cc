@@ -20,6 +20,7 @@
 #include "node/child_process.h"
 #include "node/machine.h"
 #include "node/parent_watch.h"
+#include "node/standard_output.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/link_probe.h"
@@ -249,9 +250,8 @@ absl::Status RunNode(const NodeOptions& options) {
                                   {"addresses", (*node)->cluster()->own_addresses()},
                                   {"pid", getpid()}}}};
   const std::string line = ready.dump() + "\n";
-  const bool told =
-      fwrite(line.data(), 1, line.size(), stdout) == line.size() && fflush(stdout) == 0;
-  if (told) {
+  const absl::Status told = WriteToStdout(line);
+  if (told.ok()) {
     if (!options.stop_with_parent) {
       absl::FPrintF(stderr, "%s listens on %s. Ctrl-C stops it.\n", (*node)->name(),
                     (*node)->address());
@@ -261,7 +261,7 @@ absl::Status RunNode(const NodeOptions& options) {
   }
   loop->Run();
   node->reset();  // before the signals' watches: a second SIGTERM must not leave workers behind
-  return told ? absl::OkStatus() : absl::UnavailableError("cannot write to stdout");
+  return told;
 }
 
 }  // namespace strata

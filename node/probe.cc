@@ -1,11 +1,11 @@
 #include "node/probe.h"
 
-#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
 #include "node/machine.h"
+#include "node/standard_output.h"
 #include "proto/probe.pb.h"
 #include "shard/device_probe.h"
 
@@ -50,10 +50,7 @@ absl::Status Print(const wire::DeviceInfo& info) {
     return absl::InternalError(absl::StrCat(info.name(), ": ", s.ToString()));
   }
   line += '\n';
-  if (fwrite(line.data(), 1, line.size(), stdout) != line.size() || fflush(stdout) != 0) {
-    return absl::UnavailableError("cannot write to stdout");
-  }
-  return absl::OkStatus();
+  return WriteToStdout(line);
 }
 
 }  // namespace

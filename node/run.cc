@@ -24,6 +24,7 @@
 #include "node/machine.h"
 #include "node/peer_addresses.h"
 #include "node/plan_text.h"
+#include "node/standard_output.h"
 #include "shard/architecture.h"
 #include "shard/model_file.h"
 
@@ -32,6 +33,7 @@ namespace {
 
 // For nodes that have just come and still measure.
 constexpr absl::Duration kMeasureTime = absl::Seconds(20);
+constexpr int64_t kEpochMs = 5'000;  // for the coordinator's answer
 
 // A model, the cluster, and the plan for the one on the other.
 struct Planned {
@@ -143,9 +145,7 @@ absl::StatusOr<std::string> HostTowards(const std::string& address) {
 absl::StatusOr<wire::Epoch> NextEpoch(const ClusterReport& report) {
   for (const NodeReport& node : report.nodes) {
     if (node.id() != report.cluster.coordinator() || node.client == nullptr) continue;
-    auto coordinator = ClusterClient::Connect({.node = node.client->address()});
-    if (!coordinator.ok()) return coordinator.status();
-    return (*coordinator)->NextEpoch();
+    return ClusterClient::At(node.client->address(), kEpochMs)->NextEpoch();
   }
   return absl::UnavailableError("no node coordinates at present; try again in a few seconds");
 }
@@ -164,10 +164,7 @@ absl::Status RunPlan(const PlanOptions& options) {
   const PlanRequest& request = planned.inputs.request;
   const std::string text = options.json ? PlanJson(*planned.model, request, planned.plan)
                                         : PlanText(*planned.model, request, planned.plan);
-  if (fwrite(text.data(), 1, text.size(), stdout) != text.size() || fflush(stdout) != 0) {
-    return absl::UnavailableError("cannot write to stdout");
-  }
-  return absl::OkStatus();
+  return WriteToStdout(text);
 }
 
 absl::Status RunRun(const RunOptions& options) {

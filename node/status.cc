@@ -1,6 +1,5 @@
 #include "node/status.h"
 
-#include <cstdio>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -8,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/plan_assign.h"
 #include "nlohmann/json.hpp"
+#include "node/standard_output.h"
 #include "node/text_table.h"
 #include "transport/grpc_status.h"
 
@@ -175,10 +175,7 @@ absl::Status RunStatus(const StatusOptions& options) {
   auto report = CollectReport(client->get());
   if (!report.ok()) return report.status();
   const std::string text = options.json ? StatusJson(*report) : StatusText(*report);
-  if (fwrite(text.data(), 1, text.size(), stdout) != text.size() || fflush(stdout) != 0) {
-    return absl::UnavailableError("cannot write to stdout");
-  }
-  return absl::OkStatus();
+  return WriteToStdout(text);
 }
 
 }  // namespace strata

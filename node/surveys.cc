@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
+#include "coordinator/membership_wire.h"
 #include "node/machine.h"
 
 namespace strata {
@@ -49,8 +49,7 @@ void Surveys::AddDevices(wire::GetInfoResponse* info) const {
 
 void Surveys::AddLinks(wire::GetClusterResponse* cluster) const {
   for (wire::ClusterNode& node : *cluster->mutable_nodes()) {
-    const auto id = NodeId::FromHex(absl::BytesToHexString(node.record().node_id()));
-    const wire::LinkSpeed* link = id.ok() ? links_.Find(*id) : nullptr;
+    const wire::LinkSpeed* link = links_.Find(IdOf(node.record().node_id()));
     if (link != nullptr) *node.mutable_link() = *link;
   }
 }

@@ -18,6 +18,7 @@
 #include "coordinator/pipeline.h"
 #include "nlohmann/json.hpp"
 #include "node/progress.h"
+#include "node/standard_output.h"
 #include "node/utf8_stream.h"
 #include "transport/event_loop.h"
 
@@ -268,10 +269,7 @@ absl::Status TextRun::Impl::PrintJson() const {
       {"decode_tokens_per_second", PerSecond(result_.tokens.size() - 1, result_.decode_us)}};
   // A text may end inside a character.
   const std::string line = out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size() || std::fflush(stdout) != 0) {
-    return absl::UnavailableError("cannot write to stdout");
-  }
-  return absl::OkStatus();
+  return WriteToStdout(line);
 }
 
 uint32_t ContextFor(const TextOptions& options, const ModelFile& model) {
