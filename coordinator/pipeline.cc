@@ -304,7 +304,10 @@ absl::Status PipelineImpl::Diagnose(const absl::Status& broken) {
         continue;
       }
       for (const wire::StageStatus& stage : info->stages()) {
-        if (stage.stage() == i && stage.status().code() != 0) return FromWire(stage.status());
+        if (stage.stage() == i && CompareEpochs(stage.epoch(), options_.epoch) == 0 &&
+            stage.status().code() != 0) {
+          return FromWire(stage.status());
+        }
       }
     }
     if (!unreachable.ok()) return unreachable;

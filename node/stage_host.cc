@@ -15,6 +15,8 @@ namespace {
 // How often a fetch's progress is passed on, and a caller's leaving is noticed.
 constexpr uint64_t kFetchWatchMs = 100;
 
+StageKey KeyOf(const wire::StageSpec& spec) { return StageKeyOf(spec.epoch(), spec.stage()); }
+
 }  // namespace
 
 class StageHost::Device final : public WorkerProcess::Observer {
@@ -34,7 +36,7 @@ class StageHost::Device final : public WorkerProcess::Observer {
 class StageHost::LoadReader final : public grpc::ClientReadReactor<wire::LoadStageEvent> {
  public:
   LoadReader(StageHost* host, const Stage& stage)
-      : host_(host), index_(stage.spec.stage()), id_(stage.id), context_(stage.context) {
+      : host_(host), key_(KeyOf(stage.spec)), id_(stage.id), context_(stage.context) {
     *request_.mutable_spec() = stage.spec;
   }
 
@@ -47,15 +49,15 @@ class StageHost::LoadReader final : public grpc::ClientReadReactor<wire::LoadSta
  private:
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    host_->loop_->Post([host = host_, index = index_, id = id_, event = event_] {
-      host->OnLoadEvent(index, id, event);
+    host_->loop_->Post([host = host_, key = key_, id = id_, event = event_] {
+      host->OnLoadEvent(key, id, event);
     });
     StartRead(&event_);
   }
 
   void OnDone(const grpc::Status& status) override {
-    host_->loop_->Post([host = host_, index = index_, id = id_, status = FromGrpc(status)] {
-      host->OnLoadEnd(index, id, status);
+    host_->loop_->Post([host = host_, key = key_, id = id_, status = FromGrpc(status)] {
+      host->OnLoadEnd(key, id, status);
     });
     Gate* gate = &host_->gate_;
     delete this;
@@ -63,7 +65,7 @@ class StageHost::LoadReader final : public grpc::ClientReadReactor<wire::LoadSta
   }
 
   StageHost* const host_;
-  const uint32_t index_;
+  const StageKey key_;
   const uint64_t id_;
   const Context context_;
   wire::LoadStageRequest request_;
@@ -99,16 +101,18 @@ absl::Status StageHost::At(const Stage& stage, const absl::Status& status) const
   return absl::Status(status.code(), absl::StrCat(Where(stage), ": ", status.message()));
 }
 
-StageHost::Stage* StageHost::FindById(uint32_t index, uint64_t id) {
-  const auto found = stages_.find(index);
+StageHost::Stage* StageHost::FindById(const StageKey& key, uint64_t id) {
+  const auto found = stages_.find(key);
   return found != stages_.end() && found->second.id == id ? &found->second : nullptr;
 }
 
 absl::Status StageHost::Newest(const wire::Epoch& epoch) {
-  if (absl::Status status = CheckEpoch(epoch, newest_epoch_); !status.ok()) {
+  const absl::Status status = CheckEpoch(epoch, newest_epoch_);
+  if (status.ok()) {
+    newest_epoch_ = epoch;
+  } else if (epoch.coordinator_id() != newest_epoch_.coordinator_id()) {
     return absl::Status(status.code(), absl::StrCat(options_.node_name, ": ", status.message()));
   }
-  newest_epoch_ = epoch;
   return absl::OkStatus();
 }
 
@@ -120,7 +124,7 @@ absl::StatusOr<StageHost::Device*> StageHost::DeviceFor(const std::string& name)
   if (devices_.size() >= kDevicesMax) {
     // Names come from outside; those that no worker runs for make room.
     std::erase_if(devices_, [this](const auto& entry) {
-      for (const auto& [index, stage] : stages_) {
+      for (const auto& [key, stage] : stages_) {
         if (stage.device == entry.second.get()) return false;
       }
       return entry.second->worker == nullptr;
@@ -158,7 +162,7 @@ absl::Status StageHost::FindWorker(Stage* stage) {
 
 void StageHost::StopWorkerIfIdle(Device* device) {
   if (device->worker == nullptr) return;
-  for (const auto& [index, stage] : stages_) {
+  for (const auto& [key, stage] : stages_) {
     if (stage.device == device && stage.state != State::kFailed) return;
   }
   device->worker->Stop();  // what it still holds of memory goes back
@@ -167,14 +171,14 @@ void StageHost::StopWorkerIfIdle(Device* device) {
 void StageHost::UpdateLoading(Device* device) {
   if (device->worker == nullptr) return;
   bool loading = false;
-  for (const auto& [index, stage] : stages_) {
+  for (const auto& [key, stage] : stages_) {
     loading |= stage.device == device && stage.state == State::kLoading;
   }
   device->worker->set_loading(loading);
 }
 
 void StageHost::OnWorkerReady(Device* device) {
-  for (auto& [index, stage] : stages_) {
+  for (auto& [key, stage] : stages_) {
     if (stage.device == device && stage.state == State::kWaiting) BeginLoad(&stage);
   }
 }
@@ -183,7 +187,7 @@ void StageHost::OnWorkerDied(Device* device, const WorkerDeath& death) {
   device->worker.reset();
   const bool asked = death.code == absl::StatusCode::kOk;
   bool wanted = false;
-  for (auto& [index, stage] : stages_) {
+  for (auto& [key, stage] : stages_) {
     if (stage.device != device) continue;
     switch (stage.state) {
       case State::kFetching:
@@ -210,7 +214,7 @@ void StageHost::OnWorkerDied(Device* device, const WorkerDeath& death) {
   }
   if (!wanted) return;
   const absl::Status started = StartWorker(device);
-  for (auto& [index, stage] : stages_) {
+  for (auto& [key, stage] : stages_) {
     if (!started.ok() && stage.device == device && stage.state == State::kWaiting) {
       EndLoad(&stage, started);
     }
@@ -232,7 +236,8 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
     stream->End(status);
     return;
   }
-  const auto found = stages_.find(spec.stage());
+  const StageKey key = KeyOf(spec);
+  const auto found = stages_.find(key);
   if (found != stages_.end() && found->second.state != State::kFailed) {
     stream->End(At(stage, absl::AlreadyExistsError("it is here already; unload it first")));
     return;
@@ -252,8 +257,8 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
   stage.id = next_id_++;
   stage.context = std::move(context);
   stage.stream = stream;
-  Forget(spec.stage());
-  Stage& kept = stages_[spec.stage()] = std::move(stage);
+  Forget(key);
+  Stage& kept = stages_[key] = std::move(stage);
   if (fetch) {
     BeginFetch(&kept);
   } else if (kept.device->worker->ready() && !kept.device->worker->stopping()) {
@@ -275,10 +280,10 @@ void StageHost::BeginFetch(Stage* stage) {
     progress->bytes_total = total;
     progress->bytes_done = done;
   };
-  callbacks.done = [this, loop = loop_, index = stage->spec.stage(),
+  callbacks.done = [this, loop = loop_, key = KeyOf(stage->spec),
                     id = stage->id](absl::StatusOr<WeightFetcher::Fetched> fetched) {
-    loop->Post([this, index, id, fetched = std::move(fetched)]() mutable {
-      OnFetched(index, id, std::move(fetched));
+    loop->Post([this, key, id, fetched = std::move(fetched)]() mutable {
+      OnFetched(key, id, std::move(fetched));
     });
   };
   ++fetches_;
@@ -290,7 +295,7 @@ void StageHost::BeginFetch(Stage* stage) {
 }
 
 void StageHost::WatchFetches() {
-  for (auto& [index, stage] : stages_) {
+  for (auto& [key, stage] : stages_) {
     if (stage.state != State::kFetching) continue;
     const FetchProgress& progress = *stage.fetch_progress;
     if (!stage.stream->Progress(progress.bytes_done, progress.bytes_total)) {
@@ -299,10 +304,10 @@ void StageHost::WatchFetches() {
   }
 }
 
-void StageHost::OnFetched(uint32_t index, uint64_t id,
+void StageHost::OnFetched(const StageKey& key, uint64_t id,
                           absl::StatusOr<WeightFetcher::Fetched> fetched) {
   if (--fetches_ == 0) fetch_timer_.reset();
-  Stage* stage = FindById(index, id);
+  Stage* stage = FindById(key, id);
   if (stage == nullptr || stage->state != State::kFetching) {
     if (fetched.ok()) LetGo(std::move(fetched->lease));
     return;
@@ -327,8 +332,8 @@ void StageHost::LetGo(std::shared_ptr<WeightLease> weights) {
   if (weights != nullptr) options_.fetcher->LetGo(std::move(weights));
 }
 
-void StageHost::Forget(uint32_t index) {
-  const auto found = stages_.find(index);
+void StageHost::Forget(const StageKey& key) {
+  const auto found = stages_.find(key);
   if (found == stages_.end()) return;
   LetGo(std::move(found->second.weights));
   stages_.erase(found);
@@ -343,8 +348,8 @@ void StageHost::BeginLoad(Stage* stage) {
   (new LoadReader(this, *stage))->Start(stage->device->worker->stub());
 }
 
-void StageHost::OnLoadEvent(uint32_t index, uint64_t id, wire::LoadStageEvent event) {
-  Stage* stage = FindById(index, id);
+void StageHost::OnLoadEvent(const StageKey& key, uint64_t id, wire::LoadStageEvent event) {
+  Stage* stage = FindById(key, id);
   if (stage == nullptr || stage->state != State::kLoading) return;
   if (event.has_progress()) {
     stage->stream->Progress(stage->bytes_before + event.progress().bytes_done(),
@@ -355,14 +360,14 @@ void StageHost::OnLoadEvent(uint32_t index, uint64_t id, wire::LoadStageEvent ev
   }
 }
 
-void StageHost::OnLoadEnd(uint32_t index, uint64_t id, const absl::Status& status) {
+void StageHost::OnLoadEnd(const StageKey& key, uint64_t id, const absl::Status& status) {
   calls_.erase(id);
-  Stage* stage = FindById(index, id);
+  Stage* stage = FindById(key, id);
   if (stage == nullptr || stage->state != State::kLoading) return;
   if (absl::IsUnavailable(status)) {
     // The worker's own word, or the end of the worker: then OnWorkerDied() says it better.
-    stage->device->worker->CheckAlive([this, index, id, status](bool alive) {
-      Stage* still = FindById(index, id);
+    stage->device->worker->CheckAlive([this, key, id, status](bool alive) {
+      Stage* still = FindById(key, id);
       if (alive && still != nullptr && still->state == State::kLoading) EndLoad(still, status);
     });
     return;
@@ -396,12 +401,12 @@ void StageHost::EndLoad(Stage* stage, const absl::Status& status) {
 // Requests on a stage.
 
 template <typename Request, typename Response, typename Method>
-void StageHost::Forward(uint32_t index, const Request* request, Response* response,
+void StageHost::Forward(const StageKey& key, const Request* request, Response* response,
                         const Context& context, Method method, Done done) {
-  const auto found = stages_.find(index);
+  const auto found = stages_.find(key);
   if (found == stages_.end()) {
-    std::move(done)(
-        absl::NotFoundError(absl::StrCat("no stage ", index, " on ", options_.node_name)));
+    std::move(done)(absl::NotFoundError(
+        absl::StrCat("no stage ", key.stage, " of this plan on ", options_.node_name)));
     return;
   }
   const Stage& stage = found->second;
@@ -417,7 +422,7 @@ void StageHost::Forward(uint32_t index, const Request* request, Response* respon
   auto call = std::make_shared<Call>();
   call->id = next_id_++;
   call->stage_id = stage.id;
-  call->stage = index;
+  call->stage = key;
   call->context = context;
   call->done = std::move(done);
   calls_[call->id] = context;
@@ -465,7 +470,8 @@ void StageHost::Connect(const wire::ConnectStageRequest* request,
       grpc::ClientContext*, const wire::ConnectStageRequest*, wire::ConnectStageResponse*,
       std::function<void(grpc::Status)>);
   Method method = &wire::Worker::StubInterface::async_interface::ConnectStage;
-  Forward(request->stage(), request, response, context, method, std::move(done));
+  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context, method,
+          std::move(done));
 }
 
 void StageHost::Tokenize(const wire::TokenizeRequest* request, wire::TokenizeResponse* response,
@@ -475,17 +481,15 @@ void StageHost::Tokenize(const wire::TokenizeRequest* request, wire::TokenizeRes
       grpc::ClientContext*, const wire::TokenizeRequest*, wire::TokenizeResponse*,
       std::function<void(grpc::Status)>);
   Method method = &wire::Worker::StubInterface::async_interface::Tokenize;
-  Forward(request->stage(), request, response, context, method, std::move(done));
+  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context, method,
+          std::move(done));
 }
 
 void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStageResponse* response,
                        const Context& context, Done done) {
   DCHECK(loop_->InLoopThread());
-  if (absl::Status status = Newest(request->epoch()); !status.ok()) {
-    std::move(done)(status);
-    return;
-  }
-  const auto found = stages_.find(request->stage());
+  const StageKey key = StageKeyOf(request->epoch(), request->stage());
+  const auto found = stages_.find(key);
   if (found == stages_.end()) {
     std::move(done)(absl::OkStatus());
     return;
@@ -501,7 +505,7 @@ void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStag
     if (with_worker && !device->worker->stopping()) stage.state = State::kUnloading;
   }
   if (stage.state == State::kFailed) {
-    Forget(request->stage());
+    Forget(key);
     std::move(done)(absl::OkStatus());
     return;
   }
@@ -510,15 +514,15 @@ void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStag
       grpc::ClientContext*, const wire::UnloadStageRequest*, wire::UnloadStageResponse*,
       std::function<void(grpc::Status)>);
   Method method = &wire::Worker::StubInterface::async_interface::UnloadStage;
-  Forward(request->stage(), request, response, context, method,
-          [this, device, before, index = request->stage(), id = stage.id,
+  Forward(key, request, response, context, method,
+          [this, device, before, key, id = stage.id,
            done = std::move(done)](absl::Status status) mutable {
-            Stage* still = FindById(index, id);
+            Stage* still = FindById(key, id);
             if (still != nullptr) {
               // With its worker the stage is gone as well.
               if (still->state == State::kFailed) status = absl::OkStatus();
               if (status.ok()) {
-                Forget(index);
+                Forget(key);
                 StopWorkerIfIdle(device);
               } else {
                 still->state = before;
@@ -537,9 +541,10 @@ bool StageHost::Busy() const {
 
 std::vector<wire::StageStatus> StageHost::Stages() const {
   std::vector<wire::StageStatus> all;
-  for (const auto& [index, stage] : stages_) {
+  for (const auto& [key, stage] : stages_) {
     wire::StageStatus& status = all.emplace_back();
-    status.set_stage(index);
+    status.set_stage(key.stage);
+    *status.mutable_epoch() = stage.spec.epoch();
     *status.mutable_layers() = stage.spec.layers();
     if (stage.state == State::kFailed) {
       ToWire(stage.status, Where(stage), status.mutable_status());
@@ -558,7 +563,7 @@ std::vector<wire::StageStatus> StageHost::Stages() const {
 void StageHost::StartShutdown() {
   DCHECK(loop_->InLoopThread());
   if (std::exchange(stopping_, true)) return;
-  for (auto& [index, stage] : stages_) {
+  for (auto& [key, stage] : stages_) {
     if (stage.state != State::kFetching && stage.state != State::kWaiting &&
         stage.state != State::kLoading) {
       continue;

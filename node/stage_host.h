@@ -1,8 +1,7 @@
 // The stages of this node: which worker holds which, and what became of it. Requests of the
-// coordinator come in from node_service.h; each is checked against the newest epoch and passed on
-// to the worker of the stage's device, after the weights that are not on this machine have been
-// fetched (weight_fetcher.h). When a worker dies, its stages fail with its last words, and
-// the next LoadStage starts a fresh one.
+// coordinator come in from node_service.h; each is passed on to the worker of the stage's device,
+// after the weights that are not on this machine have been fetched (weight_fetcher.h). When a
+// worker dies, its stages fail with its last words, and the next LoadStage starts a fresh one.
 //
 // Loop thread only, but for what is said otherwise.
 #pragma once
@@ -23,6 +22,7 @@
 #include "node/worker_process.h"
 #include "proto/node.grpc.pb.h"
 #include "shard/load_stream.h"
+#include "transport/epoch.h"
 #include "transport/event_loop.h"
 
 namespace strata {
@@ -82,7 +82,7 @@ class StageHost {
 
   // A stage from its LoadStage on, until it is unloaded or replaced.
   struct Stage {
-    uint64_t id = 0;  // of this load; the plan's index may come again
+    uint64_t id = 0;  // of this load; the same stage may come again
     wire::StageSpec spec;
     Device* device = nullptr;  // from kWaiting on
     State state = State::kWaiting;
@@ -103,20 +103,22 @@ class StageHost {
   struct Call {
     uint64_t id = 0;
     uint64_t stage_id = 0;
-    uint32_t stage = 0;
+    StageKey stage;
     Context context;
     Done done;
   };
 
   template <typename Request, typename Response, typename Method>
-  void Forward(uint32_t index, const Request* request, Response* response, const Context& context,
-               Method method, Done done);
+  void Forward(const StageKey& key, const Request* request, Response* response,
+               const Context& context, Method method, Done done);
   void Settle(const std::shared_ptr<Call>& call, const absl::Status& status);
 
-  Stage* FindById(uint32_t index, uint64_t id);
+  Stage* FindById(const StageKey& key, uint64_t id);
   std::string Where(const Stage& stage) const;
   absl::Status At(const Stage& stage, const absl::Status& status) const;
-  absl::Status Newest(const wire::Epoch& epoch);  // checks and remembers
+  // Remembers the newest epoch seen. kAborted: an older one of another coordinator. One coordinator
+  // has a plan of its own for each model, the older ones among them.
+  absl::Status Newest(const wire::Epoch& epoch);
 
   absl::StatusOr<Device*> DeviceFor(const std::string& name);
   absl::Status StartWorker(Device* device);
@@ -126,13 +128,13 @@ class StageHost {
 
   void BeginFetch(Stage* stage);
   void WatchFetches();
-  void OnFetched(uint32_t index, uint64_t id, absl::StatusOr<WeightFetcher::Fetched> fetched);
+  void OnFetched(const StageKey& key, uint64_t id, absl::StatusOr<WeightFetcher::Fetched> fetched);
   void LetGo(std::shared_ptr<WeightLease> weights);  // off the loop: it waits for the disk
-  void Forget(uint32_t index);
+  void Forget(const StageKey& key);
 
   void BeginLoad(Stage* stage);
-  void OnLoadEvent(uint32_t index, uint64_t id, wire::LoadStageEvent event);
-  void OnLoadEnd(uint32_t index, uint64_t id, const absl::Status& status);
+  void OnLoadEvent(const StageKey& key, uint64_t id, wire::LoadStageEvent event);
+  void OnLoadEnd(const StageKey& key, uint64_t id, const absl::Status& status);
   void EndLoad(Stage* stage, const absl::Status& status);
 
   void OnWorkerReady(Device* device);
@@ -144,7 +146,7 @@ class StageHost {
   bool stopping_ = false;
   wire::Epoch newest_epoch_;
   uint64_t next_id_ = 1;
-  std::map<uint32_t, Stage> stages_;                        // by index in the plan
+  std::map<StageKey, Stage> stages_;
   std::map<std::string, std::unique_ptr<Device>> devices_;  // by name
   std::map<uint64_t, Context> calls_;                       // to workers, under way
   Gate gate_;                                               // for their callbacks

@@ -169,6 +169,7 @@ absl::Status TextRun::Impl::BuildPipeline() {
 absl::Status TextRun::Impl::Generate() {
   wire::TokenizeRequest tokenize;
   tokenize.set_stage(0);
+  *tokenize.mutable_epoch() = to_.epoch;
   tokenize.set_text(options_.prompt);
   tokenize.set_add_special(true);
   auto tokens = to_.nodes[0]->Tokenize(tokenize);

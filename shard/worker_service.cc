@@ -42,7 +42,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
         unloader_([this] { RunUnloads(); }) {}
 
   ~WorkerServerImpl() override {
-    std::map<uint32_t, std::shared_ptr<StageServer>> stages;
+    std::map<StageKey, std::shared_ptr<StageServer>> stages;
     {
       absl::MutexLock lock(mu_);
       stages.swap(stages_);
@@ -97,7 +97,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   absl::Status Connect(StageServer* stage, const std::string& next_address);
 
   // kNotFound: no such stage here.
-  absl::StatusOr<std::shared_ptr<StageServer>> FindStage(uint32_t stage);
+  absl::StatusOr<std::shared_ptr<StageServer>> FindStage(const wire::Epoch& epoch, uint32_t stage);
   void RunUnloads();
 
   const WorkerOptions options_;
@@ -107,8 +107,8 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   std::string address_;
 
   absl::Mutex mu_;
-  // By index in the plan. Shared with the calls that are under way on a stage.
-  std::map<uint32_t, std::shared_ptr<StageServer>> stages_ ABSL_GUARDED_BY(mu_);
+  // Shared with the calls that are under way on a stage.
+  std::map<StageKey, std::shared_ptr<StageServer>> stages_ ABSL_GUARDED_BY(mu_);
   // At most one for each stage.
   std::deque<absl::AnyInvocable<void() &&>> unloads_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
@@ -134,11 +134,13 @@ void WorkerServerImpl::RunUnloads() {
   }
 }
 
-absl::StatusOr<std::shared_ptr<StageServer>> WorkerServerImpl::FindStage(uint32_t stage) {
+absl::StatusOr<std::shared_ptr<StageServer>> WorkerServerImpl::FindStage(const wire::Epoch& epoch,
+                                                                         uint32_t stage) {
   absl::MutexLock lock(mu_);
-  const auto found = stages_.find(stage);
+  const auto found = stages_.find(StageKeyOf(epoch, stage));
   if (found == stages_.end()) {
-    return absl::NotFoundError(absl::StrCat("stage ", stage, " is not on this device"));
+    return absl::NotFoundError(
+        absl::StrCat("stage ", stage, " of epoch ", EpochString(epoch), " is not on this device"));
   }
   return found->second;
 }
@@ -160,7 +162,7 @@ class PromisedLink {
 };
 
 absl::StatusOr<GrpcLinkAcceptor::Accepted> WorkerServerImpl::AcceptLink(const wire::Hello& peer) {
-  auto stage = FindStage(peer.to_stage());
+  auto stage = FindStage(peer.epoch(), peer.to_stage());
   if (!stage.ok()) return stage.status();
   auto incoming = (*stage)->Accept(peer);
   if (!incoming.ok()) return incoming.status();
@@ -180,7 +182,7 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Ping(grpc::CallbackServerContext* co
   uint64_t steps_done = 0;
   {
     absl::MutexLock lock(mu_);
-    for (const auto& [index, stage] : stages_) {
+    for (const auto& [key, stage] : stages_) {
       busy_ms = std::max(busy_ms, stage->busy_ms());
       steps_done += stage->steps_done();
     }
@@ -194,19 +196,19 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
     grpc::CallbackServerContext*, const wire::LoadStageRequest* request) {
   wire::StageSpec spec = request->spec();
   if (spec.n_threads() == 0) spec.set_n_threads(options_.n_threads);
-  const uint32_t index = spec.stage();
+  const StageKey key = StageKeyOf(spec.epoch(), spec.stage());
   auto* stream = new LoadStream();
   {
     absl::MutexLock lock(mu_);
-    const auto found = stages_.find(index);
+    const auto found = stages_.find(key);
     if (found != stages_.end() && !found->second->load_failed()) {
       stream->End(absl::AlreadyExistsError(
-          absl::StrCat("stage ", index, " is on this device already; unload it first")));
+          absl::StrCat("stage ", key.stage, " is on this device already; unload it first")));
       return stream;
     }
     // The table keeps the stage while it loads, so that it can be unloaded; one that failed is
     // replaced.
-    stages_[index] = StageServer::Start(
+    stages_[key] = StageServer::Start(
         spec, clock_, [spec, stream]() mutable { return LoadSpec(spec, stream); },
         [this, spec, stream](absl::StatusOr<Stage::Facts> facts) {
           if (!facts.ok()) {
@@ -222,14 +224,8 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
 grpc::ServerUnaryReactor* WorkerServerImpl::ConnectStage(grpc::CallbackServerContext* context,
                                                          const wire::ConnectStageRequest* request,
                                                          wire::ConnectStageResponse*) {
-  auto stage = FindStage(request->stage());
+  auto stage = FindStage(request->epoch(), request->stage());
   if (!stage.ok()) return Answer(context, stage.status());
-  if (CompareEpochs(request->epoch(), (*stage)->spec().epoch()) != 0) {
-    return Answer(context, absl::AbortedError(
-                               absl::StrCat("stage ", request->stage(), " is of epoch ",
-                                            EpochString((*stage)->spec().epoch()),
-                                            ", the request of ", EpochString(request->epoch()))));
-  }
   // Dialling blocks, which gRPC's threads must not: the stage's own thread has nothing else to do
   // yet.
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -265,11 +261,8 @@ grpc::ServerUnaryReactor* WorkerServerImpl::UnloadStage(grpc::CallbackServerCont
   std::shared_ptr<StageServer> stage;
   {
     absl::MutexLock lock(mu_);
-    const auto found = stages_.find(request->stage());
+    const auto found = stages_.find(StageKeyOf(request->epoch(), request->stage()));
     if (found == stages_.end()) return Answer(context, absl::OkStatus());
-    if (CompareEpochs(request->epoch(), found->second->spec().epoch()) < 0) {
-      return Answer(context, absl::AbortedError("an older epoch cannot unload a stage"));
-    }
     stage = std::move(found->second);
     stages_.erase(found);
   }
@@ -286,7 +279,7 @@ grpc::ServerUnaryReactor* WorkerServerImpl::UnloadStage(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* WorkerServerImpl::Tokenize(grpc::CallbackServerContext* context,
                                                      const wire::TokenizeRequest* request,
                                                      wire::TokenizeResponse* response) {
-  auto stage = FindStage(request->stage());
+  auto stage = FindStage(request->epoch(), request->stage());
   if (!stage.ok()) return Answer(context, stage.status());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const absl::Status posted = (*stage)->Post([reactor, request, response](Stage* loaded) {

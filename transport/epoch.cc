@@ -24,4 +24,8 @@ absl::Status CheckEpoch(const wire::Epoch& theirs, const wire::Epoch& newest) {
                                          " is older than the newest seen, ", EpochString(newest)));
 }
 
+StageKey StageKeyOf(const wire::Epoch& epoch, uint32_t stage) {
+  return {.counter = epoch.counter(), .coordinator_id = epoch.coordinator_id(), .stage = stage};
+}
+
 }  // namespace strata

@@ -2,6 +2,8 @@
 // older one is refused.
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,5 +19,15 @@ std::string EpochString(const wire::Epoch& epoch);
 
 // OK unless `theirs` is older than `newest`; then kAborted, naming both.
 absl::Status CheckEpoch(const wire::Epoch& theirs, const wire::Epoch& newest);
+
+// One stage of one plan: nodes and workers keep their stages by it, so that plans of several
+// models, and the next plan beside the one before, can be on a node at the same time.
+struct StageKey {
+  uint64_t counter = 0;  // of the plan's epoch
+  std::string coordinator_id;
+  uint32_t stage = 0;  // index in the plan
+  auto operator<=>(const StageKey&) const = default;
+};
+StageKey StageKeyOf(const wire::Epoch& epoch, uint32_t stage);
 
 }  // namespace strata

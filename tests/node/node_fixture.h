@@ -21,10 +21,10 @@
 
 namespace strata::testing {
 
-inline wire::Epoch EpochOf(uint64_t counter) {
+inline wire::Epoch EpochOf(uint64_t counter, const std::string& coordinator = "test") {
   wire::Epoch epoch;
   epoch.set_counter(counter);
-  epoch.set_coordinator_id("test");
+  epoch.set_coordinator_id(coordinator);
   return epoch;
 }
 
@@ -83,6 +83,7 @@ class RunningNode {
   absl::StatusOr<wire::TokenizeResponse> Tokenize(uint32_t stage, const std::string& text) {
     grpc::ClientContext context;
     wire::TokenizeRequest request;
+    *request.mutable_epoch() = EpochOf(1);
     request.set_stage(stage);
     request.set_text(text);
     wire::TokenizeResponse response;

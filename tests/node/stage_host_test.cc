@@ -235,15 +235,28 @@ TEST(StageHost, WhatAWorkerRefusesIsPassedOn) {
   EXPECT_TRUE(node.Tokenize(1, "still here").ok());
 }
 
-TEST(StageHost, OlderEpochsAreRefused) {
+TEST(StageHost, OlderEpochsOfAnotherCoordinatorAreRefused) {
   RunningNode node(FAKE_WORKER);
   ASSERT_TRUE(node.LoadStage(Spec("fine", 1, 5)).status.ok());
-  const absl::Status expected =
-      absl::AbortedError("node-2: epoch 4 of test is older than the newest seen, 5 of test");
-  EXPECT_EQ(node.LoadStage(Spec("fine", 2, 4)).status, expected);
-  EXPECT_EQ(node.Connect(1, "somewhere", 4), expected);
-  EXPECT_EQ(node.Unload(1, 4), expected);
-  EXPECT_TRUE(node.Unload(1, 6).ok());
+  wire::StageSpec late = Spec("fine", 2);
+  *late.mutable_epoch() = EpochOf(4, "before");
+  EXPECT_EQ(
+      node.LoadStage(late).status,
+      absl::AbortedError("node-2: epoch 4 of before is older than the newest seen, 5 of test"));
+  EXPECT_EQ(node.GetInfo().stages_size(), 1);
+  *late.mutable_epoch() = EpochOf(6, "next");
+  EXPECT_TRUE(node.LoadStage(late).status.ok());
+}
+
+TEST(StageHost, PlansOfOneCoordinatorAreBesideEachOther) {
+  RunningNode node(FAKE_WORKER);
+  ASSERT_TRUE(node.LoadStage(Spec("fine", 1, 5)).status.ok());
+  ASSERT_TRUE(node.LoadStage(Spec("fine", 1, 4)).status.ok());
+  EXPECT_EQ(node.GetInfo().stages_size(), 2);
+  EXPECT_TRUE(node.Unload(1, 3).ok());  // there is none
+  EXPECT_TRUE(node.Unload(1, 4).ok());
+  ASSERT_EQ(node.GetInfo().stages_size(), 1);
+  EXPECT_EQ(node.GetInfo().stages(0).epoch().counter(), 5);
 }
 
 TEST(StageHost, AStageIsLoadedOnce) {
@@ -272,7 +285,7 @@ TEST(StageHost, DeviceNamesOfStrangersMakeRoomForEachOther) {
 
 TEST(StageHost, AStageThatIsNotThereIsNotFound) {
   RunningNode node(FAKE_WORKER);
-  EXPECT_EQ(node.Tokenize(3, "x").status(), absl::NotFoundError("no stage 3 on node-2"));
+  EXPECT_EQ(node.Tokenize(3, "x").status(), absl::NotFoundError("no stage 3 of this plan on node-2"));
   EXPECT_EQ(node.Connect(3, "x").code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(node.Unload(3).ok());
 }
@@ -330,6 +343,7 @@ TEST(StageHost, AClientsDeadlineReachesTheWorker) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
   wire::TokenizeRequest request;
+  *request.mutable_epoch() = EpochOf(1);
   request.set_stage(1);
   request.set_text("endless");
   wire::TokenizeResponse response;
