@@ -63,6 +63,7 @@ struct PlanRequest {
   std::vector<PlanNode> nodes;
   std::vector<PlanDevice> devices;
   std::vector<MemoryPool> memory_pools;
+  std::vector<std::string> core_pools;  // names, of the cores_pool of devices that were measured
   std::vector<PlanLink> links;  // [nodes, nodes], row: from; the diagonal is not read
   double local_hop_s = 100e-6;  // between workers of one node
   size_t coordinator_node = 0;  // steps start and end there
@@ -84,12 +85,17 @@ struct PlanRequest {
 
 // Appends a node with its devices as they were measured; a device without types in its speed is
 // left out. Devices that share the machine's memory get one pool of memory and bandwidth, CPUs one
-// of cores; nodes with the same `machine` (not empty) share them too. Links stay as they are.
+// of cores; nodes whose machines have the same name for it (not empty) share it too. Links stay as
+// they are.
+struct MachineNames {
+  absl::string_view memory;
+  absl::string_view cores;
+};
 struct MeasuredDevice {
   DeviceFacts facts;
   DeviceSpeed speed;
 };
-void AddMeasuredNode(absl::string_view name, absl::string_view machine,
+void AddMeasuredNode(absl::string_view name, const MachineNames& machine,
                      absl::Span<const MeasuredDevice> devices, PlanRequest* request);
 
 inline constexpr std::array<uint32_t, 3> kPlanBatches = {1, 4, 16};

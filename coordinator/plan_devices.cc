@@ -21,21 +21,29 @@ DeviceSpeed Sane(DeviceSpeed speed) {
 
 }  // namespace
 
-void AddMeasuredNode(absl::string_view name, absl::string_view machine,
+void AddMeasuredNode(absl::string_view name, const MachineNames& machine,
                      absl::Span<const MeasuredDevice> devices, PlanRequest* request) {
   const size_t node = request->nodes.size();
   request->nodes.push_back({std::string(name)});
-  const std::string pool_name(machine.empty() ? name : machine);
   // Pools are found again by name, so that nodes of one machine share them.
-  const auto pool_of_machine = [&](uint64_t free_bytes) {
+  const auto pool_of_memory = [&](uint64_t free_bytes) {
     auto& pools = request->memory_pools;
     for (size_t i = 0; i < pools.size(); ++i) {
-      if (machine.empty() || pools[i].name != pool_name) continue;
+      if (machine.memory.empty() || pools[i].name != machine.memory) continue;
       pools[i].free_bytes = std::min(pools[i].free_bytes, free_bytes);
       return static_cast<int>(i);
     }
-    pools.push_back({pool_name, free_bytes});
+    pools.push_back({std::string(machine.memory.empty() ? name : machine.memory), free_bytes});
     return static_cast<int>(pools.size() - 1);
+  };
+  const auto pool_of_cores = [&] {
+    auto& pools = request->core_pools;
+    const auto found = std::find(pools.begin(), pools.end(), machine.cores);
+    if (machine.cores.empty() || found == pools.end()) {
+      pools.emplace_back(machine.cores);
+      return static_cast<int>(pools.size() - 1);
+    }
+    return static_cast<int>(found - pools.begin());
   };
   uint64_t free_bytes = 0;
   bool shares = false;
@@ -44,7 +52,7 @@ void AddMeasuredNode(absl::string_view name, absl::string_view machine,
     shares = true;
     free_bytes = std::max(free_bytes, device.facts.memory_free_bytes);
   }
-  const int pool = shares ? pool_of_machine(free_bytes) : kOwnPool;
+  const int pool = shares ? pool_of_memory(free_bytes) : kOwnPool;
   for (const MeasuredDevice& measured : devices) {
     PlanDevice device;
     device.speed = Sane(measured.speed);
@@ -53,7 +61,7 @@ void AddMeasuredNode(absl::string_view name, absl::string_view machine,
     device.name = measured.facts.name;
     device.memory_free_bytes = measured.facts.memory_free_bytes;
     if (measured.facts.shares_machine_memory) device.memory_pool = device.bandwidth_pool = pool;
-    if (measured.facts.kind == DeviceFacts::Kind::kCpu) device.cores_pool = pool;
+    if (measured.facts.kind == DeviceFacts::Kind::kCpu) device.cores_pool = pool_of_cores();
     request->devices.push_back(std::move(device));
   }
 }

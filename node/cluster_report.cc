@@ -136,7 +136,8 @@ PlanInputs PlanInputsOf(const ClusterReport& report) {
       }
     }
     if (node.id() == report.cluster.asked()) request.coordinator_node = inputs.places.size();
-    AddMeasuredNode(name, node.info.machine_id(), devices, &request);
+    AddMeasuredNode(name, {.memory = node.info.machine_id(), .cores = node.info.cores_id()},
+                    devices, &request);
     inputs.places.push_back(i);
   }
   const size_t n = inputs.places.size();

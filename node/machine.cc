@@ -3,14 +3,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
-#include <optional>
+#include <limits>
 #include <thread>
-#include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "shard/control_group.h"
+#include "shard/memory.h"
 
 #ifdef __APPLE__
 #include <mach/mach.h>
@@ -20,72 +21,30 @@
 namespace strata {
 namespace {
 
+// Equal for all processes of this machine until it starts again, in containers too; empty where the
+// system has none.
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
 #ifndef __APPLE__
-std::optional<uint64_t> ReadNumber(const std::string& path) {
-  std::ifstream file(path);
-  std::string word;
-  uint64_t value = 0;
-  if (!(file >> word) || !absl::SimpleAtoi(word, &value)) return std::nullopt;
-  return value;
-}
-
-// The folder of this process's control group below `mount`, for "name:path" lines of
-// /proc/self/cgroup whose controller list is `controller` (version 2: empty).
-std::string GroupFolder(const std::string& mount, absl::string_view controller) {
-  std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    const size_t first = line.find(':');
-    const size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    if (line.substr(first + 1, second - first - 1) == controller) {
-      return mount + line.substr(second + 1);
-    }
-  }
-  return mount;
-}
-
-// A line "NAME VALUE" of a file of such lines; 0 when there is none.
-uint64_t ReadLine(const std::string& path, absl::string_view wanted) {
-  std::ifstream file(path);
+// Of the machine, without control groups.
+uint64_t MemoryTotalBytes() {
+  std::ifstream file("/proc/meminfo");  // lines "MemTotal:  123 kB"
   std::string name;
-  uint64_t value = 0;
-  while (file >> name >> value) {
-    if (name == wanted) return value;
+  uint64_t kib = 0;
+  while (file >> name >> kib) {
+    if (name == "MemTotal:") return kib * 1024;
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
   return 0;
 }
-
-// Narrows `memory` to the limit of the control group, version 2 or 1; the mount itself stands in
-// for a group that a container does not show. Files that were read and may be dropped are counted
-// as used there, which would leave nothing after the first model.
-void ApplyGroupLimit(MachineMemory* memory) {
-  struct Group {
-    std::string folder;
-    const char* limit;
-    const char* used;
-    const char* droppable;
-  };
-  const auto v2 = [](std::string folder) {
-    return Group{std::move(folder), "/memory.max", "/memory.current", "inactive_file"};
-  };
-  const auto v1 = [](std::string folder) {
-    return Group{std::move(folder), "/memory.limit_in_bytes", "/memory.usage_in_bytes",
-                 "total_inactive_file"};
-  };
-  const std::string mount = "/sys/fs/cgroup", mount_v1 = "/sys/fs/cgroup/memory";
-  for (const Group& group :
-       {v2(GroupFolder(mount, "")), v2(mount), v1(GroupFolder(mount_v1, "memory")), v1(mount_v1)}) {
-    const std::optional<uint64_t> limit = ReadNumber(group.folder + group.limit);  // "max": none
-    const std::optional<uint64_t> used = ReadNumber(group.folder + group.used);
-    if (!limit || !used) continue;
-    const uint64_t droppable =
-        std::min(*used, ReadLine(group.folder + "/memory.stat", group.droppable));
-    const uint64_t held = *used - droppable;
-    memory->total_bytes = std::min(memory->total_bytes, *limit);
-    memory->free_bytes = std::min(memory->free_bytes, *limit > held ? *limit - held : 0);
-  }
-}
 #endif
+
+uint32_t UsableCores() { return std::max(1u, std::thread::hardware_concurrency()); }
 
 }  // namespace
 
@@ -103,30 +62,37 @@ MachineMemory ReadMachineMemory() {
         static_cast<uint64_t>(vm_kernel_page_size);
   }
 #else
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    const absl::string_view text = line;
-    const size_t colon = text.find(':');
-    uint64_t kib = 0;
-    if (colon == absl::string_view::npos) continue;
-    const absl::string_view value = text.substr(colon + 1, text.rfind(" kB") - colon - 1);
-    if (!absl::SimpleAtoi(value, &kib)) continue;
-    if (text.substr(0, colon) == "MemTotal") memory.total_bytes = kib * 1024;
-    if (text.substr(0, colon) == "MemAvailable") memory.free_bytes = kib * 1024;
-  }
-  ApplyGroupLimit(&memory);
+  memory.total_bytes = std::min(MemoryTotalBytes(), ReadControlGroup().memory_bytes);
+  // As stages count it: files that were read and may be dropped are free.
+  memory.free_bytes = std::min(memory.total_bytes, AvailableBytes());
 #endif
   return memory;
 }
 
-uint32_t MachineCores() { return std::max(1u, std::thread::hardware_concurrency()); }
-
-std::string MachineId() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  file >> id;
-  return id;
+uint32_t MachineCores() {
+  const uint32_t usable = UsableCores();
+  const double quota = std::ceil(ReadControlGroup().cpu_cores);  // at least 1, perhaps infinite
+  return quota < usable ? static_cast<uint32_t>(quota) : usable;
 }
+
+MachineIds ReadMachineIds() {
+  MachineIds ids;
+  ids.memory = ids.cores = BootId();
+  if (ids.memory.empty()) return ids;
+#ifndef __APPLE__
+  const ControlGroup limits = ReadControlGroup();
+  if (limits.memory_bytes < MemoryTotalBytes())
+    absl::StrAppend(&ids.memory, " ", limits.memory_group);
+  if (limits.cpu_cores < UsableCores()) {
+    absl::StrAppend(&ids.cores, " ", limits.cpu_group);
+  } else if (!limits.cpus.empty()) {
+    absl::StrAppend(&ids.cores, " cores ", limits.cpus);
+  }
+#endif
+  return ids;
+}
+
+std::string MachineId() { return ReadMachineIds().memory; }
 
 std::string MachineName() {
   char name[256] = {};

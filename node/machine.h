@@ -12,11 +12,19 @@ struct MachineMemory {
 };
 MachineMemory ReadMachineMemory();
 
-// Cores that this process may use.
+// Cores that this process may keep busy: those it may run on, or as many as a control group's quota
+// is worth, rounded up.
 uint32_t MachineCores();
 
-// Equal for all processes of this machine until it starts again, in containers too; empty where the
-// system has none.
+// Equal for processes that share the thing, until the machine starts again; both empty where the
+// system has no name for that. A machine's processes share its memory and its cores, but for those
+// in control groups with limits of their own: what a group is limited in, only its members share.
+struct MachineIds {
+  std::string memory;
+  std::string cores;
+};
+MachineIds ReadMachineIds();
+// The one of memory.
 std::string MachineId();
 
 // The machine's name without its domain.

@@ -44,7 +44,9 @@ void Surveys::MeasureAgain() {
 void Surveys::AddDevices(wire::GetInfoResponse* info) const {
   for (wire::DeviceInfo& device : devices_.Devices()) *info->add_devices() = std::move(device);
   info->set_measuring(devices_.measuring());
-  info->set_machine_id(MachineId());
+  const MachineIds ids = ReadMachineIds();
+  info->set_machine_id(ids.memory);
+  info->set_cores_id(ids.cores);
 }
 
 void Surveys::AddLinks(wire::GetClusterResponse* cluster) const {

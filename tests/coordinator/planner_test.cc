@@ -335,16 +335,16 @@ TEST(AddMeasuredNode, DevicesOfAMachineShareItsPools) {
                       .memory_free_bytes = 12 * kGiB,
                       .shares_machine_memory = true};
   for (MeasuredDevice* device : {&cpu, &gpu, &integrated}) device->speed = SpeedOf(1e9);
-  AddMeasuredNode("a", "", {cpu, gpu, integrated}, &request);
-  AddMeasuredNode("b", "box", {cpu}, &request);
-  AddMeasuredNode("c", "box", {cpu}, &request);
+  AddMeasuredNode("a", {}, {cpu, gpu, integrated}, &request);
+  AddMeasuredNode("b", {.memory = "box", .cores = "box"}, {cpu}, &request);
+  AddMeasuredNode("c", {.memory = "box", .cores = "box"}, {cpu}, &request);
   MeasuredDevice unmeasured = cpu;
   unmeasured.speed.types.clear();
-  AddMeasuredNode("d", "", {unmeasured}, &request);
+  AddMeasuredNode("d", {}, {unmeasured}, &request);
 
   MeasuredDevice impossible = cpu;
   impossible.speed.types[0].bytes_per_s[2] = 0;
-  AddMeasuredNode("e", "", {impossible}, &request);
+  AddMeasuredNode("e", {}, {impossible}, &request);
 
   ASSERT_THAT(request.devices, SizeIs(5));
   ASSERT_THAT(request.nodes, SizeIs(5));
@@ -356,6 +356,24 @@ TEST(AddMeasuredNode, DevicesOfAMachineShareItsPools) {
   EXPECT_EQ(request.devices[1].memory_pool, kOwnPool);
   EXPECT_EQ(request.devices[3].memory_pool, request.devices[4].memory_pool);
   EXPECT_NE(request.devices[0].memory_pool, request.devices[3].memory_pool);
+  EXPECT_EQ(request.devices[3].cores_pool, request.devices[4].cores_pool);
+  EXPECT_NE(request.devices[0].cores_pool, request.devices[3].cores_pool);
+}
+
+TEST(AddMeasuredNode, WhatIsLimitedIsNotShared) {
+  PlanRequest request;
+  MeasuredDevice cpu;
+  cpu.facts = {.name = "CPU", .memory_free_bytes = 4 * kGiB, .shares_machine_memory = true};
+  cpu.speed = SpeedOf(1e9);
+  AddMeasuredNode("a", {.memory = "box /a", .cores = "box"}, {cpu}, &request);
+  AddMeasuredNode("b", {.memory = "box /b", .cores = "box"}, {cpu}, &request);
+  AddMeasuredNode("c", {.memory = "box", .cores = "box /c"}, {cpu}, &request);
+  AddMeasuredNode("d", {.memory = "box", .cores = "box /d"}, {cpu}, &request);
+  ASSERT_THAT(request.devices, SizeIs(4));
+  EXPECT_NE(request.devices[0].memory_pool, request.devices[1].memory_pool);
+  EXPECT_EQ(request.devices[0].cores_pool, request.devices[1].cores_pool);
+  EXPECT_EQ(request.devices[2].memory_pool, request.devices[3].memory_pool);
+  EXPECT_NE(request.devices[2].cores_pool, request.devices[3].cores_pool);
 }
 
 }  // namespace

@@ -18,5 +18,16 @@ TEST(Machine, HasACoreAndANameWithoutADomain) {
   EXPECT_EQ(MachineName().find('.'), std::string::npos);
 }
 
+TEST(Machine, IdsStayTheSame) {
+  const MachineIds once = ReadMachineIds(), again = ReadMachineIds();
+  EXPECT_EQ(once.memory, again.memory);
+  EXPECT_EQ(once.cores, again.cores);
+  EXPECT_EQ(MachineId(), once.memory);
+#ifdef __linux__
+  EXPECT_FALSE(once.memory.empty());
+  EXPECT_FALSE(once.cores.empty());
+#endif
+}
+
 }  // namespace
 }  // namespace strata
