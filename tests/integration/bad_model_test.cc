@@ -17,6 +17,7 @@
 #include "shard/model_file.h"
 #include "tests/integration/processes.h"
 #include "tests/support/program.h"
+#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
@@ -28,8 +29,7 @@ using ::testing::IsEmpty;
 class BadModel : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "/strata-bad-XXXXXX";
-    ASSERT_NE(mkdtemp(folder_.data()), nullptr);
+    folder_ = testing::MakeTestFolder();
     std::ifstream in(STRATA_DEMO_MODEL, std::ios::binary);
     good_.assign(std::istreambuf_iterator<char>(in), {});
     ASSERT_GT(good_.size(), 1u << 20);

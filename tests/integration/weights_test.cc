@@ -2,7 +2,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -88,8 +87,7 @@ class FolderNode {
 class WeightsReachTheNodes : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string folder = testing::ProcessTempFolder() + "/weights-XXXXXX";
-    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    const std::string folder = testing::MakeTestFolder();
     for (const char* name : {"with", "without"}) {
       std::filesystem::create_directory(absl::StrCat(folder, "/", name));
     }

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
@@ -97,10 +98,7 @@ class Child {
 // Somebody who holds the other end of a FIFO open.
 class Fifo {
  public:
-  Fifo() : path_(absl::StrCat(testing::TempDir(), "/strata-fifo-", getpid())) {
-    unlink(path_.c_str());
-    EXPECT_EQ(mkfifo(path_.c_str(), 0600), 0);
-  }
+  Fifo() : path_(testing::MakeTestFolder() + "/fifo") { EXPECT_EQ(mkfifo(path_.c_str(), 0600), 0); }
   ~Fifo() { unlink(path_.c_str()); }
   const std::string& path() const { return path_; }
 

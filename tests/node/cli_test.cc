@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/node.grpc.pb.h"
 #include "tests/support/program.h"
+#include "tests/support/temp_folder.h"
 #include "transport/grpc_link.h"
 
 namespace strata {
@@ -27,12 +28,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-std::string TestFolder() {
-  std::string folder = testing::TempDir() + "/strata-cli-XXXXXX";
-  EXPECT_NE(mkdtemp(folder.data()), nullptr);
-  return folder;
-}
 
 TEST(Cli, VersionNamesWhatItRunsWith) {
   Program program({"--version"});
@@ -101,8 +96,8 @@ TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
 }
 
 TEST(Cli, ANodeSaysWhereItListensAndAnswersThere) {
-  Program program(
-      {"node", "--no-mdns", "--name", "kitchen", "--data-dir", TestFolder(), "--threads", "1"});
+  Program program({"node", "--no-mdns", "--name", "kitchen", "--data-dir",
+                   testing::MakeTestFolder(), "--threads", "1"});
   const auto ready = nlohmann::json::parse(program.FirstLine(), nullptr, false);
   ASSERT_TRUE(ready.is_object() && ready.contains("node")) << program.FirstLine();
   EXPECT_EQ(ready["node"]["name"], "kitchen");
@@ -119,7 +114,7 @@ TEST(Cli, ANodeSaysWhereItListensAndAnswersThere) {
 }
 
 TEST(Cli, ANodeKeepsItsId) {
-  const std::string folder = TestFolder();
+  const std::string folder = testing::MakeTestFolder();
   std::vector<std::string> ids;
   for (int i = 0; i < 2; ++i) {
     Program program({"node", "--no-mdns", "--data-dir", folder});
@@ -133,7 +128,7 @@ TEST(Cli, ANodeKeepsItsId) {
 }
 
 TEST(Cli, NodesAsksTheNodeOfThisMachine) {
-  const std::string folder = TestFolder();
+  const std::string folder = testing::MakeTestFolder();
   Program node(
       {"node", "--no-mdns", "--name", "kitchen", "--cluster", "home", "--data-dir", folder});
   const auto ready = nlohmann::json::parse(node.FirstLine(), nullptr, false);

@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
@@ -18,11 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
 // A path that is not there yet.
-std::string Fresh() {
-  std::string folder = testing::TempDir() + "/strata-data-XXXXXX";
-  EXPECT_NE(mkdtemp(folder.data()), nullptr);
-  return folder + "/a/b";
-}
+std::string Fresh() { return testing::MakeTestFolder() + "/a/b"; }
 
 TEST(DataDir, KeepsTheId) {
   const std::string path = Fresh();

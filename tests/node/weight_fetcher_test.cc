@@ -21,6 +21,7 @@
 #include "node/weight_service.h"
 #include "shard/slice.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/support/temp_folder.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 

@@ -18,6 +18,7 @@
 #include "shard/model_file.h"
 #include "tests/node/node_fixture.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {

@@ -25,6 +25,7 @@
 #include "shard/slice.h"
 #include "shard/stage.h"
 #include "tests/support/sanitizer.h"
+#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
@@ -193,7 +194,7 @@ Measured Measure(const std::string& path, LayerRange layers, bool use_mmap) {
 class StageMemory : public ::testing::TestWithParam<ggml_type> {
  protected:
   void SetUp() override {
-    path_ = absl::StrCat(::testing::TempDir(), "/memory_test_", getpid(), ".gguf");
+    path_ = testing::MakeTestFolder() + "/model.gguf";
     WriteModel(path_, GetParam());
   }
   void TearDown() override { std::filesystem::remove(path_); }

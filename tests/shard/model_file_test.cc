@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "llama.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {

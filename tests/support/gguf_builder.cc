@@ -1,7 +1,5 @@
 #include "tests/support/gguf_builder.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -215,12 +213,6 @@ void WriteFile(const std::string& path, absl::string_view bytes) {
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   file.close();
   ASSERT_TRUE(file.good()) << path;
-}
-
-std::string MakeTestFolder() {
-  std::string folder = ::testing::TempDir() + "/strata-XXXXXX";
-  EXPECT_NE(mkdtemp(folder.data()), nullptr) << folder;
-  return folder;
 }
 
 }  // namespace strata::testing

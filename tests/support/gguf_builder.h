@@ -86,7 +86,4 @@ std::string PartPath(const std::string& prefix, int number, int count);
 // Creates or replaces the file; fails the test when it cannot.
 void WriteFile(const std::string& path, absl::string_view bytes);
 
-// An empty folder for this test, below the system's folder for temporary files; left there.
-std::string MakeTestFolder();
-
 }  // namespace strata::testing

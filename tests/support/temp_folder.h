@@ -2,6 +2,8 @@
 // once.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -18,13 +20,22 @@ inline const std::string& ProcessTempFolder() {
       if (mkdtemp(path.data()) == nullptr) std::abort();
     }
     ~Folder() {
+      if (getpid() != owner) return;  // a child that a death test forked
       std::error_code ignored;
       std::filesystem::remove_all(path, ignored);
     }
+    const pid_t owner = getpid();
     std::string path;
   };
   static const Folder folder;
   return folder.path;
+}
+
+// An empty folder in it, a new one at each call.
+inline std::string MakeTestFolder() {
+  std::string path = ProcessTempFolder() + "/XXXXXX";
+  if (mkdtemp(path.data()) == nullptr) std::abort();
+  return path;
 }
 
 }  // namespace strata::testing
