@@ -161,6 +161,7 @@ absl::StatusOr<GenerateResult> Generator::Run(
     while (result.tokens.size() < tokens_max) {
       auto next = next_outcome();
       if (!next.ok()) return next.status();
+      if (next->errors_size() > 0) return FromWire(next->errors(0).status());
       const bool prompt = result.tokens.empty();
       AddTimings(*next, prompt ? &result.prompt_stages : &result.decode_stages);
       if (next->tokens_size() == 0) continue;  // a chunk of the prompt that is not its last

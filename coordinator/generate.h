@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "coordinator/pipeline.h"
+#include "coordinator/text_request.h"
 #include "proto/frame.pb.h"
 
 namespace strata {
@@ -22,19 +23,12 @@ struct GenerateRequest {
   wire::SamplerSettings sampler;
 };
 
-enum class FinishReason { kLength, kEndOfGeneration, kCancelled };
-
 struct GenerateResult {
   std::vector<wire::SampledToken> tokens;
   FinishReason finish = FinishReason::kLength;
   int64_t prompt_us = 0;  // from the first step sent to the first token
   int64_t decode_us = 0;  // from the first token to the last
-  struct StageTotal {
-    uint64_t queue_us = 0;
-    uint64_t compute_us = 0;
-    uint64_t sample_us = 0;
-    uint64_t steps = 0;
-  };
+  using StageTotal = strata::StageTotal;
   std::vector<StageTotal> prompt_stages;  // by stage
   std::vector<StageTotal> decode_stages;
 };

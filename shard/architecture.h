@@ -69,6 +69,9 @@ struct CacheAbility {
   bool trim = true;  // of windowed layers, only as far as the window before is still there
   bool copy = true;
   bool shift = true;
+  // Not 0: the oldest positions of a sequence may be gone once it is so long. Told by the loaded
+  // model, not by CacheAbilityFor().
+  uint32_t window_tokens = 0;
 };
 CacheAbility CacheAbilityFor(const GgufHeader& header);
 

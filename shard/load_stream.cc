@@ -116,6 +116,16 @@ wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& f
   info.set_resident_bytes(ResidentBytes());
   info.set_load_ms(facts.load_ms);
   info.set_worker_pid(getpid());
+  wire::CacheAbility* cache = info.mutable_cache();
+  cache->set_trim(facts.cache.trim);
+  cache->set_copy(facts.cache.copy);
+  cache->set_shift(facts.cache.shift);
+  cache->set_window_tokens(facts.cache.window_tokens);
+  info.set_n_ctx(facts.n_ctx);
+  info.set_n_ctx_train(facts.n_ctx_train);
+  info.set_n_seq_max(facts.n_seq_max);
+  info.set_n_batch(facts.n_batch);
+  info.set_n_vocab(facts.n_vocab);
   return info;
 }
 

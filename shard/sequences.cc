@@ -13,6 +13,7 @@ absl::Status Sequences::Open(const wire::SequenceOpen& open) {
   auto sampler = SequenceSampler::Open(open, vocab_);
   if (!sampler.ok()) return sampler.status();
   slot.sampler = *std::move(sampler);
+  slot.text_offset = open.text_offset();
   return absl::OkStatus();
 }
 

@@ -282,6 +282,8 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   facts.n_ctx_train = static_cast<uint32_t>(llama_model_n_ctx_train(model->get()));
   facts.n_seq_max = options.n_seq_max;
   facts.n_batch = options.n_batch;
+  facts.cache = config.ability;
+  facts.cache.window_tokens = static_cast<uint32_t>(std::max(0, llama_model_n_swa(model->get())));
   facts.slice_bytes = slice.tensor_bytes();
   facts.kv_bytes = kv_bytes;
   facts.compute_bytes = compute_bytes;

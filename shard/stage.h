@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/frame.pb.h"
+#include "shard/architecture.h"
 #include "shard/slice.h"
 #include "transport/payload.h"
 
@@ -90,6 +91,7 @@ class Stage {
     uint32_t n_ctx_train = 0;
     uint32_t n_seq_max = 0;
     uint32_t n_batch = 0;
+    CacheAbility cache;
     uint64_t slice_bytes = 0;    // weights resident
     uint64_t kv_bytes = 0;       // with what libllama keeps about each cell
     uint64_t compute_bytes = 0;  // with the rows that libllama copies out of a graph

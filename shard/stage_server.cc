@@ -1,5 +1,6 @@
 #include "shard/stage_server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <optional>
@@ -96,9 +97,10 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   void Run(LoadFn load, LoadedFn loaded);
   void Handle(const Arrived& arrived);
   void RunStep(wire::Step step, const Payload& payload, int64_t arrived_us);
-  absl::Status RunEdits(const wire::Step& step);
+  absl::Status RunEdits(const wire::Step& step, wire::Result* result);
   absl::Status RunBatch(const wire::Step& step, const Payload& payload);
-  absl::Status SampleRows(const wire::Step& step, wire::Result* result);
+  void SampleRows(const wire::Step& step, wire::Result* result);
+  void AddSlotError(int32_t slot, const absl::Status& status, wire::Result* result);
   void SendStepError(uint64_t step_id, const absl::Status& status);
   // Sends to the next stage; waits while it has no room. Gives up when the link closes.
   void SendNext(const Frame& frame);
@@ -372,11 +374,11 @@ void StageServerImpl::Handle(const Arrived& arrived) {
 
 void StageServerImpl::RunStep(wire::Step step, const Payload& payload, int64_t arrived_us) {
   const int64_t start_us = clock_->NowUs();
-  absl::Status status = RunEdits(step);
+  wire::Result result;
+  absl::Status status = RunEdits(step, &result);
   if (status.ok() && step.tokens_size() > 0) status = RunBatch(step, payload);
   const int64_t computed_us = clock_->NowUs();
-  wire::Result result;
-  if (status.ok() && is_last()) status = SampleRows(step, &result);
+  if (status.ok() && is_last()) SampleRows(step, &result);
   if (!status.ok()) {
     SendStepError(step.step_id(), status);
     return;
@@ -397,7 +399,7 @@ void StageServerImpl::RunStep(wire::Step step, const Payload& payload, int64_t a
   SendNext(MakeFrame(FrameType::kResult, result));
 }
 
-absl::Status StageServerImpl::RunEdits(const wire::Step& step) {
+absl::Status StageServerImpl::RunEdits(const wire::Step& step, wire::Result* result) {
   for (const wire::KvEdit& edit : step.edits()) {
     if (auto s = stage_->Apply(edit); !s.ok()) return s;
     if (!sequences_) continue;
@@ -405,7 +407,7 @@ absl::Status StageServerImpl::RunEdits(const wire::Step& step) {
   }
   if (!sequences_) return absl::OkStatus();
   for (const wire::SequenceOpen& open : step.opens()) {
-    if (auto s = sequences_->Open(open); !s.ok()) return s;
+    if (auto s = sequences_->Open(open); !s.ok()) AddSlotError(open.slot(), s, result);
   }
   return absl::OkStatus();
 }
@@ -423,21 +425,36 @@ absl::Status StageServerImpl::RunBatch(const wire::Step& step, const Payload& pa
   return stage_->Decode(batch);
 }
 
-absl::Status StageServerImpl::SampleRows(const wire::Step& step, wire::Result* result) {
+void StageServerImpl::AddSlotError(int32_t slot, const absl::Status& status, wire::Result* result) {
+  for (const wire::SlotError& error : result->errors()) {
+    if (error.slot() == slot) return;  // the first one says why
+  }
+  wire::SlotError* error = result->add_errors();
+  error->set_slot(slot);
+  ToWire(status, where_, error->mutable_status());
+}
+
+// One sequence that cannot go on is no reason to fail the step: the caches have it already.
+void StageServerImpl::SampleRows(const wire::Step& step, wire::Result* result) {
   for (int i = 0; i < step.tokens_size(); ++i) {
     auto s = sequences_->Feed(
         {.slot = step.slots(i), .position = step.positions(i), .token = step.tokens(i)});
-    if (!s.ok()) return s;
+    if (!s.ok()) AddSlotError(step.slots(i), s, result);
   }
   for (int i = 0; i < step.sample_rows_size(); ++i) {
     const int row = static_cast<int>(step.sample_rows(i));
+    const int32_t slot = step.slots(row);
+    const auto failed = [slot](const wire::SlotError& error) { return error.slot() == slot; };
+    if (std::any_of(result->errors().begin(), result->errors().end(), failed)) continue;
     auto token = sequences_->Sample(
-        {.slot = step.slots(row), .position = step.positions(row), .token = step.tokens(row)},
+        {.slot = slot, .position = step.positions(row), .token = step.tokens(row)},
         stage_->Logits(i));
-    if (!token.ok()) return token.status();
-    *result->add_tokens() = *std::move(token);
+    if (token.ok()) {
+      *result->add_tokens() = *std::move(token);
+    } else {
+      AddSlotError(slot, token.status(), result);
+    }
   }
-  return absl::OkStatus();
 }
 
 void StageServerImpl::SendStepError(uint64_t step_id, const absl::Status& status) {

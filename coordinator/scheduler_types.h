@@ -1,0 +1,66 @@
+// What the scheduler knows of its pipeline, how it is told to behave, and what it tells of itself.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "coordinator/text_request.h"
+#include "proto/frame.pb.h"
+#include "proto/node.pb.h"
+#include "shard/architecture.h"
+
+namespace strata {
+
+// The pipeline, as all its stages can do it.
+struct PipelineFacts {
+  uint32_t n_stages = 1;
+  uint32_t n_ctx = 512;    // positions per sequence
+  uint32_t n_slots = 1;    // sequences that stand in the caches at a time, kept ones included
+  uint32_t n_batch = 512;  // rows per step
+  uint32_t kv_cells = 0;   // positions of all slots together; 0: n_ctx × n_slots
+  uint32_t n_vocab = 0;    // 0: not known
+  CacheAbility cache;
+};
+
+// kInvalidArgument: a stage does not say, or they differ where they must not.
+absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages);
+
+struct SchedulerPolicy {
+  uint32_t steps_in_flight_max =
+      0;                        // 0: one more than stages, so that none waits for the coordinator
+  uint32_t chunk_tokens = 128;  // rows of a step that carries prompts while nobody decodes
+  // How much longer than the batch itself takes may anybody's next token wait behind prompts.
+  uint32_t prompt_wait_ms = 100;
+  uint32_t queue_max = 256;  // requests that wait for a slot
+  bool keep_prefixes = true;
+  uint32_t prefix_tokens_min = 16;  // shorter ones are not worth a kept sequence
+};
+
+// Gauges of now and counters since the start.
+struct SchedulerStats {
+  uint32_t waiting = 0;
+  uint32_t running = 0;
+  uint32_t slots_kept = 0;  // ended sequences whose KV is kept
+  uint32_t steps_in_flight = 0;
+  uint64_t kv_cells = 0;
+  uint64_t kv_cells_used = 0;  // kept ones included
+  uint64_t kv_cells_kept = 0;
+  uint64_t requests = 0;
+  uint64_t requests_refused = 0;  // the queue was full
+  uint64_t requests_cancelled = 0;
+  uint64_t requests_failed = 0;
+  uint64_t steps = 0;
+  uint64_t steps_failed = 0;
+  uint64_t rows = 0;  // of all steps
+  uint64_t tokens = 0;
+  uint64_t prompt_tokens = 0;  // of admitted requests
+  uint64_t cached_tokens = 0;  // of those, found in a cache
+  uint64_t preemptions = 0;    // sequences that gave up their KV for others and were fed again
+  std::vector<StageTotal> stages;
+};
+
+}  // namespace strata

@@ -1,0 +1,26 @@
+#include "coordinator/text_request.h"
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace strata {
+namespace {
+
+constexpr absl::string_view kRetryAfterMs = "strata/retry_after_ms";
+
+}  // namespace
+
+std::optional<int64_t> RetryAfterMs(const absl::Status& status) {
+  const std::optional<absl::Cord> payload = status.GetPayload(kRetryAfterMs);
+  int64_t ms = 0;
+  if (!payload || !absl::SimpleAtoi(std::string(*payload), &ms)) return std::nullopt;
+  return ms;
+}
+
+absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms) {
+  status.SetPayload(kRetryAfterMs, absl::Cord(absl::StrCat(retry_after_ms)));
+  return status;
+}
+
+}  // namespace strata
