@@ -11,6 +11,7 @@
 #include "absl/log/globals.h"
 #include "absl/log/initialize.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "node/cli_verbs.h"
@@ -26,10 +27,12 @@ Examples:
   strata demo --nodes 2 --model FILE.gguf --prompt "Once upon a time" --max-tokens 200
   strata node                                this machine's part of a cluster; others find it
   strata status                              who is here, what they have, what is wrong
+  strata doctor                              why is that machine not seen?
   strata run FILE.gguf "Once upon a time"    a text, written by all of them
 
 Exit status: 0 done; 1 failed; 2 a wrong command line; 3 the model is missing, damaged, unknown or
-may not be cut so; 4 not enough memory or disk; 5 a node or worker failed; 130 interrupted.)";
+may not be cut so; 4 not enough memory or disk; 5 a node or worker failed; 6 the
+doctor found something wrong; 130 interrupted.)";
 
 std::string VersionText() {
   const wire::Versions& versions = LocalVersions();
@@ -104,6 +107,12 @@ int RunCommandLine(int argc, char** argv) {
   if (app.got_subcommand("run")) {
     StartLogging(line.run_verbose);
     return Finish(RunRun(line.run), /*about_models=*/true);
+  }
+  if (app.got_subcommand("doctor")) {
+    StartLogging(/*verbose=*/false);
+    const absl::StatusOr<bool> fine = RunDoctor(line.doctor);
+    if (!fine.ok()) return Finish(fine.status(), /*about_models=*/false);
+    return *fine ? kExitOk : kExitUnwell;
   }
   if (app.got_subcommand("probe")) {
     StartLogging(/*verbose=*/false);

@@ -61,6 +61,16 @@ Examples:
 
 The text goes to stdout, all else to stderr.)";
 
+constexpr char kDoctorFooter[] = R"(
+Examples:
+  strata doctor                              this machine and every node of the cluster
+  strata doctor kitchen                      a node, by its name
+  strata doctor 192.168.1.7:7400 --json      a machine that is not seen
+
+Looks at multicast on each interface, connections both ways (nodes try them, too), versions, clocks,
+memory and disk. "ok" is fine, "-" is good to know, "!" is wrong, with what to do about it. Takes 3 to
+15 seconds. Exit status: 0 nothing is wrong; 6 something is.)";
+
 constexpr char kMixedHelp[] =
     "Work with nodes that run other versions of libllama or libggml; the text may be wrong";
 constexpr char kVerboseHelp[] = "Log what happens to stderr";
@@ -305,6 +315,18 @@ void AddProbe(CLI::App* app, ProbeRunOptions* options) {
       ->type_name("MS");
 }
 
+void AddDoctor(CLI::App* app, DoctorOptions* options) {
+  CLI::App* verb =
+      app->add_subcommand("doctor", "Say why a machine is not seen, and what to do about it");
+  verb->footer(kDoctorFooter);
+  verb->add_option("host", options->target,
+                   "A node's name or id, or a machine (default: all nodes of the cluster)")
+      ->check(Utf8())
+      ->type_name("HOST[:PORT]");
+  AddClient(verb, &options->client);
+  verb->add_flag("--json", options->json, "Print JSON");
+}
+
 void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
   CLI::App* verb = app->add_subcommand("worker", "Hold the stages of one device; a node starts it");
   verb->group("");  // not shown
@@ -325,6 +347,7 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddPlan(app, &line->plan);
   AddRun(app, &line->run, &line->run_verbose);
   AddDemo(app, &line->demo);
+  AddDoctor(app, &line->doctor);
   AddProbe(app, &line->probe);
   AddWorker(app, &line->worker, &line->worker_verbose);
 }

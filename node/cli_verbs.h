@@ -3,6 +3,7 @@
 
 #include "node/cluster_nodes.h"
 #include "node/demo.h"
+#include "node/doctor.h"
 #include "node/node.h"
 #include "node/probe.h"
 #include "node/run.h"
@@ -23,6 +24,7 @@ struct CommandLine {
   PlanOptions plan;
   RunOptions run;
   DemoOptions demo;
+  DoctorOptions doctor;
   ProbeRunOptions probe;
   WorkerRunOptions worker;
   bool run_verbose = false;

@@ -12,6 +12,7 @@ enum ExitCode {
   kExitModel = 3,    // the model is missing, damaged, unknown, or may not be cut so
   kExitMemory = 4,   // not enough memory or disk
   kExitNode = 5,     // a node or worker failed
+  kExitUnwell = 6,   // `strata doctor` found something wrong
   kExitInterrupted = 130,
 };
 

@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   }
 
   std::unique_ptr<Node> node(new Node(loop, options.name));
-  std::string hashes_dir, devices_path;
+  std::string hashes_dir, devices_path, doctor_dir;
   if (options.ephemeral) {
     node->id_ = NewNodeId();
   } else {
@@ -108,6 +108,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
     node->data_dir_.emplace(*std::move(dir));
     hashes_dir = *path + "/hashes";
     devices_path = *path + "/devices";
+    doctor_dir = *path;
     if (options.cache_dir.empty()) options.cache_dir = *path + "/weights";
   }
   std::shared_ptr<WeightCache> cache;  // shared with the fetcher and its leases
@@ -160,6 +161,9 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   node->link_probe_ = MakeLinkProbeService();
   node->cluster_service_ =
       std::make_unique<ClusterService>(loop, node->cluster_.get(), node->surveys_.get());
+  node->doctor_ = std::make_unique<DoctorService>(
+      loop, node->cluster_.get(),
+      DoctorService::Options{.listen_host = ListenHost(*listen), .data_dir = doctor_dir});
   node->service_ = std::make_unique<NodeService>(
       loop, node->host_.get(), node->surveys_.get(),
       NodeService::Identity{.id = node->id_, .name = options.name},
@@ -178,6 +182,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   builder.RegisterService(node->weights_.get());
   builder.RegisterService(node->cluster_service_.get());
   builder.RegisterService(node->link_probe_.get());
+  builder.RegisterService(node->doctor_.get());
   node->server_ = builder.BuildAndStart();
   if (node->server_ == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen));

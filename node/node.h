@@ -17,6 +17,7 @@
 #include "node/cluster_runtime.h"
 #include "node/cluster_service.h"
 #include "node/data_dir.h"
+#include "node/doctor_service.h"
 #include "node/node_service.h"
 #include "node/stage_host.h"
 #include "node/surveys.h"
@@ -89,6 +90,7 @@ class Node {
   std::unique_ptr<NodeService> service_;
   std::unique_ptr<grpc::Service> link_probe_;
   std::unique_ptr<ClusterService> cluster_service_;
+  std::unique_ptr<DoctorService> doctor_;
   std::unique_ptr<grpc::Server> server_;
   std::thread shutdown_;
 };

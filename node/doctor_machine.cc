@@ -1,0 +1,131 @@
+#include "node/doctor_machine.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "node/doctor_mdns.h"
+#include "node/machine.h"
+
+namespace strata {
+namespace {
+
+wire::InterfaceFacts* InterfaceOf(const std::string& name, wire::MachineFacts* machine) {
+  for (wire::InterfaceFacts& each : *machine->mutable_interfaces()) {
+    if (each.name() == name) return &each;
+  }
+  wire::InterfaceFacts* added = machine->add_interfaces();
+  added->set_name(name);
+  return added;
+}
+
+void ReadInterfaces(wire::MachineFacts* machine) {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return;
+  const absl::Cleanup free_all = [first] { freeifaddrs(first); };
+  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
+    if ((each->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    wire::InterfaceFacts* interface = InterfaceOf(each->ifa_name, machine);
+    constexpr unsigned kUp = IFF_UP | IFF_RUNNING;
+    interface->set_up((each->ifa_flags & kUp) == kUp);
+    interface->set_multicast((each->ifa_flags & IFF_MULTICAST) != 0);
+    interface->set_point_to_point((each->ifa_flags & IFF_POINTOPOINT) != 0);
+    std::error_code none;
+    interface->set_wireless(std::filesystem::exists(
+        absl::StrCat("/sys/class/net/", each->ifa_name, "/wireless"), none));
+    if (each->ifa_addr == nullptr) continue;
+    char text[INET6_ADDRSTRLEN] = {};
+    if (each->ifa_addr->sa_family == AF_INET) {
+      const auto* in = reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
+      inet_ntop(AF_INET, &in->sin_addr, text, sizeof text);
+    } else if (each->ifa_addr->sa_family == AF_INET6) {
+      const auto* in6 = reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
+      inet_ntop(AF_INET6, &in6->sin6_addr, text, sizeof text);
+    } else {
+      continue;
+    }
+    interface->add_ips(text);
+  }
+}
+
+// Writes a byte where the node would, and takes it away again.
+void CheckDataDir(const std::string& folder, wire::MachineFacts* machine) {
+  machine->set_data_dir(folder);
+  if (folder.empty()) return;
+  // A node makes the folder when it starts: what counts then is the first that is there.
+  std::error_code error;
+  std::filesystem::path there = folder;
+  while (!std::filesystem::exists(there, error) && there.has_parent_path() &&
+         there.parent_path() != there) {
+    there = there.parent_path();
+  }
+  const std::filesystem::space_info space = std::filesystem::space(there, error);
+  if (!error) machine->set_data_free_bytes(space.available);
+  if (!std::filesystem::is_directory(there, error)) {
+    machine->set_data_error(absl::StrCat(there.string(), " is no folder"));
+    return;
+  }
+  std::string path = (there / ".strata-doctor-XXXXXX").string();
+  const int fd = mkstemp(path.data());
+  if (fd < 0) {
+    machine->set_data_error(strerror(errno));
+    return;
+  }
+  if (write(fd, "\n", 1) != 1) machine->set_data_error(strerror(errno));
+  close(fd);
+  unlink(path.c_str());
+}
+
+wire::MachineFacts::Firewall FindFirewall() {
+#ifdef __APPLE__
+  return wire::MachineFacts::MACOS;
+#else
+  std::ifstream ufw("/etc/ufw/ufw.conf");
+  for (std::string line; std::getline(ufw, line);) {
+    const std::string lower = absl::AsciiStrToLower(absl::StripAsciiWhitespace(line));
+    if (lower == "enabled=yes") return wire::MachineFacts::UFW;
+  }
+  std::error_code none;
+  if (std::filesystem::exists("/run/firewalld", none)) return wire::MachineFacts::FIREWALLD;
+  return wire::MachineFacts::NONE_SEEN;
+#endif
+}
+
+uint64_t PhysicalMemory() {
+  const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page_bytes > 0
+             ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes)
+             : 0;
+}
+
+}  // namespace
+
+wire::MachineFacts ExamineMachine(const ExamineOptions& options) {
+  wire::MachineFacts machine;
+  machine.set_name(MachineName());
+  const MachineMemory memory = ReadMachineMemory();
+  machine.set_memory_bytes(PhysicalMemory());
+  machine.set_memory_limit_bytes(memory.total_bytes);
+  machine.set_memory_free_bytes(memory.free_bytes);
+  machine.set_firewall(FindFirewall());
+  CheckDataDir(options.data_dir, &machine);
+  ReadInterfaces(&machine);
+  CheckMdns({.cancelled = options.cancelled}, &machine);
+  return machine;
+}
+
+}  // namespace strata

@@ -1,0 +1,18 @@
+// What a machine finds out about itself for `strata doctor`: interfaces and whether multicast works
+// on them, memory, the data folder, firewalls. Any thread but the loop: blocks while it listens.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "proto/doctor.pb.h"
+
+namespace strata {
+
+struct ExamineOptions {
+  std::string data_dir;             // empty: none
+  std::function<bool()> cancelled;  // asked often; may be null
+};
+wire::MachineFacts ExamineMachine(const ExamineOptions& options);
+
+}  // namespace strata

@@ -1,0 +1,180 @@
+#include "node/doctor_service.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "node/cluster_service.h"
+#include "node/doctor_machine.h"
+#include "node/doctor_reach.h"
+#include "node/peer_addresses.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+constexpr int kSliceMs = 50;
+
+// An IPv4 address as a socket of both versions tells it.
+std::string PlainHost(std::string host) {
+  constexpr absl::string_view kMapped = "::ffff:";
+  if (host.starts_with(kMapped) && host.find('.') != std::string::npos) {
+    host.erase(0, kMapped.size());
+  }
+  return host;
+}
+
+std::string HostOf(const std::string& address) {
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+  return parsed.ok() ? PlainHost(parsed->host) : "";
+}
+
+// A listening socket on a port that the system chooses; -1 and errno.
+int OpenSocket(const std::string& host, uint16_t* port) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* info = nullptr;
+  errno = EADDRNOTAVAIL;
+  if (getaddrinfo(host.c_str(), "0", &hints, &info) != 0) return -1;
+  const absl::Cleanup free_info = [info] { freeaddrinfo(info); };
+  const int fd = socket(info->ai_family, SOCK_STREAM, 0);
+  if (fd < 0) return -1;
+  const int off = 0;
+  if (info->ai_family == AF_INET6) {
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  }
+  sockaddr_storage own = {};
+  socklen_t size = sizeof own;
+  if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0 ||
+      bind(fd, info->ai_addr, info->ai_addrlen) != 0 || listen(fd, SOMAXCONN) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) != 0) {
+    const int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+  }
+  *port = ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&own)->sin6_port
+                                          : reinterpret_cast<sockaddr_in*>(&own)->sin_port);
+  return fd;
+}
+
+}  // namespace
+
+class DoctorService::Turn {
+ public:
+  explicit Turn(std::atomic<int>* calls) : calls_(calls), has_(++*calls <= kDoctorCallsMax) {}
+  ~Turn() { --*calls_; }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  // OK when the call may run.
+  grpc::Status status() const {
+    if (has_) return grpc::Status::OK;
+    return ToGrpc(absl::ResourceExhaustedError("too many ask this node how it is"));
+  }
+
+ private:
+  std::atomic<int>* const calls_;
+  const bool has_;
+};
+
+grpc::Status DoctorService::Examine(grpc::ServerContext* context, const wire::ExamineRequest*,
+                                    wire::MachineFacts* response) {
+  const Turn turn(&calls_);
+  if (!turn.status().ok()) return turn.status();
+  *response = ExamineMachine(
+      {.data_dir = options_.data_dir, .cancelled = [context] { return context->IsCancelled(); }});
+  return grpc::Status::OK;
+}
+
+std::set<std::string> DoctorService::KnownHosts() {
+  std::set<std::string> hosts;
+  absl::Notification done;
+  loop_->Post([&] {
+    const wire::GetClusterResponse cluster = cluster_->Describe();
+    for (const wire::ClusterNode& node : cluster.nodes()) {
+      hosts.insert(HostOf(node.address()));
+      for (const std::string& address : node.record().addresses()) hosts.insert(HostOf(address));
+    }
+    done.Notify();
+  });
+  done.WaitForNotification();
+  hosts.erase("");
+  return hosts;
+}
+
+grpc::Status DoctorService::CheckReach(grpc::ServerContext* context,
+                                       const wire::CheckReachRequest* request,
+                                       wire::CheckReachResponse* response) {
+  const Turn turn(&calls_);
+  if (!turn.status().ok()) return turn.status();
+  if (request->targets_size() > kReachTargetsMax) {
+    return ToGrpc(absl::InvalidArgumentError("too many addresses"));
+  }
+  const std::string caller = PlainHost(HostOfGrpcPeer(context->peer()));
+  response->set_caller_host(caller);
+  std::set<std::string> hosts = KnownHosts();
+  if (!caller.empty()) hosts.insert(caller);
+
+  std::vector<wire::ReachTarget> allowed;
+  for (const wire::ReachTarget& target : request->targets()) {
+    if (hosts.contains(HostOf(target.address()))) allowed.push_back(target);
+  }
+  std::vector<wire::ReachResult> results =
+      strata::CheckReach(allowed, {.cancelled = [context] { return context->IsCancelled(); }});
+  size_t next = 0;
+  for (const wire::ReachTarget& target : request->targets()) {
+    wire::ReachResult* result = response->add_results();
+    if (hosts.contains(HostOf(target.address()))) {
+      *result = std::move(results[next++]);
+    } else {
+      result->set_address(target.address());
+      result->set_outcome(wire::ReachResult::NOT_ALLOWED);
+    }
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status DoctorService::ReadClock(grpc::ServerContext*, const wire::ReadClockRequest*,
+                                      wire::ReadClockResponse* response) {
+  response->set_received_us(absl::ToUnixMicros(absl::Now()));
+  response->set_sent_us(absl::ToUnixMicros(absl::Now()));
+  return grpc::Status::OK;
+}
+
+grpc::Status DoctorService::OpenDoor(grpc::ServerContext* context, const wire::OpenDoorRequest*,
+                                     grpc::ServerWriter<wire::Door>* writer) {
+  const Turn turn(&calls_);
+  if (!turn.status().ok()) return turn.status();
+  uint16_t port = 0;
+  const int fd = OpenSocket(options_.listen_host, &port);
+  if (fd < 0) return ToGrpc(absl::ErrnoToStatus(errno, "cannot listen"));
+  const absl::Cleanup close_fd = [fd] { close(fd); };
+  wire::Door door;
+  door.set_port(port);
+  if (!writer->Write(door)) return grpc::Status::OK;
+  const absl::Time until = absl::Now() + absl::Milliseconds(kDoorOpenMs);
+  while (!context->IsCancelled() && absl::Now() < until) {
+    pollfd ready = {.fd = fd, .events = POLLIN, .revents = 0};
+    if (poll(&ready, 1, kSliceMs) <= 0) continue;
+    const int guest = accept(fd, nullptr, nullptr);
+    if (guest >= 0) close(guest);
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace strata
