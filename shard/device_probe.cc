@@ -1,5 +1,7 @@
 #include "shard/device_probe.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <memory>
@@ -15,6 +17,7 @@
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "ggml.h"
+#include "shard/control_group.h"
 #include "shard/engine.h"
 #include "shard/memory.h"
 
@@ -27,10 +30,15 @@ constexpr int64_t kRows = 4096;
 constexpr int kPasses = 3;  // the fastest counts: others may use the machine meanwhile
 constexpr int kTinyOps = 256;
 constexpr int kSourceRows = 16;
+// Of a quota: what a thread gets over so long does not depend on where in a period it began.
+constexpr int kQuotaPeriods = 5;
+constexpr absl::Duration kQuotaTimeMin = absl::Milliseconds(200);
+constexpr uint64_t kWorkingSetMinBytes = 32ull << 20;
+constexpr uint64_t kWorkingSetQuotaBytes = 64ull << 20;
 
-// The types that models are made of, the commonest first.
-constexpr ggml_type kTypes[] = {GGML_TYPE_Q4_K, GGML_TYPE_Q8_0, GGML_TYPE_Q6_K,   GGML_TYPE_Q4_0,
-                                GGML_TYPE_F16,  GGML_TYPE_Q5_K, GGML_TYPE_MXFP4,  GGML_TYPE_BF16,
+// The types that models are made of, the commonest first; f16 is the cache's as well.
+constexpr ggml_type kTypes[] = {GGML_TYPE_Q4_K, GGML_TYPE_F16,  GGML_TYPE_Q8_0,   GGML_TYPE_Q4_0,
+                                GGML_TYPE_Q6_K, GGML_TYPE_Q5_K, GGML_TYPE_MXFP4,  GGML_TYPE_BF16,
                                 GGML_TYPE_Q3_K, GGML_TYPE_Q2_K, GGML_TYPE_IQ4_NL, GGML_TYPE_F32};
 
 template <typename Fn>
@@ -66,8 +74,14 @@ std::vector<uint8_t> PackedMatrix(ggml_type type) {
 
 class Prober {
  public:
-  Prober(ggml_backend_dev_t device, ggml_backend_t backend, const ProbeOptions& options)
-      : device_(device), backend_(backend), options_(options), start_(absl::Now()) {}
+  // `quota_period`: of a control group's quota that the threads exceed; none: they do not.
+  Prober(ggml_backend_dev_t device, ggml_backend_t backend, const ProbeOptions& options,
+         std::optional<absl::Duration> quota_period)
+      : device_(device),
+        backend_(backend),
+        options_(options),
+        quota_period_(quota_period),
+        start_(absl::Now()) {}
 
   absl::StatusOr<DeviceSpeed> Run();
 
@@ -81,12 +95,17 @@ class Prober {
   std::optional<double> TimePass(const std::vector<ggml_tensor*>& matrices, uint32_t batch) const;
   std::optional<double> TimeGraph(ggml_cgraph* graph, int passes) const;
   std::optional<double> MeasureOp() const;
+  std::optional<double> MeasureSlowdown() const;
 
+  // Seconds since some moment, as far as this process was let run: a quota lets it run at full
+  // speed for a part of each period, and what a pass takes would depend on when it began.
+  double Seconds() const;
   bool OutOfTime() const { return absl::Now() - start_ > options_.budget; }
 
   ggml_backend_dev_t const device_;
   ggml_backend_t const backend_;
   const ProbeOptions& options_;
+  const std::optional<absl::Duration> quota_period_;
   const absl::Time start_;
 };
 
@@ -113,13 +132,20 @@ ggml_backend_buffer_type_t Prober::WeightBuffer(ggml_type type) const {
   return Multiplies(type, plain) ? plain : nullptr;
 }
 
+double Prober::Seconds() const {
+  if (!quota_period_) return absl::ToDoubleSeconds(absl::Now() - start_);
+  timespec used = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return absl::ToDoubleSeconds(absl::DurationFromTimespec(used)) / std::max(1u, options_.n_threads);
+}
+
 std::optional<double> Prober::TimeGraph(ggml_cgraph* graph, int passes) const {
   double best = 0;
   for (int pass = 0; pass < passes; ++pass) {
-    const absl::Time begin = absl::Now();
+    const double begin = Seconds();
     if (ggml_backend_graph_compute(backend_, graph) != GGML_STATUS_SUCCESS) return std::nullopt;
     ggml_backend_synchronize(backend_);
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+    const double seconds = Seconds() - begin;
     best = pass == 0 ? seconds : std::min(best, seconds);
     if (OutOfTime()) break;
   }
@@ -145,6 +171,7 @@ std::optional<double> Prober::TimePass(const std::vector<ggml_tensor*>& matrices
 std::optional<TypeSpeed> Prober::MeasureType(ggml_type type) const {
   ggml_backend_buffer_type_t buffer_type = WeightBuffer(type);
   if (buffer_type == nullptr) return std::nullopt;
+  if (ggml_row_size(type, kColumns) * kRows > options_.working_set_bytes) return std::nullopt;
   const std::vector<uint8_t> bytes = PackedMatrix(type);
   const size_t n =
       std::max<size_t>(1, static_cast<size_t>(options_.working_set_bytes) / bytes.size());
@@ -192,18 +219,40 @@ std::optional<double> Prober::MeasureOp() const {
   return *seconds / kTinyOps;
 }
 
+// How many times longer things take than Seconds() says.
+std::optional<double> Prober::MeasureSlowdown() const {
+  if (!quota_period_) return 1;
+  const ggml_context_ptr context = NoAllocContext(3);
+  ggml_cgraph* graph = ggml_new_graph_custom(context.get(), 3, false);
+  ggml_tensor* matrix = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, kColumns, 64);
+  ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, kColumns, 4);
+  ggml_build_forward_expand(graph, ggml_mul_mat(context.get(), matrix, input));
+  const ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(context.get(), backend_));
+  if (buffer == nullptr) return std::nullopt;
+  ggml_backend_buffer_clear(buffer.get(), 0);
+  const absl::Duration enough = std::max(kQuotaTimeMin, kQuotaPeriods * *quota_period_);
+  // It ends with the first graph that is done after that, at the beginning of a period then.
+  const absl::Time begin = absl::Now();
+  const double used = Seconds();
+  while (absl::Now() - begin < enough) {
+    if (!TimeGraph(graph, 1)) return std::nullopt;
+  }
+  return std::max(1.0, absl::ToDoubleSeconds(absl::Now() - begin) / (Seconds() - used));
+}
+
 absl::StatusOr<DeviceSpeed> Prober::Run() {
   DeviceSpeed speed;
-  const std::optional<double> op_s = MeasureOp();
-  if (!op_s) {
+  const std::optional<double> op_s = MeasureOp(), slowdown = MeasureSlowdown();
+  if (!op_s || !slowdown) {
     return absl::InternalError(
         absl::StrCat(options_.device, ": ggml cannot compute on this device"));
   }
-  speed.op_s = *op_s;
+  speed.op_s = *op_s * *slowdown;
   for (ggml_type type : kTypes) {
     if (OutOfTime()) break;
     std::optional<TypeSpeed> measured = MeasureType(type);
     if (!measured) continue;
+    for (double& bytes_per_s : measured->bytes_per_s) bytes_per_s /= *slowdown;
     speed.memory_bytes_per_s = std::max(speed.memory_bytes_per_s, measured->bytes_per_s[0]);
     speed.types.push_back(*std::move(measured));
   }
@@ -276,11 +325,24 @@ absl::StatusOr<DeviceSpeed> ProbeDevice(const ProbeOptions& options) {
   ProbeOptions sized = options;
   // Not so much that somebody else's program is pushed out for a measurement.
   sized.working_set_bytes = std::min<uint64_t>(sized.working_set_bytes, free / 4);
-  if (sized.working_set_bytes < (64ull << 20)) {
-    return absl::ResourceExhaustedError(absl::StrCat(options.device, ": ", free >> 20,
-                                                     " MiB are free, a measurement needs 256 MiB"));
+  std::optional<absl::Duration> quota_period;
+  if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) {
+    const ControlGroup limits = ReadControlGroup();
+    const double share = limits.cpu_cores / std::max(1u, options.n_threads);
+    if (share < 1) {
+      quota_period = limits.cpu_period;
+      // Less of everything, so that as many types fit into the budget.
+      sized.working_set_bytes =
+          std::max(kWorkingSetMinBytes,
+                   static_cast<uint64_t>(static_cast<double>(options.working_set_bytes) * share));
+      sized.working_set_bytes = std::min<uint64_t>(sized.working_set_bytes, free / 4);
+    }
   }
-  return Prober(device, backend.get(), sized).Run();
+  if (sized.working_set_bytes < kWorkingSetMinBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(options.device, ": ", free >> 20,
+                                                     " MiB are free, a measurement needs 128 MiB"));
+  }
+  return Prober(device, backend.get(), sized, quota_period).Run();
 }
 
 }  // namespace strata

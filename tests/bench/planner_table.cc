@@ -9,7 +9,6 @@
 // 44 GB/s. Assumed, since the paper does not say: two channels of DDR4-3200 (51 GB/s) and 0.4 and
 // 0.8 TFLOPS for the i9 of laptop and desktop, 0.1 TFLOPS for the phone's cores; programs reach 0.7
 // of a sheet's bandwidth and a third of its arithmetic; Wi-Fi of 400 Mbit/s and 4 ms round trip.
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/plan_options.h"
 #include "coordinator/planner.h"
+#include "tests/bench/by_memory.h"
 
 namespace strata {
 namespace {
@@ -104,55 +104,8 @@ PlanRequest Home(const LayerCosts& costs) {
   return request;
 }
 
-// Layers in proportion to free memory, in the order that the devices are listed. Where the
-// vocabulary or buffers make a share too large, a layer goes on to whoever has the most room left.
-std::vector<uint32_t> SharesByMemory(const PlanRequest& request) {
-  const LayerCosts& costs = *request.costs;
-  const uint32_t n_layer = costs.n_layer();
-  const size_t n = request.devices.size();
-  double total = 0, before = 0;
-  for (const PlanDevice& device : request.devices) {
-    total += static_cast<double>(device.memory_free_bytes);
-  }
-  std::vector<uint32_t> counts;
-  uint32_t given = 0;
-  for (const PlanDevice& device : request.devices) {
-    before += static_cast<double>(device.memory_free_bytes);
-    const auto until = static_cast<uint32_t>(n_layer * before / total + 0.5);
-    counts.push_back(until - given);
-    given = until;
-  }
-  for (uint32_t tries = 0; tries < 4 * n_layer; ++tries) {
-    std::vector<double> room;
-    uint32_t begin = 0;
-    for (size_t i = 0; i < n; ++i) {
-      double used = 0;
-      if (counts[i] > 0) {
-        const LayerRange range = {begin, begin + counts[i]};
-        used = static_cast<double>(costs.WeightBytes(range) +
-                                   ComputeBytes(costs, request.cache, range.end == n_layer)) +
-               counts[i] * static_cast<double>(CacheBytes(costs.layers[0], request.cache));
-      }
-      room.push_back(static_cast<double>(request.devices[i].memory_free_bytes) - used);
-      begin += counts[i];
-    }
-    const auto least = std::min_element(room.begin(), room.end()) - room.begin();
-    const auto most = std::max_element(room.begin(), room.end()) - room.begin();
-    if (room[static_cast<size_t>(least)] >= 0) break;
-    --counts[static_cast<size_t>(least)];
-    ++counts[static_cast<size_t>(most)];
-  }
-  return counts;
-}
-
 absl::StatusOr<Plan> ByMemory(PlanRequest request) {
-  const std::vector<uint32_t> counts = SharesByMemory(request);
-  uint32_t begin = 0;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] == 0) continue;
-    request.assignments.push_back({PlaceName(request, i), {begin, begin + counts[i]}});
-    begin += counts[i];
-  }
+  request.assignments = AssignLayers(request, LayersByMemory(request));
   return MakePlan(request);
 }
 

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -134,8 +135,18 @@ void Switch::SetCable(const Host& host, const std::string& interface, bool plugg
   host_.Shell(absl::StrCat("ip link set ", PortOf(host, interface), plugged ? " up" : " down"));
 }
 
+void Switch::SetSpeed(const Host& host, const std::string& interface, uint32_t mbit_per_s) {
+  // What passes in a tenth of a millisecond, and no less than two packets: a bucket that is
+  // refilled less often than a packet takes would slow the cable down.
+  const uint32_t burst_bytes = std::max(3200u, mbit_per_s * 1000 / 8 / 10);
+  const std::string shape =
+      absl::StrCat(" root tbf rate ", mbit_per_s, "mbit burst ", burst_bytes, " limit ", 4u << 20);
+  host.Shell(absl::StrCat("tc qdisc replace dev ", interface, shape));
+  host_.Shell(absl::StrCat("tc qdisc replace dev ", PortOf(host, interface), shape));
+}
+
 NodeOn::NodeOn(const Host* host, std::string name, std::vector<std::string> options,
-               Measure measure)
+               Measure measure, const Limits* limits)
     : host_(host), name_(std::move(name)) {
   std::vector<std::string> args = {STRATA_PROGRAM,       "node",        "--name",    name_,
                                    "--stop-with-parent", "--ephemeral", "--threads", "1"};
@@ -143,6 +154,7 @@ NodeOn::NodeOn(const Host* host, std::string name, std::vector<std::string> opti
   args.insert(args.end(), options.begin(), options.end());
   ChildProcess::Options start;
   start.program = kEnter;
+  if (limits != nullptr) args = limits->Inside(std::move(args));
   start.args = host->Inside(std::move(args));
   start.on_stdout_line = [lines = lines_](absl::string_view line) {
     absl::MutexLock lock(lines->mu);

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "node/child_process.h"
+#include "tests/net/limits.h"
 
 namespace strata {
 
@@ -55,6 +56,10 @@ class Switch {
   // What is at the other end of the cable; the host sees its carrier go and come.
   void SetCable(const Host& host, const std::string& interface, bool plugged);
 
+  // Makes the cable that slow, both ways. Little is let through at once, so that a small frame
+  // takes its time, too.
+  void SetSpeed(const Host& host, const std::string& interface, uint32_t mbit_per_s);
+
   const Host& host() const { return host_; }
 
  private:
@@ -67,8 +72,9 @@ class NodeOn {
  public:
   // Waits until it listens. Measures nothing unless asked: it takes the cores for seconds.
   enum class Measure { kNo, kYes };
+  // `limits`: it and its workers keep to them; null: none.
   NodeOn(const Host* host, std::string name, std::vector<std::string> options = {},
-         Measure measure = Measure::kNo);
+         Measure measure = Measure::kNo, const Limits* limits = nullptr);
 
   const std::string& id() const { return id_; }
   const std::string& name() const { return name_; }
