@@ -27,10 +27,12 @@ Examples:
 HERE: for how long it has been heard. HEARD: how long ago it was last.)";
 
 constexpr char kStatusFooter[] = R"(
-Example:
+Examples:
   strata status --node 10.8.0.3:7400
+  strata status --watch                  on the terminal, once a second; q quits
+  strata status --watch --json           a line of JSON once a second
 
-What is wrong is at the end, a line each that begins with "!".)";
+What is wrong has a line each that begins with "!".)";
 
 constexpr char kPlanFooter[] = R"(
 Examples:
@@ -269,6 +271,7 @@ void AddStatus(CLI::App* app, StatusOptions* options) {
       app->add_subcommand("status", "Show the cluster: devices, memory, links, stages, problems");
   verb->footer(kStatusFooter);
   AddClient(verb, &options->client);
+  verb->add_flag("--watch", options->watch, "Go on showing it until you quit");
   verb->add_flag("--json", options->json, "Print JSON");
 }
 

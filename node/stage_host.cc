@@ -1,11 +1,13 @@
 #include "node/stage_host.h"
 
+#include <array>
 #include <atomic>
 #include <utility>
 
 #include "absl/log/check.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "transport/epoch.h"
 #include "transport/grpc_status.h"
 
@@ -14,6 +16,13 @@ namespace {
 
 // How often a fetch's progress is passed on, and a caller's leaving is noticed.
 constexpr uint64_t kFetchWatchMs = 100;
+
+// "qwen3" of "/models/qwen3.gguf".
+std::string ModelName(absl::string_view path) {
+  absl::string_view name = path.substr(path.rfind('/') + 1);  // npos + 1 is 0
+  absl::ConsumeSuffix(&name, ".gguf");
+  return std::string(name);
+}
 
 StageKey KeyOf(const wire::StageSpec& spec) { return StageKeyOf(spec.epoch(), spec.stage()); }
 
@@ -227,6 +236,7 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
   DCHECK(loop_->InLoopThread());
   Stage stage;
   stage.spec = spec;
+  stage.model_name = ModelName(spec.model_path());  // a fetched copy lies elsewhere
   if (stage.spec.device().empty()) stage.spec.set_device("CPU");
   if (stopping_) {
     stream->End(At(stage, absl::UnavailableError("the node is stopping")));
@@ -352,8 +362,9 @@ void StageHost::OnLoadEvent(const StageKey& key, uint64_t id, wire::LoadStageEve
   Stage* stage = FindById(key, id);
   if (stage == nullptr || stage->state != State::kLoading) return;
   if (event.has_progress()) {
-    stage->stream->Progress(stage->bytes_before + event.progress().bytes_done(),
-                            stage->bytes_before + event.progress().bytes_total());
+    stage->progress.set_bytes_done(stage->bytes_before + event.progress().bytes_done());
+    stage->progress.set_bytes_total(stage->bytes_before + event.progress().bytes_total());
+    stage->stream->Progress(stage->progress.bytes_done(), stage->progress.bytes_total());
   } else if (event.has_loaded()) {
     stage->loaded = true;
     stage->info = std::move(*event.mutable_loaded());
@@ -539,24 +550,48 @@ bool StageHost::Busy() const {
   return false;
 }
 
+void StageHost::Tell(const Stage& stage, wire::StageStatus* status) const {
+  using Wire = wire::StageStatus;
+  static constexpr std::array<Wire::State, 6> kStates = {
+      Wire::FETCHING, Wire::WAITING, Wire::LOADING, Wire::SERVING, Wire::UNLOADING, Wire::FAILED};
+  status->set_state(kStates.at(static_cast<size_t>(stage.state)));
+  status->set_stage(stage.spec.stage());
+  status->set_n_stages(stage.spec.n_stages());
+  *status->mutable_epoch() = stage.spec.epoch();
+  *status->mutable_layers() = stage.spec.layers();
+  status->set_model_id(stage.spec.model_id());
+  status->set_model_name(stage.model_name);
+  status->set_device(stage.spec.device());
+  if (stage.state == State::kFailed) {
+    ToWire(stage.status, Where(stage), status->mutable_status());
+    return;
+  }
+  status->set_worker_pid(stage.worker_pid);
+  if (stage.state == State::kFetching) {
+    status->mutable_progress()->set_bytes_done(stage.fetch_progress->bytes_done);
+    status->mutable_progress()->set_bytes_total(stage.fetch_progress->bytes_total);
+  } else if (stage.state == State::kLoading) {
+    *status->mutable_progress() = stage.progress;
+  }
+  if (stage.state == State::kFetching || stage.state == State::kWaiting ||
+      stage.state == State::kLoading) {
+    ToWire(absl::UnavailableError("it is still loading"), Where(stage), status->mutable_status());
+  }
+  if (stage.state == State::kFetching || stage.state == State::kWaiting) return;
+  if (stage.device->worker == nullptr) return;
+  const WorkerProcess& worker = *stage.device->worker;
+  status->set_told_ms(worker.told_ms());
+  status->set_resident_bytes(worker.told().resident_bytes());
+  for (const wire::StageWork& work : worker.told().stages()) {
+    if (StageKeyOf(work.epoch(), work.stage()) != KeyOf(stage.spec)) continue;
+    status->set_busy_ms(work.busy_ms());
+    status->set_steps_done(work.steps_done());
+  }
+}
+
 std::vector<wire::StageStatus> StageHost::Stages() const {
   std::vector<wire::StageStatus> all;
-  for (const auto& [key, stage] : stages_) {
-    wire::StageStatus& status = all.emplace_back();
-    status.set_stage(key.stage);
-    *status.mutable_epoch() = stage.spec.epoch();
-    *status.mutable_layers() = stage.spec.layers();
-    if (stage.state == State::kFailed) {
-      ToWire(stage.status, Where(stage), status.mutable_status());
-    } else {
-      status.set_worker_pid(stage.worker_pid);
-      if (stage.state == State::kFetching || stage.state == State::kWaiting ||
-          stage.state == State::kLoading) {
-        ToWire(absl::UnavailableError("it is still loading"), Where(stage),
-               status.mutable_status());
-      }
-    }
-  }
+  for (const auto& [key, stage] : stages_) Tell(stage, &all.emplace_back());
   return all;
 }
 

@@ -84,6 +84,7 @@ class StageHost {
   struct Stage {
     uint64_t id = 0;  // of this load; the same stage may come again
     wire::StageSpec spec;
+    std::string model_name;  // for people
     Device* device = nullptr;  // from kWaiting on
     State state = State::kWaiting;
     Context context;               // kFetching, kWaiting, kLoading
@@ -92,6 +93,7 @@ class StageHost {
     std::shared_ptr<WeightFetcher::Job> fetch;
     std::shared_ptr<FetchProgress> fetch_progress;
     uint64_t bytes_before = 0;             // checked and fetched before kWaiting, for the progress
+    wire::LoadProgress progress;           // kLoading: as told to `stream`
     std::shared_ptr<WeightLease> weights;  // when the model is in the cache; shared with nobody
     bool loaded = false;
     wire::StageInfo info;  // when loaded
@@ -114,6 +116,7 @@ class StageHost {
   void Settle(const std::shared_ptr<Call>& call, const absl::Status& status);
 
   Stage* FindById(const StageKey& key, uint64_t id);
+  void Tell(const Stage& stage, wire::StageStatus* status) const;
   std::string Where(const Stage& stage) const;
   absl::Status At(const Stage& stage, const absl::Status& status) const;
   // Remembers the newest epoch seen. kAborted: an older one of another coordinator. One coordinator

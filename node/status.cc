@@ -8,34 +8,59 @@
 #include "coordinator/plan_assign.h"
 #include "nlohmann/json.hpp"
 #include "node/standard_output.h"
+#include "node/status_watch.h"
 #include "node/text_table.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
 
-constexpr size_t kLinksShownMax = 40;
+using nlohmann::json;
 
-std::string Rate(double bytes_per_s) { return absl::StrFormat("%.1f GB/s", bytes_per_s / 1e9); }
+// Whether the stage is on its way: not serving yet, and nothing is wrong.
+bool Loads(const wire::StageStatus& stage) {
+  return stage.state() == wire::StageStatus::FETCHING ||
+         stage.state() == wire::StageStatus::WAITING || stage.state() == wire::StageStatus::LOADING;
+}
 
-// Links are sold by the bit.
-std::string LinkRate(uint64_t bytes_per_s) {
+}  // namespace
+
+std::string LinkRateText(uint64_t bytes_per_s) {
+  // Links are sold by the bit.
   const double bits = static_cast<double>(bytes_per_s) * 8;
   return bits < 2e9 ? absl::StrFormat("%.0f Mbit/s", bits / 1e6)
                     : absl::StrFormat("%.1f Gbit/s", bits / 1e9);
 }
 
-std::string LayersOf(const wire::StageStatus& stage) {
-  return absl::StrCat(stage.layers().begin(), "-", stage.layers().end() - 1);
-}
-
-std::string DeviceText(const wire::DeviceInfo& device) {
-  if (device.has_speed()) return Rate(device.speed().memory_bytes_per_s());
+std::string BandwidthText(const wire::DeviceInfo& device) {
+  if (device.has_speed()) {
+    return absl::StrFormat("%.1f GB/s", device.speed().memory_bytes_per_s() / 1e9);
+  }
   return device.problem().empty() ? "measuring" : "not usable";
 }
 
-// What a person should know or do something about.
-std::vector<std::string> Problems(const ClusterReport& report) {
+std::string CoordinatorName(const ClusterReport& report) {
+  for (const NodeReport& node : report.nodes) {
+    if (node.id() == report.cluster.coordinator()) return node.name();
+  }
+  return "";
+}
+
+std::vector<LinkView> LinksOf(const ClusterReport& report) {
+  std::vector<LinkView> links;
+  for (size_t i = 0; i < report.nodes.size(); ++i) {
+    for (size_t j = i + 1; j < report.nodes.size(); ++j) {
+      const wire::LinkSpeed* link = report.Link(i, j);
+      if (link == nullptr) continue;
+      links.push_back(
+          {.from = report.nodes[i].name(), .to = report.nodes[j].name(), .speed = link});
+    }
+  }
+  return links;
+}
+
+std::vector<std::string> ProblemsOf(const ClusterReport& report,
+                                    const std::vector<ModelView>& models) {
   std::vector<std::string> problems;
   if (report.cluster.coordinator().empty()) {
     problems.push_back("no node coordinates at present");
@@ -58,33 +83,34 @@ std::vector<std::string> Problems(const ClusterReport& report) {
       }
     }
     for (const wire::StageStatus& stage : node.info.stages()) {
-      if (stage.status().code() == 0) continue;
+      if (stage.status().code() == 0 || Loads(stage)) continue;
       problems.push_back(absl::StrCat(node.name(), ": stage ", stage.stage(), ", layers ",
-                                      LayersOf(stage), ": ", FromWire(stage.status()).message()));
+                                      LayersText(stage.layers()), ": ",
+                                      FromWire(stage.status()).message()));
+    }
+  }
+  for (const ModelView& model : models) {
+    for (const StageView& stage : model.stages) {
+      if (stage.n_missing == 0) continue;
+      problems.push_back(absl::StrCat(
+          model.name.empty() ? "a model" : model.name, ": stage", stage.n_missing > 1 ? "s " : " ",
+          StageText(stage), stage.n_missing > 1 ? " are" : " is", " on no node that answers"));
     }
   }
   return problems;
 }
 
-}  // namespace
-
 std::string StatusText(const ClusterReport& report) {
-  std::string coordinator;
+  const std::string coordinator = CoordinatorName(report);
   std::vector<std::vector<std::string>> nodes = {
-      {"NODE", "STATE", "DEVICE", "MEMORY FREE", "OF", "BANDWIDTH", "STAGES"}};
+      {"NODE", "STATE", "DEVICE", "MEMORY FREE", "OF", "BANDWIDTH"}};
   for (const NodeReport& node : report.nodes) {
-    if (node.id() == report.cluster.coordinator()) coordinator = node.name();
-    std::string stages;
-    for (const wire::StageStatus& stage : node.info.stages()) {
-      absl::StrAppend(&stages, stages.empty() ? "" : ", ", stage.stage(), " (", LayersOf(stage),
-                      stage.status().code() == 0 ? ")" : ") failed");
-    }
     if (node.info.devices().empty()) nodes.push_back({node.name(), node.seen.state()});
     bool first = true;
     for (const wire::DeviceInfo& device : node.info.devices()) {
       nodes.push_back({first ? node.name() : "", first ? node.seen.state() : "", device.name(),
                        BytesText(device.memory_free()), BytesText(device.memory_total()),
-                       DeviceText(device), first ? stages : ""});
+                       BandwidthText(device)});
       first = false;
     }
   }
@@ -92,27 +118,66 @@ std::string StatusText(const ClusterReport& report) {
                                  coordinator.empty() ? "nobody" : coordinator, " coordinates\n\n",
                                  TextTable(nodes));
 
+  const std::vector<ModelView> models = ModelsOf(report, nullptr);
+  for (const ModelView& model : models) {
+    std::vector<std::vector<std::string>> stages = {
+        {"STAGE", "LAYERS", "NODE", "DEVICE", "MEMORY", "STEPS", "DOING"}};
+    for (const StageView& stage : model.stages) {
+      const wire::StageStatus& status = stage.status;
+      stages.push_back({StageText(stage), LayersText(status.layers()), stage.node, status.device(),
+                        status.resident_bytes() == 0 ? "" : BytesText(status.resident_bytes()),
+                        stage.n_missing > 0 ? "" : absl::StrCat(status.steps_done()),
+                        DoingText(stage)});
+    }
+    absl::StrAppend(&out, "\nModel ", model.name.empty() ? "without a name" : model.name,
+                    ", epoch ", model.epoch.counter(), "\n", TextTable(stages));
+  }
+
   std::vector<std::vector<std::string>> links = {
       {"LINK", "", "16 KiB THERE AND BACK", "99 %", "THROUGHPUT"}};
-  for (size_t i = 0; i < report.nodes.size() && links.size() <= kLinksShownMax; ++i) {
-    for (size_t j = i + 1; j < report.nodes.size() && links.size() <= kLinksShownMax; ++j) {
-      const wire::LinkSpeed* link = report.Link(i, j);
-      if (link == nullptr) continue;
-      links.push_back({report.nodes[i].name(), report.nodes[j].name(),
-                       absl::StrFormat("%.2f ms", link->round_trip_p50_us() / 1e3),
-                       absl::StrFormat("%.2f ms", link->round_trip_p99_us() / 1e3),
-                       LinkRate(link->bytes_per_s())});
-    }
+  const std::vector<LinkView> measured = LinksOf(report);
+  for (const LinkView& link : measured) {
+    if (links.size() > kLinksShownMax) break;
+    links.push_back({link.from, link.to,
+                     absl::StrFormat("%.2f ms", link.speed->round_trip_p50_us() / 1e3),
+                     absl::StrFormat("%.2f ms", link.speed->round_trip_p99_us() / 1e3),
+                     LinkRateText(link.speed->bytes_per_s())});
   }
   if (links.size() > 1) absl::StrAppend(&out, "\n", TextTable(links));
-  const std::vector<std::string> problems = Problems(report);
+  if (measured.size() > kLinksShownMax) {
+    absl::StrAppend(&out, "and ", measured.size() - kLinksShownMax, " more; --json has them all\n");
+  }
+  const std::vector<std::string> problems = ProblemsOf(report, models);
   if (!problems.empty()) absl::StrAppend(&out, "\n");
   for (const std::string& problem : problems) absl::StrAppend(&out, "! ", problem, "\n");
   return out;
 }
 
+namespace {
+
+json StageJson(const wire::StageStatus& stage) {
+  const bool ok = stage.status().code() == 0;
+  return {{"stage", stage.stage()},
+          {"layers", {stage.layers().begin(), stage.layers().end()}},
+          {"model", stage.model_name()},
+          {"epoch", stage.epoch().counter()},
+          {"n_stages", stage.n_stages()},
+          {"device", stage.device()},
+          {"state", StateText(stage.state())},
+          {"bytes_done", stage.progress().bytes_done()},
+          {"bytes_total", stage.progress().bytes_total()},
+          {"worker_pid", stage.worker_pid()},
+          {"resident_bytes", stage.resident_bytes()},
+          {"busy_ms", stage.busy_ms()},
+          {"steps_done", stage.steps_done()},
+          {"told_ms", stage.told_ms()},
+          {"ok", ok},
+          {"problem", ok || Loads(stage) ? "" : std::string(FromWire(stage.status()).message())}};
+}
+
+}  // namespace
+
 std::string StatusJson(const ClusterReport& report) {
-  using nlohmann::json;
   json nodes = json::array();
   for (size_t i = 0; i < report.nodes.size(); ++i) {
     const NodeReport& node = report.nodes[i];
@@ -133,13 +198,7 @@ std::string StatusJson(const ClusterReport& report) {
     }
     json stages = json::array();
     for (const wire::StageStatus& stage : node.info.stages()) {
-      stages.push_back(
-          {{"stage", stage.stage()},
-           {"layers", {stage.layers().begin(), stage.layers().end()}},
-           {"worker_pid", stage.worker_pid()},
-           {"ok", stage.status().code() == 0},
-           {"problem",
-            stage.status().code() == 0 ? "" : std::string(FromWire(stage.status()).message())}});
+      stages.push_back(StageJson(stage));
     }
     json links = json::object();
     for (size_t j = 0; j < report.nodes.size(); ++j) {
@@ -165,11 +224,12 @@ std::string StatusJson(const ClusterReport& report) {
                     {"coordinator", absl::BytesToHexString(report.cluster.coordinator())},
                     {"epoch", report.cluster.epoch().counter()},
                     {"nodes", std::move(nodes)},
-                    {"problems", Problems(report)}};
+                    {"problems", ProblemsOf(report, ModelsOf(report, nullptr))}};
   return out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 absl::Status RunStatus(const StatusOptions& options) {
+  if (options.watch) return options.json ? RunStatusLines(options) : RunStatusWatch(options);
   auto client = ClusterClient::Connect(options.client);
   if (!client.ok()) return client.status();
   auto report = CollectReport(client->get());

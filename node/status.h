@@ -1,17 +1,22 @@
-// `strata status`: what the cluster is and does, and what is wrong with it.
+// `strata status`: what the cluster is and does, and what is wrong with it. status_watch.h has the
+// live view of it.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "node/cluster_client.h"
 #include "node/cluster_report.h"
+#include "node/status_models.h"
 
 namespace strata {
 
 struct StatusOptions {
   ClusterClient::Options client;
   bool json = false;
+  bool watch = false;
 };
 
 // Prints to stdout. Blocks. kUnavailable: nobody is there.
@@ -20,5 +25,23 @@ absl::Status RunStatus(const StatusOptions& options);
 // For people, or one line of JSON; each ends with a line's end. Pure.
 std::string StatusText(const ClusterReport& report);
 std::string StatusJson(const ClusterReport& report);
+
+// What a person should know or do something about, a line each. Pure.
+std::vector<std::string> ProblemsOf(const ClusterReport& report,
+                                    const std::vector<ModelView>& models);
+// Empty: nobody coordinates.
+std::string CoordinatorName(const ClusterReport& report);
+std::string BandwidthText(const wire::DeviceInfo& device);
+
+// The measured ones; `speed` lives as long as the report.
+struct LinkView {
+  std::string from, to;
+  const wire::LinkSpeed* speed = nullptr;
+};
+std::vector<LinkView> LinksOf(const ClusterReport& report);
+std::string LinkRateText(uint64_t bytes_per_s);
+
+// More links than these are not shown to people.
+inline constexpr size_t kLinksShownMax = 40;
 
 }  // namespace strata

@@ -223,8 +223,11 @@ void WorkerProcess::OnPing(const grpc::Status& status, const wire::PingResponse&
     return;
   }
   silent_ticks_ = 0;
-  busy_ = response.busy_ms() > 0 || response.steps_done() != steps_done_;
-  steps_done_ = response.steps_done();
+  busy_ = response.busy_ms() > 0 || response.steps_done() != told_.steps_done();
+  told_ = response;
+  told_ms_ = std::chrono::duration_cast<std::chrono::milliseconds>(
+                 std::chrono::steady_clock::now().time_since_epoch())
+                 .count();
   if (!loading_ && response.busy_ms() > options_.timeouts.step_ms) {
     KillBecause("hung", absl::StrCat("more than ", Seconds(options_.timeouts.step_ms),
                                      " on one step, so it was killed"));

@@ -78,6 +78,9 @@ class WorkerProcess {
   // Whether it computed lately.
   bool busy() const { return busy_ || loading_; }
   pid_t pid() const { return child_->pid(); }
+  // Its last answer, and when that came by this process's steady clock; 0: it has not answered yet.
+  const wire::PingResponse& told() const { return told_; }
+  int64_t told_ms() const { return told_ms_; }
 
   // Precondition: ready().
   wire::Worker::Stub* stub() const { return stub_.get(); }
@@ -121,7 +124,8 @@ class WorkerProcess {
   std::shared_ptr<PingCall> ping_;  // under way; shared with its callback
   std::unique_ptr<EventLoop::Handle> tick_, deadline_;
   int64_t silent_ticks_ = 0;
-  uint64_t steps_done_ = 0;  // as of the last answer
+  wire::PingResponse told_;
+  int64_t told_ms_ = 0;
   bool busy_ = false;
   bool loading_ = false;
   bool stopping_ = false;

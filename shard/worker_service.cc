@@ -183,8 +183,14 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Ping(grpc::CallbackServerContext* co
   {
     absl::MutexLock lock(mu_);
     for (const auto& [key, stage] : stages_) {
-      busy_ms = std::max(busy_ms, stage->busy_ms());
-      steps_done += stage->steps_done();
+      wire::StageWork* work = response->add_stages();
+      work->mutable_epoch()->set_counter(key.counter);
+      work->mutable_epoch()->set_coordinator_id(key.coordinator_id);
+      work->set_stage(key.stage);
+      work->set_busy_ms(stage->busy_ms());
+      work->set_steps_done(stage->steps_done());
+      busy_ms = std::max(busy_ms, work->busy_ms());
+      steps_done += work->steps_done();
     }
   }
   response->set_busy_ms(busy_ms);

@@ -11,7 +11,10 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
@@ -20,6 +23,8 @@
 
 namespace strata {
 namespace {
+
+constexpr uint64_t kFakeResidentBytes = 123'456;
 
 std::atomic<uint32_t> busy_ms{0};
 
@@ -48,7 +53,17 @@ class FakeWorker final : public wire::Worker::Service {
 
   grpc::Status Ping(grpc::ServerContext*, const wire::PingRequest*,
                     wire::PingResponse* response) override {
+    response->set_resident_bytes(kFakeResidentBytes);
     response->set_busy_ms(busy_ms);
+    absl::MutexLock lock(mu_);
+    for (const wire::StageSpec& spec : loaded_) {
+      wire::StageWork* work = response->add_stages();
+      *work->mutable_epoch() = spec.epoch();
+      work->set_stage(spec.stage());
+      work->set_busy_ms(busy_ms);
+      work->set_steps_done(spec.stage() + 100);
+      response->set_steps_done(response->steps_done() + work->steps_done());
+    }
     return grpc::Status::OK;
   }
 
@@ -77,6 +92,8 @@ class FakeWorker final : public wire::Worker::Service {
     info->set_worker_pid(getpid());
     info->set_link_address("127.0.0.1:" + std::to_string(*port_));
     writer->Write(event);
+    absl::MutexLock lock(mu_);
+    loaded_.push_back(spec);
     return grpc::Status::OK;
   }
 
@@ -105,6 +122,8 @@ class FakeWorker final : public wire::Worker::Service {
 
  private:
   int* const port_;
+  absl::Mutex mu_;
+  std::vector<wire::StageSpec> loaded_ ABSL_GUARDED_BY(mu_);  // ever
 };
 
 int Run() {

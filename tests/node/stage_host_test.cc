@@ -74,6 +74,57 @@ TEST(StageHost, SaysWhoItIsAndWhatItHolds) {
   EXPECT_TRUE(FromWire(info.stages(0).status()).ok());
 }
 
+// Asks until the stage's worker has told of it; half a minute at most.
+wire::StageStatus WaitUntilTold(RunningNode* node, int place) {
+  const absl::Time until = absl::Now() + absl::Seconds(30);
+  while (true) {
+    const wire::GetInfoResponse info = node->GetInfo();
+    if (place < info.stages_size() && info.stages(place).steps_done() > 0) {
+      return info.stages(place);
+    }
+    if (absl::Now() > until) return {};
+  }
+}
+
+TEST(StageHost, SaysWhatEachStageIsDoing) {
+  RunningNode node(FAKE_WORKER, {.ping_every_ms = 5});
+  wire::StageSpec spec = Spec("/no/such/fine.gguf", 1);
+  spec.set_model_id("id");
+  ASSERT_TRUE(node.LoadStage(spec).status.ok());
+  ASSERT_TRUE(node.LoadStage(Spec("fine", 2)).status.ok());
+  for (int place = 0; place < 2; ++place) {
+    const wire::StageStatus stage = WaitUntilTold(&node, place);
+    EXPECT_EQ(stage.state(), wire::StageStatus::SERVING);
+    EXPECT_EQ(stage.n_stages(), 3u);
+    EXPECT_EQ(stage.model_id(), place == 0 ? "id" : "");
+    EXPECT_EQ(stage.model_name(), "fine");
+    EXPECT_EQ(stage.device(), "CPU");
+    // Of its own, though one worker has both.
+    EXPECT_EQ(stage.steps_done(), 101u + static_cast<uint64_t>(place));
+    EXPECT_EQ(stage.resident_bytes(), 123'456u);
+    EXPECT_GT(stage.told_ms(), 0);
+    EXPECT_EQ(stage.busy_ms(), 0u);
+  }
+}
+
+TEST(StageHost, SaysHowFarALoadIs) {
+  RunningNode node(FAKE_WORKER);
+  grpc::ClientContext context;
+  std::thread client([&] { node.LoadStage(Spec("endless"), &context); });
+  wire::GetInfoResponse info;
+  while (info.stages_size() == 0 || info.stages(0).progress().bytes_done() == 0) {
+    info = node.GetInfo();
+  }
+  EXPECT_EQ(info.stages(0).state(), wire::StageStatus::LOADING);
+  EXPECT_EQ(info.stages(0).progress().bytes_done(), 1u);
+  EXPECT_EQ(info.stages(0).progress().bytes_total(), 2u);
+  context.TryCancel();
+  client.join();
+  EXPECT_EQ(node.WaitForStageStatus(1, absl::StatusCode::kUnavailable).code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_EQ(node.GetInfo().stages(0).state(), wire::StageStatus::FAILED);
+}
+
 TEST(StageHost, StagesOfADeviceShareAWorker) {
   RunningNode node(FAKE_WORKER);
   const int32_t first = node.LoadStage(Spec("fine", 0)).info.worker_pid();
@@ -285,7 +336,8 @@ TEST(StageHost, DeviceNamesOfStrangersMakeRoomForEachOther) {
 
 TEST(StageHost, AStageThatIsNotThereIsNotFound) {
   RunningNode node(FAKE_WORKER);
-  EXPECT_EQ(node.Tokenize(3, "x").status(), absl::NotFoundError("no stage 3 of this plan on node-2"));
+  EXPECT_EQ(node.Tokenize(3, "x").status(),
+            absl::NotFoundError("no stage 3 of this plan on node-2"));
   EXPECT_EQ(node.Connect(3, "x").code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(node.Unload(3).ok());
 }

@@ -11,6 +11,7 @@ namespace strata {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -53,12 +54,49 @@ TEST(StatusText, ShowsStagesAndHowTheyFailed) {
   stage->set_stage(1);
   stage->mutable_layers()->set_begin(10);
   stage->mutable_layers()->set_end(16);
-  EXPECT_THAT(StatusText(report), HasSubstr("1 (10-15)"));
+  stage->set_device("CPU");
+  stage->set_model_name("tinz");
+  stage->set_state(wire::StageStatus::SERVING);
+  stage->set_steps_done(77);
+  stage->set_n_stages(3);
+  EXPECT_THAT(StatusText(report), AllOf(HasSubstr("Model tinz, epoch 0"),
+                                        ContainsRegex("1 +10-15 +attic +CPU +77 +idle"),
+                                        ContainsRegex("0 +0-9 +on no node that answers"),
+                                        HasSubstr("! tinz: stage 2 is on no node that answers")));
+  stage->set_state(wire::StageStatus::FAILED);
   stage->mutable_status()->set_code(10);
   stage->mutable_status()->set_message("the worker aborted");
   EXPECT_THAT(StatusText(report),
-              AllOf(HasSubstr("1 (10-15) failed"),
+              AllOf(ContainsRegex("1 +10-15 +attic +CPU +77 +failed"),
                     HasSubstr("! attic: stage 1, layers 10-15: the worker aborted")));
+}
+
+TEST(StatusText, AStageThatLoadsIsNoProblem) {
+  ClusterReport report = Report();
+  wire::StageStatus* stage = report.nodes[1].info.add_stages();
+  stage->mutable_layers()->set_end(16);
+  stage->set_n_stages(1);
+  stage->set_state(wire::StageStatus::LOADING);
+  stage->mutable_progress()->set_bytes_done(1 << 29);
+  stage->mutable_progress()->set_bytes_total(1 << 30);
+  stage->mutable_status()->set_code(14);
+  stage->mutable_status()->set_message("it is still loading");
+  EXPECT_THAT(StatusText(report),
+              AllOf(HasSubstr("loading, 50 % of 1.0 GiB"), Not(HasSubstr("!"))));
+}
+
+TEST(StatusText, SaysThatThereAreMoreLinksThanItShows) {
+  ClusterReport report = Report();
+  for (int i = 0; i < 10; ++i) {
+    NodeReport& node = report.nodes.emplace_back();
+    node.seen.mutable_record()->set_node_id(absl::StrCat("id ", i));
+    for (const NodeReport& other : report.nodes) {
+      wire::ClusterNode* seen = node.sees.add_nodes();
+      seen->mutable_record()->set_node_id(other.id());
+      seen->mutable_link()->set_bytes_per_s(1'000'000);
+    }
+  }
+  EXPECT_THAT(StatusText(report), HasSubstr("and 26 more; --json has them all\n"));
 }
 
 TEST(StatusText, SaysWhatIsWrong) {
@@ -74,13 +112,23 @@ TEST(StatusText, SaysWhatIsWrong) {
 }
 
 TEST(StatusJson, HasTheSame) {
-  const auto json = nlohmann::json::parse(StatusJson(Report()), nullptr, false);
+  ClusterReport report = Report();
+  wire::StageStatus* stage = report.nodes[0].info.add_stages();
+  stage->mutable_layers()->set_end(16);
+  stage->set_model_name("tinz");
+  stage->set_state(wire::StageStatus::SERVING);
+  stage->set_steps_done(77);
+  const std::string text = StatusJson(report);
+  EXPECT_EQ(text.find('\n'), text.size() - 1);  // one line
+  const auto json = nlohmann::json::parse(text, nullptr, false);
   ASSERT_TRUE(json.is_object());
   EXPECT_EQ(json["cluster"], "home");
   ASSERT_EQ(json["nodes"].size(), 2u);
   EXPECT_EQ(json["nodes"][0]["devices"][0]["memory_bytes_per_s"], 20e9);
   // Either side's measurement stands for the link.
   EXPECT_EQ(json["nodes"][0]["links"].size(), 1u);
+  EXPECT_EQ(json["nodes"][0]["stages"][0]["state"], "serving");
+  EXPECT_EQ(json["nodes"][0]["stages"][0]["steps_done"], 77);
   EXPECT_TRUE(json["problems"].empty());
 }
 
