@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/plan_assign.h"
+#include "coordinator/plan_exact.h"
 #include "coordinator/plan_search.h"
 #include "coordinator/plan_solve.h"
 #include "coordinator/planner.h"
@@ -17,7 +18,8 @@ namespace {
 
 constexpr double kGainMin = 0.02;
 constexpr size_t kHintsMax = 4;
-constexpr size_t kHintRunsMax = 4;     // of the exact planner, where devices share
+constexpr size_t kHintRunsMax = 4;  // of one order, where devices share
+constexpr double kHintWorkMax = 1e6;
 constexpr size_t kHintDevicesMax = 8;  // among which a hint plans again, exactly
 
 struct Change {
@@ -194,14 +196,17 @@ PlanRequest Reduced(const PlanRequest& request, const std::vector<size_t>& devic
 double Replan(const PlanRequest& request, bool exact) {
   const PlanProblem problem(request, StepOf(request));
   if (problem.candidates().empty()) return kNever;
-  // With too many to try all orders: in the one they have.
-  std::vector<size_t> sequence(problem.candidates().size());
-  std::iota(sequence.begin(), sequence.end(), size_t{0});
-  const Solution solution =
-      SolveObjective(problem, {.runs_max = kHintRunsMax}, [&](Aim aim, const Limits& limits) {
-        return exact ? SolveSubsets(problem, aim, limits)
-                     : SolveOrder(problem, aim, limits, sequence);
-      });
+  Solution solution;
+  if (exact) {
+    solution = SolveExact(problem, {.work_max = kHintWorkMax});
+  } else {
+    // Too many to try all orders: in the one they have.
+    std::vector<size_t> sequence(problem.candidates().size());
+    std::iota(sequence.begin(), sequence.end(), size_t{0});
+    solution = SolveObjective(
+        problem, {.runs_max = kHintRunsMax},
+        [&](Aim aim, const Limits& limits) { return SolveOrder(problem, aim, limits, sequence); });
+  }
   if (!solution.found()) return kNever;
   return CostOf(problem, request.objective == Objective::kLatency ? Aim::kSum : Aim::kMax,
                 solution.pieces);

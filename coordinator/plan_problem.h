@@ -64,7 +64,8 @@ class PlanProblem {
 
   double StageSeconds(const Piece& piece) const;
   double StageMemorySeconds(const Piece& piece) const;
-  uint64_t StageBytes(size_t begin, size_t end) const;  // weights, cache, compute buffer
+  uint64_t StageBytes(size_t begin, size_t end) const;         // weights, cache, compute buffer
+  uint64_t StageFixedBytes() const { return compute_bytes_; }  // that do not depend on its layers
   // Of a pool, after the reserves of the nodes that use it.
   uint64_t PoolBytes(int pool) const { return pool_bytes_[static_cast<size_t>(pool)]; }
 

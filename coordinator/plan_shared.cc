@@ -198,7 +198,6 @@ Solution SolveShared(const PlanProblem& problem, Aim aim, const Limits& limits,
   };
   const auto solve = [&](Limits tried) {
     ++runs;
-    tried.cost_max = std::min(tried.cost_max, best.cost);
     Solution solution = relaxed(aim, tried);
     if (solution.found()) keep(solution.pieces);
     return solution;

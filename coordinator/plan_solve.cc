@@ -24,20 +24,6 @@ double Limited(double hop_s, const Limits& limits) {
   return hop_s <= limits.hop_s ? hop_s : kNever;
 }
 
-// What is left to do after each point costs at least so much.
-std::vector<double> LeastAfter(const PlanProblem& problem, Aim aim) {
-  std::vector<double> least(problem.points().size(), 0);
-  if (aim == Aim::kMax) return least;
-  for (size_t p = problem.last_point(); p-- > 0;) {
-    double part = kNever;
-    for (const PlanProblem::Candidate& c : problem.candidates()) {
-      part = std::min(part, c.seconds[p + 1] - c.seconds[p]);
-    }
-    least[p] = least[p + 1] + part;
-  }
-  return least;
-}
-
 // Costs of reaching each point: with `device` about to begin there -> with its stage ending there.
 void AddStage(const PlanProblem& problem, Aim aim, const Device& device,
               const std::vector<double>& before, double* after) {
@@ -89,78 +75,6 @@ void AddHop(Aim aim, const double* after, double hop_s, std::vector<double>* bef
 }
 
 }  // namespace
-
-Solution SolveSubsets(const PlanProblem& problem, Aim aim, const Limits& limits) {
-  const size_t n = problem.candidates().size();
-  const size_t n_points = problem.points().size();
-  std::vector<Device> devices;
-  for (size_t c = 0; c < n; ++c) devices.push_back(MakeDevice(problem, limits, c));
-  std::vector<double> hops(n * n);
-  for (size_t from = 0; from < n; ++from) {
-    for (size_t to = 0; to < n; ++to) hops[from * n + to] = Limited(problem.Hop(from, to), limits);
-  }
-  // after[set][last][point]: all of `set` used, `last` at the end, layers before `point` done.
-  std::vector<double> after((size_t{1} << n) * n * n_points, kNever);
-  const auto row = [&](size_t set, size_t last) { return &after[(set * n + last) * n_points]; };
-  std::vector<double> before(n_points);
-  std::vector<bool> reached((size_t{1} << n) * n, false);  // anything at all
-  const std::vector<double> least_after = LeastAfter(problem, aim);
-  // False: there is no way.
-  const auto fill_before = [&](size_t set, size_t last) {
-    std::fill(before.begin(), before.end(), kNever);
-    const size_t others = set & ~(size_t{1} << last);
-    if (others == 0) before[0] = Limited(problem.HopIn(last), limits);
-    for (size_t other = 0; other < n; ++other) {
-      if ((others >> other & 1) == 0 || !reached[others * n + other]) continue;
-      AddHop(aim, row(others, other), hops[other * n + last], &before);
-    }
-    bool any = false;
-    for (size_t p = 0; p < n_points; ++p) {
-      if (before[p] + least_after[p] > limits.cost_max) before[p] = kNever;
-      any = any || before[p] < kNever;
-    }
-    return any;
-  };
-
-  Solution best;
-  size_t best_set = 0, best_last = 0;
-  for (size_t set = 1; set < size_t{1} << n; ++set) {
-    for (size_t last = 0; last < n; ++last) {
-      if ((set >> last & 1) == 0) continue;
-      if (!fill_before(set, last)) continue;
-      reached[set * n + last] = true;
-      AddStage(problem, aim, devices[last], before, row(set, last));
-      const double cost =
-          Join(aim, row(set, last)[problem.last_point()], Limited(problem.HopBack(last), limits));
-      if (cost < best.cost) {
-        best.cost = cost;
-        best_set = set;
-        best_last = last;
-      }
-    }
-  }
-  if (best.cost == kNever) return best;
-  for (size_t set = best_set, last = best_last, end = problem.last_point(); set != 0;) {
-    fill_before(set, last);
-    const size_t begin = BestBegin(problem, aim, devices[last], before, end);
-    best.pieces.push_back({last, begin, end});
-    set &= ~(size_t{1} << last);
-    size_t previous = 0;
-    double least = kNever;
-    for (size_t other = 0; other < n; ++other) {
-      if ((set >> other & 1) == 0) continue;
-      const double cost = Join(aim, row(set, other)[begin], hops[other * n + last]);
-      if (cost < least) {
-        least = cost;
-        previous = other;
-      }
-    }
-    last = previous;
-    end = begin;
-  }
-  std::reverse(best.pieces.begin(), best.pieces.end());
-  return best;
-}
 
 Solution SolveOrder(const PlanProblem& problem, Aim aim, const Limits& limits,
                     absl::Span<const size_t> order) {

@@ -1,6 +1,5 @@
-// The planner's inner problem: given devices, places to cut and limits, the cheapest stages. Exact
-// over all orders and subsets of up to a dozen devices, or for one given order of any number.
-// Internal to the planner; pure; any thread.
+// What stages cost, what they must keep to, and the cheapest of one given order of devices. Over
+// all orders: plan_exact.h and plan_search.h. Internal to the planner; pure; any thread.
 #pragma once
 
 #include <algorithm>
@@ -23,15 +22,14 @@ inline double Join(Aim aim, double a, double b) {
 }
 
 struct Limits {
-  std::vector<Caps> caps;    // [candidates]
-  double hop_s = kNever;     // of each hop
-  double pool_s = kNever;    // of all stages that share bandwidth or cores
-  double cost_max = kNever;  // what costs more is of no interest
+  std::vector<Caps> caps;  // [candidates]
+  double hop_s = kNever;   // of each hop
+  double pool_s = kNever;  // of all stages that share bandwidth or cores
 };
 Limits NoLimits(const PlanProblem& problem);
 
-// Stages and what they cost. `cost` of what SolveSubsets and SolveOrder give leaves out what
-// devices share: a lower bound.
+// Stages and what they cost. `cost` of what SolveOrder gives leaves out what devices share: a
+// lower bound.
 struct Solution {
   double cost = kNever;
   Pieces pieces;
@@ -50,9 +48,6 @@ bool Keeps(const PlanProblem& problem, const Limits& limits, const Pieces& piece
 // may not reach the model's end (then nobody's stages might) or have links.
 Pieces PackLargestFirst(const PlanProblem& problem);
 
-// The cheapest over all subsets and orders of the candidates, of which there are at most 16: time
-// and memory grow as 2^n.
-Solution SolveSubsets(const PlanProblem& problem, Aim aim, const Limits& limits);
 // The cheapest that takes candidates in this order, skipping any.
 Solution SolveOrder(const PlanProblem& problem, Aim aim, const Limits& limits,
                     absl::Span<const size_t> order);

@@ -1,13 +1,13 @@
 #include "coordinator/planner.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/plan_assign.h"
+#include "coordinator/plan_exact.h"
 #include "coordinator/plan_explain.h"
 #include "coordinator/plan_problem.h"
 #include "coordinator/plan_search.h"
@@ -16,9 +16,6 @@
 namespace strata {
 namespace {
 
-// Steps of the exact planner's inner loop in all, when devices that share make it run again and
-// again: some seconds.
-constexpr double kExactWorkMax = 4e9;
 constexpr double kSeedWork = 1e7;
 constexpr uint32_t kContextMax = 1 << 26, kSequencesMax = 4096, kBatchMax = 1 << 16;
 
@@ -78,16 +75,8 @@ Solution Solve(const PlanProblem& problem) {
   const size_t n = problem.candidates().size();
   if (n == 0) return {};
   if (n > kExactDevicesMax || problem.request().search_only) return SearchPlan(problem);
-  const double points = static_cast<double>(problem.points().size());
-  const double work = std::ldexp(static_cast<double>(n), static_cast<int>(n) - 1) * points *
-                      (points / 2 + static_cast<double>(n) / 2);
   // What is found quickly spares the exact planner everything that is worse.
-  SharedOptions options;
-  options.known = SearchPlan(problem, kSeedWork).pieces;
-  options.runs_max = static_cast<size_t>(std::clamp(kExactWorkMax / work, 4.0, 20000.0));
-  return SolveObjective(problem, options, [&](Aim aim, const Limits& limits) {
-    return SolveSubsets(problem, aim, limits);
-  });
+  return SolveExact(problem, {.known = SearchPlan(problem, kSeedWork).pieces});
 }
 
 StepTime Predict(const PlanRequest& request, const std::vector<PlannedStage>& stages,

@@ -1,0 +1,281 @@
+#include "coordinator/plan_stages.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace strata {
+namespace {
+
+// Sums in another order differ by rounding.
+constexpr double kRounding = 1e-12;
+
+// How many of the layers fit, the ones that take least first.
+class Filling {
+ public:
+  Filling(const Shared& shared, const std::vector<size_t>& longest) {
+    for (const size_t c : shared.users) {
+      const std::vector<double>& before = shared.takes[c].before;
+      const size_t end = before.size() - 1;
+      std::vector<double> layers;
+      for (size_t p = 1; p + 1 < end; ++p) layers.push_back(before[p + 1] - before[p]);
+      if (layers.empty()) continue;
+      // The ends of the model take more; what they take besides a layer is counted apart.
+      const double least = *std::min_element(layers.begin(), layers.end());
+      const double first = before[1] - before[0], last = before[end] - before[end - 1];
+      layers.push_back(std::min(first, least));
+      layers.push_back(std::min(last, least));
+      first_.push_back(first - std::min(first, least));
+      last_.push_back(last - std::min(last, least));
+      std::sort(layers.begin(), layers.end());
+      layers.resize(std::min(layers.size(), longest[c]));
+      takes_.insert(takes_.end(), layers.begin(), layers.end());
+      fixed_.push_back(shared.takes[c].fixed);
+      longest_.push_back(std::min(longest[c], layers.size()));
+    }
+    std::sort(takes_.begin(), takes_.end());
+    std::sort(fixed_.begin(), fixed_.end());
+    std::sort(longest_.begin(), longest_.end(), std::greater<>());
+    if (!first_.empty()) {
+      least_first_ = *std::min_element(first_.begin(), first_.end());
+      least_last_ = *std::min_element(last_.begin(), last_.end());
+    }
+  }
+  bool empty() const { return takes_.empty(); }
+  size_t users() const { return fixed_.size(); }
+
+  // With `k` stages, the model's first or last among them or not; -1: they do not fit at all.
+  double Most(size_t k, double capacity, bool first, bool last) const {
+    double left = capacity * (1 + kRounding);
+    for (size_t i = 0; i < k; ++i) left -= fixed_[i];
+    if (first) left -= least_first_;
+    if (last) left -= least_last_;
+    size_t count = 0;
+    while (count < takes_.size() && takes_[count] <= left) left -= takes_[count++];
+    size_t most = 0;
+    for (size_t i = 0; i < k; ++i) most += longest_[i];
+    count = std::min(count, most);
+    return left < 0 || count < k ? -1 : static_cast<double>(count);
+  }
+
+ private:
+  std::vector<double> takes_, fixed_, first_, last_;
+  std::vector<size_t> longest_;
+  double least_first_ = 0, least_last_ = 0;
+};
+
+bool Same(const Linear& a, const Linear& b) { return a.fixed == b.fixed && a.before == b.before; }
+
+}  // namespace
+
+StageModel::StageModel(const PlanProblem& problem, double seconds_max)
+    : n_(problem.candidates().size()), n_points_(problem.points().size()) {
+  const auto& candidates = problem.candidates();
+  std::map<size_t, size_t> numbers;
+  std::vector<size_t> one_of;  // [nodes], a candidate
+  for (size_t c = 0; c < n_; ++c) {
+    const auto [at, is_new] = numbers.emplace(candidates[c].node, one_of.size());
+    if (is_new) one_of.push_back(c);
+    node_.push_back(at->second);
+  }
+  n_nodes_ = one_of.size();
+  const auto allowed = [&](double s) { return s <= seconds_max ? s : kNever; };
+  for (size_t node = 0; node < n_nodes_; ++node) {
+    for (size_t c = 0; c < n_; ++c) {
+      seconds_.hops.push_back(allowed(problem.Hop(one_of[node], c)));
+    }
+    seconds_.back.push_back(allowed(problem.HopBack(one_of[node])));
+  }
+  Caps caps;
+  caps.seconds = caps.memory_seconds = seconds_max;
+  windows_.resize(n_);
+  windows_at_.resize(n_);
+  longest_.assign(n_, 0);
+  for (size_t c = 0; c < n_; ++c) {
+    seconds_.in.push_back(allowed(problem.HopIn(c)));
+    Linear seconds = {candidates[c].overhead_s, candidates[c].seconds};
+    seconds.before.back() += candidates[c].head_s;
+    seconds_.stages.push_back(std::move(seconds));
+    const std::vector<size_t> latest = problem.LatestEnds(c, caps);
+    for (size_t begin = 0; begin < n_points_; ++begin) {
+      windows_at_[c].push_back(static_cast<uint32_t>(windows_[c].size()));
+      if (begin == last_point()) break;
+      const size_t most = std::min(latest[begin], begin == 0 ? last_point() - 1 : last_point());
+      for (const auto& [first, stop] : problem.Runs(begin)) {
+        const size_t last = std::min(stop - 1, most);
+        if (first > last) continue;
+        windows_[c].push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(first),
+                               static_cast<uint32_t>(last)});
+        longest_[c] = std::max(longest_[c], last - begin);
+      }
+    }
+    windows_at_[c].push_back(static_cast<uint32_t>(windows_[c].size()));
+  }
+  AddShared(problem, seconds_max);
+  FindTwins();
+}
+
+void StageModel::AddShared(const PlanProblem& problem, double seconds_max) {
+  const auto& candidates = problem.candidates();
+  std::map<int, Shared> memory, bandwidth, cores;
+  const auto share = [&](std::map<int, Shared>* pools, int pool, double capacity, size_t c) {
+    Shared& shared = (*pools)[pool];
+    shared.capacity = capacity;
+    shared.users.push_back(c);
+    shared.takes.resize(n_);
+    return &shared.takes[c];
+  };
+  const size_t end = last_point();
+  for (size_t c = 0; c < n_; ++c) {
+    const PlanProblem::Candidate& candidate = candidates[c];
+    if (candidate.memory_pool != kOwnPool && end >= 2) {
+      const auto bytes = [&](size_t from, size_t to) {
+        return static_cast<double>(problem.StageBytes(from, to));
+      };
+      Linear* takes = share(&memory, candidate.memory_pool,
+                            static_cast<double>(problem.PoolBytes(candidate.memory_pool)), c);
+      // From the middle outwards: whole bytes, so nothing is rounded.
+      takes->before.assign(n_points_, 0);
+      takes->fixed = static_cast<double>(problem.StageFixedBytes());
+      for (size_t p = 2; p < end; ++p) takes->before[p] = bytes(1, p) - takes->fixed;
+      takes->before[0] = takes->fixed - bytes(0, 1);
+      takes->before[end] = bytes(1, end) - takes->fixed;
+    }
+    if (seconds_max == kNever) continue;
+    if (candidate.bandwidth_pool != kOwnPool) {
+      Linear* takes = share(&bandwidth, candidate.bandwidth_pool, seconds_max, c);
+      takes->before = candidate.memory_seconds;
+      takes->before.back() += candidate.head_memory_s;
+    }
+    if (candidate.cores_pool != kOwnPool) {
+      *share(&cores, candidate.cores_pool, seconds_max, c) = seconds_.stages[c];
+    }
+  }
+  for (const auto* pools : {&memory, &bandwidth, &cores}) {
+    for (const auto& [pool, shared] : *pools) {
+      double most = 0;
+      for (const size_t c : shared.users) {
+        double stage = 0;
+        for (const Window& window : windows_[c]) {
+          stage = std::max(stage, shared.takes[c].Of(window.begin, window.last));
+        }
+        most += stage;
+      }
+      if (shared.users.size() < 2 || most <= shared.capacity) continue;
+      shared_.push_back(shared);
+    }
+  }
+  for (const Shared& shared : shared_) AddCount(shared);
+}
+
+void StageModel::AddCount(const Shared& shared) {
+  const Filling filling(shared, longest_);
+  if (filling.empty()) return;
+  // layers + per_stage · stages + first + last ≤ capacity, for every number of stages that fits.
+  std::vector<double> most = {0};
+  for (size_t k = 1; k <= filling.users(); ++k) {
+    const double count = filling.Most(k, shared.capacity, false, false);
+    if (count < 0) break;
+    most.push_back(count);
+  }
+  if (most.size() < 2) return;
+  const size_t k_max = most.size() - 1;
+  double per_stage = k_max > 1 ? kNever : 0;
+  for (size_t k = 2; k <= k_max; ++k) per_stage = std::min(per_stage, most[k - 1] - most[k]);
+  per_stage = std::max(per_stage, 0.0);
+  Shared count;
+  for (size_t k = 1; k <= k_max; ++k) {
+    count.capacity = std::max(count.capacity, most[k] + static_cast<double>(k) * per_stage);
+  }
+  double first = kNever, last = kNever, both = kNever;
+  const auto room = [&](size_t k, bool with_first, bool with_last, double* least) {
+    const double layers = filling.Most(k, shared.capacity, with_first, with_last);
+    if (layers < 0) return;
+    *least = std::min(*least, count.capacity - static_cast<double>(k) * per_stage - layers);
+  };
+  for (size_t k = 1; k <= k_max; ++k) {
+    room(k, true, false, &first);
+    room(k, false, true, &last);
+    if (k > 1) room(k, true, true, &both);
+  }
+  const auto limit = [&](double most_wanted) { return std::min(most_wanted, count.capacity + 1); };
+  first = limit(first);
+  last = std::min(limit(last), std::max(0.0, both - first));
+  count.users = shared.users;
+  count.takes.resize(n_);
+  for (const size_t c : shared.users) {
+    Linear& takes = count.takes[c];
+    takes.fixed = per_stage;
+    takes.before.resize(n_points_);
+    std::iota(takes.before.begin(), takes.before.end(), 0.0);
+    takes.before.front() -= first;
+    takes.before.back() += last;
+  }
+  counts_.push_back(std::move(count));
+}
+
+void StageModel::FindTwins() {
+  twins_before_.assign(n_, 0);
+  const auto windows_equal = [&](size_t a, size_t b) {
+    return std::equal(windows_[a].begin(), windows_[a].end(), windows_[b].begin(),
+                      windows_[b].end(), [](const Window& x, const Window& y) {
+                        return x.begin == y.begin && x.first == y.first && x.last == y.last;
+                      });
+  };
+  for (size_t b = 0; b < n_; ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      const bool alike = node_[a] == node_[b] && Same(seconds_.stages[a], seconds_.stages[b]) &&
+                         windows_equal(a, b) &&
+                         std::all_of(shared_.begin(), shared_.end(), [&](const Shared& shared) {
+                           return Same(shared.takes[a], shared.takes[b]);
+                         });
+      if (alike) twins_before_[b] |= 1u << a;
+    }
+  }
+}
+
+PathCosts StageModel::WithPrices(absl::Span<const double> prices, bool free) const {
+  PathCosts costs = seconds_;
+  if (free) {
+    for (std::vector<double>* hops : {&costs.hops, &costs.in, &costs.back}) {
+      for (double& hop : *hops) hop = hop == kNever ? kNever : 0;
+    }
+    for (Linear& stage : costs.stages) {
+      stage.fixed = 0;
+      std::fill(stage.before.begin(), stage.before.end(), 0.0);
+    }
+  }
+  for (size_t i = 0; i < n_prices(); ++i) {
+    if (prices[i] == 0) continue;
+    const Shared& shared = Priced(i);
+    const double price = prices[i] / shared.capacity;
+    for (const size_t c : shared.users) {
+      costs.stages[c].fixed += price * shared.takes[c].fixed;
+      for (size_t p = 0; p < n_points_; ++p) {
+        costs.stages[c].before[p] += price * shared.takes[c].before[p];
+      }
+    }
+  }
+  return costs;
+}
+
+double StageModel::Used(size_t i, const Pieces& pieces) const {
+  const Shared& shared = Priced(i);
+  double used = 0;
+  for (const Piece& piece : pieces) {
+    const Linear& takes = shared.takes[piece.candidate];
+    if (!takes.before.empty()) used += takes.Of(piece.begin, piece.end);
+  }
+  return used / shared.capacity;
+}
+
+bool StageModel::Fits(const Pieces& pieces) const {
+  for (size_t i = 0; i < shared_.size(); ++i) {
+    if (Used(i, pieces) > 1) return false;
+  }
+  return true;
+}
+
+}  // namespace strata
