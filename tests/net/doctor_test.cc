@@ -1,0 +1,214 @@
+// `strata doctor` on real networks that are broken in the ways networks are.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/net/network.h"
+
+namespace strata {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Two hosts on one switch, "a" with 10.79.0.1 and "b" with 10.79.0.2; the doctor runs on "a".
+class DoctorNetTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();
+    lan_ = std::make_unique<Switch>("lan");
+    a_ = std::make_unique<Host>("a");
+    b_ = std::make_unique<Host>("b");
+    lan_->Plug(*a_, "eth0", {"10.79.0.1/24"});
+    lan_->Plug(*b_, "eth0", {"10.79.0.2/24"});
+  }
+
+  void StartNodes(const std::vector<std::string>& options_a = {},
+                  const std::vector<std::string>& options_b = {}) {
+    node_a_ = std::make_unique<NodeOn>(a_.get(), "node-a", options_a);
+    node_b_ = std::make_unique<NodeOn>(b_.get(), "node-b", options_b);
+  }
+  void AwaitCluster() {
+    ASSERT_TRUE(Eventually([&] {
+      return node_a_->Sees(*node_b_) && node_b_->Sees(*node_a_) &&
+             !node_a_->Nodes()["coordinator"].is_null() &&
+             node_a_->Nodes()["coordinator"] == node_b_->Nodes()["coordinator"];
+    })) << node_a_->errors();
+  }
+  std::string AddressOfB() const { return absl::StrCat("10.79.0.2:", node_b_->port()); }
+
+  // Runs the doctor on "a". The status is in `exit_status_`, all it said in `said_`.
+  nlohmann::json Doctor(const std::string& target = "") {
+    const std::string node =
+        node_a_ == nullptr ? "" : absl::StrCat("--node 127.0.0.1:", node_a_->port());
+    a_->TryShell(
+        absl::StrCat("rc=0; ", STRATA_PROGRAM, " doctor ", target, " --json ", node, " --data-dir ",
+                     testing::TempDir(), "/doctor-none 2>/dev/null || rc=$?; echo \"$rc\""),
+        &said_);
+    const std::vector<std::string> lines = absl::StrSplit(said_, '\n', absl::SkipEmpty());
+    exit_status_ = lines.empty() ? "" : lines.back();
+    return nlohmann::json::parse(lines.empty() ? "" : lines.front(), nullptr,
+                                 /*allow_exceptions=*/false);
+  }
+  // The check with that id and target; null if there is none.
+  static nlohmann::json Find(const nlohmann::json& json, const std::string& id,
+                             const std::string& target) {
+    if (!json.is_object()) return nullptr;
+    for (const auto& check : json["checks"]) {
+      if (check["id"] == id && check["target"] == target) return check;
+    }
+    return nullptr;
+  }
+  // It is wrong, and says so; returns "text > advice".
+  std::string Wrong(const nlohmann::json& json, const std::string& id, const std::string& target) {
+    EXPECT_EQ(exit_status_, "6");
+    const nlohmann::json check = Find(json, id, target);
+    EXPECT_TRUE(check.is_object()) << id << " of " << target << " is missing: " << said_;
+    if (!check.is_object()) return "";
+    EXPECT_EQ(check["state"], "wrong") << said_;
+    return absl::StrCat(check["text"].get<std::string>(), " > ",
+                        check["advice"].get<std::string>());
+  }
+
+  std::unique_ptr<Switch> lan_;
+  std::unique_ptr<Host> a_, b_;
+  std::unique_ptr<NodeOn> node_a_, node_b_;
+  std::string exit_status_, said_;
+};
+
+// What comes in to the host and matches is lost.
+void Drop(const Host& host, const std::string& match) {
+  host.Shell(
+      absl::StrCat("nft -f - <<'END'\n"
+                   "table inet doctor_test {\n"
+                   "  chain in { type filter hook input priority 0; }\n"
+                   "}\n"
+                   "add rule inet doctor_test in ",
+                   match, " drop\nEND\n"));
+}
+
+TEST_F(DoctorNetTest, NothingIsWrongWhereNothingIs) {
+  StartNodes();
+  AwaitCluster();
+  const nlohmann::json json = Doctor();
+  ASSERT_TRUE(json.is_object()) << said_;
+  EXPECT_EQ(exit_status_, "0") << said_;
+  EXPECT_EQ(json["ok"], true);
+  EXPECT_EQ(Find(json, "here", "this machine")["state"], "ok");
+  EXPECT_THAT(Find(json, "multicast", "this machine eth0")["text"].get<std::string>(),
+              HasSubstr("nodes are heard from 1 other address"));
+  EXPECT_EQ(Find(json, "multicast", "node-b eth0")["state"], "ok");
+  EXPECT_EQ(Find(json, "way", "node-a")["state"], "ok");
+  EXPECT_EQ(Find(json, "way", "node-b")["state"], "ok");
+  EXPECT_EQ(Find(json, "clock", "default")["state"], "ok");
+  EXPECT_EQ(Find(json, "versions", "default")["state"], "ok");
+}
+
+TEST_F(DoctorNetTest, AnInterfaceThatCarriesNoMulticast) {
+  a_->Shell("ip link set eth0 multicast off");
+  node_a_ = std::make_unique<NodeOn>(a_.get(), "node-a");
+  const nlohmann::json json = Doctor();
+  EXPECT_THAT(Wrong(json, "network", "this machine"), HasSubstr("--peer HOST:PORT"));
+  EXPECT_THAT(Find(json, "multicast", "this machine eth0")["text"].get<std::string>(),
+              HasSubstr("carries no multicast"));
+}
+
+TEST_F(DoctorNetTest, NoNodeHereAndAFirewallThatKeepsMdnsOut) {
+  Drop(*a_, "udp dport 5353");
+  const nlohmann::json json = Doctor();
+  EXPECT_THAT(Wrong(json, "here", "this machine"),
+              AllOf(HasSubstr("no node runs here"), HasSubstr("strata node")));
+  EXPECT_THAT(Wrong(json, "multicast", "this machine eth0"),
+              AllOf(HasSubstr("drops UDP port 5353"), HasSubstr("ufw allow 5353/udp"),
+                    HasSubstr("--add-service=mdns")));
+}
+
+TEST_F(DoctorNetTest, AFirewallThatDropsTheNodesPort) {
+  Drop(*b_, "tcp dport 7400");
+  StartNodes({}, {"--listen", "[::]:7400"});
+  // It is heard of, and calls, but cannot be called.
+  ASSERT_TRUE(Eventually([&] { return node_a_->Node(node_b_->id()).is_object(); }));
+  EXPECT_THAT(Wrong(Doctor("node-b"), "node", "node-b"),
+              AllOf(HasSubstr("drops what comes to port 7400"),
+                    HasSubstr("sudo ufw allow proto tcp from 10.79.0.1"),
+                    HasSubstr("--add-source=10.79.0.1"), HasSubstr("ip saddr 10.79.0.1")));
+}
+
+TEST_F(DoctorNetTest, AFirewallThatLetsOnlyTheNodesPortIn) {
+  StartNodes();
+  AwaitCluster();
+  Drop(*b_, absl::StrCat("ct state new tcp dport != ", node_b_->port()));
+  const nlohmann::json json = Doctor();
+  EXPECT_THAT(Wrong(json, "way-links", "node-a -> node-b"),
+              AllOf(HasSubstr("its node port is reached"), HasSubstr("from 10.79.0.1")));
+  EXPECT_EQ(Find(json, "way", "node-b")["state"], "ok") << said_;
+}
+
+TEST_F(DoctorNetTest, AWayThatWorksInOneDirectionOnly) {
+  StartNodes();
+  AwaitCluster();
+  Drop(*a_, absl::StrCat("ip saddr 10.79.0.2 tcp dport ", node_a_->port(), " ct state new"));
+  const nlohmann::json json = Doctor();
+  EXPECT_THAT(Wrong(json, "way", "node-b -> node-a"),
+              AllOf(HasSubstr("10.79.0.1:"), HasSubstr("does not answer at all"),
+                    HasSubstr("On node-a, let TCP from 10.79.0.2 in")));
+  EXPECT_EQ(Find(json, "way", "node-a")["state"], "ok") << said_;
+}
+
+TEST_F(DoctorNetTest, AMachineWithoutANode) {
+  node_a_ = std::make_unique<NodeOn>(a_.get(), "node-a");
+  EXPECT_THAT(Wrong(Doctor("10.79.0.2:7999"), "host", "10.79.0.2"),
+              AllOf(HasSubstr("10.79.0.2:7999 is refused"), HasSubstr("'strata node' runs")));
+  // Without a port it says that it guessed one.
+  EXPECT_THAT(Wrong(Doctor("10.79.0.2"), "host", "10.79.0.2"),
+              AllOf(HasSubstr(":7400 is refused"), HasSubstr("a guess")));
+}
+
+TEST_F(DoctorNetTest, AnAddressThatNobodyHas) {
+  node_a_ = std::make_unique<NodeOn>(a_.get(), "node-a");
+  EXPECT_THAT(Wrong(Doctor("10.79.0.99:7400"), "host", "10.79.0.99"),
+              AllOf(HasSubstr("is out of reach"), HasSubstr("Wake 10.79.0.99 up")));
+}
+
+TEST_F(DoctorNetTest, ANodeOfAnotherCluster) {
+  StartNodes({"--cluster", "red"}, {"--cluster", "blue"});
+  EXPECT_THAT(Wrong(Doctor(AddressOfB()), "host", "10.79.0.2"),
+              AllOf(HasSubstr("a node called node-b"), HasSubstr("in cluster blue, not in red"),
+                    HasSubstr("--cluster red")));
+  // By its name too, which mDNS tells.
+  EXPECT_THAT(Wrong(Doctor("node-b"), "host", "node-b"), HasSubstr("in cluster blue, not in red"));
+}
+
+TEST_F(DoctorNetTest, ANodeOfTheClusterThatIsNotHeard) {
+  StartNodes({}, {"--no-mdns"});
+  const nlohmann::json json = Doctor(AddressOfB());
+  EXPECT_THAT(Wrong(json, "host", "10.79.0.2"),
+              AllOf(HasSubstr("node-a has not heard of it"),
+                    HasSubstr(absl::StrCat("--peer ", AddressOfB()))));
+  // Ways are tried although the two do not know each other.
+  EXPECT_EQ(Find(json, "way", "node-b")["state"], "ok") << said_;
+}
+
+TEST_F(DoctorNetTest, FromOutsideTheCluster) {
+  StartNodes();
+  AwaitCluster();
+  Host c("c");
+  lan_->Plug(c, "eth0", {"10.79.0.3/24"});
+  std::string out;
+  EXPECT_TRUE(c.TryShell(
+      absl::StrCat(STRATA_PROGRAM, " doctor --node ", AddressOfB(), " 2>/dev/null"), &out))
+      << out;
+  EXPECT_THAT(
+      out, AllOf(HasSubstr("ok  node-a: answers at 10.79.0.1:"), HasSubstr("Nothing is wrong.")));
+  EXPECT_FALSE(
+      c.TryShell(absl::StrCat(STRATA_PROGRAM, " doctor --node 10.79.0.2:7999 2>/dev/null"), &out));
+  EXPECT_THAT(out, HasSubstr("10.79.0.2:7999 is refused"));
+}
+
+}  // namespace
+}  // namespace strata
