@@ -176,8 +176,9 @@ void AddPlacement(CLI::App* verb, PlanOptions* options) {
 void AddNode(CLI::App* app, NodeOptions* options) {
   CLI::App* verb = app->add_subcommand("node", "Run a node: this machine's part of the cluster");
   verb->footer(kNodeFooter);
-  verb->add_option("--listen", options->listen,
-                   "Where to listen; [::] is all interfaces, port 0 a free one")
+  verb->add_option(
+          "--listen", options->listen,
+          "Where to listen; [::] is all interfaces, port 0 that of last time or a free one")
       ->capture_default_str()
       ->type_name("HOST:PORT");
   verb->add_option("--name", options->name, "What people call it (default: the machine's name)")

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "node/peer_addresses.h"
 
 namespace strata {
 namespace {
@@ -108,6 +109,10 @@ absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
   }
   if (!id.ok()) return id.status();
   dir.node_id_ = *std::move(id);
+  if (absl::StatusOr<std::string> address = ReadAddress(path); address.ok()) {
+    const absl::StatusOr<HostPort> parsed = ParseHostPort(*address);
+    if (parsed.ok()) dir.last_port_ = parsed->port;
+  }
   return dir;
 }
 
@@ -127,7 +132,8 @@ absl::StatusOr<std::string> DataDir::ReadAddress(const std::string& path) {
 DataDir::DataDir(DataDir&& other) noexcept
     : path_(std::move(other.path_)),
       lock_fd_(std::exchange(other.lock_fd_, -1)),
-      node_id_(std::move(other.node_id_)) {}
+      node_id_(std::move(other.node_id_)),
+      last_port_(other.last_port_) {}
 
 DataDir::~DataDir() {
   if (lock_fd_ >= 0) close(lock_fd_);

@@ -2,6 +2,7 @@
 // machine. One node at a time uses it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -28,6 +29,9 @@ class DataDir {
   ~DataDir();
 
   const std::string& node_id() const { return node_id_; }
+  // Of the address that was written before this node started; 0: none. Where others may still look
+  // for the node.
+  uint16_t last_port() const { return last_port_; }
 
   // Where the node that uses the folder is reached from this machine, host:port, until it goes.
   absl::Status WriteAddress(const std::string& address);
@@ -40,6 +44,7 @@ class DataDir {
   std::string path_;
   int lock_fd_ = -1;
   std::string node_id_;
+  uint16_t last_port_ = 0;
 };
 
 }  // namespace strata

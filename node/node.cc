@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/log/check.h"
+#include "absl/log/log.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -173,21 +174,17 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
         return *parsed == cluster->id() ? local : cluster->AddressOf(*parsed);
       });
 
-  grpc::ServerBuilder builder;
-  ConfigureServer(&builder);
-  int port = 0;
-  builder.AddListeningPort(JoinHostPort(ListenHost(*listen), listen->port), LinkServerCredentials(),
-                           &port);
-  builder.RegisterService(node->service_.get());
-  builder.RegisterService(node->weights_.get());
-  builder.RegisterService(node->cluster_service_.get());
-  builder.RegisterService(node->link_probe_.get());
-  builder.RegisterService(node->doctor_.get());
-  node->server_ = builder.BuildAndStart();
-  if (node->server_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen));
+  // Others may have been told the port of last time by hand.
+  const uint16_t last_port =
+      listen->port == 0 && node->data_dir_ ? node->data_dir_->last_port() : 0;
+  uint16_t port = last_port == 0 ? 0 : node->Listen({listen->host, last_port});
+  if (port == 0) port = node->Listen(*listen);
+  if (port == 0) return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen));
+  if (last_port != 0 && port != last_port) {
+    LOG(WARNING) << "port " << last_port << ", which this node had before, is taken; it has port "
+                 << port << " now";
   }
-  listen->port = static_cast<uint16_t>(port);
+  listen->port = port;
   absl::StatusOr<std::vector<std::string>> advertise =
       ParseAdvertised(options.advertise, listen->port);
   if (!advertise.ok()) return advertise.status();
@@ -203,6 +200,21 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
 }
 
 Node::Node(EventLoop* loop, std::string name) : loop_(loop), name_(std::move(name)) {}
+
+uint16_t Node::Listen(const HostPort& listen) {
+  grpc::ServerBuilder builder;
+  ConfigureServer(&builder);
+  int port = 0;
+  builder.AddListeningPort(JoinHostPort(ListenHost(listen), listen.port), LinkServerCredentials(),
+                           &port);
+  builder.RegisterService(service_.get());
+  builder.RegisterService(weights_.get());
+  builder.RegisterService(cluster_service_.get());
+  builder.RegisterService(link_probe_.get());
+  builder.RegisterService(doctor_.get());
+  server_ = builder.BuildAndStart();
+  return server_ == nullptr ? 0 : static_cast<uint16_t>(port);
+}
 
 void Node::Shutdown(absl::AnyInvocable<void() &&> done) {
   CHECK(!shutdown_.joinable()) << "a node is shut down once";

@@ -19,6 +19,7 @@
 #include "node/data_dir.h"
 #include "node/doctor_service.h"
 #include "node/node_service.h"
+#include "node/peer_addresses.h"
 #include "node/stage_host.h"
 #include "node/surveys.h"
 #include "node/weight_fetcher.h"
@@ -32,8 +33,10 @@ class Server;
 namespace strata {
 
 struct NodeOptions {
-  std::string listen = "[::]:0";  // host:port, all interfaces; workers listen on the same host
-  std::string name;               // empty: the machine's
+  // host:port, all interfaces; workers listen on the same host. Port 0: that of last time, if the
+  // data dir tells and it is free, else any free one.
+  std::string listen = "[::]:0";
+  std::string name;  // empty: the machine's
   std::string cluster = "default";
   std::vector<std::string> peers;  // host:port of nodes to look for, besides mDNS
   std::vector<std::string>
@@ -76,6 +79,9 @@ class Node {
 
  private:
   Node(EventLoop* loop, std::string name);
+
+  // Starts the server; returns its port, 0: it cannot listen there.
+  uint16_t Listen(const HostPort& listen);
 
   EventLoop* const loop_;
   const std::string name_;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -90,6 +91,25 @@ TEST(DataDir, DefaultFollowsTheEnvironment) {
   unsetenv("HOME");
   EXPECT_EQ(DataDir::Default().status().code(), absl::StatusCode::kInvalidArgument);
   setenv("HOME", home.c_str(), 1);
+}
+
+TEST(DataDir, KnowsThePortOfLastTime) {
+  const std::string path = Fresh();
+  {
+    auto dir = DataDir::Open(path);
+    ASSERT_TRUE(dir.ok()) << dir.status();
+    EXPECT_EQ(dir->last_port(), 0);
+    ASSERT_TRUE(dir->WriteAddress("127.0.0.1:7400").ok());
+    EXPECT_EQ(dir->last_port(), 0);
+  }
+  for (const auto& [address, port] : {std::pair<std::string, int>{"127.0.0.1:7400", 7400},
+                                      {"[::1]:7401", 7401},
+                                      {"damaged", 0}}) {
+    std::ofstream(path + "/address") << address << "\n";
+    auto dir = DataDir::Open(path);
+    ASSERT_TRUE(dir.ok()) << dir.status();
+    EXPECT_EQ(dir->last_port(), port) << address;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,116 @@
+#include "node/node.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "node/peer_addresses.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+using ::absl_testing::StatusIs;
+
+// A socket of somebody else that listens.
+class Squatter {
+ public:
+  explicit Squatter(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int on = 1;
+    setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listen(fd_, 1), 0);
+    socklen_t size = sizeof address;
+    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+  }
+  ~Squatter() { close(fd_); }
+  uint16_t port() const { return port_; }
+
+ private:
+  const int fd_;
+  uint16_t port_ = 0;
+};
+
+// Starts a node, looks at its port, and ends it.
+absl::StatusOr<uint16_t> PortOfARun(const std::string& folder, const std::string& listen) {
+  const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+  NodeOptions options;
+  options.listen = listen;
+  options.name = "kitchen";
+  options.mdns = false;
+  options.measure = false;
+  options.data_dir = folder;
+  auto node = Node::Start(loop.get(), std::move(options));
+  if (!node.ok()) return node.status();
+  const absl::StatusOr<HostPort> address = ParseHostPort((*node)->address());
+  loop->Post([&] { (*node)->Shutdown([&] { loop->Stop(); }); });
+  loop->Run();
+  node->reset();
+  if (!address.ok()) return address.status();
+  return address->port;
+}
+
+TEST(Node, KeepsItsPortOverRestarts) {
+  const std::string folder = testing::MakeTestFolder();
+  const auto first = PortOfARun(folder, "127.0.0.1:0");
+  ASSERT_TRUE(first.ok()) << first.status();
+  for (int i = 0; i < 3; ++i) {
+    const auto again = PortOfARun(folder, "127.0.0.1:0");
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(*again, *first);
+  }
+}
+
+TEST(Node, TakesAFreePortWhereItsLastOneIsTaken) {
+  const std::string folder = testing::MakeTestFolder();
+  const auto first = PortOfARun(folder, "127.0.0.1:0");
+  ASSERT_TRUE(first.ok()) << first.status();
+  absl::StatusOr<uint16_t> second;
+  {
+    const Squatter squatter(*first);
+    second = PortOfARun(folder, "127.0.0.1:0");
+  }
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_NE(*second, *first);
+  const auto third = PortOfARun(folder, "127.0.0.1:0");
+  ASSERT_TRUE(third.ok()) << third.status();
+  EXPECT_EQ(*third, *second);
+}
+
+TEST(Node, APortThatWasAskedForIsTheOnlyOneTried) {
+  const std::string folder = testing::MakeTestFolder();
+  const Squatter squatter(0);
+  EXPECT_THAT(PortOfARun(folder, absl::StrCat("127.0.0.1:", squatter.port())),
+              StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(Node, APortThatIsAskedForWinsOverThatOfLastTime) {
+  const std::string folder = testing::MakeTestFolder();
+  const auto first = PortOfARun(folder, "127.0.0.1:0");
+  ASSERT_TRUE(first.ok()) << first.status();
+  uint16_t free_port;
+  {
+    const Squatter squatter(0);
+    free_port = squatter.port();
+  }
+  const auto second = PortOfARun(folder, absl::StrCat("127.0.0.1:", free_port));
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(*second, free_port);
+}
+
+}  // namespace
+}  // namespace strata
