@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -44,10 +43,6 @@ absl::StatusOr<std::string> FileKey(const std::vector<std::string>& paths) {
                             changed.tv_nsec, "\n"));
   }
   return hasher.Finish();
-}
-
-absl::Status TooMany() {
-  return absl::ResourceExhaustedError("too many nodes read weights here at the same time");
 }
 
 void DropOldest(const std::string& folder, size_t files_max) {
@@ -94,6 +89,28 @@ struct WeightService::Shared {
     }
     return listed;
   }
+};
+
+// Counts among those that read at once, and keeps the hashes that it made when it ends.
+class WeightService::Reading {
+ public:
+  Reading(WeightService* service, SharedPtr shared, std::vector<uint32_t> blocks)
+      : service_(service), shared_(std::move(shared)), blocks_(std::move(blocks)) {
+    ++service_->reads_;
+  }
+  Reading(const Reading&) = delete;
+  ~Reading() {
+    service_->KeepHashes(shared_.get());
+    --service_->reads_;
+  }
+
+  Shared* shared() const { return shared_.get(); }
+  const std::vector<uint32_t>& blocks() const { return blocks_; }
+
+ private:
+  WeightService* const service_;
+  const SharedPtr shared_;
+  const std::vector<uint32_t> blocks_;
 };
 
 WeightService::WeightService(std::string hashes_folder) : hashes_folder_(std::move(hashes_folder)) {
@@ -225,26 +242,34 @@ absl::Status WeightService::ReadBlock(Shared* shared, uint32_t block,
   return absl::OkStatus();
 }
 
-absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::BlocksRequest& request,
-                                 grpc::ServerWriter<wire::BlockHashes>* writer) {
+absl::StatusOr<std::unique_ptr<WeightService::Reading>> WeightService::BeginReading(
+    const wire::BlocksRequest& request) {
   absl::StatusOr<SharedPtr> shared = Find(request.model_id());
   if (!shared.ok()) return shared.status();
   absl::StatusOr<std::vector<uint32_t>> blocks = (*shared)->Listed(request);
   if (!blocks.ok()) return blocks.status();
-  const absl::Cleanup leave = [this] { --reads_; };
-  if (++reads_ > kWeightReadsMax) return TooMany();
-  const absl::Cleanup keep = [&] { KeepHashes(shared->get()); };
+  auto reading = std::make_unique<Reading>(this, *std::move(shared), *std::move(blocks));
+  if (reads_ > kWeightReadsMax) {
+    return absl::ResourceExhaustedError("too many nodes read weights here at the same time");
+  }
+  return reading;
+}
+
+absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::BlocksRequest& request,
+                                 grpc::ServerWriter<wire::BlockHashes>* writer) {
+  const absl::StatusOr<std::unique_ptr<Reading>> reading = BeginReading(request);
+  if (!reading.ok()) return reading.status();
+  Shared* const shared = (*reading)->shared();
   wire::BlockHashes answer;
-  for (const uint32_t block : *blocks) {
-    if ((*shared)->HashOf(block).empty()) {
-      absl::Status status = ReadBlock(shared->get(), block, [context](const wire::BlockChunk&) {
-        return !context->IsCancelled();
-      });
+  for (const uint32_t block : (*reading)->blocks()) {
+    if (shared->HashOf(block).empty()) {
+      absl::Status status = ReadBlock(
+          shared, block, [context](const wire::BlockChunk&) { return !context->IsCancelled(); });
       if (!status.ok()) return status;
     }
     wire::BlockHash* entry = answer.add_hashes();
     entry->set_block(block);
-    entry->set_hash((*shared)->HashOf(block));
+    entry->set_hash(shared->HashOf(block));
     if (answer.hashes_size() == kHashesMax) {
       if (!writer->Write(answer)) return absl::CancelledError("the peer has gone");
       answer.Clear();
@@ -256,19 +281,15 @@ absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::Block
 
 absl::Status WeightService::Read(const wire::BlocksRequest& request,
                                  grpc::ServerWriter<wire::BlockChunk>* writer) {
-  absl::StatusOr<SharedPtr> shared = Find(request.model_id());
-  if (!shared.ok()) return shared.status();
-  absl::StatusOr<std::vector<uint32_t>> blocks = (*shared)->Listed(request);
-  if (!blocks.ok()) return blocks.status();
-  const absl::Cleanup leave = [this] { --reads_; };
-  if (++reads_ > kWeightReadsMax) return TooMany();
-  const absl::Cleanup keep = [&] { KeepHashes(shared->get()); };
+  const absl::StatusOr<std::unique_ptr<Reading>> reading = BeginReading(request);
+  if (!reading.ok()) return reading.status();
+  Shared* const shared = (*reading)->shared();
 
   WeightQueue<wire::BlockChunk> chunks(kWeightChunksMax);
   absl::Status outcome;  // the reader's, until it is joined
   std::thread reader([&] {
-    for (const uint32_t block : *blocks) {
-      outcome = ReadBlock(shared->get(), block, [&chunks](wire::BlockChunk chunk) {
+    for (const uint32_t block : (*reading)->blocks()) {
+      outcome = ReadBlock(shared, block, [&chunks](wire::BlockChunk chunk) {
         return chunks.Push(std::move(chunk));
       });
       if (!outcome.ok()) break;

@@ -57,8 +57,11 @@ class WeightService final : public wire::Weights::Service {
  private:
   struct Shared;                              // a model that others may read
   using SharedPtr = std::shared_ptr<Shared>;  // shared by the calls that read it
+  class Reading;                              // a call that reads blocks
 
   absl::StatusOr<SharedPtr> Find(const std::string& model_id);
+  // kResourceExhausted: too many read already.
+  absl::StatusOr<std::unique_ptr<Reading>> BeginReading(const wire::BlocksRequest& request);
   absl::Status Describe(const std::string& model_id, grpc::ServerWriter<wire::ModelPiece>* writer);
   absl::Status Hash(grpc::ServerContext* context, const wire::BlocksRequest& request,
                     grpc::ServerWriter<wire::BlockHashes>* writer);
