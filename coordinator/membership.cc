@@ -79,15 +79,25 @@ std::vector<OutgoingHeartbeat> Membership::Tick(int64_t now_us) {
     Peer& peer = peers_[i];
     if (peer.record == nullptr) continue;
     if (peer.send_due_us <= due_us) {
-      const bool here =
-          peer.state == ClusterView::State::kAlive || peer.state == ClusterView::State::kSuspected;
-      peer.send_due_us = now_us + 1000 * (here ? options_.heartbeat_ms : options_.retry_gone_ms);
+      peer.send_due_us = now_us + 1000 * HeartbeatMs(i, now_us);
       out.push_back({graph_.id(i), Make(i, now_us)});
     }
     next_wake_us_ = std::min(next_wake_us_, peer.send_due_us);
   }
   if (role_ == Role::kLeft) next_wake_us_ = std::numeric_limits<int64_t>::max();
   return out;
+}
+
+// How long after one heartbeat to a peer the next is sent.
+int64_t Membership::HeartbeatMs(size_t i, int64_t now_us) const {
+  const Peer& peer = peers_[i];
+  if (peer.state != ClusterView::State::kAlive && peer.state != ClusterView::State::kSuspected) {
+    return options_.retry_gone_ms;
+  }
+  // Before it counts as not reached: maybe messages were lost. 2.5, since answers take a while.
+  const bool late =
+      graph_.reaches(0).Has(i) && now_us - peer.answered_us > options_.heartbeat_ms * 2500;
+  return late ? std::min(options_.retry_late_ms, options_.heartbeat_ms) : options_.heartbeat_ms;
 }
 
 Heartbeat Membership::Probe(int64_t now_us) { return Make(0, now_us); }

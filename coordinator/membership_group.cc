@@ -1,6 +1,7 @@
 // Leases and groups.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "coordinator/membership.h"
 
@@ -44,7 +45,11 @@ void Membership::Advance(int64_t now_us) {
       break;
     case Role::kMember: {
       const bool forsake = options_.unsafe_ignore_lease && !Fresh(peers_[obeyed_], now_us);
-      if (now_us >= obeys_until_us_ || forsake) BecomeFree(kNone, now_us);
+      if (now_us >= obeys_until_us_ || forsake) {
+        BecomeFree(kNone, now_us);
+      } else if (now_us >= next_check_us_) {
+        ChooseMove(now_us);
+      }
       break;
     }
     case Role::kCoordinator:
@@ -77,7 +82,7 @@ void Membership::TakeLease(size_t i, const Heartbeat& message, int64_t now_us) {
   if (joins) Hurry(i, now_us);
   role_ = Role::kMember;
   obeyed_ = i;
-  wanted_ = kNone;
+  if (joins) wanted_ = move_to_ = kNone;
   epoch_ = floor_ = message.epoch;
   granted_us_ = message.sent_us;
   obeys_until_us_ = now_us + obedience_us_;
@@ -113,6 +118,11 @@ void Membership::TakeWish(size_t i, int64_t now_us) {
   }
   if (role_ != Role::kCoordinator) return;
   if (members_.Has(i) && (peer.obeys != self_.id || peer.leaving)) DropMember(i);
+  if (LetsGo(i, now_us)) {
+    let_go_us_ = now_us;
+    DropMember(i);
+    Hurry(i, now_us);
+  }
   if (wanted_ == i && peer.welcomes_me && IsCoordinator(peer)) {
     Yield(i, now_us);
     return;
@@ -157,6 +167,7 @@ void Membership::FillLease(size_t i, int64_t now_us, Heartbeat* message) {
     message->release = true;
     if (wanted_ != kNone && role_ == Role::kFree) message->next = graph_.id(wanted_);
     if (role_ == Role::kMember) message->next = graph_.id(obeyed_);
+    if (role_ == Role::kCoordinator) message->next = peer.wants;  // it may be moving
     peer.released_us = message->sent_us;
   }
 }
@@ -166,6 +177,7 @@ void Membership::BecomeCoordinator(int64_t now_us) {
   obeyed_ = wanted_ = kNone;
   epoch_ = ClusterEpoch();
   office_since_us_ = now_us;
+  let_go_us_ = now_us;
   welcomed_us_ = now_us - options_.heartbeat_ms * 2000;
   void_before_us_ = last_stamp_us_;
   unlinked_since_us_ = 0;
@@ -261,6 +273,42 @@ void Membership::ChooseWanted(int64_t now_us) {
   } else {
     SetWants(best, now_us);
   }
+}
+
+// A member's: see "Moves" in membership.h. What could become one group is left to the coordinators.
+void Membership::ChooseMove(int64_t now_us) {
+  const Peer& mine = peers_[obeyed_];
+  size_t best = kNone;
+  // Of equal ones neither gains.
+  const auto weight = [](const Rank& rank) { return std::pair(rank.requests, rank.size); };
+  Rank best_rank = RankOf(obeyed_);
+  for (size_t i = 1; mine.group_requests == 0 && i < graph_.bound(); ++i) {
+    const Peer& peer = peers_[i];
+    if (i == obeyed_ || !IsCoordinator(peer) || !Fresh(peer, now_us)) continue;
+    const Rank rank = RankOf(i);
+    if (weight(best_rank) < weight(rank) && peer.members.Has(i) &&
+        peer.members.Count() == peer.group_size && graph_.linked(0).Contains(peer.members) &&
+        !graph_.AllLinked(mine.members, peer.members)) {
+      best = i;
+      best_rank = rank;
+    }
+  }
+  if (best != move_to_) {
+    move_to_ = best;
+    move_since_us_ = now_us;
+  }
+  if (best != kNone && now_us - move_since_us_ >= options_.move_after_ms * 1000) {
+    SetWants(best, now_us);
+    return;
+  }
+  if (wanted_ != kNone) ++changes_;
+  wanted_ = kNone;
+}
+
+bool Membership::LetsGo(size_t i, int64_t now_us) const {
+  const Peer& peer = peers_[i];
+  return members_.Has(i) && !peer.wants.is_nobody() && peer.wants != self_.id && wanted_ == kNone &&
+         GroupRequests() == 0 && now_us - let_go_us_ >= options_.join_wait_ms * 1000;
 }
 
 void Membership::SetWants(size_t i, int64_t now_us) {

@@ -407,5 +407,83 @@ TEST(Membership, IdsAreThirtyTwoHexDigits) {
   }
 }
 
+// Nodes 0, 1 and 2 are linked with each other, 3 with all, 4 with 3 alone; 3 and 4 found each other
+// first.
+ClusterSim ANodeBetweenTwoGroups(uint64_t seed) {
+  ClusterSim sim({.seed = seed, .nodes = 5});
+  sim.Partition({0, 0, 0, 1, 1});
+  sim.StartAll();
+  sim.Introduce();
+  sim.RunMs(6000);
+  EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+  EXPECT_EQ(sim.CoordinatorOf(3), sim.CoordinatorOf(4)) << "seed " << seed;
+  return sim;
+}
+
+void LinkWithAll(ClusterSim* sim) {
+  for (size_t n = 0; n < 3; ++n) {
+    sim->Cut(n, 3, false);
+    sim->Cut(3, n, false);
+  }
+  sim->Introduce();
+}
+
+TEST(Membership, AMemberMovesToTheGreaterGroupThatItIsLinkedWith) {
+  size_t moved = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = ANodeBetweenTwoGroups(seed);
+    const size_t coordinator = sim.CoordinatorOf(0);
+    const bool is_member = sim.CoordinatorOf(3) == 4;
+    LinkWithAll(&sim);
+    sim.RunMs(12'000);
+    EXPECT_EQ(sim.violation(), "") << "seed " << seed;
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+    EXPECT_EQ(sim.CoordinatorOf(0), coordinator) << "seed " << seed;
+    // One that coordinates another stays with it.
+    EXPECT_EQ(sim.CoordinatorOf(3), is_member ? coordinator : 3) << "seed " << seed << sim.Trace();
+    moved += is_member;
+  }
+  EXPECT_GT(moved, 0u);
+}
+
+TEST(Membership, NoMemberMovesAwayFromLiveRequests) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = ANodeBetweenTwoGroups(seed);
+    const size_t coordinator = sim.CoordinatorOf(3);
+    sim.SetLive(4, 1);
+    sim.SetLive(0, 5);
+    sim.RunMs(1000);
+    LinkWithAll(&sim);
+    sim.RunMs(12'000);
+    EXPECT_EQ(sim.violation(), "") << "seed " << seed;
+    EXPECT_EQ(sim.CoordinatorOf(3), coordinator) << "seed " << seed << sim.Trace();
+    EXPECT_EQ(sim.CoordinatorOf(4), coordinator) << "seed " << seed << sim.Trace();
+  }
+}
+
+TEST(Membership, ASilentNodeIsAskedMoreOftenUntilItCountsAsGone) {
+  Membership membership({}, Record(1), kStartUs);
+  Membership other({}, Record(2), kStartUs);
+  ASSERT_THAT(membership.Learn(Record(2), kStartUs), IsOk());
+  const auto asked = [&](int64_t from_ms, int64_t to_ms) {
+    size_t n = 0;
+    for (int64_t ms = from_ms; ms < to_ms; ++ms) n += membership.Tick(kStartUs + ms * 1000).size();
+    return n;
+  };
+  int64_t ms = 0;
+  for (; ms < 5000; ++ms) {
+    for (const OutgoingHeartbeat& out : membership.Tick(kStartUs + ms * 1000)) {
+      const auto reply = other.OnRequest(out.message, kStartUs + ms * 1000);
+      ASSERT_THAT(reply, IsOk());
+      ASSERT_THAT(membership.OnReply(*reply, kStartUs + ms * 1000), IsOk());
+    }
+  }
+  const size_t at_once = asked(ms, ms + 500);
+  EXPECT_LE(at_once, 3u);
+  EXPECT_GE(asked(ms + 750, ms + 1750), 8u);
+  asked(ms + 1750, ms + 4000);
+  EXPECT_LE(asked(ms + 4000, ms + 5000), 3u);
+}
+
 }  // namespace
 }  // namespace strata

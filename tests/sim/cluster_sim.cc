@@ -1,6 +1,7 @@
 #include "tests/sim/cluster_sim.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -339,6 +340,51 @@ std::string ClusterSim::Unrest() {
       if (!groups[b].empty() && all_linked(groups[a], groups[b])) {
         return absl::StrCat("groups of ", a, " (", groups[a].size(), ") and ", b, " (",
                             groups[b].size(), ") could be one");
+      }
+    }
+  }
+  return "";
+}
+
+std::vector<bool> ClusterSim::InWorkingGroups() {
+  std::vector<bool> working(nodes_.size());
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    for (size_t k = 0; k < nodes_.size() && running(n); ++k) {
+      if (running(k) && nodes_[k].live > 0 && CoordinatorOf(k) == CoordinatorOf(n)) {
+        working[n] = true;
+      }
+    }
+  }
+  return working;
+}
+
+std::string ClusterSim::Unmoved() {
+  struct Group {
+    std::vector<size_t> members;
+    uint64_t requests = 0;
+  };
+  std::map<size_t, Group> groups;
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (!running(n)) continue;
+    Group& group = groups[CoordinatorOf(n)];
+    group.members.push_back(n);
+    group.requests += nodes_[n].live;
+  }
+  const auto size = [](const Group& group) {
+    return std::pair(std::bit_width(group.requests), group.members.size());
+  };
+  for (const auto& [from, mine] : groups) {
+    if (mine.requests != 0) continue;
+    for (const auto& [to, other] : groups) {
+      if (size(other) <= size(mine)) continue;
+      for (const size_t n : mine.members) {
+        const std::vector<size_t>& others = other.members;
+        const bool linked =
+            std::all_of(others.begin(), others.end(), [&](size_t k) { return Linked(n, k); });
+        if (linked && n != from) {
+          return absl::StrCat("node ", n, " could move from the group of ", from, " to that of ",
+                              to);
+        }
       }
     }
   }

@@ -70,6 +70,10 @@ class ClusterSim {
   // Why the cluster has not come to rest, or empty: every node is in exactly one group whose nodes
   // agree on coordinator, epoch and members and are all linked, and no two groups could be one.
   std::string Unrest();
+  // Whether each node is in a group with live requests. At rest.
+  std::vector<bool> InWorkingGroups();
+  // Which member should move to a greater group that it is linked with, if one should. At rest.
+  std::string Unmoved();
 
   // The last things that happened.
   std::string Trace() const;

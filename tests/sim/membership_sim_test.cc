@@ -20,6 +20,11 @@ constexpr size_t kNobody = SIZE_MAX;
 // What the cluster has after the last change.
 constexpr int64_t kRestMs = 5000;
 constexpr int64_t kStepMs = 250;
+// For so long it is watched when nothing happens any more.
+constexpr int64_t kQuietMs = 3000;
+constexpr int64_t kMoveMs = 2000;  // of one member, and what follows
+// In which members have moved to greater groups: a few seconds each, one after the other.
+constexpr int64_t kMovedMs = 60'000;
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
@@ -87,7 +92,47 @@ struct Scenario {
   bool through_wire = false;
   int64_t disturb_ms = 12'000;
   size_t disturb_every_ms = 1500;  // at most
+  double loss = 0;                 // of messages, from beginning to end
+  int64_t rest_ms = kRestMs;
+  bool stays = true;        // what has come to rest stays as it is
+  bool until_moved = true;  // it is watched until all that should have moved
 };
+
+std::vector<size_t> Coordinators(ClusterSim* sim, size_t nodes) {
+  std::vector<size_t> coordinators(nodes, kNobody);
+  for (size_t n = 0; n < nodes; ++n) {
+    if (sim->running(n)) coordinators[n] = sim->CoordinatorOf(n);
+  }
+  return coordinators;
+}
+
+// A cluster at rest: what is wrong with how it goes on. Nothing changes, unless members should move
+// to greater groups: they do, and what has live requests stays together all the same.
+std::string Watch(ClusterSim* sim, const Scenario& scenario) {
+  const std::vector<size_t> first = Coordinators(sim, scenario.nodes);
+  const std::vector<bool> working = sim->InWorkingGroups();
+  std::vector<size_t> before = first;
+  bool moves = !sim->Unmoved().empty();
+  int64_t quiet_ms = 0;
+  for (int64_t ms = 0; quiet_ms < kQuietMs; ms += kStepMs, quiet_ms += kStepMs) {
+    sim->RunMs(kStepMs);
+    if (!sim->violation().empty()) return sim->violation() + sim->Trace();
+    const std::vector<size_t> now = Coordinators(sim, scenario.nodes);
+    for (size_t n = 0; n < scenario.nodes; ++n) {
+      if (now[n] == first[n]) continue;
+      if (!moves) return "a group at rest changed its coordinator" + sim->Trace();
+      if (working[n]) return "a group with live requests lost a member" + sim->Trace();
+    }
+    const bool due = !sim->Unmoved().empty();
+    if (now != before || due) quiet_ms = 0;
+    moves = moves || due;
+    before = now;
+    if (moves && !scenario.until_moved && ms >= kQuietMs) return "";
+    if (ms > kMovedMs) return absl::StrCat("still restless: ", sim->Unmoved()) + sim->Trace();
+  }
+  const std::string unrest = sim->Unrest();
+  return unrest.empty() ? "" : unrest + sim->Trace();
+}
 
 // Returns what went wrong. `slowest_ms` becomes how long rest took, if that is more.
 std::string Play(const Scenario& scenario, int64_t* slowest_ms) {
@@ -101,39 +146,34 @@ std::string Play(const Scenario& scenario, int64_t* slowest_ms) {
   for (size_t n = 0; n < scenario.nodes; ++n) {
     if (sim.Random(10) != 0) sim.Start(n, 2);
   }
-  sim.SetLoss(sim.Random(3) == 0 ? 0.1 : 0.0);
+  sim.SetLoss(std::max(scenario.loss, sim.Random(3) == 0 ? 0.1 : 0.0));
   for (int64_t ms = 0; ms < scenario.disturb_ms && sim.violation().empty();) {
     const auto step = static_cast<int64_t>(1 + sim.Random(scenario.disturb_every_ms));
     sim.RunMs(step);
     ms += step;
     Disturb(&sim, scenario.nodes, scenario.cliques);
   }
-  sim.SetLoss(0);
+  sim.SetLoss(scenario.loss);
   // Sleepers wake; what they slept through counts as a change.
   for (size_t n = 0; n < scenario.nodes; ++n) sim.Pause(n, 0);
   sim.Introduce();
   sim.Note("the last change");
   std::string unrest;
-  for (int64_t ms = kStepMs; ms <= kRestMs; ms += kStepMs) {
+  int64_t until_ms = scenario.rest_ms;
+  for (int64_t ms = kStepMs; ms <= until_ms; ms += kStepMs) {
     sim.RunMs(kStepMs);
     if (!sim.violation().empty()) return sim.violation() + sim.Trace();
     unrest = sim.Unrest();
-    if (!unrest.empty()) *slowest_ms = std::max(*slowest_ms, ms);
-  }
-  if (!unrest.empty()) return unrest + sim.Trace();
-  // And so it stays.
-  std::vector<size_t> coordinators(scenario.nodes, kNobody);
-  for (size_t n = 0; n < scenario.nodes; ++n) {
-    if (sim.running(n)) coordinators[n] = sim.CoordinatorOf(n);
-  }
-  sim.RunMs(3000);
-  if (!sim.violation().empty()) return sim.violation() + sim.Trace();
-  for (size_t n = 0; n < scenario.nodes; ++n) {
-    if (sim.running(n) && coordinators[n] != sim.CoordinatorOf(n)) {
-      return "a group at rest changed its coordinator" + sim.Trace();
+    if (unrest.empty() && (!scenario.stays || ms >= scenario.rest_ms)) break;
+    if (unrest.empty()) {
+      // A member that is just moving when the time is up may arrive.
+      until_ms = scenario.rest_ms + (sim.Unmoved().empty() ? 0 : kMoveMs);
+    } else if (until_ms == scenario.rest_ms) {
+      *slowest_ms = std::max(*slowest_ms, ms);
     }
   }
-  return sim.Unrest();
+  if (!unrest.empty()) return unrest + sim.Trace();
+  return scenario.stays ? Watch(&sim, scenario) : "";
 }
 
 void PlayAll(Scenario scenario, uint64_t seeds, const char* variable = "STRATA_SIM_SEEDS") {
@@ -159,8 +199,20 @@ TEST(MembershipSim, EightNodesOfTransitiveLinksAgree) {
 TEST(MembershipSim, TwentyNodesAgree) { PlayAll({.nodes = 20, .disturb_every_ms = 700}, 30); }
 TEST(MembershipSim, FourNodesAgreeOverTheWire) { PlayAll({.nodes = 4, .through_wire = true}, 20); }
 
+// What membership.h promises while messages are lost.
+TEST(MembershipSim, NodesAgreeAndStayWhileATenthOfAllMessagesIsLost) {
+  PlayAll({.nodes = 5, .loss = 0.1}, 100);
+}
+TEST(MembershipSim, NodesAgreeAndStayWhileAFifthOfAllMessagesIsLost) {
+  PlayAll({.nodes = 5, .loss = 0.2}, 100);
+}
+TEST(MembershipSim, NodesFindTogetherWhileThreeTenthsOfAllMessagesAreLost) {
+  PlayAll({.nodes = 5, .loss = 0.3, .rest_ms = 10'000, .stays = false}, 100);
+}
+
 TEST(MembershipSim, TwoHundredNodesAgree) {
-  PlayAll({.nodes = 200, .disturb_ms = 6000, .disturb_every_ms = 150}, 1, "STRATA_SIM_LARGE_SEEDS");
+  PlayAll({.nodes = 200, .disturb_ms = 6000, .disturb_every_ms = 150, .until_moved = false}, 1,
+          "STRATA_SIM_LARGE_SEEDS");
 }
 
 TEST(MembershipSim, NoticesNodesThatBreakTheirLease) {
