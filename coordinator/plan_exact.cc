@@ -1,7 +1,7 @@
 #include "coordinator/plan_exact.h"
 
 #include <algorithm>
-#include <memory>
+#include <numeric>
 #include <utility>
 
 #include "coordinator/plan_labels.h"
@@ -14,9 +14,8 @@ namespace {
 
 // Sums in another order differ by rounding; what differs by less is equal.
 constexpr double kRounding = 1e-9;
-constexpr size_t kRoundsMax = 8;    // of prices
+constexpr size_t kOrdersMax = 6;    // that prices are tuned on
 constexpr size_t kRepairRuns = 16;  // of one order
-constexpr double kWorthIt = 0.1;    // of the gap, that another round of prices should close
 constexpr double kNarrow = 1e-3;    // between bounds that halving stops at
 
 enum class Answer { kYes, kNo, kUnknown };
@@ -24,7 +23,12 @@ enum class Answer { kYes, kNo, kUnknown };
 class Exact {
  public:
   Exact(const PlanProblem& problem, const ExactOptions& options)
-      : problem_(problem), work_left_(options.work_max), known_(options.known) {}
+      : problem_(problem),
+        work_left_(options.work_max),
+        known_(options.known),
+        table_(problem.candidates().size(), problem.points().size()) {
+    if (!known_.empty()) AddOrderOf(known_);
+  }
 
   Solution LeastSum() { return LeastSum(kNever, known_); }
   Solution LeastMaxThenSum();
@@ -35,20 +39,19 @@ class Exact {
   void Consider(Aim aim, double seconds_max, const Pieces& pieces, Solution* best) const;
   void ConsiderSingles(Aim aim, double seconds_max, Solution* best) const;
   // The best in the same order that does not overdraw anything.
-  void Repair(double seconds_max, const Pieces& pieces, Solution* best) const;
-  SubsetTable* Table(const StageModel& model);
+  void Repair(double seconds_max, const Pieces& pieces, Solution* best);
+  void AddOrderOf(const Pieces& pieces);
 
   // Of the plans with no part longer than that. `known` is one, or empty.
   Solution LeastSum(double seconds_max, const Pieces& known);
-  void CloseGap(const StageModel& model, double seconds_max, Prices* prices, Solution* best);
   // Whether any plan has no part longer than that.
   Answer Possible(double seconds_max, Pieces* pieces);
 
   const PlanProblem& problem_;
   double work_left_;
   const Pieces known_;
-  std::unique_ptr<SubsetTable> table_;
-  std::vector<std::vector<size_t>> orders_;  // that were worth looking at
+  PlanTable table_;
+  std::vector<std::vector<size_t>> orders_;  // that were worth looking at, the last first
 };
 
 Limits Exact::LimitsOf(double seconds_max) const {
@@ -73,24 +76,25 @@ void Exact::ConsiderSingles(Aim aim, double seconds_max, Solution* best) const {
   }
 }
 
-void Exact::Repair(double seconds_max, const Pieces& pieces, Solution* best) const {
+void Exact::AddOrderOf(const Pieces& pieces) {
   std::vector<size_t> order;
   for (const Piece& piece : pieces) order.push_back(piece.candidate);
   for (size_t c = 0; c < problem_.candidates().size(); ++c) {
     if (std::find(order.begin(), order.end(), c) == order.end()) order.push_back(c);
   }
-  Limits limits = LimitsOf(seconds_max);
-  const Solution repaired = SolveShared(
-      problem_, Aim::kSum, limits, {.known = best->pieces, .runs_max = kRepairRuns},
-      [&](Aim aim, const Limits& tried) { return SolveOrder(problem_, aim, tried, order); });
-  Consider(Aim::kSum, seconds_max, repaired.pieces, best);
+  std::erase(orders_, order);
+  orders_.insert(orders_.begin(), std::move(order));
+  if (orders_.size() > kOrdersMax) orders_.pop_back();
 }
 
-SubsetTable* Exact::Table(const StageModel& model) {
-  if (table_ == nullptr) {
-    table_ = std::make_unique<SubsetTable>(model.n(), model.n_nodes(), model.n_points());
-  }
-  return table_.get();
+void Exact::Repair(double seconds_max, const Pieces& pieces, Solution* best) {
+  AddOrderOf(pieces);
+  const Solution repaired = SolveShared(problem_, Aim::kSum, LimitsOf(seconds_max),
+                                        {.known = best->pieces, .runs_max = kRepairRuns},
+                                        [&](Aim aim, const Limits& tried) {
+                                          return SolveOrder(problem_, aim, tried, orders_.front());
+                                        });
+  Consider(Aim::kSum, seconds_max, repaired.pieces, best);
 }
 
 Solution Exact::LeastSum(double seconds_max, const Pieces& known) {
@@ -98,6 +102,13 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known) {
   Consider(Aim::kSum, seconds_max, known, &best);
   ConsiderSingles(Aim::kSum, seconds_max, &best);
   const StageModel model(problem_, seconds_max);
+  const Groups groups(model, /*apart=*/false);
+  table_.Start(model, groups, model.seconds());
+  double bound = table_.Fill(Aim::kSum);
+  const Pieces path = table_.Path();
+  Consider(Aim::kSum, seconds_max, path, &best);
+  if (model.shared().empty()) return best;
+  if (!groups.all_exact && !path.empty()) Repair(seconds_max, path, &best);
   if (!best.found()) {
     Pieces pieces;
     const Answer answer = Possible(seconds_max, &pieces);
@@ -107,54 +118,48 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known) {
       best.gap = best.is_exact ? 0 : 1;
       return best;
     }
+    table_.Start(model, groups, model.seconds());
   }
-  Prices prices(model, Table(model), {.known = best.cost});
-  for (const std::vector<size_t>& order : orders_) prices.AddOrder(order);
-  if (best.pieces.size() > 1) prices.AddOrderOf(best.pieces);
-  for (size_t round = 0; round < kRoundsMax; ++round) {
-    const double before = prices.bound();
-    prices.Improve();
-    if (prices.path().empty()) return best;
-    Consider(Aim::kSum, seconds_max, prices.path(), &best);
-    if (model.n_prices() > 0) Repair(seconds_max, prices.path(), &best);
-    prices.set_known(best.cost);
-    if (prices.bound() >= best.cost * (1 - kRounding)) return best;
-    if (model.n_prices() == 0) break;
-    const double gap = best.cost - prices.bound();
-    const double hoped = std::max(prices.tuned() - prices.bound(), prices.bound() - before);
-    if (round > 0 && hoped < kWorthIt * gap) break;
+  AddOrderOf(best.pieces);
+  PriceOptions options;
+  options.known = best.cost;
+  const std::vector<double> prices = TunePrices(model, orders_, options);
+  const PathCosts priced = model.WithPrices(prices, /*free=*/false);
+  double alone = std::accumulate(prices.begin(), prices.end(), 0.0);
+  for (const Group& group : groups.list) {
+    for (const size_t i : group.priced) alone -= prices[i];
   }
-  orders_ = prices.orders();
-  prices.Settle();
-  CloseGap(model, seconds_max, &prices, &best);
-  return best;
-}
-
-// From the bound upwards: as long as there is nothing that costs less than a limit, little lies
-// between.
-void Exact::CloseGap(const StageModel& model, double seconds_max, Prices* prices, Solution* best) {
-  const double bound = prices->bound();
+  bound = table_.FillPriced(priced, prices) - alone;
+  // From the bound upwards: as long as there is nothing that costs less than a limit, little lies
+  // between.
   double proved = bound;
   for (const double share : {1.0 / 16, 1.0 / 4, 1.0}) {
-    const double limit =
-        std::min(bound + share * (best->cost - bound), best->cost * (1 - kRounding));
+    if (proved >= best.cost * (1 - kRounding)) return best;
+    const double limit = std::min(bound + share * (best.cost - bound), best.cost * (1 - kRounding));
     const LabelResult result = FindCheapest({.model = &model,
+                                             .groups = &groups,
                                              .costs = &model.seconds(),
-                                             .priced = &prices->costs(),
-                                             .table = Table(model),
-                                             .prices = prices->total(),
+                                             .priced = &priced,
+                                             .table = &table_,
+                                             .prices = alone,
                                              .cost_limit = limit,
                                              .work_max = work_left_});
+    fprintf(stderr,
+            "   sum bound %.6f best %.6f gap %.5f: labels limit %.6f work %.3g complete %d cost "
+            "%.6f\n",
+            bound, best.cost, 1 - bound / best.cost, limit, result.work, result.is_complete,
+            result.cost);
     work_left_ -= result.work;
-    Consider(Aim::kSum, seconds_max, result.pieces, best);
+    Consider(Aim::kSum, seconds_max, result.pieces, &best);
     if (!result.is_complete) {
-      best->is_exact = false;
-      best->gap = std::clamp(1 - proved / best->cost, 0.0, 1.0);
-      return;
+      best.is_exact = false;
+      best.gap = std::clamp(1 - proved / best.cost, 0.0, 1.0);
+      return best;
     }
-    if (!result.pieces.empty()) return;
+    if (!result.pieces.empty()) return best;
     proved = limit;
   }
+  return best;
 }
 
 Answer Exact::Possible(double seconds_max, Pieces* pieces) {
@@ -163,30 +168,39 @@ Answer Exact::Possible(double seconds_max, Pieces* pieces) {
   *pieces = best.pieces;
   if (best.found()) return Answer::kYes;
   const StageModel model(problem_, seconds_max);
-  Prices prices(model, Table(model), {.free = true});
-  for (const std::vector<size_t>& order : orders_) prices.AddOrder(order);
-  for (size_t round = 0; round < kRoundsMax; ++round) {
-    prices.Improve();
-    *pieces = prices.path();
-    if (pieces->empty() || prices.bound() > kRounding) return Answer::kNo;
-    if (model.Fits(*pieces)) return Answer::kYes;
+  const Groups groups(model, /*apart=*/false);
+  const PathCosts free =
+      model.WithPrices(std::vector<double>(model.n_prices(), 0.0), /*free=*/true);
+  table_.Start(model, groups, free);
+  table_.Fill(Aim::kSum);
+  *pieces = table_.Path();
+  if (!pieces->empty() && model.Fits(*pieces)) return Answer::kYes;
+  if (model.shared().empty()) return Answer::kNo;
+  if (!pieces->empty()) {
     Repair(seconds_max, *pieces, &best);
     *pieces = best.pieces;
     if (best.found()) return Answer::kYes;
-    if (round > 0 && prices.tuned() <= kRounding) break;
   }
-  orders_ = prices.orders();
-  prices.Settle();
-  const PathCosts free =
-      model.WithPrices(std::vector<double>(model.n_prices(), 0.0), /*free=*/true);
+  const std::vector<double> prices = TunePrices(model, orders_, {.free = true, .start = {}});
+  const PathCosts priced = model.WithPrices(prices, /*free=*/true);
+  double alone = std::accumulate(prices.begin(), prices.end(), 0.0);
+  for (const Group& group : groups.list) {
+    for (const size_t i : group.priced) alone -= prices[i];
+  }
+  const double bound = table_.FillPriced(priced, prices) - alone;
+  if (bound > kRounding) return Answer::kNo;
   const LabelResult result = FindCheapest({.model = &model,
+                                           .groups = &groups,
                                            .costs = &free,
-                                           .priced = &prices.costs(),
-                                           .table = Table(model),
-                                           .prices = prices.total(),
+                                           .priced = &priced,
+                                           .table = &table_,
+                                           .prices = alone,
                                            .cost_limit = kRounding,
                                            .any = true,
                                            .work_max = work_left_});
+  fprintf(stderr, "   possible %.6f bound %.3g prices %zu: labels work %.3g complete %d found %d\n",
+          seconds_max, bound, model.n_prices(), result.work, result.is_complete,
+          !result.pieces.empty());
   work_left_ -= result.work;
   *pieces = result.pieces;
   if (!pieces->empty()) return Answer::kYes;
@@ -201,9 +215,10 @@ Solution Exact::LeastMaxThenSum() {
   double bound = kNever;
   {
     const StageModel model(problem_, kNever);
-    bound = Table(model)->Fill(Aim::kMax, model, model.seconds());
-    const Pieces path = Table(model)->Path();
-    Consider(Aim::kMax, kNever, path, &best);
+    const Groups groups(model, /*apart=*/true);
+    table_.Start(model, groups, model.seconds());
+    bound = table_.Fill(Aim::kMax);
+    Consider(Aim::kMax, kNever, table_.Path(), &best);
     bound = std::min(bound, best.cost);
   }
   if (!best.found()) {
@@ -224,6 +239,8 @@ Solution Exact::LeastMaxThenSum() {
     const double seconds_max = halve && !narrow ? (bound + best.cost) / 2 : below;
     Pieces pieces;
     const Answer answer = Possible(seconds_max, &pieces);
+    fprintf(stderr, "  max bound %.6f best %.6f tried %.6f answer %d\n", bound, best.cost,
+            seconds_max, int(answer));
     if (answer == Answer::kNo) bound = seconds_max;
     if (answer == Answer::kYes) {
       const double before = best.cost;

@@ -2,21 +2,26 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace strata {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr size_t kLabelsMax = 4u << 20;  // at a time
+constexpr size_t kLabelsMax = 4u << 20;
 
-// After a stage that ends at `end`.
+// After a visit to a group, at `entry`, with all layers before `point` done.
 struct Label {
-  double cost = 0, priced = 0;
+  double cost = 0;
+  double priced = 0;  // and prices of single candidates, and what half used groups owe
   uint32_t parent = kNone;
   uint32_t next = kNone;  // of the same place
-  uint32_t begin = 0, end = 0;
-  uint8_t candidate = 0;
+  uint32_t free = 0;      // candidates
+  uint32_t point = 0;
+  uint32_t entry = kNone;
+  uint32_t in = 0;         // entry of the visit
+  uint32_t visit = kNone;  // in visits_; kNone: the cheapest that is its group's only one
 };
 
 class Labels {
@@ -24,61 +29,73 @@ class Labels {
   explicit Labels(const LabelSearch& search)
       : s_(search),
         model_(*search.model),
+        groups_(*search.groups),
         n_(model_.n()),
         n_shared_(model_.shared().size()),
+        n_taken_(n_shared_ + groups_.list.size()),
         all_((size_t{1} << n_) - 1),
         limit_(search.cost_limit),
-        heads_((all_ + 1) * model_.n_nodes() * model_.n_points(), kNone),
-        closed_(n_shared_, 0),
-        takes_(n_shared_) {
+        heads_((all_ + 1) * groups_.entries.size() * model_.n_points(), kNone),
+        users_(n_shared_, 0),
+        taken_(n_taken_, 0.0) {
     for (size_t i = 0; i < n_shared_; ++i) {
-      for (const size_t c : model_.shared()[i].users) closed_[i] |= size_t{1} << c;
+      for (const size_t c : model_.shared()[i].users) users_[i] |= size_t{1} << c;
+    }
+    for (size_t g = 0; g < groups_.list.size(); ++g) {
+      finders_.emplace_back(model_, groups_, g, /*strict=*/true);
     }
   }
 
   LabelResult Run();
 
  private:
-  bool Done() const { return is_over_ || (s_.any && result_.cost < kNever); }
-  // A label's completions at these prices cost at least so much; as good as the best is no better.
-  bool Hopeless(double priced) const { return !(priced < limit_ + s_.prices); }
-  void Extend(uint32_t from, size_t used, size_t candidate);
-  bool Room(uint32_t from, size_t candidate, size_t begin, size_t end);
-  void Insert(Label label, size_t used);
-  void Finish(const Label& label);
-  uint32_t* Head(size_t used, size_t node, size_t point) {
-    return &heads_[(used * model_.n_nodes() + node) * model_.n_points() + point];
+  bool Done() const {
+    return is_over_ || result_.work > s_.work_max || (s_.any && result_.cost < kNever);
   }
+  // Completions at these prices cost at least so much; as good as the best is no better.
+  bool Hopeless(double priced) const { return !(priced < limit_ + s_.prices); }
+  bool Hopeless(const Label& label) const {
+    return Hopeless(label.priced + s_.table->After(label.free, label.entry, label.point));
+  }
+  void Extend(uint32_t from);
+  // Each from `base`, at whose entry the stage begins; `taken_` is what `base` took.
+  void AddSingle(const Label& base, size_t from_point, size_t candidate);
+  void AddOnce(const Label& base, size_t from_point, size_t group);
+  void AddAgain(const Label& base, size_t from_point, size_t group);
+  void Add(Label label);
+  void Finish(const Label& label);
+  Pieces VisitOf(const Label& label) const;
 
   const LabelSearch& s_;
   const StageModel& model_;
-  const size_t n_, n_shared_, all_;
+  const Groups& groups_;
+  const size_t n_, n_shared_, n_taken_, all_;
   double limit_;
+  std::vector<VisitFinder> finders_;  // [groups]
   std::vector<Label> labels_;
-  std::vector<double> taken_;  // [labels, shared]; 0 when all its users have their stages
-  std::vector<uint32_t> heads_;
-  std::vector<size_t> closed_;  // [shared], its users as bits
-  std::vector<double> takes_;   // [shared], of the label that is being made
+  // [labels, shared and groups], of what free candidates share; what a group owes.
+  std::vector<double> all_taken_;
+  std::vector<Pieces> visits_;
+  std::vector<uint32_t> heads_;  // [sets, entries, points]
+  std::vector<size_t> users_;    // [shared], as bits
+  std::vector<double> taken_;    // of the label that is being made
   bool is_over_ = false;
   LabelResult result_;
 };
 
-// Whether the shared things have room for that stage; `takes_` is what they have given then.
-bool Labels::Room(uint32_t from, size_t candidate, size_t begin, size_t end) {
-  for (size_t i = 0; i < n_shared_; ++i) {
-    const Shared& shared = model_.shared()[i];
-    takes_[i] = from == kNone ? 0 : taken_[from * n_shared_ + i];
-    const Linear& stage = shared.takes[candidate];
-    if (stage.before.empty()) continue;
-    takes_[i] += stage.Of(begin, end);
-    if (takes_[i] > shared.capacity) return false;
+void Labels::Add(Label label) {
+  if (label.point == model_.last_point()) {
+    label.cost += s_.costs->back[model_.node(groups_.entries[label.entry].candidate)];
+    if (label.cost < limit_) Finish(label);
+    return;
   }
-  return true;
-}
-
-void Labels::Insert(Label label, size_t used) {
+  const std::vector<double> before = taken_;
   for (size_t i = 0; i < n_shared_; ++i) {
-    if ((closed_[i] & ~used) == 0) takes_[i] = 0;
+    if ((users_[i] & label.free) == 0) taken_[i] = 0;
+  }
+  for (size_t g = 0; g < groups_.list.size(); ++g) {
+    if (groups_.Partial(g, label.free)) continue;
+    for (const size_t i : groups_.list[g].shared) taken_[i] = 0;
   }
   // Whether `a` takes no more than `b` of anything.
   const auto no_more = [&](const double* a, const double* b) {
@@ -87,101 +104,206 @@ void Labels::Insert(Label label, size_t used) {
     }
     return true;
   };
-  uint32_t* head = Head(used, model_.node(label.candidate), label.end);
-  for (uint32_t* at = head; *at != kNone;) {
+  uint32_t* head = &heads_[(label.free * groups_.entries.size() + label.entry) * model_.n_points() +
+                           label.point];
+  bool is_worse = false;
+  for (uint32_t* at = head; *at != kNone && !is_worse;) {
     Label& other = labels_[*at];
-    const double* taken = &taken_[*at * n_shared_];
+    const double* taken = &all_taken_[*at * n_taken_];
     result_.work += 1;
-    if (other.cost <= label.cost && no_more(taken, takes_.data())) return;
-    if (label.cost <= other.cost && no_more(takes_.data(), taken)) {
+    is_worse = other.cost <= label.cost && no_more(taken, taken_.data());
+    if (!is_worse && label.cost <= other.cost && no_more(taken_.data(), taken)) {
       *at = other.next;
     } else {
       at = &other.next;
     }
   }
-  if (labels_.size() >= kLabelsMax) {
-    is_over_ = true;
-    return;
+  if (!is_worse) {
+    is_over_ = labels_.size() >= kLabelsMax;
+    label.next = *head;
+    *head = static_cast<uint32_t>(labels_.size());
+    labels_.push_back(label);
+    all_taken_.insert(all_taken_.end(), taken_.begin(), taken_.end());
   }
-  label.next = *head;
-  *head = static_cast<uint32_t>(labels_.size());
-  labels_.push_back(label);
-  taken_.insert(taken_.end(), takes_.begin(), takes_.end());
+  taken_ = before;
+}
+
+Pieces Labels::VisitOf(const Label& label) const {
+  if (label.visit != kNone) return visits_[label.visit];
+  const size_t g = groups_.entries[label.entry].group;
+  const Group& group = groups_.list[g];
+  const size_t begin = label.parent == kNone ? 0 : labels_[label.parent].point;
+  VisitFinder finder(model_, groups_, g, group.members.size() > 1);
+  finder.Run(*s_.costs, begin, group.bits, std::vector<double>(group.shared.size(), 0.0));
+  Pieces pieces;
+  double least = kNever;
+  for (size_t i = 0; i < finder.ways().size(); ++i) {
+    const Way& way = finder.ways()[i];
+    if (!finder.Alive(i) || way.end != label.point || groups_.entry_of[way.first] != label.in ||
+        groups_.entry_of[way.last] != label.entry || way.cost >= least) {
+      continue;
+    }
+    least = way.cost;
+    pieces = finder.PiecesOf(i);
+  }
+  return pieces;
 }
 
 void Labels::Finish(const Label& label) {
   limit_ = std::min(limit_, label.cost);
   result_.cost = label.cost;
-  result_.pieces = {{label.candidate, label.begin, label.end}};
+  std::vector<Pieces> visits = {VisitOf(label)};
   for (uint32_t at = label.parent; at != kNone; at = labels_[at].parent) {
-    const Label& each = labels_[at];
-    result_.pieces.push_back({each.candidate, each.begin, each.end});
+    if (labels_[at].point > 0) visits.push_back(VisitOf(labels_[at]));
   }
-  std::reverse(result_.pieces.begin(), result_.pieces.end());
+  result_.pieces.clear();
+  for (size_t i = visits.size(); i-- > 0;) {
+    result_.pieces.insert(result_.pieces.end(), visits[i].begin(), visits[i].end());
+  }
 }
 
-// The stage of `candidate` comes next, with every end that may be worth it.
-void Labels::Extend(uint32_t from, size_t used, size_t candidate) {
-  Label base;
-  double hop = s_.costs->in[candidate];
-  if (from != kNone) {
-    base = labels_[from];
-    hop = s_.costs->hops[model_.node(base.candidate) * n_ + candidate];
-  }
-  result_.work += 1;
-  const size_t begin = base.end;
-  const size_t free = all_ & ~used;
-  if (hop == kNever || Hopeless(base.priced + hop + s_.table->From(free, candidate, begin))) return;
+void Labels::AddSingle(const Label& base, size_t begin, size_t candidate) {
   const Linear& cost = s_.costs->stages[candidate];
   const Linear& priced = s_.priced->stages[candidate];
-  const size_t now = used | size_t{1} << candidate;
-  const size_t node = model_.node(candidate);
   const std::vector<uint32_t>& windows = model_.windows_at(candidate);
+  const std::vector<double> before = taken_;
   for (size_t i = windows[begin]; i < windows[begin + 1]; ++i) {
     const Window& window = model_.windows(candidate)[i];
     result_.work += window.last - window.first;
-    for (size_t end = window.first; end <= window.last; ++end) {
-      Label label;
-      label.priced = base.priced + hop + priced.Of(begin, end);
-      if (Hopeless(label.priced + s_.table->After(all_ & ~now, node, end))) continue;
-      if (!Room(from, candidate, begin, end)) break;
-      label.cost = base.cost + hop + cost.Of(begin, end);
-      label.parent = from;
-      label.begin = static_cast<uint32_t>(begin);
-      label.end = static_cast<uint32_t>(end);
-      label.candidate = static_cast<uint8_t>(candidate);
-      if (end == model_.last_point()) {
-        label.cost += s_.costs->back[node];
-        if (label.cost < limit_) Finish(label);
-      } else {
-        Insert(label, now);
+    for (size_t end = window.first; end <= window.last && !Done(); ++end) {
+      Label label = base;
+      label.free &= ~(uint32_t{1} << candidate);
+      label.point = static_cast<uint32_t>(end);
+      label.priced += priced.Of(begin, end);
+      if (Hopeless(label)) continue;
+      bool has_room = true;
+      for (size_t k = 0; k < n_shared_; ++k) {
+        const Shared& shared = model_.shared()[k];
+        if (shared.takes[candidate].before.empty()) continue;
+        taken_[k] = before[k] + shared.takes[candidate].Of(begin, end);
+        has_room = has_room && taken_[k] <= shared.capacity;
       }
-      if (Done()) return;
+      label.cost += cost.Of(begin, end);
+      if (has_room) Add(label);
+      taken_ = before;
+      if (!has_room) return;
+    }
+  }
+}
+
+void Labels::AddOnce(const Label& base, size_t begin, size_t group) {
+  for (const VisitBlock& block : s_.table->Once(group)) {
+    if (block.in != base.in) continue;
+    for (size_t end = begin + 1; end < model_.n_points() && !Done(); ++end) {
+      result_.work += 1;
+      const double cost = block.costs[end * model_.n_points() + begin];
+      if (cost == kNever) continue;
+      Label label = base;
+      label.free &= ~static_cast<uint32_t>(groups_.list[group].bits);
+      label.point = static_cast<uint32_t>(end);
+      label.entry = static_cast<uint32_t>(block.out);
+      label.cost += cost;
+      label.priced += cost;
+      if (!Hopeless(label)) Add(label);
+    }
+  }
+}
+
+void Labels::AddAgain(const Label& base, size_t begin, size_t g) {
+  const Group& group = groups_.list[g];
+  const std::vector<double> before = taken_;
+  const bool is_first = groups_.Whole(g, base.free);
+  std::vector<double> taken;
+  for (const size_t i : group.shared) taken.push_back(is_first ? 0 : before[i]);
+  double* owed = &taken_[n_shared_ + g];
+  const double owed_before = is_first ? 0 : before[n_shared_ + g];
+  VisitFinder& finder = finders_[g];
+  finder.Run(*s_.costs, begin, base.free, taken);
+  result_.work += static_cast<double>(finder.ways().size()) * 4;
+  for (size_t at = 0; at < finder.ways().size() && !Done(); ++at) {
+    const Way& way = finder.ways()[at];
+    if (!finder.Alive(at) || groups_.entry_of[way.first] != base.in) continue;
+    const size_t set = finder.Bits(way);
+    const size_t rest = base.free & group.bits & ~set;
+    if (is_first && rest == 0) continue;  // that is its only visit
+    const Pieces pieces = finder.PiecesOf(at);
+    double prices = is_first ? -s_.table->Credit(g) : 0;
+    for (const Piece& piece : pieces) {
+      prices += s_.priced->stages[piece.candidate].Of(piece.begin, piece.end) -
+                s_.costs->stages[piece.candidate].Of(piece.begin, piece.end);
+    }
+    Label label = base;
+    label.point = way.end;
+    label.entry = static_cast<uint32_t>(groups_.entry_of[way.last]);
+    label.cost += way.cost;
+    label.visit = static_cast<uint32_t>(visits_.size());
+    for (size_t k = 0; k < group.shared.size(); ++k) taken_[group.shared[k]] = way.taken[k];
+    const auto offer = [&](size_t gone, double owes) {
+      label.free = base.free & ~static_cast<uint32_t>(gone);
+      label.priced = base.priced + way.cost + owes - owed_before;
+      *owed = owes;
+      if (Hopeless(label)) return;
+      if (label.visit == visits_.size()) visits_.push_back(pieces);
+      Add(label);
+    };
+    if (rest != 0) offer(set, owed_before + prices);
+    if (!is_first) offer(group.bits, 0);
+    taken_ = before;
+  }
+}
+
+void Labels::Extend(uint32_t from) {
+  const Label parent = labels_[from];
+  const size_t begin = parent.point;
+  for (size_t entry = 0; entry < groups_.entries.size() && !Done(); ++entry) {
+    const Entry& each = groups_.entries[entry];
+    const Group& group = groups_.list[each.group];
+    if ((group.bits & parent.free) == 0) continue;
+    double hop = s_.costs->in[each.candidate];
+    if (parent.entry != kNone) {
+      const Entry& at = groups_.entries[parent.entry];
+      if (at.group == each.group) continue;
+      hop = s_.costs->hops[model_.node(at.candidate) * n_ + each.candidate];
+    }
+    result_.work += 1;
+    if (Hopeless(parent.priced + hop + s_.table->From(parent.free, entry, begin))) continue;
+    Label base = parent;
+    base.parent = from;
+    base.cost += hop;
+    base.priced += hop;
+    base.in = base.entry = static_cast<uint32_t>(entry);
+    base.visit = kNone;
+    const double* taken = &all_taken_[from * n_taken_];
+    taken_.assign(taken, taken + n_taken_);
+    if (group.members.size() == 1) {
+      // Of candidates that are alike, the first goes first.
+      if ((model_.twins_before(each.candidate) & parent.free) != 0) continue;
+      AddSingle(base, begin, each.candidate);
+      continue;
+    }
+    if (groups_.Whole(each.group, parent.free)) AddOnce(base, begin, each.group);
+    if (!Hopeless(base.priced + s_.table->Again(parent.free, entry, begin))) {
+      AddAgain(base, begin, each.group);
     }
   }
 }
 
 LabelResult Labels::Run() {
-  const auto extend_all = [&](uint32_t from, size_t used) {
-    for (size_t c = 0; c < n_; ++c) {
-      // Of candidates that are alike, the first goes first.
-      if ((used >> c & 1) != 0 || (model_.twins_before(c) & ~used) != 0) continue;
-      Extend(from, used, c);
-      if (Done() || result_.work > s_.work_max) return false;
-    }
-    return true;
-  };
-  bool all = extend_all(kNone, 0);
-  for (size_t used = 1; used <= all_ && all; ++used) {
-    for (size_t node = 0; node < model_.n_nodes(); ++node) {
+  Label root;
+  root.free = static_cast<uint32_t>(all_);
+  labels_.push_back(root);
+  all_taken_.assign(n_taken_, 0.0);
+  Extend(0);
+  for (size_t free = all_; free-- > 0 && !Done();) {
+    for (size_t entry = 0; entry < groups_.entries.size(); ++entry) {
+      if (groups_.Whole(groups_.entries[entry].group, free)) continue;
+      uint32_t* head = &heads_[(free * groups_.entries.size() + entry) * model_.n_points()];
       for (size_t point = 1; point < model_.last_point(); ++point) {
-        for (uint32_t at = *Head(used, node, point); at != kNone && all; at = labels_[at].next) {
-          all = extend_all(at, used);
-        }
+        for (uint32_t at = head[point]; at != kNone && !Done(); at = labels_[at].next) Extend(at);
       }
     }
   }
-  result_.is_complete = all;
+  result_.is_complete = !is_over_ && result_.work <= s_.work_max;
   return std::move(result_);
 }
 

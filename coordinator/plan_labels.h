@@ -15,13 +15,14 @@ namespace strata {
 
 struct LabelSearch {
   const StageModel* model = nullptr;
-  const PathCosts* costs = nullptr;    // to be made least
-  const PathCosts* priced = nullptr;   // `costs` with prices
-  const SubsetTable* table = nullptr;  // filled with `priced`, kSum
-  double prices = 0;                   // all together
-  double cost_limit = kNever;          // only what costs less is of interest
-  bool any = false;                    // the first path found will do
-  double work_max = 0;                 // steps of the inner loop, some ns each
+  const Groups* groups = nullptr;
+  const PathCosts* costs = nullptr;   // to be made least
+  const PathCosts* priced = nullptr;  // `costs` with prices
+  const PlanTable* table = nullptr;   // filled with these
+  double prices = 0;                  // of what belongs to no group, together
+  double cost_limit = kNever;         // only what costs less is of interest
+  bool any = false;                   // the first path found will do
+  double work_max = 0;                // steps of the inner loop, some ns each
 };
 
 struct LabelResult {

@@ -63,114 +63,256 @@ void RangeMin::Build() {
   }
 }
 
-SubsetTable::SubsetTable(size_t n, size_t n_nodes, size_t n_points)
+PlanTable::PlanTable(size_t n, size_t n_points)
     : n_(n),
-      n_nodes_(n_nodes),
       n_points_(n_points),
-      members_(n_nodes),
-      after_((size_t{1} << n) * n_nodes * n_points),
+      after_((size_t{1} << n) * n * n_points),
       from_((size_t{1} << n) * n * n_points),
-      reached_((size_t{1} << n) * n),
+      row_(n_points),
       least_(n_points) {}
 
-void SubsetTable::FillFrom(size_t free, size_t candidate) {
-  const size_t left = free & ~(size_t{1} << candidate);
-  double* from = &from_[(free * n_ + candidate) * n_points_];
-  std::fill(from, from + n_points_, kNever);
-  const Linear& stage = costs_->stages[candidate];
-  Prepare(aim_, stage, &after_[(left * n_nodes_ + model_->node(candidate)) * n_points_], n_points_,
-          &least_);
-  BestStages(aim_, *model_, candidate, stage, least_, from);
-  size_t reached = 0;
-  while (reached < n_points_ && from[reached] == kNever) ++reached;
-  reached_[free * n_ + candidate] = static_cast<uint32_t>(reached);
+VisitBlock* PlanTable::BlockOf(std::vector<VisitBlock>* blocks, size_t set, size_t in,
+                               size_t out) const {
+  for (VisitBlock& block : *blocks) {
+    if (block.set == set && block.in == in && block.out == out) return &block;
+  }
+  blocks->push_back({set, in, out, std::vector<double>(n_points_ * n_points_, kNever),
+                     std::vector<uint32_t>(n_points_, UINT32_MAX),
+                     std::vector<uint32_t>(n_points_, 0)});
+  return &blocks->back();
 }
 
-void SubsetTable::FillAfter(size_t free, size_t node) {
-  double* after = &after_[(free * n_nodes_ + node) * n_points_];
-  std::fill(after, after + n_points_, kNever);
-  for (size_t c = 0; c < n_; ++c) {
+void PlanTable::MakeBlocks(size_t g) {
+  const Group& group = groups_->list[g];
+  const size_t n_members = group.members.size();
+  const auto collect = [&](const PathCosts& costs, bool strict, std::vector<VisitBlock>* blocks) {
+    VisitFinder finder(*model_, *groups_, g, strict);
+    const std::vector<double> nothing(group.shared.size(), 0.0);
+    for (size_t begin = 0; begin + 1 < n_points_; ++begin) {
+      finder.Run(costs, begin, group.bits, nothing);
+      for (size_t i = 0; i < finder.ways().size(); ++i) {
+        if (!finder.Alive(i)) continue;
+        const Way& way = finder.ways()[i];
+        const auto length = static_cast<size_t>(std::popcount(way.set));
+        // The only visit may end with any of them unused; single stages are quicker without.
+        if (!strict && (length == 1 || length == n_members)) continue;
+        size_t in = groups_->entry_of[way.first], out = groups_->entry_of[way.last];
+        if (!strict) in = out = n_;  // any
+        VisitBlock* block = BlockOf(blocks, strict ? group.bits : finder.Bits(way), in, out);
+        double* cost = &block->costs[way.end * n_points_ + begin];
+        *cost = std::min(*cost, way.cost);
+        block->first[way.end] = std::min(block->first[way.end], static_cast<uint32_t>(begin));
+        block->stop[way.end] = static_cast<uint32_t>(begin + 1);
+      }
+    }
+  };
+  if (once_[g].empty()) collect(*costs_, /*strict=*/true, &once_[g]);
+  parts_[g].clear();
+  if (priced_ != nullptr && n_members > 2) collect(*priced_, /*strict=*/false, &parts_[g]);
+}
+
+void PlanTable::AddBlock(const VisitBlock& block, const double* after, double credit,
+                         double* from) const {
+  for (size_t end = 1; end < n_points_; ++end) {
+    const double left = after[end] - credit;
+    if (left == kNever) continue;
+    const double* costs = &block.costs[end * n_points_];
+    for (size_t begin = block.first[end]; begin < block.stop[end]; ++begin) {
+      const double cost = costs[begin] + left;
+      from[begin] = cost < from[begin] ? cost : from[begin];
+    }
+  }
+}
+
+void PlanTable::AddStage(const PathCosts& costs, size_t candidate, const double* after,
+                         double credit, double* from) {
+  Linear stage = costs.stages[candidate];
+  stage.fixed -= credit;
+  Prepare(aim_, stage, after, n_points_, &least_);
+  BestStages(aim_, *model_, candidate, stage, least_, from);
+}
+
+// The group comes next, and not again.
+void PlanTable::FillGroup(size_t free, size_t g) {
+  const Group& group = groups_->list[g];
+  for (const size_t entry : group.entries) {
+    std::fill_n(Row(&from_, free, entry), n_points_, kNever);
+  }
+  if (!groups_->Whole(g, free)) return;
+  const size_t left = free & ~group.bits;
+  if (group.members.size() == 1) {
+    const size_t entry = group.entries[0];
+    AddStage(priced_ != nullptr ? *priced_ : *costs_, group.members[0], Row(&after_, left, entry),
+             0, Row(&from_, free, entry));
+    return;
+  }
+  for (const VisitBlock& block : once_[g]) {
+    AddBlock(block, Row(&after_, left, block.out), 0, Row(&from_, free, block.in));
+  }
+}
+
+// The group comes next, and was or will be visited at another time, too.
+void PlanTable::FillAgain(size_t free, size_t g) {
+  const Group& group = groups_->list[g];
+  if (group.members.size() == 1) return;
+  for (const size_t entry : group.entries) {
+    std::fill_n(Row(&again_, free, entry), n_points_, kNever);
+  }
+  const size_t mine = free & group.bits;
+  if (mine == 0) return;
+  const bool is_first = mine == group.bits;
+  const double credit = is_first ? credits_[g] : 0;
+  // What is left after a visit: the rest of the group, to be visited again, or nothing of it.
+  const auto after = [&](size_t set, size_t entry) {
+    const double* rest = Row(&after_, free & ~set, entry);
+    if (is_first) return rest;
+    const double* none = Row(&after_, free & ~group.bits, entry);
+    for (size_t p = 0; p < n_points_; ++p) row_[p] = std::min(rest[p], none[p]);
+    return static_cast<const double*>(row_.data());
+  };
+  for (const size_t c : group.members) {
     if ((free >> c & 1) == 0) continue;
-    const double hop = costs_->hops[node * n_ + c];
+    const size_t entry = groups_->entry_of[c];
+    AddStage(*priced_, c, after(size_t{1} << c, entry), credit, Row(&again_, free, entry));
+  }
+  for (const VisitBlock& block : parts_[g]) {
+    if ((block.set & ~free) != 0) continue;
+    // By any of its nodes in, by any out.
+    std::vector<double> out(n_points_, kNever);
+    for (const size_t c : group.members) {
+      if ((block.set >> c & 1) == 0) continue;
+      const double* each = after(block.set, groups_->entry_of[c]);
+      for (size_t p = 0; p < n_points_; ++p) out[p] = std::min(out[p], each[p]);
+    }
+    for (const size_t entry : group.entries) {
+      AddBlock(block, out.data(), credit, Row(&again_, free, entry));
+    }
+  }
+  for (const size_t entry : group.entries) {
+    double* from = Row(&from_, free, entry);
+    const double* again = Row(&again_, free, entry);
+    for (size_t p = 0; p < n_points_; ++p) from[p] = std::min(from[p], again[p]);
+  }
+}
+
+void PlanTable::FillAfter(size_t free, size_t at) {
+  double* after = Row(&after_, free, at);
+  std::fill_n(after, n_points_, kNever);
+  const size_t node = model_->node(groups_->entries[at].candidate);
+  for (size_t entry = 0; entry < groups_->entries.size(); ++entry) {
+    const size_t g = groups_->entries[entry].group;
+    if (g == groups_->entries[at].group || (groups_->list[g].bits & free) == 0) continue;
+    const double hop = costs_->hops[node * n_ + groups_->entries[entry].candidate];
     if (hop == kNever) continue;
-    const double* from = &from_[(free * n_ + c) * n_points_];
-    const size_t begin = reached_[free * n_ + c];
+    const double* from = Row(&from_, free, entry);
     if (aim_ == Aim::kSum) {
-      for (size_t p = begin; p < n_points_; ++p) {
+      for (size_t p = 0; p < n_points_; ++p) {
         const double cost = hop + from[p];
         after[p] = cost < after[p] ? cost : after[p];
       }
     } else {
-      for (size_t p = begin; p < n_points_; ++p) {
+      for (size_t p = 0; p < n_points_; ++p) {
         const double cost = hop < from[p] ? from[p] : hop;
         after[p] = cost < after[p] ? cost : after[p];
       }
     }
   }
-  after[n_points_ - 1] = costs_->back[node];
+  after[n_points_ - 1] = groups_->AnyPartial(free) ? kNever : costs_->back[node];
 }
 
-double SubsetTable::Fill(Aim aim, const StageModel& model, const PathCosts& costs) {
-  aim_ = aim;
+void PlanTable::Start(const StageModel& model, const Groups& groups, const PathCosts& costs) {
   model_ = &model;
+  groups_ = &groups;
   costs_ = &costs;
-  std::fill(members_.begin(), members_.end(), size_t{0});
-  for (size_t c = 0; c < n_; ++c) members_[model.node(c)] |= size_t{1} << c;
+  priced_ = nullptr;
+  once_.assign(groups.list.size(), {});
+  parts_.assign(groups.list.size(), {});
+  credits_.assign(groups.list.size(), 0.0);
+}
+
+double PlanTable::Fill(Aim aim) {
+  aim_ = aim;
+  priced_ = nullptr;
+  return FillAll();
+}
+
+double PlanTable::FillPriced(const PathCosts& priced, absl::Span<const double> prices) {
+  aim_ = Aim::kSum;
+  priced_ = &priced;
+  again_.resize(from_.size());
+  for (size_t g = 0; g < groups_->list.size(); ++g) {
+    credits_[g] = 0;
+    for (const size_t i : groups_->list[g].priced) credits_[g] += prices[i];
+  }
+  return FillAll();
+}
+
+double PlanTable::FillAll() {
+  const Groups& groups = *groups_;
+  for (size_t g = 0; g < groups.list.size(); ++g) {
+    if (groups.list[g].members.size() > 1) MakeBlocks(g);
+  }
   const size_t all = (size_t{1} << n_) - 1;
   for (size_t free = 0; free <= all; ++free) {
-    for (size_t c = 0; c < n_; ++c) {
-      if ((free >> c & 1) != 0) FillFrom(free, c);
+    if (priced_ == nullptr && groups.AnyPartial(free)) continue;
+    for (size_t g = 0; g < groups.list.size(); ++g) {
+      if ((free & groups.list[g].bits) == 0) continue;
+      FillGroup(free, g);
+      if (priced_ != nullptr) FillAgain(free, g);
     }
-    for (size_t node = 0; node < n_nodes_; ++node) {
-      if ((members_[node] & ~free) != 0) FillAfter(free, node);
+    for (size_t entry = 0; entry < groups.entries.size(); ++entry) {
+      if (!groups.Whole(groups.entries[entry].group, free)) FillAfter(free, entry);
     }
   }
   double best = kNever;
-  for (size_t c = 0; c < n_; ++c) best = std::min(best, Join(aim, costs.in[c], From(all, c, 0)));
-  return best;
-}
-
-size_t SubsetTable::BestEnd(size_t free, size_t candidate, size_t begin) const {
-  const size_t left = free & ~(size_t{1} << candidate);
-  const std::vector<uint32_t>& at = model_->windows_at(candidate);
-  size_t best = begin;
-  double least = kNever;
-  for (size_t i = at[begin]; i < at[begin + 1]; ++i) {
-    const Window& window = model_->windows(candidate)[i];
-    for (size_t end = window.first; end <= window.last; ++end) {
-      const double cost = Join(aim_, costs_->stages[candidate].Of(begin, end),
-                               After(left, model_->node(candidate), end));
-      if (cost < least) {
-        least = cost;
-        best = end;
-      }
-    }
+  for (size_t entry = 0; entry < groups.entries.size(); ++entry) {
+    best = std::min(best,
+                    Join(aim_, costs_->in[groups.entries[entry].candidate], From(all, entry, 0)));
   }
   return best;
 }
 
-Pieces SubsetTable::Path() const {
+Pieces PlanTable::Path() const {
   Pieces pieces;
   size_t free = (size_t{1} << n_) - 1;
+  size_t at = n_;  // entry
   for (size_t point = 0; point + 1 < n_points_;) {
     size_t next = n_;
     double least = kNever;
-    for (size_t c = 0; c < n_; ++c) {
-      if ((free >> c & 1) == 0) continue;
-      const double hop = pieces.empty()
-                             ? costs_->in[c]
-                             : costs_->hops[model_->node(pieces.back().candidate) * n_ + c];
-      const double cost = Join(aim_, hop, From(free, c, point));
+    for (size_t entry = 0; entry < groups_->entries.size(); ++entry) {
+      const Entry& each = groups_->entries[entry];
+      if (!groups_->Whole(each.group, free)) continue;
+      const double hop =
+          at == n_
+              ? costs_->in[each.candidate]
+              : costs_->hops[model_->node(groups_->entries[at].candidate) * n_ + each.candidate];
+      const double cost = Join(aim_, hop, From(free, entry, point));
       if (cost < least) {
         least = cost;
-        next = c;
+        next = entry;
       }
     }
     if (next == n_) return {};
-    const size_t end = BestEnd(free, next, point);
-    pieces.push_back({next, point, end});
-    free &= ~(size_t{1} << next);
-    point = end;
+    const size_t g = groups_->entries[next].group;
+    const Group& group = groups_->list[g];
+    free &= ~group.bits;
+    VisitFinder finder(*model_, *groups_, g, group.members.size() > 1);
+    finder.Run(*costs_, point, group.bits, std::vector<double>(group.shared.size(), 0.0));
+    size_t best = finder.ways().size();
+    least = kNever;
+    for (size_t i = 0; i < finder.ways().size(); ++i) {
+      const Way& way = finder.ways()[i];
+      if (!finder.Alive(i) || groups_->entry_of[way.first] != next) continue;
+      const double cost = Join(aim_, way.cost, After(free, groups_->entry_of[way.last], way.end));
+      if (cost < least) {
+        least = cost;
+        best = i;
+      }
+    }
+    if (best == finder.ways().size()) return {};
+    for (const Piece& piece : finder.PiecesOf(best)) pieces.push_back(piece);
+    at = groups_->entry_of[finder.ways()[best].last];
+    point = finder.ways()[best].end;
   }
   return pieces;
 }

@@ -1,7 +1,8 @@
 // The cheapest ways from every point to the model's end, for every set of candidates that is still
 // free: dynamic programming over subsets (Held and Karp 1962, "A dynamic programming approach to
-// sequencing problems", with stages for cities), from the end. Internal to the planner; not
-// thread-safe.
+// sequencing problems", with stages for cities), from the end. A group (plan_visits.h) is visited
+// once, within its limits, or several times at prices on what it shares: a lower bound. Internal to
+// the planner; not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 #include "absl/types/span.h"
 #include "coordinator/plan_solve.h"
 #include "coordinator/plan_stages.h"
+#include "coordinator/plan_visits.h"
 
 namespace strata {
 
@@ -33,38 +35,72 @@ class RangeMin {
   std::vector<double> table_;    // [levels, n]
 };
 
-class SubsetTable {
+// Costs of a visit with several stages, from point to point.
+struct VisitBlock {
+  size_t set = 0;                     // of candidates that it may have
+  size_t in = 0, out = 0;             // entries
+  std::vector<double> costs;          // [ends, begins]
+  std::vector<uint32_t> first, stop;  // [ends], begins with a way there
+};
+
+class PlanTable {
  public:
-  // For at most 16 candidates; some 2^n · n · points · 12 bytes.
-  SubsetTable(size_t n, size_t n_nodes, size_t n_points);
+  // For at most 16 candidates; some 2^n · n · points · 16 bytes.
+  PlanTable(size_t n, size_t n_points);
 
-  // Of a model of that size. The cost of the cheapest path; kNever: there is none. Both arguments
-  // are used until the next call.
-  double Fill(Aim aim, const StageModel& model, const PathCosts& costs);
-  Pieces Path() const;  // empty: there is none
+  // What all fills are about until the next call; used until then.
+  void Start(const StageModel& model, const Groups& groups, const PathCosts& costs);
+  // The cost of the cheapest path that visits each group once; kNever: there is none. kMax: only
+  // where everybody is alone.
+  double Fill(Aim aim);
+  // Also of those that visit groups again, at these prices (`priced` is the costs with them, used
+  // until the next fill), and of single candidates at these prices too: a lower bound when the
+  // prices of what belongs to no group are taken off.
+  double FillPriced(const PathCosts& priced, absl::Span<const double> prices);
+  Pieces Path() const;  // of Fill; empty: there is none
 
-  // What is left to pay at least: in `node` with all layers before `point` done and the candidates
-  // in `free` not used; when the stage of `candidate`, one of them, begins at `point`.
-  double After(size_t free, size_t node, size_t point) const {
-    return after_[(free * n_nodes_ + node) * n_points_ + point];
+  // What is left to pay at least, with the candidates in `free` not used: at `entry`, which is not
+  // gone on from to its own group, all layers before `point` done; when `entry` comes next; when it
+  // does and its group is left to be visited again, or was.
+  double After(size_t free, size_t entry, size_t point) const {
+    return after_[(free * n_ + entry) * n_points_ + point];
   }
-  double From(size_t free, size_t candidate, size_t point) const {
-    return from_[(free * n_ + candidate) * n_points_ + point];
+  double From(size_t free, size_t entry, size_t point) const {
+    return from_[(free * n_ + entry) * n_points_ + point];
   }
+  double Again(size_t free, size_t entry, size_t point) const {
+    return again_.empty() ? kNever : again_[(free * n_ + entry) * n_points_ + point];
+  }
+  // Of visits that are their group's only one.
+  const std::vector<VisitBlock>& Once(size_t group) const { return once_[group]; }
+  // Credit for a group that is left half used: it is paid back by what its stages take.
+  double Credit(size_t group) const { return credits_[group]; }
 
  private:
-  void FillFrom(size_t free, size_t candidate);
-  void FillAfter(size_t free, size_t node);
-  size_t BestEnd(size_t free, size_t candidate, size_t begin) const;
+  VisitBlock* BlockOf(std::vector<VisitBlock>* blocks, size_t set, size_t in, size_t out) const;
+  void MakeBlocks(size_t group);
+  void AddBlock(const VisitBlock& block, const double* after, double credit, double* from) const;
+  void AddStage(const PathCosts& costs, size_t candidate, const double* after, double credit,
+                double* from);
+  double FillAll();
+  void FillGroup(size_t free, size_t group);
+  void FillAgain(size_t free, size_t group);
+  void FillAfter(size_t free, size_t entry);
+  double* Row(std::vector<double>* table, size_t free, size_t entry) const {
+    return &(*table)[(free * n_ + entry) * n_points_];
+  }
 
-  const size_t n_, n_nodes_, n_points_;
+  const size_t n_, n_points_;
   Aim aim_ = Aim::kSum;
   const StageModel* model_ = nullptr;
+  const Groups* groups_ = nullptr;
   const PathCosts* costs_ = nullptr;
-  std::vector<size_t> members_;    // [nodes], candidates as bits
-  std::vector<double> after_;      // [sets, nodes, points]
-  std::vector<double> from_;       // [sets, candidates, points]
-  std::vector<uint32_t> reached_;  // [sets, candidates], first point with a way to the end
+  const PathCosts* priced_ = nullptr;           // nullptr: no group is visited again
+  std::vector<double> credits_;                 // [groups]
+  std::vector<std::vector<VisitBlock>> once_;   // [groups]
+  std::vector<std::vector<VisitBlock>> parts_;  // [groups], of visits that are not the only one
+  std::vector<double> after_, from_, again_;    // [sets, entries, points]
+  std::vector<double> row_;                     // [points]
   RangeMin least_;
 };
 
