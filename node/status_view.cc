@@ -16,6 +16,8 @@ using ftxui::Color;
 using ftxui::Element;
 
 constexpr int kBarCells = 8;
+// On narrower screens the title says only who coordinates.
+constexpr int kTitleCells = 60;
 constexpr size_t kProblemLinesMax = 4;  // of one problem
 
 // "1 node", "3 nodes".
@@ -42,6 +44,14 @@ void AddProblems(const std::vector<std::string>& problems, int cells, std::vecto
   if (!problems.empty()) lines->push_back(ftxui::text(""));
 }
 
+void AddMemory(uint64_t free, uint64_t total, std::vector<TableCell>* row) {
+  const double part = static_cast<double>(std::min(free, total)) /
+                      static_cast<double>(std::max<uint64_t>(1, total));
+  row->push_back({total > 0 ? BarText(1 - part, kBarCells) : ""});
+  row->push_back({BytesText(free)});
+  row->push_back({BytesText(total)});
+}
+
 void AddNodes(const ClusterReport& report, int cells, std::vector<Element>* lines) {
   const std::vector<TableColumn> columns = {
       {.title = "NODE", .cells_min = 12},
@@ -57,18 +67,17 @@ void AddNodes(const ClusterReport& report, int cells, std::vector<Element>* line
     std::vector<TableCell> first = {{node.name()}, State(node.seen)};
     if (node.info.devices().empty()) {
       rows.push_back(first);
-      if (node.status.ok()) rows.back().push_back({"-"});
+      // One that does not measure tells its memory still.
+      if (node.info.memory_total() > 0) {
+        rows.back().push_back({"-"});
+        AddMemory(node.info.memory_free(), node.info.memory_total(), &rows.back());
+      }
     }
     for (const wire::DeviceInfo& device : node.info.devices()) {
-      const double total = static_cast<double>(device.memory_total());
-      const double free =
-          static_cast<double>(std::min(device.memory_free(), device.memory_total()));
       std::vector<TableCell>& row = rows.emplace_back(std::move(first));
       first = {{""}, {""}};
       row.push_back({device.name()});
-      row.push_back({total > 0 ? BarText(1 - free / total, kBarCells) : ""});
-      row.push_back({BytesText(device.memory_free())});
-      row.push_back({BytesText(device.memory_total())});
+      AddMemory(device.memory_free(), device.memory_total(), &row);
       row.push_back({BandwidthText(device),
                      device.problem().empty() ? Color(Color::Default) : Color(Color::Red)});
     }
@@ -156,9 +165,12 @@ Element Title(const StatusView& view, int cells) {
   const std::string coordinator = CoordinatorName(*view.report);
   size_t alive = 0;
   for (const NodeReport& node : view.report->nodes) alive += node.seen.state() == "alive";
-  const std::string here = absl::StrCat(
-      alive == view.report->nodes.size() ? "" : absl::StrCat(alive, " of "),
-      Count(view.report->nodes.size(), "node"), ", ", Count(view.models.size(), "model"));
+  const std::string here =
+      cells < kTitleCells
+          ? ""
+          : absl::StrCat(alive == view.report->nodes.size() ? "" : absl::StrCat(alive, " of "),
+                         Count(view.report->nodes.size(), "node"), ", ",
+                         Count(view.models.size(), "model"));
   // Long names give way to the rest.
   const int name_cells = std::max(8, (cells - static_cast<int>(here.size()) - 24) / 2);
   const std::string left =
@@ -181,7 +193,10 @@ Element Age(const StatusView& view, int cells) {
   if (view.report == nullptr) {
     return ftxui::text(FitText(absl::StrCat("asking ", view.asked, " …"), cells));
   }
-  return ftxui::text(FitText(absl::StrCat("told by ", view.asked, ", ", age), cells)) | ftxui::dim;
+  const std::string gone =
+      view.gone.empty() ? "" : absl::StrCat("; ", view.gone, " does not answer");
+  return ftxui::text(FitText(absl::StrCat("told by ", view.asked, ", ", age, gone), cells)) |
+         ftxui::dim;
 }
 
 }  // namespace
@@ -221,9 +236,9 @@ StatusScreen DrawStatus(const StatusView& view, ftxui::Dimensions size) {
   if (below > 0) {
     std::string keys = "q quits";
     if (last_first > 0) {
-      absl::StrAppend(&keys, ", ↑ ↓ PgUp PgDn move; lines ", screen.first_line + 1, "-",
-                      std::min(body.size(), screen.first_line + screen.page_lines), " of ",
-                      body.size());
+      keys = absl::StrCat("lines ", screen.first_line + 1, "-",
+                          std::min(body.size(), screen.first_line + screen.page_lines), " of ",
+                          body.size(), "; ↑ ↓ PgUp PgDn move, q quits");
     }
     all.push_back(ftxui::text(FitText(keys, cells)) | ftxui::dim);
   }

@@ -19,6 +19,7 @@ struct StatusView {
   std::vector<ModelView> models;          // of the report
   int64_t age_ms = 0;                     // of the report
   std::string asked;                      // address of the node that told it, or is asked
+  std::string gone;                       // of the one before, which went away; may be empty
   std::string problem;                    // why there is nothing newer; empty: all is well
   size_t first_line = 0;                  // of the part that scrolls
 };

@@ -122,7 +122,7 @@ class Watch {
       report_ = std::make_unique<ClusterReport>(*std::move(answer.report));
       models_ = ModelsOf(*report_, before_.get());
       asked_ = answer.asked;
-      address_ = std::move(answer.address);
+      if (address_ != answer.address) gone_ = std::exchange(address_, answer.address);
     }
     Draw();
   }
@@ -171,6 +171,7 @@ class Watch {
     view.report = report_.get();
     view.models = models_;
     view.asked = address_;
+    view.gone = gone_;
     view.problem = problem_;
     view.first_line = static_cast<size_t>(first_line_);
     view.age_ms =
@@ -191,6 +192,7 @@ class Watch {
   std::unique_ptr<StatusTerminal> terminal_;
   std::vector<std::unique_ptr<EventLoop::Handle>> handles_;
   std::string address_;  // who told the report, or is asked
+  std::string gone_;     // the address before, which went away
   std::string problem_;  // why there is nothing newer
   std::unique_ptr<ClusterReport> report_, before_;
   std::vector<ModelView> models_;

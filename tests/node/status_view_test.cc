@@ -200,6 +200,15 @@ TEST(StatusView, OneScreenOf80ColumnsHasAllOfASmallCluster) {
   EXPECT_THAT(text, AllOf(Not(HasSubstr("!")), Not(HasSubstr("PgUp"))));
 }
 
+TEST(StatusView, ANodeThatDoesNotMeasureShowsItsMemory) {
+  ClusterReport report = Cluster(1);
+  report.nodes[0].info.clear_devices();
+  report.nodes[0].info.set_memory_total(4ull << 30);
+  report.nodes[0].info.set_memory_free(3ull << 30);
+  EXPECT_THAT(Show(ViewOf(report), {.dimx = 80, .dimy = 24}).text,
+              ContainsRegex("node-0 +alive +- +██░░░░░░ +3.0 GiB +4.0 GiB"));
+}
+
 TEST(StatusView, SaysFirstWhatIsWrong) {
   const ClusterReport report = Trouble();
   const Shown shown = Show(ViewOf(report), {.dimx = 80, .dimy = 50});
@@ -217,7 +226,8 @@ TEST(StatusView, SaysFirstWhatIsWrong) {
 
 TEST(StatusView, AFewColumnsKeepWhatMatters) {
   const std::string text = AllPages(ViewOf(Cluster(4)), {.dimx = 40, .dimy = 10});
-  EXPECT_THAT(text, AllOf(ContainsRegex("node-3 +alive +CPU +2.0 GiB"),
+  EXPECT_THAT(text, AllOf(HasSubstr("Cluster home, node-0 coordinates"),
+                          ContainsRegex("node-3 +alive +CPU +2.0 GiB"),
                           ContainsRegex("30-39 +node-3 +.*idle"),
                           ContainsRegex("node-2 +node-3 .*936 Mbit/s")));
 }
@@ -262,6 +272,14 @@ TEST(StatusView, SaysThatItIsOldWhenNobodyAnswers) {
                 AllOf(HasSubstr("! 12 s old: no node answers at 10.0.0.2:7400; trying again"),
                       ContainsRegex("node-1 +alive")));
   }
+}
+
+TEST(StatusView, SaysWhenAnotherNodeTellsIt) {
+  const ClusterReport report = Cluster(2);
+  StatusView view = ViewOf(report);
+  view.gone = "10.0.0.1:7400";
+  EXPECT_THAT(Show(view, {.dimx = 80, .dimy = 24}).text,
+              HasSubstr("told by 10.0.0.2:7400, 0.3 s ago; 10.0.0.1:7400 does not answer\n"));
 }
 
 TEST(StatusView, SaysWhomItAsksBeforeTheFirstAnswer) {
