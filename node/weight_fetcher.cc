@@ -22,6 +22,8 @@ namespace {
 
 constexpr std::chrono::seconds kConnectTime(5);
 constexpr std::chrono::milliseconds kConnectPoll(50);
+// Sooner than gRPC gives up on an attempt to connect (MakeChannel: 1 s).
+constexpr std::chrono::milliseconds kRefusedTime(500);
 // So much is lost at most when the power fails.
 constexpr uint64_t kSaveBytes = 1u << 30;
 
@@ -149,12 +151,25 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
 
 absl::Status WeightFetcher::Job::Connect() {
   const std::shared_ptr<grpc::Channel> channel = MakeChannel(request_.address);
-  const auto until = std::chrono::system_clock::now() + kConnectTime;
-  // A refused connection is tried again for a while: the node may just have started.
-  while (!channel->WaitForConnected(std::chrono::system_clock::now() + kConnectPoll)) {
+  const auto now = [] { return std::chrono::system_clock::now(); };
+  const auto until = now() + kConnectTime;
+  auto begun = now();  // the attempt to connect
+  grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
+  while (state != GRPC_CHANNEL_READY) {
+    // The source listened when its address was told, so once refused is enough. An attempt without
+    // an answer takes gRPC longer, and is made again: a packet may have been lost.
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && now() - begun < kRefusedTime) {
+      return FromSource(absl::UnavailableError(
+          "nobody listens there (the connection was refused, or no way leads there)"));
+    }
     if (cancelled()) return absl::CancelledError("");
-    if (std::chrono::system_clock::now() > until) {
-      return FromSource(absl::UnavailableError("nobody answers there"));
+    if (now() > until) {
+      return FromSource(absl::UnavailableError(
+          absl::StrCat("nobody answers there within ", kConnectTime.count(), " s")));
+    }
+    if (channel->WaitForStateChange(state, now() + kConnectPoll)) {
+      state = channel->GetState(/*try_to_connect=*/true);
+      if (state == GRPC_CHANNEL_CONNECTING) begun = now();
     }
   }
   stub_ = wire::Weights::NewStub(channel);

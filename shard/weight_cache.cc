@@ -35,10 +35,16 @@ std::string PartName(size_t part, size_t n_parts) {
 
 absl::Status SystemError(int error, absl::string_view path) {
   if (error == ENOSPC || error == EDQUOT) {
-    return absl::ResourceExhaustedError(absl::StrCat(path, ": the disk is full"));
+    return absl::ResourceExhaustedError(absl::StrCat("the disk of ", path, " is full"));
   }
   return absl::ErrnoToStatus(error, path);
 }
+
+std::string Mebibytes(uint64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+constexpr char kMakeRoom[] = "make room there, or name another folder with --cache-dir";
 
 absl::Status WriteAt(int fd, uint64_t offset, absl::string_view bytes, const std::string& path) {
   while (!bytes.empty()) {
@@ -127,6 +133,7 @@ absl::StatusOr<std::shared_ptr<WeightCache>> WeightCache::Open(Options options) 
         "another node keeps its weights in ", options.folder, "; give this one its own folder"));
   }
   cache->Scan();
+  cache->sync_ = options.sync == nullptr ? SyncData : std::move(options.sync);
   cache->bytes_max_ = options.bytes_max;
   if (cache->bytes_max_ == 0) {
     cache->bytes_max_ = (FreeBytes(options.folder) + cache->bytes_used()) / 2;
@@ -247,7 +254,7 @@ absl::Status WeightCache::Add(const std::string& model_id, absl::Span<const uint
   }
   for (const int fd : fds) {
     if (fd < 0) continue;
-    if (status.ok()) status = SyncData(fd, folder);
+    if (status.ok()) status = sync_(fd, folder);
     close(fd);
   }
 
@@ -289,16 +296,22 @@ bool WeightCache::IsLeased(const Entry& entry, uint32_t block, const WeightLease
   return false;
 }
 
-void WeightCache::Shrink(Entry* entry, Opened* opened) {
+void WeightCache::Shrink(Entry* entry, Opened* opened, Spare spare) {
   std::vector<uint32_t> free;
   for (uint32_t block = 0; block < opened->blocks.size(); ++block) {
-    if (!IsLeased(*entry, block, nullptr)) free.push_back(block);
+    const bool goes = spare == Spare::kMissing ? !entry->hashes.contains(block)
+                                               : !IsLeased(*entry, block, nullptr);
+    if (goes) free.push_back(block);
   }
   for (const uint32_t block : free) {
     entry->hashes.erase(block);
     entry->checked.erase(block);
   }
-  if (!WriteKeptHashes(entry->folder + "/blocks", entry->id, entry->hashes).ok()) return;
+  // Missing blocks are not in the file, or not with the hash of what they have.
+  if (spare == Spare::kNotLeased &&
+      !WriteKeptHashes(entry->folder + "/blocks", entry->id, entry->hashes).ok()) {
+    return;
+  }
   // Samples of the data belong to the model's identity and stay.
   std::vector<std::string> samples;
   const std::vector<ModelFile::Range>& identity = opened->model->identity();
@@ -328,12 +341,15 @@ void WeightCache::Shrink(Entry* entry, Opened* opened) {
   entry->bytes = DiskBytes(entry->folder);
 }
 
-absl::Status WeightCache::MakeRoom(uint64_t bytes) {
+absl::Status WeightCache::MakeRoom(uint64_t bytes, Entry* mine) {
   absl::MutexLock lock(mu_);
   const auto fits = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return UsedLocked() + bytes <= bytes_max_ && FreeBytes(folder_) >= bytes + kDiskReserveBytes;
   };
   for (auto& [id, entry] : entries_) entry.bytes = DiskBytes(entry.folder);
+  if (const std::shared_ptr<Opened> opened = mine->opened.lock(); opened != nullptr && !fits()) {
+    Shrink(mine, opened.get(), Spare::kMissing);
+  }
   while (!fits()) {
     const Entry* oldest = nullptr;
     for (const auto& [id, entry] : entries_) {
@@ -346,18 +362,20 @@ absl::Status WeightCache::MakeRoom(uint64_t bytes) {
   }
   for (auto& [id, entry] : entries_) {
     if (fits()) break;
-    if (const std::shared_ptr<Opened> opened = entry.opened.lock()) Shrink(&entry, opened.get());
+    if (const std::shared_ptr<Opened> opened = entry.opened.lock())
+      Shrink(&entry, opened.get(), Spare::kNotLeased);
   }
   if (fits()) return absl::OkStatus();
   const uint64_t used = UsedLocked();
   if (used + bytes > bytes_max_) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "no room for ", bytes, " bytes of weights: the cache in ", folder_, " may have ",
-        bytes_max_, " bytes (--cache-size), and what is loaded takes ", used, " of them"));
+        "no room for ", Mebibytes(bytes), " of weights: the cache in ", folder_, " may have ",
+        Mebibytes(bytes_max_), " (--cache-size), and what is loaded takes ", Mebibytes(used)));
   }
-  return absl::ResourceExhaustedError(absl::StrCat("no room for ", bytes,
-                                                   " bytes of weights: the disk of ", folder_,
-                                                   " has ", FreeBytes(folder_), " bytes free"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the disk of ", folder_, " has ",
+                   Mebibytes(FreeBytes(folder_)), " free, of which ", Mebibytes(kDiskReserveBytes),
+                   " are left to others; ", kMakeRoom));
 }
 
 WeightLease::~WeightLease() {
@@ -440,12 +458,16 @@ absl::Status WeightLease::Forget(absl::Span<const uint32_t> blocks) {
 }
 
 absl::Status WeightLease::MakeRoom() {
-  return cache_->MakeRoom(opened_->blocks.BytesOf(Missing()));
+  return cache_->MakeRoom(opened_->blocks.BytesOf(Missing()), entry_);
 }
 
 absl::Status WeightLease::Write(uint32_t block, uint64_t offset, absl::string_view bytes) {
   const WeightBlock& at = opened_->blocks[block];
-  return WriteAt(opened_->fds[at.part], at.offset + offset, bytes, cache_->folder_);
+  absl::Status status = WriteAt(opened_->fds[at.part], at.offset + offset, bytes, cache_->folder_);
+  if (!absl::IsResourceExhausted(status)) return status;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no room for the ", Mebibytes(opened_->blocks.BytesOf(Missing())),
+                   " of weights that are still to come: ", status.message(), "; ", kMakeRoom));
 }
 
 void WeightLease::Finish(uint32_t block, std::string hash) {
@@ -454,21 +476,33 @@ void WeightLease::Finish(uint32_t block, std::string hash) {
   absl::MutexLock lock(cache_->mu_);
   entry_->hashes[block] = std::move(hash);
   entry_->checked.insert(block);
+  entry_->unsynced.insert(block);
 }
 
 absl::Status WeightLease::Save() {
   WeightHashes hashes;
+  std::set<uint32_t> unsynced;
   {
     absl::MutexLock lock(cache_->mu_);
     hashes = entry_->hashes;
+    unsynced.swap(entry_->unsynced);
   }
-  for (const int fd : opened_->fds) {
-    if (absl::Status status = SyncData(fd, entry_->folder); !status.ok()) return status;
+  absl::Status synced;
+  for (const int fd : opened_->fds) synced.Update(cache_->sync_(fd, entry_->folder));
+  if (!synced.ok()) {
+    // Some file systems find room only now; whose data was lost nobody says.
+    absl::MutexLock lock(cache_->mu_);
+    for (const uint32_t block : unsynced) {
+      entry_->hashes.erase(block);
+      entry_->checked.erase(block);
+    }
+    return synced;
   }
-  absl::Status status = WriteKeptHashes(entry_->folder + "/blocks", entry_->id, hashes);
+  const absl::Status kept = WriteKeptHashes(entry_->folder + "/blocks", entry_->id, hashes);
+  if (!kept.ok()) LOG(WARNING) << "fetched again after a restart: " << kept.message();
   absl::MutexLock lock(cache_->mu_);
   entry_->bytes = DiskBytes(entry_->folder);
-  return status;
+  return absl::OkStatus();
 }
 
 }  // namespace strata

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -46,6 +47,8 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
   struct Options {
     std::string folder;      // made if it is not there
     uint64_t bytes_max = 0;  // on disk; 0: half of what is free there, counting what the cache has
+    // Puts a file's data onto the disk; null: as the system does it. For tests, to let it fail.
+    std::function<absl::Status(int fd, const std::string& path)> sync;
   };
   // Errors name the folder; kFailedPrecondition: another process uses it.
   static absl::StatusOr<std::shared_ptr<WeightCache>> Open(Options options);
@@ -84,6 +87,7 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
     uint64_t bytes = 0;            // on disk
     WeightHashes hashes;           // of the blocks that are there
     std::set<uint32_t> checked;    // of those, since the process started
+    std::set<uint32_t> unsynced;   // of those, not known to be on the disk yet
     std::weak_ptr<Opened> opened;  // shared by the leases
     std::list<const WeightLease*> leases;
   };
@@ -94,16 +98,20 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t UsedLocked() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Removes what nobody has leased, the models not used for longest first, until `bytes` more fit.
-  absl::Status MakeRoom(uint64_t bytes);
+  // First of all what `mine` has on the disk without knowing it.
+  absl::Status MakeRoom(uint64_t bytes, Entry* mine);
   void Remove(const std::string& model_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Frees the blocks of a leased model that no lease covers.
-  void Shrink(Entry* entry, Opened* opened) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Frees blocks of a leased model: those that no lease covers, or those that are missing, of which
+  // an earlier process may have left data.
+  enum class Spare { kNotLeased, kMissing };
+  void Shrink(Entry* entry, Opened* opened, Spare spare) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsLeased(const Entry& entry, uint32_t block, const WeightLease* but) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   std::string folder_;
   int lock_fd_ = -1;
   uint64_t bytes_max_ = 0;
+  std::function<absl::Status(int fd, const std::string& path)> sync_;
 
   mutable absl::Mutex mu_;
   uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
@@ -133,11 +141,13 @@ class WeightLease {
   // Makes room for what is missing. kResourceExhausted: what is in use leaves too little of the
   // cache's size, or of the disk.
   absl::Status MakeRoom();
-  // `offset` is in the block. kResourceExhausted: the disk is full.
+  // `offset` is in the block. kResourceExhausted: the disk is full; says how much is missing.
   absl::Status Write(uint32_t block, uint64_t offset, absl::string_view bytes);
   // All of the block has been written, and `hash` is its hash.
   void Finish(uint32_t block, std::string hash);
-  // Syncs the data of the blocks finished so far, then writes down that they are there.
+  // Syncs the data of the blocks finished so far, then writes down that they are there; if only the
+  // latter fails, they are fetched again after a restart. An error: the disk did not take the data,
+  // and what was finished since the last time is missing again.
   absl::Status Save();
 
  private:

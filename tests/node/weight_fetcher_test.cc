@@ -1,6 +1,10 @@
 // Weights over a real gRPC server: weight_service and weight_fetcher together.
 #include "node/weight_fetcher.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -20,26 +24,31 @@
 #include "gtest/gtest.h"
 #include "node/weight_service.h"
 #include "shard/slice.h"
+#include "tests/node/weights_fixture.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
-#include "transport/grpc_link.h"
-#include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
+using ::strata::testing::BytesOfSlice;
+using ::strata::testing::Fetched;
 using ::strata::testing::GgufBuilder;
 using ::strata::testing::MakeTestFolder;
+using ::strata::testing::Model;
+using ::strata::testing::Opened;
 using ::strata::testing::PartPath;
+using ::strata::testing::Receiver;
+using ::strata::testing::Source;
+using ::strata::testing::SourceBytes;
 using ::strata::testing::TinyLlama;
+using ::strata::testing::Write;
 using ::strata::testing::WriteFile;
+using ::strata::testing::WriteLarge;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-using Model = std::shared_ptr<const ModelFile>;
-using Fetched = WeightFetcher::Fetched;
 
 constexpr uint32_t kLayers = 6;
 
@@ -50,151 +59,6 @@ GgufBuilder Builder(bool tied = false) {
   }
   return builder;
 }
-
-// Too large for everything between two disks: queues, gRPC's windows, the kernel's buffers.
-std::string WriteLarge() {
-  GgufBuilder builder = TinyLlama({.n_layer = 2});
-  for (int i = 0; i < 6; ++i) {
-    builder.TensorOfType(absl::StrCat("blk.", i % 2, ".extra", i, ".weight"), {4096, 4096},
-                         GGML_TYPE_F16);
-  }
-  const std::string path = MakeTestFolder() + "/large.gguf";
-  WriteFile(path, builder.Build());
-  return path;
-}
-
-std::string Write(const GgufBuilder& builder) {
-  const std::string path = MakeTestFolder() + "/model.gguf";
-  WriteFile(path, builder.Build());
-  return path;
-}
-
-Model Opened(const std::string& path) {
-  auto model = ModelFile::Open(path);
-  EXPECT_TRUE(model.ok()) << model.status();
-  return *model;
-}
-
-std::string BytesOfSlice(const std::string& path, LayerRange layers) {
-  auto slice = Slice::Make(Opened(path), layers, {});
-  EXPECT_TRUE(slice.ok()) << slice.status();
-  std::string bytes(slice->file_bytes(), '\0');
-  EXPECT_TRUE(slice->ReadAt(0, bytes.data(), bytes.size()).ok());
-  return bytes;
-}
-
-uint64_t SourceBytes(const std::string& path, LayerRange layers) {
-  const Model model = Opened(path);
-  auto slice = Slice::Make(model, layers, {});
-  EXPECT_TRUE(slice.ok()) << slice.status();
-  uint64_t bytes = 0;
-  for (const size_t tensor : slice->source_tensors()) {
-    bytes += model->header().tensors[tensor].bytes;
-  }
-  return bytes;
-}
-
-// The node that has the file.
-class Source {
- public:
-  explicit Source(const std::string& hashes_folder = "") : service_(hashes_folder) {
-    grpc::ServerBuilder builder;
-    ConfigureServer(&builder);
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", LinkServerCredentials(), &port);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    address_ = absl::StrCat("127.0.0.1:", port);
-    stub_ = wire::Weights::NewStub(MakeChannel(address_));
-  }
-  ~Source() { Stop(); }
-  void Stop() {
-    if (server_ == nullptr) return;
-    server_->Shutdown(std::chrono::system_clock::now());
-    server_->Wait();
-    server_.reset();
-  }
-
-  const std::string& address() const { return address_; }
-  wire::Weights::Stub* stub() { return stub_.get(); }
-  const WeightService& service() const { return service_; }
-
-  // Returns its id.
-  absl::StatusOr<std::string> Share(const std::string& path) {
-    grpc::ClientContext context;
-    wire::ShareModelRequest request;
-    request.set_path(path);
-    wire::ShareModelResponse response;
-    absl::Status status = FromGrpc(stub_->ShareModel(&context, request, &response));
-    if (!status.ok()) return status;
-    return response.model_id();
-  }
-
-  absl::Status Read(const wire::BlocksRequest& request) {
-    grpc::ClientContext context;
-    const auto reader = stub_->ReadBlocks(&context, request);
-    wire::BlockChunk chunk;
-    while (reader->Read(&chunk)) {
-    }
-    return FromGrpc(reader->Finish());
-  }
-
- private:
-  WeightService service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::string address_;
-  std::unique_ptr<wire::Weights::Stub> stub_;
-};
-
-// A node without the file.
-class Receiver {
- public:
-  explicit Receiver(const std::string& folder = MakeTestFolder())
-      : folder_(folder), cache_(*WeightCache::Open({.folder = folder})), fetcher_(cache_) {}
-
-  using Progress = std::function<void(uint64_t done, uint64_t total)>;
-
-  // Waits. `progress` comes on the fetcher's threads.
-  absl::StatusOr<Fetched> Fetch(
-      const std::string& id, const std::string& address, LayerRange layers,
-      Progress progress = [](uint64_t, uint64_t) {}, const std::string& path = "") {
-    absl::Notification done;
-    absl::StatusOr<Fetched> outcome;
-    WeightFetcher::Callbacks callbacks;
-    callbacks.progress = std::move(progress);
-    callbacks.done = [&](absl::StatusOr<Fetched> fetched) {
-      outcome = std::move(fetched);
-      done.Notify();
-    };
-    {
-      absl::MutexLock lock(mu_);
-      job_ = fetcher_.Start({.model_id = id, .path = path, .address = address, .layers = layers},
-                            std::move(callbacks));
-    }
-    started_.store(true);
-    done.WaitForNotification();
-    started_.store(false);
-    return outcome;
-  }
-
-  // Any thread, of the fetch that runs.
-  void Cancel() {
-    while (!started_.load()) std::this_thread::yield();
-    absl::MutexLock lock(mu_);
-    WeightFetcher::Cancel(job_.get());
-  }
-
-  WeightCache* cache() { return cache_.get(); }
-  const std::string& folder() const { return folder_; }
-
- private:
-  const std::string folder_;
-  const std::shared_ptr<WeightCache> cache_;
-  absl::Mutex mu_;
-  std::shared_ptr<WeightFetcher::Job> job_ ABSL_GUARDED_BY(mu_);
-  std::atomic<bool> started_{false};
-  WeightFetcher fetcher_;
-};
 
 class WeightsOfModel : public ::testing::TestWithParam<bool> {};
 
@@ -444,11 +308,54 @@ TEST(Weights, AFetchIsCancelledAtAnyTime) {
         if (done > 0) receiver.Cancel();
       });
   EXPECT_THAT(cancelled, StatusIs(absl::StatusCode::kCancelled));
-  // Nobody listens there, which is noticed after seconds only.
-  std::thread canceller([&] { receiver.Cancel(); });
-  EXPECT_THAT(receiver.Fetch(*id, "127.0.0.1:1", {0, 2}), StatusIs(absl::StatusCode::kCancelled));
-  canceller.join();
   EXPECT_THAT(receiver.Fetch(*id, source.address(), {0, 2}), IsOk());
+}
+
+// A socket that somebody has bound: with listen() it takes connections and says nothing, without it
+// the kernel refuses them.
+class Mute {
+ public:
+  explicit Mute(bool listens) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    if (listens && listen(fd_, 1) != 0) std::abort();
+    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
+    address_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  }
+  ~Mute() { close(fd_); }
+  const std::string& address() const { return address_; }
+
+ private:
+  const int fd_;
+  std::string address_;
+};
+
+TEST(Weights, ASourceThatRefusesIsNamedAtOnce) {
+  const Mute nobody(/*listens=*/false);
+  Receiver receiver;
+  EXPECT_THAT(receiver.Fetch(std::string(32, 'x'), nobody.address(), {0, 2}),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr(nobody.address()), HasSubstr("nobody listens there"))));
+}
+
+TEST(Weights, ASourceThatIsMuteIsNamedAfterAWhile) {
+  const Mute mute(/*listens=*/true);
+  Receiver receiver;
+  EXPECT_THAT(receiver.Fetch(std::string(32, 'x'), mute.address(), {0, 2}),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr(mute.address()), HasSubstr("nobody answers there"))));
+}
+
+TEST(Weights, AFetchFromAMuteSourceIsCancelled) {
+  const Mute mute(/*listens=*/true);
+  Receiver receiver;
+  std::thread canceller([&] { receiver.Cancel(); });
+  EXPECT_THAT(receiver.Fetch(std::string(32, 'x'), mute.address(), {0, 2}),
+              StatusIs(absl::StatusCode::kCancelled));
+  canceller.join();
 }
 
 TEST(Weights, WithoutACacheAreNotFetched) {

@@ -262,6 +262,33 @@ TEST(WeightCache, KnowsNothingOfBlocksThatWereNotSaved) {
   EXPECT_THAT(lease->Missing(), ElementsAreArray(lease->blocks()));
 }
 
+TEST(WeightCache, WhatTheDiskDidNotTakeIsMissing) {
+  const Model model = Written(Builder("model"));
+  bool fails = false;
+  auto cache = WeightCache::Open(
+      {.folder = MakeTestFolder(), .sync = [&](int, const std::string& path) -> absl::Status {
+         if (fails) return absl::ResourceExhaustedError(path);
+         return absl::OkStatus();
+       }});
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  ASSERT_TRUE(Add(cache->get(), model).ok());
+  Fill(Lease(cache->get(), model, {0, 2}).get(), model);
+
+  const auto lease = Lease(cache->get(), model, {0, 4});
+  const std::vector<uint32_t> missing = lease->Missing();
+  for (const uint32_t block : missing) {
+    ASSERT_TRUE(lease->Write(block, 0, "some").ok());
+    lease->Finish(block, std::string(kWeightHashBytes, 'x'));
+  }
+  EXPECT_THAT(lease->Missing(), IsEmpty());
+  fails = true;
+  EXPECT_THAT(lease->Save(), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(lease->Missing(), missing);
+  fails = false;
+  Fill(lease.get(), model);
+  EXPECT_TRUE(BytesOfSlice(Opened(lease->path()), {0, 4}) == BytesOfSlice(model, {0, 4}));
+}
+
 TEST(WeightCache, DamagedHashesMeanNoBlocks) {
   const Model original = Written(Builder("m"));
   const std::string folder = MakeTestFolder();
