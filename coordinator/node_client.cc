@@ -57,6 +57,13 @@ class NodeClientImpl final : public NodeClient {
     return info;
   }
 
+  absl::Status Measure(int64_t timeout_ms) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, timeout_ms);
+    wire::MeasureResponse response;
+    return Named(stub_->Measure(&context, wire::MeasureRequest(), &response));
+  }
+
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& spec,
                                             Progress progress) override {
     grpc::ClientContext context;  // no deadline: a load takes as long as the disk needs

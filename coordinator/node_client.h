@@ -31,6 +31,9 @@ class NodeClient {
 
   virtual absl::StatusOr<wire::GetInfoResponse> GetInfo(int64_t timeout_ms) = 0;
 
+  // Begins to measure devices and links again; GetInfo says when that is done.
+  virtual absl::Status Measure(int64_t timeout_ms) = 0;
+
   // `progress` is called on this thread; false cancels the load.
   using Progress = absl::FunctionRef<bool(const wire::LoadProgress&)>;
   virtual absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& spec,

@@ -100,6 +100,10 @@ int RunCommandLine(int argc, char** argv) {
     StartLogging(/*verbose=*/false);
     return Finish(RunStatus(line.status), /*about_models=*/false);
   }
+  if (app.got_subcommand("measure")) {
+    StartLogging(/*verbose=*/false);
+    return Finish(RunMeasure(line.measure), /*about_models=*/false);
+  }
   if (app.got_subcommand("plan")) {
     StartLogging(/*verbose=*/false);
     return Finish(RunPlan(line.plan), /*about_models=*/true);

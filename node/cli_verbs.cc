@@ -48,6 +48,15 @@ Example:
 The model's file is needed on one node: the others get their layers from it and keep them. The text
 goes to stdout, all else to stderr.)";
 
+constexpr char kMeasureFooter[] = R"(
+Examples:
+  strata measure
+  strata measure kitchen attic --json
+
+Nodes measure when they start, and links again now and then: this is for what they cannot notice.
+Prints what was measured before and what is now. A node that computes is left alone, with exit
+status 1; one that does not answer is status 5.)";
+
 constexpr char kProbeFooter[] = R"(
 Examples:
   strata probe
@@ -276,6 +285,16 @@ void AddStatus(CLI::App* app, StatusOptions* options) {
   verb->add_flag("--json", options->json, "Print JSON");
 }
 
+void AddMeasure(CLI::App* app, MeasureOptions* options) {
+  CLI::App* verb = app->add_subcommand("measure", "Measure devices and links again");
+  verb->footer(kMeasureFooter);
+  verb->add_option("nodes", options->nodes, "Names or ids (default: all nodes of the cluster)")
+      ->check(Utf8())
+      ->type_name("NODE");
+  AddClient(verb, &options->client);
+  verb->add_flag("--json", options->json, "Print JSON");
+}
+
 void AddPlan(CLI::App* app, PlanOptions* options) {
   CLI::App* verb =
       app->add_subcommand("plan", "Show how a model would be shared, and why; nothing is loaded");
@@ -348,6 +367,7 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddNode(app, &line->node);
   AddNodes(app, &line->nodes);
   AddStatus(app, &line->status);
+  AddMeasure(app, &line->measure);
   AddPlan(app, &line->plan);
   AddRun(app, &line->run, &line->run_verbose);
   AddDemo(app, &line->demo);

@@ -4,6 +4,7 @@
 #include "node/cluster_nodes.h"
 #include "node/demo.h"
 #include "node/doctor.h"
+#include "node/measure.h"
 #include "node/node.h"
 #include "node/probe.h"
 #include "node/run.h"
@@ -21,6 +22,7 @@ struct CommandLine {
   NodeOptions node;
   NodesOptions nodes;
   StatusOptions status;
+  MeasureOptions measure;
   PlanOptions plan;
   RunOptions run;
   DemoOptions demo;

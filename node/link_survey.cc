@@ -47,7 +47,15 @@ void LinkSurvey::SetPeers(const std::vector<Peer>& peers) {
 void LinkSurvey::SetBusy(bool busy) { busy_ = busy; }
 
 void LinkSurvey::MeasureAgain() {
-  for (auto& [id, way] : ways_) way.due_ms = now_ms_;
+  for (auto& [id, way] : ways_) {
+    way.due_ms = now_ms_;
+    way.asked = true;
+  }
+}
+
+uint32_t LinkSurvey::asked() const {
+  return static_cast<uint32_t>(
+      std::count_if(ways_.begin(), ways_.end(), [](const auto& way) { return way.second.asked; }));
 }
 
 const wire::LinkSpeed* LinkSurvey::Find(const NodeId& id) const {
@@ -97,6 +105,8 @@ void LinkSurvey::End(const NodeId& id, const std::string& address,
   if (speed.ok()) {
     const uint64_t before = way.speed.bytes_per_s();
     way.speed = *speed;
+    way.speed.set_measurement(++measurements_);
+    if (whole) way.asked = false;
     if (!whole) way.speed.set_bytes_per_s(before);
   } else {
     LOG(INFO) << "the way to " << address << " was not measured: " << speed.status();

@@ -53,6 +53,8 @@ class LinkSurvey {
   void SetBusy(bool busy);
   // Everything again.
   void MeasureAgain();
+  // Ways that MeasureAgain() asked for and that were not measured since.
+  uint32_t asked() const;
 
   // Null when it was not measured yet.
   const wire::LinkSpeed* Find(const NodeId& id) const;
@@ -62,6 +64,7 @@ class LinkSurvey {
     std::string address;
     wire::LinkSpeed speed;  // round_trip_p50_us 0: not measured
     int64_t due_ms = 0;     // by now_ms_
+    bool asked = false;     // by MeasureAgain()
   };
 
   int64_t Pause();
@@ -75,6 +78,7 @@ class LinkSurvey {
   Measure measure_;  // the thread's while one is under way
   std::map<NodeId, Way> ways_;
   int64_t now_ms_ = 0;  // counted by ticks: a machine that slept measures nothing at once
+  uint64_t measurements_ = 0;
   bool under_way_ = false;
   std::thread thread_;
   std::atomic<bool> busy_{false};

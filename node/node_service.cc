@@ -68,8 +68,9 @@ grpc::ServerUnaryReactor* NodeService::Measure(grpc::CallbackServerContext* cont
                                                wire::MeasureResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([this, reactor] {
-    if (surveys_ != nullptr) surveys_->MeasureAgain();
-    reactor->Finish(grpc::Status::OK);
+    reactor->Finish(ToGrpc(
+        surveys_ != nullptr ? surveys_->MeasureAgain()
+                            : absl::FailedPreconditionError("it measures nothing (--no-measure)")));
   });
   return reactor;
 }

@@ -36,14 +36,19 @@ void Surveys::Tick() {
   links_.SetBusy(host_->Busy() || devices_.measuring());
 }
 
-void Surveys::MeasureAgain() {
+absl::Status Surveys::MeasureAgain() {
+  if (host_->Busy()) {
+    return absl::FailedPreconditionError("it computes, which measuring would disturb; ask later");
+  }
   devices_.MeasureAgain();
   links_.MeasureAgain();
+  return absl::OkStatus();
 }
 
 void Surveys::AddDevices(wire::GetInfoResponse* info) const {
   for (wire::DeviceInfo& device : devices_.Devices()) *info->add_devices() = std::move(device);
   info->set_measuring(devices_.measuring());
+  info->set_links_to_measure(links_.asked());
   const MachineIds ids = ReadMachineIds();
   info->set_machine_id(ids.memory);
   info->set_cores_id(ids.cores);

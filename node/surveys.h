@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "node/cluster_runtime.h"
 #include "node/device_survey.h"
 #include "node/link_survey.h"
@@ -26,7 +27,8 @@ class Surveys {
   // All outlive it. Begins to measure.
   Surveys(EventLoop* loop, Options options, ClusterRuntime* cluster, StageHost* host);
 
-  void MeasureAgain();
+  // kFailedPrecondition: this node computes now.
+  absl::Status MeasureAgain();
 
   void AddDevices(wire::GetInfoResponse* info) const;
   void AddLinks(wire::GetClusterResponse* cluster) const;

@@ -44,7 +44,7 @@ TEST(Cli, HelpShowsExamplesAndHidesTheWorker) {
 }
 
 TEST(Cli, EachVerbsHelpHasAnExample) {
-  for (const char* verb : {"node", "demo"}) {
+  for (const char* verb : {"node", "demo", "measure"}) {
     Program program({verb, "--help"});
     EXPECT_EQ(program.ExitStatus(), 0);
     EXPECT_THAT(program.out(), HasSubstr(absl::StrCat("\n  strata ", verb, " "))) << verb;

@@ -104,6 +104,35 @@ TEST_F(LinkSurveyTest, KeepsTheThroughputOfBeforeWhenOnlyRoundTripsWereMeasured)
       });
 }
 
+TEST_F(LinkSurveyTest, KnowsWhatWasAskedForUntilAllOfItIsMeasured) {
+  int calls = 0;
+  Run(
+      [&](const std::string&, auto) -> absl::StatusOr<wire::LinkSpeed> {
+        ++calls;
+        if (calls == 3) return Speed(300, 0);  // only half of it
+        if (calls == 4) return absl::ResourceExhaustedError("too many");
+        return Speed(100, 1000);
+      },
+      [](LinkSurvey* survey) {
+        survey->SetPeers({{kKitchen, "10.0.0.1:1"}, {kAttic, "10.0.0.2:1"}});
+        EXPECT_EQ(survey->asked(), 0u);
+      },
+      [&, before = uint64_t{0}](const LinkSurvey& survey) mutable {
+        const wire::LinkSpeed* speed = survey.Find(kKitchen);
+        if (speed == nullptr || survey.Find(kAttic) == nullptr) return false;
+        if (before == 0) {
+          before = speed->measurement();
+          const_cast<LinkSurvey*>(&survey)->MeasureAgain();
+          EXPECT_EQ(survey.asked(), 2u);
+          return false;
+        }
+        if (survey.asked() > 0) return false;
+        EXPECT_GT(speed->measurement(), before);
+        return true;
+      });
+  EXPECT_GE(calls, 6);
+}
+
 TEST_F(LinkSurveyTest, StopsWhatIsUnderWayWhenTheMachineIsBusy) {
   std::promise<void> begun;
   Run(
