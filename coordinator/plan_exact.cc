@@ -144,11 +144,6 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known) {
                                              .prices = alone,
                                              .cost_limit = limit,
                                              .work_max = work_left_});
-    fprintf(stderr,
-            "   sum bound %.6f best %.6f gap %.5f: labels limit %.6f work %.3g complete %d cost "
-            "%.6f\n",
-            bound, best.cost, 1 - bound / best.cost, limit, result.work, result.is_complete,
-            result.cost);
     work_left_ -= result.work;
     Consider(Aim::kSum, seconds_max, result.pieces, &best);
     if (!result.is_complete) {
@@ -198,9 +193,6 @@ Answer Exact::Possible(double seconds_max, Pieces* pieces) {
                                            .cost_limit = kRounding,
                                            .any = true,
                                            .work_max = work_left_});
-  fprintf(stderr, "   possible %.6f bound %.3g prices %zu: labels work %.3g complete %d found %d\n",
-          seconds_max, bound, model.n_prices(), result.work, result.is_complete,
-          !result.pieces.empty());
   work_left_ -= result.work;
   *pieces = result.pieces;
   if (!pieces->empty()) return Answer::kYes;
@@ -239,8 +231,6 @@ Solution Exact::LeastMaxThenSum() {
     const double seconds_max = halve && !narrow ? (bound + best.cost) / 2 : below;
     Pieces pieces;
     const Answer answer = Possible(seconds_max, &pieces);
-    fprintf(stderr, "  max bound %.6f best %.6f tried %.6f answer %d\n", bound, best.cost,
-            seconds_max, int(answer));
     if (answer == Answer::kNo) bound = seconds_max;
     if (answer == Answer::kYes) {
       const double before = best.cost;
