@@ -1,0 +1,130 @@
+#include "shard/worker_service.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "proto/node.grpc.pb.h"
+#include "shard/model_file.h"
+#include "tests/support/gguf_builder.h"
+#include "tests/support/temp_folder.h"
+#include "transport/clock.h"
+#include "transport/grpc_link.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+using ::strata::testing::MakeTestFolder;
+using ::strata::testing::TinyLlama;
+using ::strata::testing::WriteFile;
+
+// More than gRPC has threads for callbacks: half the cores, and 16 at most.
+constexpr uint32_t kStages = 20;
+
+// A worker that holds a whole model, each layer a stage of its own.
+class WorkerOfManyStages : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string path = MakeTestFolder() + "/model.gguf";
+    WriteFile(path, TinyLlama({.n_layer = kStages}).Build());
+    const auto model = ModelFile::Open(path);
+    ASSERT_TRUE(model.ok()) << model.status();
+    auto server = WorkerServer::Start({}, Clock::Real());
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ = wire::Worker::NewStub(MakeChannel(server_->address()));
+    for (uint32_t i = 0; i < kStages; ++i) {
+      wire::LoadStageRequest request;
+      wire::StageSpec* spec = request.mutable_spec();
+      spec->set_model_id((*model)->id());
+      *spec->mutable_epoch() = Epoch();
+      spec->set_stage(i);
+      spec->set_n_stages(kStages);
+      spec->set_model_path(path);
+      spec->mutable_layers()->set_begin(i);
+      spec->mutable_layers()->set_end(i + 1);
+      spec->set_n_ctx(32);
+      spec->set_n_seq_max(1);
+      spec->set_n_batch(8);
+      grpc::ClientContext context;
+      const auto reader = stub_->LoadStage(&context, request);
+      wire::LoadStageEvent event;
+      while (reader->Read(&event)) {
+      }
+      const absl::Status status = FromGrpc(reader->Finish());
+      ASSERT_TRUE(status.ok()) << status;
+    }
+    // From the last to the first, as a pipeline does it; the last one's link would leave the
+    // worker.
+    for (uint32_t i = kStages - 1; i-- > 0;) {
+      grpc::ClientContext context;
+      wire::ConnectStageRequest request;
+      *request.mutable_epoch() = Epoch();
+      request.set_stage(i);
+      request.set_next_address(server_->address());
+      wire::ConnectStageResponse response;
+      const absl::Status status = FromGrpc(stub_->ConnectStage(&context, request, &response));
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+
+  static wire::Epoch Epoch() {
+    wire::Epoch epoch;
+    epoch.set_counter(1);
+    epoch.set_coordinator_id("test");
+    return epoch;
+  }
+
+  absl::Status Unload(uint32_t stage) {
+    grpc::ClientContext context;
+    // A hundred times what it takes. Threads that wait for each other are freed by other deadlines
+    // after some 30 s.
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(12));
+    wire::UnloadStageRequest request;
+    *request.mutable_epoch() = Epoch();
+    request.set_stage(stage);
+    wire::UnloadStageResponse response;
+    return FromGrpc(stub_->UnloadStage(&context, request, &response));
+  }
+
+  std::unique_ptr<WorkerServer> server_;
+  std::unique_ptr<wire::Worker::Stub> stub_;
+};
+
+TEST_F(WorkerOfManyStages, UnloadsThemAtTheSameTime) {
+  std::vector<absl::Status> statuses(kStages);
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < kStages; ++i) {
+    threads.emplace_back([this, &statuses, i] { statuses[i] = Unload(i); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) ASSERT_TRUE(status.ok()) << status;
+  // And it answers as before.
+  EXPECT_TRUE(Unload(0).ok());
+}
+
+TEST_F(WorkerOfManyStages, StopsWithThemLoaded) { server_.reset(); }
+
+TEST_F(WorkerOfManyStages, StopsWhileTheyAreUnloaded) {
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < kStages; ++i) {
+    threads.emplace_back([this, i] {
+      const absl::Status status = Unload(i);
+      EXPECT_TRUE(status.ok() || absl::IsUnavailable(status) || absl::IsCancelled(status))
+          << status;
+    });
+  }
+  server_.reset();
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace strata
