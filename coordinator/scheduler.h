@@ -37,7 +37,7 @@ struct SchedulerEvent {
 // Not thread-safe.
 class Scheduler {
  public:
-  Scheduler(PipelineFacts facts, SchedulerPolicy policy);
+  Scheduler(const PipelineFacts& facts, SchedulerPolicy policy);
   ~Scheduler();
 
   // Puts a request into the queue and returns its number. kInvalidArgument: this pipeline cannot
@@ -61,7 +61,7 @@ class Scheduler {
   // The pipeline is another one now, with empty caches and nothing in flight: everybody who ran is
   // fed again, and goes on where the text was. Requests that do not fit into it end with
   // kResourceExhausted.
-  void Restart(PipelineFacts facts, int64_t now_us);
+  void Restart(const PipelineFacts& facts, int64_t now_us);
 
   // Ends every request with `status`.
   void EndAll(const absl::Status& status, int64_t now_us);

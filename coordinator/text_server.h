@@ -47,7 +47,7 @@ class TextServer final : public Pipeline::Listener {
   ~TextServer() override;  // as Stop(kCancelled)
 
   // Once, with the pipeline that was built with this as its listener. kInvalidArgument: its stages
-  // do not say what they can do, or not alike.
+  // do not say what they can do, or not alike; else what it broke with meanwhile.
   absl::Status Start(Pipeline* pipeline);
 
   // Takes the request; `listener` is kept until its OnEnd. Any thread, never blocks. Returns the

@@ -1,0 +1,164 @@
+// Inside of the scheduler: requests and where they stand. scheduler.cc takes what comes in,
+// scheduler_step.cc forms steps, scheduler_failure.cc mends what failed steps leave behind.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/scheduler.h"
+#include "coordinator/slot_table.h"
+#include "coordinator/step_costs.h"
+
+namespace strata {
+
+struct Scheduler::Impl {
+  struct Request {
+    uint64_t id = 0;
+    TextRequest asked;
+    std::vector<int32_t> text;  // prompt, generated
+    std::vector<float> mu;      // mirostat's running value after each generated token
+    uint32_t tokens_left = 0;
+    // Behind the first `keep` tokens, position in the text minus position in the KV cache.
+    uint32_t offset = 0;
+    uint32_t keep = 0;
+
+    // While it has a slot.
+    int32_t slot = -1;
+    bool needs_open = false;  // the last stage does not have the text
+    uint64_t admitted = 0;    // rises
+    uint64_t ready = 0;       // rises; when its next token could first be fed
+    // Prompt positions after which the KV is worth keeping, rising.
+    std::vector<uint32_t> checkpoints;
+
+    // It was in steps that failed. `alone`: in steps of its own, until one succeeds, to see whose
+    // fault it is.
+    bool alone = false;
+    uint32_t failures = 0;
+
+    TextUsage usage;
+    int64_t added_us = 0;
+    int64_t admitted_us = -1;
+    int64_t first_us = -1;
+
+    uint32_t kv_length() const { return static_cast<uint32_t>(text.size()) - offset; }
+    int32_t KvToken(uint32_t position) const {
+      return text[position < keep ? position : position + offset];
+    }
+    bool is_first_text() const { return offset == 0; }
+  };
+
+  // Rows of one request in a step.
+  struct Part {
+    uint64_t request = 0;
+    int32_t slot = 0;
+    uint64_t generation = 0;
+    uint32_t end = 0;  // position behind its last row
+    bool samples = false;
+    bool is_prompt = false;
+  };
+
+  struct Flight {
+    uint64_t step_id = 0;
+    StepUnderWay timing;
+    uint32_t decode_rows = 0;
+    std::vector<Part> parts;
+    std::vector<std::pair<int32_t, uint64_t>> edited;  // slot, its generation after the edits
+  };
+
+  // Requests of one client that wait, and whose turn it is: the client served longest ago.
+  struct Client {
+    std::deque<uint64_t> waiting;
+    uint32_t n_requests = 0;  // waiting or running
+    uint64_t admitted = 0;    // rise
+    uint64_t chunk = 0;
+  };
+
+  Impl(const PipelineFacts& pipeline, SchedulerPolicy how)
+      : facts(pipeline), policy(how), slots(facts, policy), costs(facts.n_stages) {
+    LimitContext();
+    stats.stages.resize(facts.n_stages);
+  }
+
+  // A sequence has no more room than all have together.
+  void LimitContext() {
+    facts.n_ctx = static_cast<uint32_t>(std::min<uint64_t>(facts.n_ctx, slots.cells_max()));
+  }
+
+  // scheduler.cc
+  absl::Status Check(const TextRequest& request) const;
+  absl::StatusOr<uint64_t> Add(TextRequest request, int64_t now_us);
+  void Cancel(uint64_t id, Leave leave, int64_t now_us);
+  void TakeResult(const wire::Result& result, const Flight& flight, int64_t now_us);
+  void TakeToken(Request* request, const wire::SampledToken& token, int64_t now_us);
+  void TakeTimings(const wire::Result& result, const Flight& flight);
+  bool ShiftContext(Request* request);
+  void End(uint64_t id, absl::Status status, FinishReason reason, Leave leave, int64_t now_us);
+  void Restart(const PipelineFacts& pipeline, int64_t now_us);
+  int64_t RetryAfter() const;
+  uint32_t in_flight_max() const;
+
+  // scheduler_step.cc
+  struct Builder;
+  std::optional<wire::Step> NextStep(int64_t now_us);
+  void Admit(int64_t now_us);
+  bool Place(Request* request, int64_t now_us);
+  void PlanCheckpoints(Request* request);
+  void AddDecodes(Builder* step);
+  void AddPrompts(Builder* step, int64_t now_us);
+  void AddAlone(Builder* step);
+  uint32_t AddRows(Builder* step, Request* request, uint32_t rows_max);
+  uint32_t PromptRows(const Builder& step, int64_t now_us) const;
+  Request* NextPrompt(const Builder& step);
+  void MakeCells(std::vector<Request*>* rows);
+  void Preempt(Request* request);
+  uint32_t Remaining(const Request& request) const {
+    return request.kv_length() - static_cast<uint32_t>(slots.slot(request.slot).tokens.size());
+  }
+  wire::SequenceOpen OpenOf(const Request& request) const;
+
+  // scheduler_failure.cc
+  void TakeFailure(const Flight& flight, const absl::Status& status, int64_t now_us);
+  void Blame(const Flight& flight, const absl::Status& status, int64_t now_us);
+
+  // Whether a part still speaks of what stands in its slot.
+  bool IsCurrent(const Part& part) const {
+    return slots.slot(part.slot).generation == part.generation;
+  }
+  Request* Find(uint64_t id) {
+    const auto found = requests.find(id);
+    return found == requests.end() ? nullptr : &found->second;
+  }
+  // The request that a part fed rows of, if it is still so.
+  Request* OwnerOf(const Part& part) {
+    return IsCurrent(part) && slots.slot(part.slot).owner == part.request ? Find(part.request)
+                                                                          : nullptr;
+  }
+
+  PipelineFacts facts;
+  const SchedulerPolicy policy;
+  SlotTable slots;
+  StepCosts costs;
+  std::map<uint64_t, Request> requests;   // at most queue_max + n_slots
+  std::vector<uint64_t> running;          // have a slot; in the order of admission, at most n_slots
+  std::deque<uint64_t> resumed;           // lost their slot, and are fed again before all others
+  std::map<std::string, Client> clients;  // with at least one request
+  uint32_t n_waiting = 0;                 // in clients' queues
+  std::deque<Flight> flights;             // at most in_flight_max()
+  std::vector<SchedulerEvent> events;     // until TakeEvents()
+  uint64_t last_step_id = 0;
+  uint64_t last_prompt_step_id = 0;  // that carried a chunk of a prompt
+  uint64_t last_request = 0;
+  uint64_t last_tick = 0;  // of everything that rises
+  int64_t last_result_us = 0;
+  uint32_t edit_failures = 0;  // steps with edits only that failed, one after the other
+  double request_us = 0;       // running mean of what a request takes from its slot to its end
+  SchedulerStats stats;
+};
+
+}  // namespace strata

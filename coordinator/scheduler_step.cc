@@ -1,0 +1,308 @@
+// How the scheduler forms steps: who gets a slot, which sequences decode together, and how many
+// rows of whose prompts ride along.
+#include <algorithm>
+#include <cmath>
+
+#include "coordinator/scheduler_impl.h"
+
+namespace strata {
+namespace {
+
+// Beside decodes, while nothing is known of how long steps take.
+constexpr uint32_t kFirstChunkTokens = 16;
+// Room that is left for each sequence that runs when another one is let in, so that they do not
+// push each other out at once.
+constexpr uint32_t kHeadroomTokens = 16;
+// A checkpoint so far before a prompt's end: what follows is the turn's own opening, which the next
+// prompt may have otherwise.
+constexpr uint32_t kCheckpointBeforeEnd = 16;
+constexpr uint32_t kCheckpointTokensMin = 64;
+
+}  // namespace
+
+struct Scheduler::Impl::Builder {
+  wire::Step step;
+  Flight flight;
+  uint32_t prompt_rows = 0;
+  std::vector<int32_t> to_checkpoint;  // slots, once the step is formed
+
+  uint32_t rows() const { return static_cast<uint32_t>(step.tokens_size()); }
+  bool Has(uint64_t request) const {
+    return std::any_of(flight.parts.begin(), flight.parts.end(),
+                       [&](const Part& part) { return part.request == request; });
+  }
+};
+
+wire::SequenceOpen Scheduler::Impl::OpenOf(const Request& r) const {
+  wire::SequenceOpen open;
+  open.set_slot(r.slot);
+  const auto prompt_end = r.text.begin() + static_cast<int64_t>(r.asked.prompt.size());
+  open.mutable_prompt()->Add(r.text.begin(), prompt_end);
+  open.mutable_generated()->Add(prompt_end, r.text.end());
+  *open.mutable_sampler() = r.asked.sampler;
+  open.mutable_mirostat_mu()->Add(r.mu.begin(), r.mu.end());
+  open.set_text_offset(static_cast<int32_t>(r.offset));
+  return open;
+}
+
+uint32_t Scheduler::Impl::AddRows(Builder* b, Request* request, uint32_t rows_max) {
+  Request& r = *request;
+  const auto begin = static_cast<uint32_t>(slots.slot(r.slot).tokens.size());
+  const uint32_t length = r.kv_length();
+  uint32_t end = std::min(length, begin + rows_max);
+  // Beyond its claim there is room for single rows only, as MakeCells() finds it.
+  const uint32_t claim = slots.slot(r.slot).claim;
+  if (begin < claim) end = std::min(end, claim);
+  // A text that was shifted opens with its last chunk, behind what `keep` kept: the rows before
+  // stand elsewhere in the text.
+  if (r.needs_open && !r.is_first_text() && begin < r.keep) end = std::min(end, r.keep);
+  for (uint32_t position : r.checkpoints) {
+    if (position <= begin || position >= end) continue;
+    end = position;
+    break;
+  }
+  if (end <= begin) return 0;
+  if (r.needs_open && (r.is_first_text() || end == length)) {
+    *b->step.add_opens() = OpenOf(r);
+    r.needs_open = false;
+  }
+  for (uint32_t position = begin; position < end; ++position) {
+    b->step.add_tokens(r.KvToken(position));
+    b->step.add_positions(static_cast<int32_t>(position));
+    b->step.add_slots(r.slot);
+    slots.Append(r.slot, r.KvToken(position));
+  }
+  const bool samples = end == length;
+  if (samples) b->step.add_sample_rows(b->rows() - 1);
+  if (std::find(r.checkpoints.begin(), r.checkpoints.end(), end) != r.checkpoints.end()) {
+    b->to_checkpoint.push_back(r.slot);
+  }
+  const bool is_prompt = r.first_us < 0 || end - begin > 1 || !samples;
+  b->flight.parts.push_back({.request = r.id,
+                             .slot = r.slot,
+                             .generation = slots.slot(r.slot).generation,
+                             .end = end,
+                             .samples = samples,
+                             .is_prompt = is_prompt});
+  b->flight.timing.samples += samples ? 1 : 0;
+  return end - begin;
+}
+
+void Scheduler::Impl::Preempt(Request* r) {
+  slots.Release(r->slot, /*keep=*/false);
+  std::erase(running, r->id);
+  r->slot = -1;
+  r->alone = false;
+  resumed.push_front(r->id);
+  ++stats.preemptions;
+}
+
+// Room for one more row of each of these, of which some lose their slot to the others: whoever came
+// last goes first.
+void Scheduler::Impl::MakeCells(std::vector<Request*>* rows) {
+  while (!rows->empty()) {
+    const auto n_cells = std::count_if(rows->begin(), rows->end(), [&](const Request* r) {
+      const SlotTable::Slot& slot = slots.slot(r->slot);
+      return slot.claim <= slot.tokens.size();
+    });
+    if (slots.MakeRoom(static_cast<uint64_t>(n_cells))) return;
+    Request* last = &requests.at(running.back());
+    std::erase(*rows, last);
+    Preempt(last);
+  }
+}
+
+void Scheduler::Impl::PlanCheckpoints(Request* request) {
+  Request& r = *request;
+  r.checkpoints.clear();
+  if (!slots.wants_checkpoints() || !r.is_first_text()) return;
+  const auto cached = static_cast<uint32_t>(slots.slot(r.slot).tokens.size());
+  // Where the prompt leaves a text that is known, others will leave it too.
+  const uint32_t known = slots.KnownPrefix(r.asked.prompt);
+  const auto length = static_cast<uint32_t>(r.asked.prompt.size());
+  if (known > cached && known >= std::max(policy.prefix_tokens_min, 1u) && known < length) {
+    r.checkpoints.push_back(known);
+  }
+  if (length >= kCheckpointTokensMin && length - kCheckpointBeforeEnd > std::max(known, cached)) {
+    r.checkpoints.push_back(length - kCheckpointBeforeEnd);
+  }
+}
+
+bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
+  Request& r = *request;
+  std::vector<int32_t> kv;
+  for (uint32_t i = 0; i < r.kv_length(); ++i) kv.push_back(r.KvToken(i));
+  const uint64_t headroom = running.size() * kHeadroomTokens;
+  if (!running.empty() && slots.cells_owned() + kv.size() + headroom > slots.cells_max() &&
+      slots.cells_max() < uint64_t{facts.n_ctx} * facts.n_slots) {
+    return false;
+  }
+  const auto place = r.is_first_text() ? slots.Acquire(r.id, kv) : slots.AcquireEmpty(r.id, kv);
+  if (!place) return false;
+  r.slot = place->slot;
+  r.needs_open = true;
+  r.ready = r.admitted = ++last_tick;
+  running.push_back(r.id);
+  PlanCheckpoints(&r);
+  if (r.admitted_us < 0) {
+    r.admitted_us = now_us;
+    r.usage.queued_us = now_us - r.added_us;
+    r.usage.cached_tokens = std::min(place->cached, r.usage.prompt_tokens);
+    stats.prompt_tokens += r.usage.prompt_tokens;
+    stats.cached_tokens += r.usage.cached_tokens;
+  }
+  return true;
+}
+
+void Scheduler::Impl::Admit(int64_t now_us) {
+  while (running.size() < facts.n_slots) {
+    if (!resumed.empty()) {
+      if (!Place(&requests.at(resumed.front()), now_us)) return;
+      resumed.pop_front();
+      continue;
+    }
+    Client* turn = nullptr;
+    for (auto& [name, client] : clients) {
+      if (client.waiting.empty()) continue;
+      if (turn == nullptr || client.admitted < turn->admitted) turn = &client;
+    }
+    // Who does not fit is waited for: small requests would keep a large one out for ever.
+    if (turn == nullptr || !Place(&requests.at(turn->waiting.front()), now_us)) return;
+    turn->waiting.pop_front();
+    turn->admitted = ++last_tick;
+    --n_waiting;
+  }
+}
+
+// With n stages, decodes go in n groups of about the same size: while one is in a stage, the others
+// are in the others.
+void Scheduler::Impl::AddDecodes(Builder* b) {
+  const auto n_groups_under_way =
+      std::count_if(flights.begin(), flights.end(),
+                    [](const Flight& flight) { return flight.timing.samples > 0; });
+  if (n_groups_under_way >= facts.n_stages) return;
+  std::vector<Request*> ready;
+  uint32_t n_decoding = 0;
+  for (uint64_t id : running) {
+    Request& r = requests.at(id);
+    if (Remaining(r) > 1) continue;
+    ++n_decoding;
+    if (Remaining(r) == 1) ready.push_back(&r);
+  }
+  const uint32_t n_groups = std::min(facts.n_stages, std::max(n_decoding, 1u));
+  const uint32_t rows = std::min((n_decoding + n_groups - 1) / n_groups, facts.n_batch);
+  std::sort(ready.begin(), ready.end(),
+            [](const Request* a, const Request* b_) { return a->ready < b_->ready; });
+  ready.resize(std::min<size_t>(ready.size(), rows));
+  MakeCells(&ready);
+  for (Request* r : ready) b->flight.decode_rows += AddRows(b, r, 1);
+}
+
+uint32_t Scheduler::Impl::PromptRows(const Builder& b, int64_t now_us) const {
+  const uint32_t rows_max = std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch - b.rows());
+  const bool somebody_decodes = std::any_of(
+      running.begin(), running.end(), [&](uint64_t id) { return Remaining(requests.at(id)) <= 1; });
+  if (!somebody_decodes) return rows_max;
+  // A step for prompts only, beside decodes, is for a stage that would have nothing else to do.
+  if (b.rows() == 0 && flights.size() >= facts.n_stages) return 0;
+  const bool prompts_under_way =
+      std::any_of(flights.begin(), flights.end(),
+                  [](const Flight& flight) { return flight.timing.rows > flight.decode_rows; });
+  if (!costs.known()) return prompts_under_way ? 0 : std::min(rows_max, kFirstChunkTokens);
+  // Half of the wait is left for the chunk that rides with the decodes themselves: it costs less.
+  const int64_t wait_us = int64_t{policy.prompt_wait_ms} * 1000;
+  std::vector<StepUnderWay> under_way;
+  for (const Flight& flight : flights) under_way.push_back(flight.timing);
+  const uint32_t rows = ChunkWithin(costs, {.now_us = now_us,
+                                            .last_result_us = last_result_us,
+                                            .in_flight = under_way,
+                                            .decode_rows = b.rows(),
+                                            .chunk_max = rows_max,
+                                            .wait_us = b.rows() > 0 ? wait_us : wait_us / 2});
+  // Prompts go on, however slow the stages are.
+  const bool is_due = flights.empty() || last_step_id >= last_prompt_step_id + in_flight_max();
+  return rows == 0 && is_due ? std::min(rows_max, 1u) : rows;
+}
+
+// The prompt of the client whose turn it is; of one client's, the one that came first.
+Scheduler::Impl::Request* Scheduler::Impl::NextPrompt(const Builder& b) {
+  Request* next = nullptr;
+  uint64_t turn = 0;
+  for (uint64_t id : running) {
+    Request& r = requests.at(id);
+    if (b.Has(id) || Remaining(r) < 2) continue;
+    const uint64_t chunk = clients.at(r.asked.client).chunk;
+    if (next == nullptr || chunk < turn) {
+      next = &r;
+      turn = chunk;
+    }
+  }
+  return next;
+}
+
+void Scheduler::Impl::AddPrompts(Builder* b, int64_t now_us) {
+  Request* r = NextPrompt(*b);
+  if (r == nullptr || b->rows() >= facts.n_batch) return;
+  uint32_t left = PromptRows(*b, now_us);
+  for (; r != nullptr && left > 0; r = NextPrompt(*b)) {
+    const uint32_t rows = AddRows(b, r, left);
+    if (rows == 0) return;
+    left -= rows;
+    b->prompt_rows += rows;
+    clients.at(r->asked.client).chunk = ++last_tick;
+  }
+}
+
+void Scheduler::Impl::AddAlone(Builder* b) {
+  std::vector<Request*> first;
+  for (uint64_t id : running) {
+    Request& r = requests.at(id);
+    if (!r.alone || Remaining(r) == 0) continue;
+    first = {&r};
+    break;
+  }
+  MakeCells(&first);
+  for (Request* r : first) {
+    const uint32_t rows = AddRows(b, r, std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch));
+    if (rows == 1) b->flight.decode_rows = 1;
+  }
+}
+
+std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
+  if (flights.size() >= in_flight_max()) return std::nullopt;
+  Admit(now_us);
+  Builder b;
+  // Whoever is tried alone has the pipeline alone, so that its failure touches nobody else's rows.
+  const bool is_trying = std::any_of(running.begin(), running.end(),
+                                     [&](uint64_t id) { return requests.at(id).alone; });
+  if (is_trying) {
+    if (!flights.empty()) return std::nullopt;
+    AddAlone(&b);
+  } else {
+    AddDecodes(&b);
+    AddPrompts(&b, now_us);
+  }
+  if (b.rows() == 0) {
+    // Edits go alone only when no step with rows can follow soon.
+    constexpr uint32_t kEditFailuresMax = 3;
+    if (!slots.has_edits() || !flights.empty() || edit_failures >= kEditFailuresMax) {
+      return std::nullopt;
+    }
+  }
+  for (wire::KvEdit& edit : slots.TakeEdits()) {
+    b.flight.edited.emplace_back(edit.slot(), slots.slot(edit.slot()).generation);
+    *b.step.add_edits() = std::move(edit);
+  }
+  for (int32_t slot : b.to_checkpoint) slots.Checkpoint(slot);  // with the step after
+  b.step.set_step_id(++last_step_id);
+  b.flight.step_id = last_step_id;
+  if (b.prompt_rows > 0) last_prompt_step_id = last_step_id;
+  b.flight.timing.submitted_us = now_us;
+  b.flight.timing.rows = b.rows();
+  ++stats.steps;
+  stats.rows += b.rows();
+  flights.push_back(std::move(b.flight));
+  return std::move(b.step);
+}
+
+}  // namespace strata

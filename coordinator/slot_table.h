@@ -1,0 +1,126 @@
+// What stands in each slot of the KV caches, for the scheduler: who owns it, how much of it every
+// stage has confirmed, what edits are to travel with the next step, and which kept sequence a new
+// text may go on from. No I/O, one thread.
+//
+// Edits and rows travel in one order through all stages, so that what is written here is so for
+// every step that is formed later. Only a step that fails makes a slot other than it is written:
+// ResetAfterFailure() or RollBack() puts that right.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "coordinator/scheduler_types.h"
+#include "proto/frame.pb.h"
+
+namespace strata {
+
+class SlotTable {
+ public:
+  struct Slot {
+    std::vector<int32_t> tokens;  // what stands there once every step formed so far is done
+    uint32_t confirmed = 0;       // of them, which all stages have
+    uint32_t claim = 0;           // cells that its owner is about to fill, `tokens` included
+    uint64_t owner = 0;           // a request; 0: nobody, and `tokens` are kept
+    // Rises when the slot starts anew. What is in flight under an older number says nothing any
+    // more about the slot.
+    uint64_t generation = 0;
+    bool shifted = false;  // not what feeding `tokens` gives: no prefix of anything
+    uint64_t used = 0;     // rises; the least was not used for longest
+    std::pair<int32_t, uint64_t> copied_from = {-1, 0};  // slot, its generation
+  };
+
+  SlotTable(const PipelineFacts& facts, const SchedulerPolicy& policy);
+
+  // Gives `owner` a slot for a text whose KV is to be `text`, with the longest prefix that the
+  // caches can restore; at least its last token is left to feed. Kept sequences are dropped for it
+  // as needed, the least recently used first. nullopt: no slot, or no room beside those who own
+  // one.
+  struct Place {
+    int32_t slot = 0;
+    uint32_t cached = 0;  // tokens of `text` that stand there
+  };
+  std::optional<Place> Acquire(uint64_t owner, absl::Span<const int32_t> text);
+  // The same for a text that no kept sequence is a prefix of.
+  std::optional<Place> AcquireEmpty(uint64_t owner, absl::Span<const int32_t> text);
+
+  // Room for so many cells that no owner has claimed, if need be by dropping kept sequences. False:
+  // the owners fill the caches.
+  bool MakeRoom(uint64_t cells) { return MakeRoom(cells, -1); }
+
+  // Rows that the step being formed feeds.
+  void Append(int32_t slot, int32_t token) { slots_[slot].tokens.push_back(token); }
+  // A step of generation `generation` is done in all stages: the slot has `length` positions.
+  void Confirm(int32_t slot, uint64_t generation, uint32_t length);
+
+  // The owner leaves. `keep`: its tokens stay for others.
+  void Release(int32_t slot, bool keep);
+  // Forgets what stands in the slot, in every stage, whatever happened to it; the owner stays.
+  void Reset(int32_t slot);
+  // The same where a step failed that had touched it, and for checkpoints of it that are not owned:
+  // they may have missed the same rows.
+  void ResetAfterFailure(int32_t slot);
+  // Back to what is confirmed, in every stage. Where CanRollBack().
+  void RollBack(int32_t slot);
+  bool CanRollBack() const { return facts_.cache.trim && facts_.cache.window_tokens == 0; }
+  // Forgets [keep, keep + discard) and moves what follows down into its place.
+  void Shift(int32_t slot, uint32_t keep, uint32_t discard);
+  // Keeps a copy of the slot as it is now, for texts with the same beginning, where slots and cells
+  // are to spare. Does nothing where they are not.
+  void Checkpoint(int32_t slot);
+  // Whether there are only checkpoints: a cache of states can go on from where it was saved, not
+  // from in between.
+  bool wants_checkpoints() const {
+    return policy_.keep_prefixes && facts_.cache.copy && !facts_.cache.trim;
+  }
+  // How much of `text` stands in some slot, whether or not a cache can go back to it.
+  uint32_t KnownPrefix(absl::Span<const int32_t> text) const;
+
+  void DropKept();
+  bool has_kept() const;
+
+  // The edits for the next step.
+  bool has_edits() const { return !edits_.empty(); }
+  std::vector<wire::KvEdit> TakeEdits() { return std::exchange(edits_, {}); }
+
+  const Slot& slot(int32_t i) const { return slots_[i]; }
+  size_t size() const { return slots_.size(); }
+  uint64_t cells_owned() const;  // with what their owners claim
+  uint64_t cells_kept() const;
+  uint32_t n_kept() const;
+  uint64_t cells_max() const { return cells_max_; }
+
+ private:
+  // How a text may begin with what a slot holds.
+  struct Source {
+    int32_t slot = -1;
+    uint32_t length = 0;
+    bool must_copy = false;
+  };
+  std::optional<Place> AcquireFrom(Source source, uint64_t owner, uint64_t cells);
+  Source BestSource(absl::Span<const int32_t> text) const;
+  // How much of a common prefix of `common` tokens the slot can give; 0: nothing.
+  Source Usable(int32_t slot, uint32_t common, uint32_t text_length) const;
+  int32_t EmptySlot() const;
+  int32_t OldestKept(int32_t except) const;
+  bool MakeRoom(uint64_t cells, int32_t except);
+  wire::KvEdit* AddEdit(wire::KvEdit::Kind kind, int32_t slot);
+  static void ClaimWhatIsThere(Slot* s);
+  void Trim(int32_t slot, uint32_t length);
+  void CopyInto(int32_t slot, int32_t from);
+
+  // Constant.
+  PipelineFacts facts_;
+  SchedulerPolicy policy_;
+  uint64_t cells_max_;
+
+  std::vector<Slot> slots_;
+  std::vector<wire::KvEdit> edits_;
+  uint64_t last_used_ = 0;
+};
+
+}  // namespace strata

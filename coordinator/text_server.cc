@@ -1,0 +1,246 @@
+#include "coordinator/text_server.h"
+
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/log/check.h"
+#include "coordinator/scheduler.h"
+#include "transport/mutex.h"
+
+namespace strata {
+
+// One thread at a time pumps: submits what the scheduler says and calls listeners, both without the
+// lock. Whoever comes meanwhile leaves a note and goes; so steps and events keep their order, and a
+// pipeline may answer from inside Submit().
+struct TextServer::State {
+  explicit State(TextServerOptions o)
+      : policy(o.policy), clock(o.clock != nullptr ? o.clock : Clock::Real()) {}
+
+  const SchedulerPolicy policy;
+  const Clock* const clock;
+
+  mutable Mutex mu;
+  CondVar changed;
+  std::optional<Scheduler> scheduler ABSL_GUARDED_BY(mu);
+  Pipeline* pipeline ABSL_GUARDED_BY(mu) = nullptr;  // null: not started, broken or stopped
+  // By request. Shared with whoever asked.
+  std::map<uint64_t, std::shared_ptr<TextListener>> listeners ABSL_GUARDED_BY(mu);
+  // Not OK: no new requests, and why.
+  absl::Status refusal ABSL_GUARDED_BY(mu) = absl::UnavailableError("the model is not ready yet");
+  absl::Status broken ABSL_GUARDED_BY(mu);  // how the pipeline ended
+  // Formed, and the first stage had no room.
+  std::optional<wire::Step> unsent ABSL_GUARDED_BY(mu);
+  uint64_t n_writable ABSL_GUARDED_BY(mu) = 0;  // OnWritable() so far
+  bool is_blocked ABSL_GUARDED_BY(mu) = false;  // until something happens
+  bool is_pumping ABSL_GUARDED_BY(mu) = false;
+  bool has_more ABSL_GUARDED_BY(mu) = false;  // for the thread that pumps
+  std::thread::id pumping_thread ABSL_GUARDED_BY(mu);
+
+  void Pump() ABSL_LOCKS_EXCLUDED(mu);
+
+ private:
+  struct Call {
+    std::shared_ptr<TextListener> listener;
+    SchedulerEvent event;
+  };
+  // The next step to submit, if any.
+  std::optional<wire::Step> NextStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void OnSubmitted(wire::Step step, const absl::Status& status, uint64_t n_writable_before)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  std::vector<Call> TakeCalls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+};
+
+std::optional<wire::Step> TextServer::State::NextStep() {
+  if (pipeline == nullptr || is_blocked) return std::nullopt;
+  if (unsent) return std::exchange(unsent, std::nullopt);
+  return scheduler->NextStep(clock->NowUs());
+}
+
+void TextServer::State::OnSubmitted(wire::Step step, const absl::Status& status,
+                                    uint64_t n_writable_before) {
+  if (status.ok() || pipeline == nullptr) return;
+  // No room; or the link has closed, and OnBroken() follows.
+  unsent = std::move(step);
+  // OnWritable() may have come meanwhile.
+  is_blocked = !absl::IsResourceExhausted(status) || n_writable == n_writable_before;
+}
+
+std::vector<TextServer::State::Call> TextServer::State::TakeCalls() {
+  std::vector<Call> calls;
+  if (!scheduler) return calls;
+  for (SchedulerEvent& event : scheduler->TakeEvents()) {
+    const auto found = listeners.find(event.request);
+    if (found == listeners.end()) continue;
+    Call& call = calls.emplace_back();
+    call.listener = event.end ? std::move(found->second) : found->second;
+    if (event.end) listeners.erase(found);
+    call.event = std::move(event);
+  }
+  return calls;
+}
+
+void TextServer::State::Pump() {
+  mu.Lock();
+  if (is_pumping) {
+    has_more = true;
+    mu.Unlock();
+    return;
+  }
+  is_pumping = true;
+  pumping_thread = std::this_thread::get_id();
+  while (true) {
+    has_more = false;
+    // The stages first: they wait for it.
+    while (std::optional<wire::Step> step = NextStep()) {
+      Pipeline* const to = pipeline;
+      const uint64_t n_writable_before = n_writable;
+      mu.Unlock();
+      const absl::Status status = to->Submit(*step).status();
+      mu.Lock();
+      OnSubmitted(*std::move(step), status, n_writable_before);
+    }
+    std::vector<Call> calls = TakeCalls();
+    if (calls.empty() && !has_more) break;
+    mu.Unlock();
+    for (Call& call : calls) {
+      if (call.event.end) {
+        call.listener->OnEnd(std::move(call.event.end->status), call.event.end->reason,
+                             call.event.end->usage);
+      } else {
+        call.listener->OnToken(call.event.token);
+      }
+    }
+    calls.clear();
+    mu.Lock();
+  }
+  is_pumping = false;
+  changed.NotifyAll();
+  mu.Unlock();
+}
+
+TextServer::TextServer(TextServerOptions options) : state_(std::make_unique<State>(options)) {}
+
+TextServer::~TextServer() { Stop(absl::OkStatus()); }
+
+absl::Status TextServer::Start(Pipeline* pipeline) {
+  absl::StatusOr<PipelineFacts> facts = FactsOf(pipeline->stages());
+  if (!facts.ok()) return facts.status();
+  MutexLock lock(&state_->mu);
+  CHECK(!state_->scheduler) << "started twice";
+  if (!state_->broken.ok()) return state_->broken;  // before it began
+  state_->refusal = absl::OkStatus();
+  state_->scheduler.emplace(*facts, state_->policy);
+  state_->pipeline = pipeline;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> TextServer::Add(TextRequest request,
+                                         std::shared_ptr<TextListener> listener) {
+  absl::StatusOr<uint64_t> id;
+  {
+    MutexLock lock(&state_->mu);
+    if (!state_->refusal.ok()) return state_->refusal;
+    id = state_->scheduler->Add(std::move(request), state_->clock->NowUs());
+    if (!id.ok()) return id;
+    state_->listeners[*id] = std::move(listener);
+  }
+  state_->Pump();
+  return id;
+}
+
+void TextServer::Cancel(uint64_t id) {
+  {
+    MutexLock lock(&state_->mu);
+    if (!state_->scheduler) return;
+    state_->scheduler->Cancel(id, Scheduler::Leave::kDrop, state_->clock->NowUs());
+  }
+  state_->Pump();
+}
+
+void TextServer::Finish(uint64_t id) {
+  {
+    MutexLock lock(&state_->mu);
+    if (!state_->scheduler) return;
+    state_->scheduler->Cancel(id, Scheduler::Leave::kKeep, state_->clock->NowUs());
+  }
+  state_->Pump();
+}
+
+void TextServer::Drain() {
+  MutexLock lock(&state_->mu);
+  if (state_->refusal.ok()) state_->refusal = absl::UnavailableError("the model is being unloaded");
+}
+
+bool TextServer::idle() const {
+  MutexLock lock(&state_->mu);
+  return state_->listeners.empty() && !state_->is_pumping;
+}
+
+void TextServer::Stop(absl::Status status) {
+  {
+    MutexLock lock(&state_->mu);
+    state_->pipeline = nullptr;
+    state_->unsent.reset();
+    if (state_->refusal.ok()) {
+      state_->refusal = status.ok() ? absl::UnavailableError("the model was unloaded") : status;
+    }
+    if (state_->scheduler) state_->scheduler->EndAll(status, state_->clock->NowUs());
+  }
+  state_->Pump();
+  MutexLock lock(&state_->mu);
+  CHECK(!state_->is_pumping || state_->pumping_thread != std::this_thread::get_id())
+      << "Stop() from a listener";
+  while (state_->is_pumping) state_->changed.Wait(&state_->mu);
+}
+
+SchedulerStats TextServer::Stats() const {
+  MutexLock lock(&state_->mu);
+  return state_->scheduler ? state_->scheduler->Stats() : SchedulerStats();
+}
+
+void TextServer::OnResult(wire::Result result) {
+  {
+    MutexLock lock(&state_->mu);
+    if (state_->pipeline == nullptr) return;
+    state_->is_blocked = false;
+    state_->scheduler->OnResult(result, state_->clock->NowUs());
+  }
+  state_->Pump();
+}
+
+void TextServer::OnStepError(wire::StepError error) {
+  {
+    MutexLock lock(&state_->mu);
+    if (state_->pipeline == nullptr) return;
+    state_->is_blocked = false;
+    state_->scheduler->OnStepError(error, state_->clock->NowUs());
+  }
+  state_->Pump();
+}
+
+void TextServer::OnWritable() {
+  {
+    MutexLock lock(&state_->mu);
+    ++state_->n_writable;
+    state_->is_blocked = false;
+  }
+  state_->Pump();
+}
+
+void TextServer::OnBroken(absl::Status status) {
+  {
+    MutexLock lock(&state_->mu);
+    state_->pipeline = nullptr;
+    state_->unsent.reset();
+    if (state_->scheduler) state_->scheduler->EndAll(status, state_->clock->NowUs());
+    state_->refusal = status;
+    state_->broken = std::move(status);
+  }
+  state_->Pump();
+}
+
+}  // namespace strata

@@ -1,0 +1,633 @@
+#include "coordinator/scheduler.h"
+
+#include <numeric>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/coordinator/scheduler_sim.h"
+
+namespace strata {
+namespace {
+
+using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Code = absl::StatusCode;
+
+std::vector<int32_t> Tokens(int32_t first, size_t n) {
+  std::vector<int32_t> tokens(n);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+TextRequest Ask(std::vector<int32_t> prompt, uint32_t tokens_max, std::string client = "") {
+  TextRequest request;
+  request.prompt = std::move(prompt);
+  request.tokens_max = tokens_max;
+  request.client = std::move(client);
+  request.sampler.set_seed(FakeStages::kEndlessSeed);
+  return request;
+}
+
+PipelineFacts Facts(uint32_t n_stages = 2) {
+  return {.n_stages = n_stages, .n_ctx = 256, .n_slots = 8, .n_batch = 128};
+}
+
+int CountEdits(const wire::Step& step, wire::KvEdit::Kind kind) {
+  return static_cast<int>(
+      std::count_if(step.edits().begin(), step.edits().end(),
+                    [kind](const wire::KvEdit& edit) { return edit.kind() == kind; }));
+}
+
+TEST(Scheduler, WritesATextAsItIsAlone) {
+  SchedulerSim sim(Facts(), {});
+  const uint64_t id = *sim.Add(Ask(Tokens(10, 30), 20));
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[id].tokens.size(), 20);
+  ASSERT_TRUE(sim.seen[id].end.has_value());
+  EXPECT_TRUE(sim.seen[id].end->status.ok());
+  EXPECT_EQ(sim.seen[id].end->reason, FinishReason::kLength);
+  sim.ExpectTextsAsAlone();
+  const TextUsage& usage = sim.seen[id].end->usage;
+  EXPECT_EQ(usage.prompt_tokens, 30);
+  EXPECT_EQ(usage.tokens, 20);
+  EXPECT_EQ(usage.cached_tokens, 0);
+  EXPECT_GT(usage.prompt_us, 0);
+  EXPECT_GT(usage.decode_us, 0);
+  ASSERT_EQ(usage.prompt_stages.size(), 2);
+  EXPECT_EQ(usage.prompt_stages[0].steps, 1);
+  EXPECT_EQ(usage.decode_stages[1].steps, 19);
+}
+
+TEST(Scheduler, EndsAtTheEndOfGenerationWithoutShowingItsToken) {
+  SchedulerSim sim(Facts(), {});
+  int n_ended = 0;
+  for (uint64_t seed = 2; seed < 10; ++seed) {
+    TextRequest request = Ask(Tokens(10, 5), 200);
+    request.sampler.set_seed(seed);
+    const uint64_t id = *sim.Add(request);
+    sim.RunToEnd();
+    n_ended += sim.seen[id].end->reason == FinishReason::kEndOfGeneration;
+    EXPECT_THAT(sim.seen[id].tokens, testing::Not(testing::Contains(FakeStages::kEnd)));
+  }
+  EXPECT_GT(n_ended, 4);
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, FillsTheContextAndNoMore) {
+  PipelineFacts facts = Facts();
+  facts.n_ctx = 16;
+  SchedulerSim sim(facts, {});
+  const uint64_t id = *sim.Add(Ask(Tokens(0, 10), 1000));
+  const uint64_t full = *sim.Add(Ask(Tokens(0, 16), 1000));
+  EXPECT_THAT(sim.Add(Ask(Tokens(0, 17), 1)), StatusIs(Code::kInvalidArgument, HasSubstr("17")));
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[id].tokens.size(), 7);  // the last one needs no place
+  EXPECT_EQ(sim.seen[full].tokens.size(), 1);
+  EXPECT_EQ(sim.seen[id].end->reason, FinishReason::kLength);
+}
+
+TEST(Scheduler, RefusesWhatThePipelineCannotServe) {
+  PipelineFacts facts = Facts();
+  facts.n_vocab = FakeStages::kVocabulary;
+  SchedulerSim sim(facts, {});
+  EXPECT_THAT(sim.Add(Ask({}, 1)), StatusIs(Code::kInvalidArgument, HasSubstr("empty")));
+  EXPECT_THAT(sim.Add(Ask({-1}, 1)), StatusIs(Code::kInvalidArgument, HasSubstr("-1")));
+  EXPECT_THAT(sim.Add(Ask({1000}, 1)), StatusIs(Code::kInvalidArgument, HasSubstr("1000")));
+}
+
+TEST(Scheduler, KeepsEveryStageBusyWithGroupsOfSequences) {
+  for (uint32_t n_stages : {1u, 2u, 4u}) {
+    SchedulerSim sim(Facts(n_stages), {}, {.step_us = 10'000, .row_us = 100});
+    for (int i = 0; i < 8; ++i) ASSERT_TRUE(sim.Add(Ask(Tokens(i, 4), 60)).ok());
+    sim.stages->KeepSteps();
+    const int64_t start_us = sim.now_us;
+    sim.RunToEnd();
+    sim.ExpectTextsAsAlone();
+    // Once all decode, each step has its share, and no stage waits.
+    const auto& steps = sim.stages->steps();
+    const wire::Step& middle = steps[steps.size() / 2];
+    EXPECT_EQ(middle.tokens_size(), static_cast<int>(8 / n_stages));
+    const double busy_us = static_cast<double>(steps.size()) * (10'000 + 100 * 8 / n_stages);
+    EXPECT_LT(static_cast<double>(sim.now_us - start_us), 1.15 * busy_us) << n_stages;
+  }
+}
+
+TEST(Scheduler, OneSequenceJustCycles) {
+  SchedulerSim sim(Facts(3), {}, {.step_us = 1000, .row_us = 0});
+  const uint64_t id = *sim.Add(Ask({1}, 11));
+  sim.RunToEnd();
+  EXPECT_EQ(sim.n_steps, 11);
+  EXPECT_EQ(sim.seen[id].end->usage.decode_us, 10 * 3 * 1000);
+}
+
+TEST(Scheduler, AnotherSequenceJoinsAtTheNextStep) {
+  SchedulerSim sim(Facts(), {});
+  const uint64_t first = *sim.Add(Ask(Tokens(0, 4), 50));
+  while (sim.seen[first].tokens.size() < 5) sim.Next();
+  const uint64_t second = *sim.Add(Ask(Tokens(50, 4), 50));
+  while (sim.seen[second].tokens.empty()) sim.Next();
+  EXPECT_LE(sim.seen[first].tokens.size(), 8);
+  sim.RunToEnd();
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, FeedsAPromptInChunksThatFollowEachOther) {
+  SchedulerSim sim(Facts(2), {.chunk_tokens = 32}, {.step_us = 0, .row_us = 1000});
+  const uint64_t id = *sim.Add(Ask(Tokens(0, 256), 1));
+  sim.stages->KeepSteps();
+  sim.Submit();
+  EXPECT_EQ(sim.stages->steps().size(), 3);  // one more than stages
+  sim.RunToEnd();
+  EXPECT_EQ(sim.stages->steps().size(), 8);
+  EXPECT_EQ(sim.seen[id].end->usage.prompt_us, (8 + 1) * 32 * 1000);
+}
+
+TEST(Scheduler, NobodysNextTokenWaitsLongBehindAPrompt) {
+  for (uint32_t n_decoding : {1u, 2u, 4u}) {
+    PipelineFacts facts = Facts(2);
+    facts.n_ctx = 4096;
+    // As a llama of 1.1 B on two slow cores.
+    const FakeCosts costs = {.step_us = 27'000, .row_us = 11'000};
+    SchedulerSim sim(facts, {.prompt_wait_ms = 100}, costs);
+    std::vector<uint64_t> decoding;
+    for (uint32_t i = 0; i < n_decoding; ++i) {
+      decoding.push_back(*sim.Add(Ask({static_cast<int32_t>(i) + 1}, 1000)));
+    }
+    while (sim.seen[decoding.back()].tokens.size() < 20) sim.Next();
+    const auto gap_us = [&](uint64_t id, size_t i) {
+      const auto& at = sim.seen[id].token_us;
+      return at[i] - at[i - 1];
+    };
+    const int64_t own_us = gap_us(decoding[0], 19);
+    const size_t before = sim.seen[decoding[0]].tokens.size();
+    const int64_t start_us = sim.now_us;
+    std::vector<int32_t> long_prompt = Tokens(0, 512);
+    long_prompt.insert(long_prompt.end(), long_prompt.begin(), long_prompt.end());
+    const uint64_t prompt = *sim.Add(Ask(long_prompt, 1));
+    while (!sim.seen[prompt].end) sim.Next();
+    const double rate = 1024.0 * 1e6 / static_cast<double>(sim.now_us - start_us);
+    int64_t longest_us = 0;
+    for (uint64_t id : decoding) {
+      for (size_t i = before + 1; i < sim.seen[id].tokens.size(); ++i) {
+        longest_us = std::max(longest_us, gap_us(id, i));
+      }
+    }
+    EXPECT_LE(longest_us, own_us + 105'000) << n_decoding;
+    // Of what the pipeline does with nobody decoding.
+    EXPECT_GE(rate, (n_decoding <= 2 ? 0.5 : 0.4) * 1e6 / 11'000) << n_decoding << ", longest " << longest_us;
+    sim.RunToEnd();
+    sim.ExpectTextsAsAlone();
+  }
+}
+
+TEST(Scheduler, APromptGoesOnHoweverSlowTheStagesAre) {
+  SchedulerSim sim(Facts(2), {.prompt_wait_ms = 1}, {.step_us = 50'000, .row_us = 50'000});
+  const uint64_t decoding = *sim.Add(Ask({1}, 250));
+  while (sim.seen[decoding].tokens.size() < 3) sim.Next();
+  const uint64_t id = *sim.Add(Ask(Tokens(0, 40), 1));
+  while (!sim.seen[id].end) ASSERT_TRUE(sim.Next());
+  EXPECT_FALSE(sim.seen[decoding].end);
+}
+
+TEST(Scheduler, ClientsTakeTurnsHoweverManyRequestsEachHas) {
+  PipelineFacts facts = Facts();
+  facts.n_slots = 2;
+  SchedulerSim sim(facts, {.queue_max = 100});
+  std::vector<uint64_t> greedy;
+  for (int i = 0; i < 20; ++i) greedy.push_back(*sim.Add(Ask(Tokens(i, 8), 8, "greedy")));
+  for (int i = 0; i < 4; ++i) sim.Next();
+  const uint64_t modest = *sim.Add(Ask(Tokens(99, 8), 8, "modest"));
+  while (!sim.seen[modest].end) ASSERT_TRUE(sim.Next());
+  EXPECT_LE(std::count_if(greedy.begin(), greedy.end(),
+                          [&](uint64_t id) { return sim.seen[id].end.has_value(); }),
+            4);
+  sim.RunToEnd();
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, PromptsOfClientsShareTheStepsEqually) {
+  SchedulerSim sim(Facts(1), {.chunk_tokens = 16});
+  std::vector<uint64_t> many;
+  for (int i = 0; i < 4; ++i) many.push_back(*sim.Add(Ask(Tokens(100 * i, 200), 1, "many")));
+  const uint64_t one = *sim.Add(Ask(Tokens(500, 200), 1, "one"));
+  while (!sim.seen[one].end) ASSERT_TRUE(sim.Next());
+  // While one client had 200 tokens fed, so had the other: its first prompt, and a bit.
+  EXPECT_LE(std::count_if(many.begin(), many.end(),
+                          [&](uint64_t id) { return sim.seen[id].end.has_value(); }),
+            1);
+}
+
+TEST(Scheduler, RefusesWithARetryHintWhenTheQueueIsFull) {
+  PipelineFacts facts = Facts();
+  facts.n_slots = 1;
+  SchedulerSim sim(facts, {.queue_max = 4});
+  ASSERT_TRUE(sim.Add(Ask({1}, 5, "a")).ok());
+  sim.Submit();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(sim.Add(Ask({1}, 5, "a")).ok());
+  // The rest of the queue is for others.
+  const auto refused = sim.Add(Ask({1}, 5, "a"));
+  EXPECT_THAT(refused, StatusIs(Code::kResourceExhausted));
+  EXPECT_GE(RetryAfterMs(refused.status()).value_or(0), 1000);
+  ASSERT_TRUE(sim.Add(Ask({1}, 5, "b")).ok());
+  EXPECT_THAT(sim.Add(Ask({1}, 5, "c")), StatusIs(Code::kResourceExhausted));
+  EXPECT_EQ(sim.scheduler.Stats().requests_refused, 2);
+  sim.RunToEnd();
+  EXPECT_TRUE(sim.scheduler.idle());
+  EXPECT_TRUE(sim.Add(Ask({1}, 5, "c")).ok());
+}
+
+TEST(Scheduler, CancelDropsTheSlotWithTheNextStep) {
+  SchedulerSim sim(Facts(), {});
+  const uint64_t first = *sim.Add(Ask(Tokens(0, 4), 100));
+  const uint64_t second = *sim.Add(Ask(Tokens(30, 4), 100));
+  while (sim.seen[second].tokens.size() < 5) sim.Next();
+  sim.stages->KeepSteps();
+  sim.scheduler.Cancel(first, Scheduler::Leave::kDrop, sim.now_us);
+  sim.TakeEvents();
+  EXPECT_EQ(sim.seen[first].end->reason, FinishReason::kCancelled);
+  while (sim.stages->steps().empty()) sim.Next();
+  EXPECT_EQ(CountEdits(sim.stages->steps()[0], wire::KvEdit::DROP), 1);
+  EXPECT_EQ(sim.scheduler.Stats().slots_kept, 0);
+  sim.RunToEnd();
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, AStepOfEditsAloneFreesTheLastCancelledSlot) {
+  SchedulerSim sim(Facts(), {});
+  const uint64_t id = *sim.Add(Ask(Tokens(0, 100), 100));
+  while (sim.seen[id].tokens.size() < 5) sim.Next();
+  sim.scheduler.Cancel(id, Scheduler::Leave::kDrop, sim.now_us);
+  sim.RunToEnd();
+  for (uint32_t stage = 0; stage < 2; ++stage) EXPECT_EQ(sim.stages->length(stage, 0), 0);
+  EXPECT_FALSE(sim.stages->is_open(0));
+}
+
+TEST(Scheduler, CancelWhileItWaitsEndsIt) {
+  PipelineFacts facts = Facts();
+  facts.n_slots = 1;
+  SchedulerSim sim(facts, {});
+  ASSERT_TRUE(sim.Add(Ask({1}, 5)).ok());
+  sim.Submit();
+  const uint64_t id = *sim.Add(Ask({1}, 5));
+  sim.scheduler.Cancel(id, Scheduler::Leave::kDrop, sim.now_us);
+  sim.scheduler.Cancel(id, Scheduler::Leave::kDrop, sim.now_us);
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[id].end->reason, FinishReason::kCancelled);
+  EXPECT_THAT(sim.seen[id].tokens, IsEmpty());
+}
+
+// The next turn of a conversation, after `before`.
+std::vector<int32_t> NextTurn(const SchedulerSim::Seen& before, size_t n) {
+  std::vector<int32_t> prompt = before.request.prompt;
+  prompt.insert(prompt.end(), before.tokens.begin(), before.tokens.end());
+  const std::vector<int32_t> more = Tokens(700, n);
+  prompt.insert(prompt.end(), more.begin(), more.end());
+  return prompt;
+}
+
+TEST(Scheduler, TheNextTurnOfAConversationIsFedOnlyWhatIsNew) {
+  for (const CacheAbility& cache :
+       {CacheAbility{}, CacheAbility{.trim = false, .copy = false, .shift = false},
+        CacheAbility{.copy = false, .shift = false, .window_tokens = 8}}) {
+    PipelineFacts facts = Facts();
+    facts.cache = cache;
+    SchedulerSim sim(facts, {});
+    const uint64_t first = *sim.Add(Ask(Tokens(0, 40), 10));
+    sim.RunToEnd();
+    const uint64_t second = *sim.Add(Ask(NextTurn(sim.seen[first], 20), 10));
+    sim.RunToEnd();
+    // The last token of the first turn was never fed.
+    EXPECT_EQ(sim.seen[second].end->usage.cached_tokens, 49);
+    sim.ExpectTextsAsAlone();
+  }
+}
+
+TEST(Scheduler, AnotherQuestionReusesTheBeginningByTrim) {
+  SchedulerSim sim(Facts(), {});
+  std::vector<int32_t> prompt = Tokens(0, 60);
+  ASSERT_TRUE(sim.Add(Ask(prompt, 10)).ok());
+  sim.RunToEnd();
+  prompt[50] = 5;
+  const uint64_t second = *sim.Add(Ask(prompt, 10));
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[second].end->usage.cached_tokens, 50);
+  const uint64_t same = *sim.Add(Ask(prompt, 10));
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[same].end->usage.cached_tokens, 59);  // one row gives the logits
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, TextsThatRunAtTheSameTimeShareTheirBeginningByCopy) {
+  SchedulerSim sim(Facts(), {});
+  const uint64_t first = *sim.Add(Ask(Tokens(0, 60), 100));
+  while (sim.seen[first].tokens.size() < 3) sim.Next();
+  std::vector<int32_t> prompt = Tokens(0, 40);
+  prompt.push_back(700);
+  const uint64_t second = *sim.Add(Ask(prompt, 10));
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[second].end->usage.cached_tokens, 40);
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, ACacheThatCannotTrimGoesOnFromCheckpoints) {
+  PipelineFacts facts = Facts();
+  facts.cache = {.trim = false, .copy = true, .shift = false};
+  SchedulerSim sim(facts, {});
+  const std::vector<int32_t> system = Tokens(0, 50);
+  const auto ask = [&](int32_t question) {
+    std::vector<int32_t> prompt = system;
+    for (int32_t i = 0; i < 30; ++i) prompt.push_back(question + i);
+    return prompt;
+  };
+  const auto cached = [&](const std::vector<int32_t>& prompt) {
+    const uint64_t id = *sim.Add(Ask(prompt, 10));
+    sim.RunToEnd();
+    return sim.seen[id].end->usage.cached_tokens;
+  };
+  EXPECT_EQ(cached(ask(100)), 0);
+  EXPECT_EQ(cached(ask(100)), 64);  // saved before the end of every prompt
+  EXPECT_EQ(cached(ask(200)), 0);   // the second shows where texts part, and saves it
+  EXPECT_EQ(cached(ask(300)), 50);
+  EXPECT_EQ(cached(ask(400)), 50);
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, AFullWindowIsNeverTrimmed) {
+  PipelineFacts facts = Facts();
+  facts.cache = {.copy = false, .shift = false, .window_tokens = 64};
+  SchedulerSim sim(facts, {});
+  std::vector<int32_t> prompt = Tokens(0, 40);
+  const auto cached = [&] {
+    const uint64_t id = *sim.Add(Ask(prompt, 10));
+    sim.RunToEnd();
+    return sim.seen[id].end->usage.cached_tokens;
+  };
+  EXPECT_EQ(cached(), 0);
+  prompt[30] = 7;
+  EXPECT_EQ(cached(), 30);  // the window is not full yet
+  prompt = Tokens(0, 60);
+  EXPECT_EQ(cached(), 30);
+  prompt[50] = 7;
+  EXPECT_EQ(cached(), 0);
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, KeptSequencesMakeRoomTheLeastRecentlyUsedFirst) {
+  PipelineFacts facts = Facts();
+  facts.n_slots = 3;
+  SchedulerSim sim(facts, {});
+  const auto cached = [&](int32_t first) {
+    const uint64_t id = *sim.Add(Ask(Tokens(first, 40), 1));
+    sim.RunToEnd();
+    return sim.seen[id].end->usage.cached_tokens;
+  };
+  for (int32_t first : {0, 100, 200}) cached(first);
+  EXPECT_EQ(sim.scheduler.Stats().slots_kept, 3);
+  EXPECT_EQ(cached(0), 39);
+  cached(300);  // instead of 100
+  EXPECT_EQ(cached(0), 39);
+  EXPECT_EQ(cached(200), 39);
+  EXPECT_EQ(cached(100), 0);
+}
+
+TEST(Scheduler, CountsTheCellsOfAllSlotsTogether) {
+  PipelineFacts facts = Facts();
+  facts.kv_cells = 300;  // of 8 × 256
+  SchedulerSim sim(facts, {});
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(sim.Add(Ask(Tokens(100 * i, 100), 60)).ok());
+  sim.Submit();
+  EXPECT_EQ(sim.scheduler.Stats().running, 2);
+  sim.RunToEnd();
+  sim.ExpectTextsAsAlone();
+  EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
+  EXPECT_LE(sim.scheduler.Stats().kv_cells_used, 300);
+}
+
+TEST(Scheduler, SequencesThatGrowBeyondTheCellsAreFedAgainLater) {
+  PipelineFacts facts = Facts();
+  facts.kv_cells = 260;
+  SchedulerSim sim(facts, {});
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 6; ++i) ids.push_back(*sim.Add(Ask(Tokens(100 * i, 10), 200)));
+  sim.RunToEnd();
+  EXPECT_GT(sim.scheduler.Stats().preemptions, 0);
+  EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
+  for (uint64_t id : ids) EXPECT_EQ(sim.seen[id].tokens.size(), 200);
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, ShiftsTheContextOnlyWhereAskedAndPossible) {
+  PipelineFacts facts = Facts();
+  facts.n_ctx = 64;
+  SchedulerSim sim(facts, {});
+  TextRequest request = Ask(Tokens(0, 20), 300);
+  request.shift_context = true;
+  request.keep_tokens = 4;
+  const uint64_t shifted = *sim.Add(request);
+  request.shift_context = false;
+  const uint64_t plain = *sim.Add(request);
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[shifted].tokens.size(), 300);
+  EXPECT_EQ(sim.seen[plain].tokens.size(), 45);
+  EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
+
+  facts.cache.shift = false;
+  SchedulerSim cannot(facts, {});
+  request.shift_context = true;
+  const uint64_t id = *cannot.Add(request);
+  cannot.RunToEnd();
+  EXPECT_EQ(cannot.seen[id].tokens.size(), 45);
+  EXPECT_EQ(cannot.seen[id].end->reason, FinishReason::kLength);
+}
+
+TEST(Scheduler, AShiftedTextIsFedAgainAfterAFailure) {
+  PipelineFacts facts = Facts();
+  facts.n_ctx = 64;
+  SchedulerSim sim(facts, {});
+  TextRequest request = Ask(Tokens(0, 20), 300);
+  request.shift_context = true;
+  request.keep_tokens = 4;
+  const uint64_t id = *sim.Add(request);
+  sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
+    if (step.step_id() % 50 != 0) return std::nullopt;
+    return FakeFault{.stage = 1, .kind = FakeFault::kDataLoss};
+  };
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[id].tokens.size(), 300);
+  EXPECT_TRUE(sim.seen[id].end->status.ok());
+}
+
+TEST(Scheduler, AFailedStepInAnyStageIsMendedWithoutAnybodyNoticing) {
+  for (const CacheAbility& cache :
+       {CacheAbility{}, CacheAbility{.trim = false, .copy = true, .shift = false},
+        CacheAbility{.copy = false, .shift = false, .window_tokens = 8}}) {
+    for (const auto kind :
+         {FakeFault::kBatch, FakeFault::kDataLoss, FakeFault::kEdits, FakeFault::kFull}) {
+      for (uint32_t stage = 0; stage < 3; ++stage) {
+        for (uint64_t at : {1u, 2u, 9u, 20u}) {
+          SCOPED_TRACE(testing::Message() << "trim " << cache.trim << " kind " << kind << " stage "
+                                          << stage << " step " << at);
+          PipelineFacts facts = Facts(3);
+          facts.cache = cache;
+          SchedulerSim sim(facts, {.chunk_tokens = 8});
+          std::vector<uint64_t> ids;
+          for (int i = 0; i < 5; ++i) ids.push_back(*sim.Add(Ask(Tokens(i * 50, 20), 12)));
+          sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
+            if (step.step_id() != at) return std::nullopt;
+            return FakeFault{.stage = stage, .kind = kind};
+          };
+          sim.RunToEnd();
+          sim.ExpectTextsAsAlone();
+          for (uint64_t id : ids) {
+            EXPECT_EQ(sim.seen[id].tokens.size(), 12);
+            EXPECT_TRUE(sim.seen[id].end->status.ok()) << sim.seen[id].end->status;
+          }
+          EXPECT_GE(sim.scheduler.Stats().steps_failed, 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(Scheduler, OnlyTheRequestThatNoStageCanServeEnds) {
+  SchedulerSim sim(Facts(3), {});
+  std::vector<uint64_t> good;
+  for (int i = 0; i < 4; ++i) good.push_back(*sim.Add(Ask(Tokens(i * 50, 20), 12)));
+  const uint64_t bad = *sim.Add(Ask({1, 2, FakeStages::kBadToken, 3}, 12));
+  for (int i = 0; i < 3; ++i) good.push_back(*sim.Add(Ask(Tokens(i * 60, 20), 12)));
+  sim.RunToEnd();
+  EXPECT_THAT(sim.seen[bad].end->status, StatusIs(Code::kInvalidArgument, HasSubstr("bad token")));
+  for (uint64_t id : good) EXPECT_TRUE(sim.seen[id].end->status.ok());
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, ASequenceThatDoesNotOpenEndsAndNobodyElseIsTouched) {
+  SchedulerSim sim(Facts(2), {});
+  const uint64_t good = *sim.Add(Ask(Tokens(0, 20), 12));
+  TextRequest request = Ask(Tokens(50, 20), 12);
+  request.sampler.set_seed(FakeStages::kBadSeed);
+  const uint64_t bad = *sim.Add(request);
+  sim.RunToEnd();
+  EXPECT_THAT(sim.seen[bad].end->status, StatusIs(Code::kInvalidArgument, HasSubstr("seed")));
+  EXPECT_TRUE(sim.seen[good].end->status.ok());
+  EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
+}
+
+TEST(Scheduler, AStageThatAlwaysFailsEndsEverybodyWithItsStatus) {
+  SchedulerSim sim(Facts(2), {});
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(*sim.Add(Ask(Tokens(i * 50, 20), 12)));
+  sim.make_fault = [](const wire::Step&) { return FakeFault{.stage = 1}; };
+  sim.RunToEnd(10'000);
+  for (uint64_t id : ids) EXPECT_THAT(sim.seen[id].end->status, StatusIs(Code::kInternal));
+  EXPECT_TRUE(sim.scheduler.idle());
+  // It works again.
+  sim.make_fault = nullptr;
+  const uint64_t id = *sim.Add(Ask(Tokens(0, 20), 12));
+  sim.RunToEnd();
+  EXPECT_TRUE(sim.seen[id].end->status.ok());
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, GoesOnInAnotherPipelineWhereTheTextsWere) {
+  SchedulerSim sim(Facts(2), {.chunk_tokens = 16});
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 12; ++i) ids.push_back(*sim.Add(Ask(Tokens(i * 50, 40), 40)));
+  while (sim.seen[ids[3]].tokens.size() < 7) sim.Next();
+  PipelineFacts facts = Facts(3);
+  sim.Restart(facts);
+  // The stages of the fake hash by their number: texts of another pipeline are other texts. Those
+  // that come of tokens so far must be what is left.
+  std::map<uint64_t, size_t> before;
+  for (uint64_t id : ids) before[id] = sim.seen[id].tokens.size();
+  sim.RunToEnd();
+  for (uint64_t id : ids) {
+    EXPECT_EQ(sim.seen[id].tokens.size(), 40);
+    TextRequest rest = sim.seen[id].request;
+    rest.prompt.insert(rest.prompt.end(), sim.seen[id].tokens.begin(),
+                       sim.seen[id].tokens.begin() + static_cast<int64_t>(before[id]));
+    const std::vector<int32_t> expected = FakeStages::Alone(facts, rest, 40 - before[id]);
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(),
+                           sim.seen[id].tokens.begin() + static_cast<int64_t>(before[id])));
+  }
+}
+
+TEST(Scheduler, EndsInAnotherPipelineWhatDoesNotFitIntoIt) {
+  SchedulerSim sim(Facts(2), {});
+  const uint64_t big = *sim.Add(Ask(Tokens(0, 200), 40));
+  const uint64_t small = *sim.Add(Ask(Tokens(0, 20), 10));
+  sim.Next();
+  PipelineFacts facts = Facts(1);
+  facts.n_ctx = 64;
+  sim.Restart(facts);
+  sim.RunToEnd();
+  EXPECT_THAT(sim.seen[big].end->status, StatusIs(Code::kResourceExhausted, HasSubstr("64")));
+  EXPECT_TRUE(sim.seen[small].end->status.ok());
+}
+
+TEST(Scheduler, GoesOnWithATextThatWasBegunElsewhere) {
+  SchedulerSim sim(Facts(2), {});
+  TextRequest request = Ask(Tokens(0, 20), 30);
+  const std::vector<int32_t> whole = FakeStages::Alone(Facts(2), request, 30);
+  request.generated.assign(whole.begin(), whole.begin() + 12);
+  const uint64_t id = *sim.Add(request);
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[id].tokens, std::vector<int32_t>(whole.begin() + 12, whole.end()));
+}
+
+TEST(Scheduler, IgnoresWhatComesOutOfOrder) {
+  SchedulerSim sim(Facts(2), {});
+  ASSERT_TRUE(sim.Add(Ask(Tokens(0, 20), 5)).ok());
+  wire::Result result;
+  result.set_step_id(0);
+  sim.scheduler.OnResult(result, sim.now_us);
+  sim.Submit();
+  sim.scheduler.OnResult(result, sim.now_us);
+  sim.RunToEnd();
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, AResultWithoutItsTokenIsAFailedStep) {
+  Scheduler scheduler(Facts(1), {});
+  ASSERT_TRUE(scheduler.Add(Ask(Tokens(0, 20), 5), 0).ok());
+  for (int i = 0; i < 20 && !scheduler.idle(); ++i) {
+    const auto step = scheduler.NextStep(i);
+    ASSERT_TRUE(step.has_value());
+    wire::Result result;
+    result.set_step_id(step->step_id());
+    scheduler.OnResult(result, i);
+  }
+  const auto events = scheduler.TakeEvents();
+  ASSERT_EQ(events.size(), 1);
+  EXPECT_THAT(events[0].end->status, StatusIs(Code::kInternal));
+}
+
+TEST(FactsOf, AreWhatAllStagesCanDo) {
+  wire::StageInfo info;
+  info.set_n_ctx(512);
+  info.set_n_seq_max(4);
+  info.set_n_batch(128);
+  info.mutable_cache()->set_trim(true);
+  info.mutable_cache()->set_copy(true);
+  std::vector<wire::StageInfo> stages(2, info);
+  stages[1].mutable_cache()->set_copy(false);
+  stages[1].mutable_cache()->set_window_tokens(100);
+  stages[1].set_n_batch(64);
+  auto facts = FactsOf(stages);
+  ASSERT_TRUE(facts.ok());
+  EXPECT_EQ(facts->n_batch, 64);
+  EXPECT_TRUE(facts->cache.trim);
+  EXPECT_FALSE(facts->cache.copy);
+  EXPECT_FALSE(facts->cache.shift);
+  EXPECT_EQ(facts->cache.window_tokens, 100);
+  stages[1].set_n_ctx(256);
+  EXPECT_THAT(FactsOf(stages), StatusIs(Code::kInvalidArgument));
+  stages[1].clear_n_ctx();
+  EXPECT_THAT(FactsOf(stages), StatusIs(Code::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace strata
