@@ -1,7 +1,6 @@
 #include "coordinator/layer_costs.h"
 
 #include <array>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "ggml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/gguf_values.h"
 
 namespace strata {
 namespace {
@@ -50,16 +50,6 @@ GgufHeader Model(const std::string& architecture, uint32_t n_layer, bool tied = 
     AddTensor(&header, absl::StrCat("blk.", i, ".attn_k.weight"), {64, 32, 1, 1});
   }
   return header;
-}
-
-GgufValue U32Array(const std::vector<uint32_t>& values) {
-  GgufValue array;
-  array.type = GgufType::kArray;
-  array.element_type = GgufType::kU32;
-  array.count = values.size();
-  array.bytes.resize(values.size() * sizeof(uint32_t));
-  std::memcpy(array.bytes.data(), values.data(), array.bytes.size());
-  return array;
 }
 
 uint64_t Bytes(ggml_type type, uint64_t rows) {
@@ -203,8 +193,8 @@ TEST(LayerCosts, AnUnknownArchitecturesWindowsAreNotTrusted) {
 
 TEST(LayerCosts, TakesHeadCountsByLayer) {
   GgufHeader header = Model("deci", 3);
-  header.Set("deci.attention.head_count", U32Array({4, 4, 4}));
-  header.Set("deci.attention.head_count_kv", U32Array({4, 0, 1}));
+  header.Set("deci.attention.head_count", testing::U32Array({4, 4, 4}));
+  header.Set("deci.attention.head_count_kv", testing::U32Array({4, 0, 1}));
   const LayerCosts costs = Count(header);
   EXPECT_EQ(costs.layers[0].kv_bytes_per_position, 4 * 32 * 2);
   EXPECT_EQ(costs.layers[1].kv_bytes_per_position, 0);

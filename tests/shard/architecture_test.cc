@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/gguf_values.h"
 
 namespace strata {
 namespace {
@@ -163,14 +164,7 @@ TEST(CutRuleFor, DeepseekOfCertainSizesIsTakenForALiteModel) {
 
 TEST(AdjustMetadata, CutsTheBlockCountAndPerLayerArrays) {
   GgufHeader whole = Header("llama", 4);
-  GgufValue heads;
-  heads.type = GgufType::kArray;
-  heads.element_type = GgufType::kU32;
-  heads.count = 4;
-  for (uint32_t layer = 0; layer < 4; ++layer) {
-    heads.bytes += std::string{static_cast<char>(layer + 1), 0, 0, 0};
-  }
-  whole.Set("llama.attention.head_count", heads);
+  whole.Set("llama.attention.head_count", testing::U32Array({1, 2, 3, 4}));
   GgufHeader slice = whole;
   ASSERT_THAT(AdjustMetadata(whole, {1, 3}, false, &slice), IsOk());
   EXPECT_EQ(slice.GetInteger("llama.block_count"), 2);
