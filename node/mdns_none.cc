@@ -1,5 +1,5 @@
-// For systems whose way of mDNS is not written yet, macOS (dns_sd.h) among them: nodes there are
-// told of each other with --peer.
+// For systems without a way of mDNS (STRATA_MDNS=none): nodes there are told of each other with
+// --peer.
 #include "node/discovery.h"
 
 namespace strata {
