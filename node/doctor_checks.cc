@@ -63,6 +63,7 @@ void CheckInterface(const std::string& name, const wire::InterfaceFacts& interfa
     uint32_t heard = 0;
     int works = 0;
     for (const wire::MulticastFacts& group : interface.groups()) {
+      if (group.not_tried()) continue;
       const std::string found = Problem(group);
       heard = std::max(heard, group.heard_nodes());
       if (found.empty()) {
@@ -71,9 +72,11 @@ void CheckInterface(const std::string& name, const wire::InterfaceFacts& interfa
         problem = absl::StrCat(group.ipv6() ? "IPv6: " : "IPv4: ", found);
       }
     }
-    if (works == 0) {
+    if (works == 0 && problem.empty()) {
+      check.text = absl::StrCat(ips, ": multicast was not tried");
+    } else if (works == 0) {
       check.state = State::kWrong;
-      check.text = absl::StrCat(ips, ": ", problem.empty() ? "multicast was not tried" : problem);
+      check.text = absl::StrCat(ips, ": ", problem);
       check.advice = absl::StrCat(
           "Let mDNS in and out, or name a node by its address (strata node --peer HOST:PORT):",
           AllowMdns(machine.firewall()));
@@ -195,7 +198,7 @@ void CheckThisMachine(const DoctorFacts& facts, std::vector<Check>* checks) {
                        .advice = "Start one: strata node. (If it has a --data-dir, give it here, "
                                  "too.)"});
   }
-  if (!facts.mdns.ok()) {
+  if (!facts.mdns.ok() && facts.here.mdns_port_error().empty()) {
     const bool has_none = absl::IsUnimplemented(facts.mdns);
     checks->push_back({.id = "mdns",
                        .target = kThisMachine,

@@ -352,8 +352,8 @@ void CheckWays(const DoctorFacts& facts, std::vector<Check>* checks) {
     }
     int fine = 0, tried = 0;
     for (size_t to = 0; to < facts.nodes.size(); ++to) {
-      // Of one that does not answer here either enough was said.
-      if (to == i || !facts.nodes[to].status.ok()) continue;
+      // Of one that does not answer here either enough was said; elsewhere it may be different.
+      if (to == i || (!facts.nodes[to].status.ok() && (i != 0 || from.here))) continue;
       ++tried;
       CheckWay(facts, from, to, &fine, checks);
     }

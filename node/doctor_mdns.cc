@@ -270,8 +270,10 @@ void CheckMdns(const MdnsCheckOptions& options, wire::MachineFacts* machine) {
     if (each.second->empty()) return true;
     const int error = each.first->Open();
     if (error == 0) return false;
+#ifndef __APPLE__  // where the system's daemon has the port, and is asked instead
     machine->set_mdns_port_error(strerror(error));
-    for (Place& place : *each.second) place.facts->set_join_error(strerror(error));
+#endif
+    for (Place& place : *each.second) place.facts->set_not_tried(true);
     return true;
   });
   for (const auto& [socket, places] : all) {

@@ -140,7 +140,9 @@ std::string AllowTcp(const std::string& from_host, Firewall firewall) {
           : "",
       firewall == wire::MachineFacts::NONE_SEEN
           ? absl::StrCat("nftables:  sudo nft insert rule inet filter input ", ipv6 ? "ip6" : "ip",
-                         " saddr ", from, " meta l4proto tcp accept")
+                         " saddr ", from,
+                         " meta l4proto tcp accept"
+                         "  # as your table and chain are called")
           : "",
       MacWords(firewall),
   });
@@ -154,7 +156,8 @@ std::string AllowMdns(Firewall firewall) {
             "--runtime-to-permanent"
           : "",
       firewall == wire::MachineFacts::NONE_SEEN
-          ? "nftables:  sudo nft insert rule inet filter input udp dport 5353 accept"
+          ? "nftables:  sudo nft insert rule inet filter input udp dport 5353 accept  # as your "
+            "table and chain are called"
           : "",
       MacWords(firewall),
   });

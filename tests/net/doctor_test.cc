@@ -1,6 +1,13 @@
 // `strata doctor` on real networks that are broken in the ways networks are.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -116,6 +123,34 @@ TEST_F(DoctorNetTest, AnInterfaceThatCarriesNoMulticast) {
   EXPECT_THAT(Wrong(json, "network", "this machine"), HasSubstr("--peer HOST:PORT"));
   EXPECT_THAT(Find(json, "multicast", "this machine eth0")["text"].get<std::string>(),
               HasSubstr("carries no multicast"));
+}
+
+// A socket on the host's port 5353 that is not shared; -1: it could not be.
+int KeepMdnsPort(const Host& host) {
+  int fd = -1;
+  std::thread([&host, &fd] {
+    const std::string path = absl::StrCat("/proc/", host.holder(), "/ns/net");
+    const int network = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (network < 0 || setns(network, CLONE_NEWNET) != 0) return;
+    close(network);
+    fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    sockaddr_in6 any = {};
+    any.sin6_family = AF_INET6;
+    any.sin6_port = htons(5353);
+    if (bind(fd, reinterpret_cast<sockaddr*>(&any), sizeof any) == 0) return;
+    close(fd);
+    fd = -1;
+  }).join();  // the thread's network ends with it, the socket's does not
+  return fd;
+}
+
+TEST_F(DoctorNetTest, AProgramThatKeepsTheMdnsPortForItself) {
+  const int fd = KeepMdnsPort(*a_);
+  ASSERT_GE(fd, 0);
+  node_a_ = std::make_unique<NodeOn>(a_.get(), "node-a");
+  EXPECT_THAT(Wrong(Doctor(), "mdns-port", "this machine"),
+              AllOf(HasSubstr("in use"), HasSubstr("sudo ss -ulpn")));
+  close(fd);
 }
 
 TEST_F(DoctorNetTest, NoNodeHereAndAFirewallThatKeepsMdnsOut) {

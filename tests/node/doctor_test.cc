@@ -163,7 +163,11 @@ TEST(Doctor, MulticastThatGoesWrong) {
   // One version of IP is enough.
   facts.here.mutable_interfaces(0)->add_groups()->set_heard_self(true);
   EXPECT_EQ(CountWrong(facts), 0);
+  // Where the port is taken, one line says so for all interfaces.
+  for (auto& each : *facts.here.mutable_interfaces(0)->mutable_groups()) each.set_not_tried(true);
+  facts.mdns = absl::UnavailableError("mDNS: no sockets");
   facts.here.set_mdns_port_error("Address already in use");
+  EXPECT_EQ(CountWrong(facts), 1);
   EXPECT_THAT(Find(facts, "mdns-port", State::kWrong).advice, HasSubstr("ss -ulpn"));
 }
 
