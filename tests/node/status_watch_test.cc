@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,8 @@ class StatusWatch : public ::testing::Test {
  protected:
   StatusWatch() {
     setenv("TERM", "xterm", 1);
-    far_ = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    far_ = posix_openpt(O_RDWR | O_NOCTTY);
+    fcntl(far_, F_SETFD, FD_CLOEXEC);
     EXPECT_EQ(grantpt(far_), 0);
     EXPECT_EQ(unlockpt(far_), 0);
     near_ = open(ptsname(far_), O_RDWR | O_NOCTTY | O_CLOEXEC);
@@ -178,7 +180,8 @@ TEST_F(StatusWatch, GivesTheTerminalBackWhileItIsStopped) {
 
 TEST_F(StatusWatch, WritesLinesUntilNobodyReadsThem) {
   std::array<int, 2> ends;
-  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  ASSERT_EQ(pipe(ends.data()), 0);
+  fcntl(ends[0], F_SETFD, FD_CLOEXEC);  // else the program would read its own lines
   pid_ = Spawn({"status", "--watch", "--json", "--node", node_.address()},
                {.fd = ends[1], .only_stdout = true});
   close(ends[1]);
