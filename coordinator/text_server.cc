@@ -12,10 +12,16 @@
 #include "transport/mutex.h"
 
 namespace strata {
+namespace {
+
+// Steps that are submitted before listeners are called.
+constexpr uint32_t kSubmitsMax = 8;
+
+}  // namespace
 
 // One thread at a time pumps: submits what the scheduler says and calls listeners, both without the
-// lock. Whoever comes meanwhile leaves a note and goes; so steps and events keep their order, and a
-// pipeline may answer from inside Submit().
+// lock. Whoever comes meanwhile changes the state and goes; so steps and events keep their order,
+// and a pipeline may answer from inside Submit().
 struct TextServer::State {
   explicit State(TextServerOptions o)
       : policy(o.policy), clock(o.clock != nullptr ? o.clock : Clock::Real()) {}
@@ -37,7 +43,6 @@ struct TextServer::State {
   uint64_t n_writable ABSL_GUARDED_BY(mu) = 0;  // OnWritable() so far
   bool is_blocked ABSL_GUARDED_BY(mu) = false;  // until something happens
   bool is_pumping ABSL_GUARDED_BY(mu) = false;
-  bool has_more ABSL_GUARDED_BY(mu) = false;  // for the thread that pumps
   std::thread::id pumping_thread ABSL_GUARDED_BY(mu);
 
   void Pump() ABSL_LOCKS_EXCLUDED(mu);
@@ -86,16 +91,18 @@ std::vector<TextServer::State::Call> TextServer::State::TakeCalls() {
 void TextServer::State::Pump() {
   mu.Lock();
   if (is_pumping) {
-    has_more = true;
+    // That thread holds no lock now: it will look again.
     mu.Unlock();
     return;
   }
   is_pumping = true;
   pumping_thread = std::this_thread::get_id();
   while (true) {
-    has_more = false;
-    // The stages first: they wait for it.
-    while (std::optional<wire::Step> step = NextStep()) {
+    // The stages first: they wait for it. But not for ever: fast ones may always want more.
+    uint32_t n_submits = 0;
+    for (; n_submits < kSubmitsMax; ++n_submits) {
+      std::optional<wire::Step> step = NextStep();
+      if (!step) break;
       Pipeline* const to = pipeline;
       const uint64_t n_writable_before = n_writable;
       mu.Unlock();
@@ -104,7 +111,7 @@ void TextServer::State::Pump() {
       OnSubmitted(*std::move(step), status, n_writable_before);
     }
     std::vector<Call> calls = TakeCalls();
-    if (calls.empty() && !has_more) break;
+    if (calls.empty() && n_submits < kSubmitsMax) break;
     mu.Unlock();
     for (Call& call : calls) {
       if (call.event.end) {

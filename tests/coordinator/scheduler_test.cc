@@ -177,7 +177,8 @@ TEST(Scheduler, NobodysNextTokenWaitsLongBehindAPrompt) {
     }
     EXPECT_LE(longest_us, own_us + 105'000) << n_decoding;
     // Of what the pipeline does with nobody decoding.
-    EXPECT_GE(rate, (n_decoding <= 2 ? 0.5 : 0.4) * 1e6 / 11'000) << n_decoding << ", longest " << longest_us;
+    EXPECT_GE(rate, (n_decoding <= 2 ? 0.5 : 0.4) * 1e6 / 11'000)
+        << n_decoding << ", longest " << longest_us;
     sim.RunToEnd();
     sim.ExpectTextsAsAlone();
   }
