@@ -84,7 +84,7 @@ class StageHost {
   struct Stage {
     uint64_t id = 0;  // of this load; the same stage may come again
     wire::StageSpec spec;
-    std::string model_name;  // for people
+    std::string model_name;    // for people
     Device* device = nullptr;  // from kWaiting on
     State state = State::kWaiting;
     Context context;               // kFetching, kWaiting, kLoading
