@@ -283,14 +283,16 @@ Heartbeat Membership::Make(size_t i, int64_t now_us) {
 }
 
 void Membership::AddKnown(size_t i, Heartbeat* message) {
-  if (i == 0 || graph_.reaches(i).Contains(heard_)) return;
+  // What a silent node said of itself is old: it may hear us all the same, and have started anew.
+  const bool told = heard_.Has(i);
+  if (i == 0 || (told && graph_.reaches(i).Contains(heard_))) return;
   Peer& peer = peers_[i];
   // Round robin, so that a few that it can never reach don't hide the rest.
   for (size_t n = graph_.bound(); n > 0; --n) {
     if (message->known.size() == options_.known_per_heartbeat) break;
     peer.known_next = peer.known_next + 1 < graph_.bound() ? peer.known_next + 1 : 1;
     const size_t other = peer.known_next;
-    if (other == i || !heard_.Has(other) || graph_.reaches(i).Has(other)) continue;
+    if (other == i || !heard_.Has(other) || (told && graph_.reaches(i).Has(other))) continue;
     message->known.push_back(peers_[other].record);
   }
 }

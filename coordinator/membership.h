@@ -24,10 +24,10 @@
 // ends.
 //
 // Lost messages. A node that does not answer is asked more often before it counts as not reached.
-// Whatever is lost, no node obeys two coordinators. While up to 20 % of all messages are lost,
-// nodes agree within the same time as ever (5 s after the last change), and stay together. With
-// 30 % they agree, too, but not for good: five nodes lose one of them about once an hour, for a
-// second.
+// Whatever is lost, no node obeys two coordinators. While up to a fifth of all messages is lost,
+// nodes agree within the same time as ever, 5 s after the last change, and stay together. With 30 %
+// they agree, too (within 10 s), but not for good: five nodes lose one of them about once an hour,
+// for a second.
 //
 // Leases (Gray and Cheriton, 1989). A node obeys a coordinator for a lease that it grants in answer
 // to an offer, and nobody else until that ends on its own clock or the coordinator releases it. The
