@@ -212,6 +212,23 @@ TEST(Membership, PeersTellEachOtherOfNodesTheyKnow) {
   }
 }
 
+TEST(Membership, ANodeThatIsHeardOfByNobodyHearsOfTheOthers) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = AtRest(seed, 3, 3);
+    sim.Cut(2, 1);
+    sim.Crash(0);
+    sim.Crash(2);
+    sim.RunMs(2500);
+    // They know nobody, and 1 does not hear 2. Only 1 knows both.
+    sim.Start(0, 0);
+    sim.RunMs(1000);
+    sim.Start(2, 0);
+    sim.RunMs(2500);
+    EXPECT_EQ(StateOf(&sim, 2, 0), State::kAlive) << "seed " << seed << sim.Trace();
+    EXPECT_EQ(StateOf(&sim, 0, 2), State::kAlive) << "seed " << seed << sim.Trace();
+  }
+}
+
 // Single state machines.
 
 constexpr int64_t kStartUs = 5'000'000;
