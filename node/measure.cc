@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -42,7 +43,22 @@ class Teller {
   absl::Mutex mu_;
 };
 
-absl::Status Measure(const std::string& address, Teller* teller, Remeasured* node) {
+// Nodes of one machine would measure each other.
+class Turns {
+ public:
+  // Lives as long as this. No two of one machine; an unknown one shares with nobody.
+  absl::Mutex* Of(const Remeasured& node) {
+    const std::string& machine = node.info_before.machine_id();
+    absl::MutexLock lock(mu_);
+    return &turns_[machine.empty() ? "node " + node.id : "machine " + machine];
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::map<std::string, absl::Mutex> turns_ ABSL_GUARDED_BY(mu_);  // entries never move
+};
+
+absl::Status Measure(const std::string& address, Teller* teller, Turns* turns, Remeasured* node) {
   auto client = NodeClient::Connect({.address = address, .timeout_ms = kAnswerMs});
   if (!client.ok()) return client.status();
   const auto look = [&](wire::GetInfoResponse* info) {
@@ -58,6 +74,7 @@ absl::Status Measure(const std::string& address, Teller* teller, Remeasured* nod
   };
   if (absl::Status status = look(&node->info_before); !status.ok()) return status;
   if (absl::Status status = look_around(&node->sees_before); !status.ok()) return status;
+  absl::MutexLock turn(*turns->Of(*node));
   if (absl::Status status = (*client)->Measure(kAnswerMs); !status.ok()) return status;
   const absl::Time until = absl::Now() + kLimit;
   std::string doing;
@@ -269,6 +286,7 @@ absl::Status RunMeasure(const MeasureOptions& options) {
   }
 
   Teller teller;
+  Turns turns;
   std::vector<Remeasured> nodes(chosen.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < chosen.size(); ++i) {
@@ -284,7 +302,7 @@ absl::Status RunMeasure(const MeasureOptions& options) {
       node->status = absl::UnavailableError(absl::StrCat("no way to ", node->name, " works"));
     } else {
       threads.emplace_back(
-          [&teller, address, node] { node->status = Measure(address, &teller, node); });
+          [&, address, node] { node->status = Measure(address, &teller, &turns, node); });
     }
   }
   for (std::thread& thread : threads) thread.join();
