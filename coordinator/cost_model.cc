@@ -14,10 +14,10 @@ constexpr double kRowHeaderBytes = 12;  // position, slot, token id
 constexpr double kLatencyShareMin = 0.1;
 
 // Seconds for a byte at `rows`, between what was measured; beyond, along the last line.
-double Interpolate(const TypeSpeed& speed, double rows) {
-  const auto at = [&](size_t i) {
-    return speed.bytes_per_s[i] > 0 ? 1 / speed.bytes_per_s[i] : 0.0;
-  };
+double Interpolate(const TypeSpeed& speed, double rows, MatrixUse use) {
+  const bool experts = use == MatrixUse::kExperts && speed.expert_bytes_per_s[0] > 0;
+  const auto& measured = experts ? speed.expert_bytes_per_s : speed.bytes_per_s;
+  const auto at = [&](size_t i) { return measured[i] > 0 ? 1 / measured[i] : 0.0; };
   size_t right = 1;
   while (right + 1 < kProbeBatches.size() && rows > kProbeBatches[right]) ++right;
   const double x0 = kProbeBatches[right - 1], x1 = kProbeBatches[right];
@@ -26,10 +26,11 @@ double Interpolate(const TypeSpeed& speed, double rows) {
   return rows > x1 ? std::max(line, y1) : line;
 }
 
-double DenseSeconds(const std::vector<TypedBytes>& weights, const DeviceSpeed& speed, double rows) {
+double WeightSeconds(const std::vector<TypedBytes>& weights, const DeviceSpeed& speed, double rows,
+                     MatrixUse use = MatrixUse::kDense) {
   double seconds = 0;
   for (const TypedBytes& each : weights) {
-    seconds += static_cast<double>(each.bytes) * SecondsPerByte(speed, each.type, rows);
+    seconds += static_cast<double>(each.bytes) * SecondsPerByte(speed, each.type, rows, use);
   }
   return seconds;
 }
@@ -72,13 +73,13 @@ double TokenBytes(const StepShape& step) {
   return kFrameBytes + static_cast<double>(step.rows) * kRowHeaderBytes;
 }
 
-double SecondsPerByte(const DeviceSpeed& speed, uint32_t type, double rows) {
+double SecondsPerByte(const DeviceSpeed& speed, uint32_t type, double rows, MatrixUse use) {
   const double bits = BitsPerWeight(type);
   const std::string name = TypeName(type);
   const TypeSpeed* nearest = nullptr;
   double nearest_bits = 0;
   for (const TypeSpeed& each : speed.types) {
-    if (each.type == name) return Interpolate(each, rows);
+    if (each.type == name) return Interpolate(each, rows, use);
   }
   // Seldom: a type that nobody measured.
   for (const TypeSpeed& each : speed.types) {
@@ -92,20 +93,20 @@ double SecondsPerByte(const DeviceSpeed& speed, uint32_t type, double rows) {
     }
   }
   if (nearest == nullptr || bits == 0) return 0;
-  return Interpolate(*nearest, rows) * nearest_bits / bits;
+  return Interpolate(*nearest, rows, use) * nearest_bits / bits;
 }
 
 LayerTime PredictLayer(const LayerCosts& costs, uint32_t layer, const DeviceSpeed& speed,
                        const StepShape& step) {
   const LayerCost& cost = costs.layers[layer];
   const double rows = step.rows;
-  double seconds = DenseSeconds(cost.dense, speed, rows) + cost.n_ops * speed.op_s;
+  double seconds = WeightSeconds(cost.dense, speed, rows) + cost.n_ops * speed.op_s;
   double bytes = Sum(cost.dense);
   if (cost.n_expert > 0) {
     const double touched = cost.ExpertsTouched(rows);
     const double share = touched / cost.n_expert;
     const double rows_each = touched > 0 ? rows * cost.n_expert_used / touched : 1;
-    seconds += share * DenseSeconds(cost.experts, speed, rows_each);
+    seconds += share * WeightSeconds(cost.experts, speed, rows_each, MatrixUse::kExperts);
     bytes += share * Sum(cost.experts);
   }
   uint32_t positions = step.positions;
@@ -125,7 +126,7 @@ LayerTime PredictLayer(const LayerCosts& costs, uint32_t layer, const DeviceSpee
 
 LayerTime PredictHead(const LayerCosts& costs, const DeviceSpeed& speed, const StepShape& step) {
   if (step.logits == 0) return {};
-  return Finish(DenseSeconds(costs.head, speed, step.logits), Sum(costs.head), speed);
+  return Finish(WeightSeconds(costs.head, speed, step.logits), Sum(costs.head), speed);
 }
 
 DeviceSpeed SpeedOfSheet(const SheetSpeed& sheet, absl::Span<const uint32_t> types) {

@@ -2,10 +2,10 @@
 // themselves. Pure functions; any thread. All times are seconds, all sizes bytes.
 //
 // A stage: each matrix's bytes ÷ the speed that the device multiplied its type at for so many rows
-// (shard/device_probe.h measures at 1, 4, 16 and 128 rows; lines between). Measured at one row that
-// is memory's bandwidth or the cost of unpacking, at 128 it is arithmetic, so there is no roofline
-// to guess. To that come the cache at its length, read as an f16 matrix by the heads that share it,
-// and so much for each operation of the graph.
+// (shard/device_probe.h measures at 1, 4, 8, 16 and 128 rows; lines between). Measured at one row
+// that is memory's bandwidth or the cost of unpacking, at 128 it is arithmetic, so there is no
+// roofline to guess. To that come the cache at its length, read as an f16 matrix by the heads that
+// share it, and so much for each operation of the graph.
 //
 // A hop: half the round trip of 16 KiB, adjusted by the throughput to the bytes that go.
 #pragma once
@@ -51,7 +51,12 @@ double TokenBytes(const StepShape& step);
 // Seconds for a byte of a matrix of this ggml_type, multiplied by `rows` (≥ 1) rows. A type that
 // was not measured is as fast as the measured one whose weights are nearest in size, per weight. 0
 // when nothing was measured.
-double SecondsPerByte(const DeviceSpeed& speed, uint32_t type, double rows);
+enum class MatrixUse {
+  kDense,    // every row passes it
+  kExperts,  // with `rows` for each expert; as kDense where that was not measured
+};
+double SecondsPerByte(const DeviceSpeed& speed, uint32_t type, double rows,
+                      MatrixUse use = MatrixUse::kDense);
 
 struct LayerTime {
   double seconds = 0;         // of the device

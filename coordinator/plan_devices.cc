@@ -14,6 +14,10 @@ DeviceSpeed Sane(DeviceSpeed speed) {
   std::erase_if(speed.types, [&](const TypeSpeed& type) {
     return !std::all_of(type.bytes_per_s.begin(), type.bytes_per_s.end(), is_speed);
   });
+  for (TypeSpeed& type : speed.types) {
+    auto& experts = type.expert_bytes_per_s;
+    if (!std::all_of(experts.begin(), experts.end(), is_speed)) experts = {};
+  }
   if (!is_speed(speed.memory_bytes_per_s)) speed.types.clear();
   if (!is_speed(speed.op_s)) speed.op_s = 0;
   return speed;

@@ -1,5 +1,6 @@
 #include "node/cluster_report.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -39,10 +40,12 @@ DeviceSpeed SpeedOf(const wire::DeviceSpeed& wire) {
   for (const wire::TypeSpeed& type : wire.types()) {
     TypeSpeed& added = speed.types.emplace_back();
     added.type = type.type();
-    for (int i = 0; i < type.bytes_per_s_size() && i < static_cast<int>(kProbeBatches.size());
-         ++i) {
-      added.bytes_per_s[static_cast<size_t>(i)] = type.bytes_per_s(i);
-    }
+    const auto copy = [](const auto& from, auto* to) {
+      std::copy_n(from.begin(), std::min<size_t>(static_cast<size_t>(from.size()), to->size()),
+                  to->begin());
+    };
+    copy(type.bytes_per_s(), &added.bytes_per_s);
+    copy(type.expert_bytes_per_s(), &added.expert_bytes_per_s);
   }
   return speed;
 }

@@ -41,6 +41,9 @@ void AddSpeed(const DeviceSpeed& speed, wire::DeviceSpeed* out) {
     wire::TypeSpeed* added = out->add_types();
     added->set_type(type.type);
     added->mutable_bytes_per_s()->Add(type.bytes_per_s.begin(), type.bytes_per_s.end());
+    if (type.expert_bytes_per_s[0] == 0) continue;
+    added->mutable_expert_bytes_per_s()->Add(type.expert_bytes_per_s.begin(),
+                                             type.expert_bytes_per_s.end());
   }
 }
 

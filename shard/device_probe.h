@@ -29,7 +29,7 @@ struct DeviceFacts {
 std::vector<DeviceFacts> ListDevices();
 
 // Rows of a batch for which speeds are measured: decoding one text, a few, many, and a prompt.
-inline constexpr std::array<uint32_t, 4> kProbeBatches = {1, 4, 16, 128};
+inline constexpr std::array<uint32_t, 5> kProbeBatches = {1, 4, 8, 16, 128};
 
 // How fast a matrix of one type is multiplied by a batch.
 struct TypeSpeed {
@@ -37,11 +37,13 @@ struct TypeSpeed {
   // Bytes of the matrix done with per second, for each of kProbeBatches. For one row this is what
   // memory allows or what unpacking costs, for 128 it is arithmetic.
   std::array<double, kProbeBatches.size()> bytes_per_s = {};
+  // The same for experts with so many rows each, which have other kernels; 0: not measured.
+  std::array<double, kProbeBatches.size()> expert_bytes_per_s = {};
 };
 
 struct DeviceSpeed {
   double memory_bytes_per_s = 0;  // the fastest that weights were read at
-  double op_s = 0;                // what one operation of a graph costs besides its arithmetic
+  double op_s = 0;                // of one operation of a graph that multiplies no matrix, a row
   std::vector<TypeSpeed> types;   // those that the device can multiply and time allowed
   absl::Duration took;
 };
@@ -50,7 +52,7 @@ struct ProbeOptions {
   std::string device = "CPU";
   uint32_t n_threads = 1;                     // CPU only
   absl::Duration budget = absl::Seconds(4);   // types for which it does not suffice are left out
-  uint64_t working_set_bytes = 256ull << 20;  // of weights, far larger than any cache
+  uint64_t working_set_bytes = 160ull << 20;  // of weights, larger than most caches
 };
 
 // kInvalidArgument: no such device; kResourceExhausted: not even a small working set fits;

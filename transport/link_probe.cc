@@ -22,6 +22,9 @@ namespace {
 constexpr size_t kRoundTripBytes = 16 * 1024;
 constexpr size_t kRoundTripsMax = 200;
 constexpr size_t kRoundTripsWarm = 4;  // connecting and first pages; not counted
+// Steps come some milliseconds after each other, and threads have gone to sleep meanwhile: back to
+// back, round trips take half as long.
+constexpr absl::Duration kRoundTripPause = absl::Milliseconds(3);
 // Of a frame one way: large where the link is fast, so that starting it costs nothing beside it,
 // small where a large one would take long.
 constexpr size_t kBulkBytes = 64 * 1024;
@@ -93,6 +96,7 @@ bool MeasureRoundTrips(Stream* stream, absl::Duration budget, absl::FunctionRef<
     if (i == 0) until = end + budget;
     // On a slow link a few will have to do.
     if (end >= until && times.size() >= 3) break;
+    if (i >= kRoundTripsWarm) absl::SleepFor(kRoundTripPause);
   }
   if (times.empty()) return true;
   std::sort(times.begin(), times.end());

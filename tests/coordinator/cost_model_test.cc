@@ -13,7 +13,7 @@ namespace {
 DeviceSpeed Speed() {
   DeviceSpeed speed;
   speed.memory_bytes_per_s = 1e9;
-  speed.types = {{.type = "q8_0", .bytes_per_s = {1e9, 1e9, 0.5e9, 0.1e9}}};
+  speed.types = {{.type = "q8_0", .bytes_per_s = {1e9, 1e9, 0.75e9, 0.5e9, 0.1e9}}};
   return speed;
 }
 
@@ -37,10 +37,22 @@ TEST(SecondsPerByte, IsWhatWasMeasuredAndLinesBetween) {
 
 TEST(SecondsPerByte, AnUnmeasuredTypeIsAsFastForEachWeightAsTheNearest) {
   DeviceSpeed speed = Speed();
-  speed.types.push_back({.type = "q4_0", .bytes_per_s = {9e8, 9e8, 9e8, 9e8}});
+  speed.types.push_back({.type = "q4_0", .bytes_per_s = {9e8, 9e8, 9e8, 9e8, 9e8}});
   // q4_1 has 5 bits a weight, q4_0 4.5.
   EXPECT_NEAR(SecondsPerByte(speed, GGML_TYPE_Q4_1, 1), 4.5 / 5 / 9e8, 1e-15);
   EXPECT_EQ(SecondsPerByte({}, GGML_TYPE_Q4_1, 1), 0);
+}
+
+TEST(SecondsPerByte, ExpertsHaveKernelsOfTheirOwn) {
+  DeviceSpeed speed = Speed();
+  const auto experts = [&](double rows) {
+    return SecondsPerByte(speed, GGML_TYPE_Q8_0, rows, MatrixUse::kExperts);
+  };
+  EXPECT_DOUBLE_EQ(experts(1), 1e-9);  // not measured
+  speed.types[0].expert_bytes_per_s = {5e8, 5e8, 5e8, 5e8, 5e7};
+  EXPECT_DOUBLE_EQ(experts(1), 2e-9);
+  EXPECT_DOUBLE_EQ(experts(128), 2e-8);
+  EXPECT_DOUBLE_EQ(SecondsPerByte(speed, GGML_TYPE_Q8_0, 1), 1e-9);
 }
 
 TEST(HopSeconds, OfAProbesBytesIsHalfItsRoundTrip) {
@@ -108,7 +120,7 @@ TEST(SpeedOfSheet, IsMemoryForOneRowAndArithmeticForMany) {
   ASSERT_EQ(speed.types.size(), 1);
   EXPECT_EQ(speed.types[0].type, "f16");
   EXPECT_DOUBLE_EQ(speed.types[0].bytes_per_s[0], 100e9);
-  EXPECT_DOUBLE_EQ(speed.types[0].bytes_per_s[3], 1e12 / 128);  // an f16 weight is 2 operations
+  EXPECT_DOUBLE_EQ(speed.types[0].bytes_per_s[4], 1e12 / 128);  // an f16 weight is 2 operations
 }
 
 }  // namespace

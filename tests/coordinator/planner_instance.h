@@ -41,7 +41,8 @@ inline DeviceSpeed SpeedOf(double bytes_per_s, double op_s = 0) {
   speed.memory_bytes_per_s = bytes_per_s;
   speed.op_s = op_s;
   speed.types = {{.type = "q8_0",
-                  .bytes_per_s = {bytes_per_s, bytes_per_s, bytes_per_s / 2, bytes_per_s / 8}}};
+                  .bytes_per_s = {bytes_per_s, bytes_per_s, bytes_per_s * 0.75, bytes_per_s / 2,
+                                  bytes_per_s / 8}}};
   return speed;
 }
 
