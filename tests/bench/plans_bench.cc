@@ -37,12 +37,20 @@ std::vector<Machine> Machines() {
   return {
       {.name = "desk", .limits = {.name = "desk", .cpus = "0", .memory_bytes = 300 * kMiB}},
       {.name = "laptop",
-       .limits = {.name = "laptop", .cpu_cores = 0.5, .cpus = "1", .memory_bytes = 420 * kMiB}},
+       .limits = {.name = "laptop",
+                  .cpu_cores = 0.5,
+                  .cpu_period = absl::Milliseconds(2),
+                  .cpus = "1",
+                  .memory_bytes = 420 * kMiB}},
       {.name = "attic",
        .limits = {.name = "attic", .cpus = "1", .memory_bytes = 600 * kMiB},
        .link_mbit_per_s = 100},
       {.name = "board",
-       .limits = {.name = "board", .cpu_cores = 0.25, .cpus = "0", .memory_bytes = 600 * kMiB}},
+       .limits = {.name = "board",
+                  .cpu_cores = 0.25,
+                  .cpu_period = absl::Milliseconds(4),
+                  .cpus = "0",
+                  .memory_bytes = 600 * kMiB}},
   };
 }
 
@@ -78,6 +86,7 @@ struct Entry {
   double predicted_s = 0;
   std::vector<double> round_s;              // median step of each round
   std::vector<std::vector<double>> stages;  // [rounds][stages] median compute
+  std::vector<double> queue_s;              // [rounds] median of all inboxes together
   std::vector<double> rest_s;               // [rounds] median of what is neither compute nor queue
 
   double measured_s() const { return Median(round_s); }
@@ -228,16 +237,18 @@ absl::Status Bench::Measure(Entry* entry) {
                                            .n_vocab = model.costs.n_vocab});
   if (!times.ok()) return times.status();
   entry->round_s.push_back(Median(times->step_s));
-  std::vector<double> rest = times->step_s;
+  std::vector<double> rest = times->step_s, queue(rest.size());
   std::vector<double>& stages = entry->stages.emplace_back();
   for (size_t stage = 0; stage < entry->plan.stages.size(); ++stage) {
     std::vector<double> compute;
     for (size_t i = 0; i < rest.size(); ++i) {
       compute.push_back(times->compute_s[i][stage]);
       rest[i] -= times->compute_s[i][stage] + times->queue_s[i][stage];
+      queue[i] += times->queue_s[i][stage];
     }
     stages.push_back(Median(compute));
   }
+  entry->queue_s.push_back(Median(queue));
   entry->rest_s.push_back(Median(rest));
   return absl::OkStatus();
 }
@@ -294,14 +305,10 @@ void Bench::PrintChoices() const {
 }
 
 void Bench::Explain(const Entry& entry) const {
-  absl::PrintF(
-      "%s, %s: rest predicted %.2f ms, measured %.2f ms\n", entry.Group(), entry.name,
-      [&] {
-        double rest = entry.plan.back_s;
-        for (const PlannedStage& stage : entry.plan.stages) rest += stage.hop_in_s;
-        return rest * 1e3;
-      }(),
-      Median(entry.rest_s) * 1e3);
+  double hops = entry.plan.back_s;
+  for (const PlannedStage& stage : entry.plan.stages) hops += stage.hop_in_s;
+  absl::PrintF("%s, %s: hops predicted %.2f ms, measured %.2f ms; inboxes %.2f ms\n", entry.Group(),
+               entry.name, hops * 1e3, Median(entry.rest_s) * 1e3, Median(entry.queue_s) * 1e3);
   for (size_t i = 0; i < entry.plan.stages.size(); ++i) {
     std::vector<double> compute;
     for (const std::vector<double>& round : entry.stages) compute.push_back(round[i]);
@@ -328,9 +335,12 @@ absl::Status Bench::Run() {
                    static_cast<int>(device.memory_free_bytes >> 20),
                    device.speed.memory_bytes_per_s * 1e-9, device.speed.op_s * 1e6);
       for (const TypeSpeed& type : device.speed.types) {
-        absl::PrintF("    %s: %.2f %.2f %.2f %.2f GB/s\n", type.type, type.bytes_per_s[0] * 1e-9,
-                     type.bytes_per_s[1] * 1e-9, type.bytes_per_s[2] * 1e-9,
-                     type.bytes_per_s[3] * 1e-9);
+        std::string figures;
+        for (const auto& speeds : {type.bytes_per_s, type.expert_bytes_per_s}) {
+          for (const double each : speeds) absl::StrAppendFormat(&figures, " %.2f", each * 1e-9);
+          absl::StrAppend(&figures, " GB/s;");
+        }
+        absl::PrintF("    %s:%s\n", type.type, figures);
       }
       for (size_t to = 0; to < request.nodes.size(); ++to) {
         if (to == device.node) continue;

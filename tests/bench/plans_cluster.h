@@ -24,8 +24,8 @@ struct Machine {
 
 class PlansCluster {
  public:
-  // Starts a node on each machine, one after the other, so that each measures itself alone, and
-  // waits until they know each other and the ways between them. The calling thread, and those it
+  // Starts a node on each machine and waits until they know each other and each has measured itself
+  // and the ways to the others, while the others did nothing. The calling thread, and those it
   // starts from then on, are in the first machine's network. kPermissionDenied: no networks or
   // control groups here.
   static absl::StatusOr<std::unique_ptr<PlansCluster>> Start(std::vector<Machine> machines);

@@ -136,9 +136,8 @@ void Switch::SetCable(const Host& host, const std::string& interface, bool plugg
 }
 
 void Switch::SetSpeed(const Host& host, const std::string& interface, uint32_t mbit_per_s) {
-  // What passes in a tenth of a millisecond, and no less than two packets: a bucket that is
-  // refilled less often than a packet takes would slow the cable down.
-  const uint32_t burst_bytes = std::max(3200u, mbit_per_s * 1000 / 8 / 10);
+  // Two packets.
+  constexpr uint32_t burst_bytes = 3200;
   const std::string shape =
       absl::StrCat(" root tbf rate ", mbit_per_s, "mbit burst ", burst_bytes, " limit ", 4u << 20);
   host.Shell(absl::StrCat("tc qdisc replace dev ", interface, shape));

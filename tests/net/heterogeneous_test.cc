@@ -1,0 +1,154 @@
+// Machines unlike each other: one so slow that it is better left out, and three too small for the
+// model, which hold it together. Slow and small by control groups; skipped where none can be made.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/net/limits.h"
+#include "tests/net/network.h"
+#include "tests/support/sized_model.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// Of a small machine: the system's share, a worker and its buffers, and some 85 MiB of weights.
+constexpr uint64_t kSmallBytes = 160 << 20;
+
+class HeterogeneousTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();
+    if (absl::Status status = CanMakeLimits(); !status.ok()) GTEST_SKIP() << status.message();
+    lan_ = std::make_unique<Switch>("lan");
+  }
+
+  // A node on a host of its own, measured before the next one starts: they share this machine's
+  // cores.
+  void AddNode(Limits::Options options) {
+    auto limits = Limits::Make(options);
+    ASSERT_TRUE(limits.ok()) << limits.status();
+    limits_.push_back(*std::move(limits));
+    AddNode(options.name, limits_.back().get());
+  }
+  void AddNode(const std::string& name, const Limits* limits) {
+    hosts_.push_back(std::make_unique<Host>(name));
+    lan_->Plug(*hosts_.back(), "eth0", {absl::StrCat("10.80.0.", hosts_.size(), "/24")});
+    nodes_.push_back(std::make_unique<NodeOn>(hosts_.back().get(), name, std::vector<std::string>{},
+                                              NodeOn::Measure::kYes, limits));
+    const auto measured = [&] {
+      const nlohmann::json status = Json("status");
+      if (!status.is_object() || status["nodes"].size() != nodes_.size()) return false;
+      for (const auto& node : status["nodes"]) {
+        if (node["state"] != "alive" || node["devices"].empty()) return false;
+        if (node["devices"][0]["memory_bytes_per_s"].get<double>() <= 0) return false;
+      }
+      return true;
+    };
+    ASSERT_TRUE(Eventually(measured)) << nodes_.back()->errors();
+  }
+
+  // Asks the first node. What it wrote to stdout, and to stderr when it failed.
+  nlohmann::json Json(const std::string& verb_and_options) const {
+    const std::string errors = testing::ProcessTempFolder() + "/errors";
+    std::string out;
+    const bool done =
+        hosts_[0]->TryShell(absl::StrCat(STRATA_PROGRAM, " ", verb_and_options,
+                                         " --json --node 127.0.0.1:", nodes_[0]->port(), " 2>",
+                                         errors, " || { cat ", errors, "; exit 1; }"),
+                            &out);
+    if (!done) return out;
+    return nlohmann::json::parse(out, nullptr, /*allow_exceptions=*/false);
+  }
+
+  std::unique_ptr<Switch> lan_;
+  std::vector<std::unique_ptr<Limits>> limits_;  // outlive the nodes in them
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::vector<std::unique_ptr<NodeOn>> nodes_;
+};
+
+TEST_F(HeterogeneousTest, ASlowNodeIsLeftOut) {
+  // Neither of the fast ones can hold it alone; both together can, and so could the slow one.
+  const std::string model = testing::ProcessTempFolder() + "/layers.gguf";
+  ASSERT_TRUE(testing::WriteSizedModel({.name = "layers",
+                                        .n_layer = 12,
+                                        .n_embd = 1024,
+                                        .n_ff = 4096,
+                                        .n_head = 16,
+                                        .n_head_kv = 4,
+                                        .n_vocab = 8000,
+                                        .n_ctx = 256},
+                                       model)
+                  .ok());  // 107 MiB
+  ASSERT_NO_FATAL_FAILURE(AddNode({.name = "desk", .memory_bytes = kSmallBytes}));
+  ASSERT_NO_FATAL_FAILURE(AddNode({.name = "shelf", .memory_bytes = kSmallBytes}));
+  ASSERT_NO_FATAL_FAILURE(AddNode({.name = "attic", .cpu_cores = 0.1}));
+
+  const nlohmann::json plan = Json(absl::StrCat("plan ", model, " --ctx 128"));
+  ASSERT_TRUE(plan.is_object()) << plan;
+  for (const auto& stage : plan["stages"]) EXPECT_NE(stage["node"], "attic") << plan.dump(1);
+  bool explained = false;
+  for (const auto& device : plan["devices"]) {
+    if (device["device"] != "attic") continue;
+    EXPECT_FALSE(device["used"].get<bool>());
+    explained = !device["why"].get<std::string>().empty();
+  }
+  EXPECT_TRUE(explained) << plan.dump(1);
+
+  const nlohmann::json run =
+      Json(absl::StrCat("run ", model, " \"one two\" --ctx 128 --max-tokens 8 --ignore-eos"));
+  ASSERT_TRUE(run.is_object()) << run;
+  for (const auto& stage : run["stages"]) EXPECT_NE(stage["node"], "attic");
+  EXPECT_THAT(run["tokens"], SizeIs(8));
+}
+
+TEST_F(HeterogeneousTest, AModelThatFitsNoNodeRunsOnThree) {
+  const std::string model = testing::ProcessTempFolder() + "/large.gguf";
+  ASSERT_TRUE(testing::WriteSizedModel({.name = "large",
+                                        .n_layer = 24,
+                                        .n_embd = 1024,
+                                        .n_ff = 4096,
+                                        .n_head = 16,
+                                        .n_head_kv = 4,
+                                        .n_vocab = 8000,
+                                        .n_ctx = 256},
+                                       model)
+                  .ok());  // 203 MiB
+  for (const char* name : {"one", "two", "three"}) {
+    ASSERT_NO_FATAL_FAILURE(AddNode({.name = name, .memory_bytes = kSmallBytes}));
+  }
+  const std::string text = " \"one two\" --ctx 128 --max-tokens 8 --ignore-eos --temperature 0";
+
+  const nlohmann::json alone = Json(absl::StrCat("plan ", model, " --ctx 128 --exclude two,three"));
+  ASSERT_TRUE(alone.is_string()) << alone.dump(1);
+  EXPECT_THAT(alone.get<std::string>(), HasSubstr("does not fit"));
+
+  const nlohmann::json together = Json(absl::StrCat("run ", model, text));
+  ASSERT_TRUE(together.is_object()) << together;
+  EXPECT_THAT(together["stages"], SizeIs(3)) << together["stages"].dump(1);
+  for (const auto& stage : together["stages"]) {
+    EXPECT_LT(stage["resident_bytes"].get<uint64_t>(), kSmallBytes) << stage.dump(1);
+  }
+  for (const auto& limits : limits_) {
+    EXPECT_LE(limits->PeakMemoryBytes(), kSmallBytes);
+    EXPECT_EQ(limits->OutOfMemoryKills(), 0u);
+  }
+
+  // The same text as on one machine that is large enough.
+  ASSERT_NO_FATAL_FAILURE(AddNode("large", nullptr));
+  const nlohmann::json whole = Json(absl::StrCat("run ", model, text, " --assign large=0-23"));
+  ASSERT_TRUE(whole.is_object()) << whole;
+  EXPECT_THAT(whole["stages"], SizeIs(1));
+  EXPECT_EQ(together["tokens"], whole["tokens"]);
+}
+
+}  // namespace
+}  // namespace strata
