@@ -170,7 +170,9 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
       status = absl::InternalError(absl::StrCat("libllama: ", e.what()));
     }
     if (!status.ok()) return RollBack(batch, status);
-    if (groups.size() > 1 && config_.facts.is_last) KeepLogits(batch, rows);
+    // Several graphs overwrite each other's, and one may have the rows in another order.
+    const bool in_order = groups.size() == 1 && std::is_sorted(rows.begin(), rows.end());
+    if (!in_order && config_.facts.is_last) KeepLogits(batch, rows);
   }
   for (int32_t slot : batch.slots) ++next_[slot];
   out_rows_ = config_.facts.is_last ? 0 : n;

@@ -61,7 +61,7 @@ class LlamaStage final : public Stage {
   absl::Status Check(const Batch& batch) const;
   // Runs `rows` of the batch as one call of libllama.
   absl::Status Run(const Batch& batch, absl::Span<const uint32_t> rows);
-  // Copies the logits of `rows`: the next graph of the batch overwrites them.
+  // Copies the logits of `rows` to the order of the batch.
   void KeepLogits(const Batch& batch, absl::Span<const uint32_t> rows);
   // The activations of `rows`, one after the other.
   absl::Span<const float> Incoming(const Batch& batch, absl::Span<const uint32_t> rows);
@@ -105,7 +105,7 @@ class LlamaStage final : public Stage {
   size_t rows_out_ = 0;         // of rows_ that arrived at the boundary
   std::string boundary_error_;
   std::vector<uint32_t> output_rows_;  // last stage
-  std::vector<float> kept_logits_;     // [output_rows, n_vocab], when the batch took several graphs
+  std::vector<float> kept_logits_;     // [output_rows, n_vocab], unless libllama has them in order
   std::vector<int32_t> token_;         // columns of llama_batch, kept to spare allocations
   std::vector<int32_t> position_;
   std::vector<int32_t> n_slot_;

@@ -237,6 +237,25 @@ TEST(LlamaStage, RecurrentSlotsOfAnAbortedBatchAreDroppedAndNamed) {
   EXPECT_EQ(stage.Logits(), calm.Logits());
 }
 
+TEST(LlamaStage, LogitsAreThoseOfTheirRowsInWhateverOrderSlotsCome) {
+  const StageKind kind = {.spec = Mamba(), .has_equal_graphs = true};
+  FailingStage rising(kind);
+  FailingStage falling(kind);
+  for (FailingStage* each : {&rising, &falling}) {
+    ASSERT_TRUE(each->Decode(Text(0, 0, 12)).ok());
+    ASSERT_TRUE(each->Decode(Text(3, 0, 5)).ok());
+  }
+  // The last row's logits: of slot 3 at first, then of slot 0.
+  ASSERT_TRUE(rising.Decode(Text(0, 12, 1) + Text(3, 5, 1)).ok());
+  ASSERT_TRUE(rising.Decode(Text(0, 13, 1)).ok());
+  ASSERT_TRUE(falling.Decode(Text(0, 12, 1) + Text(3, 5, 1)).ok());
+  ASSERT_TRUE(falling.Decode(Text(3, 6, 1) + Text(0, 13, 1)).ok());
+  const std::vector<float> alone = rising.Logits();
+  const std::vector<float> last = falling.Logits();
+  ASSERT_EQ(alone.size(), last.size());
+  for (size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(alone[i], last[i], 1e-3);
+}
+
 TEST(LlamaStage, GraphWithoutTheBoundaryIsTakenBack) {
   FailingStage stage({.spec = Llama(), .is_first_half = true, .output_tensor = "no such tensor"});
   for (int i = 0; i < 2; ++i) {

@@ -1,0 +1,38 @@
+// A whole pipeline in one process: real stages of a model file behind stage servers, linked in
+// memory, that fail steps on command. For tests of what feeds pipelines.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/pipeline.h"
+
+namespace strata::testing {
+
+struct LocalPipelineOptions {
+  std::string model_path;
+  std::vector<uint32_t> cuts;  // where the stages behind the first begin
+  uint32_t n_ctx = 128;
+  uint32_t n_slots = 4;
+  uint32_t n_batch = 64;
+  std::string cache_type;  // empty: f16
+};
+
+class LocalPipeline : public Pipeline {
+ public:
+  // `listener` outlives it. Blocks until all stages are loaded.
+  static absl::StatusOr<std::unique_ptr<LocalPipeline>> Open(const LocalPipelineOptions& options,
+                                                             Listener* listener);
+
+  // How the `nth` batch from now on fails in `stage`, 0 being the next one.
+  enum class Failure {
+    kBefore,    // nothing of it is done
+    kDataLoss,  // the slots of the batch are dropped
+  };
+  virtual void FailBatch(uint32_t stage, uint32_t nth, Failure failure) = 0;
+};
+
+}  // namespace strata::testing
