@@ -20,6 +20,7 @@
 #include "nlohmann/json.hpp"
 #include "node/child_process.h"
 #include "shard/model_file.h"
+#include "tests/support/taken_port.h"
 #include "tests/support/temp_folder.h"
 
 namespace strata {
@@ -187,6 +188,8 @@ TEST_F(WeightsReachTheNodes, ASourceThatIsGoneIsNamed) {
   EXPECT_EQ(loaded.status().code(), absl::StatusCode::kUnavailable) << loaded.status();
   EXPECT_THAT(std::string(loaded.status().message()), HasSubstr(with_->client()->address()));
   // Cancelled while it still tries: the call ends at once.
+  const testing::TakenPort mute({});
+  spec.set_source_address(mute.address());
   spec.mutable_epoch()->set_counter(2);
   const auto cancelled =
       without_->client()->LoadStage(spec, [](const wire::LoadProgress&) { return false; });

@@ -1,9 +1,5 @@
 #include "node/node.h"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,36 +10,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "node/peer_addresses.h"
+#include "tests/support/taken_port.h"
 #include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
 
 using ::absl_testing::StatusIs;
-
-// A socket of somebody else that listens.
-class Squatter {
- public:
-  explicit Squatter(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int on = 1;
-    setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(port);
-    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(listen(fd_, 1), 0);
-    socklen_t size = sizeof address;
-    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
-  }
-  ~Squatter() { close(fd_); }
-  uint16_t port() const { return port_; }
-
- private:
-  const int fd_;
-  uint16_t port_ = 0;
-};
+using ::strata::testing::TakenPort;
 
 // Starts a node, looks at its port, and ends it.
 absl::StatusOr<uint16_t> PortOfARun(const std::string& folder, const std::string& listen) {
@@ -81,7 +55,7 @@ TEST(Node, TakesAFreePortWhereItsLastOneIsTaken) {
   ASSERT_TRUE(first.ok()) << first.status();
   absl::StatusOr<uint16_t> second;
   {
-    const Squatter squatter(*first);
+    const TakenPort taken({.port = *first});
     second = PortOfARun(folder, "127.0.0.1:0");
   }
   ASSERT_TRUE(second.ok()) << second.status();
@@ -93,8 +67,8 @@ TEST(Node, TakesAFreePortWhereItsLastOneIsTaken) {
 
 TEST(Node, APortThatWasAskedForIsTheOnlyOneTried) {
   const std::string folder = testing::MakeTestFolder();
-  const Squatter squatter(0);
-  EXPECT_THAT(PortOfARun(folder, absl::StrCat("127.0.0.1:", squatter.port())),
+  const TakenPort taken({});
+  EXPECT_THAT(PortOfARun(folder, absl::StrCat("127.0.0.1:", taken.port())),
               StatusIs(absl::StatusCode::kUnavailable));
 }
 
@@ -104,8 +78,8 @@ TEST(Node, APortThatIsAskedForWinsOverThatOfLastTime) {
   ASSERT_TRUE(first.ok()) << first.status();
   uint16_t free_port;
   {
-    const Squatter squatter(0);
-    free_port = squatter.port();
+    const TakenPort taken({});
+    free_port = taken.port();
   }
   const auto second = PortOfARun(folder, absl::StrCat("127.0.0.1:", free_port));
   ASSERT_TRUE(second.ok()) << second.status();

@@ -1,10 +1,6 @@
 // Weights over a real gRPC server: weight_service and weight_fetcher together.
 #include "node/weight_fetcher.h"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -26,6 +22,7 @@
 #include "shard/slice.h"
 #include "tests/node/weights_fixture.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/support/taken_port.h"
 #include "tests/support/temp_folder.h"
 
 namespace strata {
@@ -43,6 +40,7 @@ using ::strata::testing::PartPath;
 using ::strata::testing::Receiver;
 using ::strata::testing::Source;
 using ::strata::testing::SourceBytes;
+using ::strata::testing::TakenPort;
 using ::strata::testing::TinyLlama;
 using ::strata::testing::Write;
 using ::strata::testing::WriteFile;
@@ -311,30 +309,8 @@ TEST(Weights, AFetchIsCancelledAtAnyTime) {
   EXPECT_THAT(receiver.Fetch(*id, source.address(), {0, 2}), IsOk());
 }
 
-// A socket that somebody has bound: with listen() it takes connections and says nothing, without it
-// the kernel refuses them.
-class Mute {
- public:
-  explicit Mute(bool listens) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    if (listens && listen(fd_, 1) != 0) std::abort();
-    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
-    address_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
-  }
-  ~Mute() { close(fd_); }
-  const std::string& address() const { return address_; }
-
- private:
-  const int fd_;
-  std::string address_;
-};
-
 TEST(Weights, ASourceThatRefusesIsNamedAtOnce) {
-  const Mute nobody(/*listens=*/false);
+  const TakenPort nobody({.listens = false});
   Receiver receiver;
   EXPECT_THAT(receiver.Fetch(std::string(32, 'x'), nobody.address(), {0, 2}),
               StatusIs(absl::StatusCode::kUnavailable,
@@ -342,7 +318,7 @@ TEST(Weights, ASourceThatRefusesIsNamedAtOnce) {
 }
 
 TEST(Weights, ASourceThatIsMuteIsNamedAfterAWhile) {
-  const Mute mute(/*listens=*/true);
+  const TakenPort mute({});
   Receiver receiver;
   EXPECT_THAT(receiver.Fetch(std::string(32, 'x'), mute.address(), {0, 2}),
               StatusIs(absl::StatusCode::kUnavailable,
@@ -350,7 +326,7 @@ TEST(Weights, ASourceThatIsMuteIsNamedAfterAWhile) {
 }
 
 TEST(Weights, AFetchFromAMuteSourceIsCancelled) {
-  const Mute mute(/*listens=*/true);
+  const TakenPort mute({});
   Receiver receiver;
   std::thread canceller([&] { receiver.Cancel(); });
   EXPECT_THAT(receiver.Fetch(std::string(32, 'x'), mute.address(), {0, 2}),
