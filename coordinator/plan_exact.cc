@@ -14,6 +14,7 @@ namespace {
 
 // Sums in another order differ by rounding; what differs by less is equal.
 constexpr double kRounding = 1e-9;
+constexpr size_t kRoundsMax = 5;    // of prices, on all orders
 constexpr size_t kOrdersMax = 6;    // that prices are tuned on
 constexpr size_t kRepairRuns = 16;  // of one order
 constexpr double kNarrow = 1e-3;    // between bounds that halving stops at
@@ -44,6 +45,17 @@ class Exact {
 
   // Of the plans with no part longer than that. `known` is one, or empty.
   Solution LeastSum(double seconds_max, const Pieces& known);
+  // Prices with a high bound, and the table filled with them.
+  struct Bound {
+    std::vector<double> prices;
+    PathCosts priced;
+    double alone = 0;  // prices of what belongs to no group
+    double cost = -kNever;
+  };
+  // Where it meets plans, `best` is the best of them; a bound above its cost, or above 0 if `free`,
+  // is high enough. If `free`, the first plan is enough, too.
+  Bound RaiseBound(const StageModel& model, const Groups& groups, bool free, double seconds_max,
+                   Solution* best);
   // Whether any plan has no part longer than that.
   Answer Possible(double seconds_max, Pieces* pieces);
 
@@ -102,9 +114,9 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known) {
   Consider(Aim::kSum, seconds_max, known, &best);
   ConsiderSingles(Aim::kSum, seconds_max, &best);
   const StageModel model(problem_, seconds_max);
-  const Groups groups(model, /*apart=*/false);
+  const Groups groups(model, model.seconds(), /*apart=*/false);
   table_.Start(model, groups, model.seconds());
-  double bound = table_.Fill(Aim::kSum);
+  table_.Fill(Aim::kSum);
   const Pieces path = table_.Path();
   Consider(Aim::kSum, seconds_max, path, &best);
   if (model.shared().empty()) return best;
@@ -121,15 +133,8 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known) {
     table_.Start(model, groups, model.seconds());
   }
   AddOrderOf(best.pieces);
-  PriceOptions options;
-  options.known = best.cost;
-  const std::vector<double> prices = TunePrices(model, orders_, options);
-  const PathCosts priced = model.WithPrices(prices, /*free=*/false);
-  double alone = std::accumulate(prices.begin(), prices.end(), 0.0);
-  for (const Group& group : groups.list) {
-    for (const size_t i : group.priced) alone -= prices[i];
-  }
-  bound = table_.FillPriced(priced, prices) - alone;
+  const Bound lower = RaiseBound(model, groups, /*free=*/false, seconds_max, &best);
+  const double bound = lower.cost;
   // From the bound upwards: as long as there is nothing that costs less than a limit, little lies
   // between.
   double proved = bound;
@@ -139,9 +144,9 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known) {
     const LabelResult result = FindCheapest({.model = &model,
                                              .groups = &groups,
                                              .costs = &model.seconds(),
-                                             .priced = &priced,
+                                             .priced = &lower.priced,
                                              .table = &table_,
-                                             .prices = alone,
+                                             .prices = lower.alone,
                                              .cost_limit = limit,
                                              .work_max = work_left_});
     work_left_ -= result.work;
@@ -157,15 +162,104 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known) {
   return best;
 }
 
+// Prices at which a layer costs the same everywhere: nothing fits when the layers do not.
+std::vector<double> LayersFit(const StageModel& model) {
+  std::vector<double> prices(model.n_prices(), 0.0);
+  double sum = 0;
+  for (size_t i = 0; i < model.counts().size(); ++i) {
+    const Shared& count = model.counts()[i];
+    // Only what allows the fewest layers in the same hands.
+    const bool least =
+        std::none_of(model.counts().begin(), model.counts().end(), [&](const Shared& other) {
+          return other.users == count.users &&
+                 (other.capacity < count.capacity ||
+                  (other.capacity == count.capacity && &other < &count));
+        });
+    if (!least) continue;
+    prices[model.shared().size() + i] = count.capacity;
+    sum += count.capacity;
+  }
+  for (double& price : prices)
+    price = sum > 0 ? price / sum : 1.0 / static_cast<double>(prices.size());
+  return prices;
+}
+
+Exact::Bound Exact::RaiseBound(const StageModel& model, const Groups& groups, bool free,
+                               double seconds_max, Solution* known) {
+  const auto enough = [&] { return free ? kRounding : known->cost * (1 - kRounding); };
+  PriceOptions options;
+  options.free = free;
+  options.known = enough();
+  if (free) options.start = LayersFit(model);
+  std::vector<double> prices = TunePrices(model, orders_, options);
+  Bound best;
+  double scale = 1;
+  for (size_t round = 0;; ++round) {
+    Bound now;
+    now.prices = prices;
+    now.priced = model.WithPrices(prices, free);
+    now.alone = std::accumulate(prices.begin(), prices.end(), 0.0);
+    for (const Group& group : groups.list) {
+      for (const size_t i : group.priced) now.alone -= prices[i];
+    }
+    // The last round fills the table with the best prices.
+    now.cost = table_.FillPriced(now.priced, prices) - now.alone;
+    if (now.cost >= enough() || round == kRoundsMax) {
+      best = std::move(now);
+      break;
+    }
+    const std::vector<Visit> visits = table_.Visits();
+    Pieces path;
+    for (const Visit& visit : visits) {
+      path.insert(path.end(), visit.pieces.begin(), visit.pieces.end());
+    }
+    Consider(Aim::kSum, seconds_max, path, known);
+    if (!path.empty()) Repair(seconds_max, path, known);
+    if (free && known->found()) return now;
+    if (now.cost > best.cost) {
+      best = std::move(now);
+    } else {
+      scale /= 2;
+    }
+    std::vector<double> over(prices.size(), -1);
+    for (const Group& group : groups.list) {
+      for (const size_t i : group.priced) over[i] = 0;
+    }
+    std::vector<bool> opened(groups.list.size());
+    for (const Visit& visit : visits) {
+      const Group& group = groups.list[visit.group];
+      if (group.members.size() > 1 && !visit.again) continue;
+      for (size_t i = 0; i < prices.size(); ++i) over[i] += model.Used(i, visit.pieces);
+      for (const size_t i : group.priced) over[i] -= opened[visit.group] ? 0 : 1;
+      opened[visit.group] = true;
+    }
+    prices = best.prices;
+    double square = 0;
+    for (size_t i = 0; i < prices.size(); ++i) {
+      if (prices[i] == 0) over[i] = std::max(over[i], 0.0);
+      square += over[i] * over[i];
+    }
+    if (square == 0 || round + 1 == kRoundsMax) {
+      round = kRoundsMax - 1;
+      continue;
+    }
+    const double step = scale * (enough() + (free ? 0.01 : 0.0) - best.cost) / square;
+    for (size_t i = 0; i < prices.size(); ++i) {
+      prices[i] = std::max(0.0, prices[i] + step * over[i]);
+    }
+  }
+  return best;
+}
+
 Answer Exact::Possible(double seconds_max, Pieces* pieces) {
   Solution best;
   ConsiderSingles(Aim::kMax, seconds_max, &best);
   *pieces = best.pieces;
   if (best.found()) return Answer::kYes;
   const StageModel model(problem_, seconds_max);
-  const Groups groups(model, /*apart=*/false);
   const PathCosts free =
       model.WithPrices(std::vector<double>(model.n_prices(), 0.0), /*free=*/true);
+  const Groups groups(model, free, /*apart=*/false);
   table_.Start(model, groups, free);
   table_.Fill(Aim::kSum);
   *pieces = table_.Path();
@@ -176,20 +270,19 @@ Answer Exact::Possible(double seconds_max, Pieces* pieces) {
     *pieces = best.pieces;
     if (best.found()) return Answer::kYes;
   }
-  const std::vector<double> prices = TunePrices(model, orders_, {.free = true, .start = {}});
-  const PathCosts priced = model.WithPrices(prices, /*free=*/true);
-  double alone = std::accumulate(prices.begin(), prices.end(), 0.0);
-  for (const Group& group : groups.list) {
-    for (const size_t i : group.priced) alone -= prices[i];
+  const Bound lower = RaiseBound(model, groups, /*free=*/true, seconds_max, &best);
+  if (best.found()) {
+    *pieces = best.pieces;
+    return Answer::kYes;
   }
-  const double bound = table_.FillPriced(priced, prices) - alone;
+  const double bound = lower.cost;
   if (bound > kRounding) return Answer::kNo;
   const LabelResult result = FindCheapest({.model = &model,
                                            .groups = &groups,
                                            .costs = &free,
-                                           .priced = &priced,
+                                           .priced = &lower.priced,
                                            .table = &table_,
-                                           .prices = alone,
+                                           .prices = lower.alone,
                                            .cost_limit = kRounding,
                                            .any = true,
                                            .work_max = work_left_});
@@ -207,7 +300,7 @@ Solution Exact::LeastMaxThenSum() {
   double bound = kNever;
   {
     const StageModel model(problem_, kNever);
-    const Groups groups(model, /*apart=*/true);
+    const Groups groups(model, model.seconds(), /*apart=*/true);
     table_.Start(model, groups, model.seconds());
     bound = table_.Fill(Aim::kMax);
     Consider(Aim::kMax, kNever, table_.Path(), &best);

@@ -191,21 +191,42 @@ void Labels::AddSingle(const Label& base, size_t begin, size_t candidate) {
   }
 }
 
-void Labels::AddOnce(const Label& base, size_t begin, size_t group) {
-  for (const VisitBlock& block : s_.table->Once(group)) {
+void Labels::AddOnce(const Label& base, size_t begin, size_t g) {
+  const Group& group = groups_.list[g];
+  bool is_worth_it = false;
+  const auto after = [&](size_t out, size_t end, double cost) {
+    Label label = base;
+    label.free &= ~static_cast<uint32_t>(group.bits);
+    label.point = static_cast<uint32_t>(end);
+    label.entry = static_cast<uint32_t>(out);
+    label.cost += cost;
+    label.priced += cost;
+    return label;
+  };
+  for (const VisitBlock& block : s_.table->Once(g)) {
     if (block.in != base.in) continue;
     for (size_t end = begin + 1; end < model_.n_points() && !Done(); ++end) {
       result_.work += 1;
       const double cost = block.costs[end * model_.n_points() + begin];
       if (cost == kNever) continue;
-      Label label = base;
-      label.free &= ~static_cast<uint32_t>(groups_.list[group].bits);
-      label.point = static_cast<uint32_t>(end);
-      label.entry = static_cast<uint32_t>(block.out);
-      label.cost += cost;
-      label.priced += cost;
-      if (!Hopeless(label)) Add(label);
+      const Label label = after(block.out, end, cost);
+      if (Hopeless(label)) continue;
+      is_worth_it = true;
+      if (group.members.size() == 2) Add(label);
     }
+  }
+  if (!is_worth_it || group.members.size() == 2) return;
+  VisitFinder& finder = finders_[g];
+  finder.Run(*s_.costs, begin, group.bits, std::vector<double>(group.shared.size(), 0.0));
+  result_.work += finder.work();
+  for (size_t at = 0; at < finder.ways().size() && !Done(); ++at) {
+    const Way& way = finder.ways()[at];
+    if (!finder.Alive(at) || groups_.entry_of[way.first] != base.in) continue;
+    Label label = after(groups_.entry_of[way.last], way.end, way.cost);
+    if (Hopeless(label)) continue;
+    label.visit = static_cast<uint32_t>(visits_.size());
+    visits_.push_back(finder.PiecesOf(at));
+    Add(label);
   }
 }
 
@@ -213,19 +234,21 @@ void Labels::AddAgain(const Label& base, size_t begin, size_t g) {
   const Group& group = groups_.list[g];
   const std::vector<double> before = taken_;
   const bool is_first = groups_.Whole(g, base.free);
+  if (!group.may_split && is_first && begin > 0) return;
   std::vector<double> taken;
   for (const size_t i : group.shared) taken.push_back(is_first ? 0 : before[i]);
   double* owed = &taken_[n_shared_ + g];
   const double owed_before = is_first ? 0 : before[n_shared_ + g];
   VisitFinder& finder = finders_[g];
   finder.Run(*s_.costs, begin, base.free, taken);
-  result_.work += static_cast<double>(finder.ways().size()) * 4;
+  result_.work += finder.work();
   for (size_t at = 0; at < finder.ways().size() && !Done(); ++at) {
     const Way& way = finder.ways()[at];
     if (!finder.Alive(at) || groups_.entry_of[way.first] != base.in) continue;
     const size_t set = finder.Bits(way);
     const size_t rest = base.free & group.bits & ~set;
     if (is_first && rest == 0) continue;  // that is its only visit
+    if (!group.may_split && !is_first && way.end != model_.last_point()) continue;
     const Pieces pieces = finder.PiecesOf(at);
     double prices = is_first ? -s_.table->Credit(g) : 0;
     for (const Piece& piece : pieces) {

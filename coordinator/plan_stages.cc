@@ -1,6 +1,7 @@
 #include "coordinator/plan_stages.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -11,6 +12,7 @@ namespace {
 
 // Sums in another order differ by rounding.
 constexpr double kRounding = 1e-12;
+constexpr double kEven = 1e-10;  // of a layer
 
 // How many of the layers fit, the ones that take least first.
 class Filling {
@@ -115,6 +117,7 @@ StageModel::StageModel(const PlanProblem& problem, double seconds_max)
   }
   AddShared(problem, seconds_max);
   FindTwins();
+  FindUniform(problem);
 }
 
 void StageModel::AddShared(const PlanProblem& problem, double seconds_max) {
@@ -153,6 +156,25 @@ void StageModel::AddShared(const PlanProblem& problem, double seconds_max) {
       *share(&cores, candidate.cores_pool, seconds_max, c) = seconds_.stages[c];
     }
   }
+  // Who shares cores and has no more of them than of bandwidth needs no limit for bandwidth.
+  const auto follows = [&](const Shared& shared, const Shared& other) {
+    return &shared != &other && shared.capacity == other.capacity &&
+           std::all_of(shared.users.begin(), shared.users.end(), [&](size_t c) {
+             const Linear& more = other.takes[c];
+             if (more.before.empty() || shared.takes[c].fixed > more.fixed) return false;
+             for (size_t p = 0; p < end; ++p) {
+               if (shared.takes[c].before[p + 1] - shared.takes[c].before[p] >
+                   more.before[p + 1] - more.before[p]) {
+                 return false;
+               }
+             }
+             return true;
+           });
+  };
+  std::erase_if(bandwidth, [&](const auto& each) {
+    return std::any_of(cores.begin(), cores.end(),
+                       [&](const auto& other) { return follows(each.second, other.second); });
+  });
   for (const auto* pools : {&memory, &bandwidth, &cores}) {
     for (const auto& [pool, shared] : *pools) {
       double most = 0;
@@ -233,6 +255,22 @@ void StageModel::FindTwins() {
                          });
       if (alike) twins_before_[b] |= 1u << a;
     }
+  }
+}
+
+void StageModel::FindUniform(const PlanProblem& problem) {
+  const auto even = [&](const auto& before) {
+    for (size_t p = 2; p + 1 < last_point(); ++p) {
+      const auto first = static_cast<double>(before[2] - before[1]);
+      const auto each = static_cast<double>(before[p + 1] - before[p]);
+      if (std::abs(each - first) > kEven * std::abs(first)) return false;
+    }
+    return true;
+  };
+  uniform_ = even(problem.points());
+  for (const Linear& stage : seconds_.stages) uniform_ = uniform_ && even(stage.before);
+  for (const Shared& shared : shared_) {
+    for (const size_t c : shared.users) uniform_ = uniform_ && even(shared.takes[c].before);
   }
 }
 

@@ -70,6 +70,10 @@ class StageModel {
     return i < shared_.size() ? shared_[i] : counts_[i - shared_.size()];
   }
 
+  // Whether a stage without the model's first and last segment costs and takes the same wherever it
+  // is.
+  bool uniform() const { return uniform_; }
+
   // With a price for the capacity of each shared thing and count; hops and seconds are free when
   // `free` (what is not allowed stays so).
   PathCosts WithPrices(absl::Span<const double> prices, bool free) const;
@@ -82,6 +86,7 @@ class StageModel {
   void AddShared(const PlanProblem& problem, double seconds_max);
   void AddCount(const Shared& shared);
   void FindTwins();
+  void FindUniform(const PlanProblem& problem);
 
   size_t n_ = 0, n_points_ = 0, n_nodes_ = 0;
   std::vector<size_t> node_;
@@ -91,6 +96,7 @@ class StageModel {
   std::vector<uint32_t> twins_before_;
   std::vector<size_t> longest_;  // [candidates], points that a stage may span
   std::vector<Shared> shared_, counts_;
+  bool uniform_ = false;
 };
 
 }  // namespace strata

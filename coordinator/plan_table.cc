@@ -71,6 +71,13 @@ PlanTable::PlanTable(size_t n, size_t n_points)
       row_(n_points),
       least_(n_points) {}
 
+void VisitBlock::Offer(size_t begin, size_t end, double cost, size_t n_points) {
+  double* now = &costs[end * n_points + begin];
+  *now = std::min(*now, cost);
+  first[end] = std::min(first[end], static_cast<uint32_t>(begin));
+  stop[end] = std::max(stop[end], static_cast<uint32_t>(begin + 1));
+}
+
 VisitBlock* PlanTable::BlockOf(std::vector<VisitBlock>* blocks, size_t set, size_t in,
                                size_t out) const {
   for (VisitBlock& block : *blocks) {
@@ -82,33 +89,121 @@ VisitBlock* PlanTable::BlockOf(std::vector<VisitBlock>* blocks, size_t set, size
   return &blocks->back();
 }
 
-void PlanTable::MakeBlocks(size_t g) {
+// Visits of two candidates at most, within the group's limits.
+void PlanTable::MakePairBlocks(size_t g) {
   const Group& group = groups_->list[g];
-  const size_t n_members = group.members.size();
-  const auto collect = [&](const PathCosts& costs, bool strict, std::vector<VisitBlock>* blocks) {
-    VisitFinder finder(*model_, *groups_, g, strict);
-    const std::vector<double> nothing(group.shared.size(), 0.0);
-    for (size_t begin = 0; begin + 1 < n_points_; ++begin) {
-      finder.Run(costs, begin, group.bits, nothing);
-      for (size_t i = 0; i < finder.ways().size(); ++i) {
-        if (!finder.Alive(i)) continue;
-        const Way& way = finder.ways()[i];
-        const auto length = static_cast<size_t>(std::popcount(way.set));
-        // The only visit may end with any of them unused; single stages are quicker without.
-        if (!strict && (length == 1 || length == n_members)) continue;
-        size_t in = groups_->entry_of[way.first], out = groups_->entry_of[way.last];
-        if (!strict) in = out = n_;  // any
-        VisitBlock* block = BlockOf(blocks, strict ? group.bits : finder.Bits(way), in, out);
-        double* cost = &block->costs[way.end * n_points_ + begin];
-        *cost = std::min(*cost, way.cost);
-        block->first[way.end] = std::min(block->first[way.end], static_cast<uint32_t>(begin));
-        block->stop[way.end] = static_cast<uint32_t>(begin + 1);
+  VisitFinder finder(*model_, *groups_, g, /*strict=*/true);
+  const std::vector<double> nothing(group.shared.size(), 0.0);
+  for (size_t begin = 0; begin + 1 < n_points_; ++begin) {
+    finder.Run(*costs_, begin, group.bits, nothing);
+    for (size_t i = 0; i < finder.ways().size(); ++i) {
+      const Way& way = finder.ways()[i];
+      if (!finder.Alive(i)) continue;
+      VisitBlock* block =
+          BlockOf(&once_[g], group.bits, groups_->entry_of[way.first], groups_->entry_of[way.last]);
+      block->Offer(begin, way.end, way.cost, n_points_);
+    }
+  }
+}
+
+// Visits of more: within each of the group's limits, but perhaps not within all of them at once.
+void PlanTable::MakeOnceBlocks(size_t g) {
+  const Group& group = groups_->list[g];
+  const size_t n = group.members.size(), n_ports = group.entries.size();
+  const auto linear = [&](const std::vector<Linear>& of) {
+    std::vector<const Linear*> stages;
+    for (const size_t c : group.members) stages.push_back(of[c].before.empty() ? nullptr : &of[c]);
+    return stages;
+  };
+  // What all take alike depends on nothing but where a visit begins and ends.
+  std::vector<size_t> alike, unlike;
+  for (const size_t i : group.shared) {
+    const std::vector<Linear>& takes = model_->shared()[i].takes;
+    const bool same = std::all_of(group.members.begin(), group.members.end(), [&](size_t c) {
+      return !takes[c].before.empty() && takes[c].fixed == takes[group.members[0]].fixed &&
+             takes[c].before == takes[group.members[0]].before;
+    });
+    (same ? alike : unlike).push_back(i);
+  }
+  VisitTable costs(*model_, *groups_, g);
+  std::vector<VisitTable> takes(unlike.size(), costs);
+  for (size_t begin = 0; begin + 1 < n_points_; ++begin) {
+    std::vector<size_t> end_max(n, n_points_ - 1);
+    for (size_t k = 0; k < n; ++k) {
+      for (const size_t i : alike) {
+        const Shared& shared = model_->shared()[i];
+        const Linear& each = shared.takes[group.members[0]];
+        while (end_max[k] > begin &&
+               each.Of(begin, end_max[k]) + static_cast<double>(k) * each.fixed > shared.capacity) {
+          --end_max[k];
+        }
       }
     }
-  };
-  if (once_[g].empty()) collect(*costs_, /*strict=*/true, &once_[g]);
+    costs.Run(linear(costs_->stages), costs_, begin, end_max);
+    for (size_t i = 0; i < unlike.size(); ++i) {
+      takes[i].Run(linear(model_->shared()[unlike[i]].takes), nullptr, begin, end_max);
+    }
+    for (size_t set = 1; set < size_t{1} << n; ++set) {
+      for (size_t in = 0; in < n_ports; ++in) {
+        for (size_t out = 0; out < n_ports; ++out) {
+          VisitBlock* block = nullptr;
+          const double* row = costs.Row(set, in, out);
+          for (size_t end = begin + 1; end < n_points_; ++end) {
+            if (row[end] == kNever) continue;
+            bool fits = true;
+            for (size_t i = 0; i < unlike.size() && fits; ++i) {
+              fits = takes[i].Row(set, in, out)[end] <= model_->shared()[unlike[i]].capacity;
+            }
+            if (!fits) continue;
+            if (block == nullptr) {
+              block = BlockOf(&once_[g], group.bits, group.entries[in], group.entries[out]);
+            }
+            block->Offer(begin, end, row[end], n_points_);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Visits with some of the members, limits aside; by any node in and out.
+void PlanTable::MakePartBlocks(size_t g) {
+  const Group& group = groups_->list[g];
+  const size_t n = group.members.size(), n_ports = group.entries.size();
+  std::vector<const Linear*> stages;
+  for (const size_t c : group.members) stages.push_back(&priced_->stages[c]);
+  const std::vector<size_t> end_max(n, n_points_ - 1);
+  VisitTable costs(*model_, *groups_, g);
+  for (size_t begin = 0; begin + 1 < n_points_; ++begin) {
+    costs.Run(stages, priced_, begin, end_max);
+    for (size_t set = 1; set + 1 < size_t{1} << n; ++set) {
+      if (std::popcount(set) < 2) continue;  // single stages are quicker without
+      size_t bits = 0;
+      for (size_t i = 0; i < n; ++i) {
+        if ((set >> i & 1) != 0) bits |= size_t{1} << group.members[i];
+      }
+      VisitBlock* block = BlockOf(&parts_[g], bits, n_, n_);
+      for (size_t ports = 0; ports < n_ports * n_ports; ++ports) {
+        const double* row = costs.Row(set, ports / n_ports, ports % n_ports);
+        for (size_t end = begin + 1; end < n_points_; ++end) {
+          if (row[end] < kNever) block->Offer(begin, end, row[end], n_points_);
+        }
+      }
+    }
+  }
+}
+
+void PlanTable::MakeBlocks(size_t g) {
+  const size_t n_members = groups_->list[g].members.size();
+  if (once_[g].empty()) {
+    if (n_members == 2) {
+      MakePairBlocks(g);
+    } else {
+      MakeOnceBlocks(g);
+    }
+  }
   parts_[g].clear();
-  if (priced_ != nullptr && n_members > 2) collect(*priced_, /*strict=*/false, &parts_[g]);
+  if (priced_ != nullptr && n_members > 2) MakePartBlocks(g);
 }
 
 void PlanTable::AddBlock(const VisitBlock& block, const double* after, double credit,
@@ -159,13 +254,19 @@ void PlanTable::FillAgain(size_t free, size_t g) {
     std::fill_n(Row(&again_, free, entry), n_points_, kNever);
   }
   const size_t mine = free & group.bits;
-  if (mine == 0) return;
   const bool is_first = mine == group.bits;
+  const size_t all = (size_t{1} << n_) - 1;
+  if (mine == 0 || (is_first && !group.may_split && free != all)) return;
   const double credit = is_first ? credits_[g] : 0;
   // What is left after a visit: the rest of the group, to be visited again, or nothing of it.
   const auto after = [&](size_t set, size_t entry) {
     const double* rest = Row(&after_, free & ~set, entry);
     if (is_first) return rest;
+    if (!group.may_split) {
+      std::fill(row_.begin(), row_.end(), kNever);
+      row_.back() = Row(&after_, free & ~group.bits, entry)[n_points_ - 1];
+      return static_cast<const double*>(row_.data());
+    }
     const double* none = Row(&after_, free & ~group.bits, entry);
     for (size_t p = 0; p < n_points_; ++p) row_[p] = std::min(rest[p], none[p]);
     return static_cast<const double*>(row_.data());
@@ -186,6 +287,12 @@ void PlanTable::FillAgain(size_t free, size_t g) {
     }
     for (const size_t entry : group.entries) {
       AddBlock(block, out.data(), credit, Row(&again_, free, entry));
+    }
+  }
+  if (is_first && !group.may_split) {
+    for (const size_t entry : group.entries) {
+      double* again = Row(&again_, free, entry);
+      std::fill(again + 1, again + n_points_, kNever);
     }
   }
   for (const size_t entry : group.entries) {
@@ -254,7 +361,7 @@ double PlanTable::FillAll() {
   }
   const size_t all = (size_t{1} << n_) - 1;
   for (size_t free = 0; free <= all; ++free) {
-    if (priced_ == nullptr && groups.AnyPartial(free)) continue;
+    if (priced_ == nullptr ? groups.AnyPartial(free) : !groups.Possible(free)) continue;
     for (size_t g = 0; g < groups.list.size(); ++g) {
       if ((free & groups.list[g].bits) == 0) continue;
       FillGroup(free, g);
@@ -272,8 +379,57 @@ double PlanTable::FillAll() {
   return best;
 }
 
-Pieces PlanTable::Path() const {
-  Pieces pieces;
+Visit PlanTable::VisitFrom(size_t free, size_t entry, size_t point, size_t* left,
+                           size_t* out) const {
+  const size_t g = groups_->entries[entry].group;
+  const Group& group = groups_->list[g];
+  const bool is_whole = groups_->Whole(g, free);
+  Visit visit;
+  visit.group = g;
+  double least = kNever;
+  const auto offer = [&](double cost, size_t gone, size_t at, bool again, VisitFinder& finder,
+                         size_t way) {
+    cost = Join(aim_, cost, After(free & ~gone, at, finder.ways()[way].end));
+    if (!(cost < least)) return;
+    least = cost;
+    visit.again = again;
+    visit.pieces = finder.PiecesOf(way);
+    *left = free & ~gone;
+    *out = at;
+  };
+  if (is_whole) {
+    const bool single = group.members.size() == 1;
+    VisitFinder finder(*model_, *groups_, g, !single);
+    finder.Run(single && priced_ != nullptr ? *priced_ : *costs_, point, group.bits,
+               std::vector<double>(group.shared.size(), 0.0));
+    for (size_t i = 0; i < finder.ways().size(); ++i) {
+      const Way& way = finder.ways()[i];
+      if (!finder.Alive(i) || groups_->entry_of[way.first] != entry) continue;
+      offer(way.cost, group.bits, groups_->entry_of[way.last], false, finder, i);
+    }
+  }
+  if (priced_ == nullptr || group.members.size() == 1) return visit;
+  VisitFinder finder(*model_, *groups_, g, /*strict=*/false);
+  finder.Run(*priced_, point, free, {});
+  for (size_t i = 0; i < finder.ways().size(); ++i) {
+    const Way& way = finder.ways()[i];
+    const size_t set = finder.Bits(way);
+    if (!finder.Alive(i) || (is_whole && set == group.bits)) continue;
+    if (!group.may_split && (is_whole ? point > 0 : way.end + 1 < n_points_)) continue;
+    const bool single = std::popcount(set) == 1;
+    if (single && groups_->entry_of[way.first] != entry) continue;
+    const double cost = way.cost - (is_whole ? credits_[g] : 0);
+    for (const size_t c : group.members) {
+      if ((set >> c & 1) == 0) continue;
+      offer(cost, set, groups_->entry_of[c], true, finder, i);
+      if (!is_whole) offer(cost, group.bits, groups_->entry_of[c], true, finder, i);
+    }
+  }
+  return visit;
+}
+
+std::vector<Visit> PlanTable::Visits() const {
+  std::vector<Visit> visits;
   size_t free = (size_t{1} << n_) - 1;
   size_t at = n_;  // entry
   for (size_t point = 0; point + 1 < n_points_;) {
@@ -281,7 +437,8 @@ Pieces PlanTable::Path() const {
     double least = kNever;
     for (size_t entry = 0; entry < groups_->entries.size(); ++entry) {
       const Entry& each = groups_->entries[entry];
-      if (!groups_->Whole(each.group, free)) continue;
+      if ((groups_->list[each.group].bits & free) == 0) continue;
+      if (at != n_ && each.group == groups_->entries[at].group) continue;
       const double hop =
           at == n_
               ? costs_->in[each.candidate]
@@ -293,26 +450,17 @@ Pieces PlanTable::Path() const {
       }
     }
     if (next == n_) return {};
-    const size_t g = groups_->entries[next].group;
-    const Group& group = groups_->list[g];
-    free &= ~group.bits;
-    VisitFinder finder(*model_, *groups_, g, group.members.size() > 1);
-    finder.Run(*costs_, point, group.bits, std::vector<double>(group.shared.size(), 0.0));
-    size_t best = finder.ways().size();
-    least = kNever;
-    for (size_t i = 0; i < finder.ways().size(); ++i) {
-      const Way& way = finder.ways()[i];
-      if (!finder.Alive(i) || groups_->entry_of[way.first] != next) continue;
-      const double cost = Join(aim_, way.cost, After(free, groups_->entry_of[way.last], way.end));
-      if (cost < least) {
-        least = cost;
-        best = i;
-      }
-    }
-    if (best == finder.ways().size()) return {};
-    for (const Piece& piece : finder.PiecesOf(best)) pieces.push_back(piece);
-    at = groups_->entry_of[finder.ways()[best].last];
-    point = finder.ways()[best].end;
+    visits.push_back(VisitFrom(free, next, point, &free, &at));
+    if (visits.back().pieces.empty()) return {};
+    point = visits.back().pieces.back().end;
+  }
+  return visits;
+}
+
+Pieces PlanTable::Path() const {
+  Pieces pieces;
+  for (const Visit& visit : Visits()) {
+    pieces.insert(pieces.end(), visit.pieces.begin(), visit.pieces.end());
   }
   return pieces;
 }

@@ -41,6 +41,14 @@ struct VisitBlock {
   size_t in = 0, out = 0;             // entries
   std::vector<double> costs;          // [ends, begins]
   std::vector<uint32_t> first, stop;  // [ends], begins with a way there
+
+  void Offer(size_t begin, size_t end, double cost, size_t n_points);
+};
+
+struct Visit {
+  size_t group = 0;
+  bool again = false;  // not the only one of its group
+  Pieces pieces;       // nodes may differ from the entries by which the visit was reckoned
 };
 
 class PlanTable {
@@ -59,6 +67,10 @@ class PlanTable {
   double FillPriced(const PathCosts& priced, absl::Span<const double> prices);
   Pieces Path() const;  // of Fill; empty: there is none
 
+  // Of the last fill, whichever; within a visit that is not its group's only one, limits may be
+  // overdrawn. Empty: there is none.
+  std::vector<Visit> Visits() const;
+
   // What is left to pay at least, with the candidates in `free` not used: at `entry`, which is not
   // gone on from to its own group, all layers before `point` done; when `entry` comes next; when it
   // does and its group is left to be visited again, or was.
@@ -71,7 +83,7 @@ class PlanTable {
   double Again(size_t free, size_t entry, size_t point) const {
     return again_.empty() ? kNever : again_[(free * n_ + entry) * n_points_ + point];
   }
-  // Of visits that are their group's only one.
+  // Of visits that are their group's only one; of more than two candidates, at least so much.
   const std::vector<VisitBlock>& Once(size_t group) const { return once_[group]; }
   // Credit for a group that is left half used: it is paid back by what its stages take.
   double Credit(size_t group) const { return credits_[group]; }
@@ -79,6 +91,9 @@ class PlanTable {
  private:
   VisitBlock* BlockOf(std::vector<VisitBlock>* blocks, size_t set, size_t in, size_t out) const;
   void MakeBlocks(size_t group);
+  void MakePairBlocks(size_t group);
+  void MakeOnceBlocks(size_t group);
+  void MakePartBlocks(size_t group);
   void AddBlock(const VisitBlock& block, const double* after, double credit, double* from) const;
   void AddStage(const PathCosts& costs, size_t candidate, const double* after, double credit,
                 double* from);
@@ -86,6 +101,9 @@ class PlanTable {
   void FillGroup(size_t free, size_t group);
   void FillAgain(size_t free, size_t group);
   void FillAfter(size_t free, size_t entry);
+  // The visit that From(free, entry, point) was reckoned by, and the candidates and the entry that
+  // are left then.
+  Visit VisitFrom(size_t free, size_t entry, size_t point, size_t* left, size_t* out) const;
   double* Row(std::vector<double>* table, size_t free, size_t entry) const {
     return &(*table)[(free * n_ + entry) * n_points_];
   }

@@ -1,6 +1,7 @@
 #include "coordinator/plan_visits.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -9,10 +10,11 @@ namespace strata {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
+constexpr double kRounding = 1e-12;
 
 }  // namespace
 
-Groups::Groups(const StageModel& model, bool apart) {
+Groups::Groups(const StageModel& model, const PathCosts& costs, bool apart) {
   const size_t n = model.n();
   // The lowest candidate of each that shares with another, directly or not.
   std::vector<size_t> root(n);
@@ -71,6 +73,108 @@ Groups::Groups(const StageModel& model, bool apart) {
     for (size_t i = 0; i < model.n_prices(); ++i) {
       if (mine(model.Priced(i))) group.priced.push_back(i);
     }
+    group.may_split = !model.uniform() || !JoiningPays(model, costs, group);
+  }
+}
+
+// Whether it is never dearer to move a visit next to another one of the group. Where stages cost
+// the same everywhere only the hops change: `in` … `out` no longer between Z and W, but behind a
+// stage at `at` that Y follows, or before one that follows Y.
+bool Groups::JoiningPays(const StageModel& model, const PathCosts& costs,
+                         const Group& group) const {
+  const auto hop = [&](size_t from, size_t to) {
+    return costs.hops[model.node(from) * model.n() + to];
+  };
+  std::vector<size_t> others, own;
+  for (const Entry& entry : entries) {
+    (&list[entry.group] == &group ? own : others).push_back(entry.candidate);
+  }
+  // What the change costs at most; ways that are not there need no change.
+  const auto more = [](double now, double before) {
+    return before == kNever ? -kNever : now - before;
+  };
+  for (const size_t in : own) {
+    for (const size_t out : own) {
+      double taken_out = -kNever, put_in = -kNever;
+      for (const size_t z : others) {
+        for (const size_t w : others) {
+          taken_out = std::max(taken_out, more(hop(z, w), hop(z, in) + hop(out, w)));
+        }
+        for (const size_t at : own) {
+          put_in = std::max(put_in, more(hop(at, in) + hop(out, z), hop(at, z)));
+          put_in = std::max(put_in, more(hop(z, in) + hop(out, at), hop(z, at)));
+        }
+      }
+      if (taken_out + put_in > kRounding) return false;
+    }
+  }
+  return true;
+}
+
+VisitTable::VisitTable(const StageModel& model, const Groups& groups, size_t group)
+    : model_(model),
+      group_(groups.list[group]),
+      n_ports_(group_.entries.size()),
+      rows_((size_t{1} << group_.members.size()) * n_ports_ * n_ports_ * model.n_points()) {
+  for (const size_t c : group_.members) {
+    port_.push_back(static_cast<size_t>(
+        std::find(group_.entries.begin(), group_.entries.end(), groups.entry_of[c]) -
+        group_.entries.begin()));
+  }
+}
+
+void VisitTable::Run(absl::Span<const Linear* const> stages, const PathCosts* hops, size_t begin,
+                     absl::Span<const size_t> end_max) {
+  std::fill(rows_.begin(), rows_.end(), kNever);
+  const size_t n = group_.members.size();
+  // A stage of this member from `point`, after a visit that cost so much.
+  const auto add = [&](size_t member, size_t point, double cost, size_t most, double* row) {
+    const size_t c = group_.members[member];
+    const std::vector<uint32_t>& at = model_.windows_at(c);
+    const Linear* stage = stages[member];
+    for (size_t i = at[point]; i < at[point + 1]; ++i) {
+      const Window& window = model_.windows(c)[i];
+      const size_t last = std::min(size_t{window.last}, most);
+      if (stage == nullptr) {
+        for (size_t end = window.first; end <= last; ++end) row[end] = std::min(row[end], cost);
+        continue;
+      }
+      const double base = cost + stage->fixed - stage->before[point];
+      const double* before = stage->before.data();
+      for (size_t end = window.first; end <= last; ++end) {
+        const double sum = base + before[end];
+        row[end] = sum < row[end] ? sum : row[end];
+      }
+    }
+  };
+  const auto row_of = [&](size_t set, size_t in, size_t out) {
+    return &rows_[((set * n_ports_ + in) * n_ports_ + out) * model_.n_points()];
+  };
+  for (size_t member = 0; member < n; ++member) {
+    add(member, begin, 0, end_max[0], row_of(size_t{1} << member, port_[member], port_[member]));
+  }
+  for (size_t set = 1; set + 1 < size_t{1} << n; ++set) {
+    const auto count = static_cast<size_t>(std::popcount(set));
+    for (size_t in = 0; in < n_ports_; ++in) {
+      for (size_t out = 0; out < n_ports_; ++out) {
+        const double* row = Row(set, in, out);
+        for (size_t member = 0; member < n; ++member) {
+          if ((set >> member & 1) != 0) continue;
+          double hop = 0;
+          if (hops != nullptr) {
+            size_t from = 0;
+            while (port_[from] != out) ++from;
+            hop =
+                hops->hops[model_.node(group_.members[from]) * model_.n() + group_.members[member]];
+            if (hop == kNever) continue;
+          }
+          double* next = row_of(set | size_t{1} << member, in, port_[member]);
+          for (size_t point = begin + 1; point < model_.last_point(); ++point) {
+            if (row[point] < kNever) add(member, point, row[point] + hop, end_max[count], next);
+          }
+        }
+      }
+    }
   }
 }
 
@@ -108,6 +212,7 @@ Pieces VisitFinder::PiecesOf(size_t way) const {
 }
 
 void VisitFinder::Insert(const Way& way) {
+  work_ += 1;
   const size_t n_entries = group_.entries.size();
   uint32_t* head =
       &heads_[((way.set * n_entries + port_[way.first]) * n_entries + port_[way.last]) *
@@ -175,6 +280,7 @@ void VisitFinder::Run(const PathCosts& costs, size_t begin, size_t free,
                       absl::Span<const double> taken) {
   ways_.clear();
   alive_.clear();
+  work_ = static_cast<double>(heads_.size()) / 8;
   std::fill(heads_.begin(), heads_.end(), kNone);
   const size_t n = group_.members.size();
   for (size_t i = 0; i < n; ++i) {

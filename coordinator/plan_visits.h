@@ -24,6 +24,9 @@ struct Group {
   std::vector<size_t> shared;   // in StageModel::shared()
   std::vector<size_t> priced;   // in StageModel::Priced()
   std::vector<size_t> entries;  // in Groups::entries, one for each node
+  // Whether two visits with others before, between and behind could be better than one. False: at
+  // most a visit at the model's beginning and one at its end.
+  bool may_split = true;
 };
 
 // Where a group is entered and left: a node of it. Single candidates have one each.
@@ -34,7 +37,7 @@ struct Entry {
 
 struct Groups {
   // `apart`: everybody alone, whatever they share.
-  Groups(const StageModel& model, bool apart);
+  Groups(const StageModel& model, const PathCosts& costs, bool apart);
 
   std::vector<Group> list;
   std::vector<Entry> entries;
@@ -54,6 +57,39 @@ struct Groups {
     }
     return false;
   }
+  // Whether a path may come to have these left.
+  bool Possible(size_t free) const {
+    size_t wrapped = 0;
+    for (size_t g = 0; g < list.size(); ++g) wrapped += !list[g].may_split && Partial(g, free);
+    return wrapped <= 1;
+  }
+
+ private:
+  bool JoiningPays(const StageModel& model, const PathCosts& costs, const Group& group) const;
+};
+
+// The least that visits of a group from one point cost, by dynamic programming over its subsets:
+// quick, but it can keep only to limits that depend on nothing but where a visit begins and ends
+// and how many stages it has. Of more than that, separate runs give what each takes at least.
+class VisitTable {
+ public:
+  VisitTable(const StageModel& model, const Groups& groups, size_t group);
+
+  // Stages cost `stages` [members], nullptr: nothing. `hops` may be nullptr, too. A visit with i +
+  // 1 stages ends at end_max[i] at most.
+  void Run(absl::Span<const Linear* const> stages, const PathCosts* hops, size_t begin,
+           absl::Span<const size_t> end_max);
+  // Of all points. `set`: members, as bits by place; ports: its entries, by place in the group.
+  const double* Row(size_t set, size_t in, size_t out) const {
+    return &rows_[((set * n_ports_ + in) * n_ports_ + out) * model_.n_points()];
+  }
+
+ private:
+  const StageModel& model_;
+  const Group& group_;
+  const size_t n_ports_;
+  std::vector<size_t> port_;  // [members]
+  std::vector<double> rows_;  // [sets, ports, ports, points]
 };
 
 // After a stage of a visit.
@@ -80,6 +116,7 @@ class VisitFinder {
   bool Alive(size_t way) const { return alive_[way]; }  // no other is better in everything
   size_t Bits(const Way& way) const;                    // its candidates
   Pieces PiecesOf(size_t way) const;
+  double work() const { return work_; }  // steps that the last Run took
 
  private:
   void Extend(const PathCosts& costs, uint32_t from, size_t begin, size_t member,
@@ -94,6 +131,7 @@ class VisitFinder {
   std::vector<bool> alive_;
   std::vector<uint32_t> heads_;  // [sets, entries, entries, points]
   std::vector<size_t> port_;     // [candidates], its entry's number in the group
+  double work_ = 0;
 };
 
 }  // namespace strata
