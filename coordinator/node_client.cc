@@ -122,13 +122,46 @@ class NodeClientImpl final : public NodeClient {
     return response;
   }
 
+  void TokenizeAsync(const wire::TokenizeRequest& request, Tokenized done) override {
+    struct Call {
+      grpc::ClientContext context;
+      wire::TokenizeRequest request;
+      wire::TokenizeResponse response;
+      std::string name;
+      Tokenized done;
+    };
+    auto call = std::make_shared<Call>();  // shared with nobody: std::function wants copies
+    SetTimeout(&call->context, kControlTimeoutMs);
+    call->request = request;
+    call->name = name_;
+    call->done = std::move(done);
+    stub_->async()->Tokenize(&call->context, &call->request, &call->response,
+                             [call](const grpc::Status& status) {
+                               if (status.ok()) {
+                                 std::move(call->done)(std::move(call->response));
+                               } else {
+                                 std::move(call->done)(WithName(call->name, FromGrpc(status)));
+                               }
+                             });
+  }
+
+  absl::Status SetDraining(bool draining) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, kControlTimeoutMs);
+    wire::SetDrainingRequest request;
+    request.set_draining(draining);
+    wire::SetDrainingResponse response;
+    return Named(stub_->SetDraining(&context, request, &response));
+  }
+
  private:
   absl::Status Named(const grpc::Status& status) const { return Named(FromGrpc(status)); }
+  absl::Status Named(const absl::Status& status) const { return WithName(name_, status); }
 
   // Says which node, unless the node has said so itself.
-  absl::Status Named(const absl::Status& status) const {
-    if (status.ok() || status.message().find(name_) != absl::string_view::npos) return status;
-    return absl::Status(status.code(), absl::StrCat(name_, ": ", status.message()));
+  static absl::Status WithName(const std::string& name, const absl::Status& status) {
+    if (status.ok() || status.message().find(name) != absl::string_view::npos) return status;
+    return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
   }
 
   const std::string address_;

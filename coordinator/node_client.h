@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "proto/node.pb.h"
@@ -43,6 +44,11 @@ class NodeClient {
   virtual absl::Status ConnectStage(const wire::ConnectStageRequest& request) = 0;
   virtual absl::Status UnloadStage(const wire::UnloadStageRequest& request) = 0;
   virtual absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) = 0;
+  // Does not block; `done` is called once on a thread of gRPC's, maybe after this client is gone.
+  using Tokenized = absl::AnyInvocable<void(absl::StatusOr<wire::TokenizeResponse>) &&>;
+  virtual void TokenizeAsync(const wire::TokenizeRequest& request, Tokenized done) = 0;
+  // Whether the node is to take new stages.
+  virtual absl::Status SetDraining(bool draining) = 0;
 };
 
 }  // namespace strata

@@ -118,6 +118,18 @@ int RunCommandLine(int argc, char** argv) {
     if (!fine.ok()) return Finish(fine.status(), /*about_models=*/false);
     return *fine ? kExitOk : kExitUnwell;
   }
+  if (app.got_subcommand("load")) {
+    StartLogging(/*verbose=*/false);
+    return Finish(RunLoad(line.load), /*about_models=*/true);
+  }
+  if (app.got_subcommand("unload")) {
+    StartLogging(/*verbose=*/false);
+    return Finish(RunUnload(line.unload), /*about_models=*/true);
+  }
+  if (app.got_subcommand("drain")) {
+    StartLogging(/*verbose=*/false);
+    return Finish(RunDrain(line.drain), /*about_models=*/false);
+  }
   if (app.got_subcommand("probe")) {
     StartLogging(/*verbose=*/false);
     return Finish(RunProbe(line.probe), /*about_models=*/false);

@@ -1,6 +1,7 @@
 #include "node/cli_verbs.h"
 
 #include <string>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
@@ -46,7 +47,30 @@ Example:
   strata run model.gguf "Once upon a time" --max-tokens 200
 
 The model's file is needed on one node: the others get their layers from it and keep them. The text
-goes to stdout, all else to stderr.)";
+goes to stdout, all else to stderr. MODEL may also name a model that is loaded: it is used and stays.)";
+
+constexpr char kLoadFooter[] = R"(
+Examples:
+  strata load model.gguf --seqs 8 --ctx 8192 --objective throughput
+  strata load model.gguf --type-k q8_0 --type-v q8_0
+
+The model stays until it is unloaded, or until the node that coordinates stops: 'strata run NAME'
+and other programs use it.)";
+
+constexpr char kUnloadFooter[] = R"(
+Examples:
+  strata unload
+  strata unload tiny-llama
+
+Texts that it is writing end with an error that says so.)";
+
+constexpr char kDrainFooter[] = R"(
+Examples:
+  strata drain kitchen
+  strata drain kitchen --undo
+
+Texts under way are finished first; then the node's layers go to other nodes, and it gets no new ones
+until --undo or until it is started again. Where the others have no room for them, nothing changes.)";
 
 constexpr char kMeasureFooter[] = R"(
 Examples:
@@ -161,7 +185,7 @@ void AddContext(CLI::App* verb, uint32_t* n_ctx, bool* unverified) {
 
 // Where the layers go.
 void AddPlacement(CLI::App* verb, PlanOptions* options) {
-  verb->add_option("model", options->model, "A GGUF model")
+  verb->add_option("model", options->model, "A GGUF model on the machine of the node that is asked")
       ->required()
       ->check(Utf8())
       ->type_name("MODEL");
@@ -323,6 +347,51 @@ void AddRun(CLI::App* app, RunOptions* options, bool* verbose) {
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }
 
+void AddLoad(CLI::App* app, LoadOptions* options) {
+  CLI::App* verb = app->add_subcommand("load", "Share a model among the cluster's nodes");
+  verb->footer(kLoadFooter);
+  AddPlacement(verb, &options->plan);
+  options->plan.n_seqs = 0;
+  verb->add_option("--seqs", options->plan.n_seqs, "Texts at a time to have room for (default: 4)")
+      ->check(Between(1, 4096))
+      ->type_name("N");
+  AddContext(verb, &options->plan.n_ctx, &options->plan.unverified);
+  for (const auto& [name, type] :
+       {std::pair("--type-k", &options->type_k), std::pair("--type-v", &options->type_v)}) {
+    verb->add_option(name, *type, "Type of the cache: f16 (default), q8_0, q4_0 or f32")
+        ->check(CLI::IsMember({"f16", "q8_0", "q4_0", "f32"}))
+        ->type_name("TYPE");
+  }
+  verb->add_flag_callback(
+      "--no-mmap", [options] { options->use_mmap = false; },
+      "Read the model's file instead of mapping it");
+  verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
+  verb->add_flag("--json", options->plan.json, "Print JSON");
+}
+
+void AddUnload(CLI::App* app, UnloadOptions* options) {
+  CLI::App* verb = app->add_subcommand("unload", "Give back the memory that a model takes");
+  verb->footer(kUnloadFooter);
+  verb->add_option("model", options->model,
+                   "Its name, file or the start of its id (default: the only one)")
+      ->check(Utf8())
+      ->type_name("MODEL");
+  AddClient(verb, &options->client);
+  verb->add_flag("--json", options->json, "Print JSON");
+}
+
+void AddDrain(CLI::App* app, DrainOptions* options) {
+  CLI::App* verb = app->add_subcommand("drain", "Move everything off a node");
+  verb->footer(kDrainFooter);
+  verb->add_option("name", options->node, "Its name, or the start of its id")
+      ->required()
+      ->check(Utf8())
+      ->type_name("NODE");
+  verb->add_flag("--undo", options->undo, "Let it take layers again");
+  AddClient(verb, &options->client);
+  verb->add_flag("--json", options->json, "Print JSON");
+}
+
 void AddProbe(CLI::App* app, ProbeRunOptions* options) {
   CLI::App* verb = app->add_subcommand("probe", "List or measure this machine's devices");
   verb->footer(kProbeFooter);
@@ -370,6 +439,9 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddMeasure(app, &line->measure);
   AddPlan(app, &line->plan);
   AddRun(app, &line->run, &line->run_verbose);
+  AddLoad(app, &line->load);
+  AddUnload(app, &line->unload);
+  AddDrain(app, &line->drain);
   AddDemo(app, &line->demo);
   AddDoctor(app, &line->doctor);
   AddProbe(app, &line->probe);

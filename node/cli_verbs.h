@@ -25,6 +25,9 @@ struct CommandLine {
   MeasureOptions measure;
   PlanOptions plan;
   RunOptions run;
+  LoadOptions load;
+  UnloadOptions unload;
+  DrainOptions drain;
   DemoOptions demo;
   DoctorOptions doctor;
   ProbeRunOptions probe;

@@ -10,6 +10,7 @@
 #include "absl/log/check.h"
 #include "absl/log/log.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -174,6 +175,15 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
         return *parsed == cluster->id() ? local : cluster->AddressOf(*parsed);
       });
 
+  node->coordinator_ = std::make_unique<Coordinator>(
+      loop, node->cluster_.get(), node->fetcher_.get(),
+      Coordinator::Options{.node_id = node->id_,
+                           .listen_host = absl::StrContains(ListenHost(*listen), ':')
+                                              ? absl::StrCat("[", ListenHost(*listen), "]")
+                                              : ListenHost(*listen)});
+  node->coordinator_service_ = std::make_unique<CoordinatorService>(
+      loop, node->cluster_.get(), node->coordinator_.get(), node->id_);
+
   // Others may have been told the port of last time by hand.
   const uint16_t last_port =
       listen->port == 0 && node->data_dir_ ? node->data_dir_->last_port() : 0;
@@ -193,6 +203,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
       return status;
     }
   }
+  node->coordinator_->Start(LocalAddress(*listen));
   node->cluster_->Start({.address = *listen, .advertise = *std::move(advertise)});
   const std::vector<std::string>& told = node->cluster_->own_addresses();
   node->address_ = told.empty() ? LocalAddress(*listen) : told.front();
@@ -210,6 +221,7 @@ uint16_t Node::Listen(const HostPort& listen) {
   builder.RegisterService(service_.get());
   builder.RegisterService(weights_.get());
   builder.RegisterService(cluster_service_.get());
+  builder.RegisterService(coordinator_service_.get());
   builder.RegisterService(link_probe_.get());
   builder.RegisterService(doctor_.get());
   server_ = builder.BuildAndStart();
@@ -218,9 +230,17 @@ uint16_t Node::Listen(const HostPort& listen) {
 
 void Node::Shutdown(absl::AnyInvocable<void() &&> done) {
   CHECK(!shutdown_.joinable()) << "a node is shut down once";
+  // Waits for calls whose ends the loop makes, so it cannot be on the loop.
+  shutdown_ = std::thread([this, done = std::move(done)]() mutable {
+    coordinator_->Stop();  // while the others still hear of it
+    loop_->Post([this, done = std::move(done)]() mutable { Leave(std::move(done)); });
+  });
+}
+
+void Node::Leave(absl::AnyInvocable<void() &&> done) {
+  shutdown_.join();
   host_->StartShutdown();
   cluster_->Leave([this, done = std::move(done)]() mutable {
-    // Waits for calls whose ends the loop makes, so it cannot be on the loop.
     shutdown_ = std::thread([this, done = std::move(done)]() mutable {
       server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
       loop_->Post(std::move(done));

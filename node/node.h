@@ -16,6 +16,8 @@
 #include "absl/status/statusor.h"
 #include "node/cluster_runtime.h"
 #include "node/cluster_service.h"
+#include "node/coordinator.h"
+#include "node/coordinator_service.h"
 #include "node/data_dir.h"
 #include "node/doctor_service.h"
 #include "node/node_service.h"
@@ -79,6 +81,7 @@ class Node {
 
  private:
   Node(EventLoop* loop, std::string name);
+  void Leave(absl::AnyInvocable<void() &&> done);
 
   // Starts the server; returns its port, 0: it cannot listen there.
   uint16_t Listen(const HostPort& listen);
@@ -94,9 +97,11 @@ class Node {
   std::unique_ptr<ClusterRuntime> cluster_;
   std::unique_ptr<Surveys> surveys_;  // null: nothing is measured
   std::unique_ptr<NodeService> service_;
+  std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<grpc::Service> link_probe_;
   std::unique_ptr<ClusterService> cluster_service_;
   std::unique_ptr<DoctorService> doctor_;
+  std::unique_ptr<CoordinatorService> coordinator_service_;
   std::unique_ptr<grpc::Server> server_;
   std::thread shutdown_;
 };

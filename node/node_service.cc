@@ -56,8 +56,20 @@ grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* cont
   response->set_memory_free(memory.free_bytes);
   response->set_cores(MachineCores());
   loop_->Post([this, reactor, response] {
+    response->set_draining(draining_);
     for (wire::StageStatus& stage : host_->Stages()) *response->add_stages() = std::move(stage);
     if (surveys_ != nullptr) surveys_->AddDevices(response);
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::SetDraining(grpc::CallbackServerContext* context,
+                                                   const wire::SetDrainingRequest* request,
+                                                   wire::SetDrainingResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([this, reactor, draining = request->draining()] {
+    draining_ = draining;
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;

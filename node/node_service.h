@@ -30,6 +30,9 @@ class NodeService final : public wire::Node::CallbackService {
   grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context,
                                     const wire::GetInfoRequest* request,
                                     wire::GetInfoResponse* response) override;
+  grpc::ServerUnaryReactor* SetDraining(grpc::CallbackServerContext* context,
+                                        const wire::SetDrainingRequest* request,
+                                        wire::SetDrainingResponse* response) override;
   grpc::ServerUnaryReactor* Measure(grpc::CallbackServerContext* context,
                                     const wire::MeasureRequest* request,
                                     wire::MeasureResponse* response) override;
@@ -51,6 +54,7 @@ class NodeService final : public wire::Node::CallbackService {
   Surveys* const surveys_;  // null: nothing is measured
   const Identity identity_;
   const AddressOf address_of_;
+  bool draining_ = false;  // loop
 };
 
 }  // namespace strata

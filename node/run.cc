@@ -1,206 +1,328 @@
 #include "node/run.h"
 
-#include <netdb.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
-#include "absl/functional/function_ref.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
-#include "coordinator/layer_costs.h"
-#include "coordinator/plan_options.h"
-#include "coordinator/planner.h"
-#include "node/cluster_report.h"
-#include "node/machine.h"
-#include "node/peer_addresses.h"
-#include "node/plan_text.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "node/coordinator_client.h"
+#include "node/interrupt.h"
+#include "node/progress.h"
 #include "node/standard_output.h"
-#include "shard/architecture.h"
-#include "shard/model_file.h"
+#include "node/text_out.h"
+#include "node/text_report.h"
+#include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
 
-// For nodes that have just come and still measure.
-constexpr absl::Duration kMeasureTime = absl::Seconds(20);
-constexpr int64_t kEpochMs = 5'000;  // for the coordinator's answer
+void Tell(const std::string& note) { absl::FPrintF(stderr, "%s\n", note); }
 
-// A model, the cluster, and the plan for the one on the other.
-struct Planned {
-  std::string model_path;
-  std::shared_ptr<const ModelFile> model;  // shared with the run
-  LayerCosts costs;                        // inputs.request points to it
-  std::unique_ptr<ClusterClient> client;
-  ClusterReport report;
-  PlanInputs inputs;
-  Plan plan;
+// A path of this machine in full; one of another's as it is written.
+std::string PathOf(const std::string& model) {
+  std::error_code error;
+  if (!std::filesystem::exists(model, error)) return model;
+  const std::string path = std::filesystem::absolute(model, error).string();
+  return error ? model : path;
+}
+
+wire::PlanWishes WishesOf(const PlanOptions& options) {
+  wire::PlanWishes wishes;
+  wishes.set_n_ctx(options.n_ctx);
+  wishes.set_n_seqs(options.n_seqs);
+  wishes.set_objective(options.objective);
+  wishes.set_assign(options.assign);
+  wishes.set_exclude(options.exclude);
+  wishes.set_reserve(options.reserve);
+  wishes.set_unverified(options.unverified);
+  return wishes;
+}
+
+TextReport ReportOf(const wire::ModelStatus& model) {
+  TextReport report;
+  report.model = {.name = model.name(),
+                  .id = model.model_id(),
+                  .architecture = model.architecture(),
+                  .n_layer = model.n_layer(),
+                  .tensor_bytes = model.tensor_bytes()};
+  for (const wire::ModelStage& stage : model.stages()) {
+    report.stages.push_back({.node = stage.node_name(),
+                             .layers = {stage.layers().begin(), stage.layers().end()},
+                             .info = stage.info()});
+  }
+  return report;
+}
+
+// A coordinator's client that Ctrl-C ends.
+class Session {
+ public:
+  absl::Status Connect(const ClusterClient::Options& options) {
+    signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of a write
+    auto client = CoordinatorClient::Connect(options);
+    if (!client.ok()) return client.status();
+    client_ = *std::move(client);
+    interrupt_.emplace([this] { client_->Cancel(); });
+    return absl::OkStatus();
+  }
+  CoordinatorClient* operator->() { return client_.get(); }
+
+  // What the user asked to stop outweighs what failed because of it.
+  absl::Status Explain(const absl::Status& status) const {
+    return interrupt_->requested() ? absl::CancelledError("interrupted") : status;
+  }
+
+  // Loads with progress bars.
+  absl::StatusOr<CoordinatorClient::Loaded> Load(const wire::LoadModelRequest& request) {
+    std::unique_ptr<ProgressBars> bars;
+    auto loaded = client_->LoadModel(request, [&](const wire::LoadModelEvent& event) {
+      if (!event.note().empty()) Tell(event.note());
+      if (event.has_placed()) {
+        const TextReport report = ReportOf(event.placed());
+        Tell(ModelLine(report));
+        bars =
+            std::make_unique<ProgressBars>(stderr, isatty(STDERR_FILENO) != 0, StageLabels(report));
+      }
+      const wire::LoadProgress& done = event.progress().progress();
+      if (event.has_progress() && bars != nullptr) {
+        bars->Update(event.progress().stage(), done.bytes_done(), done.bytes_total());
+      }
+    });
+    if (!loaded.ok()) return Explain(loaded.status());
+    if (bars != nullptr) {
+      for (int i = 0; i < loaded->model.stages_size(); ++i) {
+        const uint64_t bytes = loaded->model.stages(i).info().slice_bytes();
+        bars->Update(static_cast<size_t>(i), bytes, bytes);
+      }
+      bars->Finish();
+    }
+    return loaded;
+  }
+
+ private:
+  std::unique_ptr<CoordinatorClient> client_;
+  std::optional<Interrupt> interrupt_;  // goes first: uses the client
 };
 
-absl::Status OpenModel(const PlanOptions& options, Planned* planned) {
-  std::error_code error;
-  planned->model_path = std::filesystem::absolute(options.model, error).string();
-  if (error) return absl::InvalidArgumentError(absl::StrCat(options.model, ": ", error.message()));
-  auto model = ModelFile::Open(planned->model_path);
-  if (!model.ok()) return model.status();
-  planned->model = *std::move(model);
-  auto costs = CountLayerCosts(planned->model->header(), {.unverified = options.unverified});
-  if (!costs.ok()) return costs.status();
-  planned->costs = *std::move(costs);
-  return absl::OkStatus();
-}
-
-using Cancelled = absl::FunctionRef<bool()>;
-
-absl::Status Ask(const PlanOptions& options, Cancelled cancelled, Planned* planned) {
-  auto client = ClusterClient::Connect(options.client);
-  if (!client.ok()) return client.status();
-  planned->client = *std::move(client);
-  const absl::Time until = absl::Now() + kMeasureTime;
-  for (bool told = false;; told = true) {
-    auto report = CollectReport(planned->client.get());
-    if (!report.ok()) return report.status();
-    planned->report = *std::move(report);
-    if (!planned->report.measuring() || absl::Now() > until) return absl::OkStatus();
-    if (cancelled()) return absl::CancelledError("interrupted");
-    if (!told) fprintf(stderr, "The nodes are measuring their devices and links…\n");
-    absl::SleepFor(absl::Milliseconds(500));
-  }
-}
-
-absl::Status Place(const PlanOptions& options, Planned* planned) {
-  planned->inputs = PlanInputsOf(planned->report);
-  PlanRequest& request = planned->inputs.request;
-  request.costs = &planned->costs;
-  auto rule = CutRuleFor(planned->model->header(), options.unverified);
-  if (!rule.ok()) return rule.status();
-  request.rule = *std::move(rule);
-  request.cache.n_ctx = ContextFor({.n_ctx = options.n_ctx}, *planned->model);
-  request.cache.n_seqs = options.n_seqs;
-  request.cache.n_batch = std::min(request.cache.n_ctx, 512u);
-  auto objective = ParseObjective(options.objective);
-  if (!objective.ok()) return objective.status();
-  request.objective = *objective;
-  if (!options.assign.empty()) {
-    auto assign = ParseAssign(options.assign);
-    if (!assign.ok()) return assign.status();
-    request.assignments = *std::move(assign);
-  }
-  if (!options.exclude.empty()) {
-    auto exclude = ParseExclude(options.exclude);
-    if (!exclude.ok()) return exclude.status();
-    request.exclude = *std::move(exclude);
-  }
-  if (!options.reserve.empty()) {
-    auto reserve = ParseReserve(options.reserve);
-    if (!reserve.ok()) return reserve.status();
-    request.reserve = *std::move(reserve);
-  }
-  auto plan = MakePlan(request);
-  if (!plan.ok()) return plan.status();
-  planned->plan = *std::move(plan);
-  return absl::OkStatus();
-}
-
-// The address of this machine's by which `address` (host:port) reaches it: what the system would
-// send from.
-absl::StatusOr<std::string> HostTowards(const std::string& address) {
-  auto target = ParseHostPort(address);
-  if (!target.ok()) return target.status();
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  const int error =
-      getaddrinfo(target->host.c_str(), absl::StrCat(target->port).c_str(), &hints, &found);
-  if (error != 0) return absl::UnavailableError(absl::StrCat(address, ": ", gai_strerror(error)));
-  absl::Cleanup free_found = [found] { freeaddrinfo(found); };
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    const int fd = socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol);
-    if (fd < 0) continue;
-    absl::Cleanup close_fd = [fd] { close(fd); };
-    sockaddr_storage own = {};
-    socklen_t own_bytes = sizeof own;
-    char host[NI_MAXHOST];
-    // Nothing is sent: connecting a datagram socket only chooses the way.
-    if (connect(fd, each->ai_addr, each->ai_addrlen) == 0 &&
-        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_bytes) == 0 &&
-        getnameinfo(reinterpret_cast<sockaddr*>(&own), own_bytes, host, sizeof host, nullptr, 0,
-                    NI_NUMERICHOST) == 0) {
-      return own.ss_family == AF_INET6 ? absl::StrCat("[", host, "]") : std::string(host);
+// The model among `models` that `wanted` names; nullptr: none.
+const wire::ModelStatus* FindModel(const wire::ListModelsResponse& models,
+                                   const std::string& wanted) {
+  for (const wire::ModelStatus& model : models.models()) {
+    if (model.name() == wanted || model.source().path() == wanted) return &model;
+    if (wanted.size() >= 4 &&
+        absl::StartsWithIgnoreCase(absl::BytesToHexString(model.model_id()), wanted)) {
+      return &model;
     }
   }
-  return absl::UnavailableError(absl::StrCat("no way leads to ", address));
+  return nullptr;
 }
 
-// Only the coordinator gives epochs.
-absl::StatusOr<wire::Epoch> NextEpoch(const ClusterReport& report) {
-  for (const NodeReport& node : report.nodes) {
-    if (node.id() != report.cluster.coordinator() || node.client == nullptr) continue;
-    return ClusterClient::At(node.client->address(), kEpochMs)->NextEpoch();
+class TextSession {
+ public:
+  explicit TextSession(const RunOptions& options) : options_(options) {}
+
+  absl::Status Run() {
+    if (auto s = session_.Connect(options_.plan.client); !s.ok()) return s;
+    if (auto s = GetModel(); !s.ok()) return s;
+    absl::Status status = Write();
+    session_->Release();
+    return status;
   }
-  return absl::UnavailableError("no node coordinates at present; try again in a few seconds");
+
+ private:
+  absl::Status GetModel();
+  absl::Status Write();
+  absl::Status WhyFailed(const absl::Status& status);
+
+  const RunOptions& options_;
+  Session session_;
+  TextReport report_;
+};
+
+absl::Status TextSession::GetModel() {
+  std::error_code error;
+  if (!std::filesystem::exists(options_.plan.model, error)) {
+    const auto models = session_->ListModels();
+    if (!models.ok()) return session_.Explain(models.status());
+    if (const wire::ModelStatus* model = FindModel(*models, options_.plan.model)) {
+      report_ = ReportOf(*model);
+      return absl::OkStatus();
+    }
+  }
+  wire::LoadModelRequest request;
+  request.mutable_source()->set_path(PathOf(options_.plan.model));
+  *request.mutable_wishes() = WishesOf(options_.plan);
+  request.mutable_wishes()->set_n_ctx(options_.text.n_ctx);
+  request.mutable_wishes()->set_unverified(options_.text.unverified);
+  request.set_no_mmap(!options_.text.use_mmap);
+  request.set_allow_mixed_versions(options_.text.allow_mixed_versions);
+  request.set_hold(true);
+  auto loaded = session_.Load(request);
+  if (!loaded.ok()) return loaded.status();
+  report_ = ReportOf(loaded->model);
+  return absl::OkStatus();
 }
 
-absl::Status MakePlanned(const PlanOptions& options, Cancelled cancelled, Planned* planned) {
-  if (auto s = OpenModel(options, planned); !s.ok()) return s;
-  if (auto s = Ask(options, cancelled, planned); !s.ok()) return s;
-  return Place(options, planned);
+absl::Status TextSession::Write() {
+  const TextOptions& options = options_.text;
+  wire::GenerateTextRequest request;
+  request.set_model(absl::BytesToHexString(report_.model.id));
+  request.set_prompt(options.prompt);
+  request.set_tokens_max(options.tokens_max);
+  *request.mutable_sampler() = SamplerOf(options);
+  report_.prompt = options.prompt;
+  report_.seed = options.seed;
+  TextOut out;
+  bool ended = false;
+  const absl::Status status =
+      session_->GenerateText(request, [&](const wire::GenerateTextEvent& event) {
+        if (event.has_started()) {
+          report_.prompt_tokens.assign(event.started().prompt().begin(),
+                                       event.started().prompt().end());
+          if (options.json) return true;
+          absl::FPrintF(stderr, "\n");
+          return out.Write(options.prompt);
+        }
+        if (event.has_token()) {
+          report_.tokens.push_back(event.token());
+          return options.json || out.Write(event.token().piece());
+        }
+        if (!event.has_ended()) return true;
+        const wire::TextEnded& end = event.ended();
+        ended = true;
+        report_.finish_reason = end.reason() == wire::TextEnded::LENGTH ? "length"
+                                : end.reason() == wire::TextEnded::STOP ? "stop"
+                                                                        : "cancelled";
+        report_.prompt_us = end.prompt_us();
+        report_.decode_us = end.decode_us();
+        const auto total = [](const wire::TextStageTotal& from) {
+          return StageTotal{.queue_us = from.queue_us(),
+                            .compute_us = from.compute_us(),
+                            .sample_us = from.sample_us(),
+                            .steps = from.steps()};
+        };
+        for (size_t i = 0; i < report_.stages.size(); ++i) {
+          const int stage = static_cast<int>(i);
+          if (stage < end.prompt_stages_size()) {
+            report_.stages[i].prompt = total(end.prompt_stages(stage));
+          }
+          if (stage < end.decode_stages_size()) {
+            report_.stages[i].decode = total(end.decode_stages(stage));
+          }
+        }
+        return true;
+      });
+  const bool shown = !options.json && !report_.prompt_tokens.empty();
+  const absl::Status written = shown ? out.Finish() : absl::OkStatus();
+  if (!written.ok()) return written;
+  if (!status.ok()) return WhyFailed(status);
+  if (!ended) return absl::InternalError("the text ended without a word");
+  if (options.json) return WriteToStdout(TextJson(report_));
+  absl::FPrintF(stderr, "\n%s\n", TextSummary(report_));
+  return absl::OkStatus();
+}
+
+// The coordinator may know more of a model that failed than the text that ended with it.
+absl::Status TextSession::WhyFailed(const absl::Status& status) {
+  if (session_.Explain(status) != status || absl::IsInvalidArgument(status)) {
+    return session_.Explain(status);
+  }
+  const auto models = session_->ListModels();
+  if (!models.ok()) return session_.Explain(status);
+  for (const wire::ModelStatus& model : models->models()) {
+    if (model.model_id() == report_.model.id && model.state() == wire::ModelStatus::FAILED) {
+      return FromWire(model.status());
+    }
+  }
+  return session_.Explain(status);
 }
 
 }  // namespace
 
 absl::Status RunPlan(const PlanOptions& options) {
-  Planned planned;
-  if (auto s = MakePlanned(options, [] { return false; }, &planned); !s.ok()) return s;
-  const PlanRequest& request = planned.inputs.request;
-  const std::string text = options.json ? PlanJson(*planned.model, request, planned.plan)
-                                        : PlanText(*planned.model, request, planned.plan);
-  return WriteToStdout(text);
+  Session session;
+  if (auto s = session.Connect(options.client); !s.ok()) return s;
+  wire::PlanModelRequest request;
+  request.mutable_source()->set_path(PathOf(options.model));
+  *request.mutable_wishes() = WishesOf(options);
+  const auto plan = session->PlanModel(request, Tell);
+  if (!plan.ok()) return session.Explain(plan.status());
+  return WriteToStdout(options.json ? plan->json() : plan->text());
 }
 
-absl::Status RunRun(const RunOptions& options) {
-  signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of a write
-  TextRun run(options.text);
-  Planned planned;
-  PlanOptions plan = options.plan;
-  plan.n_ctx = options.text.n_ctx;
-  plan.unverified = options.text.unverified;
-  if (auto s = MakePlanned(plan, [&run] { return run.interrupted(); }, &planned); !s.ok())
-    return run.Explain(s);
-  auto epoch = NextEpoch(planned.report);
-  if (!epoch.ok()) return run.Explain(epoch.status());
-
-  TextStages stages;
-  stages.model = planned.model;
-  stages.model_path = planned.model_path;
-  stages.epoch = *std::move(epoch);
-  for (const PlannedStage& stage : planned.plan.stages) {
-    const PlanDevice& device = planned.inputs.request.devices[stage.device];
-    stages.layers.push_back(stage.layers);
-    stages.nodes.push_back(planned.report.nodes[planned.inputs.places[device.node]].client.get());
-    stages.devices.push_back(device.name);
-  }
-  for (const NodeReport& node : planned.report.nodes) {
-    // The node that can read the file: one on this machine.
-    if (node.client == nullptr || node.info.machine_id().empty()) continue;
-    if (node.info.machine_id() != MachineId()) continue;
-    if (stages.source == nullptr || node.id() == planned.report.cluster.asked()) {
-      stages.source = node.client.get();
+absl::Status RunLoad(const LoadOptions& options) {
+  Session session;
+  if (auto s = session.Connect(options.plan.client); !s.ok()) return s;
+  wire::LoadModelRequest request;
+  request.mutable_source()->set_path(PathOf(options.plan.model));
+  *request.mutable_wishes() = WishesOf(options.plan);
+  request.set_type_k(options.type_k);
+  request.set_type_v(options.type_v);
+  request.set_no_mmap(!options.use_mmap);
+  request.set_allow_mixed_versions(options.allow_mixed_versions);
+  const auto loaded = session.Load(request);
+  if (!loaded.ok()) return loaded.status();
+  const wire::ModelStatus& model = loaded->model;
+  if (options.plan.json) {
+    nlohmann::json stages = nlohmann::json::array();
+    for (const wire::ModelStage& stage : model.stages()) {
+      stages.push_back({{"node", stage.node_name()},
+                        {"device", stage.device()},
+                        {"layers", {stage.layers().begin(), stage.layers().end()}},
+                        {"slice_bytes", stage.info().slice_bytes()},
+                        {"kv_bytes", stage.info().kv_bytes()},
+                        {"load_ms", stage.info().load_ms()}});
     }
+    const nlohmann::json out = {
+        {"model", model.name()},          {"id", absl::BytesToHexString(model.model_id())},
+        {"was_there", loaded->was_there}, {"ctx", model.n_ctx()},
+        {"seqs", model.n_seqs()},         {"stages", std::move(stages)}};
+    return WriteToStdout(out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
-  auto host = HostTowards(stages.nodes.back()->address());
-  if (!host.ok()) return host.status();
-  stages.listen_host = *std::move(host);
-  return run.Run(std::move(stages));
+  return WriteToStdout(absl::StrFormat("%s %s: %d text%s at a time, %d tokens each\n", model.name(),
+                                       loaded->was_there ? "was loaded already" : "is loaded",
+                                       model.n_seqs(), model.n_seqs() == 1 ? "" : "s",
+                                       model.n_ctx()));
 }
+
+absl::Status RunUnload(const UnloadOptions& options) {
+  Session session;
+  if (auto s = session.Connect(options.client); !s.ok()) return s;
+  const auto name = session->UnloadModel(PathOf(options.model));
+  if (!name.ok()) return session.Explain(name.status());
+  return WriteToStdout(options.json ? nlohmann::json{{"unloaded", *name}}.dump() + "\n"
+                                    : absl::StrCat(*name, " is unloaded\n"));
+}
+
+absl::Status RunDrain(const DrainOptions& options) {
+  Session session;
+  if (auto s = session.Connect(options.client); !s.ok()) return s;
+  wire::DrainNodeRequest request;
+  request.set_node(options.node);
+  request.set_undo(options.undo);
+  if (auto s = session->DrainNode(request, Tell); !s.ok()) return session.Explain(s);
+  if (options.json) {
+    return WriteToStdout(
+        nlohmann::json{{"node", options.node}, {"draining", !options.undo}}.dump() + "\n");
+  }
+  return WriteToStdout(
+      options.undo ? absl::StrCat(options.node, " takes layers again, from the next load on\n")
+                   : absl::StrCat(options.node,
+                                  " holds nothing any more; it takes layers "
+                                  "again after: strata drain --undo ",
+                                  options.node, "\n"));
+}
+
+absl::Status RunRun(const RunOptions& options) { return TextSession(options).Run(); }
 
 }  // namespace strata

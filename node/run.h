@@ -1,6 +1,6 @@
-// `strata plan` and `strata run`: a model on the cluster that is there. Both ask the nodes what
-// they measured and plan from that; the one shows the plan, the other carries it out and writes a
-// text. This process coordinates the run: when it ends, the stages are unloaded.
+// The verbs about models on the cluster that is there: `strata plan` shows how one would be shared,
+// `load` and `unload` do and undo it, `run` writes a text with one, loading it first if need be and
+// then unloading it again, `drain` frees a node. All ask the coordinator, through any node.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace strata {
 
 struct PlanOptions {
   ClusterClient::Options client;
-  std::string model;   // path of a GGUF
+  std::string model;   // path of a GGUF, on the machine of the node that is asked
   uint32_t n_ctx = 0;  // 0: the model's, at most kContextDefaultMax
   uint32_t n_seqs = 1;
   std::string objective = "latency";
@@ -23,16 +23,37 @@ struct PlanOptions {
   bool json = false;
 };
 
-// Prints to stdout. Waits a few seconds for measurements under way, saying so on stderr. Blocks.
-// kUnavailable: no node; errors of MakePlan(), ModelFile::Open() and CutRuleFor().
+// Each prints to stdout, notes and progress to stderr, and blocks. kUnavailable: no node, or none
+// that coordinates; else the coordinator's own errors (node/coordinator.h).
 absl::Status RunPlan(const PlanOptions& options);
 
+struct LoadOptions {
+  PlanOptions plan;
+  std::string type_k, type_v;  // of the cache; empty: f16
+  bool use_mmap = true;
+  bool allow_mixed_versions = false;
+};
+absl::Status RunLoad(const LoadOptions& options);
+
+struct UnloadOptions {
+  ClusterClient::Options client;
+  std::string model;  // name, path or start of its id; empty: the only one
+  bool json = false;
+};
+absl::Status RunUnload(const UnloadOptions& options);
+
+struct DrainOptions {
+  ClusterClient::Options client;
+  std::string node;
+  bool undo = false;
+  bool json = false;
+};
+absl::Status RunDrain(const DrainOptions& options);
+
 struct RunOptions {
-  PlanOptions plan;  // its json is not used
+  PlanOptions plan;  // its json is not used; `model` may also name one that is loaded
   TextOptions text;
 };
-
-// Blocks. Text and JSON go to stdout, all else to stderr. Errors as RunPlan() and TextRun::Run().
 absl::Status RunRun(const RunOptions& options);
 
 }  // namespace strata

@@ -1,26 +1,23 @@
 #include "node/text_run.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
-#include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/generate.h"
 #include "coordinator/pipeline.h"
-#include "nlohmann/json.hpp"
+#include "node/interrupt.h"
+#include "node/planning.h"
 #include "node/progress.h"
 #include "node/standard_output.h"
-#include "node/utf8_stream.h"
-#include "transport/event_loop.h"
+#include "node/text_out.h"
+#include "node/text_report.h"
 
 namespace strata {
 namespace {
@@ -29,74 +26,12 @@ namespace {
 // compute better.
 constexpr uint32_t kChunkTokens = 128;
 
-// Ctrl-C ends the text in order; a second one ends the process, and its children with it.
-class Interrupt {
- public:
-  explicit Interrupt(Generator* generator) : generator_(generator), loop_(EventLoop::Create()) {
-    const auto on_signal = [this] {
-      if (requested_.exchange(true)) _exit(130);
-      generator_->Cancel();
-    };
-    handles_.push_back(loop_->OnSignal(SIGINT, on_signal));
-    handles_.push_back(loop_->OnSignal(SIGTERM, on_signal));
-    handles_.push_back(loop_->OnSignal(SIGHUP, on_signal));
-    thread_ = std::thread([this] { loop_->Run(); });
-  }
-  ~Interrupt() {
-    loop_->Post([this] { handles_.clear(); });
-    loop_->Stop();
-    thread_.join();
-  }
-  bool requested() const { return requested_; }
-
- private:
-  Generator* const generator_;
-  std::atomic<bool> requested_{false};
-  std::unique_ptr<EventLoop> loop_;
-  std::vector<std::unique_ptr<EventLoop::Handle>> handles_;
-  std::thread thread_;
-};
-
-// The text on stdout as it comes; stops the run when nobody reads it any more.
-class TextOut {
- public:
-  bool Write(absl::string_view piece) { return Put(utf8_.Add(piece)); }
-  absl::Status Finish() {
-    Put(utf8_.Flush() + "\n");
-    return ok_ ? absl::OkStatus() : absl::UnavailableError("cannot write the text to stdout");
-  }
-
- private:
-  bool Put(const std::string& text) {
-    ok_ = ok_ && std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
-          std::fflush(stdout) == 0;
-    return ok_;
-  }
-  Utf8Stream utf8_;
-  bool ok_ = true;
-};
-
-double PerSecond(size_t count, int64_t us) {
-  return us <= 0 ? 0.0 : static_cast<double>(count) * 1e6 / static_cast<double>(us);
-}
-
-absl::string_view FinishName(FinishReason finish) {
-  switch (finish) {
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kEndOfGeneration:
-      return "stop";
-    case FinishReason::kCancelled:
-      return "cancelled";
-  }
-  return "";
-}
-
 }  // namespace
 
 class TextRun::Impl {
  public:
-  explicit Impl(TextOptions options) : options_(std::move(options)), interrupt_(&generator_) {}
+  explicit Impl(TextOptions options)
+      : options_(std::move(options)), interrupt_([this] { generator_.Cancel(); }) {}
 
   bool interrupted() const { return interrupt_.requested(); }
   absl::Status Explain(const absl::Status& status) const {
@@ -105,18 +40,18 @@ class TextRun::Impl {
 
   absl::Status Run(TextStages stages) {
     to_ = std::move(stages);
-    n_ctx_ = ContextFor(options_, *to_.model);
+    n_ctx_ = ContextFor(options_.n_ctx, *to_.model);
     absl::Cleanup unload = [this] { pipeline_.reset(); };
     if (auto s = BuildPipeline(); !s.ok()) return s;
     if (auto s = Generate(); !s.ok()) return s;
-    return options_.json ? PrintJson() : PrintSummary();
+    if (options_.json) return WriteToStdout(TextJson(report_));
+    absl::FPrintF(stderr, "\n%s\n", TextSummary(report_));
+    return absl::OkStatus();
   }
 
  private:
   absl::Status BuildPipeline();
   absl::Status Generate();
-  absl::Status PrintSummary() const;
-  absl::Status PrintJson() const;
 
   const TextOptions options_;
   Generator generator_;
@@ -125,7 +60,7 @@ class TextRun::Impl {
   uint32_t n_ctx_ = 0;
   std::unique_ptr<Pipeline> pipeline_;
   GenerateRequest request_;
-  GenerateResult result_;
+  TextReport report_;
 };
 
 absl::Status TextRun::Impl::BuildPipeline() {
@@ -142,16 +77,19 @@ absl::Status TextRun::Impl::BuildPipeline() {
   build.n_batch = std::min(n_ctx_, 512u);
   build.unverified = options_.unverified;
   build.use_mmap = options_.use_mmap;
-  std::vector<std::string> labels;
+  TextReport::Model& model = report_.model;
+  model.name = to_.model->name();
+  model.id = to_.model->id();
+  model.architecture = to_.model->architecture();
+  model.n_layer = to_.model->n_layer();
+  model.tensor_bytes = to_.model->tensor_bytes();
   for (size_t i = 0; i < to_.layers.size(); ++i) {
     build.nodes.push_back(to_.nodes[i]);
-    labels.push_back(absl::StrFormat("%s  layers %u-%u", to_.nodes[i]->name(), to_.layers[i].begin,
-                                     to_.layers[i].end - 1));
+    report_.stages.push_back({.node = to_.nodes[i]->name(), .layers = to_.layers[i]});
+    if (!to_.node_pids.empty()) report_.stages[i].node_pid = to_.node_pids[i];
   }
-  absl::FPrintF(stderr, "%s: %u layers, %s, on %d node%s\n", to_.model->name(),
-                to_.model->n_layer(), BytesString(to_.model->tensor_bytes()),
-                static_cast<int>(to_.layers.size()), to_.layers.size() == 1 ? "" : "s");
-  ProgressBars bars(stderr, isatty(STDERR_FILENO) != 0, std::move(labels));
+  absl::FPrintF(stderr, "%s\n", ModelLine(report_));
+  ProgressBars bars(stderr, isatty(STDERR_FILENO) != 0, StageLabels(report_));
   auto pipeline = Pipeline::Build(
       std::move(build), &generator_, [&](size_t stage, const wire::LoadProgress& progress) {
         bars.Update(stage, progress.bytes_done(), progress.bytes_total());
@@ -160,7 +98,8 @@ absl::Status TextRun::Impl::BuildPipeline() {
   if (!pipeline.ok()) return Explain(pipeline.status());
   pipeline_ = *std::move(pipeline);
   for (size_t i = 0; i < to_.layers.size(); ++i) {
-    bars.Update(i, pipeline_->stages()[i].slice_bytes(), pipeline_->stages()[i].slice_bytes());
+    report_.stages[i].info = pipeline_->stages()[i];
+    bars.Update(i, report_.stages[i].info.slice_bytes(), report_.stages[i].info.slice_bytes());
   }
   bars.Finish();
   return absl::OkStatus();
@@ -184,12 +123,7 @@ absl::Status TextRun::Impl::Generate() {
   request_.tokens_max = options_.tokens_max;
   request_.n_ctx = n_ctx_;
   request_.chunk_tokens = std::min(kChunkTokens, n_ctx_);
-  request_.sampler.set_seed(options_.seed);
-  request_.sampler.set_temperature(options_.temperature);
-  request_.sampler.set_top_k(options_.top_k);
-  request_.sampler.set_top_p(options_.top_p);
-  request_.sampler.set_min_p(options_.min_p);
-  request_.sampler.set_ignore_eog(options_.ignore_eos);
+  request_.sampler = SamplerOf(options_);
 
   TextOut out;
   if (!options_.json) {
@@ -205,79 +139,29 @@ absl::Status TextRun::Impl::Generate() {
     return absl::IsInvalidArgument(result.status()) ? result.status()
                                                     : Explain(pipeline_->Diagnose(result.status()));
   }
-  result_ = *std::move(result);
+  report_.prompt = options_.prompt;
+  report_.prompt_tokens = request_.prompt;
+  report_.tokens = std::move(result->tokens);
+  report_.finish_reason = FinishName(result->finish);
+  report_.seed = options_.seed;
+  report_.prompt_us = result->prompt_us;
+  report_.decode_us = result->decode_us;
+  for (size_t i = 0; i < report_.stages.size(); ++i) {
+    report_.stages[i].prompt = result->prompt_stages[i];
+    report_.stages[i].decode = result->decode_stages[i];
+  }
   return written;
 }
 
-absl::Status TextRun::Impl::PrintSummary() const {
-  const size_t n = result_.tokens.size();
-  absl::FPrintF(
-      stderr, "\n%d node%s · %d prompt tokens, %d tokens · prompt %.1f tok/s · decode %.1f tok/s\n",
-      static_cast<int>(to_.layers.size()), to_.layers.size() == 1 ? "" : "s",
-      static_cast<int>(request_.prompt.size()), static_cast<int>(n),
-      PerSecond(request_.prompt.size(), result_.prompt_us), PerSecond(n - 1, result_.decode_us));
-  return absl::OkStatus();
-}
-
-absl::Status TextRun::Impl::PrintJson() const {
-  using nlohmann::json;
-  std::string text;
-  json ids = json::array();
-  for (const wire::SampledToken& token : result_.tokens) {
-    text += token.piece();
-    ids.push_back(token.token());
-  }
-  const auto times = [](const GenerateResult::StageTotal& total) {
-    const double steps = static_cast<double>(std::max<uint64_t>(total.steps, 1)) * 1000;
-    return json{{"steps", total.steps},
-                {"queue_ms_per_step", static_cast<double>(total.queue_us) / steps},
-                {"compute_ms_per_step", static_cast<double>(total.compute_us) / steps},
-                {"sample_ms_per_step", static_cast<double>(total.sample_us) / steps}};
-  };
-  json stages = json::array();
-  for (size_t i = 0; i < to_.layers.size(); ++i) {
-    const wire::StageInfo& info = pipeline_->stages()[i];
-    json stage = {{"stage", i},
-                  {"node", to_.nodes[i]->name()},
-                  {"worker_pid", info.worker_pid()},
-                  {"layers", {to_.layers[i].begin, to_.layers[i].end}},
-                  {"slice_bytes", info.slice_bytes()},
-                  {"kv_bytes", info.kv_bytes()},
-                  {"compute_bytes", info.compute_bytes()},
-                  {"resident_bytes", info.resident_bytes()},
-                  {"load_ms", info.load_ms()},
-                  {"prompt", times(result_.prompt_stages[i])},
-                  {"decode", times(result_.decode_stages[i])}};
-    if (!to_.node_pids.empty()) stage["node_pid"] = to_.node_pids[i];
-    stages.push_back(std::move(stage));
-  }
-  const json out = {
-      {"model",
-       {{"name", to_.model->name()},
-        {"id", absl::BytesToHexString(to_.model->id())},
-        {"architecture", to_.model->architecture()},
-        {"layers", to_.model->n_layer()},
-        {"tensor_bytes", to_.model->tensor_bytes()}}},
-      {"stages", stages},
-      {"prompt", {{"text", options_.prompt}, {"tokens", request_.prompt}}},
-      {"text", text},
-      {"tokens", ids},
-      {"finish_reason", std::string(FinishName(result_.finish))},
-      {"seed", options_.seed},
-      {"prompt_ms", static_cast<double>(result_.prompt_us) / 1000},
-      {"decode_ms", static_cast<double>(result_.decode_us) / 1000},
-      {"prompt_tokens_per_second", PerSecond(request_.prompt.size(), result_.prompt_us)},
-      {"decode_tokens_per_second", PerSecond(result_.tokens.size() - 1, result_.decode_us)}};
-  // A text may end inside a character.
-  const std::string line = out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  return WriteToStdout(line);
-}
-
-uint32_t ContextFor(const TextOptions& options, const ModelFile& model) {
-  if (options.n_ctx != 0) return options.n_ctx;
-  const uint64_t trained =
-      model.header().GetInteger(model.architecture() + ".context_length").value_or(512);
-  return static_cast<uint32_t>(std::clamp<uint64_t>(trained, 16, kContextDefaultMax));
+wire::SamplerSettings SamplerOf(const TextOptions& options) {
+  wire::SamplerSettings sampler;
+  sampler.set_seed(options.seed);
+  sampler.set_temperature(options.temperature);
+  sampler.set_top_k(options.top_k);
+  sampler.set_top_p(options.top_p);
+  sampler.set_min_p(options.min_p);
+  sampler.set_ignore_eog(options.ignore_eos);
+  return sampler;
 }
 
 TextRun::TextRun(TextOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

@@ -1,6 +1,5 @@
-// One text through the stages of a plan: loads them with progress bars, writes the text as it
-// comes, and sums it up. What `strata demo` and `strata run` have in common; they differ in where
-// the nodes and the plan come from.
+// One text through stages that this process loads and coordinates itself, with progress bars: the
+// body of `strata demo`. And what a text is written with, which `strata run` has too.
 #pragma once
 
 #include <sys/types.h>
@@ -16,9 +15,6 @@
 #include "shard/model_file.h"
 
 namespace strata {
-
-// A context is no longer than this unless asked for: its cache takes memory on every node.
-inline constexpr uint32_t kContextDefaultMax = 4096;
 
 struct TextOptions {
   std::string prompt = "The old captain";
@@ -36,8 +32,7 @@ struct TextOptions {
   bool allow_mixed_versions = false;
 };
 
-// The positions that `options` mean for this model.
-uint32_t ContextFor(const TextOptions& options, const ModelFile& model);
+wire::SamplerSettings SamplerOf(const TextOptions& options);
 
 // Who computes what.
 struct TextStages {

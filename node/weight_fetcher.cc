@@ -64,6 +64,7 @@ class WeightFetcher::Job {
 
  private:
   absl::StatusOr<Fetched> Fetch(const std::shared_ptr<WeightCache>& cache);
+  absl::StatusOr<Fetched> FetchHeaders(WeightCache* cache);
   absl::Status Connect();
   absl::Status Describe(WeightCache* cache);
   absl::Status CompareHashes(WeightLease* lease);
@@ -121,13 +122,14 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
   if (!request_.path.empty()) {
     auto model = ModelFile::Open(request_.path);
     if (model.ok() && (*model)->id() == request_.model_id) {
-      return Fetched{.path = request_.path, .lease = nullptr};
+      return Fetched{.path = request_.path, .lease = nullptr, .headers = *std::move(model)};
     }
   }
   if (cache == nullptr) {
     return absl::FailedPreconditionError(
         "the model's file is on another machine, and this node has no cache (--cache-dir)");
   }
+  if (request_.headers_only) return FetchHeaders(cache.get());
   const absl::Status connected = Connect();
   const SliceOptions slice{.unverified = request_.unverified};
   auto lease = cache->Lease(request_.model_id, request_.layers, slice);
@@ -147,6 +149,17 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
     if (absl::Status status = ReadMissing(lease->get()); !status.ok()) return status;
   }
   return Fetched{.path = (*lease)->path(), .lease = *std::move(lease), .bytes_fetched = fetched_};
+}
+
+absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeaders(WeightCache* cache) {
+  auto headers = cache->Headers(request_.model_id);
+  if (absl::IsNotFound(headers.status())) {
+    if (absl::Status status = Connect(); !status.ok()) return status;
+    if (absl::Status status = Describe(cache); !status.ok()) return status;
+    headers = cache->Headers(request_.model_id);
+  }
+  if (!headers.ok()) return headers.status();
+  return Fetched{.path = (*headers)->paths().front(), .lease = nullptr, .headers = *headers};
 }
 
 absl::Status WeightFetcher::Job::Connect() {

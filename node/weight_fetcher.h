@@ -20,6 +20,7 @@
 #include "node/weight_queue.h"
 #include "proto/weights.grpc.pb.h"
 #include "shard/architecture.h"
+#include "shard/model_file.h"
 #include "shard/weight_cache.h"
 
 namespace strata {
@@ -40,11 +41,13 @@ class WeightFetcher {
     std::string address;  // host:port of the node that shares the model
     LayerRange layers;
     bool unverified = false;
+    bool headers_only = false;  // no weights: what a plan needs to know of the model
   };
   struct Fetched {
     std::string path;                    // of the model on this machine
     std::shared_ptr<WeightLease> lease;  // null: not from the cache. Held while it is loaded
     uint64_t bytes_fetched = 0;          // of blocks, from the other node
+    std::shared_ptr<const ModelFile> headers;  // headers_only; shared with the cache
   };
   struct Callbacks {
     // Bytes that were checked and fetched, of those that must be and those that will be loaded

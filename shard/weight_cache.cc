@@ -222,6 +222,15 @@ absl::StatusOr<std::unique_ptr<WeightLease>> WeightCache::Lease(const std::strin
   return lease;
 }
 
+absl::StatusOr<std::shared_ptr<const ModelFile>> WeightCache::Headers(const std::string& model_id) {
+  absl::MutexLock lock(mu_);
+  const auto found = entries_.find(model_id);
+  if (found == entries_.end()) return absl::NotFoundError("the model is not in the cache");
+  auto opened = OpenEntry(&found->second);
+  if (!opened.ok()) return opened.status();
+  return (*opened)->model;
+}
+
 absl::Status WeightCache::Add(const std::string& model_id, absl::Span<const uint64_t> part_bytes,
                               absl::FunctionRef<absl::StatusOr<Piece>()> next) {
   if (model_id.size() != kWeightHashBytes || part_bytes.empty() || part_bytes.size() > kPartsMax) {

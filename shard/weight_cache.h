@@ -71,6 +71,9 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
   absl::Status Add(const std::string& model_id, absl::Span<const uint64_t> part_bytes,
                    absl::FunctionRef<absl::StatusOr<Piece>()> next);
 
+  // The model as far as its headers go; its weights may be holes. kNotFound as Lease().
+  absl::StatusOr<std::shared_ptr<const ModelFile>> Headers(const std::string& model_id);
+
   const std::string& folder() const { return folder_; }
   uint64_t bytes_max() const { return bytes_max_; }
   uint64_t bytes_used() const;  // on disk

@@ -1,0 +1,459 @@
+#include "node/coordinator.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/log/log.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "node/cluster_client.h"
+#include "node/cluster_report.h"
+#include "node/plan_text.h"
+#include "transport/epoch.h"
+
+namespace strata {
+namespace {
+
+constexpr uint64_t kTickMs = 200;
+constexpr absl::Duration kPoll = absl::Milliseconds(50);
+constexpr absl::Duration kSweepEvery = absl::Seconds(5);
+constexpr int64_t kAnswerMs = 5'000;
+constexpr size_t kIdCharsMin = 4;  // of a model's or node's id, to name it by
+
+absl::Status NotCoordinating() {
+  return absl::UnavailableError("this node does not coordinate the cluster; try again");
+}
+
+bool StartsId(const std::string& text, const std::string& id_hex) {
+  return text.size() >= kIdCharsMin && absl::StartsWithIgnoreCase(id_hex, text);
+}
+
+// Whether what is there is what is wished for now.
+absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request) {
+  const auto differs = [&](const char* what) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(deployment->name(), " is loaded already, with another ", what,
+                     "; unload it first: strata unload ", deployment->name()));
+  };
+  const wire::PlanWishes& has = deployment->request().wishes();
+  const wire::PlanWishes& wants = request.wishes();
+  const CacheShape& cache = deployment->planned().inputs.request.cache;
+  if (wants.n_ctx() != 0 && wants.n_ctx() != cache.n_ctx) return differs("--ctx");
+  if (wants.n_seqs() > cache.n_seqs) return differs("--seqs");
+  if (!wants.assign().empty() && wants.assign() != has.assign()) return differs("--assign");
+  if (!wants.exclude().empty() && wants.exclude() != has.exclude()) return differs("--exclude");
+  if (!wants.reserve().empty() && wants.reserve() != has.reserve()) return differs("--reserve");
+  if (request.type_k() != deployment->request().type_k() ||
+      request.type_v() != deployment->request().type_v()) {
+    return differs("cache type");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Coordinator::Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher* fetcher,
+                         Options options)
+    : loop_(loop), cluster_(cluster), fetcher_(fetcher), options_(std::move(options)) {}
+
+void Coordinator::Start(std::string self_address) {
+  self_address_ = std::move(self_address);
+  timer_ = loop_->StartTimer({.delay_ms = kTickMs, .repeat_ms = kTickMs}, [this] { Tick(); });
+  keeper_ = std::thread([this] { Keep(); });
+}
+
+Coordinator::~Coordinator() {
+  if (keeper_.joinable()) Stop();
+}
+
+void Coordinator::Stop() {
+  std::vector<DeploymentPtr> models;
+  {
+    absl::MutexLock lock(mu_);
+    stopping_ = true;
+    for (auto& [id, model] : models_) models.push_back(model);
+    models_.clear();
+  }
+  std::vector<std::thread> threads;
+  for (const DeploymentPtr& model : models) {
+    threads.emplace_back([&model] {
+      model->Unload(absl::UnavailableError("the node that coordinates is stopping"));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (keeper_.joinable()) keeper_.join();
+}
+
+bool Coordinator::stopping() {
+  absl::MutexLock lock(mu_);
+  return stopping_;
+}
+
+// The loop.
+
+template <typename T>
+absl::StatusOr<T> Coordinator::AskLoop(std::function<T()> fn) {
+  struct Answer {
+    absl::Mutex mu;
+    std::optional<T> value ABSL_GUARDED_BY(mu);
+  };
+  const auto answer = std::make_shared<Answer>();  // shared with the loop
+  loop_->Post([answer, fn = std::move(fn)] {
+    T value = fn();
+    absl::MutexLock lock(answer->mu);
+    answer->value = std::move(value);
+  });
+  absl::MutexLock lock(answer->mu);
+  const auto there = [&answer]() ABSL_SHARED_LOCKS_REQUIRED(answer->mu) {
+    return answer->value.has_value();
+  };
+  while (!answer->mu.AwaitWithTimeout(absl::Condition(&there), kPoll)) {
+    if (stopping()) return absl::UnavailableError("the node is stopping");
+  }
+  return *std::move(answer->value);
+}
+
+Coordinator::Office Coordinator::office() {
+  const auto office = AskLoop<Office>([cluster = cluster_] {
+    const ClusterView& view = cluster->view();
+    Office now;
+    now.mine = view.is_coordinator;
+    now.settled = view.settled;
+    if (!now.mine && !view.coordinator.is_nobody())
+      now.address = cluster->AddressOf(view.coordinator);
+    return now;
+  });
+  return office.ok() ? *office : Office();
+}
+
+absl::Status Coordinator::CheckOffice() {
+  return office().mine ? absl::OkStatus() : NotCoordinating();
+}
+
+void Coordinator::Tick() {
+  const ClusterView& view = cluster_->view();
+  uint32_t live = 0;
+  absl::MutexLock lock(mu_);
+  // A group that has models loaded is not given up for one that has none.
+  for (const auto& [id, model] : models_) live += 1 + model->texts();
+  cluster_->membership()->SetLiveRequests(live);
+  in_office_ = view.is_coordinator;
+  if (view.members.size() != members_) {
+    members_ = view.members.size();
+    ++members_seen_;
+  }
+}
+
+void Coordinator::Keep() {
+  uint64_t swept = 0;
+  absl::Time sweep_at = absl::InfinitePast();
+  while (true) {
+    std::vector<DeploymentPtr> lost;
+    bool in_office = false;
+    uint64_t seen = 0;
+    {
+      absl::MutexLock lock(mu_);
+      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_; };
+      if (mu_.AwaitWithTimeout(absl::Condition(&wanted), absl::Milliseconds(kTickMs))) return;
+      in_office = in_office_;
+      seen = members_seen_;
+      if (!in_office) {
+        for (auto& [id, model] : models_) lost.push_back(model);
+        models_.clear();
+      }
+    }
+    for (const DeploymentPtr& model : lost) {
+      LOG(WARNING) << "another node coordinates now: " << model->name() << " is unloaded";
+      model->Unload(
+          absl::UnavailableError("another node coordinates the cluster now; load the model again"));
+    }
+    if (in_office && (seen != swept || absl::Now() >= sweep_at)) {
+      swept = seen;
+      sweep_at = absl::Now() + kSweepEvery;
+      Sweep();
+    }
+  }
+}
+
+// Stages of plans that are no more hold memory for nothing. Those of programs that coordinate for
+// themselves carry no node's id and are left alone.
+void Coordinator::Sweep() {
+  auto report = CollectReport(ClusterClient::At(self_address_, kAnswerMs).get());
+  if (!report.ok()) return;
+  std::vector<wire::Epoch> known;
+  {
+    absl::MutexLock lock(mu_);
+    if (stopping_) return;
+    // A model is here before its first stage is.
+    for (const auto& [id, model] : models_) known.push_back(model->epoch());
+  }
+  for (const NodeReport& node : report->nodes) {
+    if (node.client == nullptr || !node.seen.member()) continue;
+    for (const wire::StageStatus& stage : node.info.stages()) {
+      const bool wanted = absl::c_any_of(known, [&](const wire::Epoch& epoch) {
+        return CompareEpochs(epoch, stage.epoch()) == 0;
+      });
+      if (wanted || !NodeId::FromHex(stage.epoch().coordinator_id()).ok()) continue;
+      LOG(WARNING) << node.name() << ": stage " << stage.stage() << " of epoch "
+                   << EpochString(stage.epoch()) << " is left over and unloaded";
+      wire::UnloadStageRequest request;
+      *request.mutable_epoch() = stage.epoch();
+      request.set_stage(stage.stage());
+      node.client->UnloadStage(request).IgnoreError();  // tried again at the next sweep
+    }
+  }
+}
+
+// Models.
+
+PlanningOptions Coordinator::PlanningFor(const Caller& caller) const {
+  return {.self_address = self_address_,
+          .fetcher = fetcher_,
+          .freed = {},
+          .opened = nullptr,
+          .note = caller.note,
+          .go_on = caller.go_on};
+}
+
+absl::StatusOr<wire::PlanExplained> Coordinator::Plan(const wire::PlanModelRequest& request,
+                                                      const Caller& caller) {
+  if (auto s = CheckOffice(); !s.ok()) return s;
+  auto planned = PlanModel(PlanningFor(caller), request.source(), request.wishes());
+  if (!planned.ok()) return planned.status();
+  wire::PlanExplained explained;
+  const PlanRequest& inputs = (*planned)->inputs.request;
+  explained.set_text(PlanText(*(*planned)->model, inputs, (*planned)->plan));
+  explained.set_json(PlanJson(*(*planned)->model, inputs, (*planned)->plan));
+  return explained;
+}
+
+absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
+    std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
+    const Caller& caller) {
+  auto epoch = AskLoop<absl::StatusOr<wire::Epoch>>([this] { return cluster_->NextEpoch(); });
+  if (!epoch.ok()) return epoch.status();
+  if (!epoch->ok()) return epoch->status();
+  Deployment::Options options;
+  options.epoch = **epoch;
+  options.request = request;
+  options.self_node = options_.node_id;
+  options.listen_host = options_.listen_host;
+  auto deployment = std::make_shared<Deployment>(std::move(options), std::move(planned));
+  {
+    absl::MutexLock lock(mu_);
+    if (stopping_) return absl::UnavailableError("the node is stopping");
+    models_[deployment->model_id()] = deployment;
+  }
+  absl::Status status;
+  if (caller.placed && !caller.placed(deployment->Status())) {
+    status = absl::CancelledError("interrupted");
+  }
+  if (status.ok()) {
+    status = deployment->Load([&](uint32_t stage, const wire::LoadProgress& progress) {
+      return caller.go_on() && !stopping() &&
+             (!caller.progress || caller.progress(stage, progress));
+    });
+  }
+  if (!status.ok()) {
+    Remove(deployment, status);
+    return status;
+  }
+  return deployment;
+}
+
+absl::StatusOr<Coordinator::Loaded> Coordinator::Load(const wire::LoadModelRequest& request,
+                                                      const Caller& caller) {
+  if (auto s = CheckOffice(); !s.ok()) return s;
+  for (bool told = false; !work_mu_.try_lock(); told = true) {
+    if (!caller.go_on()) return absl::CancelledError("interrupted");
+    if (!told) caller.note("Another model is being loaded; this one is next…");
+    absl::SleepFor(kPoll);
+  }
+  absl::Cleanup unlock = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { work_mu_.unlock(); };
+
+  DeploymentPtr there;
+  PlanningOptions planning = PlanningFor(caller);
+  planning.opened = [&](const ModelFile& model) {
+    DeploymentPtr found;
+    {
+      absl::MutexLock lock(mu_);
+      const auto entry = models_.find(model.id());
+      if (entry != models_.end()) found = entry->second;
+      if (found == nullptr && models_.size() >= kModelsMax) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "a cluster has ", kModelsMax, " models at most; unload one: strata unload MODEL"));
+      }
+    }
+    if (found == nullptr) return absl::OkStatus();
+    if (!found->serving()) {  // failed: it makes room for this
+      Remove(found, absl::UnavailableError("the model is loaded again"));
+      return absl::OkStatus();
+    }
+    if (auto s = Fits(found.get(), request); !s.ok()) return s;
+    there = found;
+    return absl::AlreadyExistsError("");
+  };
+  wire::LoadModelRequest sized = request;
+  if (sized.wishes().n_seqs() == 0) sized.mutable_wishes()->set_n_seqs(kLoadSeqs);
+  auto planned = PlanModel(planning, sized.source(), sized.wishes());
+  if (there != nullptr) return Loaded{.deployment = there, .was_there = true};
+  if (!planned.ok()) return planned.status();
+  auto deployment = Deploy(*std::move(planned), sized, caller);
+  if (!deployment.ok()) return deployment.status();
+  return Loaded{.deployment = *std::move(deployment)};
+}
+
+void Coordinator::Remove(const DeploymentPtr& deployment, const absl::Status& why) {
+  {
+    absl::MutexLock lock(mu_);
+    const auto entry = models_.find(deployment->model_id());
+    if (entry != models_.end() && entry->second == deployment) models_.erase(entry);
+  }
+  deployment->Unload(why);
+}
+
+absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& model) {
+  std::vector<std::string> names;
+  DeploymentPtr found;
+  size_t matches = 0;
+  absl::MutexLock lock(mu_);
+  for (const auto& [id, deployment] : models_) {
+    names.push_back(deployment->name());
+    if (!model.empty() && model != deployment->name() &&
+        model != deployment->planned().source.path() &&
+        !StartsId(model, absl::BytesToHexString(id))) {
+      continue;
+    }
+    ++matches;
+    found = deployment;
+  }
+  if (matches == 1) return found;
+  const std::string there = names.empty() ? "no model is loaded (strata load MODEL)"
+                                          : absl::StrCat("loaded: ", absl::StrJoin(names, ", "));
+  if (matches > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        model.empty() ? "which model?" : model + " means several models", "; ", there));
+  }
+  return absl::NotFoundError(model.empty() ? there : absl::StrCat("no model ", model, "; ", there));
+}
+
+absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
+  if (auto s = CheckOffice(); !s.ok()) return s;
+  auto deployment = Find(model);
+  if (!deployment.ok()) return deployment.status();
+  UnloadThis(*deployment);
+  return (*deployment)->name();
+}
+
+void Coordinator::UnloadThis(const std::shared_ptr<Deployment>& deployment) {
+  Remove(deployment, absl::UnavailableError(absl::StrCat(deployment->name(), " was unloaded")));
+}
+
+absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
+  if (auto s = CheckOffice(); !s.ok()) return s;
+  std::vector<DeploymentPtr> models;
+  {
+    absl::MutexLock lock(mu_);
+    for (const auto& [id, model] : models_) models.push_back(model);
+  }
+  std::vector<wire::ModelStatus> statuses;
+  for (const DeploymentPtr& model : models) statuses.push_back(model->Status());
+  return statuses;
+}
+
+void Coordinator::Generate(const wire::GenerateTextRequest& request,
+                           const std::shared_ptr<TextCall>& call) {
+  auto deployment = Find(request.model());
+  if (deployment.ok()) {
+    (*deployment)->Generate(request, call);
+  } else {
+    call->Refuse(deployment.status());
+  }
+}
+
+// Draining.
+
+absl::Status Coordinator::Drain(const wire::DrainNodeRequest& request, const Caller& caller) {
+  if (auto s = CheckOffice(); !s.ok()) return s;
+  auto report = CollectReport(ClusterClient::At(self_address_, kAnswerMs).get());
+  if (!report.ok()) return report.status();
+  const NodeReport* node = nullptr;
+  size_t matches = 0;
+  for (const NodeReport& other : report->nodes) {
+    if (other.name() != request.node() &&
+        !StartsId(request.node(), absl::BytesToHexString(other.id()))) {
+      continue;
+    }
+    ++matches;
+    node = &other;
+  }
+  if (matches == 0) return absl::NotFoundError(absl::StrCat("no node ", request.node()));
+  if (matches > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.node(), " means several nodes; name it by its id (strata nodes)"));
+  }
+  if (node->client == nullptr) {
+    return absl::UnavailableError(absl::StrCat(node->name(), ": ", node->status.message()));
+  }
+  if (auto s = node->client->SetDraining(!request.undo()); !s.ok()) return s;
+  if (request.undo()) return absl::OkStatus();
+  absl::MutexLock work(work_mu_);
+  std::vector<DeploymentPtr> models;
+  {
+    absl::MutexLock lock(mu_);
+    for (const auto& [id, model] : models_) {
+      if (model->UsesNode(node->info.node_id())) models.push_back(model);
+    }
+  }
+  for (const DeploymentPtr& model : models) {
+    if (auto s = MoveAway(model, caller); !s.ok()) {
+      node->client->SetDraining(false).IgnoreError();
+      return s;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& caller) {
+  PlanningOptions planning = PlanningFor(caller);
+  const PlannedModel& now = from->planned();
+  for (const PlannedStage& stage : now.plan.stages) {
+    planning.freed.push_back({.node_id = now.NodeOf(stage).info.node_id(),
+                              .device = now.inputs.request.devices[stage.device].name,
+                              .bytes = stage.memory_bytes()});
+  }
+  wire::LoadModelRequest request = from->request();
+  request.mutable_wishes()->clear_assign();  // it may name the node
+  request.mutable_wishes()->set_n_ctx(now.inputs.request.cache.n_ctx);
+  auto planned = PlanModel(planning, now.source, request.wishes());
+  if (!planned.ok()) return planned.status();
+  from->SetMoving(true);
+  absl::Cleanup stay = [&from] { from->SetMoving(false); };
+  for (uint32_t told = 0, texts = from->texts(); texts > 0; texts = from->texts()) {
+    if (texts != told &&
+        !caller.note(absl::StrCat("Waiting for ", texts, " text", texts == 1 ? "" : "s", " of ",
+                                  from->name(), " to end…"))) {
+      return absl::CancelledError("interrupted");
+    }
+    told = texts;
+    if (!caller.go_on()) return absl::CancelledError("interrupted");
+    absl::SleepFor(kPoll);
+  }
+  std::move(stay).Cancel();
+  caller.note(absl::StrCat("Moving ", from->name(), "…"));
+  from->Unload(absl::UnavailableError("the model moves"));
+  // From here on it is carried through: half a move helps nobody.
+  Caller resolute = caller;
+  resolute.go_on = [] { return true; };
+  resolute.placed = nullptr;
+  resolute.progress = nullptr;
+  return Deploy(*std::move(planned), request, resolute).status();
+}
+
+}  // namespace strata

@@ -1,0 +1,129 @@
+// The role that one node of a cluster has: it plans, loads and unloads models, and serves texts.
+// Every node has one of these, and it is idle on all but the node that membership made the
+// coordinator. When the role goes, its models are unloaded; when it comes, stages that a
+// coordinator before has left behind are.
+//
+// Thread-safe, but for Tick(). What blocks says so; nothing of it is called on the loop.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "node/cluster_runtime.h"
+#include "node/deployment.h"
+#include "node/text_call.h"
+#include "node/weight_fetcher.h"
+#include "proto/coordinator.pb.h"
+#include "transport/event_loop.h"
+
+namespace strata {
+
+// Models that a cluster has at a time.
+inline constexpr size_t kModelsMax = 16;
+// Texts at a time that a model has room for, unless asked.
+inline constexpr uint32_t kLoadSeqs = 4;
+
+class Coordinator {
+ public:
+  struct Options {
+    std::string node_id;      // of this node
+    std::string listen_host;  // where links from last stages come in; with brackets if IPv6
+  };
+  // All outlive it; the loop runs until Stop() has returned.
+  Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher* fetcher, Options options);
+  ~Coordinator();
+
+  // Once the node listens: by which host:port it reaches itself. Loop thread, or before it runs.
+  void Start(std::string self_address);
+
+  // Ends what is under way, unloads all models. Blocks for a few seconds at most. Once.
+  void Stop();
+
+  // Who coordinates, as this node sees it.
+  struct Office {
+    bool mine = false;
+    bool settled = false;  // mine: and not about to become another's
+    std::string address;  // host:port of another node that does; empty: none known
+  };
+  Office office();  // blocks until the loop answers
+
+  // Each returns kUnavailable where this node does not coordinate.
+  //
+  // What a call that takes long tells its caller, and asks of it; on the caller's thread or a
+  // loading one, one call at a time. False ends the call (kCancelled).
+  struct Caller {
+    std::function<bool()> go_on;
+    std::function<bool(const std::string& note)> note;
+    std::function<bool(const wire::ModelStatus& placed)> placed;              // LoadModel()
+    std::function<bool(uint32_t stage, const wire::LoadProgress&)> progress;  // LoadModel()
+  };
+  // Blocks; errors of PlanModel().
+  absl::StatusOr<wire::PlanExplained> Plan(const wire::PlanModelRequest& request,
+                                           const Caller& caller);
+  // Blocks. A model that is there already stays as it is. kFailedPrecondition: it is there, but not
+  // as wished; kResourceExhausted: too many models; else of PlanModel() and Deployment::Load().
+  struct Loaded {
+    std::shared_ptr<Deployment> deployment;  // shared with this
+    bool was_there = false;
+  };
+  absl::StatusOr<Loaded> Load(const wire::LoadModelRequest& request, const Caller& caller);
+  // By its name, path or the start of its id; empty: the only one. Blocks until its memory is free.
+  // kNotFound, kInvalidArgument: none is meant, or several. Returns its name.
+  absl::StatusOr<std::string> Unload(const std::string& model);
+  void UnloadThis(
+      const std::shared_ptr<Deployment>& deployment);  // the same for one that Load() gave
+  absl::StatusOr<std::vector<wire::ModelStatus>> Models();
+  // Does not block. Errors go to the call's sink.
+  void Generate(const wire::GenerateTextRequest& request, const std::shared_ptr<TextCall>& call);
+  // Blocks until nothing is on the node any more: texts under way end first, then its layers go to
+  // others. Errors of Load(): when the others have no room, nothing has changed.
+  absl::Status Drain(const wire::DrainNodeRequest& request, const Caller& caller);
+
+ private:
+  using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls under way
+
+  template <typename T>
+  absl::StatusOr<T> AskLoop(std::function<T()> fn);
+  absl::Status CheckOffice();
+  PlanningOptions PlanningFor(const Caller& caller) const;
+  absl::StatusOr<DeploymentPtr> Find(const std::string& model);
+  absl::StatusOr<DeploymentPtr> Deploy(std::unique_ptr<PlannedModel> planned,
+                                       const wire::LoadModelRequest& request, const Caller& caller);
+  absl::Status MoveAway(const DeploymentPtr& from, const Caller& caller);
+  void Remove(const DeploymentPtr& deployment, const absl::Status& why);
+
+  void Tick();  // loop
+  void Keep();  // thread: takes and leaves office
+  void Sweep();
+  bool stopping();
+
+  EventLoop* const loop_;
+  ClusterRuntime* const cluster_;
+  WeightFetcher* const fetcher_;
+  const Options options_;
+  std::string self_address_;  // constant after Start()
+
+  absl::Mutex work_mu_;  // held while a plan is made and carried out: one at a time
+
+  absl::Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::string, DeploymentPtr> models_ ABSL_GUARDED_BY(mu_);  // by id
+  bool in_office_ ABSL_GUARDED_BY(mu_) = false;                       // as of the last tick
+  uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;  // grows when the members change
+
+  size_t members_ = 0;                        // loop
+  std::unique_ptr<EventLoop::Handle> timer_;  // loop
+  std::thread keeper_;
+};
+
+}  // namespace strata

@@ -1,0 +1,163 @@
+#include "node/coordinator_client.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "proto/coordinator.grpc.pb.h"
+#include "transport/grpc_link.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+class CoordinatorClientImpl final : public CoordinatorClient {
+  // A call that Cancel() ends, as long as the returned object lives.
+  auto Cancellable(grpc::ClientContext* context) {
+    absl::MutexLock lock(mu_);
+    call_ = context;
+    if (cancelled_) context->TryCancel();
+    return absl::Cleanup([this] {
+      absl::MutexLock end_lock(mu_);
+      call_ = nullptr;
+    });
+  }
+
+ public:
+  explicit CoordinatorClientImpl(const std::string& address)
+      : address_(address), stub_(wire::Coordinator::NewStub(MakeChannel(address))) {}
+  ~CoordinatorClientImpl() override { Release(); }
+
+  absl::StatusOr<wire::PlanExplained> PlanModel(const wire::PlanModelRequest& request,
+                                                Note note) override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    const auto reader = stub_->PlanModel(&context, request);
+    wire::PlanModelEvent event;
+    wire::PlanExplained plan;
+    while (reader->Read(&event)) {
+      if (event.has_plan()) plan = event.plan();
+      if (!event.note().empty()) note(event.note());
+    }
+    if (auto s = Explain(reader->Finish()); !s.ok()) return s;
+    return plan;
+  }
+
+  absl::StatusOr<Loaded> LoadModel(const wire::LoadModelRequest& request, LoadEvent told) override {
+    auto context = std::make_unique<grpc::ClientContext>();
+    auto call = Cancellable(context.get());
+    auto reader = stub_->LoadModel(context.get(), request);
+    wire::LoadModelEvent event;
+    while (reader->Read(&event)) {
+      if (!event.has_loaded()) {
+        told(event);
+        continue;
+      }
+      Loaded loaded{.model = event.loaded(), .was_there = event.was_there()};
+      if (request.hold() && !loaded.was_there) {
+        held_context_ = std::move(context);
+        held_ = std::move(reader);
+      } else {
+        reader->Finish();
+      }
+      return loaded;
+    }
+    const absl::Status status = Explain(reader->Finish());
+    if (status.ok()) return absl::InternalError("the load ended without a word");
+    return status;
+  }
+
+  void Release() override {
+    if (held_ == nullptr) return;
+    held_context_->TryCancel();
+    wire::LoadModelEvent event;
+    while (held_->Read(&event)) {
+    }
+    held_->Finish();
+    held_.reset();
+    held_context_.reset();
+  }
+
+  absl::StatusOr<std::string> UnloadModel(const std::string& model) override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    wire::UnloadModelRequest request;
+    request.set_model(model);
+    wire::UnloadModelResponse response;
+    if (auto s = Explain(stub_->UnloadModel(&context, request, &response)); !s.ok()) return s;
+    return response.name();
+  }
+
+  absl::StatusOr<wire::ListModelsResponse> ListModels() override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    wire::ListModelsResponse response;
+    const grpc::Status status = stub_->ListModels(&context, wire::ListModelsRequest(), &response);
+    if (auto s = Explain(status); !s.ok()) return s;
+    return response;
+  }
+
+  absl::Status GenerateText(const wire::GenerateTextRequest& request, TextEvent told) override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    const auto reader = stub_->GenerateText(&context, request);
+    wire::GenerateTextEvent event;
+    bool wanted = true;
+    while (reader->Read(&event)) {
+      if (wanted && !told(event)) {
+        wanted = false;
+        context.TryCancel();
+      }
+    }
+    return Explain(reader->Finish());
+  }
+
+  absl::Status DrainNode(const wire::DrainNodeRequest& request, Note note) override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    const auto reader = stub_->DrainNode(&context, request);
+    wire::DrainNodeEvent event;
+    while (reader->Read(&event)) note(event.note());
+    return Explain(reader->Finish());
+  }
+
+  void Cancel() override {
+    absl::MutexLock lock(mu_);
+    cancelled_ = true;
+    if (call_ != nullptr) call_->TryCancel();
+  }
+
+ private:
+  absl::Status Explain(const grpc::Status& status) const {
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the node at ", address_, " is of another version; run the same strata everywhere"));
+    }
+    return FromGrpc(status);
+  }
+
+  const std::string address_;
+  const std::unique_ptr<wire::Coordinator::Stub> stub_;
+  std::unique_ptr<grpc::ClientContext> held_context_;  // goes after held_
+  std::unique_ptr<grpc::ClientReader<wire::LoadModelEvent>> held_;
+
+  absl::Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::ClientContext* call_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Connect(
+    const ClusterClient::Options& options) {
+  auto node = ClusterClient::Connect(options);
+  if (!node.ok()) return node.status();
+  return std::make_unique<CoordinatorClientImpl>((*node)->address());
+}
+
+}  // namespace strata

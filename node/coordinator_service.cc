@@ -1,0 +1,242 @@
+#include "node/coordinator_service.h"
+
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "grpcpp/channel.h"
+#include "node/text_stream.h"
+#include "transport/grpc_link.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+// Metadata of a call that a node has passed on; its value says nothing.
+constexpr char kForwarded[] = "strata-forwarded";
+constexpr absl::Duration kPoll = absl::Milliseconds(100);
+// For nodes that have just met, or lost their coordinator.
+constexpr absl::Duration kOfficeTime = absl::Seconds(5);
+
+bool WasForwarded(const grpc::ServerContextBase& context) {
+  return context.client_metadata().contains(kForwarded);
+}
+
+// A node's file where no other node is named.
+template <typename Request>
+Request WithSource(const Request& request, const std::string& node_id) {
+  Request filled = request;
+  if (filled.source().node().empty()) filled.mutable_source()->set_node(node_id);
+  return filled;
+}
+
+// Reads what the other node writes until its end.
+template <typename Event>
+grpc::Status Pass(std::unique_ptr<grpc::ClientReader<Event>> from, grpc::ClientContext* context,
+                  grpc::ServerWriter<Event>* to) {
+  Event event;
+  while (from->Read(&event)) {
+    if (!to->Write(event)) context->TryCancel();
+  }
+  return from->Finish();
+}
+
+std::unique_ptr<grpc::ClientContext> Onward(const grpc::ServerContext& context) {
+  auto onward = grpc::ClientContext::FromServerContext(context);
+  onward->AddMetadata(kForwarded, "1");
+  return onward;
+}
+
+// What every long call of a coordinator's asks and tells.
+template <typename Event>
+Coordinator::Caller CallerOf(grpc::ServerContext* context, grpc::ServerWriter<Event>* writer) {
+  Coordinator::Caller caller;
+  caller.go_on = [context] { return !context->IsCancelled(); };
+  caller.note = [writer](const std::string& note) {
+    Event event;
+    event.set_note(note);
+    return writer->Write(event);
+  };
+  return caller;
+}
+
+}  // namespace
+
+// One of the calls that may be under way at a time.
+class CoordinatorService::Admission {
+ public:
+  explicit Admission(CoordinatorService* service) : service_(service) {
+    admitted_ = ++service_->calls_ <= kCoordinatorCallsMax;
+  }
+  ~Admission() { --service_->calls_; }
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+
+  absl::Status status() const {
+    return admitted_ ? absl::OkStatus()
+                     : absl::ResourceExhaustedError("too many calls at a time; try again");
+  }
+
+ private:
+  CoordinatorService* const service_;
+  bool admitted_ = false;
+};
+
+CoordinatorService::CoordinatorService(EventLoop* loop, ClusterRuntime* cluster,
+                                       Coordinator* coordinator, std::string node_id)
+    : loop_(loop), cluster_(cluster), coordinator_(coordinator), node_id_(std::move(node_id)) {}
+
+absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Elsewhere(
+    const grpc::ServerContext& context) {
+  for (const absl::Time until = absl::Now() + kOfficeTime;; absl::SleepFor(kPoll)) {
+    const Coordinator::Office office = coordinator_->office();
+    if (office.mine && office.settled) return nullptr;
+    if (!office.address.empty() && !WasForwarded(context)) return StubAt(office.address);
+    if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
+    if (absl::Now() < until) continue;
+    if (office.mine) return nullptr;
+    return absl::UnavailableError("no node coordinates at present; try again in a few seconds");
+  }
+}
+
+std::unique_ptr<wire::Coordinator::Stub> CoordinatorService::StubAt(const std::string& address) {
+  absl::MutexLock lock(mu_);
+  if (channel_ == nullptr || channel_address_ != address) {
+    channel_ = MakeChannel(address);
+    channel_address_ = address;
+  }
+  return wire::Coordinator::NewStub(channel_);
+}
+
+grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
+                                           const wire::PlanModelRequest* request,
+                                           grpc::ServerWriter<wire::PlanModelEvent>* writer) {
+  const Admission admission(this);
+  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
+  const wire::PlanModelRequest filled = WithSource(*request, node_id_);
+  auto elsewhere = Elsewhere(*context);
+  if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
+  if (*elsewhere != nullptr) {
+    const auto onward = Onward(*context);
+    return Pass((*elsewhere)->PlanModel(onward.get(), filled), onward.get(), writer);
+  }
+  auto plan = coordinator_->Plan(filled, CallerOf(context, writer));
+  if (!plan.ok()) return ToGrpc(plan.status());
+  wire::PlanModelEvent event;
+  *event.mutable_plan() = *std::move(plan);
+  writer->Write(event);
+  return grpc::Status::OK;
+}
+
+grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
+                                           const wire::LoadModelRequest* request,
+                                           grpc::ServerWriter<wire::LoadModelEvent>* writer) {
+  const Admission admission(this);
+  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
+  const wire::LoadModelRequest filled = WithSource(*request, node_id_);
+  auto elsewhere = Elsewhere(*context);
+  if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
+  if (*elsewhere != nullptr) {
+    const auto onward = Onward(*context);
+    return Pass((*elsewhere)->LoadModel(onward.get(), filled), onward.get(), writer);
+  }
+  Coordinator::Caller caller = CallerOf(context, writer);
+  caller.placed = [writer](const wire::ModelStatus& placed) {
+    wire::LoadModelEvent event;
+    *event.mutable_placed() = placed;
+    return writer->Write(event);
+  };
+  caller.progress = [writer](uint32_t stage, const wire::LoadProgress& progress) {
+    wire::LoadModelEvent event;
+    event.mutable_progress()->set_stage(stage);
+    *event.mutable_progress()->mutable_progress() = progress;
+    return writer->Write(event);
+  };
+  auto loaded = coordinator_->Load(filled, caller);
+  if (!loaded.ok()) return ToGrpc(loaded.status());
+  wire::LoadModelEvent event;
+  *event.mutable_loaded() = loaded->deployment->Status();
+  event.set_was_there(loaded->was_there);
+  writer->Write(event);
+  if (!request->hold() || loaded->was_there) return grpc::Status::OK;
+  while (!context->IsCancelled() && loaded->deployment->serving()) absl::SleepFor(kPoll);
+  coordinator_->UnloadThis(loaded->deployment);
+  return grpc::Status::OK;
+}
+
+grpc::Status CoordinatorService::UnloadModel(grpc::ServerContext* context,
+                                             const wire::UnloadModelRequest* request,
+                                             wire::UnloadModelResponse* response) {
+  const Admission admission(this);
+  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
+  auto elsewhere = Elsewhere(*context);
+  if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
+  if (*elsewhere != nullptr) {
+    const auto onward = Onward(*context);
+    return (*elsewhere)->UnloadModel(onward.get(), *request, response);
+  }
+  auto name = coordinator_->Unload(request->model());
+  if (name.ok()) response->set_name(*name);
+  return ToGrpc(name.status());
+}
+
+grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
+                                            const wire::ListModelsRequest* request,
+                                            wire::ListModelsResponse* response) {
+  const Admission admission(this);
+  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
+  auto elsewhere = Elsewhere(*context);
+  if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
+  if (*elsewhere != nullptr) {
+    const auto onward = Onward(*context);
+    return (*elsewhere)->ListModels(onward.get(), *request, response);
+  }
+  auto models = coordinator_->Models();
+  if (!models.ok()) return ToGrpc(models.status());
+  response->set_coordinator(node_id_);
+  for (wire::ModelStatus& model : *models) *response->add_models() = std::move(model);
+  return grpc::Status::OK;
+}
+
+grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
+                                           const wire::DrainNodeRequest* request,
+                                           grpc::ServerWriter<wire::DrainNodeEvent>* writer) {
+  const Admission admission(this);
+  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
+  auto elsewhere = Elsewhere(*context);
+  if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
+  if (*elsewhere != nullptr) {
+    const auto onward = Onward(*context);
+    return Pass((*elsewhere)->DrainNode(onward.get(), *request), onward.get(), writer);
+  }
+  return ToGrpc(coordinator_->Drain(*request, CallerOf(context, writer)));
+}
+
+grpc::ServerWriteReactor<wire::GenerateTextEvent>* CoordinatorService::GenerateText(
+    grpc::CallbackServerContext* context, const wire::GenerateTextRequest* request) {
+  auto* stream = new TextStream;
+  std::shared_ptr<grpc::ClientContext> onward =
+      grpc::ClientContext::FromCallbackServerContext(*context);
+  onward->AddMetadata(kForwarded, "1");
+  // Only the loop knows who coordinates.
+  loop_->Post([=, this, request = *request, was_forwarded = WasForwarded(*context)] {
+    const ClusterView& view = cluster_->view();
+    if (view.is_coordinator) {
+      coordinator_->Generate(request, stream->call());
+      return;
+    }
+    const std::string address =
+        was_forwarded || view.coordinator.is_nobody() ? "" : cluster_->AddressOf(view.coordinator);
+    if (address.empty()) {
+      stream->Refuse(
+          absl::UnavailableError("no node coordinates at present; try again in a few seconds"));
+    } else {
+      stream->Forward(StubAt(address), onward, request);
+    }
+  });
+  return stream;
+}
+
+}  // namespace strata

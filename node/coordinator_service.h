@@ -1,0 +1,64 @@
+// The gRPC service wire.Coordinator of every node: answers where this node coordinates, and passes
+// the call on to the node that does otherwise, so that any node's address is the cluster's.
+//
+// The calls run on threads of gRPC's synchronous server, since they wait for nodes and disks; but
+// for texts, of which there are many: those never block a thread.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "node/coordinator.h"
+#include "proto/coordinator.grpc.pb.h"
+#include "transport/event_loop.h"
+
+namespace strata {
+
+// Calls that plan, load, unload, drain or list at the same time.
+inline constexpr int kCoordinatorCallsMax = 64;
+
+class CoordinatorService final
+    : public wire::Coordinator::WithCallbackMethod_GenerateText<wire::Coordinator::Service> {
+ public:
+  // All outlive it. `node_id` in hex.
+  CoordinatorService(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator,
+                     std::string node_id);
+
+  grpc::Status PlanModel(grpc::ServerContext* context, const wire::PlanModelRequest* request,
+                         grpc::ServerWriter<wire::PlanModelEvent>* writer) override;
+  grpc::Status LoadModel(grpc::ServerContext* context, const wire::LoadModelRequest* request,
+                         grpc::ServerWriter<wire::LoadModelEvent>* writer) override;
+  grpc::Status UnloadModel(grpc::ServerContext* context, const wire::UnloadModelRequest* request,
+                           wire::UnloadModelResponse* response) override;
+  grpc::Status ListModels(grpc::ServerContext* context, const wire::ListModelsRequest* request,
+                          wire::ListModelsResponse* response) override;
+  grpc::Status DrainNode(grpc::ServerContext* context, const wire::DrainNodeRequest* request,
+                         grpc::ServerWriter<wire::DrainNodeEvent>* writer) override;
+  grpc::ServerWriteReactor<wire::GenerateTextEvent>* GenerateText(
+      grpc::CallbackServerContext* context, const wire::GenerateTextRequest* request) override;
+
+ private:
+  class Admission;
+  // Where the call is answered: null: here. Waits a little where nobody coordinates yet.
+  // kUnavailable: nobody does, or the call has been passed on once already.
+  absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> Elsewhere(
+      const grpc::ServerContext& context);
+  std::unique_ptr<wire::Coordinator::Stub> StubAt(const std::string& address);
+
+  EventLoop* const loop_;
+  ClusterRuntime* const cluster_;
+  Coordinator* const coordinator_;
+  const std::string node_id_;
+  std::atomic<int> calls_{0};
+
+  absl::Mutex mu_;
+  std::string channel_address_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);  // shared with stubs
+};
+
+}  // namespace strata

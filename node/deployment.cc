@@ -1,0 +1,242 @@
+#include "node/deployment.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "node/plan_text.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+constexpr uint32_t kBatchRowsMax = 512;
+
+}  // namespace
+
+Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
+    : options_(std::move(options)),
+      planned_(std::move(planned)),
+      name_(planned_->model->name()),
+      texts_({}),
+      since_(absl::Now()) {
+  first_ = planned_->NodeOf(planned_->plan.stages.front()).client.get();
+}
+
+Deployment::~Deployment() { Unload(absl::CancelledError("the model is unloaded")); }
+
+absl::Status Deployment::Load(Progress progress) {
+  std::lock_guard load_lock(load_mu_);
+  const PlanRequest& request = planned_->inputs.request;
+  PipelineOptions build;
+  build.model_path = planned_->source.path();
+  build.model_id = model_id();
+  build.epoch = options_.epoch;
+  for (const PlannedStage& stage : planned_->plan.stages) {
+    build.stages.push_back(stage.layers);
+    build.nodes.push_back(planned_->NodeOf(stage).client.get());
+    build.devices.push_back(request.devices[stage.device].name);
+  }
+  build.source = planned_->SourceNode()->client.get();
+  build.n_ctx = request.cache.n_ctx;
+  build.n_seq_max = request.cache.n_seqs;
+  build.n_batch = std::min(request.cache.n_ctx, kBatchRowsMax);
+  build.type_k = options_.request.type_k();
+  build.type_v = options_.request.type_v();
+  build.unverified = options_.request.wishes().unverified();
+  build.use_mmap = !options_.request.no_mmap();
+  build.allow_mixed_versions = options_.request.allow_mixed_versions();
+  build.listen_host = options_.listen_host;
+  build.coordinator_node = options_.self_node;
+  auto pipeline =
+      Pipeline::Build(std::move(build), this, [&](size_t stage, const wire::LoadProgress& done) {
+        return !unloading() && progress(static_cast<uint32_t>(stage), done);
+      });
+  absl::Status status = pipeline.status();
+  if (status.ok()) {
+    pipeline_ = *std::move(pipeline);
+    status = texts_.Start(pipeline_.get());
+  }
+  absl::MutexLock lock(mu_);
+  if (status.ok()) {
+    infos_ = pipeline_->stages();
+    since_ = absl::Now();
+    if (state_ == wire::ModelStatus::LOADING) state_ = wire::ModelStatus::SERVING;
+  } else {
+    if (state_ == wire::ModelStatus::UNLOADING && absl::IsCancelled(status)) {
+      status = absl::CancelledError(absl::StrCat(name_, " was unloaded while it loaded"));
+    }
+    state_ = wire::ModelStatus::FAILED;
+    why_ = status;
+  }
+  return status;
+}
+
+void Deployment::Unload(const absl::Status& why) {
+  {
+    absl::MutexLock lock(mu_);
+    if (state_ != wire::ModelStatus::FAILED) state_ = wire::ModelStatus::UNLOADING;
+  }
+  std::lock_guard load_lock(load_mu_);
+  texts_.Stop(why);
+  pipeline_.reset();
+}
+
+void Deployment::OnBroken(absl::Status status) {
+  texts_.OnBroken(status);
+  absl::MutexLock lock(mu_);
+  if (state_ == wire::ModelStatus::UNLOADING || state_ == wire::ModelStatus::FAILED) return;
+  LOG(WARNING) << name_ << ": " << status.message();
+  state_ = wire::ModelStatus::FAILED;
+  why_ = std::move(status);
+  undiagnosed_ = true;
+}
+
+void Deployment::Diagnose() {
+  absl::Status why;
+  {
+    absl::MutexLock lock(mu_);
+    if (!std::exchange(undiagnosed_, false)) return;
+    why = why_;
+  }
+  std::lock_guard load_lock(load_mu_);
+  if (pipeline_ == nullptr) return;
+  why = pipeline_->Diagnose(why);
+  absl::MutexLock lock(mu_);
+  why_ = std::move(why);
+}
+
+absl::Status Deployment::NotServing() const {
+  absl::MutexLock lock(mu_);
+  switch (state_) {
+    case wire::ModelStatus::SERVING:
+      return absl::OkStatus();
+    case wire::ModelStatus::FAILED:
+      return why_;
+    case wire::ModelStatus::LOADING:
+      return absl::UnavailableError(absl::StrCat(name_, " is still loading; try again then"));
+    case wire::ModelStatus::MOVING:
+      return absl::UnavailableError(
+          absl::StrCat(name_, " moves to other nodes; try again in a few seconds"));
+    default:
+      return absl::UnavailableError(absl::StrCat(name_, " is being unloaded"));
+  }
+}
+
+void Deployment::Generate(const wire::GenerateTextRequest& request,
+                          const std::shared_ptr<TextCall>& call) {
+  if (absl::Status status = NotServing(); !status.ok()) {
+    call->Refuse(std::move(status));
+    return;
+  }
+  TextRequest text;
+  text.id = request.id();
+  text.client = request.client();
+  text.tokens_max = request.tokens_max();
+  text.sampler = request.sampler();
+  if (request.tokens_size() > 0) {
+    text.prompt.assign(request.tokens().begin(), request.tokens().end());
+    Add(std::move(text), call);
+    return;
+  }
+  wire::TokenizeRequest tokenize;
+  *tokenize.mutable_epoch() = options_.epoch;
+  tokenize.set_stage(0);
+  tokenize.set_text(request.prompt());
+  tokenize.set_add_special(true);
+  tokenize.set_parse_special(request.parse_special());
+  first_->TokenizeAsync(tokenize, [self = shared_from_this(), text = std::move(text),
+                                   call](absl::StatusOr<wire::TokenizeResponse> tokens) mutable {
+    if (!tokens.ok()) {
+      call->Refuse(tokens.status());
+      return;
+    }
+    text.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());
+    self->Add(std::move(text), call);
+  });
+}
+
+void Deployment::Add(TextRequest text, const std::shared_ptr<TextCall>& call) {
+  const uint32_t n_ctx = planned_->inputs.request.cache.n_ctx;
+  if (text.prompt.size() + 1 > n_ctx) {
+    call->Refuse(absl::InvalidArgumentError(
+        absl::StrCat("the prompt has ", text.prompt.size(), " tokens; a context of ", n_ctx,
+                     " has no room for it and an answer (see --ctx)")));
+    return;
+  }
+  std::vector<int32_t> prompt = text.prompt;
+  const absl::StatusOr<uint64_t> id = texts_.Add(std::move(text), call);
+  if (id.ok()) {
+    call->Start(std::move(prompt), std::shared_ptr<TextServer>(shared_from_this(), &texts_), *id);
+  } else {
+    call->Refuse(id.status());
+  }
+}
+
+void Deployment::SetMoving(bool moving) {
+  absl::MutexLock lock(mu_);
+  const auto from = moving ? wire::ModelStatus::SERVING : wire::ModelStatus::MOVING;
+  if (state_ == from) state_ = moving ? wire::ModelStatus::MOVING : wire::ModelStatus::SERVING;
+}
+
+uint32_t Deployment::texts() const {
+  const SchedulerStats stats = texts_.Stats();
+  return stats.running + stats.waiting;
+}
+
+bool Deployment::UsesNode(const std::string& node_id) const {
+  return std::ranges::any_of(planned_->plan.stages, [&](const PlannedStage& stage) {
+    return planned_->NodeOf(stage).info.node_id() == node_id;
+  });
+}
+
+bool Deployment::unloading() const {
+  absl::MutexLock lock(mu_);
+  return state_ == wire::ModelStatus::UNLOADING;
+}
+
+bool Deployment::serving() const {
+  absl::MutexLock lock(mu_);
+  return state_ == wire::ModelStatus::SERVING || state_ == wire::ModelStatus::MOVING;
+}
+
+wire::ModelStatus Deployment::Status() {
+  Diagnose();
+  const ModelFile& model = *planned_->model;
+  const PlanRequest& request = planned_->inputs.request;
+  const SchedulerStats stats = texts_.Stats();
+  wire::ModelStatus status;
+  status.set_model_id(model.id());
+  status.set_name(name_);
+  status.set_architecture(model.architecture());
+  status.set_n_layer(model.n_layer());
+  status.set_tensor_bytes(model.tensor_bytes());
+  *status.mutable_source() = planned_->source;
+  *status.mutable_epoch() = options_.epoch;
+  status.set_n_ctx(request.cache.n_ctx);
+  status.set_n_seqs(request.cache.n_seqs);
+  status.mutable_plan()->set_text(PlanText(model, request, planned_->plan));
+  status.mutable_plan()->set_json(PlanJson(model, request, planned_->plan));
+  status.set_requests_running(stats.running);
+  status.set_requests_waiting(stats.waiting);
+  absl::MutexLock lock(mu_);
+  status.set_state(state_);
+  if (state_ == wire::ModelStatus::FAILED) ToWire(why_, "", status.mutable_status());
+  status.set_loaded_s_ago(absl::ToInt64Seconds(absl::Now() - since_));
+  for (size_t i = 0; i < planned_->plan.stages.size(); ++i) {
+    const PlannedStage& planned = planned_->plan.stages[i];
+    wire::ModelStage* stage = status.add_stages();
+    stage->set_node_id(planned_->NodeOf(planned).info.node_id());
+    stage->set_node_name(planned_->NodeOf(planned).name());
+    stage->set_device(request.devices[planned.device].name);
+    stage->mutable_layers()->set_begin(planned.layers.begin);
+    stage->mutable_layers()->set_end(planned.layers.end);
+    if (i < infos_.size()) *stage->mutable_info() = infos_[i];
+  }
+  return status;
+}
+
+}  // namespace strata

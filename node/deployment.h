@@ -1,0 +1,95 @@
+// A model that the coordinator has placed: its stages on the nodes, the pipeline through them, and
+// the texts that it writes. Owned by node/coordinator.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "coordinator/pipeline.h"
+#include "coordinator/text_server.h"
+#include "node/planning.h"
+#include "node/text_call.h"
+#include "proto/coordinator.pb.h"
+
+namespace strata {
+
+class Deployment final : public std::enable_shared_from_this<Deployment>,
+                         private Pipeline::Listener {
+ public:
+  struct Options {
+    wire::Epoch epoch;
+    wire::LoadModelRequest request;  // for its wishes and cache types
+    std::string self_node;           // id of the node that coordinates
+    std::string listen_host;         // for the link from the last stage; any interface: "[::]"
+  };
+  // `stage`, bytes; false cancels the load.
+  using Progress = std::function<bool(uint32_t stage, const wire::LoadProgress& progress)>;
+
+  // What status() says while the stages load. `planned` gives up its clients.
+  Deployment(Options options, std::unique_ptr<PlannedModel> planned);
+  ~Deployment() override;
+
+  // Once. Blocks until every stage is loaded and linked, or all is undone: errors of
+  // Pipeline::Build().
+  absl::Status Load(Progress progress);
+  // Ends all texts with `why`, then unloads the stages. Blocks. Any number of times.
+  void Unload(const absl::Status& why);
+
+  // Does not block. What is wrong comes as OnEnd() of the call's sink: kInvalidArgument, the
+  // request; kResourceExhausted, too many wait; kUnavailable, the model is not served now; else
+  // what the pipeline broke with.
+  void Generate(const wire::GenerateTextRequest& request, const std::shared_ptr<TextCall>& call);
+
+  // From now on, or no longer, texts are refused because the model moves.
+  void SetMoving(bool moving);
+  // Texts that run or wait.
+  uint32_t texts() const;
+
+  const std::string& model_id() const { return planned_->model->id(); }
+  const std::string& name() const { return name_; }
+  const wire::LoadModelRequest& request() const { return options_.request; }
+  const PlannedModel& planned() const { return *planned_; }
+  const wire::Epoch& epoch() const { return options_.epoch; }
+  bool UsesNode(const std::string& node_id) const;
+  SchedulerStats Stats() const { return texts_.Stats(); }
+  // Whether it may still serve; false once the pipeline broke or is unloaded.
+  bool serving() const;
+  wire::ModelStatus Status();
+
+ private:
+  void OnResult(wire::Result result) override { texts_.OnResult(std::move(result)); }
+  void OnStepError(wire::StepError error) override { texts_.OnStepError(std::move(error)); }
+  void OnWritable() override { texts_.OnWritable(); }
+  void OnBroken(absl::Status status) override;
+  void Diagnose();
+  bool unloading() const;
+  absl::Status NotServing() const;  // OK: it does
+  void Add(TextRequest text, const std::shared_ptr<TextCall>& call);
+
+  const Options options_;
+  const std::unique_ptr<PlannedModel> planned_;  // holds the clients of all nodes
+  const std::string name_;
+  TextServer texts_;
+
+  std::mutex load_mu_;                  // Load(), Unload() and Diagnose(): one at a time
+  std::unique_ptr<Pipeline> pipeline_;  // under load_mu_
+  NodeClient* first_ = nullptr;         // stage 0's; constant
+
+  mutable absl::Mutex mu_;
+  wire::ModelStatus::State state_ ABSL_GUARDED_BY(mu_) = wire::ModelStatus::LOADING;
+  absl::Status why_ ABSL_GUARDED_BY(mu_);  // FAILED
+  bool undiagnosed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time since_ ABSL_GUARDED_BY(mu_);
+  std::vector<wire::StageInfo> infos_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace strata

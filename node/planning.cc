@@ -1,0 +1,179 @@
+#include "node/planning.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "coordinator/plan_options.h"
+#include "coordinator/planner.h"
+#include "shard/architecture.h"
+
+namespace strata {
+namespace {
+
+// For nodes that have just come and still measure.
+constexpr absl::Duration kMeasureTime = absl::Seconds(20);
+constexpr absl::Duration kMeasurePoll = absl::Milliseconds(300);
+constexpr int64_t kAnswerMs = 5'000;
+constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
+
+// Asks all nodes, and again until they have measured.
+absl::Status Ask(const PlanningOptions& options, PlannedModel* planned) {
+  const auto client = ClusterClient::At(options.self_address, kAnswerMs);
+  const absl::Time until = absl::Now() + kMeasureTime;
+  for (bool told = false;;) {
+    auto report = CollectReport(client.get());
+    if (!report.ok()) return report.status();
+    planned->report = *std::move(report);
+    if (!planned->report.measuring() || absl::Now() > until) return absl::OkStatus();
+    if (!options.go_on()) return absl::CancelledError("interrupted");
+    if (!told && !options.note("The nodes are measuring their devices and links…")) {
+      return absl::CancelledError("interrupted");
+    }
+    told = true;
+    absl::SleepFor(kMeasurePoll);
+  }
+}
+
+// The headers, from the node that has the file.
+absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptions& options,
+                                                             PlannedModel* planned) {
+  NodeReport* const source = planned->SourceNode();
+  if (source == nullptr) {
+    return absl::UnavailableError("the node with the model's file is not in the cluster");
+  }
+  if (source->client == nullptr) {
+    return absl::Status(
+        source->status.code(),
+        absl::StrCat(source->name(), " has the model's file, ", source->status.message()));
+  }
+  const auto id = source->client->ShareModel(planned->source.path());
+  if (!id.ok()) return id.status();
+
+  struct Outcome {
+    absl::Mutex mu;
+    std::optional<absl::StatusOr<WeightFetcher::Fetched>> fetched ABSL_GUARDED_BY(mu);
+  };
+  const auto outcome = std::make_shared<Outcome>();  // shared with the fetcher's thread
+  WeightFetcher::Request request;
+  request.model_id = *id;
+  request.path = planned->source.path();
+  request.address = source->client->address();
+  request.headers_only = true;
+  WeightFetcher::Callbacks callbacks;
+  callbacks.progress = [](uint64_t, uint64_t) {};
+  callbacks.done = [outcome](absl::StatusOr<WeightFetcher::Fetched> fetched) {
+    absl::MutexLock lock(outcome->mu);
+    outcome->fetched = std::move(fetched);
+  };
+  const auto job = options.fetcher->Start(std::move(request), std::move(callbacks));
+  absl::MutexLock lock(outcome->mu);
+  const auto done = [&outcome]() ABSL_SHARED_LOCKS_REQUIRED(outcome->mu) {
+    return outcome->fetched.has_value();
+  };
+  while (!outcome->mu.AwaitWithTimeout(absl::Condition(&done), kGoOnPoll)) {
+    if (!options.go_on()) WeightFetcher::Cancel(job.get());
+  }
+  if (!outcome->fetched->ok()) return outcome->fetched->status();
+  return (*outcome->fetched)->headers;
+}
+
+absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishes,
+                   PlannedModel* planned) {
+  auto costs = CountLayerCosts(planned->model->header(), {.unverified = wishes.unverified()});
+  if (!costs.ok()) return costs.status();
+  planned->costs = *std::move(costs);
+  planned->inputs = PlanInputsOf(planned->report);
+  PlanRequest& request = planned->inputs.request;
+  for (PlanDevice& device : request.devices) {
+    const NodeReport& node = planned->report.nodes[planned->inputs.places[device.node]];
+    for (const PlanningOptions::Freed& freed : options.freed) {
+      if (freed.node_id != node.info.node_id() || freed.device != device.name) continue;
+      device.memory_free_bytes += freed.bytes;
+      if (device.memory_pool == kOwnPool) continue;
+      request.memory_pools[static_cast<size_t>(device.memory_pool)].free_bytes += freed.bytes;
+    }
+  }
+  request.costs = &planned->costs;
+  auto rule = CutRuleFor(planned->model->header(), wishes.unverified());
+  if (!rule.ok()) return rule.status();
+  request.rule = *std::move(rule);
+  request.cache.n_ctx = ContextFor(wishes.n_ctx(), *planned->model);
+  request.cache.n_seqs = std::max(1u, wishes.n_seqs());
+  request.cache.n_batch = std::min(request.cache.n_ctx, 512u);
+  auto objective = ParseObjective(wishes.objective().empty() ? "latency" : wishes.objective());
+  if (!objective.ok()) return objective.status();
+  request.objective = *objective;
+  if (!wishes.assign().empty()) {
+    auto assign = ParseAssign(wishes.assign());
+    if (!assign.ok()) return assign.status();
+    request.assignments = *std::move(assign);
+  }
+  if (!wishes.exclude().empty()) {
+    auto exclude = ParseExclude(wishes.exclude());
+    if (!exclude.ok()) return exclude.status();
+    request.exclude = *std::move(exclude);
+  }
+  for (size_t i = 0; i < planned->inputs.places.size(); ++i) {
+    if (!planned->report.nodes[planned->inputs.places[i]].info.draining()) continue;
+    request.exclude.push_back(request.nodes[i].name);
+  }
+  if (!wishes.reserve().empty()) {
+    auto reserve = ParseReserve(wishes.reserve());
+    if (!reserve.ok()) return reserve.status();
+    request.reserve = *std::move(reserve);
+  }
+  auto plan = MakePlan(request);
+  if (!plan.ok()) return plan.status();
+  planned->plan = *std::move(plan);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+uint32_t ContextFor(uint32_t asked, const ModelFile& model) {
+  if (asked != 0) return asked;
+  const uint64_t trained =
+      model.header().GetInteger(model.architecture() + ".context_length").value_or(512);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(trained, 16, kContextDefaultMax));
+}
+
+const NodeReport& PlannedModel::NodeOf(const PlannedStage& stage) const {
+  return report.nodes[inputs.places[inputs.request.devices[stage.device].node]];
+}
+
+NodeReport* PlannedModel::SourceNode() {
+  for (NodeReport& node : report.nodes) {
+    // Nodes that answer tell their id in hex; the others are not asked for files.
+    if (node.info.node_id() == source.node()) return &node;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& options,
+                                                        const wire::ModelSource& source,
+                                                        const wire::PlanWishes& wishes) {
+  auto planned = std::make_unique<PlannedModel>();
+  planned->source = source;
+  // The file first: what is wrong with it is said at once.
+  const auto client = ClusterClient::At(options.self_address, kAnswerMs);
+  auto report = CollectReport(client.get());
+  if (!report.ok()) return report.status();
+  planned->report = *std::move(report);
+  auto model = OpenHeaders(options, planned.get());
+  if (!model.ok()) return model.status();
+  planned->model = *std::move(model);
+  if (options.opened) {
+    if (auto s = options.opened(*planned->model); !s.ok()) return s;
+  }
+  if (auto s = Ask(options, planned.get()); !s.ok()) return s;
+  if (auto s = Place(options, wishes, planned.get()); !s.ok()) return s;
+  return planned;
+}
+
+}  // namespace strata

@@ -1,0 +1,72 @@
+// A plan for a model on the cluster as it is now: asks every node what it measured, opens the
+// model's headers, and lets the planner place the layers. On the node that coordinates. Blocks;
+// never on the loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/layer_costs.h"
+#include "coordinator/plan.h"
+#include "node/cluster_report.h"
+#include "node/weight_fetcher.h"
+#include "proto/coordinator.pb.h"
+#include "shard/model_file.h"
+
+namespace strata {
+
+// A context is no longer than this unless asked for: its cache takes memory on every node.
+inline constexpr uint32_t kContextDefaultMax = 4096;
+
+// The positions to plan for: `asked`, or where that is 0 the model's own, at most
+// kContextDefaultMax.
+uint32_t ContextFor(uint32_t asked, const ModelFile& model);
+
+// Neither copied nor moved: `inputs` points to `costs`.
+struct PlannedModel {
+  wire::ModelSource source;                // with its node
+  std::shared_ptr<const ModelFile> model;  // shared with whoever runs it; headers only
+  LayerCosts costs;
+  ClusterReport report;
+  PlanInputs inputs;
+  Plan plan;
+
+  PlannedModel() = default;
+  PlannedModel(const PlannedModel&) = delete;
+  PlannedModel& operator=(const PlannedModel&) = delete;
+
+  // The node of a stage, and its client; the client of the node with the file.
+  const NodeReport& NodeOf(const PlannedStage& stage) const;
+  NodeReport* SourceNode();
+};
+
+struct PlanningOptions {
+  std::string self_address;          // host:port of the node that this runs on
+  WeightFetcher* fetcher = nullptr;  // outlives the call
+  // Memory that will be free again before the plan is carried out.
+  struct Freed {
+    std::string node_id;
+    std::string device;
+    uint64_t bytes = 0;
+  };
+  std::vector<Freed> freed;
+  // The headers have been read; what is not OK ends the planning. May be null.
+  std::function<absl::Status(const ModelFile&)> opened;
+  // For people, now and then while it waits; false ends the waiting (kCancelled).
+  std::function<bool(const std::string& note)> note;
+  // As `note` without one: asked often.
+  std::function<bool()> go_on;
+};
+
+// Waits for measurements under way for at most 20 s. kUnavailable: the node with the file does not
+// answer; kNotFound, kInvalidArgument: the file; errors of MakePlan() and CutRuleFor();
+// kFailedPrecondition: the headers cannot be had, and why.
+absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& options,
+                                                        const wire::ModelSource& source,
+                                                        const wire::PlanWishes& wishes);
+
+}  // namespace strata

@@ -1,0 +1,64 @@
+// One text from its request to its end: puts what the text server says in order behind the word
+// that it has started, and remembers that nobody wants it any more while it is not there yet.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/text_server.h"
+
+namespace strata {
+
+// Hears of one text; calls as TextListener's. OnStarted() comes first, if the text starts at all.
+class TextSink : public TextListener {
+ public:
+  virtual void OnStarted(const std::vector<int32_t>& prompt) = 0;
+};
+
+// Thread-safe.
+class TextCall final : public TextListener {
+ public:
+  explicit TextCall(std::shared_ptr<TextSink> sink) : sink_(std::move(sink)) {}
+
+  // Nobody wants the text any more; OnEnd() follows. At any time.
+  void Cancel() { Stop(Wanted::kCancelled); }
+  // The text is complete, say at a stop string; OnEnd() follows. At any time.
+  void Finish() { Stop(Wanted::kFinished); }
+
+  // The server took it under this number. Once.
+  void Start(std::vector<int32_t> prompt, std::shared_ptr<TextServer> server, uint64_t id);
+  // It does not start. Instead of Start().
+  void Refuse(absl::Status status);
+
+  void OnToken(const wire::SampledToken& token) override;
+  void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override;
+
+ private:
+  enum class Wanted { kYes, kCancelled, kFinished };
+  using Event = absl::AnyInvocable<void(TextSink*) &&>;
+
+  void Stop(Wanted wanted);
+  void Tell(Event event);
+  void TellWaiting();
+
+  const std::shared_ptr<TextSink> sink_;  // shared with who asked
+
+  absl::Mutex mu_;
+  // At most what the text has tokens. Told by one thread at a time, without the lock.
+  std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
+  bool telling_ ABSL_GUARDED_BY(mu_) = true;  // nothing is told before the start
+  Wanted wanted_ ABSL_GUARDED_BY(mu_) = Wanted::kYes;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  // From Start() to OnEnd(); shared with whoever runs it.
+  std::shared_ptr<TextServer> server_ ABSL_GUARDED_BY(mu_);
+  uint64_t id_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace strata

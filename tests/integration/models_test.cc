@@ -1,0 +1,201 @@
+// Models that a cluster keeps: loaded through one node, used through another, moved off a third,
+// and gone when they should be.
+#include <signal.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/program.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr char kModel[] = STRATA_DEMO_MODEL;
+
+class Models : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"attic", "cellar"}) StartNode(name);
+    ASSERT_TRUE(Eventually([this] {
+      for (size_t i = 0; i < nodes_.size(); ++i) {
+        const nlohmann::json status = Json(i, {"status", "--json"});
+        if (!status.is_object() || status["nodes"].size() != 2) return false;
+        for (const auto& node : status["nodes"]) {
+          if (node["state"] != "alive" || !node["answers"].get<bool>()) return false;
+        }
+      }
+      return true;
+    }));
+  }
+
+  void StartNode(const std::string& name) {
+    std::vector<std::string> args = {"node",       "--listen", "127.0.0.1:0", "--no-mdns",
+                                     "--name",     name,       "--threads",   "1",
+                                     "--data-dir", testing::MakeTestFolder()};
+    if (!addresses_.empty()) args.insert(args.end(), {"--peer", addresses_[0]});
+    nodes_.push_back(std::make_unique<Program>(std::move(args)));
+    const auto ready = nlohmann::json::parse(nodes_.back()->FirstLine(), nullptr, false);
+    ASSERT_TRUE(ready.is_object()) << nodes_.back()->err();
+    addresses_.push_back(ready["node"]["address"]);
+  }
+
+  template <typename Condition>
+  static bool Eventually(Condition condition) {
+    const absl::Time until = absl::Now() + Program::kLong;
+    while (!condition()) {
+      if (absl::Now() > until) return false;
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    return true;
+  }
+
+  // strata VERB… through a node.
+  std::unique_ptr<Program> Strata(size_t node, std::vector<std::string> args) {
+    args.insert(args.end(), {"--node", addresses_[node]});
+    return std::make_unique<Program>(std::move(args));
+  }
+  nlohmann::json Json(size_t node, std::vector<std::string> args) {
+    const auto program = Strata(node, std::move(args));
+    if (program->ExitStatus() != 0) return program->err();
+    return nlohmann::json::parse(program->out(), nullptr, /*allow_exceptions=*/false);
+  }
+  // Stages on all nodes, as the first that answers sees it.
+  size_t Stages(size_t node) {
+    size_t stages = 0;
+    const nlohmann::json status = Json(node, {"status", "--json"});
+    if (!status.is_object()) return 99;
+    for (const auto& each : status["nodes"]) stages += each["stages"].size();
+    return stages;
+  }
+  size_t Coordinator() {
+    const nlohmann::json status = Json(0, {"status", "--json"});
+    for (const auto& each : status["nodes"]) {
+      if (each["id"] == status["coordinator"]) return each["name"] == "attic" ? 0 : 1;
+    }
+    return 99;
+  }
+  void LoadOnBoth() {
+    const nlohmann::json loaded = Json(0, {"load", kModel, "--assign", "attic=0-2,cellar=3-5",
+                                           "--seqs", "2", "--ctx", "8192", "--json"});
+    ASSERT_TRUE(loaded.is_object()) << loaded;
+    EXPECT_FALSE(loaded["was_there"].get<bool>());
+    name_ = loaded["model"];
+  }
+
+  std::vector<std::unique_ptr<Program>> nodes_;
+  std::vector<std::string> addresses_;
+  std::string name_;
+};
+
+TEST_F(Models, LoadedThroughOneNodeIsUsedThroughAnyAndGoneWhenUnloaded) {
+  LoadOnBoth();
+  EXPECT_TRUE(Json(1, {"load", kModel, "--json"})["was_there"].get<bool>());
+  EXPECT_EQ(Stages(1), 2u);
+
+  const std::vector<std::string> text = {"The old captain", "--max-tokens", "24", "--seed", "7"};
+  nlohmann::json texts[2];
+  for (size_t node : {0, 1}) {
+    std::vector<std::string> run = {"run", name_, "--json"};
+    run.insert(run.end(), text.begin(), text.end());
+    texts[node] = Json(node, run);
+    ASSERT_TRUE(texts[node].is_object()) << texts[node];
+    EXPECT_THAT(texts[node]["tokens"], SizeIs(24));
+  }
+  EXPECT_EQ(texts[0]["tokens"], texts[1]["tokens"]);
+  ASSERT_THAT(texts[0]["stages"], SizeIs(2));
+  EXPECT_EQ(texts[0]["stages"][1]["node"], "cellar");
+  EXPECT_EQ(Stages(0), 2u);  // it stays
+
+  const auto other = Strata(0, {"load", kModel, "--ctx", "4096"});
+  EXPECT_EQ(other->ExitStatus(), 3);
+  EXPECT_THAT(other->err(), HasSubstr("--ctx"));
+
+  EXPECT_EQ(Json(1, {"unload", name_, "--json"})["unloaded"], name_);
+  EXPECT_EQ(Stages(0), 0u);
+  const auto again = Strata(0, {"unload"});
+  EXPECT_EQ(again->ExitStatus(), 3);
+  EXPECT_THAT(again->err(), HasSubstr("no model is loaded"));
+}
+
+TEST_F(Models, RunUnloadsWhatItLoadedEvenWhenItIsKilled) {
+  const auto run = Strata(1, {"run", kModel, "One\n", "--ctx", "60000", "--max-tokens", "50000",
+                              "--ignore-eos"});
+  ASSERT_EQ(run->FirstLine(), "One") << run->err();
+  EXPECT_GT(Stages(0), 0u);
+  kill((*run)->pid(), SIGKILL);
+  EXPECT_TRUE(Eventually([this] { return Stages(0) == 0; }));
+}
+
+TEST_F(Models, UnloadingEndsTheTextsWithAWord) {
+  LoadOnBoth();
+  const auto run =
+      Strata(0, {"run", name_, "One\n", "--max-tokens", "8000", "--ignore-eos"});
+  ASSERT_EQ(run->FirstLine(), "One") << run->err();
+  EXPECT_EQ(Strata(1, {"unload"})->ExitStatus(), 0);
+  EXPECT_EQ(run->ExitStatus(), 5);
+  EXPECT_THAT(run->err(), HasSubstr("unloaded"));
+}
+
+TEST_F(Models, ADrainedNodeIsFreeAfterItsTextsEnd) {
+  LoadOnBoth();
+  const auto run = Strata(0, {"run", name_, "One\n", "--max-tokens", "200", "--ignore-eos"});
+  ASSERT_EQ(run->FirstLine(), "One") << run->err();
+  const auto drain = Strata(1, {"drain", "cellar"});
+  EXPECT_EQ(drain->ExitStatus(), 0) << drain->err();
+  EXPECT_EQ(run->ExitStatus(), 0) << run->err();
+  const nlohmann::json status = Json(0, {"status", "--json"});
+  for (const auto& node : status["nodes"]) {
+    EXPECT_EQ(node["stages"].size(), node["name"] == "attic" ? 1u : 0u) << status.dump(1);
+  }
+  // Nothing new comes there, and there is nowhere else to go.
+  const auto nowhere = Strata(0, {"drain", "attic"});
+  EXPECT_NE(nowhere->ExitStatus(), 0);
+  const auto stays = Strata(0, {"run", name_, "One", "--max-tokens", "4"});
+  EXPECT_EQ(stays->ExitStatus(), 0) << stays->err();
+  EXPECT_EQ(Strata(0, {"unload"})->ExitStatus(), 0);
+  const auto refused = Strata(0, {"plan", kModel, "--assign", "cellar=0-5"});
+  EXPECT_NE(refused->ExitStatus(), 0);
+  EXPECT_EQ(Strata(0, {"drain", "cellar", "--undo"})->ExitStatus(), 0);
+  EXPECT_EQ(Strata(0, {"plan", kModel, "--assign", "cellar=0-5"})->ExitStatus(), 0);
+
+  const auto unknown = Strata(0, {"drain", "kitchen"});
+  EXPECT_NE(unknown->ExitStatus(), 0);
+  EXPECT_THAT(unknown->err(), HasSubstr("kitchen"));
+}
+
+TEST_F(Models, WhatADeadCoordinatorLeftBehindIsUnloaded) {
+  LoadOnBoth();
+  const size_t coordinator = Coordinator();
+  ASSERT_LT(coordinator, 2u);
+  kill((*nodes_[coordinator])->pid(), SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Stages(1 - coordinator) == 0; }))
+      << nodes_[1 - coordinator]->err();
+}
+
+TEST_F(Models, AWorkerThatDiesFailsTheModelAndTheNextLoadMendsIt) {
+  LoadOnBoth();
+  const nlohmann::json status = Json(0, {"status", "--json"});
+  const pid_t worker = status["nodes"][0]["stages"][0]["worker_pid"];
+  kill(worker, SIGKILL);
+  EXPECT_TRUE(Eventually([this] {
+    const auto run = Strata(0, {"run", name_, "One", "--max-tokens", "4"});
+    return run->ExitStatus() != 0 && run->err().find("signal 9") != std::string::npos;
+  }));
+  EXPECT_FALSE(Json(1, {"load", kModel, "--json"})["was_there"].get<bool>());
+  const auto run = Strata(0, {"run", name_, "One", "--max-tokens", "4"});
+  EXPECT_EQ(run->ExitStatus(), 0) << run->err();
+}
+
+}  // namespace
+}  // namespace strata
