@@ -7,7 +7,9 @@
 // roofline to guess. To that come the cache at its length, read as an f16 matrix by the heads that
 // share it, and so much for each operation of the graph.
 //
-// A hop: half the round trip of 16 KiB, adjusted by the throughput to the bytes that go.
+// A hop: half the round trip of 16 KiB, adjusted by the throughput to the bytes that go. What the
+// host does for a row that is sampled and for a frame are constants (cost_model.cc says from
+// where).
 #pragma once
 
 #include <cstdint>
@@ -40,6 +42,9 @@ struct PlanLink {
   bool usable() const { return bytes_per_s > 0 && round_trip_s >= 0; }  // false for NaN
 };
 inline constexpr uint64_t kLinkProbeBytes = 16 << 10;
+// Of a frame from process to process on one machine, through gRPC on both sides, where threads have
+// slept meanwhile: 0.09 to 0.15 ms were measured (tests/bench/README.md). No link is faster.
+inline constexpr double kLocalHopSeconds = 100e-6;
 
 // Infinite when the link is not usable.
 double HopSeconds(const PlanLink& link, double bytes);

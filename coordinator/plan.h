@@ -30,7 +30,9 @@ struct PlanDevice {
   std::string name;  // "CPU", "CUDA0"
   uint64_t memory_free_bytes = 0;
   DeviceSpeed speed;
-  double step_overhead_s = 50e-6;  // of a stage for each step, besides its graph
+  // Of a stage for each step, besides its graph: until its thread has woken, 0.05 to 0.1 ms were
+  // measured (tests/bench/README.md).
+  double step_overhead_s = 80e-6;
   // Devices with the same number share that thing. memory_pool is a place in
   // PlanRequest::memory_pools; the others are any numbers.
   int memory_pool = kOwnPool;
@@ -63,10 +65,10 @@ struct PlanRequest {
   std::vector<PlanNode> nodes;
   std::vector<PlanDevice> devices;
   std::vector<MemoryPool> memory_pools;
-  std::vector<std::string> core_pools;  // names, of the cores_pool of devices that were measured
-  std::vector<PlanLink> links;  // [nodes, nodes], row: from; the diagonal is not read
-  double local_hop_s = 100e-6;  // between workers of one node
-  size_t coordinator_node = 0;  // steps start and end there
+  std::vector<std::string> core_pools;    // names, of the cores_pool of devices that were measured
+  std::vector<PlanLink> links;            // [nodes, nodes], row: from; the diagonal is not read
+  double local_hop_s = kLocalHopSeconds;  // between workers of one node
+  size_t coordinator_node = 0;            // steps start and end there
 
   CacheShape cache;        // what the caches must hold
   uint32_t positions = 0;  // of the cache, that times are predicted for; 0: n_ctx

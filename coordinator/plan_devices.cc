@@ -19,7 +19,9 @@ DeviceSpeed Sane(DeviceSpeed speed) {
     if (!std::all_of(experts.begin(), experts.end(), is_speed)) experts = {};
   }
   if (!is_speed(speed.memory_bytes_per_s)) speed.types.clear();
-  if (!is_speed(speed.op_s)) speed.op_s = 0;
+  for (double* each : {&speed.op_s, &speed.op_float_s}) {
+    if (!is_speed(*each)) *each = 0;
+  }
   return speed;
 }
 

@@ -37,6 +37,7 @@ DeviceSpeed SpeedOf(const wire::DeviceSpeed& wire) {
   DeviceSpeed speed;
   speed.memory_bytes_per_s = wire.memory_bytes_per_s();
   speed.op_s = wire.op_s();
+  speed.op_float_s = wire.op_float_s();
   for (const wire::TypeSpeed& type : wire.types()) {
     TypeSpeed& added = speed.types.emplace_back();
     added.type = type.type();

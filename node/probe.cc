@@ -37,6 +37,7 @@ wire::DeviceInfo Describe(const DeviceFacts& facts) {
 void AddSpeed(const DeviceSpeed& speed, wire::DeviceSpeed* out) {
   out->set_memory_bytes_per_s(speed.memory_bytes_per_s);
   out->set_op_s(speed.op_s);
+  out->set_op_float_s(speed.op_float_s);
   for (const TypeSpeed& type : speed.types) {
     wire::TypeSpeed* added = out->add_types();
     added->set_type(type.type);

@@ -43,7 +43,9 @@ struct TypeSpeed {
 
 struct DeviceSpeed {
   double memory_bytes_per_s = 0;  // the fastest that weights were read at
-  double op_s = 0;                // of one operation of a graph that multiplies no matrix, a row
+  // Of one operation of a graph that multiplies no matrix: that it is there, and for each number.
+  double op_s = 0;
+  double op_float_s = 0;
   std::vector<TypeSpeed> types;   // those that the device can multiply and time allowed
   absl::Duration took;
 };

@@ -20,10 +20,11 @@ constexpr int64_t kColumns = 2048;
 constexpr int64_t kRows = 4096;
 constexpr int64_t kExpertRows = 768;
 constexpr uint64_t kExpertBytesMax = 64ull << 20;  // of all experts
-constexpr int kPasses = 3;  // the fastest counts: others may use the machine meanwhile
+constexpr int kPasses = 3;  // the middle one counts: that is what steps take, mostly
 // Passes that take longer need no repeating to be measured well.
 constexpr double kLongPassSeconds = 0.02;
 constexpr int kOpBlocks = 16;
+constexpr int64_t kOpRowsMore = 15;
 constexpr int kSourceRows = 16;
 // Of a quota: what a thread gets over so long does not depend on where in a period it began.
 constexpr int kQuotaPeriods = 5;
@@ -61,6 +62,12 @@ std::vector<uint8_t> PackedRows(ggml_type type, int64_t rows) {
     std::copy_n(bytes.begin(), part, bytes.begin() + static_cast<std::ptrdiff_t>(at));
   }
   return bytes;
+}
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 }  // namespace
@@ -150,20 +157,15 @@ double Prober::Seconds() const {
   return absl::ToDoubleSeconds(absl::DurationFromTimespec(used)) / std::max(1u, options_.n_threads);
 }
 
-std::optional<double> Prober::TimeGraph(ggml_cgraph* graph, int passes) const {
-  double best = 0;
-  for (int pass = 0; pass < passes; ++pass) {
-    const double begin = Seconds();
-    if (ggml_backend_graph_compute(backend_, graph) != GGML_STATUS_SUCCESS) return std::nullopt;
-    ggml_backend_synchronize(backend_);
-    const double seconds = Seconds() - begin;
-    best = pass == 0 ? seconds : std::min(best, seconds);
-    if (OutOfTime()) break;
-  }
-  return best;
+std::optional<double> Prober::TimeGraph(ggml_cgraph* graph) const {
+  const double begin = Seconds();
+  if (ggml_backend_graph_compute(backend_, graph) != GGML_STATUS_SUCCESS) return std::nullopt;
+  ggml_backend_synchronize(backend_);
+  return Seconds() - begin;
 }
 
-std::optional<double> Prober::TimePass(const Weights& weights, size_t n, uint32_t batch) const {
+std::optional<double> Prober::TimePass(const Weights& weights, size_t first, size_t n,
+                                       uint32_t batch) const {
   const bool dense = weights.tensors.size() == weights.n;
   const size_t n_tensors = dense ? n + 1 : 3;
   const ggml_context_ptr context = NoAllocContext(n_tensors);
@@ -173,9 +175,10 @@ std::optional<double> Prober::TimePass(const Weights& weights, size_t n, uint32_
   if (dense) {
     input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, kColumns, batch);  // [batch, columns]
     for (size_t i = 0; i < n; ++i) {
-      ggml_build_forward_expand(graph, ggml_mul_mat(context.get(), weights.tensors[i], input));
+      ggml_tensor* matrix = weights.tensors[(first + i) % weights.n];
+      ggml_build_forward_expand(graph, ggml_mul_mat(context.get(), matrix, input));
     }
-  } else {  // every row takes all of the first n experts
+  } else {  // every row takes all n experts
     input = ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, kColumns, 1, batch);
     ids = ggml_new_tensor_2d(context.get(), GGML_TYPE_I32, static_cast<int64_t>(n), batch);
     ggml_build_forward_expand(graph,
@@ -187,37 +190,50 @@ std::optional<double> Prober::TimePass(const Weights& weights, size_t n, uint32_
   ggml_backend_tensor_set(input, ones.data(), 0, ones.size() * sizeof(float));
   if (ids != nullptr) {
     std::vector<int32_t> which(n * batch);
-    for (size_t i = 0; i < which.size(); ++i) which[i] = static_cast<int32_t>(i % n);
+    for (size_t i = 0; i < which.size(); ++i) {
+      which[i] = static_cast<int32_t>((first + i % n) % weights.n);
+    }
     ggml_backend_tensor_set(ids, which.data(), 0, which.size() * sizeof(int32_t));
   }
-  // The first warms up: kernels are compiled, pages touched.
-  const std::optional<double> first = TimeGraph(graph, 1);
-  if (!first) return std::nullopt;
-  return TimeGraph(graph, *first > kLongPassSeconds ? 1 : kPasses);
+  return TimeGraph(graph);
 }
 
 std::optional<Prober::Speeds> Prober::Measure(ggml_type type, Use use) const {
   const std::optional<Weights> weights = MakeWeights(type, use);
   if (!weights) return std::nullopt;
   Speeds speeds = {};
+  size_t next = 0;
   for (size_t i = 0; i < kProbeBatches.size(); ++i) {
     const uint32_t batch = kProbeBatches[i];
-    // The more rows, the more arithmetic counts and the less memory: fewer bytes will do.
+    // The more rows, the more arithmetic counts and the less memory: fewer bytes will do. But other
+    // ones in each pass, which are in no cache any more, as those of a model.
     const size_t n = std::max<size_t>(1, weights->n / batch);
-    const std::optional<double> seconds = TimePass(*weights, n, batch);
-    if (!seconds || *seconds <= 0 || OutOfTime()) return std::nullopt;
-    speeds[i] = static_cast<double>(weights->bytes_each) * static_cast<double>(n) / *seconds;
+    const auto pass = [&] {
+      const std::optional<double> seconds = TimePass(*weights, next, n, batch);
+      next += n;
+      return seconds;
+    };
+    // The first warms up: kernels are compiled, pages touched.
+    const std::optional<double> first = pass();
+    if (!first) return std::nullopt;
+    std::vector<double> passes;
+    for (int j = 0; j < (*first > kLongPassSeconds ? 1 : kPasses); ++j) {
+      const std::optional<double> seconds = OutOfTime() ? std::nullopt : pass();
+      if (!seconds || *seconds <= 0) return std::nullopt;
+      passes.push_back(*seconds);
+    }
+    speeds[i] = static_cast<double>(weights->bytes_each) * static_cast<double>(n) / Median(passes);
   }
   return speeds;
 }
 
 // The average of what lies between the matrices of a layer: a norm, its weights, an activation, a
 // sum, each over a row.
-std::optional<double> Prober::MeasureOp() const {
+std::optional<double> Prober::MeasureOp(int64_t rows) const {
   constexpr int kOps = 4 * kOpBlocks;
   const ggml_context_ptr context = NoAllocContext(kOps + 1);
   ggml_cgraph* graph = ggml_new_graph_custom(context.get(), kOps + 1, false);
-  ggml_tensor* input = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, kColumns);
+  ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, kColumns, rows);
   ggml_tensor* x = input;
   for (int i = 0; i < kOpBlocks; ++i) {
     ggml_tensor* norm = ggml_mul(context.get(), ggml_rms_norm(context.get(), x, 1e-5f), input);
@@ -226,11 +242,15 @@ std::optional<double> Prober::MeasureOp() const {
   ggml_build_forward_expand(graph, x);
   const ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(context.get(), backend_));
   if (buffer == nullptr) return std::nullopt;
-  const std::vector<float> ones(kColumns, 1.0f);
+  const std::vector<float> ones(static_cast<size_t>(kColumns * rows), 1.0f);
   ggml_backend_tensor_set(input, ones.data(), 0, ones.size() * sizeof(float));
-  const std::optional<double> seconds = TimeGraph(graph, 4 * kPasses);
-  if (!seconds) return std::nullopt;
-  return *seconds / kOps;
+  std::vector<double> passes;
+  for (int i = 0; i < 4 * kPasses; ++i) {
+    const std::optional<double> seconds = TimeGraph(graph);
+    if (!seconds) return std::nullopt;
+    passes.push_back(*seconds);
+  }
+  return Median(std::move(passes)) / kOps;
 }
 
 std::optional<double> Prober::MeasureSlowdown() const {
@@ -248,15 +268,16 @@ std::optional<double> Prober::MeasureSlowdown() const {
   const absl::Time begin = absl::Now();
   const double used = Seconds();
   while (absl::Now() - begin < enough) {
-    if (!TimeGraph(graph, 1)) return std::nullopt;
+    if (!TimeGraph(graph)) return std::nullopt;
   }
   return std::max(1.0, absl::ToDoubleSeconds(absl::Now() - begin) / (Seconds() - used));
 }
 
 absl::StatusOr<DeviceSpeed> Prober::Run() {
   DeviceSpeed speed;
-  const std::optional<double> op_s = MeasureOp(), slowdown = MeasureSlowdown();
-  if (!op_s || !slowdown) {
+  const std::optional<double> one_row_s = MeasureOp(1), rows_s = MeasureOp(1 + kOpRowsMore);
+  const std::optional<double> slowdown = MeasureSlowdown();
+  if (!one_row_s || !rows_s || !slowdown) {
     return absl::InternalError(
         absl::StrCat(options_.device, ": ggml cannot compute on this device"));
   }
@@ -264,7 +285,9 @@ absl::StatusOr<DeviceSpeed> Prober::Run() {
     for (double& bytes_per_s : speeds) bytes_per_s /= *slowdown;
     return speeds;
   };
-  speed.op_s = *op_s * *slowdown;
+  const double row_s = std::clamp((*rows_s - *one_row_s) / kOpRowsMore, 0.0, *one_row_s);
+  speed.op_s = (*one_row_s - row_s) * *slowdown;
+  speed.op_float_s = row_s / kColumns * *slowdown;
   for (ggml_type type : kTypes) {
     if (OutOfTime()) break;
     const std::optional<Speeds> dense = Measure(type, Use::kDense);

@@ -6,7 +6,6 @@
 #include <optional>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "ggml-backend.h"
@@ -45,10 +44,13 @@ class Prober {
   std::optional<Weights> MakeWeights(ggml_type type, Use use) const;
   // Bytes per second for each of kProbeBatches; none when something failed or time ran out.
   std::optional<Speeds> Measure(ggml_type type, Use use) const;
-  // Seconds for one pass of the first `n` matrices with `batch` rows for each; none if it failed.
-  std::optional<double> TimePass(const Weights& weights, size_t n, uint32_t batch) const;
-  std::optional<double> TimeGraph(ggml_cgraph* graph, int passes) const;
-  std::optional<double> MeasureOp() const;
+  // Seconds for one pass of `n` matrices from `first` on, round and round, with `batch` rows for
+  // each; none if it failed.
+  std::optional<double> TimePass(const Weights& weights, size_t first, size_t n,
+                                 uint32_t batch) const;
+  std::optional<double> TimeGraph(ggml_cgraph* graph) const;
+  // Seconds of an operation on so many rows.
+  std::optional<double> MeasureOp(int64_t rows) const;
   // How many times longer things take than Seconds() says.
   std::optional<double> MeasureSlowdown() const;
 

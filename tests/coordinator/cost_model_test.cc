@@ -68,6 +68,12 @@ TEST(HopSeconds, NeverFallsBelowItsBytes) {
   EXPECT_GT(HopSeconds(odd, 1e6), 1.0);
 }
 
+TEST(HopSeconds, NoLinkIsFasterThanTheMachineItself) {
+  const PlanLink fast = {.round_trip_s = 30e-6, .bytes_per_s = 10e9};
+  EXPECT_GE(HopSeconds(fast, 100), kLocalHopSeconds);
+  EXPECT_LT(HopSeconds(fast, 100), 1.01 * kLocalHopSeconds);
+}
+
 TEST(PredictLayer, ReadsTheDenseWeightsOnce) {
   const LayerCosts costs = OneLayer();
   const LayerTime time = PredictLayer(costs, 0, Speed(), DecodeStep(1, 0));
@@ -105,6 +111,10 @@ TEST(PredictLayer, ChargesForOperationsAndState) {
   DeviceSpeed speed = Speed();
   speed.op_s = 1e-5;
   EXPECT_NEAR(PredictLayer(costs, 0, speed, DecodeStep(1, 0)).seconds, 1e-3 + 2e-4 + 1e-3, 1e-9);
+  costs.layers[0].state_bytes = 0;
+  speed.op_float_s = 1e-9;
+  EXPECT_NEAR(PredictLayer(costs, 0, speed, DecodeStep(4, 0)).seconds, 1e-3 + 2e-4 + 20 * 4.096e-6,
+              1e-9);
 }
 
 TEST(PredictHead, CountsRowsThatAreSampled) {
@@ -112,6 +122,8 @@ TEST(PredictHead, CountsRowsThatAreSampled) {
   costs.head = {{GGML_TYPE_Q8_0, 1000000}};
   EXPECT_DOUBLE_EQ(PredictHead(costs, Speed(), DecodeStep(16, 0)).seconds, 2e-3);
   EXPECT_DOUBLE_EQ(PredictHead(costs, Speed(), PromptStep(128, 0)).seconds, 1e-3);
+  costs.n_vocab = 32000;  // sampling
+  EXPECT_NEAR(PredictHead(costs, Speed(), DecodeStep(1, 0)).seconds, 1.13e-3, 0.05e-3);
 }
 
 TEST(SpeedOfSheet, IsMemoryForOneRowAndArithmeticForMany) {
