@@ -5,6 +5,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/channel.h"
@@ -15,6 +16,9 @@
 
 namespace strata {
 namespace {
+
+// For a held model to be unloaded.
+constexpr std::chrono::seconds kReleaseTime(30);
 
 class CoordinatorClientImpl final : public CoordinatorClient {
   // A call that Cancel() ends, as long as the returned object lives.
@@ -62,6 +66,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
       if (request.hold() && !loaded.was_there) {
         held_context_ = std::move(context);
         held_ = std::move(reader);
+        held_model_ = loaded.model.model_id();
       } else {
         reader->Finish();
       }
@@ -74,6 +79,15 @@ class CoordinatorClientImpl final : public CoordinatorClient {
 
   void Release() override {
     if (held_ == nullptr) return;
+    {
+      // The end of a call that is cancelled says nothing of the other side: this waits for it.
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + kReleaseTime);
+      wire::UnloadModelRequest request;
+      request.set_model(absl::BytesToHexString(held_model_));
+      wire::UnloadModelResponse response;
+      stub_->UnloadModel(&context, request, &response);  // the end of the hold unloads it, too
+    }
     held_context_->TryCancel();
     wire::LoadModelEvent event;
     while (held_->Read(&event)) {
@@ -145,6 +159,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
   const std::unique_ptr<wire::Coordinator::Stub> stub_;
   std::unique_ptr<grpc::ClientContext> held_context_;  // goes after held_
   std::unique_ptr<grpc::ClientReader<wire::LoadModelEvent>> held_;
+  std::string held_model_;
 
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
