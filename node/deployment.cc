@@ -30,6 +30,10 @@ Deployment::~Deployment() { Unload(absl::CancelledError("the model is unloaded")
 
 absl::Status Deployment::Load(Progress progress) {
   std::lock_guard load_lock(load_mu_);
+  {
+    absl::MutexLock lock(mu_);
+    if (!unloaded_why_.ok()) return unloaded_why_;
+  }
   const PlanRequest& request = planned_->inputs.request;
   PipelineOptions build;
   build.model_path = planned_->source.path();
@@ -61,14 +65,13 @@ absl::Status Deployment::Load(Progress progress) {
     status = texts_.Start(pipeline_.get());
   }
   absl::MutexLock lock(mu_);
+  // Whatever came of it: Unload() waits for its turn.
+  if (!unloaded_why_.ok()) return unloaded_why_;
   if (status.ok()) {
     infos_ = pipeline_->stages();
     since_ = absl::Now();
     if (state_ == wire::ModelStatus::LOADING) state_ = wire::ModelStatus::SERVING;
   } else {
-    if (state_ == wire::ModelStatus::UNLOADING && absl::IsCancelled(status)) {
-      status = absl::CancelledError(absl::StrCat(name_, " was unloaded while it loaded"));
-    }
     state_ = wire::ModelStatus::FAILED;
     why_ = status;
   }
@@ -79,6 +82,7 @@ void Deployment::Unload(const absl::Status& why) {
   {
     absl::MutexLock lock(mu_);
     if (state_ != wire::ModelStatus::FAILED) state_ = wire::ModelStatus::UNLOADING;
+    if (unloaded_why_.ok()) unloaded_why_ = why;
   }
   std::lock_guard load_lock(load_mu_);
   texts_.Stop(why);
@@ -86,26 +90,36 @@ void Deployment::Unload(const absl::Status& why) {
 }
 
 void Deployment::OnBroken(absl::Status status) {
-  texts_.OnBroken(status);
-  absl::MutexLock lock(mu_);
-  if (state_ == wire::ModelStatus::UNLOADING || state_ == wire::ModelStatus::FAILED) return;
-  LOG(WARNING) << name_ << ": " << status.message();
-  state_ = wire::ModelStatus::FAILED;
-  why_ = std::move(status);
-  undiagnosed_ = true;
+  {
+    // First: who hears of its text's end asks for the state next.
+    absl::MutexLock lock(mu_);
+    if (state_ != wire::ModelStatus::UNLOADING && state_ != wire::ModelStatus::FAILED) {
+      LOG(WARNING) << name_ << ": " << status.message();
+      state_ = wire::ModelStatus::FAILED;
+      why_ = status;
+      diagnosis_ = Diagnosis::kWanted;
+    }
+  }
+  texts_.OnBroken(std::move(status));
 }
 
 void Deployment::Diagnose() {
   absl::Status why;
   {
     absl::MutexLock lock(mu_);
-    if (!std::exchange(undiagnosed_, false)) return;
+    // Everybody whose text ended asks at once.
+    const auto known = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      return diagnosis_ != Diagnosis::kUnderWay;
+    };
+    mu_.Await(absl::Condition(&known));
+    if (diagnosis_ == Diagnosis::kDone) return;
+    diagnosis_ = Diagnosis::kUnderWay;
     why = why_;
   }
   std::lock_guard load_lock(load_mu_);
-  if (pipeline_ == nullptr) return;
-  why = pipeline_->Diagnose(why);
+  if (pipeline_ != nullptr) why = pipeline_->Diagnose(why);
   absl::MutexLock lock(mu_);
+  diagnosis_ = Diagnosis::kDone;
   why_ = std::move(why);
 }
 
@@ -127,7 +141,7 @@ absl::Status Deployment::NotServing() const {
 }
 
 void Deployment::Generate(const wire::GenerateTextRequest& request,
-                          const std::shared_ptr<TextCall>& call) {
+                          std::shared_ptr<TextCall> call) {
   if (absl::Status status = NotServing(); !status.ok()) {
     call->Refuse(std::move(status));
     return;
@@ -139,7 +153,7 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
   text.sampler = request.sampler();
   if (request.tokens_size() > 0) {
     text.prompt.assign(request.tokens().begin(), request.tokens().end());
-    Add(std::move(text), call);
+    Add(std::move(text), std::move(call));
     return;
   }
   wire::TokenizeRequest tokenize;
@@ -159,7 +173,7 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
   });
 }
 
-void Deployment::Add(TextRequest text, const std::shared_ptr<TextCall>& call) {
+void Deployment::Add(TextRequest text, std::shared_ptr<TextCall> call) {
   const uint32_t n_ctx = planned_->inputs.request.cache.n_ctx;
   if (text.prompt.size() + 1 > n_ctx) {
     call->Refuse(absl::InvalidArgumentError(
@@ -195,7 +209,7 @@ bool Deployment::UsesNode(const std::string& node_id) const {
 
 bool Deployment::unloading() const {
   absl::MutexLock lock(mu_);
-  return state_ == wire::ModelStatus::UNLOADING;
+  return !unloaded_why_.ok();
 }
 
 bool Deployment::serving() const {

@@ -39,15 +39,16 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   ~Deployment() override;
 
   // Once. Blocks until every stage is loaded and linked, or all is undone: errors of
-  // Pipeline::Build().
+  // Pipeline::Build(), or why it was unloaded meanwhile or before.
   absl::Status Load(Progress progress);
-  // Ends all texts with `why`, then unloads the stages. Blocks. Any number of times.
+  // Ends all texts with `why`, and a load; then unloads the stages. Blocks until their memory is
+  // free, or their nodes do not answer. Any number of times; the first reason counts.
   void Unload(const absl::Status& why);
 
   // Does not block. What is wrong comes as OnEnd() of the call's sink: kInvalidArgument, the
   // request; kResourceExhausted, too many wait; kUnavailable, the model is not served now; else
   // what the pipeline broke with.
-  void Generate(const wire::GenerateTextRequest& request, const std::shared_ptr<TextCall>& call);
+  void Generate(const wire::GenerateTextRequest& request, std::shared_ptr<TextCall> call);
 
   // From now on, or no longer, texts are refused because the model moves.
   void SetMoving(bool moving);
@@ -63,6 +64,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   SchedulerStats Stats() const { return texts_.Stats(); }
   // Whether it may still serve; false once the pipeline broke or is unloaded.
   bool serving() const;
+  // Blocks for a few seconds when the pipeline just broke, to learn why.
   wire::ModelStatus Status();
 
  private:
@@ -73,7 +75,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   void Diagnose();
   bool unloading() const;
   absl::Status NotServing() const;  // OK: it does
-  void Add(TextRequest text, const std::shared_ptr<TextCall>& call);
+  // Keeps `call` until it returns: what it tells may let go of all others.
+  void Add(TextRequest text, std::shared_ptr<TextCall> call);
 
   const Options options_;
   const std::unique_ptr<PlannedModel> planned_;  // holds the clients of all nodes
@@ -86,8 +89,10 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
 
   mutable absl::Mutex mu_;
   wire::ModelStatus::State state_ ABSL_GUARDED_BY(mu_) = wire::ModelStatus::LOADING;
-  absl::Status why_ ABSL_GUARDED_BY(mu_);  // FAILED
-  bool undiagnosed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status why_ ABSL_GUARDED_BY(mu_);           // FAILED
+  absl::Status unloaded_why_ ABSL_GUARDED_BY(mu_);  // OK: Unload() has not been called
+  enum class Diagnosis { kDone, kWanted, kUnderWay };
+  Diagnosis diagnosis_ ABSL_GUARDED_BY(mu_) = Diagnosis::kDone;
   absl::Time since_ ABSL_GUARDED_BY(mu_);
   std::vector<wire::StageInfo> infos_ ABSL_GUARDED_BY(mu_);
 };

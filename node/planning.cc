@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -40,18 +41,26 @@ absl::Status Ask(const PlanningOptions& options, PlannedModel* planned) {
   }
 }
 
-// The headers, from the node that has the file.
-absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptions& options,
-                                                             PlannedModel* planned) {
-  NodeReport* const source = planned->SourceNode();
+absl::Status SourceAnswers(PlannedModel* planned) {
+  const NodeReport* const source = planned->SourceNode();
   if (source == nullptr) {
-    return absl::UnavailableError("the node with the model's file is not in the cluster");
+    return absl::UnavailableError(
+        "the node with the model's file is not in the cluster (see: strata nodes)");
   }
   if (source->client == nullptr) {
     return absl::Status(
         source->status.code(),
-        absl::StrCat(source->name(), " has the model's file, ", source->status.message()));
+        absl::StrCat(source->name(),
+                     ", which has the model's file, cannot be asked: ", source->status.message()));
   }
+  return absl::OkStatus();
+}
+
+// The headers, from the node that has the file.
+absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptions& options,
+                                                             PlannedModel* planned) {
+  if (auto s = SourceAnswers(planned); !s.ok()) return s;
+  NodeReport* const source = planned->SourceNode();
   const auto id = source->client->ShareModel(planned->source.path());
   if (!id.ok()) return id.status();
 
@@ -149,8 +158,7 @@ const NodeReport& PlannedModel::NodeOf(const PlannedStage& stage) const {
 
 NodeReport* PlannedModel::SourceNode() {
   for (NodeReport& node : report.nodes) {
-    // Nodes that answer tell their id in hex; the others are not asked for files.
-    if (node.info.node_id() == source.node()) return &node;
+    if (absl::BytesToHexString(node.id()) == source.node()) return &node;
   }
   return nullptr;
 }
@@ -172,6 +180,7 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
     if (auto s = options.opened(*planned->model); !s.ok()) return s;
   }
   if (auto s = Ask(options, planned.get()); !s.ok()) return s;
+  if (auto s = SourceAnswers(planned.get()); !s.ok()) return s;  // it may have gone meanwhile
   if (auto s = Place(options, wishes, planned.get()); !s.ok()) return s;
   return planned;
 }
