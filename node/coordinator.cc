@@ -1,5 +1,6 @@
 #include "node/coordinator.h"
 
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -24,14 +25,25 @@ constexpr uint64_t kTickMs = 200;
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
 constexpr absl::Duration kSweepEvery = absl::Seconds(5);
 constexpr int64_t kAnswerMs = 5'000;
-constexpr size_t kIdCharsMin = 4;  // of a model's or node's id, to name it by
+constexpr size_t kIdCharsMin = 4;    // of a model's or node's id, to name it by
+constexpr size_t kIdCharsShown = 8;  // the same, in messages
 
 absl::Status NotCoordinating() {
   return absl::UnavailableError("this node does not coordinate the cluster; try again");
 }
 
+absl::Status WasUnloaded(const Deployment& deployment) {
+  return absl::UnavailableError(absl::StrCat(deployment.name(), " was unloaded"));
+}
+
 bool StartsId(const std::string& text, const std::string& id_hex) {
   return text.size() >= kIdCharsMin && absl::StartsWithIgnoreCase(id_hex, text);
+}
+
+// Whether `wanted`, if anything, is another type of cache than `has`.
+bool OtherType(const std::string& wanted, const std::string& has) {
+  constexpr char kDefault[] = "f16";
+  return !wanted.empty() && wanted != (has.empty() ? kDefault : has);
 }
 
 // Whether what is there is what is wished for now.
@@ -39,7 +51,8 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
   const auto differs = [&](const char* what) {
     return absl::FailedPreconditionError(
         absl::StrCat(deployment->name(), " is loaded already, with another ", what,
-                     "; unload it first: strata unload ", deployment->name()));
+                     "; unload it first: strata unload ",
+                     absl::BytesToHexString(deployment->model_id()).substr(0, kIdCharsShown)));
   };
   const wire::PlanWishes& has = deployment->request().wishes();
   const wire::PlanWishes& wants = request.wishes();
@@ -49,10 +62,8 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
   if (!wants.assign().empty() && wants.assign() != has.assign()) return differs("--assign");
   if (!wants.exclude().empty() && wants.exclude() != has.exclude()) return differs("--exclude");
   if (!wants.reserve().empty() && wants.reserve() != has.reserve()) return differs("--reserve");
-  if (request.type_k() != deployment->request().type_k() ||
-      request.type_v() != deployment->request().type_v()) {
-    return differs("cache type");
-  }
+  if (OtherType(request.type_k(), deployment->request().type_k())) return differs("--type-k");
+  if (OtherType(request.type_v(), deployment->request().type_v())) return differs("--type-v");
   return absl::OkStatus();
 }
 
@@ -60,7 +71,11 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
 
 Coordinator::Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher* fetcher,
                          Options options)
-    : loop_(loop), cluster_(cluster), fetcher_(fetcher), options_(std::move(options)) {}
+    : loop_(loop),
+      cluster_(cluster),
+      fetcher_(fetcher),
+      options_(std::move(options)),
+      last_share_(static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()))) {}
 
 void Coordinator::Start(std::string self_address) {
   self_address_ = std::move(self_address);
@@ -72,6 +87,11 @@ Coordinator::~Coordinator() {
   if (keeper_.joinable()) Stop();
 }
 
+void Coordinator::StopCalls() {
+  absl::MutexLock lock(mu_);
+  stopping_ = true;
+}
+
 void Coordinator::Stop() {
   std::vector<DeploymentPtr> models;
   {
@@ -79,6 +99,7 @@ void Coordinator::Stop() {
     stopping_ = true;
     for (auto& [id, model] : models_) models.push_back(model);
     models_.clear();
+    shares_.clear();
   }
   std::vector<std::thread> threads;
   for (const DeploymentPtr& model : models) {
@@ -120,7 +141,12 @@ absl::StatusOr<T> Coordinator::AskLoop(std::function<T()> fn) {
 }
 
 Coordinator::Office Coordinator::office() {
-  const auto office = AskLoop<Office>([cluster = cluster_] {
+  const auto office = AskLoop<Office>([this, cluster = cluster_] {
+    {
+      // What is loaded next must not fall to a tick's older look.
+      absl::MutexLock lock(mu_);
+      LookAtOffice();
+    }
     const ClusterView& view = cluster->view();
     Office now;
     now.mine = view.is_coordinator;
@@ -136,6 +162,11 @@ absl::Status Coordinator::CheckOffice() {
   return office().mine ? absl::OkStatus() : NotCoordinating();
 }
 
+void Coordinator::LookAtOffice() {
+  in_office_ = cluster_->view().is_coordinator;
+  settled_ = cluster_->view().settled;
+}
+
 void Coordinator::Tick() {
   const ClusterView& view = cluster_->view();
   uint32_t live = 0;
@@ -143,7 +174,7 @@ void Coordinator::Tick() {
   // A group that has models loaded is not given up for one that has none.
   for (const auto& [id, model] : models_) live += 1 + model->texts();
   cluster_->membership()->SetLiveRequests(live);
-  in_office_ = view.is_coordinator;
+  LookAtOffice();
   if (view.members.size() != members_) {
     members_ = view.members.size();
     ++members_seen_;
@@ -161,11 +192,12 @@ void Coordinator::Keep() {
       absl::MutexLock lock(mu_);
       const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_; };
       if (mu_.AwaitWithTimeout(absl::Condition(&wanted), absl::Milliseconds(kTickMs))) return;
-      in_office = in_office_;
+      in_office = in_office_ && settled_;
       seen = members_seen_;
-      if (!in_office) {
+      if (!in_office_) {
         for (auto& [id, model] : models_) lost.push_back(model);
         models_.clear();
+        shares_.clear();
       }
     }
     for (const DeploymentPtr& model : lost) {
@@ -189,7 +221,7 @@ void Coordinator::Sweep() {
   std::vector<wire::Epoch> known;
   {
     absl::MutexLock lock(mu_);
-    if (stopping_) return;
+    if (stopping_ || !in_office_ || !settled_) return;
     // A model is here before its first stage is.
     for (const auto& [id, model] : models_) known.push_back(model->epoch());
   }
@@ -200,6 +232,7 @@ void Coordinator::Sweep() {
         return CompareEpochs(epoch, stage.epoch()) == 0;
       });
       if (wanted || !NodeId::FromHex(stage.epoch().coordinator_id()).ok()) continue;
+      if (stopping()) return;
       LOG(WARNING) << node.name() << ": stage " << stage.stage() << " of epoch "
                    << EpochString(stage.epoch()) << " is left over and unloaded";
       wire::UnloadStageRequest request;
@@ -211,6 +244,38 @@ void Coordinator::Sweep() {
 }
 
 // Models.
+
+Coordinator::Caller Coordinator::Watched(const Caller& asked) {
+  Caller caller = asked;
+  caller.go_on = [this, go_on = asked.go_on] { return !stopping() && go_on(); };
+  return caller;
+}
+
+// Nobody interrupted what ends because the node stops.
+absl::Status Coordinator::Explain(absl::Status status) {
+  if (!absl::IsCancelled(status) || !stopping()) return status;
+  return absl::UnavailableError("the node that coordinates is stopping; try again");
+}
+
+absl::StatusOr<std::unique_lock<absl::Mutex>> Coordinator::StartWork(const Caller& caller) {
+  std::unique_lock<absl::Mutex> work(work_mu_, std::defer_lock);
+  for (bool told = false; !work.try_lock(); told = true) {
+    if (!caller.go_on()) return absl::CancelledError("interrupted");
+    if (!told) caller.note("Another model is being loaded or moved; this is next…");
+    absl::SleepFor(kPoll);
+  }
+  const auto unloading = [this] {
+    absl::MutexLock lock(mu_);
+    return unloads_ > 0;
+  };
+  // What is planned now counts on that memory.
+  for (bool told = false; unloading(); told = true) {
+    if (!caller.go_on()) return absl::CancelledError("interrupted");
+    if (!told) caller.note("Another model is being unloaded…");
+    absl::SleepFor(kPoll);
+  }
+  return work;
+}
 
 PlanningOptions Coordinator::PlanningFor(const Caller& caller) const {
   return {.self_address = self_address_,
@@ -224,8 +289,8 @@ PlanningOptions Coordinator::PlanningFor(const Caller& caller) const {
 absl::StatusOr<wire::PlanExplained> Coordinator::Plan(const wire::PlanModelRequest& request,
                                                       const Caller& caller) {
   if (auto s = CheckOffice(); !s.ok()) return s;
-  auto planned = PlanModel(PlanningFor(caller), request.source(), request.wishes());
-  if (!planned.ok()) return planned.status();
+  auto planned = PlanModel(PlanningFor(Watched(caller)), request.source(), request.wishes());
+  if (!planned.ok()) return Explain(planned.status());
   wire::PlanExplained explained;
   const PlanRequest& inputs = (*planned)->inputs.request;
   explained.set_text(PlanText(*(*planned)->model, inputs, (*planned)->plan));
@@ -235,7 +300,7 @@ absl::StatusOr<wire::PlanExplained> Coordinator::Plan(const wire::PlanModelReque
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
-    const Caller& caller) {
+    const DeploymentPtr& instead_of, const Caller& caller) {
   auto epoch = AskLoop<absl::StatusOr<wire::Epoch>>([this] { return cluster_->NextEpoch(); });
   if (!epoch.ok()) return epoch.status();
   if (!epoch->ok()) return epoch->status();
@@ -248,7 +313,12 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
   {
     absl::MutexLock lock(mu_);
     if (stopping_) return absl::UnavailableError("the node is stopping");
-    models_[deployment->model_id()] = deployment;
+    DeploymentPtr& model = models_[deployment->model_id()];
+    if (instead_of != nullptr && model != instead_of) {
+      if (model == nullptr) models_.erase(deployment->model_id());
+      return nullptr;
+    }
+    model = deployment;
   }
   absl::Status status;
   if (caller.placed && !caller.placed(deployment->Status())) {
@@ -256,12 +326,12 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
   }
   if (status.ok()) {
     status = deployment->Load([&](uint32_t stage, const wire::LoadProgress& progress) {
-      return caller.go_on() && !stopping() &&
-             (!caller.progress || caller.progress(stage, progress));
+      return caller.go_on() && (!caller.progress || caller.progress(stage, progress));
     });
   }
   if (!status.ok()) {
-    Remove(deployment, status);
+    const bool was_there = Remove(deployment, status);
+    if (instead_of != nullptr && !was_there) return nullptr;
     return status;
   }
   return deployment;
@@ -269,15 +339,34 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
 
 absl::StatusOr<Coordinator::Loaded> Coordinator::Load(const wire::LoadModelRequest& request,
                                                       const Caller& caller) {
-  if (auto s = CheckOffice(); !s.ok()) return s;
-  for (bool told = false; !work_mu_.try_lock(); told = true) {
-    if (!caller.go_on()) return absl::CancelledError("interrupted");
-    if (!told) caller.note("Another model is being loaded; this one is next…");
-    absl::SleepFor(kPoll);
-  }
-  absl::Cleanup unlock = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { work_mu_.unlock(); };
+  auto loaded = LoadNow(request, Watched(caller));
+  if (!loaded.ok()) return Explain(loaded.status());
+  return loaded;
+}
 
-  DeploymentPtr there;
+std::unique_ptr<Coordinator::Loaded> Coordinator::Join(const DeploymentPtr& there,
+                                                       const wire::LoadModelRequest& request) {
+  absl::MutexLock lock(mu_);
+  const auto entry = models_.find(there->model_id());
+  if (entry == models_.end() || entry->second != there) return nullptr;
+  auto loaded = std::make_unique<Loaded>(Loaded{.deployment = there, .was_there = true});
+  const auto shares = shares_.find(there->model_id());
+  if (shares == shares_.end()) return loaded;
+  if (request.hold()) {
+    loaded->share = ++last_share_;
+    shares->second.insert(loaded->share);
+  } else {
+    shares_.erase(shares);  // from now on it stays
+  }
+  return loaded;
+}
+
+absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRequest& request,
+                                                         const Caller& caller) {
+  if (auto s = CheckOffice(); !s.ok()) return s;
+  const auto work = StartWork(caller);
+  if (!work.ok()) return work.status();
+  std::unique_ptr<Loaded> there;
   PlanningOptions planning = PlanningFor(caller);
   planning.opened = [&](const ModelFile& model) {
     DeploymentPtr found;
@@ -296,26 +385,70 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::Load(const wire::LoadModelReque
       return absl::OkStatus();
     }
     if (auto s = Fits(found.get(), request); !s.ok()) return s;
-    there = found;
-    return absl::AlreadyExistsError("");
+    there = Join(found, request);
+    return there == nullptr ? absl::OkStatus() : absl::AlreadyExistsError("");
   };
   wire::LoadModelRequest sized = request;
   if (sized.wishes().n_seqs() == 0) sized.mutable_wishes()->set_n_seqs(kLoadSeqs);
   auto planned = PlanModel(planning, sized.source(), sized.wishes());
-  if (there != nullptr) return Loaded{.deployment = there, .was_there = true};
+  if (there != nullptr) return *there;
   if (!planned.ok()) return planned.status();
-  auto deployment = Deploy(*std::move(planned), sized, caller);
+  auto deployment = Deploy(*std::move(planned), sized, /*instead_of=*/nullptr, caller);
   if (!deployment.ok()) return deployment.status();
-  return Loaded{.deployment = *std::move(deployment)};
+  Loaded loaded{.deployment = *std::move(deployment)};
+  absl::MutexLock lock(mu_);
+  if (request.hold()) {
+    loaded.share = ++last_share_;
+    // It may be unloaded already; then the share is of nothing.
+    if (models_.contains(loaded.deployment->model_id())) {
+      shares_[loaded.deployment->model_id()] = {loaded.share};
+    }
+  }
+  return loaded;
 }
 
-void Coordinator::Remove(const DeploymentPtr& deployment, const absl::Status& why) {
+bool Coordinator::TakeOut(const DeploymentPtr& deployment) {
+  const auto entry = models_.find(deployment->model_id());
+  if (entry == models_.end() || entry->second != deployment) return false;
+  shares_.erase(entry->first);
+  models_.erase(entry);
+  return true;
+}
+
+bool Coordinator::Remove(const DeploymentPtr& deployment, const absl::Status& why) {
+  bool was_there = false;
   {
     absl::MutexLock lock(mu_);
-    const auto entry = models_.find(deployment->model_id());
-    if (entry != models_.end() && entry->second == deployment) models_.erase(entry);
+    was_there = TakeOut(deployment);
+    ++unloads_;
   }
   deployment->Unload(why);
+  absl::MutexLock lock(mu_);
+  --unloads_;
+  return was_there;
+}
+
+bool Coordinator::HasShare(uint64_t share) {
+  absl::MutexLock lock(mu_);
+  return absl::c_any_of(shares_, [&](const auto& of) { return of.second.contains(share); });
+}
+
+void Coordinator::Release(uint64_t share) {
+  DeploymentPtr last;
+  {
+    absl::MutexLock lock(mu_);
+    for (auto& [id, shares] : shares_) {
+      if (shares.erase(share) == 0) continue;
+      if (shares.empty()) last = models_.at(id);
+      break;
+    }
+    if (last == nullptr) return;
+    TakeOut(last);  // at once: nobody joins any more
+    ++unloads_;
+  }
+  last->Unload(WasUnloaded(*last));
+  absl::MutexLock lock(mu_);
+  --unloads_;
 }
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& model) {
@@ -324,7 +457,8 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& 
   size_t matches = 0;
   absl::MutexLock lock(mu_);
   for (const auto& [id, deployment] : models_) {
-    names.push_back(deployment->name());
+    names.push_back(absl::StrCat(deployment->name(), " (",
+                                 absl::BytesToHexString(id).substr(0, kIdCharsShown), ")"));
     if (!model.empty() && model != deployment->name() &&
         model != deployment->planned().source.path() &&
         !StartsId(model, absl::BytesToHexString(id))) {
@@ -347,12 +481,8 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
   if (auto s = CheckOffice(); !s.ok()) return s;
   auto deployment = Find(model);
   if (!deployment.ok()) return deployment.status();
-  UnloadThis(*deployment);
+  Remove(*deployment, WasUnloaded(**deployment));
   return (*deployment)->name();
-}
-
-void Coordinator::UnloadThis(const std::shared_ptr<Deployment>& deployment) {
-  Remove(deployment, absl::UnavailableError(absl::StrCat(deployment->name(), " was unloaded")));
 }
 
 absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
@@ -368,10 +498,10 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
 }
 
 void Coordinator::Generate(const wire::GenerateTextRequest& request,
-                           const std::shared_ptr<TextCall>& call) {
+                           std::shared_ptr<TextCall> call) {
   auto deployment = Find(request.model());
   if (deployment.ok()) {
-    (*deployment)->Generate(request, call);
+    (*deployment)->Generate(request, std::move(call));
   } else {
     call->Refuse(deployment.status());
   }
@@ -380,6 +510,10 @@ void Coordinator::Generate(const wire::GenerateTextRequest& request,
 // Draining.
 
 absl::Status Coordinator::Drain(const wire::DrainNodeRequest& request, const Caller& caller) {
+  return Explain(DrainNow(request, Watched(caller)));
+}
+
+absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request, const Caller& caller) {
   if (auto s = CheckOffice(); !s.ok()) return s;
   auto report = CollectReport(ClusterClient::At(self_address_, kAnswerMs).get());
   if (!report.ok()) return report.status();
@@ -393,7 +527,8 @@ absl::Status Coordinator::Drain(const wire::DrainNodeRequest& request, const Cal
     ++matches;
     node = &other;
   }
-  if (matches == 0) return absl::NotFoundError(absl::StrCat("no node ", request.node()));
+  if (matches == 0)
+    return absl::NotFoundError(absl::StrCat("no node ", request.node(), " (see: strata nodes)"));
   if (matches > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(request.node(), " means several nodes; name it by its id (strata nodes)"));
@@ -403,7 +538,11 @@ absl::Status Coordinator::Drain(const wire::DrainNodeRequest& request, const Cal
   }
   if (auto s = node->client->SetDraining(!request.undo()); !s.ok()) return s;
   if (request.undo()) return absl::OkStatus();
-  absl::MutexLock work(work_mu_);
+  absl::Cleanup undo = [&] {
+    if (!node->info.draining()) node->client->SetDraining(false).IgnoreError();
+  };
+  const auto work = StartWork(caller);
+  if (!work.ok()) return work.status();
   std::vector<DeploymentPtr> models;
   {
     absl::MutexLock lock(mu_);
@@ -412,11 +551,9 @@ absl::Status Coordinator::Drain(const wire::DrainNodeRequest& request, const Cal
     }
   }
   for (const DeploymentPtr& model : models) {
-    if (auto s = MoveAway(model, caller); !s.ok()) {
-      node->client->SetDraining(false).IgnoreError();
-      return s;
-    }
+    if (auto s = MoveAway(model, caller); !s.ok()) return s;
   }
+  std::move(undo).Cancel();
   return absl::OkStatus();
 }
 
@@ -453,7 +590,12 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   resolute.go_on = [] { return true; };
   resolute.placed = nullptr;
   resolute.progress = nullptr;
-  return Deploy(*std::move(planned), request, resolute).status();
+  const auto moved = Deploy(*std::move(planned), request, from, resolute);
+  if (moved.ok()) return absl::OkStatus();  // or it was unloaded meanwhile
+  return absl::Status(
+      moved.status().code(),
+      absl::StrCat(from->name(), " could not be loaded elsewhere and is unloaded now: ",
+                   moved.status().message(), "; load it again: strata load ", now.source.path()));
 }
 
 }  // namespace strata

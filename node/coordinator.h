@@ -11,6 +11,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,14 +48,17 @@ class Coordinator {
   // Once the node listens: by which host:port it reaches itself. Loop thread, or before it runs.
   void Start(std::string self_address);
 
-  // Ends what is under way, unloads all models. Blocks for a few seconds at most. Once.
+  // Calls that wait end soon with kUnavailable, and no new ones begin. Any number of times.
+  void StopCalls();
+  // The same, then ends what is under way and unloads all models. Blocks until that is done; nodes
+  // that hang are given half a minute. Once.
   void Stop();
 
   // Who coordinates, as this node sees it.
   struct Office {
     bool mine = false;
     bool settled = false;  // mine: and not about to become another's
-    std::string address;  // host:port of another node that does; empty: none known
+    std::string address;   // host:port of another node that does; empty: none known
   };
   Office office();  // blocks until the loop answers
 
@@ -75,18 +80,22 @@ class Coordinator {
   struct Loaded {
     std::shared_ptr<Deployment> deployment;  // shared with this
     bool was_there = false;
+    uint64_t share = 0;  // with `hold`; 0: it stays
   };
   absl::StatusOr<Loaded> Load(const wire::LoadModelRequest& request, const Caller& caller);
   // By its name, path or the start of its id; empty: the only one. Blocks until its memory is free.
   // kNotFound, kInvalidArgument: none is meant, or several. Returns its name.
   absl::StatusOr<std::string> Unload(const std::string& model);
-  void UnloadThis(
-      const std::shared_ptr<Deployment>& deployment);  // the same for one that Load() gave
+  // A model that is held goes with the last of its shares. Release() blocks as Unload(), and does
+  // nothing when the share is no more: the model was unloaded, or it stays now.
+  bool HasShare(uint64_t share);
+  void Release(uint64_t share);
   absl::StatusOr<std::vector<wire::ModelStatus>> Models();
   // Does not block. Errors go to the call's sink.
-  void Generate(const wire::GenerateTextRequest& request, const std::shared_ptr<TextCall>& call);
+  void Generate(const wire::GenerateTextRequest& request, std::shared_ptr<TextCall> call);
   // Blocks until nothing is on the node any more: texts under way end first, then its layers go to
-  // others. Errors of Load(): when the others have no room, nothing has changed.
+  // others. Errors of Load(): when the others have no room, nothing has changed. kNotFound,
+  // kInvalidArgument: no node is meant, or several.
   absl::Status Drain(const wire::DrainNodeRequest& request, const Caller& caller);
 
  private:
@@ -95,12 +104,26 @@ class Coordinator {
   template <typename T>
   absl::StatusOr<T> AskLoop(std::function<T()> fn);
   absl::Status CheckOffice();
+  void LookAtOffice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
+  // `asked`, which also ends when this stops.
+  Caller Watched(const Caller& asked);
+  absl::Status Explain(absl::Status status);
+  // Waits for its turn to change what is loaded. kCancelled.
+  absl::StatusOr<std::unique_lock<absl::Mutex>> StartWork(const Caller& caller);
+  absl::StatusOr<Loaded> LoadNow(const wire::LoadModelRequest& request, const Caller& caller);
+  absl::Status DrainNow(const wire::DrainNodeRequest& request, const Caller& caller);
+  // Takes a share in `there` for `request`. Null: it is not there any more.
+  std::unique_ptr<Loaded> Join(const DeploymentPtr& there, const wire::LoadModelRequest& request);
   PlanningOptions PlanningFor(const Caller& caller) const;
   absl::StatusOr<DeploymentPtr> Find(const std::string& model);
+  // `instead_of`, if any, is still there, or nothing is done: null.
   absl::StatusOr<DeploymentPtr> Deploy(std::unique_ptr<PlannedModel> planned,
-                                       const wire::LoadModelRequest& request, const Caller& caller);
+                                       const wire::LoadModelRequest& request,
+                                       const DeploymentPtr& instead_of, const Caller& caller);
   absl::Status MoveAway(const DeploymentPtr& from, const Caller& caller);
-  void Remove(const DeploymentPtr& deployment, const absl::Status& why);
+  // Takes it out of the table; false: it was not there. Remove() unloads it then, in any case.
+  bool TakeOut(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Remove(const DeploymentPtr& deployment, const absl::Status& why);
 
   void Tick();  // loop
   void Keep();  // thread: takes and leaves office
@@ -118,7 +141,12 @@ class Coordinator {
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, DeploymentPtr> models_ ABSL_GUARDED_BY(mu_);  // by id
-  bool in_office_ ABSL_GUARDED_BY(mu_) = false;                       // as of the last tick
+  // By id; one that stays has none. Shares are numbers that no coordinator before gave out.
+  std::map<std::string, std::set<uint64_t>> shares_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_share_ ABSL_GUARDED_BY(mu_);
+  uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;       // under way: memory that comes back
+  bool in_office_ ABSL_GUARDED_BY(mu_) = false;     // as last looked at
+  bool settled_ ABSL_GUARDED_BY(mu_) = false;       // the same
   uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;  // grows when the members change
 
   size_t members_ = 0;                        // loop

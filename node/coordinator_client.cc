@@ -5,7 +5,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/channel.h"
@@ -63,10 +62,10 @@ class CoordinatorClientImpl final : public CoordinatorClient {
         continue;
       }
       Loaded loaded{.model = event.loaded(), .was_there = event.was_there()};
-      if (request.hold() && !loaded.was_there) {
+      if (event.share() != 0) {
+        share_ = event.share();
         held_context_ = std::move(context);
         held_ = std::move(reader);
-        held_model_ = loaded.model.model_id();
       } else {
         reader->Finish();
       }
@@ -84,9 +83,9 @@ class CoordinatorClientImpl final : public CoordinatorClient {
       grpc::ClientContext context;
       context.set_deadline(std::chrono::system_clock::now() + kReleaseTime);
       wire::UnloadModelRequest request;
-      request.set_model(absl::BytesToHexString(held_model_));
+      request.set_share(share_);
       wire::UnloadModelResponse response;
-      stub_->UnloadModel(&context, request, &response);  // the end of the hold unloads it, too
+      stub_->UnloadModel(&context, request, &response);
     }
     held_context_->TryCancel();
     wire::LoadModelEvent event;
@@ -157,9 +156,9 @@ class CoordinatorClientImpl final : public CoordinatorClient {
 
   const std::string address_;
   const std::unique_ptr<wire::Coordinator::Stub> stub_;
+  uint64_t share_ = 0;                                 // of held_
   std::unique_ptr<grpc::ClientContext> held_context_;  // goes after held_
   std::unique_ptr<grpc::ClientReader<wire::LoadModelEvent>> held_;
-  std::string held_model_;
 
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;

@@ -67,8 +67,8 @@ Coordinator::Caller CallerOf(grpc::ServerContext* context, grpc::ServerWriter<Ev
 // One of the calls that may be under way at a time.
 class CoordinatorService::Admission {
  public:
-  explicit Admission(CoordinatorService* service) : service_(service) {
-    admitted_ = ++service_->calls_ <= kCoordinatorCallsMax;
+  Admission(CoordinatorService* service, int calls_max) : service_(service) {
+    admitted_ = ++service_->calls_ <= calls_max;
   }
   ~Admission() { --service_->calls_; }
   Admission(const Admission&) = delete;
@@ -113,7 +113,7 @@ std::unique_ptr<wire::Coordinator::Stub> CoordinatorService::StubAt(const std::s
 grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
                                            const wire::PlanModelRequest* request,
                                            grpc::ServerWriter<wire::PlanModelEvent>* writer) {
-  const Admission admission(this);
+  const Admission admission(this, kCoordinatorLongCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   const wire::PlanModelRequest filled = WithSource(*request, node_id_);
   auto elsewhere = Elsewhere(*context);
@@ -133,7 +133,7 @@ grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
 grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
                                            const wire::LoadModelRequest* request,
                                            grpc::ServerWriter<wire::LoadModelEvent>* writer) {
-  const Admission admission(this);
+  const Admission admission(this, kCoordinatorLongCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   const wire::LoadModelRequest filled = WithSource(*request, node_id_);
   auto elsewhere = Elsewhere(*context);
@@ -159,23 +159,28 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
   wire::LoadModelEvent event;
   *event.mutable_loaded() = loaded->deployment->Status();
   event.set_was_there(loaded->was_there);
+  event.set_share(loaded->share);
   writer->Write(event);
-  if (!request->hold() || loaded->was_there) return grpc::Status::OK;
-  while (!context->IsCancelled() && loaded->deployment->serving()) absl::SleepFor(kPoll);
-  coordinator_->UnloadThis(loaded->deployment);
+  // One that failed is held, too: its caller still wants to know why.
+  while (coordinator_->HasShare(loaded->share) && !context->IsCancelled()) absl::SleepFor(kPoll);
+  coordinator_->Release(loaded->share);
   return grpc::Status::OK;
 }
 
 grpc::Status CoordinatorService::UnloadModel(grpc::ServerContext* context,
                                              const wire::UnloadModelRequest* request,
                                              wire::UnloadModelResponse* response) {
-  const Admission admission(this);
+  const Admission admission(this, kCoordinatorCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   auto elsewhere = Elsewhere(*context);
   if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
   if (*elsewhere != nullptr) {
     const auto onward = Onward(*context);
     return (*elsewhere)->UnloadModel(onward.get(), *request, response);
+  }
+  if (request->share() != 0) {
+    coordinator_->Release(request->share());
+    return grpc::Status::OK;
   }
   auto name = coordinator_->Unload(request->model());
   if (name.ok()) response->set_name(*name);
@@ -185,7 +190,7 @@ grpc::Status CoordinatorService::UnloadModel(grpc::ServerContext* context,
 grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
                                             const wire::ListModelsRequest* request,
                                             wire::ListModelsResponse* response) {
-  const Admission admission(this);
+  const Admission admission(this, kCoordinatorCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   auto elsewhere = Elsewhere(*context);
   if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
@@ -203,7 +208,7 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
 grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
                                            const wire::DrainNodeRequest* request,
                                            grpc::ServerWriter<wire::DrainNodeEvent>* writer) {
-  const Admission admission(this);
+  const Admission admission(this, kCoordinatorLongCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   auto elsewhere = Elsewhere(*context);
   if (!elsewhere.ok()) return ToGrpc(elsewhere.status());

@@ -21,6 +21,8 @@ namespace strata {
 
 // Calls that plan, load, unload, drain or list at the same time.
 inline constexpr int kCoordinatorCallsMax = 64;
+// Of these, those that may plan, load, hold or drain: the others can always list and unload.
+inline constexpr int kCoordinatorLongCallsMax = 48;
 
 class CoordinatorService final
     : public wire::Coordinator::WithCallbackMethod_GenerateText<wire::Coordinator::Service> {

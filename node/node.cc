@@ -252,6 +252,7 @@ Node::~Node() {
   if (shutdown_.joinable()) {
     shutdown_.join();
   } else if (server_ != nullptr) {
+    coordinator_->StopCalls();  // they wait for the loop, which does not run any more
     server_->Shutdown(std::chrono::system_clock::now());
   }
 }
