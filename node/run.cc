@@ -29,12 +29,28 @@ namespace {
 
 void Tell(const std::string& note) { absl::FPrintF(stderr, "%s\n", note); }
 
+// A folder that has a model's name is not the model.
+bool IsFile(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error) && !std::filesystem::is_directory(path, error);
+}
+
 // A path of this machine in full; one of another's as it is written.
 std::string PathOf(const std::string& model) {
+  if (!IsFile(model)) return model;
   std::error_code error;
-  if (!std::filesystem::exists(model, error)) return model;
   const std::string path = std::filesystem::absolute(model, error).string();
   return error ? model : path;
+}
+
+// Where a model's file is for the node that is asked. kNotFound: a name that means nothing here.
+absl::StatusOr<std::string> SourceOf(const std::string& model) {
+  const std::string path = PathOf(model);
+  if (std::filesystem::path(path).is_absolute()) return path;
+  return absl::NotFoundError(
+      absl::StrCat(model,
+                   ": no such file here; one on another machine wants its full path there, and "
+                   "--node to ask the node on it"));
 }
 
 wire::PlanWishes WishesOf(const PlanOptions& options) {
@@ -150,8 +166,7 @@ class TextSession {
 };
 
 absl::Status TextSession::GetModel() {
-  std::error_code error;
-  if (!std::filesystem::exists(options_.plan.model, error)) {
+  if (!IsFile(options_.plan.model)) {
     const auto models = session_->ListModels();
     if (!models.ok()) return session_.Explain(models.status());
     if (const wire::ModelStatus* model = FindModel(*models, options_.plan.model)) {
@@ -159,8 +174,13 @@ absl::Status TextSession::GetModel() {
       return absl::OkStatus();
     }
   }
+  const auto path = SourceOf(options_.plan.model);
+  if (!path.ok()) {
+    return absl::NotFoundError(
+        absl::StrCat("no model of that name is loaded, and ", path.status().message()));
+  }
   wire::LoadModelRequest request;
-  request.mutable_source()->set_path(PathOf(options_.plan.model));
+  request.mutable_source()->set_path(*path);
   *request.mutable_wishes() = WishesOf(options_.plan);
   request.mutable_wishes()->set_n_ctx(options_.text.n_ctx);
   request.mutable_wishes()->set_unverified(options_.text.unverified);
@@ -252,8 +272,10 @@ absl::Status TextSession::WhyFailed(const absl::Status& status) {
 absl::Status RunPlan(const PlanOptions& options) {
   Session session;
   if (auto s = session.Connect(options.client); !s.ok()) return s;
+  const auto path = SourceOf(options.model);
+  if (!path.ok()) return path.status();
   wire::PlanModelRequest request;
-  request.mutable_source()->set_path(PathOf(options.model));
+  request.mutable_source()->set_path(*path);
   *request.mutable_wishes() = WishesOf(options);
   const auto plan = session->PlanModel(request, Tell);
   if (!plan.ok()) return session.Explain(plan.status());
@@ -263,8 +285,10 @@ absl::Status RunPlan(const PlanOptions& options) {
 absl::Status RunLoad(const LoadOptions& options) {
   Session session;
   if (auto s = session.Connect(options.plan.client); !s.ok()) return s;
+  const auto path = SourceOf(options.plan.model);
+  if (!path.ok()) return path.status();
   wire::LoadModelRequest request;
-  request.mutable_source()->set_path(PathOf(options.plan.model));
+  request.mutable_source()->set_path(*path);
   *request.mutable_wishes() = WishesOf(options.plan);
   request.set_type_k(options.type_k);
   request.set_type_v(options.type_v);
