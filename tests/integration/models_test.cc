@@ -40,9 +40,9 @@ class Models : public ::testing::Test {
   }
 
   void StartNode(const std::string& name) {
-    std::vector<std::string> args = {"node",       "--listen", "127.0.0.1:0", "--no-mdns",
-                                     "--name",     name,       "--threads",   "1",
-                                     "--data-dir", testing::MakeTestFolder()};
+    std::vector<std::string> args = {
+        "node", "--listen",  "127.0.0.1:0", "--no-mdns",  "--name",
+        name,   "--threads", "1",           "--data-dir", testing::MakeTestFolder()};
     if (!addresses_.empty()) args.insert(args.end(), {"--peer", addresses_[0]});
     nodes_.push_back(std::make_unique<Program>(std::move(args)));
     const auto ready = nlohmann::json::parse(nodes_.back()->FirstLine(), nullptr, false);
@@ -78,12 +78,18 @@ class Models : public ::testing::Test {
     for (const auto& each : status["nodes"]) stages += each["stages"].size();
     return stages;
   }
+  // Waits until there is one.
   size_t Coordinator() {
-    const nlohmann::json status = Json(0, {"status", "--json"});
-    for (const auto& each : status["nodes"]) {
-      if (each["id"] == status["coordinator"]) return each["name"] == "attic" ? 0 : 1;
-    }
-    return 99;
+    size_t found = 99;
+    EXPECT_TRUE(Eventually([&] {
+      const nlohmann::json status = Json(0, {"status", "--json"});
+      if (!status.is_object()) return false;
+      for (const auto& each : status["nodes"]) {
+        if (each["id"] == status["coordinator"]) found = each["name"] == "attic" ? 0 : 1;
+      }
+      return found != 99;
+    }));
+    return found;
   }
   void LoadOnBoth() {
     const nlohmann::json loaded = Json(0, {"load", kModel, "--assign", "attic=0-2,cellar=3-5",
@@ -129,18 +135,84 @@ TEST_F(Models, LoadedThroughOneNodeIsUsedThroughAnyAndGoneWhenUnloaded) {
 }
 
 TEST_F(Models, RunUnloadsWhatItLoadedEvenWhenItIsKilled) {
-  const auto run = Strata(1, {"run", kModel, "One\n", "--ctx", "60000", "--max-tokens", "50000",
-                              "--ignore-eos"});
+  const auto run = Strata(
+      1, {"run", kModel, "One\n", "--ctx", "60000", "--max-tokens", "50000", "--ignore-eos"});
   ASSERT_EQ(run->FirstLine(), "One") << run->err();
   EXPECT_GT(Stages(0), 0u);
   kill((*run)->pid(), SIGKILL);
   EXPECT_TRUE(Eventually([this] { return Stages(0) == 0; }));
 }
 
+TEST_F(Models, RunEndsWhenItsMemoryIsFree) {
+  for (size_t node : {0, 1}) {
+    EXPECT_EQ(Strata(node, {"run", kModel, "One", "--max-tokens", "4"})->ExitStatus(), 0);
+    EXPECT_EQ(Stages(node), 0u);
+  }
+}
+
+TEST_F(Models, RunsOfOneModelShareIt) {
+  const auto first = Strata(
+      0, {"run", kModel, "One\n", "--ctx", "60000", "--max-tokens", "50000", "--ignore-eos"});
+  ASSERT_EQ(first->FirstLine(), "One") << first->err();
+  const auto second = Strata(1, {"run", kModel, "Two\n", "--max-tokens", "8"});
+  ASSERT_EQ(second->FirstLine(), "Two") << second->err();  // waits for the first one's place
+  kill((*first)->pid(), SIGKILL);
+  EXPECT_EQ(second->ExitStatus(), 0) << second->err();
+  EXPECT_TRUE(Eventually([this] { return Stages(0) == 0; }));
+}
+
+TEST_F(Models, WhatIsLoadedToStayOutlivesTheRunThatHeldIt) {
+  const auto run = Strata(
+      0, {"run", kModel, "One\n", "--ctx", "60000", "--max-tokens", "50000", "--ignore-eos"});
+  ASSERT_EQ(run->FirstLine(), "One") << run->err();
+  EXPECT_TRUE(Json(1, {"load", kModel, "--seqs", "1", "--json"})["was_there"].get<bool>());
+  kill((*run)->pid(), SIGINT);
+  EXPECT_EQ(run->ExitStatus(), 130) << run->err();
+  EXPECT_GT(Stages(0), 0u);
+}
+
+TEST_F(Models, RunSaysWhichWorkerDied) {
+  const auto run = Strata(
+      0, {"run", kModel, "One\n", "--ctx", "60000", "--max-tokens", "50000", "--ignore-eos"});
+  ASSERT_EQ(run->FirstLine(), "One") << run->err();
+  const nlohmann::json status = Json(0, {"status", "--json"});
+  for (const auto& node : status["nodes"]) {
+    for (const auto& stage : node["stages"]) kill(stage["worker_pid"].get<pid_t>(), SIGKILL);
+  }
+  EXPECT_NE(run->ExitStatus(), 0);
+  EXPECT_THAT(run->err(), HasSubstr("signal 9"));
+  EXPECT_TRUE(Eventually([this] { return Stages(0) == 0; }));
+}
+
+TEST_F(Models, ACoordinatorThatStopsEndsTheTextsWithAWord) {
+  const size_t coordinator = Coordinator();
+  ASSERT_LT(coordinator, 2u);
+  const auto run = Strata(1 - coordinator, {"run", kModel, "One\n", "--ctx", "60000",
+                                            "--max-tokens", "50000", "--ignore-eos"});
+  ASSERT_EQ(run->FirstLine(), "One") << run->err();
+  kill((*nodes_[coordinator])->pid(), SIGTERM);
+  EXPECT_EQ(nodes_[coordinator]->ExitStatus(), 0) << nodes_[coordinator]->err();
+  EXPECT_EQ(run->ExitStatus(), 5) << run->err();
+  EXPECT_THAT(run->err(), HasSubstr("stopping"));
+}
+
+TEST_F(Models, ANodeThatStopsEndsTheTextsThatItPassesOn) {
+  const size_t coordinator = Coordinator();
+  ASSERT_LT(coordinator, 2u);
+  const std::string assign = coordinator == 0 ? "attic=0-5" : "cellar=0-5";
+  const auto run =
+      Strata(1 - coordinator, {"run", kModel, "One\n", "--ctx", "60000", "--max-tokens", "50000",
+                               "--ignore-eos", "--assign", assign});
+  ASSERT_EQ(run->FirstLine(), "One") << run->err();
+  kill((*nodes_[1 - coordinator])->pid(), SIGTERM);
+  EXPECT_EQ(nodes_[1 - coordinator]->ExitStatus(), 0) << nodes_[1 - coordinator]->err();
+  EXPECT_EQ(run->ExitStatus(), 5) << run->err();
+  EXPECT_TRUE(Eventually([&] { return Stages(coordinator) == 0; }));
+}
+
 TEST_F(Models, UnloadingEndsTheTextsWithAWord) {
   LoadOnBoth();
-  const auto run =
-      Strata(0, {"run", name_, "One\n", "--max-tokens", "8000", "--ignore-eos"});
+  const auto run = Strata(0, {"run", name_, "One\n", "--max-tokens", "8000", "--ignore-eos"});
   ASSERT_EQ(run->FirstLine(), "One") << run->err();
   EXPECT_EQ(Strata(1, {"unload"})->ExitStatus(), 0);
   EXPECT_EQ(run->ExitStatus(), 5);
