@@ -1,11 +1,17 @@
 #include "node/cluster_report.h"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "proto/coordinator.grpc.pb.h"
 #include "shard/device_probe.h"
+#include "transport/grpc_link.h"
+#include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
@@ -118,6 +124,42 @@ absl::StatusOr<ClusterReport> CollectReport(ClusterClient* first) {
     }
   }
   for (std::thread& thread : threads) thread.join();
+  return report;
+}
+
+wire::ClusterReport ToWire(const ClusterReport& report) {
+  wire::ClusterReport wire;
+  *wire.mutable_cluster() = report.cluster;
+  for (const NodeReport& node : report.nodes) {
+    wire::ReportNode* told = wire.add_nodes();
+    *told->mutable_seen() = node.seen;
+    ToWire(node.status, "", told->mutable_status());
+    *told->mutable_info() = node.info;
+    *told->mutable_sees() = node.sees;
+  }
+  return wire;
+}
+
+absl::StatusOr<ClusterReport> FetchReport(const std::string& address, int64_t timeout_ms) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+  wire::ClusterReport wire;
+  const grpc::Status status = wire::Coordinator::NewStub(MakeChannel(address))
+                                  ->GetReport(&context, wire::GetReportRequest(), &wire);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+      status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    return absl::UnavailableError(absl::StrCat("no node answers at ", address));
+  }
+  if (!status.ok()) return FromGrpc(status);
+  ClusterReport report;
+  report.cluster = std::move(*wire.mutable_cluster());
+  for (wire::ReportNode& told : *wire.mutable_nodes()) {
+    NodeReport& node = report.nodes.emplace_back();
+    node.seen = std::move(*told.mutable_seen());
+    node.status = FromWire(told.status());
+    node.info = std::move(*told.mutable_info());
+    node.sees = std::move(*told.mutable_sees());
+  }
   return report;
 }
 

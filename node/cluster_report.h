@@ -12,6 +12,7 @@
 #include "coordinator/plan.h"
 #include "node/cluster_client.h"
 #include "proto/cluster.pb.h"
+#include "proto/coordinator.pb.h"
 #include "proto/node.pb.h"
 
 namespace strata {
@@ -42,6 +43,11 @@ struct ClusterReport {
 // Asks `first`, then all nodes it knows to be there, at the same time. Errors of `first` alone;
 // those of others are in the report.
 absl::StatusOr<ClusterReport> CollectReport(ClusterClient* first);
+
+// The same, collected by the node at `address`, so that no other needs to be reached from here; the
+// reports have no clients.
+absl::StatusOr<ClusterReport> FetchReport(const std::string& address, int64_t timeout_ms);
+wire::ClusterReport ToWire(const ClusterReport& report);
 
 // The nodes, devices and links of a PlanRequest: the members of the cluster that answer.
 // `places[i]` is where nodes[i] of the request is in the report.

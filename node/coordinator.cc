@@ -216,7 +216,7 @@ void Coordinator::Keep() {
 // Stages of plans that are no more hold memory for nothing. Those of programs that coordinate for
 // themselves carry no node's id and are left alone.
 void Coordinator::Sweep() {
-  auto report = CollectReport(ClusterClient::At(self_address_, kAnswerMs).get());
+  auto report = Report();
   if (!report.ok()) return;
   std::vector<wire::Epoch> known;
   {
@@ -241,6 +241,10 @@ void Coordinator::Sweep() {
       node.client->UnloadStage(request).IgnoreError();  // tried again at the next sweep
     }
   }
+}
+
+absl::StatusOr<ClusterReport> Coordinator::Report() {
+  return CollectReport(ClusterClient::At(self_address_, kAnswerMs).get());
 }
 
 // Models.
@@ -515,7 +519,7 @@ absl::Status Coordinator::Drain(const wire::DrainNodeRequest& request, const Cal
 
 absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request, const Caller& caller) {
   if (auto s = CheckOffice(); !s.ok()) return s;
-  auto report = CollectReport(ClusterClient::At(self_address_, kAnswerMs).get());
+  auto report = Report();
   if (!report.ok()) return report.status();
   const NodeReport* node = nullptr;
   size_t matches = 0;

@@ -62,6 +62,9 @@ class Coordinator {
   };
   Office office();  // blocks until the loop answers
 
+  // All that the cluster's nodes know, asked from here; on any node. Blocks.
+  absl::StatusOr<ClusterReport> Report();
+
   // Each returns kUnavailable where this node does not coordinate.
   //
   // What a call that takes long tells its caller, and asks of it; on the caller's thread or a

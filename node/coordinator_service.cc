@@ -205,6 +205,15 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
+grpc::Status CoordinatorService::GetReport(grpc::ServerContext*, const wire::GetReportRequest*,
+                                           wire::ClusterReport* response) {
+  const Admission admission(this);
+  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
+  auto report = coordinator_->Report();
+  if (report.ok()) *response = ToWire(*report);
+  return ToGrpc(report.status());
+}
+
 grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
                                            const wire::DrainNodeRequest* request,
                                            grpc::ServerWriter<wire::DrainNodeEvent>* writer) {

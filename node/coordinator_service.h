@@ -39,6 +39,8 @@ class CoordinatorService final
                            wire::UnloadModelResponse* response) override;
   grpc::Status ListModels(grpc::ServerContext* context, const wire::ListModelsRequest* request,
                           wire::ListModelsResponse* response) override;
+  grpc::Status GetReport(grpc::ServerContext* context, const wire::GetReportRequest* request,
+                         wire::ClusterReport* response) override;
   grpc::Status DrainNode(grpc::ServerContext* context, const wire::DrainNodeRequest* request,
                          grpc::ServerWriter<wire::DrainNodeEvent>* writer) override;
   grpc::ServerWriteReactor<wire::GenerateTextEvent>* GenerateText(

@@ -15,6 +15,9 @@
 namespace strata {
 namespace {
 
+// For one node's answer, which waits for the others'.
+constexpr int64_t kReportMs = 15'000;
+
 using nlohmann::json;
 
 // Whether the stage is on its way: not serving yet, and nothing is wrong.
@@ -232,7 +235,7 @@ absl::Status RunStatus(const StatusOptions& options) {
   if (options.watch) return options.json ? RunStatusLines(options) : RunStatusWatch(options);
   auto client = ClusterClient::Connect(options.client);
   if (!client.ok()) return client.status();
-  auto report = CollectReport(client->get());
+  auto report = FetchReport((*client)->address(), kReportMs);
   if (!report.ok()) return report.status();
   const std::string text = options.json ? StatusJson(*report) : StatusText(*report);
   return WriteToStdout(text);

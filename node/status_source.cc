@@ -8,6 +8,8 @@ namespace {
 
 // For the answer of one node: the reader of the screen waits for it.
 constexpr int64_t kAnswerMs = 1'500;
+// For its answer about all, which waits for the others'.
+constexpr int64_t kReportMs = 6'000;
 
 }  // namespace
 
@@ -20,7 +22,7 @@ absl::StatusOr<std::unique_ptr<StatusSource>> StatusSource::Connect(
   if (!client.ok()) return client.status();
   Ways ways;
   ways.collect = [](const std::string& address) {
-    return CollectReport(ClusterClient::At(address, kAnswerMs).get());
+    return FetchReport(address, kReportMs);
   };
   ways.find = [options]() -> absl::StatusOr<std::string> {
     ClusterClient::Options again = options;
