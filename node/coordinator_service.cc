@@ -207,7 +207,7 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
 
 grpc::Status CoordinatorService::GetReport(grpc::ServerContext*, const wire::GetReportRequest*,
                                            wire::ClusterReport* response) {
-  const Admission admission(this);
+  const Admission admission(this, kCoordinatorCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   auto report = coordinator_->Report();
   if (report.ok()) *response = ToWire(*report);
