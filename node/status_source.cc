@@ -21,9 +21,7 @@ absl::StatusOr<std::unique_ptr<StatusSource>> StatusSource::Connect(
   absl::StatusOr<std::unique_ptr<ClusterClient>> client = ClusterClient::Connect(options);
   if (!client.ok()) return client.status();
   Ways ways;
-  ways.collect = [](const std::string& address) {
-    return FetchReport(address, kReportMs);
-  };
+  ways.collect = [](const std::string& address) { return FetchReport(address, kReportMs); };
   ways.find = [options]() -> absl::StatusOr<std::string> {
     ClusterClient::Options again = options;
     again.timeout_ms = kAnswerMs;

@@ -44,9 +44,9 @@ class WeightFetcher {
     bool headers_only = false;  // no weights: what a plan needs to know of the model
   };
   struct Fetched {
-    std::string path;                    // of the model on this machine
-    std::shared_ptr<WeightLease> lease;  // null: not from the cache. Held while it is loaded
-    uint64_t bytes_fetched = 0;          // of blocks, from the other node
+    std::string path;                          // of the model on this machine
+    std::shared_ptr<WeightLease> lease;        // null: not from the cache. Held while it is loaded
+    uint64_t bytes_fetched = 0;                // of blocks, from the other node
     std::shared_ptr<const ModelFile> headers;  // headers_only; shared with the cache
   };
   struct Callbacks {

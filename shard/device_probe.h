@@ -46,7 +46,7 @@ struct DeviceSpeed {
   // Of one operation of a graph that multiplies no matrix: that it is there, and for each number.
   double op_s = 0;
   double op_float_s = 0;
-  std::vector<TypeSpeed> types;   // those that the device can multiply and time allowed
+  std::vector<TypeSpeed> types;  // those that the device can multiply and time allowed
   absl::Duration took;
 };
 
