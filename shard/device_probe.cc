@@ -18,7 +18,6 @@ namespace strata {
 namespace {
 
 constexpr uint64_t kWorkingSetMinBytes = 32ull << 20;
-constexpr uint64_t kWorkingSetQuotaBytes = 64ull << 20;
 
 }  // namespace
 
