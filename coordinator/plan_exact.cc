@@ -15,6 +15,8 @@ namespace {
 // Sums in another order differ by rounding; what differs by less is equal.
 constexpr double kRounding = 1e-9;
 constexpr size_t kRoundsMax = 5;    // of prices, on all orders
+constexpr size_t kCheapMax = 8;     // candidates
+constexpr size_t kGapProbes = 3;    // for a bound, where there is no proof
 constexpr size_t kOrdersMax = 6;    // that prices are tuned on
 constexpr size_t kRepairRuns = 16;  // of one order
 constexpr double kNarrow = 1e-3;    // between bounds that halving stops at
@@ -31,7 +33,7 @@ class Exact {
     if (!known_.empty()) AddOrderOf(known_);
   }
 
-  Solution LeastSum() { return LeastSum(kNever, known_); }
+  Solution LeastSum() { return LeastSum(kNever, known_, /*prove=*/true); }
   Solution LeastMaxThenSum();
 
  private:
@@ -44,7 +46,8 @@ class Exact {
   void AddOrderOf(const Pieces& pieces);
 
   // Of the plans with no part longer than that. `known` is one, or empty.
-  Solution LeastSum(double seconds_max, const Pieces& known);
+  // Without `prove` none that visits a machine again is looked at.
+  Solution LeastSum(double seconds_max, const Pieces& known, bool prove);
   // Prices with a high bound, and the table filled with them.
   struct Bound {
     std::vector<double> prices;
@@ -56,8 +59,10 @@ class Exact {
   // is high enough. If `free`, the first plan is enough, too.
   Bound RaiseBound(const StageModel& model, const Groups& groups, bool free, double seconds_max,
                    Solution* best);
+  // A plan with no part longer than that that visits each group once; empty: none was found.
+  Pieces OneVisitEach(double seconds_max);
   // Whether any plan has no part longer than that.
-  Answer Possible(double seconds_max, Pieces* pieces);
+  Answer Possible(double seconds_max, double work_max, Pieces* pieces);
 
   const PlanProblem& problem_;
   double work_left_;
@@ -109,7 +114,7 @@ void Exact::Repair(double seconds_max, const Pieces& pieces, Solution* best) {
   Consider(Aim::kSum, seconds_max, repaired.pieces, best);
 }
 
-Solution Exact::LeastSum(double seconds_max, const Pieces& known) {
+Solution Exact::LeastSum(double seconds_max, const Pieces& known, bool prove) {
   Solution best;
   Consider(Aim::kSum, seconds_max, known, &best);
   ConsiderSingles(Aim::kSum, seconds_max, &best);
@@ -123,7 +128,7 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known) {
   if (!groups.all_exact && !path.empty()) Repair(seconds_max, path, &best);
   if (!best.found()) {
     Pieces pieces;
-    const Answer answer = Possible(seconds_max, &pieces);
+    const Answer answer = Possible(seconds_max, work_left_, &pieces);
     Consider(Aim::kSum, seconds_max, pieces, &best);
     if (!best.found()) {
       best.is_exact = answer == Answer::kNo;
@@ -133,6 +138,10 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known) {
     table_.Start(model, groups, model.seconds());
   }
   AddOrderOf(best.pieces);
+  if (!prove) {
+    best.is_exact = false;
+    return best;
+  }
   const Bound lower = RaiseBound(model, groups, /*free=*/false, seconds_max, &best);
   const double bound = lower.cost;
   // From the bound upwards: as long as there is nothing that costs less than a limit, little lies
@@ -192,6 +201,12 @@ Exact::Bound Exact::RaiseBound(const StageModel& model, const Groups& groups, bo
   options.known = enough();
   if (free) options.start = LayersFit(model);
   std::vector<double> prices = TunePrices(model, orders_, options);
+  // Larger groups that are visited again make a table dear.
+  const bool is_dear = model.n() > kCheapMax &&
+                       std::any_of(groups.list.begin(), groups.list.end(), [](const Group& g) {
+                         return g.members.size() > 2 && g.may_split;
+                       });
+  const size_t rounds = is_dear ? 1 : kRoundsMax;
   Bound best;
   double scale = 1;
   for (size_t round = 0;; ++round) {
@@ -204,7 +219,7 @@ Exact::Bound Exact::RaiseBound(const StageModel& model, const Groups& groups, bo
     }
     // The last round fills the table with the best prices.
     now.cost = table_.FillPriced(now.priced, prices) - now.alone;
-    if (now.cost >= enough() || round == kRoundsMax) {
+    if (now.cost >= enough() || round == rounds) {
       best = std::move(now);
       break;
     }
@@ -216,7 +231,8 @@ Exact::Bound Exact::RaiseBound(const StageModel& model, const Groups& groups, bo
     Consider(Aim::kSum, seconds_max, path, known);
     if (!path.empty()) Repair(seconds_max, path, known);
     if (free && known->found()) return now;
-    if (now.cost > best.cost) {
+    const bool is_best = now.cost > best.cost;
+    if (is_best) {
       best = std::move(now);
     } else {
       scale /= 2;
@@ -239,8 +255,9 @@ Exact::Bound Exact::RaiseBound(const StageModel& model, const Groups& groups, bo
       if (prices[i] == 0) over[i] = std::max(over[i], 0.0);
       square += over[i] * over[i];
     }
-    if (square == 0 || round + 1 == kRoundsMax) {
-      round = kRoundsMax - 1;
+    if (square == 0 || round + 1 == rounds) {
+      if (is_best) break;
+      round = rounds - 1;
       continue;
     }
     const double step = scale * (enough() + (free ? 0.01 : 0.0) - best.cost) / square;
@@ -251,7 +268,21 @@ Exact::Bound Exact::RaiseBound(const StageModel& model, const Groups& groups, bo
   return best;
 }
 
-Answer Exact::Possible(double seconds_max, Pieces* pieces) {
+Pieces Exact::OneVisitEach(double seconds_max) {
+  Solution single;
+  ConsiderSingles(Aim::kMax, seconds_max, &single);
+  if (single.found()) return single.pieces;
+  const StageModel model(problem_, seconds_max);
+  const PathCosts free =
+      model.WithPrices(std::vector<double>(model.n_prices(), 0.0), /*free=*/true);
+  const Groups groups(model, free, /*apart=*/false);
+  table_.Start(model, groups, free);
+  table_.Fill(Aim::kSum);
+  const Pieces pieces = table_.Path();
+  return model.Fits(pieces) ? pieces : Pieces();
+}
+
+Answer Exact::Possible(double seconds_max, double work_max, Pieces* pieces) {
   Solution best;
   ConsiderSingles(Aim::kMax, seconds_max, &best);
   *pieces = best.pieces;
@@ -285,7 +316,7 @@ Answer Exact::Possible(double seconds_max, Pieces* pieces) {
                                            .prices = lower.alone,
                                            .cost_limit = kRounding,
                                            .any = true,
-                                           .work_max = work_left_});
+                                           .work_max = work_max});
   work_left_ -= result.work;
   *pieces = result.pieces;
   if (!pieces->empty()) return Answer::kYes;
@@ -308,7 +339,7 @@ Solution Exact::LeastMaxThenSum() {
   }
   if (!best.found()) {
     Pieces pieces;
-    const Answer answer = Possible(kNever, &pieces);
+    const Answer answer = Possible(kNever, work_left_, &pieces);
     Consider(Aim::kMax, kNever, pieces, &best);
     if (!best.found()) {
       best.is_exact = answer == Answer::kNo;
@@ -316,28 +347,37 @@ Solution Exact::LeastMaxThenSum() {
       return best;
     }
   }
-  // The best known is often the best: then the first question is the last.
+  // One visit to each group first: quick, and seldom beaten. The best known is often the best.
   bool halve = false;
-  while (bound < best.cost * (1 - kRounding)) {
-    const double below = best.cost * (1 - kRounding);
-    const bool narrow = bound > best.cost * (1 - kNarrow);
-    const double seconds_max = halve && !narrow ? (bound + best.cost) / 2 : below;
-    Pieces pieces;
-    const Answer answer = Possible(seconds_max, &pieces);
-    if (answer == Answer::kNo) bound = seconds_max;
-    if (answer == Answer::kYes) {
-      const double before = best.cost;
-      Consider(Aim::kMax, kNever, pieces, &best);
-      if (!(best.cost < before)) break;
-    }
-    if (answer == Answer::kUnknown) {
-      best.is_exact = false;
-      best.gap = std::clamp(1 - bound / best.cost, 0.0, 1.0);
-      break;
-    }
-    halve = answer == Answer::kYes;
+  for (double low = bound; low < best.cost * (1 - kRounding);) {
+    const bool narrow = low > best.cost * (1 - kNarrow);
+    const double seconds_max =
+        halve && !narrow ? (low + best.cost) / 2 : best.cost * (1 - kRounding);
+    const double before = best.cost;
+    Consider(Aim::kMax, kNever, OneVisitEach(seconds_max), &best);
+    halve = best.cost < before;
+    if (!halve) low = seconds_max;
   }
-  const Solution shortest = LeastSum(best.cost * (1 + kRounding), best.pieces);
+  Answer answer = Answer::kYes;
+  while (answer == Answer::kYes && bound < best.cost * (1 - kRounding)) {
+    const double before = best.cost;
+    Pieces pieces;
+    answer = Possible(before * (1 - kRounding), work_left_, &pieces);
+    if (answer != Answer::kYes) break;
+    Consider(Aim::kMax, kNever, pieces, &best);
+    if (!(best.cost < before)) answer = Answer::kUnknown;
+  }
+  if (answer == Answer::kUnknown) {
+    double unknown = best.cost;
+    for (size_t probe = 0; probe < kGapProbes; ++probe) {
+      const double seconds_max = (bound + unknown) / 2;
+      Pieces pieces;
+      (Possible(seconds_max, 0, &pieces) == Answer::kNo ? bound : unknown) = seconds_max;
+    }
+    best.is_exact = false;
+    best.gap = std::clamp(1 - bound / best.cost, 0.0, 1.0);
+  }
+  const Solution shortest = LeastSum(best.cost * (1 + kRounding), best.pieces, best.is_exact);
   best.pieces = shortest.pieces;
   best.is_exact = best.is_exact && shortest.is_exact;
   return best;

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "coordinator/plan_units.h"
+
 namespace strata {
 namespace {
 
@@ -20,17 +22,21 @@ constexpr double kSharedRunsMin = 16, kSharedRunsMax = 400;
 constexpr size_t kPatience = 2;  // times the square of the shortlist, without a better order
 constexpr size_t kKicksMax = 3;  // random orders to go on from when patience is at its end
 
-using Order = std::vector<size_t>;
+using Order = std::vector<size_t>;  // of units
 
 class Search {
  public:
-  Search(const PlanProblem& problem, double work_max)
+  // `known`: where to go on from, or empty.
+  Search(const PlanProblem& problem, double work_max, bool alone, Pieces known)
       : problem_(problem),
         aim_(problem.request().objective == Objective::kLatency ? Aim::kSum : Aim::kMax),
         none_(NoLimits(problem)),
-        work_max_(work_max) {}
+        work_max_(work_max),
+        known_(std::move(known)),
+        units_(problem, aim_, alone) {}
 
   Solution Run();
+  bool has_pairs() const { return units_.has_pairs(); }
 
  private:
   struct Start {
@@ -38,20 +44,30 @@ class Search {
     Solution solution;
   };
 
-  double WorkOf(const Order& order) const {  // of SolveOrder
-    const auto n = static_cast<double>(order.size());
+  double WorkOf(const Order& order) const {  // of an order
+    double n = 0;
+    for (const size_t unit : order) n += units_.members(unit).size() == 2 ? 4 : 1;
     const auto points = static_cast<double>(problem_.points().size());
     return n * points * (n + points) / 2;
   }
-  size_t SharedRuns(const Order& order) const {
-    return static_cast<size_t>(
-        std::clamp(kSharedWorkMax / WorkOf(order), kSharedRunsMin, kSharedRunsMax));
+  static size_t SharedRuns(double work) {
+    return static_cast<size_t>(std::clamp(kSharedWorkMax / work, kSharedRunsMin, kSharedRunsMax));
   }
   Solution Evaluate(const Order& order);
+  // Its devices, those of a unit in the order in which `pieces` has them, and behind them those
+  // that are in none.
+  Order Candidates(const Order& order, const Pieces& pieces = {}) const;
+  Solution EvaluateAlone(const Order& candidates, double work);
   // Seconds for a layer at the device's fullest, the hop to it from `node` included.
-  double Score(size_t candidate, size_t node) const;
+  double Score(size_t unit, size_t node) const;
+  double ScoreOf(size_t candidate, size_t node) const;
+  // The last point that its devices reach from there, about.
+  size_t Reach(size_t unit, size_t begin) const;
   Order Shortlist(size_t node) const;
   Order Chain(const Order& shortlist) const;
+  // The units of these pieces in their order, each with those that share with it behind, and then
+  // the others.
+  Order Around(const Pieces& pieces, const Order& others) const;
   void Improve(Start* start, double work_max);
   std::vector<size_t> Seeds() const;
 
@@ -59,19 +75,70 @@ class Search {
   const Aim aim_;
   const Limits none_;
   const double work_max_;
+  const Pieces known_;
+  Units units_;
   double work_ = 0;
 };
 
-Solution Search::Evaluate(const Order& order) {
-  const double work = WorkOf(order);
-  const auto relaxed = [&](Aim aim, const Limits& limits) {
-    work_ += work;
-    return SolveOrder(problem_, aim, limits, order);
-  };
-  return SolveShared(problem_, aim_, none_, {.runs_max = SharedRuns(order)}, relaxed);
+Order Search::Candidates(const Order& order, const Pieces& pieces) const {
+  Order candidates;
+  for (const size_t unit : order) {
+    for (const Piece& piece : pieces) {
+      if (units_.unit_of(piece.candidate) == unit) candidates.push_back(piece.candidate);
+    }
+    for (const size_t c : units_.members(unit)) {
+      if (std::find(candidates.begin(), candidates.end(), c) == candidates.end()) {
+        candidates.push_back(c);
+      }
+    }
+  }
+  for (size_t c = 0; c < problem_.candidates().size(); ++c) {
+    if (candidates.size() < kShortlistMax && units_.unit_of(c) == units_.size()) {
+      candidates.push_back(c);
+    }
+  }
+  return candidates;
 }
 
-double Search::Score(size_t candidate, size_t node) const {
+Solution Search::Evaluate(const Order& order) {
+  const double work = WorkOf(order);
+  if (!units_.has_pairs()) return EvaluateAlone(Candidates(order), work);
+  work_ += work;
+  return units_.Solve(order);
+}
+
+Solution Search::EvaluateAlone(const Order& candidates, double work) {
+  const auto relaxed = [&](Aim aim, const Limits& limits) {
+    work_ += work;
+    return SolveOrder(problem_, aim, limits, candidates);
+  };
+  return SolveShared(problem_, aim_, none_, {.known = {}, .runs_max = SharedRuns(work)}, relaxed);
+}
+
+double Search::Score(size_t unit, size_t node) const {
+  double score = kNever;
+  for (const size_t c : units_.members(unit)) score = std::min(score, ScoreOf(c, node));
+  return score;
+}
+
+size_t Search::Reach(size_t unit, size_t begin) const {
+  size_t reached = begin;
+  uint64_t taken = 0;
+  for (const size_t c : units_.members(unit)) {
+    const int pool = problem_.candidates()[c].memory_pool;
+    Caps caps;
+    if (pool != kOwnPool) {
+      const uint64_t free = problem_.PoolBytes(pool);
+      caps.memory_bytes = free > taken ? free - taken : 0;
+    }
+    const size_t end = problem_.LatestEnds(c, caps)[reached];
+    if (end > reached) taken += problem_.StageBytes(reached, end);
+    reached = end;
+  }
+  return reached;
+}
+
+double Search::ScoreOf(size_t candidate, size_t node) const {
   const PlanProblem::Candidate& c = problem_.candidates()[candidate];
   const std::vector<size_t> ends = problem_.LatestEnds(candidate, {});
   size_t most = 0;
@@ -87,17 +154,18 @@ double Search::Score(size_t candidate, size_t node) const {
 }
 
 Order Search::Shortlist(size_t node) const {
-  const size_t n = problem_.candidates().size();
   std::vector<std::pair<double, size_t>> scored;
-  for (size_t c = 0; c < n; ++c) scored.emplace_back(Score(c, node), c);
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    scored.emplace_back(Score(unit, node), unit);
+  }
   std::sort(scored.begin(), scored.end());
   Order order;
   size_t covered = 0, enough = kShortlistMax;
-  for (const auto& [score, c] : scored) {
+  for (const auto& [score, unit] : scored) {
     if (order.size() >= enough || order.size() >= kShortlistMax) break;
-    order.push_back(c);
+    order.push_back(unit);
     if (covered >= problem_.last_point()) continue;
-    covered = std::max(covered, problem_.LatestEnds(c, {})[covered]);
+    covered = std::max(covered, Reach(unit, covered));
     if (covered >= problem_.last_point()) {
       enough = std::max(kShortlistMin, order.size() + kShortlistMore);
     }
@@ -109,16 +177,42 @@ Order Search::Shortlist(size_t node) const {
 Order Search::Chain(const Order& shortlist) const {
   Order left = shortlist, chain;
   while (!left.empty()) {
-    const auto nearer = [&](size_t a, size_t b) {
-      const double hop_a = chain.empty() ? problem_.HopIn(a) : problem_.Hop(chain.back(), a);
-      const double hop_b = chain.empty() ? problem_.HopIn(b) : problem_.Hop(chain.back(), b);
-      return hop_a < hop_b;
+    const auto hop_to = [&](size_t unit) {
+      const size_t to = units_.members(unit).front();
+      return chain.empty() ? problem_.HopIn(to)
+                           : problem_.Hop(units_.members(chain.back()).front(), to);
     };
+    const auto nearer = [&](size_t a, size_t b) { return hop_to(a) < hop_to(b); };
     const auto next = std::min_element(left.begin(), left.end(), nearer);
     chain.push_back(*next);
     left.erase(next);
   }
   return chain;
+}
+
+Order Search::Around(const Pieces& pieces, const Order& others) const {
+  Order order;
+  const auto add = [&](size_t unit) {
+    if (unit < units_.size() && std::find(order.begin(), order.end(), unit) == order.end()) {
+      order.push_back(unit);
+    }
+  };
+  const auto& candidates = problem_.candidates();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    add(units_.unit_of(pieces[i].candidate));
+    const int pool = candidates[pieces[i].candidate].memory_pool;
+    const bool goes_on =
+        i + 1 < pieces.size() && candidates[pieces[i + 1].candidate].memory_pool == pool;
+    for (size_t c = 0; c < candidates.size() && pool != kOwnPool && !goes_on; ++c) {
+      const bool is_used = std::any_of(pieces.begin(), pieces.end(),
+                                       [&](const Piece& piece) { return piece.candidate == c; });
+      if (candidates[c].memory_pool == pool && !is_used) add(units_.unit_of(c));
+    }
+  }
+  for (const size_t unit : others) {
+    if (order.size() < kShortlistMax) add(unit);
+  }
+  return order;
 }
 
 // A neighbour of `order`: one device elsewhere, two exchanged, or a part turned round.
@@ -162,8 +256,9 @@ void Search::Improve(Start* start, double work_max) {
     // Mostly something that is in use moves.
     size_t a = draw(n);
     if (!pieces.empty() && draw(4) != 0) {
-      const size_t used = pieces[draw(pieces.size())].candidate;
-      a = static_cast<size_t>(std::find(order.begin(), order.end(), used) - order.begin());
+      const size_t used = units_.unit_of(pieces[draw(pieces.size())].candidate);
+      const auto at = std::find(order.begin(), order.end(), used);
+      if (at != order.end()) a = static_cast<size_t>(at - order.begin());
     }
     const size_t b = draw(n);
     if (a == b) continue;
@@ -181,7 +276,7 @@ std::vector<size_t> Search::Seeds() const {
   std::vector<std::pair<double, size_t>> scored;
   for (size_t c = 0; c < problem_.candidates().size(); ++c) {
     const size_t node = problem_.candidates()[c].node;
-    scored.emplace_back(Score(c, node), node);
+    scored.emplace_back(ScoreOf(c, node), node);
   }
   std::sort(scored.begin(), scored.end());
   for (const auto& [score, node] : scored) {
@@ -198,20 +293,37 @@ Solution Search::Run() {
     starts.push_back({shortlist, {}});
     starts.push_back({Chain(shortlist), {}});
   }
+  if (!known_.empty()) starts.push_back({Around(known_, starts.front().order), {}});
   for (Start& start : starts) start.solution = Evaluate(start.order);
+  if (!known_.empty()) {
+    Solution* known = &starts.back().solution;
+    const double cost = CostOf(problem_, aim_, known_);
+    if (cost < known->cost) *known = {.cost = cost, .pieces = known_};
+  }
   if (std::none_of(starts.begin(), starts.end(),
                    [](const Start& s) { return s.solution.found(); })) {
     // Perhaps it takes all there are, the largest first.
-    Order order(problem_.candidates().size());
+    Order order(units_.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return problem_.candidates()[a].memory_bytes > problem_.candidates()[b].memory_bytes;
-    });
+    const auto bytes = [&](size_t unit) {
+      uint64_t most = 0;
+      for (const size_t c : units_.members(unit)) {
+        most = std::max(most, problem_.candidates()[c].memory_bytes);
+      }
+      return most;
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return bytes(a) > bytes(b); });
     starts.push_back({order, Evaluate(order)});
+    if (!starts.back().solution.found() && units_.has_pairs()) {
+      starts.back().solution = EvaluateAlone(Candidates(order), WorkOf(order));
+    }
     if (starts.back().solution.found() && order.size() > kShortlistMax) {
       std::set<size_t> used;
-      for (const Piece& piece : starts.back().solution.pieces) used.insert(piece.candidate);
-      std::erase_if(starts.back().order, [&](size_t c) { return used.count(c) == 0; });
+      for (const Piece& piece : starts.back().solution.pieces) {
+        used.insert(units_.unit_of(piece.candidate));
+      }
+      std::erase_if(starts.back().order, [&](size_t unit) { return used.count(unit) == 0; });
     }
   }
   std::stable_sort(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
@@ -222,9 +334,10 @@ Solution Search::Run() {
   const Start& best = *std::min_element(
       starts.begin(), starts.end(),
       [](const Start& a, const Start& b) { return a.solution.cost < b.solution.cost; });
+  const Order candidates = Candidates(best.order, best.solution.pieces);
   Solution solution = SolveObjective(
-      problem_, {.known = best.solution.pieces, .runs_max = SharedRuns(best.order)},
-      [&](Aim aim, const Limits& limits) { return SolveOrder(problem_, aim, limits, best.order); });
+      problem_, {.known = best.solution.pieces, .runs_max = SharedRuns(WorkOf(best.order))},
+      [&](Aim aim, const Limits& limits) { return SolveOrder(problem_, aim, limits, candidates); });
   solution.is_exact = false;
   solution.gap = 1;
   return solution;
@@ -234,7 +347,10 @@ Solution Search::Run() {
 
 Solution SearchPlan(const PlanProblem& problem, double work_max) {
   if (problem.candidates().empty()) return {};
-  return Search(problem, work_max).Run();
+  Search units(problem, work_max / 2, /*alone=*/false, {});
+  if (!units.has_pairs()) return Search(problem, work_max, /*alone=*/true, {}).Run();
+  const Solution paired = units.Run();
+  return Search(problem, work_max / 2, /*alone=*/true, paired.pieces).Run();
 }
 
 }  // namespace strata

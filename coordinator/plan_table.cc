@@ -71,141 +71,6 @@ PlanTable::PlanTable(size_t n, size_t n_points)
       row_(n_points),
       least_(n_points) {}
 
-void VisitBlock::Offer(size_t begin, size_t end, double cost, size_t n_points) {
-  double* now = &costs[end * n_points + begin];
-  *now = std::min(*now, cost);
-  first[end] = std::min(first[end], static_cast<uint32_t>(begin));
-  stop[end] = std::max(stop[end], static_cast<uint32_t>(begin + 1));
-}
-
-VisitBlock* PlanTable::BlockOf(std::vector<VisitBlock>* blocks, size_t set, size_t in,
-                               size_t out) const {
-  for (VisitBlock& block : *blocks) {
-    if (block.set == set && block.in == in && block.out == out) return &block;
-  }
-  blocks->push_back({set, in, out, std::vector<double>(n_points_ * n_points_, kNever),
-                     std::vector<uint32_t>(n_points_, UINT32_MAX),
-                     std::vector<uint32_t>(n_points_, 0)});
-  return &blocks->back();
-}
-
-// Visits of two candidates at most, within the group's limits.
-void PlanTable::MakePairBlocks(size_t g) {
-  const Group& group = groups_->list[g];
-  VisitFinder finder(*model_, *groups_, g, /*strict=*/true);
-  const std::vector<double> nothing(group.shared.size(), 0.0);
-  for (size_t begin = 0; begin + 1 < n_points_; ++begin) {
-    finder.Run(*costs_, begin, group.bits, nothing);
-    for (size_t i = 0; i < finder.ways().size(); ++i) {
-      const Way& way = finder.ways()[i];
-      if (!finder.Alive(i)) continue;
-      VisitBlock* block =
-          BlockOf(&once_[g], group.bits, groups_->entry_of[way.first], groups_->entry_of[way.last]);
-      block->Offer(begin, way.end, way.cost, n_points_);
-    }
-  }
-}
-
-// Visits of more: within each of the group's limits, but perhaps not within all of them at once.
-void PlanTable::MakeOnceBlocks(size_t g) {
-  const Group& group = groups_->list[g];
-  const size_t n = group.members.size(), n_ports = group.entries.size();
-  const auto linear = [&](const std::vector<Linear>& of) {
-    std::vector<const Linear*> stages;
-    for (const size_t c : group.members) stages.push_back(of[c].before.empty() ? nullptr : &of[c]);
-    return stages;
-  };
-  // What all take alike depends on nothing but where a visit begins and ends.
-  std::vector<size_t> alike, unlike;
-  for (const size_t i : group.shared) {
-    const std::vector<Linear>& takes = model_->shared()[i].takes;
-    const bool same = std::all_of(group.members.begin(), group.members.end(), [&](size_t c) {
-      return !takes[c].before.empty() && takes[c].fixed == takes[group.members[0]].fixed &&
-             takes[c].before == takes[group.members[0]].before;
-    });
-    (same ? alike : unlike).push_back(i);
-  }
-  VisitTable costs(*model_, *groups_, g);
-  std::vector<VisitTable> takes(unlike.size(), costs);
-  for (size_t begin = 0; begin + 1 < n_points_; ++begin) {
-    std::vector<size_t> end_max(n, n_points_ - 1);
-    for (size_t k = 0; k < n; ++k) {
-      for (const size_t i : alike) {
-        const Shared& shared = model_->shared()[i];
-        const Linear& each = shared.takes[group.members[0]];
-        while (end_max[k] > begin &&
-               each.Of(begin, end_max[k]) + static_cast<double>(k) * each.fixed > shared.capacity) {
-          --end_max[k];
-        }
-      }
-    }
-    costs.Run(linear(costs_->stages), costs_, begin, end_max);
-    for (size_t i = 0; i < unlike.size(); ++i) {
-      takes[i].Run(linear(model_->shared()[unlike[i]].takes), nullptr, begin, end_max);
-    }
-    for (size_t set = 1; set < size_t{1} << n; ++set) {
-      for (size_t in = 0; in < n_ports; ++in) {
-        for (size_t out = 0; out < n_ports; ++out) {
-          VisitBlock* block = nullptr;
-          const double* row = costs.Row(set, in, out);
-          for (size_t end = begin + 1; end < n_points_; ++end) {
-            if (row[end] == kNever) continue;
-            bool fits = true;
-            for (size_t i = 0; i < unlike.size() && fits; ++i) {
-              fits = takes[i].Row(set, in, out)[end] <= model_->shared()[unlike[i]].capacity;
-            }
-            if (!fits) continue;
-            if (block == nullptr) {
-              block = BlockOf(&once_[g], group.bits, group.entries[in], group.entries[out]);
-            }
-            block->Offer(begin, end, row[end], n_points_);
-          }
-        }
-      }
-    }
-  }
-}
-
-// Visits with some of the members, limits aside; by any node in and out.
-void PlanTable::MakePartBlocks(size_t g) {
-  const Group& group = groups_->list[g];
-  const size_t n = group.members.size(), n_ports = group.entries.size();
-  std::vector<const Linear*> stages;
-  for (const size_t c : group.members) stages.push_back(&priced_->stages[c]);
-  const std::vector<size_t> end_max(n, n_points_ - 1);
-  VisitTable costs(*model_, *groups_, g);
-  for (size_t begin = 0; begin + 1 < n_points_; ++begin) {
-    costs.Run(stages, priced_, begin, end_max);
-    for (size_t set = 1; set + 1 < size_t{1} << n; ++set) {
-      if (std::popcount(set) < 2) continue;  // single stages are quicker without
-      size_t bits = 0;
-      for (size_t i = 0; i < n; ++i) {
-        if ((set >> i & 1) != 0) bits |= size_t{1} << group.members[i];
-      }
-      VisitBlock* block = BlockOf(&parts_[g], bits, n_, n_);
-      for (size_t ports = 0; ports < n_ports * n_ports; ++ports) {
-        const double* row = costs.Row(set, ports / n_ports, ports % n_ports);
-        for (size_t end = begin + 1; end < n_points_; ++end) {
-          if (row[end] < kNever) block->Offer(begin, end, row[end], n_points_);
-        }
-      }
-    }
-  }
-}
-
-void PlanTable::MakeBlocks(size_t g) {
-  const size_t n_members = groups_->list[g].members.size();
-  if (once_[g].empty()) {
-    if (n_members == 2) {
-      MakePairBlocks(g);
-    } else {
-      MakeOnceBlocks(g);
-    }
-  }
-  parts_[g].clear();
-  if (priced_ != nullptr && n_members > 2) MakePartBlocks(g);
-}
-
 void PlanTable::AddBlock(const VisitBlock& block, const double* after, double credit,
                          double* from) const {
   for (size_t end = 1; end < n_points_; ++end) {
@@ -357,7 +222,10 @@ double PlanTable::FillPriced(const PathCosts& priced, absl::Span<const double> p
 double PlanTable::FillAll() {
   const Groups& groups = *groups_;
   for (size_t g = 0; g < groups.list.size(); ++g) {
-    if (groups.list[g].members.size() > 1) MakeBlocks(g);
+    if (groups.list[g].members.size() == 1) continue;
+    if (once_[g].empty()) once_[g] = OnceBlocks(*model_, groups, g, *costs_);
+    const bool has_parts = priced_ != nullptr && groups.list[g].members.size() > 2;
+    if (has_parts) parts_[g] = PartBlocks(*model_, groups, g, *priced_);
   }
   const size_t all = (size_t{1} << n_) - 1;
   for (size_t free = 0; free <= all; ++free) {

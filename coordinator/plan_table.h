@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "coordinator/plan_blocks.h"
 #include "coordinator/plan_solve.h"
 #include "coordinator/plan_stages.h"
 #include "coordinator/plan_visits.h"
@@ -33,16 +34,6 @@ class RangeMin {
   size_t n_;
   std::vector<uint8_t> levels_;  // [lengths less 1]
   std::vector<double> table_;    // [levels, n]
-};
-
-// Costs of a visit with several stages, from point to point.
-struct VisitBlock {
-  size_t set = 0;                     // of candidates that it may have
-  size_t in = 0, out = 0;             // entries
-  std::vector<double> costs;          // [ends, begins]
-  std::vector<uint32_t> first, stop;  // [ends], begins with a way there
-
-  void Offer(size_t begin, size_t end, double cost, size_t n_points);
 };
 
 struct Visit {
@@ -89,11 +80,6 @@ class PlanTable {
   double Credit(size_t group) const { return credits_[group]; }
 
  private:
-  VisitBlock* BlockOf(std::vector<VisitBlock>* blocks, size_t set, size_t in, size_t out) const;
-  void MakeBlocks(size_t group);
-  void MakePairBlocks(size_t group);
-  void MakeOnceBlocks(size_t group);
-  void MakePartBlocks(size_t group);
   void AddBlock(const VisitBlock& block, const double* after, double credit, double* from) const;
   void AddStage(const PathCosts& costs, size_t candidate, const double* after, double credit,
                 double* from);

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
 constexpr double kRounding = 1e-12;
+constexpr double kInsertWork = 4;  // steps as of LabelSearch::work_max
 
 }  // namespace
 
@@ -211,13 +212,16 @@ Pieces VisitFinder::PiecesOf(size_t way) const {
   return pieces;
 }
 
+uint32_t* VisitFinder::Head(const Way& way) {
+  const size_t n_ports = group_.entries.size();
+  return &heads_[((way.set * n_ports + port_[way.first]) * n_ports + port_[way.last]) *
+                     model_.n_points() +
+                 way.end];
+}
+
 void VisitFinder::Insert(const Way& way) {
-  work_ += 1;
-  const size_t n_entries = group_.entries.size();
-  uint32_t* head =
-      &heads_[((way.set * n_entries + port_[way.first]) * n_entries + port_[way.last]) *
-                  model_.n_points() +
-              way.end];
+  work_ += kInsertWork;
+  uint32_t* head = Head(way);
   const auto no_more = [](const Way& a, const Way& b) {
     for (size_t i = 0; i < kGroupSharedMax; ++i) {
       if (a.taken[i] > b.taken[i]) return false;
@@ -278,10 +282,10 @@ void VisitFinder::Extend(const PathCosts& costs, uint32_t from, size_t begin, si
 
 void VisitFinder::Run(const PathCosts& costs, size_t begin, size_t free,
                       absl::Span<const double> taken) {
+  for (const Way& way : ways_) *Head(way) = kNone;
   ways_.clear();
   alive_.clear();
-  work_ = static_cast<double>(heads_.size()) / 8;
-  std::fill(heads_.begin(), heads_.end(), kNone);
+  work_ = 0;
   const size_t n = group_.members.size();
   for (size_t i = 0; i < n; ++i) {
     if ((free >> group_.members[i] & 1) != 0) Extend(costs, kNone, begin, i, taken);

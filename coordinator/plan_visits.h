@@ -122,6 +122,7 @@ class VisitFinder {
   void Extend(const PathCosts& costs, uint32_t from, size_t begin, size_t member,
               absl::Span<const double> taken);
   void Insert(const Way& way);
+  uint32_t* Head(const Way& way);  // of the list of those that end alike
 
   const StageModel& model_;
   const Groups& groups_;

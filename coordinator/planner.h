@@ -2,11 +2,11 @@
 // predicted time (cost_model.h) among those that fit. Pure; any thread; takes up to seconds of
 // compute, so never on a loop.
 //
-// Up to kExactDevicesMax devices the answer is exact: dynamic programming over subsets of devices,
-// last device and cut (Held and Karp 1962, "A dynamic programming approach to sequencing problems",
-// with stages for cities). What devices share, memory above all, couples stages that the recurrence
-// takes for independent; there the recurrence is the bound of a branch and bound. Above that it is
-// a bounded search over orders of devices, where the best choice and cuts for each order are exact.
+// Up to kExactDevicesMax devices the answer is exact, with a proof (plan_exact.h): dynamic
+// programming over subsets of devices, where those of a machine that share memory, bandwidth or
+// cores are one step. Where the proof would take too long, Plan::gap says how far off it may be.
+// Above that it is a bounded search over orders of devices (plan_search.h). Same request, same
+// plan.
 #pragma once
 
 #include <cstddef>

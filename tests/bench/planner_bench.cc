@@ -1,13 +1,17 @@
 // How long the planner thinks: exact plans of up to 12 devices, bounded search for more, and how
 // far from exact the search is where both can be had.
+#include <algorithm>
 #include <cstdint>
 #include <random>
 
 #include "absl/log/check.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "benchmark/benchmark.h"
 #include "coordinator/planner.h"
 #include "tests/coordinator/planner_instance.h"
+#include "tests/coordinator/planner_machines.h"
 
 namespace strata::testing {
 namespace {
@@ -63,30 +67,65 @@ void SearchRoomy(benchmark::State& state, Objective objective) {
   Plan(state, objective, true, static_cast<double>(state.range(0)) / 6);
 }
 
-// Pairs of devices that share their machine's memory.
-void ExactShared(benchmark::State& state) {
+// Twelve devices in machines that share, with memory for not much more than the model and with
+// plenty: the worst of the time, of the gap, and of the search's distance from the exact plan.
+void ExactMachines(benchmark::State& state, Machines machines, Objective objective, bool uneven) {
+  const LayerCosts costs = ManyLayers(uneven);
+  double worst_s = 0, worst_gap = 0, worst_ratio = 1;
+  int n = 0, exact = 0;
+  for (auto _ : state) {
+    for (const double room : {1.4, 2.0, 3.0}) {
+      for (uint32_t seed = 1; seed <= 3; ++seed) {
+        PlanRequest request =
+            RequestForMachines(costs, {.machines = machines, .room = room, .seed = seed});
+        request.objective = objective;
+        request.batch = 1;
+        request.with_hints = false;
+        const absl::Time begin = absl::Now();
+        const absl::StatusOr<strata::Plan> plan = MakePlan(request);
+        worst_s = std::max(worst_s, absl::ToDoubleSeconds(absl::Now() - begin));
+        if (!plan.ok()) continue;  // too little memory for that draw
+        ++n;
+        exact += plan->is_exact;
+        worst_gap = std::max(worst_gap, plan->gap);
+        request.search_only = true;
+        const absl::StatusOr<strata::Plan> found = MakePlan(request);
+        CHECK(found.ok());
+        const bool is_latency = objective == Objective::kLatency;
+        worst_ratio = std::max(worst_ratio,
+                               is_latency ? found->times[0].step_s / plan->times[0].step_s
+                                          : found->times[0].slowest_s / plan->times[0].slowest_s);
+      }
+    }
+  }
+  state.counters["plans"] = n;
+  state.counters["exact"] = exact;
+  state.counters["worst_gap"] = worst_gap;
+  state.counters["worst_s"] = worst_s;
+  state.counters["search"] = worst_ratio;
+}
+
+// Pairs that share their machine's memory, more than an exact plan can be made of.
+void SearchPairs(benchmark::State& state, Objective objective) {
   const LayerCosts costs = EqualLayers(kLayers, kLayerBytes);
   const auto n = static_cast<uint32_t>(state.range(0));
-  PlanRequest request = Cluster(costs, n, 2.2, 1);
+  PlanRequest request = Cluster(costs, n, n / 6.0, 1);
+  request.objective = objective;
   for (uint32_t i = 0; i < n; ++i) {
     request.devices[i].node = i / 2;
     request.devices[i].name = absl::StrCat("D", i);
-    request.devices[i].memory_pool = static_cast<int>(i / 2);
+    request.devices[i].memory_pool = request.devices[i].bandwidth_pool = static_cast<int>(i / 2);
     request.memory_pools.resize(i / 2 + 1);
     MemoryPool& pool = request.memory_pools.back();
     pool.free_bytes = std::max(pool.free_bytes, request.devices[i].memory_free_bytes);
-    pool.free_bytes += pool.free_bytes / 8;
   }
-  bool is_exact = false;
-  double gap = 1;
+  size_t stages = 0;
   for (auto _ : state) {
     const absl::StatusOr<strata::Plan> plan = MakePlan(request);
-    is_exact = plan.ok() && plan->is_exact;
-    gap = plan.ok() ? plan->gap : 1;
-    if (!plan.ok()) state.SkipWithError(plan.status().ToString().c_str());
+    CHECK(plan.ok()) << plan.status();
+    stages = plan->stages.size();
   }
-  state.counters["exact"] = is_exact ? 1 : 0;
-  state.counters["gap"] = gap;
+  state.counters["stages"] = static_cast<double>(stages);
 }
 
 // The search's cost over the exact one's, 10 clusters of 12 devices.
@@ -119,7 +158,77 @@ void Distance(benchmark::State& state, Objective objective) {
 constexpr Objective kLatency = Objective::kLatency, kThroughput = Objective::kThroughput;
 BENCHMARK_CAPTURE(Exact, latency, kLatency)->Arg(8)->Arg(12)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(Exact, throughput, kThroughput)->Arg(8)->Arg(12)->Unit(benchmark::kMillisecond);
-BENCHMARK(ExactShared)->Arg(8)->Arg(12)->Unit(benchmark::kMillisecond)->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, macs_latency, Machines::kMacs, kLatency, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, macs_throughput, Machines::kMacs, kThroughput, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, pcs_latency, Machines::kPcs, kLatency, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, pcs_throughput, Machines::kPcs, kThroughput, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, processes_latency, Machines::kProcesses, kLatency, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, processes_throughput, Machines::kProcesses, kThroughput, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, pairs_latency, Machines::kPairs, kLatency, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, pairs_throughput, Machines::kPairs, kThroughput, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, triples_latency, Machines::kTriples, kLatency, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, triples_throughput, Machines::kTriples, kThroughput, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, mixed_latency, Machines::kMixed, kLatency, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, mixed_throughput, Machines::kMixed, kThroughput, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, one_latency, Machines::kOne, kLatency, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, one_throughput, Machines::kOne, kThroughput, false)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, macs_uneven_latency, Machines::kMacs, kLatency, true)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, macs_uneven_throughput, Machines::kMacs, kThroughput, true)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, pcs_uneven_latency, Machines::kPcs, kLatency, true)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, pcs_uneven_throughput, Machines::kPcs, kThroughput, true)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, processes_uneven_latency, Machines::kProcesses, kLatency, true)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(ExactMachines, processes_uneven_throughput, Machines::kProcesses, kThroughput,
+                  true)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(SearchPairs, latency, kLatency)
+    ->Arg(100)
+    ->Arg(1000)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+BENCHMARK_CAPTURE(SearchPairs, throughput, kThroughput)
+    ->Arg(100)
+    ->Arg(1000)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
 BENCHMARK_CAPTURE(Search, latency, kLatency)
     ->Arg(12)
     ->Arg(100)
