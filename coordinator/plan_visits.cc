@@ -181,7 +181,6 @@ void VisitTable::Run(absl::Span<const Linear* const> stages, const PathCosts* ho
 
 VisitFinder::VisitFinder(const StageModel& model, const Groups& groups, size_t group, bool strict)
     : model_(model),
-      groups_(groups),
       group_(groups.list[group]),
       strict_(strict),
       heads_((size_t{1} << group_.members.size()) * group_.entries.size() * group_.entries.size() *

@@ -125,7 +125,6 @@ class VisitFinder {
   uint32_t* Head(const Way& way);  // of the list of those that end alike
 
   const StageModel& model_;
-  const Groups& groups_;
   const Group& group_;
   const bool strict_;
   std::vector<Way> ways_;
