@@ -157,6 +157,7 @@ void DeviceSurvey::OnExit(const ChildExit& exit) {
       device.set_problem(exit.killed_by_us ? "measuring it took too long"
                          : words.empty()   ? exit.Words()
                                            : words);
+      LOG(WARNING) << device.name() << " is not measured: " << device.problem();
     }
     WriteCache();
   }
