@@ -5,6 +5,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "transport/grpc_status.h"
 
@@ -17,8 +18,10 @@ Examples:
   strata node --listen [::]:7400 --peer 10.8.0.3:7400    another one behind a VPN
 
 Nodes of one --cluster find each other by mDNS, and tell each other whom they know. Prints
-{"node":{"id":…,"name":…,"cluster":…,"address":…,"addresses":[…],"pid":…}} to stdout when it
+{"node":{"id":…,"name":…,"cluster":…,"address":…,"addresses":[…],"http":…,"pid":…}} to stdout when it
 listens.)";
+
+constexpr char kHttpDefault[] = "127.0.0.1:7080";
 
 constexpr char kNodesFooter[] = R"(
 Examples:
@@ -214,6 +217,22 @@ void AddNode(CLI::App* app, NodeOptions* options) {
           "Where to listen; [::] is all interfaces, port 0 that of last time or a free one")
       ->capture_default_str()
       ->type_name("HOST:PORT");
+  options->http = kHttpDefault;
+  options->http_any_port = true;
+  CLI::Option* http =
+      verb->add_option_function<std::string>(
+              "--http",
+              [options](const std::string& address) {
+                options->http = address;
+                options->http_any_port = false;
+              },
+              absl::StrCat("Where the HTTP API listens; [::]:PORT is all interfaces, for "
+                           "everybody on the network (default: ",
+                           kHttpDefault, ", or a free port where that is taken)"))
+          ->type_name("[HOST:]PORT");
+  verb->add_flag_callback(
+          "--no-http", [options] { options->http.clear(); }, "No HTTP API")
+      ->excludes(http);
   verb->add_option("--name", options->name, "What people call it (default: the machine's name)")
       ->check(Utf8())
       ->type_name("NAME");

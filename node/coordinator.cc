@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "node/cluster_client.h"
 #include "node/cluster_report.h"
+#include "node/model_match.h"
 #include "node/plan_text.h"
 #include "transport/epoch.h"
 
@@ -25,8 +26,7 @@ constexpr uint64_t kTickMs = 200;
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
 constexpr absl::Duration kSweepEvery = absl::Seconds(5);
 constexpr int64_t kAnswerMs = 5'000;
-constexpr size_t kIdCharsMin = 4;    // of a model's or node's id, to name it by
-constexpr size_t kIdCharsShown = 8;  // the same, in messages
+constexpr size_t kIdCharsShown = 8;  // of a model's id, in messages
 
 absl::Status NotCoordinating() {
   return absl::UnavailableError("this node does not coordinate the cluster; try again");
@@ -34,10 +34,6 @@ absl::Status NotCoordinating() {
 
 absl::Status WasUnloaded(const Deployment& deployment) {
   return absl::UnavailableError(absl::StrCat(deployment.name(), " was unloaded"));
-}
-
-bool StartsId(const std::string& text, const std::string& id_hex) {
-  return text.size() >= kIdCharsMin && absl::StartsWithIgnoreCase(id_hex, text);
 }
 
 // Whether `wanted`, if anything, is another type of cache than `has`.
@@ -463,9 +459,9 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& 
   for (const auto& [id, deployment] : models_) {
     names.push_back(absl::StrCat(deployment->name(), " (",
                                  absl::BytesToHexString(id).substr(0, kIdCharsShown), ")"));
-    if (!model.empty() && model != deployment->name() &&
-        model != deployment->planned().source.path() &&
-        !StartsId(model, absl::BytesToHexString(id))) {
+    if (!MeansModel(
+            model,
+            {.name = deployment->name(), .path = deployment->planned().source.path(), .id = id})) {
       continue;
     }
     ++matches;
@@ -499,6 +495,18 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
   std::vector<wire::ModelStatus> statuses;
   for (const DeploymentPtr& model : models) statuses.push_back(model->Status());
   return statuses;
+}
+
+std::vector<Coordinator::ModelStats> Coordinator::Stats() {
+  std::vector<ModelStats> stats;
+  absl::MutexLock lock(mu_);
+  for (const auto& [id, model] : models_) {
+    stats.push_back({.name = model->name(),
+                     .serving = model->serving(),
+                     .stages = model->StageNames(),
+                     .scheduler = model->Stats()});
+  }
+  return stats;
 }
 
 void Coordinator::Generate(const wire::GenerateTextRequest& request,

@@ -94,6 +94,14 @@ class Coordinator {
   bool HasShare(uint64_t share);
   void Release(uint64_t share);
   absl::StatusOr<std::vector<wire::ModelStatus>> Models();
+  // What they do, for graphs; none where this node does not coordinate. Does not block.
+  struct ModelStats {
+    std::string name;
+    bool serving = false;
+    std::vector<std::string> stages;  // "kitchen/CPU"
+    SchedulerStats scheduler;
+  };
+  std::vector<ModelStats> Stats();
   // Does not block. Errors go to the call's sink.
   void Generate(const wire::GenerateTextRequest& request, std::shared_ptr<TextCall> call);
   // Blocks until nothing is on the node any more: texts under way end first, then its layers go to

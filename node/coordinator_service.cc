@@ -6,22 +6,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "grpcpp/channel.h"
 #include "node/text_stream.h"
-#include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
 
-// Metadata of a call that a node has passed on; its value says nothing.
-constexpr char kForwarded[] = "strata-forwarded";
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
 // For nodes that have just met, or lost their coordinator.
 constexpr absl::Duration kOfficeTime = absl::Seconds(5);
 
 bool WasForwarded(const grpc::ServerContextBase& context) {
-  return context.client_metadata().contains(kForwarded);
+  return context.client_metadata().contains(kForwardedKey);
 }
 
 // A node's file where no other node is named.
@@ -45,7 +41,7 @@ grpc::Status Pass(std::unique_ptr<grpc::ClientReader<Event>> from, grpc::ClientC
 
 std::unique_ptr<grpc::ClientContext> Onward(const grpc::ServerContext& context) {
   auto onward = grpc::ClientContext::FromServerContext(context);
-  onward->AddMetadata(kForwarded, "1");
+  onward->AddMetadata(kForwardedKey, "1");
   return onward;
 }
 
@@ -84,30 +80,21 @@ class CoordinatorService::Admission {
   bool admitted_ = false;
 };
 
-CoordinatorService::CoordinatorService(EventLoop* loop, ClusterRuntime* cluster,
-                                       Coordinator* coordinator, std::string node_id)
-    : loop_(loop), cluster_(cluster), coordinator_(coordinator), node_id_(std::move(node_id)) {}
+CoordinatorService::CoordinatorService(Coordinator* coordinator, Gateway* gateway,
+                                       std::string node_id)
+    : coordinator_(coordinator), gateway_(gateway), node_id_(std::move(node_id)) {}
 
 absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Elsewhere(
     const grpc::ServerContext& context) {
   for (const absl::Time until = absl::Now() + kOfficeTime;; absl::SleepFor(kPoll)) {
     const Coordinator::Office office = coordinator_->office();
     if (office.mine && office.settled) return nullptr;
-    if (!office.address.empty() && !WasForwarded(context)) return StubAt(office.address);
+    if (!office.address.empty() && !WasForwarded(context)) return gateway_->StubAt(office.address);
     if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     if (absl::Now() < until) continue;
     if (office.mine) return nullptr;
     return absl::UnavailableError("no node coordinates at present; try again in a few seconds");
   }
-}
-
-std::unique_ptr<wire::Coordinator::Stub> CoordinatorService::StubAt(const std::string& address) {
-  absl::MutexLock lock(mu_);
-  if (channel_ == nullptr || channel_address_ != address) {
-    channel_ = MakeChannel(address);
-    channel_address_ = address;
-  }
-  return wire::Coordinator::NewStub(channel_);
 }
 
 grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
@@ -231,25 +218,8 @@ grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
 grpc::ServerWriteReactor<wire::GenerateTextEvent>* CoordinatorService::GenerateText(
     grpc::CallbackServerContext* context, const wire::GenerateTextRequest* request) {
   auto* stream = new TextStream;
-  std::shared_ptr<grpc::ClientContext> onward =
-      grpc::ClientContext::FromCallbackServerContext(*context);
-  onward->AddMetadata(kForwarded, "1");
-  // Only the loop knows who coordinates.
-  loop_->Post([=, this, request = *request, was_forwarded = WasForwarded(*context)] {
-    const ClusterView& view = cluster_->view();
-    if (view.is_coordinator) {
-      coordinator_->Generate(request, stream->call());
-      return;
-    }
-    const std::string address =
-        was_forwarded || view.coordinator.is_nobody() ? "" : cluster_->AddressOf(view.coordinator);
-    if (address.empty()) {
-      stream->Refuse(
-          absl::UnavailableError("no node coordinates at present; try again in a few seconds"));
-    } else {
-      stream->Forward(StubAt(address), onward, request);
-    }
-  });
+  stream->SetControl(
+      gateway_->Generate(*request, stream->sink(), {.pass_on = !WasForwarded(*context)}));
   return stream;
 }
 

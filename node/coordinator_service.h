@@ -6,16 +6,13 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "node/coordinator.h"
+#include "node/gateway.h"
 #include "proto/coordinator.grpc.pb.h"
-#include "transport/event_loop.h"
 
 namespace strata {
 
@@ -28,8 +25,7 @@ class CoordinatorService final
     : public wire::Coordinator::WithCallbackMethod_GenerateText<wire::Coordinator::Service> {
  public:
   // All outlive it. `node_id` in hex.
-  CoordinatorService(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator,
-                     std::string node_id);
+  CoordinatorService(Coordinator* coordinator, Gateway* gateway, std::string node_id);
 
   grpc::Status PlanModel(grpc::ServerContext* context, const wire::PlanModelRequest* request,
                          grpc::ServerWriter<wire::PlanModelEvent>* writer) override;
@@ -52,17 +48,11 @@ class CoordinatorService final
   // kUnavailable: nobody does, or the call has been passed on once already.
   absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> Elsewhere(
       const grpc::ServerContext& context);
-  std::unique_ptr<wire::Coordinator::Stub> StubAt(const std::string& address);
 
-  EventLoop* const loop_;
-  ClusterRuntime* const cluster_;
   Coordinator* const coordinator_;
+  Gateway* const gateway_;
   const std::string node_id_;
   std::atomic<int> calls_{0};
-
-  absl::Mutex mu_;
-  std::string channel_address_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);  // shared with stubs
 };
 
 }  // namespace strata

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/log/log.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "node/plan_text.h"
@@ -14,6 +16,20 @@ namespace strata {
 namespace {
 
 constexpr uint32_t kBatchRowsMax = 512;
+// Of a chat template; a longer one is left out.
+constexpr size_t kChatTemplateBytesMax = 256 * 1024;
+
+std::string ChatTemplateOf(const ModelFile& model) {
+  std::string text = model.header().GetString("tokenizer.chat_template").value_or("");
+  return text.size() <= kChatTemplateBytesMax ? ValidUtf8(text) : "";
+}
+
+// Of "tokenizer.ggml.bos_token_id" and the like.
+std::string TextOfToken(const ModelFile& model, absl::string_view id_key) {
+  const std::optional<uint64_t> id = model.header().GetInteger(id_key);
+  if (!id) return "";
+  return ValidUtf8(model.header().GetStringAt("tokenizer.ggml.tokens", *id).value_or(""));
+}
 
 }  // namespace
 
@@ -21,6 +37,9 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
     : options_(std::move(options)),
       planned_(std::move(planned)),
       name_(planned_->model->name()),
+      chat_template_(ChatTemplateOf(*planned_->model)),
+      bos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.bos_token_id")),
+      eos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.eos_token_id")),
       texts_({}),
       since_(absl::Now()) {
   first_ = planned_->NodeOf(planned_->plan.stages.front()).client.get();
@@ -146,6 +165,9 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
     call->Refuse(std::move(status));
     return;
   }
+  LOG(INFO) << "text id=" << absl::CEscape(request.id())
+            << " client=" << absl::CEscape(request.client()) << " model=\"" << absl::CEscape(name_)
+            << "\" tokens_max=" << request.tokens_max();
   TextRequest text;
   text.id = request.id();
   text.client = request.client();
@@ -160,7 +182,7 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
   *tokenize.mutable_epoch() = options_.epoch;
   tokenize.set_stage(0);
   tokenize.set_text(request.prompt());
-  tokenize.set_add_special(true);
+  tokenize.set_add_special(!request.no_special());
   tokenize.set_parse_special(request.parse_special());
   first_->TokenizeAsync(tokenize, [self = shared_from_this(), text = std::move(text),
                                    call](absl::StatusOr<wire::TokenizeResponse> tokens) mutable {
@@ -217,6 +239,15 @@ bool Deployment::serving() const {
   return state_ == wire::ModelStatus::SERVING || state_ == wire::ModelStatus::MOVING;
 }
 
+std::vector<std::string> Deployment::StageNames() const {
+  std::vector<std::string> names;
+  for (const PlannedStage& stage : planned_->plan.stages) {
+    names.push_back(absl::StrCat(planned_->NodeOf(stage).name(), "/",
+                                 planned_->inputs.request.devices[stage.device].name));
+  }
+  return names;
+}
+
 wire::ModelStatus Deployment::Status() {
   Diagnose();
   const ModelFile& model = *planned_->model;
@@ -236,6 +267,9 @@ wire::ModelStatus Deployment::Status() {
   status.mutable_plan()->set_json(PlanJson(model, request, planned_->plan));
   status.set_requests_running(stats.running);
   status.set_requests_waiting(stats.waiting);
+  status.set_chat_template(chat_template_);
+  status.set_bos_text(bos_text_);
+  status.set_eos_text(eos_text_);
   absl::MutexLock lock(mu_);
   status.set_state(state_);
   if (state_ == wire::ModelStatus::FAILED) ToWire(why_, "", status.mutable_status());
@@ -249,6 +283,7 @@ wire::ModelStatus Deployment::Status() {
     stage->mutable_layers()->set_begin(planned.layers.begin);
     stage->mutable_layers()->set_end(planned.layers.end);
     if (i < infos_.size()) *stage->mutable_info() = infos_[i];
+    status.set_n_vocab(std::max(status.n_vocab(), stage->info().n_vocab()));
   }
   return status;
 }

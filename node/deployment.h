@@ -62,6 +62,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   const wire::Epoch& epoch() const { return options_.epoch; }
   bool UsesNode(const std::string& node_id) const;
   SchedulerStats Stats() const { return texts_.Stats(); }
+  // "kitchen/CPU", by stage.
+  std::vector<std::string> StageNames() const;
   // Whether it may still serve; false once the pipeline broke or is unloaded.
   bool serving() const;
   // Blocks for a few seconds when the pipeline just broke, to learn why.
@@ -81,6 +83,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   const Options options_;
   const std::unique_ptr<PlannedModel> planned_;  // holds the clients of all nodes
   const std::string name_;
+  const std::string chat_template_, bos_text_, eos_text_;
   TextServer texts_;
 
   std::mutex load_mu_;                  // Load(), Unload() and Diagnose(): one at a time

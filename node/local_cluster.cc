@@ -29,9 +29,19 @@ class LocalClusterImpl final : public LocalCluster {
       auto child = std::make_unique<Child>();
       ChildProcess::Options start;
       start.program = OwnProgram();
-      start.args = {"strata",    "node",         "--listen",    "127.0.0.1:0",
-                    "--name",    name,           "--threads",   absl::StrCat(options.threads),
-                    "--no-mdns", "--no-measure", "--ephemeral", "--stop-with-parent"};
+      start.args = {"strata",
+                    "node",
+                    "--listen",
+                    "127.0.0.1:0",
+                    "--name",
+                    name,
+                    "--threads",
+                    absl::StrCat(options.threads),
+                    "--no-mdns",
+                    "--no-measure",
+                    "--no-http",
+                    "--ephemeral",
+                    "--stop-with-parent"};
       if (options.verbose) start.args.push_back("--verbose");
       start.on_stdout_line = [ready = child->ready](absl::string_view line) { ready->Read(line); };
       if (options.verbose) {

@@ -21,6 +21,7 @@
 #include "nlohmann/json.hpp"
 #include "node/child_process.h"
 #include "node/machine.h"
+#include "node/openai_error.h"
 #include "node/parent_watch.h"
 #include "node/standard_output.h"
 #include "transport/grpc_link.h"
@@ -67,6 +68,11 @@ absl::StatusOr<std::vector<std::string>> ParseAdvertised(const std::vector<std::
     }
   }
   return addresses;
+}
+
+nlohmann::json HttpJson(const std::string& url) {
+  if (url.empty()) return nullptr;
+  return url;
 }
 
 absl::Status CheckName(absl::string_view option, const std::string& name) {
@@ -181,8 +187,9 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
                            .listen_host = absl::StrContains(ListenHost(*listen), ':')
                                               ? absl::StrCat("[", ListenHost(*listen), "]")
                                               : ListenHost(*listen)});
+  node->gateway_ = std::make_unique<Gateway>(loop, node->cluster_.get(), node->coordinator_.get());
   node->coordinator_service_ = std::make_unique<CoordinatorService>(
-      loop, node->cluster_.get(), node->coordinator_.get(), node->id_);
+      node->coordinator_.get(), node->gateway_.get(), node->id_);
 
   // Others may have been told the port of last time by hand.
   const uint16_t last_port =
@@ -203,6 +210,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
       return status;
     }
   }
+  if (absl::Status status = node->ListenHttp(options); !status.ok()) return status;
   node->coordinator_->Start(LocalAddress(*listen));
   node->cluster_->Start({.address = *listen, .advertise = *std::move(advertise)});
   const std::vector<std::string>& told = node->cluster_->own_addresses();
@@ -228,11 +236,49 @@ uint16_t Node::Listen(const HostPort& listen) {
   return server_ == nullptr ? 0 : static_cast<uint16_t>(port);
 }
 
+absl::Status Node::ListenHttp(const NodeOptions& options) {
+  if (options.http.empty()) return absl::OkStatus();
+  absl::StatusOr<HostPort> address = ParseHostPort(options.http);
+  if (!address.ok()) address = ParseHostPort(absl::StrCat("127.0.0.1:", options.http));
+  if (!address.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--http ", address.status().message()));
+  }
+  auto api = std::make_unique<OpenAiApi>(gateway_.get(), coordinator_.get(),
+                                         OpenAiApi::Options{.node_id = id_, .node_name = name_});
+  HttpServer::Options http;
+  http.host = address->host;
+  http.port = address->port;
+  http.handler = [api = api.get()](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+    api->Handle(std::move(request), std::move(responder));
+  };
+  http.error = [](int status, const std::string& words) { return ErrorResponse(status, words); };
+  auto server = HttpServer::Start(http);
+  if (absl::IsUnavailable(server.status()) && options.http_any_port) {
+    http.port = 0;
+    server = HttpServer::Start(http);
+    if (server.ok()) {
+      LOG(WARNING) << "port " << address->port << " is taken; the HTTP API has port "
+                   << (*server)->port() << " (--http says which)";
+    }
+  }
+  if (absl::IsInvalidArgument(server.status())) return server.status();
+  if (!server.ok()) {
+    LOG(WARNING) << "no HTTP API: " << server.status().message();
+    return absl::OkStatus();
+  }
+  api_ = std::move(api);
+  http_ = *std::move(server);
+  api_->SetServer(http_.get());
+  http_url_ = absl::StrCat("http://", LocalAddress({address->host, http_->port()}));
+  return absl::OkStatus();
+}
+
 void Node::Shutdown(absl::AnyInvocable<void() &&> done) {
   CHECK(!shutdown_.joinable()) << "a node is shut down once";
   // Waits for calls whose ends the loop makes, so it cannot be on the loop.
   shutdown_ = std::thread([this, done = std::move(done)]() mutable {
-    coordinator_->Stop();  // while the others still hear of it
+    coordinator_->Stop();  // while the others still hear of it; ends the texts with a word
+    http_.reset();
     loop_->Post([this, done = std::move(done)]() mutable { Leave(std::move(done)); });
   });
 }
@@ -249,6 +295,7 @@ void Node::Leave(absl::AnyInvocable<void() &&> done) {
 }
 
 Node::~Node() {
+  http_.reset();
   if (shutdown_.joinable()) {
     shutdown_.join();
   } else if (server_ != nullptr) {
@@ -286,13 +333,16 @@ absl::Status RunNode(const NodeOptions& options) {
                                   {"cluster", options.cluster},
                                   {"address", (*node)->address()},
                                   {"addresses", (*node)->cluster()->own_addresses()},
+                                  {"http", HttpJson((*node)->http_url())},
                                   {"pid", getpid()}}}};
   const std::string line = ready.dump() + "\n";
   const absl::Status told = WriteToStdout(line);
   if (told.ok()) {
     if (!options.stop_with_parent) {
-      absl::FPrintF(stderr, "%s listens on %s. Ctrl-C stops it.\n", (*node)->name(),
-                    (*node)->address());
+      const std::string& http = (*node)->http_url();
+      absl::FPrintF(stderr, "%s listens on %s%s. Ctrl-C stops it.\n", (*node)->name(),
+                    (*node)->address(),
+                    http.empty() ? "" : absl::StrCat("; the API is at ", http, "/v1"));
     }
   } else {
     loop->Post(stop);  // nobody will know the address

@@ -20,7 +20,10 @@
 #include "node/coordinator_service.h"
 #include "node/data_dir.h"
 #include "node/doctor_service.h"
+#include "node/gateway.h"
+#include "node/http_server.h"
 #include "node/node_service.h"
+#include "node/openai_api.h"
 #include "node/peer_addresses.h"
 #include "node/stage_host.h"
 #include "node/surveys.h"
@@ -40,6 +43,9 @@ struct NodeOptions {
   std::string listen = "[::]:0";
   std::string name;  // empty: the machine's
   std::string cluster = "default";
+  // [host:]port of the HTTP API; empty: none. A port that is taken is a warning.
+  std::string http;
+  bool http_any_port = false;      // where that port is taken, any other will do
   std::vector<std::string> peers;  // host:port of nodes to look for, besides mDNS
   std::vector<std::string>
       advertise;  // host or host:port told to others instead of the interfaces'
@@ -72,6 +78,8 @@ class Node {
   const std::string& name() const { return name_; }
   // host:port by which others may reach it; the first of several.
   const std::string& address() const { return address_; }
+  // "http://host:port" of its API; empty: none.
+  const std::string& http_url() const { return http_url_; }
   ClusterRuntime* cluster() { return cluster_.get(); }
   const WeightService& weights() const { return *weights_; }
 
@@ -85,6 +93,7 @@ class Node {
 
   // Starts the server; returns its port, 0: it cannot listen there.
   uint16_t Listen(const HostPort& listen);
+  absl::Status ListenHttp(const NodeOptions& options);
 
   EventLoop* const loop_;
   const std::string name_;
@@ -98,17 +107,21 @@ class Node {
   std::unique_ptr<Surveys> surveys_;  // null: nothing is measured
   std::unique_ptr<NodeService> service_;
   std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<Gateway> gateway_;
   std::unique_ptr<grpc::Service> link_probe_;
   std::unique_ptr<ClusterService> cluster_service_;
   std::unique_ptr<DoctorService> doctor_;
   std::unique_ptr<CoordinatorService> coordinator_service_;
   std::unique_ptr<grpc::Server> server_;
+  std::string http_url_;
+  std::unique_ptr<OpenAiApi> api_;    // null: no HTTP
+  std::unique_ptr<HttpServer> http_;  // the same
   std::thread shutdown_;
 };
 
 // `strata node`: runs a node until SIGINT, SIGTERM or, if asked, the end of stdin. Prints one line
-// of JSON to stdout when it listens: {"node":{"id":…,"name":…,"address":"host:port","pid":…}}.
-// Blocks.
+// of JSON to stdout when it listens:
+// {"node":{"id":…,"name":…,"address":"host:port","http":…,"pid":…}}. Blocks.
 absl::Status RunNode(const NodeOptions& options);
 
 }  // namespace strata

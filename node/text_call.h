@@ -22,15 +22,23 @@ class TextSink : public TextListener {
   virtual void OnStarted(const std::vector<int32_t>& prompt) = 0;
 };
 
+// Ends a text before its time. Thread-safe, never blocks; at any time, and the first word counts.
+class TextControl {
+ public:
+  virtual ~TextControl() = default;
+  // Nobody wants the text any more; OnEnd() follows.
+  virtual void Cancel() = 0;
+  // The text is complete, say at a stop string; OnEnd() follows.
+  virtual void Finish() = 0;
+};
+
 // Thread-safe.
-class TextCall final : public TextListener {
+class TextCall final : public TextListener, public TextControl {
  public:
   explicit TextCall(std::shared_ptr<TextSink> sink) : sink_(std::move(sink)) {}
 
-  // Nobody wants the text any more; OnEnd() follows. At any time.
-  void Cancel() { Stop(Wanted::kCancelled); }
-  // The text is complete, say at a stop string; OnEnd() follows. At any time.
-  void Finish() { Stop(Wanted::kFinished); }
+  void Cancel() override { Stop(Wanted::kCancelled); }
+  void Finish() override { Stop(Wanted::kFinished); }
 
   // The server took it under this number. Once.
   void Start(std::vector<int32_t> prompt, std::shared_ptr<TextServer> server, uint64_t id);

@@ -1,5 +1,5 @@
-// Texts as calls of wire.Coordinator.GenerateText: written by this node's coordinator, or passed on
-// from the one that another node has. Nothing here blocks; gRPC's threads.
+// A text as a call of wire.Coordinator.GenerateText: what its source says is written to the caller.
+// Nothing here blocks; gRPC's threads.
 #pragma once
 
 #include <deque>
@@ -8,31 +8,24 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "grpcpp/client_context.h"
-#include "grpcpp/support/client_callback.h"
 #include "grpcpp/support/server_callback.h"
 #include "node/text_call.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace strata {
 
-// Lives until both the text and the call have ended. One of call(), Forward() and Refuse() is used,
-// once.
+// Lives until both the text and the call have ended.
 class TextStream final : public grpc::ServerWriteReactor<wire::GenerateTextEvent> {
  public:
   TextStream();
 
-  // The text that this call is about; when its caller goes, it is cancelled.
-  const std::shared_ptr<TextCall>& call() const { return call_; }
-  // Another node writes it. `context` ends with the call that it carries on.
-  void Forward(std::unique_ptr<wire::Coordinator::Stub> stub,
-               std::shared_ptr<grpc::ClientContext> context,
-               const wire::GenerateTextRequest& request);
-  void Refuse(const absl::Status& status);
+  // Who hears of the text. To be given to exactly one source.
+  const std::shared_ptr<TextSink>& sink() const { return sink_; }
+  // When the caller goes, the text is cancelled. Once, before the stream is given to gRPC.
+  void SetControl(std::shared_ptr<TextControl> control) { control_ = std::move(control); }
 
  private:
   class Sink;
-  class Reader;
   ~TextStream() override;
 
   void OnWriteDone(bool ok) override;
@@ -44,8 +37,8 @@ class TextStream final : public grpc::ServerWriteReactor<wire::GenerateTextEvent
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Unref();
 
-  const std::shared_ptr<TextCall> call_;  // shared with the text's server
-  std::unique_ptr<Reader> reader_;        // Forward()
+  const std::shared_ptr<TextSink> sink_;  // shared with the text's source
+  std::shared_ptr<TextControl> control_;  // shared with the text's source
 
   absl::Mutex mu_;
   int refs_ ABSL_GUARDED_BY(mu_) = 2;  // the source's, until End(); the call's, until OnDone()

@@ -185,6 +185,24 @@ std::optional<std::string> GgufHeader::GetString(absl::string_view key) const {
   return value->bytes.substr(sizeof(uint64_t));
 }
 
+std::optional<std::string> GgufHeader::GetStringAt(absl::string_view key, uint64_t index) const {
+  const GgufValue* value = Find(key);
+  if (value == nullptr || value->type != GgufType::kArray ||
+      value->element_type != GgufType::kString || index >= value->count) {
+    return std::nullopt;
+  }
+  absl::string_view rest = value->bytes;
+  for (;; --index) {
+    uint64_t length = 0;
+    if (rest.size() < sizeof(length)) return std::nullopt;
+    std::memcpy(&length, rest.data(), sizeof(length));
+    rest.remove_prefix(sizeof(length));
+    if (length > rest.size()) return std::nullopt;
+    if (index == 0) return std::string(rest.substr(0, length));
+    rest.remove_prefix(length);
+  }
+}
+
 std::optional<uint64_t> GgufHeader::GetIntegerOfLayer(absl::string_view key, uint32_t layer) const {
   const GgufValue* value = Find(key);
   if (value == nullptr) return std::nullopt;

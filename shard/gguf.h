@@ -84,6 +84,8 @@ class GgufHeader {
   std::optional<double> GetNumber(absl::string_view key) const;
   std::optional<bool> GetBool(absl::string_view key) const;
   std::optional<std::string> GetString(absl::string_view key) const;
+  // Element `index` of an array of strings.
+  std::optional<std::string> GetStringAt(absl::string_view key, uint64_t index) const;
   // A scalar, or element `layer` of a per-layer array.
   std::optional<uint64_t> GetIntegerOfLayer(absl::string_view key, uint32_t layer) const;
 

@@ -62,6 +62,9 @@ TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
       {"node", "--threads", "many"},
       {"node", "--ephemeral", "--listen", "nonsense"},
       {"node", "--ephemeral", "--listen", "7400"},
+      {"node", "--ephemeral", "--http", "nonsense"},
+      {"node", "--ephemeral", "--http", "kitchen:1:2"},
+      {"node", "--no-http", "--http", "0"},
       {"node", "--ephemeral", "--peer", "nobody"},
       {"node", "--ephemeral", "--peer"},
       {"node", "--ephemeral", "--advertise", "0.0.0.0"},
@@ -96,7 +99,7 @@ TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
 }
 
 TEST(Cli, ANodeSaysWhereItListensAndAnswersThere) {
-  Program program({"node", "--no-mdns", "--name", "kitchen", "--data-dir",
+  Program program({"node", "--no-http", "--no-mdns", "--name", "kitchen", "--data-dir",
                    testing::MakeTestFolder(), "--threads", "1"});
   const auto ready = nlohmann::json::parse(program.FirstLine(), nullptr, false);
   ASSERT_TRUE(ready.is_object() && ready.contains("node")) << program.FirstLine();
@@ -117,7 +120,7 @@ TEST(Cli, ANodeKeepsItsId) {
   const std::string folder = testing::MakeTestFolder();
   std::vector<std::string> ids;
   for (int i = 0; i < 2; ++i) {
-    Program program({"node", "--no-mdns", "--data-dir", folder});
+    Program program({"node", "--no-http", "--no-mdns", "--data-dir", folder});
     const auto ready = nlohmann::json::parse(program.FirstLine(), nullptr, false);
     ASSERT_TRUE(ready.is_object());
     ids.push_back(ready["node"]["id"]);
@@ -129,8 +132,8 @@ TEST(Cli, ANodeKeepsItsId) {
 
 TEST(Cli, NodesAsksTheNodeOfThisMachine) {
   const std::string folder = testing::MakeTestFolder();
-  Program node(
-      {"node", "--no-mdns", "--name", "kitchen", "--cluster", "home", "--data-dir", folder});
+  Program node({"node", "--no-http", "--no-mdns", "--name", "kitchen", "--cluster", "home",
+                "--data-dir", folder});
   const auto ready = nlohmann::json::parse(node.FirstLine(), nullptr, false);
   ASSERT_TRUE(ready.is_object()) << node.err();
   Program nodes({"nodes", "--json", "--data-dir", folder});
@@ -155,17 +158,18 @@ TEST(Cli, NodesSaysInOneLineThatNobodyIsThere) {
 }
 
 TEST(Cli, ANodeStopsWithItsParentOnlyWhenAsked) {
-  Program program({"node", "--no-mdns", "--ephemeral", "--stop-with-parent"});
+  Program program({"node", "--no-http", "--no-mdns", "--ephemeral", "--stop-with-parent"});
   EXPECT_THAT(program.FirstLine(), StartsWith("{\"node\":"));
   program->Terminate();  // closes stdin as well
   EXPECT_EQ(program.ExitStatus(), 0);
 }
 
 TEST(Cli, APortInUseIsAnErrorOfTheNode) {
-  Program first({"node", "--no-mdns", "--ephemeral", "--listen", "127.0.0.1:0"});
+  Program first({"node", "--no-http", "--no-mdns", "--ephemeral", "--listen", "127.0.0.1:0"});
   const auto ready = nlohmann::json::parse(first.FirstLine(), nullptr, false);
   ASSERT_TRUE(ready.is_object());
-  Program second({"node", "--no-mdns", "--ephemeral", "--listen", ready["node"]["address"]});
+  Program second(
+      {"node", "--no-http", "--no-mdns", "--ephemeral", "--listen", ready["node"]["address"]});
   EXPECT_EQ(second.ExitStatus(), 5);
   ASSERT_EQ(second.err_lines().size(), 1u);
   EXPECT_THAT(second.err_lines()[0], HasSubstr("cannot listen on 127.0.0.1:"));

@@ -151,9 +151,9 @@ class StartedNode {
 
  private:
   static std::vector<std::string> Args(std::vector<std::string> more) {
-    std::vector<std::string> args = {
-        "node",     "--no-mdns",   "--name",     "kitchen",
-        "--listen", "127.0.0.1:0", "--data-dir", testing::MakeTestFolder()};
+    std::vector<std::string> args = {"node",        "--no-http",  "--no-mdns",
+                                     "--name",      "kitchen",    "--listen",
+                                     "127.0.0.1:0", "--data-dir", testing::MakeTestFolder()};
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }

@@ -1,0 +1,45 @@
+// A model's chat template: Jinja as its file ships it, rendered by minja. Thread-safe after
+// Parse().
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "node/openai_request.h"
+
+namespace strata {
+
+// A prompt that a template made may have.
+inline constexpr size_t kChatPromptBytesMax = 32 * 1024 * 1024;
+
+class ChatTemplate {
+ public:
+  struct Source {
+    std::string text;
+    std::string bos, eos;  // the tokens' texts
+  };
+  // kInvalidArgument: the template is none that we can read, and why.
+  static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Parse(const Source& source);
+
+  struct Prompt {
+    std::string text;
+    bool has_bos = false;  // it begins with the token that begins a text
+  };
+  // The prompt that asks for the assistant's answer. kInvalidArgument: the template refuses these
+  // messages, in its words.
+  absl::StatusOr<Prompt> Render(const std::vector<ApiMessage>& messages, absl::Time now) const;
+
+  virtual ~ChatTemplate() = default;
+
+ private:
+  class Impl;
+  ChatTemplate() = default;
+  virtual absl::StatusOr<Prompt> RenderAll(const std::vector<ApiMessage>& messages,
+                                           absl::Time now) const = 0;
+};
+
+}  // namespace strata

@@ -1,0 +1,76 @@
+// How what clients speak (node/openai_api.h, the gRPC service) reaches the cluster from this node:
+// through the coordinator where it is here, else over gRPC to the node that has it.
+//
+// Thread-safe. A thread of its own asks for the list of models, so that who needs it never waits.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "node/coordinator.h"
+#include "node/text_call.h"
+#include "proto/coordinator.grpc.pb.h"
+#include "transport/event_loop.h"
+
+namespace strata {
+
+// Metadata of a call that a node has passed on; its value says nothing.
+inline constexpr char kForwardedKey[] = "strata-forwarded";
+// Who may wait for one list of models.
+inline constexpr size_t kModelsWaitingMax = 2048;
+
+class Gateway {
+ public:
+  // All outlive it.
+  Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator);
+  // Blocks for an answer under way, a few seconds at most; whoever waits gets kUnavailable.
+  ~Gateway();
+
+  struct GenerateOptions {
+    bool pass_on = true;  // to the node that coordinates; false: it is here or nowhere
+  };
+  // Starts a text; never blocks. What becomes of it goes to `sink`, which is kept until its
+  // OnEnd(): errors of Coordinator::Generate(), kUnavailable: no node coordinates at present, or
+  // the one that does has gone.
+  std::shared_ptr<TextControl> Generate(const wire::GenerateTextRequest& request,
+                                        std::shared_ptr<TextSink> sink, GenerateOptions options);
+
+  using ModelList = std::vector<wire::ModelStatus>;
+  using Models = std::shared_ptr<const ModelList>;  // shared by all who asked
+  using OnModels = absl::AnyInvocable<void(const absl::StatusOr<Models>&) &&>;
+  // The cluster's models, as of at most `age_max` ago. Never blocks; `done` is called on this
+  // thread or the gateway's. kUnavailable: no coordinator answers; kResourceExhausted: too many
+  // wait.
+  void ListModels(absl::Duration age_max, OnModels done);
+
+  std::unique_ptr<wire::Coordinator::Stub> StubAt(const std::string& address);
+
+ private:
+  class Reader;
+
+  absl::StatusOr<Models> Fetch();
+  void KeepList();
+
+  EventLoop* const loop_;
+  ClusterRuntime* const cluster_;
+  Coordinator* const coordinator_;
+
+  absl::Mutex mu_;
+  std::string channel_address_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);  // shared with stubs
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  Models models_ ABSL_GUARDED_BY(mu_);
+  absl::Time models_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  std::vector<OnModels> waiting_ ABSL_GUARDED_BY(mu_);
+
+  std::thread lister_;
+};
+
+}  // namespace strata

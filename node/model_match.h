@@ -1,0 +1,30 @@
+// Which of the loaded models a person or a program means.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+
+namespace strata {
+
+inline constexpr size_t kIdCharsMin = 4;  // of an id's start, to name something by it
+
+inline bool StartsId(absl::string_view text, absl::string_view id_hex) {
+  return text.size() >= kIdCharsMin && absl::StartsWithIgnoreCase(id_hex, text);
+}
+
+struct ModelNames {
+  absl::string_view name;
+  absl::string_view path;
+  absl::string_view id;  // bytes
+};
+// By name, path or the start of the id in hex; empty: any.
+inline bool MeansModel(absl::string_view text, const ModelNames& model) {
+  return text.empty() || text == model.name || text == model.path ||
+         StartsId(text, absl::BytesToHexString(model.id));
+}
+
+}  // namespace strata

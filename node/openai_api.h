@@ -1,0 +1,65 @@
+// The HTTP API of a node: OpenAI's /v1/models, /v1/completions and /v1/chat/completions, answered
+// by the cluster through node/gateway.h; /health, and /metrics for Prometheus.
+//
+//   client ─▶ HttpServer ─▶ OpenAiApi ─▶ openai_request ─▶ chat_template ─▶ ApiCall ─▶ Gateway
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "node/chat_template.h"
+#include "node/coordinator.h"
+#include "node/gateway.h"
+#include "node/http_server.h"
+#include "node/openai_call.h"
+
+namespace strata {
+
+inline constexpr size_t kChatTemplatesMax = 32;  // read and kept
+
+// Thread-safe.
+class OpenAiApi {
+ public:
+  struct Options {
+    std::string node_id;
+    std::string node_name;
+  };
+  // All outlive it, and it the server that it handles requests for.
+  OpenAiApi(Gateway* gateway, Coordinator* coordinator, Options options);
+
+  // HttpServer::Handler.
+  void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
+
+  // Whose figures /metrics shows; outlives this. Once.
+  void SetServer(const HttpServer* server);
+
+ private:
+  using Responder = std::shared_ptr<HttpResponder>;  // shared with the connection
+  using OnModel = std::function<void(const wire::ModelStatus&)>;
+
+  void Models(const Responder& responder);
+  void Model(const std::string& name, const Responder& responder);
+  void Texts(HttpRequest http, const Responder& responder);
+  void Write(ApiRequest request, const HttpRequest& http, const wire::ModelStatus& model,
+             const Responder& responder);
+  std::string Metrics();
+
+  // Calls `then` with the model that is meant, on a handler's thread; else answers.
+  void FindModel(const std::string& name, const Responder& responder, OnModel then);
+  absl::StatusOr<std::shared_ptr<const ChatTemplate>> TemplateOf(const wire::ModelStatus& model);
+
+  Gateway* const gateway_;
+  Coordinator* const coordinator_;
+  const Options options_;
+  const std::shared_ptr<ApiCounters> counters_;  // shared with calls under way
+
+  absl::Mutex mu_;
+  const HttpServer* server_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::map<std::string, std::shared_ptr<const ChatTemplate>> templates_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace strata

@@ -1,0 +1,28 @@
+// Errors as OpenAI's API writes them, and the statuses that they come from. Pure.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "node/http_server.h"
+
+namespace strata {
+
+// kInvalidArgument about the field `param` of a request.
+absl::Status BadParam(absl::string_view param, absl::string_view words);
+// kUnimplemented about it: known, and not there yet. A 400 for the client.
+absl::Status UnsupportedParam(absl::string_view param, absl::string_view words = "");
+// `status` with the code that programs compare, "model_not_found".
+absl::Status WithErrorCode(absl::Status status, absl::string_view code);
+
+// {"error":{"message":…,"type":…,"param":…,"code":…}}
+std::string ErrorJson(const absl::Status& status);
+std::string ErrorJson(int http_status, absl::string_view words);
+
+int HttpStatusOf(const absl::Status& status);
+// With Retry-After where trying again helps.
+HttpResponse ErrorResponse(const absl::Status& status);
+HttpResponse ErrorResponse(int http_status, const std::string& words);
+
+}  // namespace strata

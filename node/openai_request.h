@@ -1,0 +1,57 @@
+// What a client asks in OpenAI's forms (/v1/completions, /v1/chat/completions), read from its JSON.
+// Pure; every byte is a stranger's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/frame.pb.h"
+
+namespace strata {
+
+inline constexpr int kApiJsonDepthMax = 64;
+inline constexpr size_t kApiChoicesMax = 64;  // texts of one request: prompts × n
+inline constexpr size_t kApiStopsMax = 4;
+inline constexpr size_t kApiStopBytesMax = 256;
+inline constexpr size_t kApiLogitBiasMax = 1024;
+inline constexpr uint32_t kApiTopLogprobsMax = 20;
+inline constexpr size_t kApiMessagesMax = 4096;
+
+// A prompt as text or as tokens.
+struct ApiPrompt {
+  std::string text;
+  std::vector<int32_t> tokens;  // empty: the text
+};
+
+struct ApiMessage {
+  std::string role;
+  std::string content;
+  std::string name;  // may be empty
+};
+
+struct ApiRequest {
+  bool chat = false;
+  std::string model;                 // empty: the only one
+  std::vector<ApiPrompt> prompts;    // of a completion; at least one
+  std::vector<ApiMessage> messages;  // of a chat; at least one
+  uint32_t n = 1;                    // texts for each prompt
+  bool stream = false;
+  bool include_usage = false;
+  std::optional<uint32_t> tokens_max;  // unset: as far as the context goes
+  // The seed of the first text; each further one has the next. Drawn where the client gives none.
+  wire::SamplerSettings sampler;
+  std::vector<std::string> stops;
+  bool logprobs = false;
+};
+
+// kInvalidArgument: what is wrong with which field; kUnimplemented: a field that means something
+// which is not there yet. Unknown fields are ignored.
+absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body);
+absl::StatusOr<ApiRequest> ParseChat(absl::string_view body);
+
+}  // namespace strata

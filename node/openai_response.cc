@@ -1,0 +1,174 @@
+#include "node/openai_response.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace strata {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What is no UTF-8 becomes U+FFFD: JSON has no other way.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// Token pieces may be parts of characters: "bytes" has them as they are.
+Json BytesOf(const std::string& piece) {
+  Json bytes = Json::array();
+  for (const char c : piece) bytes.push_back(static_cast<unsigned char>(c));
+  return bytes;
+}
+
+Json ChatLogprobs(const std::vector<wire::SampledToken>& tokens) {
+  Json content = Json::array();
+  for (const wire::SampledToken& token : tokens) {
+    Json top = Json::array();
+    for (const wire::TokenLogprob& other : token.top()) {
+      top.push_back({{"token", other.piece()},
+                     {"logprob", other.logprob()},
+                     {"bytes", BytesOf(other.piece())}});
+    }
+    content.push_back({{"token", token.piece()},
+                       {"logprob", token.logprob()},
+                       {"bytes", BytesOf(token.piece())},
+                       {"top_logprobs", std::move(top)}});
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+Json CompletionLogprobs(const std::vector<wire::SampledToken>& tokens, uint64_t offset) {
+  Json pieces = Json::array(), logprobs = Json::array(), tops = Json::array();
+  Json offsets = Json::array();
+  for (const wire::SampledToken& token : tokens) {
+    pieces.push_back(token.piece());
+    logprobs.push_back(token.logprob());
+    Json top = Json::object();
+    for (const wire::TokenLogprob& other : token.top()) {
+      // As keys they have to be UTF-8 now.
+      const std::string key = Json::parse(Dump(other.piece())).get<std::string>();
+      if (!top.contains(key)) top[key] = other.logprob();
+    }
+    tops.push_back(std::move(top));
+    offsets.push_back(offset);
+    offset += token.piece().size();
+  }
+  return {{"tokens", std::move(pieces)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+Json LogprobsOf(const ApiAnswer& answer, const ApiPiece& piece) {
+  if (!piece.logprobs) return nullptr;
+  return answer.chat ? ChatLogprobs(piece.tokens)
+                     : CompletionLogprobs(piece.tokens, piece.text_offset);
+}
+
+Json FinishOf(const ApiPiece& piece) {
+  if (piece.finish_reason.empty()) return nullptr;
+  return piece.finish_reason;
+}
+
+Json UsageOf(const ApiUsage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+}
+
+Json Frame(const ApiAnswer& answer, bool chunk, Json choices) {
+  const char* object = !answer.chat ? "text_completion"
+                       : chunk      ? "chat.completion.chunk"
+                                    : "chat.completion";
+  return {{"id", answer.id},
+          {"object", object},
+          {"created", answer.created_s},
+          {"model", answer.model},
+          {"choices", std::move(choices)}};
+}
+
+std::string Event(const Json& json) { return absl::StrCat("data: ", Dump(json), "\n\n"); }
+
+}  // namespace
+
+std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool include_usage) {
+  Json choice = {{"index", piece.index}};
+  if (answer.chat) {
+    Json delta = Json::object();
+    if (piece.first) delta["role"] = "assistant";
+    if (piece.first || !piece.text.empty()) delta["content"] = piece.text;
+    choice["delta"] = std::move(delta);
+  } else {
+    choice["text"] = piece.text;
+  }
+  choice["logprobs"] = LogprobsOf(answer, piece);
+  choice["finish_reason"] = FinishOf(piece);
+  Json frame = Frame(answer, /*chunk=*/true, Json::array({std::move(choice)}));
+  if (include_usage) frame["usage"] = nullptr;
+  return Event(frame);
+}
+
+std::string UsageEvent(const ApiAnswer& answer, const ApiUsage& usage) {
+  Json frame = Frame(answer, /*chunk=*/true, Json::array());
+  frame["usage"] = UsageOf(usage);
+  return Event(frame);
+}
+
+std::string ErrorEvent(absl::string_view error_json) {
+  return absl::StrCat("data: ", error_json, "\n\n");
+}
+
+std::string WholeAnswer(const ApiAnswer& answer, const std::vector<ApiPiece>& texts,
+                        const ApiUsage& usage) {
+  Json choices = Json::array();
+  for (const ApiPiece& text : texts) {
+    Json choice = {{"index", text.index}};
+    if (answer.chat) {
+      choice["message"] = {{"role", "assistant"}, {"content", text.text}, {"refusal", nullptr}};
+    } else {
+      choice["text"] = text.text;
+    }
+    choice["logprobs"] = LogprobsOf(answer, text);
+    choice["finish_reason"] = FinishOf(text);
+    choices.push_back(std::move(choice));
+  }
+  Json frame = Frame(answer, /*chunk=*/false, std::move(choices));
+  frame["usage"] = UsageOf(usage);
+  return Dump(frame);
+}
+
+namespace {
+
+Json ModelOf(const wire::ModelStatus& model, int64_t now_s) {
+  const bool serving = model.state() == wire::ModelStatus::SERVING;
+  return {{"id", model.name()},
+          {"object", "model"},
+          {"created", now_s - std::max<int64_t>(model.loaded_s_ago(), 0)},
+          {"owned_by", "strata"},
+          {"strata",
+           {{"model_id", absl::BytesToHexString(model.model_id())},
+            {"architecture", model.architecture()},
+            {"context_tokens", model.n_ctx()},
+            {"texts_at_a_time", model.n_seqs()},
+            {"serving", serving},
+            {"chat", !model.chat_template().empty()}}}};
+}
+
+}  // namespace
+
+std::string ModelsJson(const std::vector<wire::ModelStatus>& models, int64_t now_s) {
+  Json data = Json::array();
+  for (const wire::ModelStatus& model : models) data.push_back(ModelOf(model, now_s));
+  return Dump({{"object", "list"}, {"data", std::move(data)}});
+}
+
+std::string ModelJson(const wire::ModelStatus& model, int64_t now_s) {
+  return Dump(ModelOf(model, now_s));
+}
+
+}  // namespace strata

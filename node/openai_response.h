@@ -1,0 +1,53 @@
+// Answers in OpenAI's forms, whole and as events of a stream. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "proto/coordinator.pb.h"
+#include "proto/frame.pb.h"
+
+namespace strata {
+
+// What stands in every piece of one answer.
+struct ApiAnswer {
+  bool chat = false;
+  std::string id;         // "chatcmpl-…" or "cmpl-…"
+  int64_t created_s = 0;  // since 1970
+  std::string model;
+};
+
+struct ApiUsage {
+  uint64_t prompt_tokens = 0;
+  uint64_t cached_tokens = 0;  // of those
+  uint64_t completion_tokens = 0;
+};
+
+// A text, or the next piece of it.
+struct ApiPiece {
+  uint32_t index = 0;
+  bool first = false;  // of its text
+  std::string text;
+  std::string finish_reason;  // "stop", "length"; empty: not yet
+  bool logprobs = false;
+  std::vector<wire::SampledToken> tokens = {};  // with `logprobs`: that `text` is of
+  uint64_t text_offset = 0;                     // with `logprobs`: bytes of the text before it
+};
+
+// One event of a stream: "data: {…}\n\n". With `include_usage` every piece says "usage":null.
+std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool include_usage);
+std::string UsageEvent(const ApiAnswer& answer, const ApiUsage& usage);
+std::string ErrorEvent(absl::string_view error_json);
+inline constexpr absl::string_view kDoneEvent = "data: [DONE]\n\n";
+
+// The whole answer, `texts` by index.
+std::string WholeAnswer(const ApiAnswer& answer, const std::vector<ApiPiece>& texts,
+                        const ApiUsage& usage);
+
+// GET /v1/models and /v1/models/ID.
+std::string ModelsJson(const std::vector<wire::ModelStatus>& models, int64_t now_s);
+std::string ModelJson(const wire::ModelStatus& model, int64_t now_s);
+
+}  // namespace strata

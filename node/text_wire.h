@@ -1,0 +1,27 @@
+// A text's events as wire.Coordinator.GenerateText carries them, there and back.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "grpcpp/support/status.h"
+#include "node/text_call.h"
+#include "proto/coordinator.pb.h"
+
+namespace strata {
+
+wire::GenerateTextEvent StartedToWire(const std::vector<int32_t>& prompt);
+wire::GenerateTextEvent EndedToWire(FinishReason reason, const TextUsage& usage);
+
+// What `ended` says; the counts of tokens are the reader's own.
+struct EndedText {
+  FinishReason reason = FinishReason::kCancelled;
+  TextUsage usage;
+};
+EndedText EndedFromWire(const wire::TextEnded& ended);
+
+// As ToGrpc() and FromGrpc(), with RetryAfterMs().
+grpc::Status TextStatusToGrpc(const absl::Status& status);
+absl::Status TextStatusFromGrpc(const grpc::Status& status);
+
+}  // namespace strata

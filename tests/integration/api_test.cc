@@ -1,0 +1,313 @@
+// The HTTP API over a real cluster: two nodes, the demo model over both, clients at either.
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/http_client.h"
+#include "tests/support/program.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+using ::strata::testing::HttpClient;
+using ::strata::testing::HttpReply;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using Json = nlohmann::json;
+
+constexpr char kModel[] = STRATA_DEMO_MODEL;
+
+// The events of a stream up to [DONE], which must be its last.
+std::vector<Json> EventsOf(const std::string& body) {
+  std::vector<Json> events;
+  std::vector<std::string> parts = absl::StrSplit(body, "\n\n", absl::SkipEmpty());
+  EXPECT_FALSE(parts.empty());
+  if (parts.empty()) return events;
+  EXPECT_EQ(parts.back(), "data: [DONE]");
+  parts.pop_back();
+  for (const std::string& part : parts) {
+    events.push_back(Json::parse(absl::StripPrefix(part, "data: "), nullptr, false));
+    EXPECT_TRUE(events.back().is_object()) << part;
+  }
+  return events;
+}
+
+class Api : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"attic", "cellar"}) StartNode(name);
+    ASSERT_TRUE(Eventually([this] {
+      for (size_t i = 0; i < nodes_.size(); ++i) {
+        const Json status = Run(i, {"status", "--json"});
+        if (!status.is_object() || status["nodes"].size() != 2) return false;
+        for (const auto& node : status["nodes"]) {
+          if (node["state"] != "alive" || !node["answers"].get<bool>()) return false;
+          if (node["id"] == status["coordinator"]) coordinator_ = node["name"] == "attic" ? 0 : 1;
+        }
+      }
+      return true;
+    }));
+    const Json loaded = Run(0, {"load", kModel, "--assign", "attic=0-2,cellar=3-5", "--seqs", "16",
+                                "--ctx", "2048", "--json"});
+    ASSERT_TRUE(loaded.is_object()) << loaded;
+    name_ = loaded["model"];
+  }
+
+  void StartNode(const std::string& name) {
+    std::vector<std::string> args = {"node",      "--listen",   "127.0.0.1:0",
+                                     "--no-mdns", "--name",     name,
+                                     "--threads", "1",          "--http",
+                                     "0",         "--data-dir", testing::MakeTestFolder()};
+    if (!addresses_.empty()) args.insert(args.end(), {"--peer", addresses_[0]});
+    nodes_.push_back(std::make_unique<Program>(std::move(args)));
+    const Json ready = Json::parse(nodes_.back()->FirstLine(), nullptr, false);
+    ASSERT_TRUE(ready.is_object()) << nodes_.back()->err();
+    addresses_.push_back(ready["node"]["address"]);
+    const std::string url = ready["node"]["http"];
+    uint32_t port = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(url.substr(url.rfind(':') + 1), &port)) << url;
+    ports_.push_back(static_cast<uint16_t>(port));
+  }
+
+  template <typename Condition>
+  static bool Eventually(Condition condition) {
+    const absl::Time until = absl::Now() + Program::kLong;
+    while (!condition()) {
+      if (absl::Now() > until) return false;
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    return true;
+  }
+
+  Json Run(size_t node, std::vector<std::string> args) {
+    args.insert(args.end(), {"--node", addresses_[node]});
+    Program program(std::move(args));
+    if (program.ExitStatus() != 0) return program.err();
+    return Json::parse(program.out(), nullptr, /*allow_exceptions=*/false);
+  }
+  HttpReply Get(size_t node, const std::string& path) {
+    HttpClient client(ports_[node]);
+    EXPECT_TRUE(client.Get(path));
+    return client.Read();
+  }
+  HttpReply Post(size_t node, const std::string& path, const Json& body) {
+    HttpClient client(ports_[node]);
+    EXPECT_TRUE(client.Post(path, body.dump()));
+    return client.Read();
+  }
+  Json Completion(size_t node, const Json& body) {
+    const HttpReply reply = Post(node, "/v1/completions", body);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return Json::parse(reply.body, nullptr, false);
+  }
+  // Of the coordinator's /metrics.
+  double Metric(const std::string& name) {
+    const HttpReply reply = Get(coordinator_, "/metrics");
+    for (absl::string_view line : absl::StrSplit(reply.body, '\n')) {
+      double value = 0;
+      if (absl::StartsWith(line, name + "{") &&
+          absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) {
+        return value;
+      }
+    }
+    ADD_FAILURE() << "no " << name << " in\n" << reply.body;
+    return -1;
+  }
+  Json Ask(Json more = Json::object()) const {
+    Json body = {{"model", name_},   {"prompt", "The old captain"},
+                 {"max_tokens", 24}, {"temperature", 0.4},
+                 {"top_k", 40},      {"top_p", 0.95},
+                 {"seed", 7}};
+    body.update(more);
+    return body;
+  }
+
+  std::vector<std::unique_ptr<Program>> nodes_;
+  std::vector<std::string> addresses_;
+  std::vector<uint16_t> ports_;
+  size_t coordinator_ = 0;
+  std::string name_;
+};
+
+TEST_F(Api, EveryNodeWritesWhatTheProgramWrites) {
+  const Json run = Run(0, {"run", name_, "The old captain", "--max-tokens", "24", "--temperature",
+                           "0.4", "--seed", "7", "--json"});
+  ASSERT_TRUE(run.is_object()) << run;
+  const std::string expected = run["text"];
+  for (size_t node : {0, 1}) {
+    const Json whole = Completion(node, Ask());
+    EXPECT_EQ(whole["choices"][0]["text"], expected);
+    EXPECT_EQ(whole["choices"][0]["finish_reason"], "length");
+    EXPECT_EQ(whole["usage"]["completion_tokens"], 24);
+    EXPECT_EQ(whole["usage"]["prompt_tokens"], run["prompt"]["tokens"].size());
+    EXPECT_EQ(whole["model"], name_);
+
+    const HttpReply stream =
+        Post(node, "/v1/completions",
+             Ask({{"stream", true}, {"stream_options", {{"include_usage", true}}}}));
+    EXPECT_EQ(stream.status, 200);
+    EXPECT_THAT(stream.Header("content-type"), HasSubstr("text/event-stream"));
+    const std::vector<Json> events = EventsOf(stream.body);
+    ASSERT_GT(events.size(), 10u);
+    std::string text;
+    for (size_t i = 0; i + 1 < events.size(); ++i) {
+      text += events[i]["choices"][0]["text"].get<std::string>();
+    }
+    EXPECT_EQ(text, expected);
+    EXPECT_EQ(events[events.size() - 2]["choices"][0]["finish_reason"], "length");
+    EXPECT_EQ(events.back()["usage"]["completion_tokens"], 24);
+  }
+}
+
+TEST_F(Api, AChatGoesThroughTheModelsTemplate) {
+  const Json ask = {{"model", name_},
+                    {"messages", {{{"role", "user"}, {"content", "The old captain"}}}},
+                    {"max_tokens", 8},
+                    {"temperature", 0}};
+  // The demo model's template puts a blank line behind each message.
+  const Json plain = Completion(
+      0, Ask({{"prompt", "The old captain\n\n"}, {"max_tokens", 8}, {"temperature", 0}}));
+  for (size_t node : {0, 1}) {
+    const HttpReply reply = Post(node, "/v1/chat/completions", ask);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json chat = Json::parse(reply.body);
+    EXPECT_EQ(chat["object"], "chat.completion");
+    EXPECT_EQ(chat["choices"][0]["message"]["role"], "assistant");
+    EXPECT_EQ(chat["choices"][0]["message"]["content"], plain["choices"][0]["text"]);
+    EXPECT_EQ(chat["usage"]["prompt_tokens"], plain["usage"]["prompt_tokens"]);
+  }
+  Json streamed = ask;
+  streamed["stream"] = true;
+  const std::vector<Json> events = EventsOf(Post(1, "/v1/chat/completions", streamed).body);
+  EXPECT_EQ(events[0]["choices"][0]["delta"]["role"], "assistant");
+  std::string text;
+  for (const Json& event : events) text += event["choices"][0]["delta"].value("content", "");
+  EXPECT_EQ(text, plain["choices"][0]["text"]);
+}
+
+TEST_F(Api, AStopStringEndsTheTextAndFreesItsPlace) {
+  const std::string text = Completion(0, Ask({{"max_tokens", 64}}))["choices"][0]["text"];
+  ASSERT_GT(text.size(), 40u);
+  const std::string stop = text.substr(20, 7);
+  const size_t at = text.find(stop);
+  for (size_t node : {0, 1}) {
+    const Json stopped = Completion(
+        node, Ask({{"max_tokens", 1900}, {"ignore_eos", true}, {"stop", {stop, "\x01never"}}}));
+    EXPECT_EQ(stopped["choices"][0]["text"], text.substr(0, at));
+    EXPECT_EQ(stopped["choices"][0]["finish_reason"], "stop");
+    EXPECT_LT(stopped["usage"]["completion_tokens"], 64);
+  }
+  EXPECT_TRUE(Eventually([this] { return Metric("strata_texts_running") == 0; }));
+}
+
+TEST_F(Api, AClientThatGoesEndsItsText) {
+  for (size_t node : {0, 1}) {
+    const double before = Metric("strata_texts_cancelled_total");
+    {
+      HttpClient client(ports_[node]);
+      client.Post("/v1/completions",
+                  Ask({{"stream", true}, {"max_tokens", 2000}, {"ignore_eos", true}}).dump());
+      EXPECT_EQ(client.ReadHead().status, 200);
+      EXPECT_THAT(client.ReadChunk(), HasSubstr("data: "));
+    }
+    EXPECT_TRUE(Eventually([&] {
+      return Metric("strata_texts_running") == 0 &&
+             Metric("strata_texts_cancelled_total") == before + 1;
+    }));
+  }
+}
+
+TEST_F(Api, SixteenStreamsAtATimeAreWhatEachIsAlone) {
+  std::vector<std::string> alone, together(16);
+  for (int i = 0; i < 4; ++i) {
+    alone.push_back(
+        Completion(0, Ask({{"seed", i},
+                           {"temperature", 0},
+                           {"prompt", absl::StrCat("Chapter ", i)}}))["choices"][0]["text"]);
+  }
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < together.size(); ++i) {
+    threads.emplace_back([this, i, &together] {
+      const HttpReply reply = Post(
+          i % 2, "/v1/completions",
+          Ask({{"stream", true}, {"temperature", 0}, {"prompt", absl::StrCat("Chapter ", i % 4)}}));
+      for (const Json& event : EventsOf(reply.body)) {
+        together[i] += event["choices"][0]["text"].get<std::string>();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < together.size(); ++i) EXPECT_EQ(together[i], alone[i % 4]) << i;
+}
+
+TEST_F(Api, SeveralTextsInOneAnswer) {
+  const Json both = Completion(
+      1,
+      Ask({{"n", 2}, {"prompt", {"The old captain", "One"}}, {"logprobs", 2}, {"max_tokens", 6}}));
+  ASSERT_THAT(both["choices"], SizeIs(4));
+  EXPECT_EQ(both["choices"][0]["text"],
+            Completion(0, Ask({{"max_tokens", 6}}))["choices"][0]["text"]);
+  EXPECT_EQ(both["choices"][1]["text"],
+            Completion(0, Ask({{"max_tokens", 6}, {"seed", 8}}))["choices"][0]["text"]);
+  EXPECT_EQ(both["usage"]["completion_tokens"], 24);
+  const Json& logprobs = both["choices"][3]["logprobs"];
+  EXPECT_THAT(logprobs["tokens"], SizeIs(6));
+  EXPECT_LE(logprobs["token_logprobs"][0].get<double>(), 0.0);
+  EXPECT_THAT(logprobs["top_logprobs"][0], SizeIs(2));
+}
+
+TEST_F(Api, ErrorsComeInTheApisForm) {
+  const auto error = [this](const Json& body, int status) {
+    const HttpReply reply = Post(1, "/v1/completions", body);
+    EXPECT_EQ(reply.status, status) << reply.body;
+    return Json::parse(reply.body, nullptr, false)["error"];
+  };
+  EXPECT_EQ(error(Ask({{"model", "gpt-4"}}), 404)["code"], "model_not_found");
+  EXPECT_EQ(error(Ask({{"temperature", "hot"}}), 400)["param"], "temperature");
+  EXPECT_EQ(error(Ask({{"logit_bias", {{"99999999", 1}}}}), 400)["param"], "logit_bias");
+  const Json prompt = error(Ask({{"prompt", std::string(200'000, 'a')}, {"stream", true}}), 400);
+  EXPECT_THAT(prompt["message"], HasSubstr("context"));
+  EXPECT_EQ(Post(0, "/v1/completions", "no object").status, 400);
+  EXPECT_EQ(Get(0, "/v1/completions").status, 405);
+  EXPECT_EQ(Get(0, "/v2").status, 404);
+  HttpClient page(ports_[0]);
+  page.Send("GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n");
+  EXPECT_EQ(page.Read().status, 403);
+  page.Send("GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+  EXPECT_EQ(page.Read().status, 403);
+
+  EXPECT_TRUE(Run(0, {"unload", "--json"}).is_object());
+  EXPECT_EQ(error(Ask(), 404)["code"], "model_not_found");
+  EXPECT_THAT(Json::parse(Get(1, "/v1/models").body)["data"], SizeIs(0));
+}
+
+TEST_F(Api, ListsItsModelsAndSaysThatItIsWell) {
+  for (size_t node : {0, 1}) {
+    const Json models = Json::parse(Get(node, "/v1/models").body, nullptr, false);
+    ASSERT_THAT(models["data"], SizeIs(1));
+    EXPECT_EQ(models["data"][0]["id"], name_);
+    EXPECT_EQ(
+        Get(node, absl::StrCat("/v1/models/", absl::StrReplaceAll(name_, {{" ", "%20"}}))).status,
+        200);
+    EXPECT_EQ(Get(node, "/v1/models/other").status, 404);
+    EXPECT_EQ(Json::parse(Get(node, "/health").body)["status"], "ok");
+    EXPECT_THAT(Get(node, "/metrics").body, HasSubstr("strata_http_connections "));
+  }
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,197 @@
+#include "node/openai_request.h"
+
+#include <string>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/text_request.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "node/openai_error.h"
+
+namespace strata {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string Chat(const std::string& fields) {
+  return absl::StrCat(R"({"model":"m","messages":[{"role":"user","content":"Hi"}])", fields, "}");
+}
+std::string Completion(const std::string& fields) {
+  return absl::StrCat(R"({"model":"m","prompt":"Hi")", fields, "}");
+}
+nlohmann::json ErrorOf(const absl::Status& status) {
+  return nlohmann::json::parse(ErrorJson(status))["error"];
+}
+
+TEST(OpenAiRequest, ACompletionHasTheDefaultsOfTheApi) {
+  const auto request = ParseCompletion(Completion(""));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->model, "m");
+  ASSERT_EQ(request->prompts.size(), 1u);
+  EXPECT_EQ(request->prompts[0].text, "Hi");
+  EXPECT_EQ(request->tokens_max, 16u);
+  EXPECT_EQ(request->n, 1u);
+  EXPECT_FALSE(request->stream);
+  EXPECT_EQ(request->sampler.temperature(), 1.0f);
+  EXPECT_EQ(request->sampler.penalty_last_n(), 0);
+}
+
+TEST(OpenAiRequest, ReadsEveryFieldOfAChat) {
+  const auto request = ParseChat(Chat(
+      R"(,"n":2,"stream":true,"stream_options":{"include_usage":true},"max_tokens":5,
+      "max_completion_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.05,"seed":-1,
+      "stop":["a","b"],"logprobs":true,"top_logprobs":3,"logit_bias":{"5":-100,"6":1.5},
+      "presence_penalty":0.5,"frequency_penalty":-0.5,"repeat_penalty":1.1,"ignore_eos":true,
+      "user":"somebody","unknown":[1,{"a":2}]})"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->n, 2u);
+  EXPECT_TRUE(request->stream);
+  EXPECT_TRUE(request->include_usage);
+  EXPECT_EQ(request->tokens_max, 7u);
+  EXPECT_THAT(request->stops, ElementsAre("a", "b"));
+  EXPECT_TRUE(request->logprobs);
+  const wire::SamplerSettings& sampler = request->sampler;
+  EXPECT_EQ(sampler.temperature(), 0.5f);
+  EXPECT_EQ(sampler.top_p(), 0.9f);
+  EXPECT_EQ(sampler.top_k(), 40);
+  EXPECT_EQ(sampler.min_p(), 0.05f);
+  EXPECT_EQ(sampler.seed(), ~uint64_t{0});
+  EXPECT_EQ(sampler.logprobs(), 3u);
+  EXPECT_TRUE(sampler.report_logprob());
+  ASSERT_EQ(sampler.logit_bias_size(), 2);
+  EXPECT_EQ(sampler.logit_bias(0).token(), 5);
+  EXPECT_EQ(sampler.logit_bias(0).bias(), -100.0f);
+  EXPECT_EQ(sampler.penalty_presence(), 0.5f);
+  EXPECT_EQ(sampler.penalty_frequency(), -0.5f);
+  EXPECT_EQ(sampler.penalty_repeat(), 1.1f);
+  EXPECT_EQ(sampler.penalty_last_n(), -1);
+  EXPECT_TRUE(sampler.ignore_eog());
+}
+
+TEST(OpenAiRequest, NullMeansNotGiven) {
+  EXPECT_THAT(ParseChat(Chat(R"(,"n":null,"stream":null,"stop":null,"temperature":null,
+      "max_tokens":null,"logit_bias":null,"tools":null,"response_format":null,"seed":null)")),
+              IsOk());
+}
+
+TEST(OpenAiRequest, ReadsAllKindsOfPrompts) {
+  const auto of = [](const std::string& prompt) {
+    return ParseCompletion(absl::StrCat(R"({"prompt":)", prompt, "}"));
+  };
+  EXPECT_EQ(of(R"(["a","b"])")->prompts.size(), 2u);
+  EXPECT_THAT(of("[1,2,3]")->prompts[0].tokens, ElementsAre(1, 2, 3));
+  EXPECT_THAT(of("[[1,2],[3]]")->prompts[1].tokens, ElementsAre(3));
+  for (const char* bad : {"[]", "[[]]", "[-1]", "{}", "7", "[1.5]", R"([1,"a"])", "[[1],[-2]]"}) {
+    EXPECT_THAT(of(bad), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("prompt"))) << bad;
+  }
+}
+
+TEST(OpenAiRequest, JoinsTextPartsOfAMessage) {
+  const auto request = ParseChat(
+      R"({"messages":[{"role":"developer","content":"Be brief."},
+      {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+      {"role":"assistant","content":null}]})");
+  ASSERT_THAT(request, IsOk());
+  ASSERT_EQ(request->messages.size(), 3u);
+  EXPECT_EQ(request->messages[0].role, "system");
+  EXPECT_EQ(request->messages[1].content, "ab");
+  EXPECT_EQ(request->messages[2].content, "");
+}
+
+TEST(OpenAiRequest, AWrongTypeNamesItsField) {
+  const struct {
+    const char* fields;
+    const char* param;
+  } cases[] = {
+      {R"(,"temperature":"hot")", "temperature"},
+      {R"(,"temperature":3)", "temperature"},
+      {R"(,"top_p":-0.1)", "top_p"},
+      {R"(,"n":0)", "n"},
+      {R"(,"n":1.5)", "n"},
+      {R"(,"n":65)", "n"},
+      {R"(,"max_tokens":0)", "max_tokens"},
+      {R"(,"max_tokens":1e30)", "max_tokens"},
+      {R"(,"stream":"yes")", "stream"},
+      {R"(,"stream_options":7)", "stream_options"},
+      {R"(,"stream_options":{"include_usage":7})", "stream_options.include_usage"},
+      {R"(,"stop":[1])", "stop"},
+      {R"(,"stop":"")", "stop"},
+      {R"(,"stop":["1","2","3","4","5"])", "stop"},
+      {R"(,"seed":1.5)", "seed"},
+      {R"(,"logit_bias":[1])", "logit_bias"},
+      {R"(,"logit_bias":{"x":1})", "logit_bias"},
+      {R"(,"logit_bias":{"1":1000})", "logit_bias"},
+      {R"(,"model":7)", "model"},
+      {R"(,"top_logprobs":2)", "top_logprobs"},
+      {R"(,"logprobs":true,"top_logprobs":21)", "top_logprobs"},
+      {R"(,"messages":[])", "messages"},
+      {R"(,"messages":[{"role":"user"}])", "messages[0].content"},
+      {R"(,"messages":[{"role":"king","content":""}])", "messages[0].role"},
+      {R"(,"messages":["Hi"])", "messages[0]"},
+      {R"(,"messages":[{"role":"user","content":7}])", "messages[0].content"},
+  };
+  for (const auto& test : cases) {
+    const auto request = ParseChat(Chat(test.fields));
+    ASSERT_THAT(request, StatusIs(absl::StatusCode::kInvalidArgument)) << test.fields;
+    EXPECT_EQ(ErrorOf(request.status())["param"], test.param);
+    EXPECT_EQ(ErrorOf(request.status())["type"], "invalid_request_error");
+  }
+}
+
+TEST(OpenAiRequest, SaysWhatIsNotSupportedYet) {
+  for (const char* fields :
+       {R"(,"response_format":{"type":"json_object"})", R"(,"tools":[{"type":"function"}])",
+        R"(,"tool_choice":"required")", R"(,"messages":[{"role":"tool","content":"4"}])",
+        R"(,"messages":[{"role":"user","content":[{"type":"image_url"}]}])"}) {
+    const auto request = ParseChat(Chat(fields));
+    ASSERT_THAT(request, StatusIs(absl::StatusCode::kUnimplemented)) << fields;
+    EXPECT_THAT(ErrorOf(request.status())["message"], HasSubstr("not supported yet"));
+    EXPECT_EQ(HttpStatusOf(request.status()), 400);
+  }
+  EXPECT_THAT(
+      ParseChat(Chat(R"(,"response_format":{"type":"text"},"tools":[],"tool_choice":"none")")),
+      IsOk());
+  EXPECT_THAT(ParseCompletion(Completion(R"(,"echo":true)")),
+              StatusIs(absl::StatusCode::kUnimplemented));
+}
+
+TEST(OpenAiRequest, WhatIsNoJsonIsRefused) {
+  for (const std::string& body :
+       {std::string(), std::string("{"), std::string("[]"), std::string("\"a\""),
+        std::string("{\"prompt\":\"\xFF\"}"), std::string("{\"prompt\":\"\\ud800\"}"),
+        std::string("{\"a\":\0}", 7), std::string("{} {}")}) {
+    EXPECT_THAT(ParseCompletion(body), StatusIs(absl::StatusCode::kInvalidArgument)) << body;
+  }
+}
+
+TEST(OpenAiRequest, ADeepBodyIsRefusedBeforeItTakesTheStack) {
+  const std::string deep = std::string(1'000'000, '[');
+  EXPECT_THAT(ParseCompletion(absl::StrCat(R"({"prompt":"a","x":)", deep)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nests")));
+  const std::string quoted = absl::StrCat(R"({"prompt":"\")", std::string(1000, '['), "\"}");
+  EXPECT_THAT(ParseCompletion(quoted), IsOk());
+}
+
+TEST(OpenAiError, MapsStatusesToThoseOfHttp) {
+  EXPECT_EQ(ErrorResponse(absl::InvalidArgumentError("x")).status, 400);
+  const HttpResponse unknown = ErrorResponse(absl::NotFoundError("no model"));
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(nlohmann::json::parse(unknown.body)["error"]["code"], "model_not_found");
+  EXPECT_EQ(ErrorResponse(absl::InternalError("x")).status, 500);
+  const HttpResponse full =
+      ErrorResponse(WithRetryAfterMs(absl::ResourceExhaustedError("full"), 2500));
+  EXPECT_EQ(full.status, 429);
+  EXPECT_THAT(full.headers,
+              ::testing::Contains(std::pair<std::string, std::string>("Retry-After", "2")));
+  const HttpResponse away = ErrorResponse(absl::UnavailableError("away"));
+  EXPECT_EQ(away.status, 503);
+  EXPECT_EQ(away.headers[0].first, "Retry-After");
+}
+
+}  // namespace
+}  // namespace strata
