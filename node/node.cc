@@ -1,8 +1,10 @@
 #include "node/node.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <utility>
@@ -33,6 +35,7 @@ namespace strata {
 namespace {
 
 constexpr size_t kNameBytesMax = 64;
+constexpr rlim_t kDescriptors = 8192;
 // How long calls may take to end at shutdown before they are cut.
 constexpr std::chrono::milliseconds kShutdownGrace(500);
 
@@ -68,6 +71,14 @@ absl::StatusOr<std::vector<std::string>> ParseAdvertised(const std::vector<std::
     }
   }
   return addresses;
+}
+
+// Many systems begin with 1024, which a thousand clients would use up.
+void AllowDescriptors() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::max<rlim_t>(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, kDescriptors));
+  setrlimit(RLIMIT_NOFILE, &limit);  // as it was, then
 }
 
 nlohmann::json HttpJson(const std::string& url) {
@@ -306,6 +317,7 @@ Node::~Node() {
 
 absl::Status RunNode(const NodeOptions& options) {
   signal(SIGPIPE, SIG_IGN);
+  AllowDescriptors();
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
   absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(loop.get(), options);
   if (!node.ok()) return node.status();

@@ -25,6 +25,9 @@ namespace {
 
 // How old what we know of the cluster's models may be.
 constexpr absl::Duration kModelsAge = absl::Seconds(1);
+// Of a token, more than any vocabulary has: a text that is longer than the context is told so
+// before a stage has spent its time on it.
+constexpr size_t kTokenBytesMax = 512;
 
 std::string NewAnswerId(bool chat) {
   thread_local absl::BitGen random;
@@ -167,13 +170,14 @@ std::string OpenAiApi::Metrics() {
 }
 
 void OpenAiApi::Models(const Responder& responder) {
-  gateway_->ListModels(kModelsAge, [responder](const absl::StatusOr<Gateway::Models>& models) {
-    if (!models.ok()) {
-      responder->Answer(ErrorResponse(models.status()));
-      return;
-    }
-    responder->Answer({.body = ModelsJson(**models, absl::ToUnixSeconds(absl::Now()))});
-  });
+  gateway_->ListModels(
+      absl::ZeroDuration(), [responder](const absl::StatusOr<Gateway::Models>& models) {
+        if (!models.ok()) {
+          responder->Answer(ErrorResponse(models.status()));
+          return;
+        }
+        responder->Answer({.body = ModelsJson(**models, absl::ToUnixSeconds(absl::Now()))});
+      });
 }
 
 void OpenAiApi::Model(const std::string& name, const Responder& responder) {
@@ -251,6 +255,17 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
     request.prompts.push_back({.text = std::move(prompt->text)});
     call.parse_special = true;
     call.no_special = prompt->has_bos;
+  }
+  for (const ApiPrompt& prompt : request.prompts) {
+    if (prompt.text.size() / kTokenBytesMax <= model.n_ctx() &&
+        prompt.tokens.size() <= model.n_ctx()) {
+      continue;
+    }
+    responder->Answer(ErrorResponse(WithErrorCode(
+        BadParam(request.chat ? "messages" : "prompt",
+                 absl::StrCat("longer than the context of ", model.n_ctx(), " tokens")),
+        "context_length_exceeded")));
+    return;
   }
   call.answer = {.chat = request.chat,
                  .id = NewAnswerId(request.chat),

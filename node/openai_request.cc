@@ -21,11 +21,13 @@ constexpr uint32_t kCompletionTokens = 16;  // where a completion does not say
 constexpr uint32_t kTokensMax = 1u << 24;
 
 absl::StatusOr<Json> ParseJson(absl::string_view body) {
-  // Asked before the tree is made: a deep one takes the stack when it is copied or destroyed.
+  // Asked before the tree is made: a deep one takes the stack when it is copied or destroyed, and
+  // one of many small values takes far more memory than its text.
   int depth = 0;
+  size_t values = 1;
   bool too_deep = false;
   bool quoted = false;
-  for (size_t i = 0; i < body.size() && !too_deep; ++i) {
+  for (size_t i = 0; i < body.size() && !too_deep && values <= kApiJsonValuesMax; ++i) {
     const char c = body[i];
     if (quoted) {
       if (c == '\\') ++i;
@@ -33,12 +35,17 @@ absl::StatusOr<Json> ParseJson(absl::string_view body) {
       continue;
     }
     if (c == '"') quoted = true;
+    if (c == ',' || c == '{' || c == '[') ++values;
     if (c == '{' || c == '[') too_deep = ++depth > kApiJsonDepthMax;
     if (c == '}' || c == ']') --depth;
   }
   if (too_deep) {
     return absl::InvalidArgumentError(
         absl::StrCat("the body nests deeper than ", kApiJsonDepthMax, " levels"));
+  }
+  if (values > kApiJsonValuesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the body has more than ", kApiJsonValuesMax, " values"));
   }
   Json json = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) {
@@ -169,22 +176,33 @@ void ReadSampler(Fields* fields, wire::SamplerSettings* sampler) {
   ReadLogitBias(fields, sampler);
 }
 
+// The elements, or the one that there is. Bodies may be large: nothing is copied.
+std::vector<const Json*> ListOf(const Json& json, bool several) {
+  std::vector<const Json*> list;
+  if (!several) {
+    list.push_back(&json);
+  } else {
+    for (const Json& each : json) list.push_back(&each);
+  }
+  return list;
+}
+
 void ReadStops(Fields* fields, std::vector<std::string>* stops) {
   const Json* stop = fields->Find("stop");
   if (stop == nullptr) return;
-  const Json list = stop->is_array() ? *stop : Json::array({*stop});
+  const std::vector<const Json*> list = ListOf(*stop, stop->is_array());
   if (list.size() > kApiStopsMax) {
     fields->Wrong("stop", absl::StrCat("may have ", kApiStopsMax, " strings"));
     return;
   }
-  for (const Json& each : list) {
-    if (!each.is_string() || each.get_ref<const std::string&>().empty() ||
-        each.get_ref<const std::string&>().size() > kApiStopBytesMax) {
+  for (const Json* each : list) {
+    const auto* text = each->get_ptr<const std::string*>();
+    if (text == nullptr || text->empty() || text->size() > kApiStopBytesMax) {
       fields->Wrong("stop", absl::StrCat("wants a string or several, of 1 to ", kApiStopBytesMax,
                                          " bytes each"));
       return;
     }
-    stops->push_back(each.get<std::string>());
+    stops->push_back(*text);
   }
 }
 
@@ -283,14 +301,14 @@ void ReadPrompts(Fields* fields, ApiRequest* request) {
     return;
   }
   const bool several = prompt->is_array() && !IsTokens(*prompt);
-  const Json list = several ? *prompt : Json::array({*prompt});
+  const std::vector<const Json*> list = ListOf(*prompt, several);
   if (list.size() * request->n > kApiChoicesMax) {
     fields->Wrong(several ? "prompt" : "n",
                   absl::StrCat("one request may ask for ", kApiChoicesMax, " texts"));
     return;
   }
-  for (const Json& each : list) {
-    auto one = PromptOf(each);
+  for (const Json* each : list) {
+    auto one = PromptOf(*each);
     if (!one) {
       fields->Wrong("prompt", kWants);
       return;

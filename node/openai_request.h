@@ -15,6 +15,7 @@
 namespace strata {
 
 inline constexpr int kApiJsonDepthMax = 64;
+inline constexpr size_t kApiJsonValuesMax = 2'000'000;
 inline constexpr size_t kApiChoicesMax = 64;  // texts of one request: prompts × n
 inline constexpr size_t kApiStopsMax = 4;
 inline constexpr size_t kApiStopBytesMax = 256;

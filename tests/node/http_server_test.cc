@@ -1,5 +1,8 @@
 #include "node/http_server.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <string>
@@ -11,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -276,10 +280,11 @@ TEST_F(HttpServerTest, WhoSendsTooSlowlyIsDropped) {
 TEST_F(HttpServerTest, AByteNowAndThenDoesNotHelp) {
   Start({.header_ms = 200});
   HttpClient client(port());
-  int sent = 0;
   // Ends because the server closes: a header that never ends is cut.
-  while (sent < 1'000'000 && client.Send("G")) ++sent;
-  EXPECT_LT(sent, 1'000'000);
+  const absl::Time until = absl::Now() + kLong;
+  while (client.Send("G") && absl::Now() < until) {
+  }
+  EXPECT_LT(absl::Now(), until);
   ExpectServes();
 }
 
@@ -351,13 +356,18 @@ TEST_F(HttpServerTest, WhereAllAreBusyTheNextIsRefusedWithAWord) {
 }
 
 TEST_F(HttpServerTest, AThousandStreamsAtATime) {
-  Start();
   constexpr int kStreams = 1000;
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max < 3 * kStreams) GTEST_SKIP() << "too few file descriptors";
+  limit.rlim_cur = std::max<rlim_t>(limit.rlim_cur, 3 * kStreams);
+  setrlimit(RLIMIT_NOFILE, &limit);
+  Start();
   std::vector<std::unique_ptr<HttpClient>> clients;
   std::vector<Asked> asked;
   for (int i = 0; i < kStreams; ++i) {
     clients.push_back(std::make_unique<HttpClient>(port()));
-    if (!clients.back()->connected()) GTEST_SKIP() << "too few file descriptors";
+    ASSERT_TRUE(clients.back()->connected());
     clients.back()->Get("/stream");
     asked.push_back(Next());
     asked.back().responder->Begin({});

@@ -47,7 +47,7 @@ TEST(OpenAiRequest, ReadsEveryFieldOfAChat) {
       "max_completion_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.05,"seed":-1,
       "stop":["a","b"],"logprobs":true,"top_logprobs":3,"logit_bias":{"5":-100,"6":1.5},
       "presence_penalty":0.5,"frequency_penalty":-0.5,"repeat_penalty":1.1,"ignore_eos":true,
-      "user":"somebody","unknown":[1,{"a":2}]})"));
+      "user":"somebody","unknown":[1,{"a":2}])"));
   ASSERT_THAT(request, IsOk());
   EXPECT_EQ(request->n, 2u);
   EXPECT_TRUE(request->stream);
@@ -175,6 +175,13 @@ TEST(OpenAiRequest, ADeepBodyIsRefusedBeforeItTakesTheStack) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nests")));
   const std::string quoted = absl::StrCat(R"({"prompt":"\")", std::string(1000, '['), "\"}");
   EXPECT_THAT(ParseCompletion(quoted), IsOk());
+}
+
+TEST(OpenAiRequest, ABodyOfMillionsOfValuesIsRefused) {
+  std::string body = R"({"prompt":[1)";
+  for (size_t i = 0; i < kApiJsonValuesMax; ++i) body += ",1";
+  EXPECT_THAT(ParseCompletion(body + "]}"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("values")));
 }
 
 TEST(OpenAiError, MapsStatusesToThoseOfHttp) {

@@ -89,6 +89,11 @@ TEST(Gguf, ReadsValuesOfEveryType) {
   EXPECT_EQ(header->GetString("string"), "text");
   EXPECT_EQ(header->GetString("empty"), "");
   EXPECT_EQ(header->GetString("strings"), std::nullopt);
+  EXPECT_EQ(header->GetStringAt("strings", 0), "a");
+  EXPECT_EQ(header->GetStringAt("strings", 1), "");
+  EXPECT_EQ(header->GetStringAt("strings", 2), "ccc");
+  EXPECT_EQ(header->GetStringAt("strings", 3), std::nullopt);
+  EXPECT_EQ(header->GetStringAt("string", 0), std::nullopt);
   EXPECT_EQ(header->GetInteger("missing"), std::nullopt);
   EXPECT_EQ(header->GetInteger("heads"), std::nullopt);
   EXPECT_EQ(header->GetIntegerOfLayer("heads", 1), 8);

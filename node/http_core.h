@@ -1,0 +1,177 @@
+// Inside node/http_server.h: its connections and what they share. For http_server.cc and
+// http_connection.cc alone: Asio and Beast cost much to compile.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "node/http_server.h"
+
+namespace strata {
+
+inline constexpr size_t kHttpReadBytes = 64 * 1024;
+
+// What connections and responders share, and the threads.
+class HttpServer::Core final : public std::enable_shared_from_this<Core> {
+ public:
+  explicit Core(Options options) : options_(std::move(options)), acceptor_(io_), tick_(io_) {}
+
+  absl::Status Listen();
+  void Run();
+  void Stop();
+
+  const Options& options() const { return options_; }
+  uint16_t port() const { return port_; }
+  Stats stats() const;
+
+  // Any thread: `connection` has something to write, or is to be dropped.
+  void Wake(std::shared_ptr<Connection> connection);
+  // Any thread: on one of the handlers'.
+  void RunTask(absl::AnyInvocable<void() &&> task);
+
+  // Server's thread.
+  void Remove(Connection* connection) { connections_.erase(connection); }
+  std::array<char, kHttpReadBytes>& scratch() { return scratch_; }
+  bool ChargeBody(size_t bytes) {
+    if (body_bytes_ + bytes > kHttpBodiesBytesMax) return false;
+    body_bytes_ += bytes;
+    return true;
+  }
+  void ReleaseBody(size_t bytes) { body_bytes_ -= bytes; }
+
+  std::atomic<uint64_t> requests{0}, bad_requests{0}, dropped{0};
+
+ private:
+  using Task = absl::AnyInvocable<void() &&>;
+
+  void Accept();
+  void OnAccept(boost::asio::ip::tcp::socket socket);
+  bool MakeRoom();
+  void Tick();
+  void WakeAll();
+  void HandleTasks();
+
+  const Options options_;
+  uint16_t port_ = 0;
+  std::vector<std::thread> threads_;
+
+  // Server's thread.
+  boost::asio::io_context io_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::steady_timer tick_;
+  std::map<Connection*, std::shared_ptr<Connection>> connections_;
+  std::array<char, kHttpReadBytes> scratch_;
+  size_t body_bytes_ = 0;
+
+  std::atomic<size_t> open_{0};
+  std::atomic<uint64_t> accepted_{0}, refused_{0};
+
+  absl::Mutex mu_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  bool woken_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::shared_ptr<Connection>> wake_ ABSL_GUARDED_BY(mu_);  // at most all connections
+  // At most one for each connection.
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
+};
+
+// One client. Its state belongs to the server's thread, but for what is said otherwise.
+class HttpServer::Connection final : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(std::shared_ptr<Core> core, boost::asio::ip::tcp::socket socket)
+      : core_(std::move(core)), socket_(std::move(socket)) {
+    boost::system::error_code ignored;
+    if (const auto peer = socket_.remote_endpoint(ignored); !ignored) {
+      client_ = peer.address().to_string();
+    }
+    if (const auto local = socket_.local_endpoint(ignored); !ignored) {
+      const boost::asio::ip::address address = local.address();
+      to_loopback_ = address.is_loopback() || (address.is_v6() && address.to_v6().is_v4_mapped() &&
+                                               address.to_v6().to_bytes()[12] == 127);
+    }
+  }
+
+  void Start() {
+    AwaitRequest();
+    WaitRead();
+  }
+  void Close();
+  void CheckDeadlines(std::chrono::steady_clock::time_point now);
+  // What the responders have put.
+  void Flush();
+
+  bool idle() const { return state_ == State::kIdle; }
+  std::chrono::steady_clock::time_point since() const { return since_; }
+
+  // Responders', any thread; `exchange` is the request that they answer.
+  void Put(uint64_t exchange, absl::string_view bytes, bool last, bool streaming);
+  void Cut(uint64_t exchange);  // the stream ends broken
+  void OnGone(uint64_t exchange, absl::AnyInvocable<void() &&> fn);
+  void Run(absl::AnyInvocable<void() &&> fn) { core_->RunTask(std::move(fn)); }
+
+ private:
+  enum class State { kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+
+  void Enter(State state, std::optional<std::chrono::milliseconds> limit);
+  void AwaitRequest();
+  void WaitRead();
+  void OnReadable(const boost::system::error_code& error);
+  void OnEnd();
+  void Parse();
+  void ReleaseBody();
+  void Dispatch();
+  void Refuse(int status, const std::string& words);
+  void WriteSome();
+  void OnWritten(const boost::system::error_code& error, size_t bytes);
+  void OnDrained();
+
+  const std::shared_ptr<Core> core_;
+  boost::asio::ip::tcp::socket socket_;
+  std::string client_;
+  bool to_loopback_ = false;
+
+  State state_ = State::kIdle;
+  std::chrono::steady_clock::time_point since_;
+  std::optional<std::chrono::steady_clock::time_point> deadline_, write_deadline_, answer_deadline_;
+  bool reading_ = false;  // a wait is under way
+  std::string in_;        // received, not parsed
+  std::optional<Parser> parser_;
+  size_t charged_ = 0;      // of the body, with the core
+  bool keep_alive_ = true;  // after the exchange under way
+  bool writing_ = false;
+  std::string writing_bytes_;
+  size_t written_ = 0;
+
+  absl::Mutex mu_;
+  uint64_t exchange_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string out_ ABSL_GUARDED_BY(mu_);
+  bool complete_ ABSL_GUARDED_BY(mu_) = true;  // nothing more comes for the exchange
+  bool gone_ ABSL_GUARDED_BY(mu_) = false;
+  bool overflown_ ABSL_GUARDED_BY(mu_) = false;
+  bool cut_ ABSL_GUARDED_BY(mu_) = false;
+  bool wake_asked_ ABSL_GUARDED_BY(mu_) = false;
+  absl::AnyInvocable<void() &&> on_gone_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace strata
