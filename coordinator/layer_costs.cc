@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "coordinator/cut.h"
 #include "ggml.h"
+#include "shard/cache_options.h"
 
 namespace strata {
 namespace {
@@ -138,15 +139,6 @@ void MarkWindows(const GgufHeader& header, const LayerCostsOptions& options, Lay
   }
 }
 
-absl::StatusOr<uint32_t> CacheType(const std::string& name) {
-  if (name.empty()) return GGML_TYPE_F16;
-  for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
-    if (name == ggml_type_name(type)) return type;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("a cache of type \"", name, "\" is not known: f16, f32, q8_0 or q4_0"));
-}
-
 // Shape and type of the smallest stand-in for a vocabulary matrix, as shard/slice.cc makes it.
 uint64_t PlaceholderBytes(const GgufTensor& tensor) {
   for (const ggml_type type : {GGML_TYPE_IQ1_S, GGML_TYPE_Q4_0, GGML_TYPE_F16}) {
@@ -216,9 +208,9 @@ absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
     return absl::InvalidArgumentError(
         "the model does not say its architecture, block count or embedding length");
   }
-  const absl::StatusOr<uint32_t> type_k = CacheType(options.type_k);
+  const absl::StatusOr<uint32_t> type_k = CacheType("type_k", options.type_k);
   if (!type_k.ok()) return type_k.status();
-  const absl::StatusOr<uint32_t> type_v = CacheType(options.type_v);
+  const absl::StatusOr<uint32_t> type_v = CacheType("type_v", options.type_v);
   if (!type_v.ok()) return type_v.status();
   costs.kv_type = *type_k;
   costs.n_embd = static_cast<uint32_t>(n_embd);
@@ -269,6 +261,7 @@ absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
         layer.kv_sharing = static_cast<uint32_t>(std::max<uint64_t>(1, n_head / n_head_kv));
       }
     }
+    layer.shared = SharesCache(header);
     if (kinds[i].has_state) layer.state_bytes = StateBytes(reader, n_embd, n_head);
 
     uint64_t n_ff = std::min(reader.GetOfLayer("feed_forward_length", i, 0), kWidthMax);
@@ -286,24 +279,31 @@ absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
 }
 
 uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape) {
-  uint64_t positions = shape.n_ctx;
+  // One cache for all texts, or `n_caches`; of a window it has each text's, and the batch's rows.
+  const uint64_t n_caches = layer.shared ? 1 : shape.n_seqs;
+  uint64_t positions = layer.shared ? shape.cells() : shape.n_ctx;
   if (layer.window > 0) {
-    const uint64_t kept = GgufPad(uint64_t{layer.window} + shape.n_batch, kCachePadPositions);
-    positions = std::min(positions, kept);
+    const uint64_t windows = uint64_t{layer.window} * (layer.shared ? shape.n_seqs : 1);
+    positions = std::min(positions, windows + shape.n_batch);
   }
-  return Saturated(
-      static_cast<double>(shape.n_seqs) *
-      (static_cast<double>(positions) * static_cast<double>(layer.kv_bytes_per_position) +
-       static_cast<double>(layer.state_bytes)));
+  positions = n_caches * GgufPad(positions, kCachePadPositions);
+  // A checkpoint is one text's window or state.
+  const uint64_t saved = uint64_t{shape.n_checkpoints} * std::min(layer.window, shape.n_ctx);
+  return Saturated(static_cast<double>(positions + saved) *
+                       static_cast<double>(layer.kv_bytes_per_position) +
+                   static_cast<double>(shape.n_seqs + shape.n_checkpoints) *
+                       static_cast<double>(layer.state_bytes));
 }
 
 uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_last) {
   const uint64_t rows = shape.n_batch;
-  const uint64_t positions = uint64_t{shape.n_ctx} * shape.n_seqs;
+  const uint64_t positions = shape.cells();
   // Input, residual, norm and output of a block beside the rows of a feed-forward block: gate, up
   // and their product.
   uint64_t bytes = rows * sizeof(float) * (6 * uint64_t{costs.n_embd} + 3 * uint64_t{costs.n_ff});
   bytes += rows * positions * (sizeof(float) + sizeof(uint16_t));  // the mask, f32 and f16
+  // Otherwise each head's scores are written down, and what softmax makes of them.
+  if (!shape.flash_attention) bytes += 2 * rows * positions * costs.n_head * sizeof(float);
   if (is_last) {
     const uint64_t row = uint64_t{costs.n_vocab} * sizeof(float);
     // In the graph and in the buffer that is handed over.

@@ -39,6 +39,7 @@ struct LayerCost {
   uint64_t kv_bytes_per_position = 0;
   uint32_t window = 0;       // positions that it sees at most; 0: all
   uint32_t kv_sharing = 1;   // query heads that read the same keys and values
+  bool shared = true;        // one cache for all texts; else one for each
   uint64_t state_bytes = 0;  // of a sequence, whatever its length (recurrent layers)
   uint32_t n_ops = 0;        // operations of the graph, about
 
@@ -94,11 +95,16 @@ struct CacheShape {
   uint32_t n_ctx = 4096;
   uint32_t n_seqs = 1;
   uint32_t n_batch = 512;
+  uint64_t kv_cells = 0;       // positions of all texts together; 0: n_ctx for each
+  uint32_t n_checkpoints = 0;  // states that are kept beside
+  bool flash_attention = true;
+
+  uint64_t cells() const { return kv_cells != 0 ? kv_cells : uint64_t{n_ctx} * n_seqs; }
 };
 uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape);
 
 // Of the graph's activations, masks and logits, and of the worker that holds them; an upper
-// estimate for graphs with flash attention. `is_last`: with logits.
+// estimate. `is_last`: with logits.
 uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_last);
 
 }  // namespace strata

@@ -140,8 +140,7 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
   spec.set_n_threads(options_.n_threads);
   if (!options_.devices.empty()) spec.set_device(options_.devices[stage]);
   spec.set_unverified(options_.unverified);
-  spec.set_type_k(options_.type_k);
-  spec.set_type_v(options_.type_v);
+  *spec.mutable_cache() = options_.cache;
   spec.set_use_mmap(options_.use_mmap);
   if (options_.source != nullptr && options_.source->id() != options_.nodes[stage]->id()) {
     spec.set_source_address(options_.source->address());

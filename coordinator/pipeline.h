@@ -33,8 +33,7 @@ struct PipelineOptions {
   uint32_t n_batch = 512;
   uint32_t n_threads = 0;            // per stage; 0: the node's default
   std::vector<std::string> devices;  // [stages] as ggml names them; empty: the CPU of each node
-  std::string type_k;
-  std::string type_v;
+  wire::CacheSpec cache;
   bool unverified = false;
   bool use_mmap = true;
   bool allow_mixed_versions = false;

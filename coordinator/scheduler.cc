@@ -36,6 +36,8 @@ absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) 
   facts.n_slots = stages[0].n_seq_max();
   facts.n_batch = stages[0].n_batch();
   facts.n_vocab = stages[0].n_vocab();
+  facts.cache.checkpoint = true;
+  facts.n_checkpoints = stages[0].checkpoints();
   for (const wire::StageInfo& stage : stages) {
     if (stage.n_ctx() == 0 || stage.n_seq_max() == 0 || stage.n_batch() == 0) {
       return absl::InvalidArgumentError(
@@ -50,6 +52,12 @@ absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) 
     facts.cache.trim &= stage.cache().trim();
     facts.cache.copy &= stage.cache().copy();
     facts.cache.shift &= stage.cache().shift();
+    facts.cache.checkpoint &= stage.cache().checkpoint();
+    facts.n_checkpoints = std::min(facts.n_checkpoints, stage.checkpoints());
+    if (stage.kv_cells() != 0) {
+      facts.kv_cells =
+          facts.kv_cells == 0 ? stage.kv_cells() : std::min(facts.kv_cells, stage.kv_cells());
+    }
     const uint32_t window = stage.cache().window_tokens();
     uint32_t& smallest = facts.cache.window_tokens;
     if (window != 0) smallest = smallest == 0 ? window : std::min(smallest, window);
@@ -172,6 +180,8 @@ void Scheduler::Impl::TakeTimings(const wire::Result& result, const Flight& flig
 
 void Scheduler::Impl::TakeResult(const wire::Result& result, const Flight& flight, int64_t now_us) {
   TakeTimings(result, flight);
+  for (const auto& [checkpoint, save] : flight.saved) slots.ConfirmSave(checkpoint, save);
+  stats.checkpoints_used += flight.restored.size();
   int next_token = 0;
   for (const Part& part : flight.parts) {
     const auto error =
@@ -325,6 +335,7 @@ SchedulerStats Scheduler::Stats() const {
   stats.waiting = impl_->n_waiting + static_cast<uint32_t>(impl_->resumed.size());
   stats.running = static_cast<uint32_t>(impl_->running.size());
   stats.slots_kept = impl_->slots.n_kept();
+  stats.checkpoints = impl_->slots.n_checkpoints();
   stats.steps_in_flight = static_cast<uint32_t>(impl_->flights.size());
   stats.kv_cells = impl_->slots.cells_max();
   stats.kv_cells_kept = impl_->slots.cells_kept();

@@ -22,6 +22,11 @@ void Scheduler::Impl::TakeFailure(const Flight& flight, const absl::Status& stat
     return std::any_of(flight.edited.begin(), flight.edited.end(),
                        [&](const auto& edited) { return edited.first == slot; });
   };
+  for (const auto* saves : {&flight.saved, &flight.restored}) {
+    for (const auto& [checkpoint, save] : *saves) slots.ForgetSave(checkpoint, save);
+  }
+  for (const Part& part : flight.parts) slots.ForgetSavesOf(part.slot);
+  for (const auto& edited : flight.edited) slots.ForgetSavesOf(edited.first);
   // Slots of an older generation have been started anew by edits that follow this step.
   for (const auto& [slot, generation] : flight.edited) {
     if (slots.slot(slot).generation != generation) continue;

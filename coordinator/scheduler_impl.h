@@ -69,6 +69,9 @@ struct Scheduler::Impl {
     uint32_t decode_rows = 0;
     std::vector<Part> parts;
     std::vector<std::pair<int32_t, uint64_t>> edited;  // slot, its generation after the edits
+    // Checkpoint, which of its saves: those that the step makes, and goes back to.
+    std::vector<std::pair<uint32_t, uint64_t>> saved;
+    std::vector<std::pair<uint32_t, uint64_t>> restored;
   };
 
   // Requests of one client that wait, and whose turn it is: the client served longest ago.
@@ -108,7 +111,8 @@ struct Scheduler::Impl {
   std::optional<wire::Step> NextStep(int64_t now_us);
   void Admit(int64_t now_us);
   bool Place(Request* request, int64_t now_us);
-  void PlanCheckpoints(Request* request);
+  // `known` tokens of its prompt were somewhere in a slot before it took its own.
+  void PlanCheckpoints(Request* request, uint32_t known);
   void AddDecodes(Builder* step);
   void AddPrompts(Builder* step, int64_t now_us);
   void AddAlone(Builder* step);

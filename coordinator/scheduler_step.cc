@@ -112,13 +112,12 @@ void Scheduler::Impl::MakeCells(std::vector<Request*>* rows) {
   }
 }
 
-void Scheduler::Impl::PlanCheckpoints(Request* request) {
+void Scheduler::Impl::PlanCheckpoints(Request* request, uint32_t known) {
   Request& r = *request;
   r.checkpoints.clear();
   if (!slots.wants_checkpoints() || !r.is_first_text()) return;
   const auto cached = static_cast<uint32_t>(slots.slot(r.slot).tokens.size());
   // Where the prompt leaves a text that is known, others will leave it too.
-  const uint32_t known = slots.KnownPrefix(r.asked.prompt);
   const auto length = static_cast<uint32_t>(r.asked.prompt.size());
   if (known > cached && known >= std::max(policy.prefix_tokens_min, 1u) && known < length) {
     r.checkpoints.push_back(known);
@@ -137,13 +136,14 @@ bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
       slots.cells_max() < uint64_t{facts.n_ctx} * facts.n_slots) {
     return false;
   }
+  const uint32_t known = slots.KnownPrefix(r.asked.prompt);
   const auto place = r.is_first_text() ? slots.Acquire(r.id, kv) : slots.AcquireEmpty(r.id, kv);
   if (!place) return false;
   r.slot = place->slot;
   r.needs_open = true;
   r.ready = r.admitted = ++last_tick;
   running.push_back(r.id);
-  PlanCheckpoints(&r);
+  PlanCheckpoints(&r, known);
   if (r.admitted_us < 0) {
     r.admitted_us = now_us;
     r.usage.queued_us = now_us - r.added_us;
@@ -290,10 +290,15 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
     }
   }
   for (wire::KvEdit& edit : slots.TakeEdits()) {
-    b.flight.edited.emplace_back(edit.slot(), slots.slot(edit.slot()).generation);
+    const bool saves = edit.kind() == wire::KvEdit::SAVE;
+    if (saves || edit.kind() == wire::KvEdit::RESTORE) {
+      (saves ? b.flight.saved : b.flight.restored)
+          .emplace_back(edit.checkpoint(), slots.SaveOf(edit.checkpoint()));
+    }
+    if (!saves) b.flight.edited.emplace_back(edit.slot(), slots.slot(edit.slot()).generation);
     *b.step.add_edits() = std::move(edit);
   }
-  for (int32_t slot : b.to_checkpoint) slots.Checkpoint(slot);  // with the step after
+  for (int32_t slot : b.to_checkpoint) slots.Save(slot);  // with the step after
   b.step.set_step_id(++last_step_id);
   b.flight.step_id = last_step_id;
   if (b.prompt_rows > 0) last_prompt_step_id = last_step_id;

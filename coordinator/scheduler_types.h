@@ -18,11 +18,12 @@ namespace strata {
 // The pipeline, as all its stages can do it.
 struct PipelineFacts {
   uint32_t n_stages = 1;
-  uint32_t n_ctx = 512;    // positions per sequence
-  uint32_t n_slots = 1;    // sequences that stand in the caches at a time, kept ones included
-  uint32_t n_batch = 512;  // rows per step
-  uint32_t kv_cells = 0;   // positions of all slots together; 0: n_ctx × n_slots
-  uint32_t n_vocab = 0;    // 0: not known
+  uint32_t n_ctx = 512;        // positions per sequence
+  uint32_t n_slots = 1;        // sequences that stand in the caches at a time, kept ones included
+  uint32_t n_batch = 512;      // rows per step
+  uint32_t kv_cells = 0;       // positions of all slots together; 0: n_ctx × n_slots
+  uint32_t n_vocab = 0;        // 0: not known
+  uint32_t n_checkpoints = 0;  // that every stage has room for
   CacheAbility cache;
 };
 
@@ -44,7 +45,8 @@ struct SchedulerPolicy {
 struct SchedulerStats {
   uint32_t waiting = 0;
   uint32_t running = 0;
-  uint32_t slots_kept = 0;  // ended sequences whose KV is kept
+  uint32_t slots_kept = 0;   // ended sequences whose KV is kept
+  uint32_t checkpoints = 0;  // states that are kept
   uint32_t steps_in_flight = 0;
   uint64_t kv_cells = 0;
   uint64_t kv_cells_used = 0;  // kept ones included
@@ -59,7 +61,8 @@ struct SchedulerStats {
   uint64_t tokens = 0;
   uint64_t prompt_tokens = 0;  // of admitted requests
   uint64_t cached_tokens = 0;  // of those, found in a cache
-  uint64_t preemptions = 0;    // sequences that gave up their KV for others and were fed again
+  uint64_t checkpoints_used = 0;
+  uint64_t preemptions = 0;  // sequences that gave up their KV for others and were fed again
   std::vector<StageTotal> stages;
 };
 

@@ -17,7 +17,8 @@ SlotTable::SlotTable(const PipelineFacts& facts, const SchedulerPolicy& policy)
     : facts_(facts),
       policy_(policy),
       cells_max_(facts.kv_cells != 0 ? facts.kv_cells : uint64_t{facts.n_ctx} * facts.n_slots),
-      slots_(facts.n_slots) {}
+      slots_(facts.n_slots),
+      checkpoints_(facts.cache.checkpoint ? facts.n_checkpoints : 0) {}
 
 wire::KvEdit* SlotTable::AddEdit(wire::KvEdit::Kind kind, int32_t slot) {
   wire::KvEdit& edit = edits_.emplace_back();
@@ -156,32 +157,46 @@ bool SlotTable::MakeRoom(uint64_t cells, int32_t except) {
   return true;
 }
 
-SlotTable::Source SlotTable::Usable(int32_t slot, uint32_t common, uint32_t text_length) const {
+SlotTable::Source SlotTable::Usable(int32_t slot, uint32_t common,
+                                    absl::Span<const int32_t> text) const {
   const Slot& s = slots_[slot];
+  const auto text_length = static_cast<uint32_t>(text.size());
   const auto length = static_cast<uint32_t>(s.tokens.size());
   if (s.shifted || common == 0) return {};
   const bool whole = common == length;
   if (s.owner != 0) {
     // Somebody writes on there: only what is confirmed is sure, and only a copy can be had.
-    if (!facts_.cache.copy || !facts_.cache.trim) return {};
+    if (!facts_.cache.copy) return {};
     const uint32_t usable = std::min({common, s.confirmed, text_length - 1});
-    return {.slot = slot, .length = usable, .must_copy = true};
+    if (facts_.cache.trim) return {.slot = slot, .length = usable, .must_copy = true};
+    return FromCheckpoint(slot, text, usable, /*must_copy=*/true);
   }
   if (s.confirmed < length) return {};  // the last rows are still on their way
   if (whole && common < text_length) return {.slot = slot, .length = common};
   // A window forgets what lies behind it; before it is full, everything is there.
   const bool can_trim =
       facts_.cache.trim && (facts_.cache.window_tokens == 0 || length < facts_.cache.window_tokens);
-  if (!can_trim) return {};
-  return {.slot = slot, .length = std::min(common, text_length - 1)};
+  const uint32_t usable = std::min(common, text_length - 1);
+  if (can_trim) return {.slot = slot, .length = usable};
+  return FromCheckpoint(slot, text, usable, /*must_copy=*/false);
+}
+
+SlotTable::Source SlotTable::FromCheckpoint(int32_t slot, absl::Span<const int32_t> text,
+                                            uint32_t length, bool must_copy) const {
+  const int32_t checkpoint = CheckpointOf(text, length);
+  if (checkpoint < 0) return {};
+  return {.slot = slot,
+          .length = static_cast<uint32_t>(checkpoints_[checkpoint].tokens.size()),
+          .must_copy = must_copy,
+          .checkpoint = checkpoint};
 }
 
 SlotTable::Source SlotTable::BestSource(absl::Span<const int32_t> text) const {
   Source best;
   if (!policy_.keep_prefixes) return best;
   for (size_t i = 0; i < slots_.size(); ++i) {
-    const Source source = Usable(static_cast<int32_t>(i), CommonPrefix(slots_[i].tokens, text),
-                                 static_cast<uint32_t>(text.size()));
+    const Source source =
+        Usable(static_cast<int32_t>(i), CommonPrefix(slots_[i].tokens, text), text);
     const bool better = source.length > best.length ||
                         (source.length == best.length && best.must_copy && !source.must_copy);
     if (source.length >= std::max(policy_.prefix_tokens_min, 1u) && better) best = source;
@@ -214,12 +229,10 @@ std::optional<SlotTable::Place> SlotTable::AcquireFrom(Source source, uint64_t o
 
   int32_t target = -1;
   if (is_kept) {
-    // What the kept text has beyond the prefix is worth a copy only where nothing goes for it; so
-    // is a checkpoint.
+    // What the kept text has beyond the prefix is worth a copy only where nothing goes for it.
     const bool spare =
         EmptySlot() >= 0 && facts_.cache.copy && cells_owned() + cells_kept() + need <= cells_max_;
-    const bool keeps = rest() > source.length / 4 || wants_checkpoints();
-    target = spare && keeps ? EmptySlot() : source.slot;
+    target = spare && rest() > source.length / 4 ? EmptySlot() : source.slot;
   } else {
     target = EmptySlot();
     if (target < 0) target = OldestKept(-1);
@@ -228,10 +241,10 @@ std::optional<SlotTable::Place> SlotTable::AcquireFrom(Source source, uint64_t o
 
   if (target != source.slot && !slots_[target].tokens.empty()) Reset(target);
   if (target == source.slot) {
-    Trim(target, source.length);
+    GoBack(target, source);
   } else if (source.slot >= 0) {
     CopyInto(target, source.slot);
-    Trim(target, source.length);
+    GoBack(target, source);
     slots_[source.slot].used = ++last_used_;
   }
   Slot& s = slots_[target];
@@ -242,15 +255,78 @@ std::optional<SlotTable::Place> SlotTable::AcquireFrom(Source source, uint64_t o
   return Place{.slot = target, .cached = source.length};
 }
 
-void SlotTable::Checkpoint(int32_t slot) {
-  const uint64_t cells = slots_[slot].tokens.size();
-  int32_t target = EmptySlot();
-  if (target < 0) target = OldestKept(-1);
-  if (target < 0 || cells_owned() + cells > cells_max_) return;
-  if (!slots_[target].tokens.empty()) Reset(target);
-  if (!MakeRoom(cells, target)) return;
-  CopyInto(target, slot);
-  slots_[target].used = ++last_used_;
+void SlotTable::Save(int32_t slot) {
+  const std::vector<int32_t>& tokens = slots_[slot].tokens;
+  if (!wants_checkpoints() || tokens.empty() || slots_[slot].shifted) return;
+  size_t target = 0;
+  for (size_t i = 0; i < checkpoints_.size(); ++i) {
+    if (checkpoints_[i].tokens == tokens) {
+      checkpoints_[i].used = ++last_used_;
+      return;
+    }
+    // Those that are free were never used.
+    if (checkpoints_[i].used < checkpoints_[target].used) target = i;
+  }
+  checkpoints_[target] = {
+      .tokens = tokens, .save = ++last_save_, .used = ++last_used_, .slot = slot};
+  wire::KvEdit* edit = AddEdit(wire::KvEdit::SAVE, slot);
+  edit->set_checkpoint(static_cast<uint32_t>(target));
+  edit->set_begin(static_cast<int32_t>(tokens.size()));
+}
+
+void SlotTable::ConfirmSave(uint32_t checkpoint, uint64_t save) {
+  if (save != 0 && checkpoints_[checkpoint].save == save) checkpoints_[checkpoint].confirmed = true;
+}
+
+void SlotTable::ForgetSave(uint32_t checkpoint, uint64_t save) {
+  if (checkpoints_[checkpoint].save == save) checkpoints_[checkpoint] = {};
+}
+
+void SlotTable::ForgetSavesOf(int32_t slot) {
+  for (Checkpoint& c : checkpoints_) {
+    if (c.slot == slot && !c.confirmed) c = {};
+  }
+}
+
+uint64_t SlotTable::SaveOf(uint32_t checkpoint) const { return checkpoints_[checkpoint].save; }
+
+uint32_t SlotTable::n_checkpoints() const {
+  return static_cast<uint32_t>(
+      std::count_if(checkpoints_.begin(), checkpoints_.end(),
+                    [](const Checkpoint& c) { return !c.tokens.empty(); }));
+}
+
+int32_t SlotTable::CheckpointOf(absl::Span<const int32_t> text, uint32_t length) const {
+  int32_t best = -1;
+  size_t best_length = 0;
+  for (size_t i = 0; i < checkpoints_.size(); ++i) {
+    const Checkpoint& c = checkpoints_[i];
+    if (!c.confirmed || c.tokens.size() > length || c.tokens.size() <= best_length) continue;
+    if (CommonPrefix(c.tokens, text) < c.tokens.size()) continue;
+    best = static_cast<int32_t>(i);
+    best_length = c.tokens.size();
+  }
+  return best;
+}
+
+void SlotTable::Restore(int32_t slot, int32_t checkpoint) {
+  Checkpoint& c = checkpoints_[checkpoint];
+  const auto length = static_cast<uint32_t>(c.tokens.size());
+  wire::KvEdit* edit = AddEdit(wire::KvEdit::RESTORE, slot);
+  edit->set_checkpoint(static_cast<uint32_t>(checkpoint));
+  edit->set_begin(static_cast<int32_t>(length));
+  Slot& s = slots_[slot];
+  s.tokens.resize(length);
+  s.confirmed = std::min(s.confirmed, length);
+  c.used = ++last_used_;
+}
+
+void SlotTable::GoBack(int32_t slot, const Source& to) {
+  if (to.checkpoint >= 0) {
+    Restore(slot, to.checkpoint);
+  } else {
+    Trim(slot, to.length);
+  }
 }
 
 }  // namespace strata

@@ -61,22 +61,29 @@ class SlotTable {
   void Release(int32_t slot, bool keep);
   // Forgets what stands in the slot, in every stage, whatever happened to it; the owner stays.
   void Reset(int32_t slot);
-  // The same where a step failed that had touched it, and for checkpoints of it that are not owned:
-  // they may have missed the same rows.
+  // The same where a step failed that had touched it, and for copies of it that are not owned: they
+  // may have missed the same rows.
   void ResetAfterFailure(int32_t slot);
   // Back to what is confirmed, in every stage. Where CanRollBack().
   void RollBack(int32_t slot);
   bool CanRollBack() const { return facts_.cache.trim && facts_.cache.window_tokens == 0; }
   // Forgets [keep, keep + discard) and moves what follows down into its place.
   void Shift(int32_t slot, uint32_t keep, uint32_t discard);
-  // Keeps a copy of the slot as it is now, for texts with the same beginning, where slots and cells
-  // are to spare. Does nothing where they are not.
-  void Checkpoint(int32_t slot);
-  // Whether there are only checkpoints: a cache of states can go on from where it was saved, not
-  // from in between.
+  // Saves the slot as it is now in every stage, for texts with the same beginning; the checkpoint
+  // that was not used for longest goes for it.
+  void Save(int32_t slot);
+  // Whether a cache that cannot trim can go back to where it was saved.
   bool wants_checkpoints() const {
-    return policy_.keep_prefixes && facts_.cache.copy && !facts_.cache.trim;
+    return policy_.keep_prefixes && facts_.cache.checkpoint && !checkpoints_.empty();
   }
+  // What came of the step that saved `checkpoint` for the `save`th time. Until it is confirmed
+  // nobody goes back to it.
+  void ConfirmSave(uint32_t checkpoint, uint64_t save);
+  void ForgetSave(uint32_t checkpoint, uint64_t save);
+  // Of a slot that a failed step had touched: stages may have saved different things.
+  void ForgetSavesOf(int32_t slot);
+  uint64_t SaveOf(uint32_t checkpoint) const;
+  uint32_t n_checkpoints() const;  // that are kept
   // How much of `text` stands in some slot, whether or not a cache can go back to it.
   uint32_t KnownPrefix(absl::Span<const int32_t> text) const;
 
@@ -100,11 +107,25 @@ class SlotTable {
     int32_t slot = -1;
     uint32_t length = 0;
     bool must_copy = false;
+    int32_t checkpoint = -1;  // to go back to; -1: by trim
+  };
+  struct Checkpoint {
+    std::vector<int32_t> tokens;  // of which it is the state; empty: none
+    bool confirmed = false;       // all stages have it
+    uint64_t save = 0;
+    uint64_t used = 0;  // rises, with the slots'
+    int32_t slot = -1;  // whose it was
   };
   std::optional<Place> AcquireFrom(Source source, uint64_t owner, uint64_t cells);
   Source BestSource(absl::Span<const int32_t> text) const;
   // How much of a common prefix of `common` tokens the slot can give; 0: nothing.
-  Source Usable(int32_t slot, uint32_t common, uint32_t text_length) const;
+  Source Usable(int32_t slot, uint32_t common, absl::Span<const int32_t> text) const;
+  // The longest state of a beginning of `text`, of at most `length` tokens; -1: none.
+  int32_t CheckpointOf(absl::Span<const int32_t> text, uint32_t length) const;
+  Source FromCheckpoint(int32_t slot, absl::Span<const int32_t> text, uint32_t length,
+                        bool must_copy) const;
+  void Restore(int32_t slot, int32_t checkpoint);
+  void GoBack(int32_t slot, const Source& to);
   int32_t EmptySlot() const;
   int32_t OldestKept(int32_t except) const;
   bool MakeRoom(uint64_t cells, int32_t except);
@@ -121,6 +142,8 @@ class SlotTable {
   std::vector<Slot> slots_;
   std::vector<wire::KvEdit> edits_;
   uint64_t last_used_ = 0;
+  std::vector<Checkpoint> checkpoints_;  // [n_checkpoints]
+  uint64_t last_save_ = 0;
 };
 
 }  // namespace strata

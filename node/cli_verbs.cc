@@ -1,12 +1,14 @@
 #include "node/cli_verbs.h"
 
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "shard/cache_options.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
@@ -55,7 +57,7 @@ goes to stdout, all else to stderr. MODEL may also name a model that is loaded: 
 constexpr char kLoadFooter[] = R"(
 Examples:
   strata load model.gguf --seqs 8 --ctx 8192 --objective throughput
-  strata load model.gguf --type-k q8_0 --type-v q8_0
+  strata load model.gguf --cache-type-k q8_0 --cache-type-v q8_0
 
 The model stays until it is unloaded, or until the node that coordinates stops: 'strata run NAME'
 and other programs use it.)";
@@ -209,6 +211,31 @@ void AddPlacement(CLI::App* verb, PlanOptions* options) {
       ->type_name("BYTES");
 }
 
+// How texts are kept in memory.
+void AddCache(CLI::App* verb, PlanOptions* options) {
+  for (const auto& [name, type, what] :
+       {std::tuple("--cache-type-k,--type-k", &options->type_k, "keys"),
+        std::tuple("--cache-type-v,--type-v", &options->type_v, "values")}) {
+    verb->add_option(
+            name, *type,
+            absl::StrCat("Type of the cache's ", what, ": f16 (default), q8_0, q4_0, f32 or bf16"))
+        ->check(CLI::IsMember({"f16", "q8_0", "q4_0", "f32", "bf16"}))
+        ->type_name("TYPE");
+  }
+  verb->add_option("--flash-attention", options->flash_attention,
+                   "auto (default), on or off; quantised values want it")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->type_name("WHEN");
+  verb->add_option("--kv-cells", options->kv_cells,
+                   "Positions of all texts together (default: --ctx for each of --seqs)")
+      ->check(Between(1, 1 << 30))
+      ->type_name("N");
+  verb->add_option("--checkpoints", options->checkpoints,
+                   "States kept to go back to, of models that forget (default: 2 for each text)")
+      ->check(Between(0, kCheckpointsMax))
+      ->type_name("N");
+}
+
 void AddNode(CLI::App* app, NodeOptions* options) {
   CLI::App* verb = app->add_subcommand("node", "Run a node: this machine's part of the cluster");
   verb->footer(kNodeFooter);
@@ -348,6 +375,7 @@ void AddPlan(CLI::App* app, PlanOptions* options) {
       ->capture_default_str()
       ->type_name("N");
   AddContext(verb, &options->n_ctx, &options->unverified);
+  AddCache(verb, options);
   verb->add_flag("--json", options->json, "Print JSON");
 }
 
@@ -362,6 +390,9 @@ void AddRun(CLI::App* app, RunOptions* options, bool* verbose) {
       ->type_name("PROMPT");
   AddText(verb, &options->text);
   AddContext(verb, &options->text.n_ctx, &options->text.unverified);
+  AddCache(verb, &options->plan);
+  verb->add_flag("--context-shift", options->context_shift,
+                 "Forget the older half at the context's end and write on, where the model can");
   verb->add_flag("--allow-mixed-versions", options->text.allow_mixed_versions, kMixedHelp);
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }
@@ -375,12 +406,7 @@ void AddLoad(CLI::App* app, LoadOptions* options) {
       ->check(Between(1, 4096))
       ->type_name("N");
   AddContext(verb, &options->plan.n_ctx, &options->plan.unverified);
-  for (const auto& [name, type] :
-       {std::pair("--type-k", &options->type_k), std::pair("--type-v", &options->type_v)}) {
-    verb->add_option(name, *type, "Type of the cache: f16 (default), q8_0, q4_0 or f32")
-        ->check(CLI::IsMember({"f16", "q8_0", "q4_0", "f32"}))
-        ->type_name("TYPE");
-  }
+  AddCache(verb, &options->plan);
   verb->add_flag_callback(
       "--no-mmap", [options] { options->use_mmap = false; },
       "Read the model's file instead of mapping it");

@@ -37,9 +37,8 @@ absl::Status WasUnloaded(const Deployment& deployment) {
 }
 
 // Whether `wanted`, if anything, is another type of cache than `has`.
-bool OtherType(const std::string& wanted, const std::string& has) {
-  constexpr char kDefault[] = "f16";
-  return !wanted.empty() && wanted != (has.empty() ? kDefault : has);
+bool IsOther(const std::string& wanted, const std::string& has, const char* otherwise) {
+  return !wanted.empty() && wanted != (has.empty() ? otherwise : has);
 }
 
 // Whether what is there is what is wished for now.
@@ -58,8 +57,14 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
   if (!wants.assign().empty() && wants.assign() != has.assign()) return differs("--assign");
   if (!wants.exclude().empty() && wants.exclude() != has.exclude()) return differs("--exclude");
   if (!wants.reserve().empty() && wants.reserve() != has.reserve()) return differs("--reserve");
-  if (OtherType(request.type_k(), deployment->request().type_k())) return differs("--type-k");
-  if (OtherType(request.type_v(), deployment->request().type_v())) return differs("--type-v");
+  const wire::CacheSpec& spec = has.cache();
+  const wire::CacheSpec& wish = wants.cache();
+  if (IsOther(wish.type_k(), spec.type_k(), "f16")) return differs("--cache-type-k");
+  if (IsOther(wish.type_v(), spec.type_v(), "f16")) return differs("--cache-type-v");
+  if (IsOther(wish.flash_attention(), spec.flash_attention(), "auto")) {
+    return differs("--flash-attention");
+  }
+  if (wish.kv_cells() != 0 && wish.kv_cells() != cache.kv_cells) return differs("--kv-cells");
   return absl::OkStatus();
 }
 

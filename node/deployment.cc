@@ -67,8 +67,9 @@ absl::Status Deployment::Load(Progress progress) {
   build.n_ctx = request.cache.n_ctx;
   build.n_seq_max = request.cache.n_seqs;
   build.n_batch = std::min(request.cache.n_ctx, kBatchRowsMax);
-  build.type_k = options_.request.type_k();
-  build.type_v = options_.request.type_v();
+  build.cache = options_.request.wishes().cache();
+  build.cache.set_kv_cells(static_cast<uint32_t>(request.cache.kv_cells));
+  build.cache.set_checkpoints(request.cache.n_checkpoints);
   build.unverified = options_.request.wishes().unverified();
   build.use_mmap = !options_.request.no_mmap();
   build.allow_mixed_versions = options_.request.allow_mixed_versions();
@@ -172,6 +173,8 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
   text.id = request.id();
   text.client = request.client();
   text.tokens_max = request.tokens_max();
+  text.shift_context = request.shift_context();
+  text.keep_tokens = request.keep_tokens();
   text.sampler = request.sampler();
   if (request.tokens_size() > 0) {
     text.prompt.assign(request.tokens().begin(), request.tokens().end());

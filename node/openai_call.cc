@@ -72,6 +72,8 @@ void ApiCall::Run(Gateway* gateway) {
   request.set_client(options_.client);
   request.set_parse_special(options_.parse_special);
   request.set_no_special(options_.no_special);
+  request.set_shift_context(asked.shift_context);
+  request.set_keep_tokens(asked.keep_tokens);
   *request.mutable_sampler() = asked.sampler;
   const size_t texts = asked.prompts.size() * asked.n;
   for (size_t i = 0; i < texts; ++i) {

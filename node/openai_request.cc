@@ -253,6 +253,10 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   request->n = static_cast<uint32_t>(fields->Integer("n", {1, double{kApiChoicesMax}}).value_or(1));
   ReadStream(fields, request);
   ReadSampler(fields, &request->sampler);
+  request->shift_context = fields->Bool("context_shift").value_or(false);
+  constexpr double kKeepMax = std::numeric_limits<int32_t>::max();
+  request->keep_tokens =
+      static_cast<uint32_t>(fields->Integer("n_keep", {0, kKeepMax}).value_or(0));
   ReadStops(fields, &request->stops);
   RefuseUnsupported(fields);
 }

@@ -48,6 +48,9 @@ struct ApiRequest {
   wire::SamplerSettings sampler;
   std::vector<std::string> stops;
   bool logprobs = false;
+  // At the context's end, where the model can: forget the older half behind `keep_tokens`.
+  bool shift_context = false;
+  uint32_t keep_tokens = 0;
 };
 
 // kInvalidArgument: what is wrong with which field; kUnimplemented: a field that means something

@@ -16,13 +16,19 @@ namespace {
 
 double PerSecond(uint32_t n, double seconds) { return seconds > 0 ? n / seconds : 0; }
 
+// Where they share fewer.
+std::string CellsText(const CacheShape& cache) {
+  if (cache.cells() >= uint64_t{cache.n_ctx} * cache.n_seqs) return "";
+  return absl::StrCat(cache.cells(), " together, ");
+}
+
 }  // namespace
 
 std::string PlanText(const ModelFile& model, const PlanRequest& request, const Plan& plan) {
   std::string out = absl::StrCat(
       model.name(), ": ", model.n_layer(), " layers, ", BytesText(model.tensor_bytes()), ", ",
       request.cache.n_seqs, request.cache.n_seqs == 1 ? " text of " : " texts of ",
-      request.cache.n_ctx, " positions, ",
+      request.cache.n_ctx, " positions, ", CellsText(request.cache),
       plan.is_by_hand ? "placed by hand" : absl::StrCat("for ", ObjectiveName(plan.objective)),
       plan.is_by_hand || plan.is_exact ? "" : " (the best found; more devices than can be tried)",
       "\n\n");
@@ -86,6 +92,8 @@ std::string PlanJson(const ModelFile& model, const PlanRequest& request, const P
       {"exact", plan.is_exact},
       {"ctx", request.cache.n_ctx},
       {"seqs", request.cache.n_seqs},
+      {"kv_cells", request.cache.cells()},
+      {"checkpoints", request.cache.n_checkpoints},
       {"stages", stages},
       {"back_ms", plan.back_s * 1e3},
       {"steps", steps},

@@ -13,6 +13,7 @@
 #include "coordinator/plan_options.h"
 #include "coordinator/planner.h"
 #include "shard/architecture.h"
+#include "shard/cache_options.h"
 
 namespace strata {
 namespace {
@@ -21,6 +22,8 @@ namespace {
 constexpr absl::Duration kMeasureTime = absl::Seconds(20);
 constexpr absl::Duration kMeasurePoll = absl::Milliseconds(300);
 constexpr int64_t kAnswerMs = 5'000;
+// Where the shared beginning of a text's prompts ends, and before the end of its last prompt.
+constexpr uint32_t kCheckpointsForEach = 2;
 constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
 
 // Asks all nodes, and again until they have measured.
@@ -94,7 +97,13 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptio
 
 absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishes,
                    PlannedModel* planned) {
-  auto costs = CountLayerCosts(planned->model->header(), {.unverified = wishes.unverified()});
+  const GgufHeader& header = planned->model->header();
+  const CacheOptions cache = CacheOptionsOf(wishes.cache());
+  const uint32_t n_ctx = ContextFor(wishes.n_ctx(), *planned->model);
+  const uint32_t n_seqs = std::max(1u, wishes.n_seqs());
+  if (auto s = CheckCacheOptions(cache, n_ctx, n_seqs, header); !s.ok()) return s;
+  auto costs = CountLayerCosts(
+      header, {.type_k = cache.type_k, .type_v = cache.type_v, .unverified = wishes.unverified()});
   if (!costs.ok()) return costs.status();
   planned->costs = *std::move(costs);
   planned->inputs = PlanInputsOf(planned->report);
@@ -112,9 +121,16 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
   auto rule = CutRuleFor(planned->model->header(), wishes.unverified());
   if (!rule.ok()) return rule.status();
   request.rule = *std::move(rule);
-  request.cache.n_ctx = ContextFor(wishes.n_ctx(), *planned->model);
-  request.cache.n_seqs = std::max(1u, wishes.n_seqs());
-  request.cache.n_batch = std::min(request.cache.n_ctx, 512u);
+  request.cache.n_ctx = n_ctx;
+  request.cache.n_seqs = n_seqs;
+  request.cache.n_batch = std::min(n_ctx, 512u);
+  request.cache.kv_cells = CellsOf(cache, n_ctx, n_seqs);
+  request.cache.flash_attention = cache.flash_attention != "off";
+  if (CacheAbilityFor(header).checkpoint) {
+    request.cache.n_checkpoints = wishes.cache().has_checkpoints()
+                                      ? cache.checkpoints
+                                      : std::min(kCheckpointsForEach * n_seqs, kCheckpointsMax);
+  }
   auto objective = ParseObjective(wishes.objective().empty() ? "latency" : wishes.objective());
   if (!objective.ok()) return objective.status();
   request.objective = *objective;

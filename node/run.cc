@@ -62,6 +62,11 @@ wire::PlanWishes WishesOf(const PlanOptions& options) {
   wishes.set_exclude(options.exclude);
   wishes.set_reserve(options.reserve);
   wishes.set_unverified(options.unverified);
+  wishes.mutable_cache()->set_type_k(options.type_k);
+  wishes.mutable_cache()->set_type_v(options.type_v);
+  wishes.mutable_cache()->set_flash_attention(options.flash_attention);
+  wishes.mutable_cache()->set_kv_cells(options.kv_cells);
+  if (options.checkpoints) wishes.mutable_cache()->set_checkpoints(*options.checkpoints);
   return wishes;
 }
 
@@ -184,6 +189,8 @@ absl::Status TextSession::GetModel() {
   *request.mutable_wishes() = WishesOf(options_.plan);
   request.mutable_wishes()->set_n_ctx(options_.text.n_ctx);
   request.mutable_wishes()->set_unverified(options_.text.unverified);
+  // For one text there is nothing to go back to.
+  request.mutable_wishes()->mutable_cache()->set_checkpoints(options_.plan.checkpoints.value_or(0));
   request.set_no_mmap(!options_.text.use_mmap);
   request.set_allow_mixed_versions(options_.text.allow_mixed_versions);
   request.set_hold(true);
@@ -200,6 +207,7 @@ absl::Status TextSession::Write() {
   request.set_prompt(options.prompt);
   request.set_tokens_max(options.tokens_max);
   *request.mutable_sampler() = SamplerOf(options);
+  request.set_shift_context(options_.context_shift);
   report_.prompt = options.prompt;
   report_.seed = options.seed;
   TextOut out;
@@ -290,8 +298,6 @@ absl::Status RunLoad(const LoadOptions& options) {
   wire::LoadModelRequest request;
   request.mutable_source()->set_path(*path);
   *request.mutable_wishes() = WishesOf(options.plan);
-  request.set_type_k(options.type_k);
-  request.set_type_v(options.type_v);
   request.set_no_mmap(!options.use_mmap);
   request.set_allow_mixed_versions(options.allow_mixed_versions);
   const auto loaded = session.Load(request);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,6 +20,10 @@ struct PlanOptions {
   uint32_t n_seqs = 1;
   std::string objective = "latency";
   std::string assign, exclude, reserve;  // coordinator/plan_options.h
+  std::string type_k, type_v;            // of the cache; empty: f16
+  std::string flash_attention;           // empty: auto
+  uint32_t kv_cells = 0;                 // positions of all texts together; 0: n_ctx for each
+  std::optional<uint32_t> checkpoints;
   bool unverified = false;
   bool json = false;
 };
@@ -29,7 +34,6 @@ absl::Status RunPlan(const PlanOptions& options);
 
 struct LoadOptions {
   PlanOptions plan;
-  std::string type_k, type_v;  // of the cache; empty: f16
   bool use_mmap = true;
   bool allow_mixed_versions = false;
 };
@@ -53,6 +57,7 @@ absl::Status RunDrain(const DrainOptions& options);
 struct RunOptions {
   PlanOptions plan;  // its json is not used; `model` may also name one that is loaded
   TextOptions text;
+  bool context_shift = false;
 };
 absl::Status RunRun(const RunOptions& options);
 

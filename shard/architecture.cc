@@ -422,13 +422,13 @@ CacheAbility CacheAbilityFor(const GgufHeader& header) {
   switch (row->memory) {
     case Memory::kAttention:
       // Positions of several axes cannot be added to (libllama aborts), nor those of windows.
-      return {
-          .copy = !has_window,
-          .shift = header.Find(model->Key("rope.dimension_sections")) == nullptr && !has_window};
+      return {.copy = !has_window,
+              .shift = header.Find(model->Key("rope.dimension_sections")) == nullptr && !has_window,
+              .checkpoint = has_window};
     case Memory::kUnshiftable:
       return {.shift = false};
     case Memory::kRecurrent:
-      return {.trim = false, .shift = false};
+      return {.trim = false, .shift = false, .checkpoint = true};
   }
   return {};
 }

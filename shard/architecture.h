@@ -72,6 +72,8 @@ struct CacheAbility {
   // Not 0: the oldest positions of a sequence may be gone once it is so long. Told by the loaded
   // model, not by CacheAbilityFor().
   uint32_t window_tokens = 0;
+  // A sequence can go back to where its state was saved, which needs no trim.
+  bool checkpoint = false;
 };
 CacheAbility CacheAbilityFor(const GgufHeader& header);
 

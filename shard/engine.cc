@@ -1,5 +1,6 @@
 #include "shard/engine.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <mutex>
 #include <utility>
@@ -20,6 +21,10 @@ constexpr size_t kErrorLinesMax = 4;
 // buffer size = …".
 constexpr absl::string_view kCacheMark = ": size = ";
 constexpr absl::string_view kCellsMark = " cells, ";
+// "llama_kv_cache_iswa: creating     SWA KV cache, size = 256 cells".
+constexpr absl::string_view kCreatingMark = ": creating ";
+constexpr absl::string_view kWithoutWindowMark = "non-SWA";
+constexpr absl::string_view kRecurrentMark = "recurrent";
 constexpr absl::string_view kStateMark = " state buffer size = ";
 constexpr absl::string_view kComputeMark = " compute buffer size = ";
 constexpr absl::string_view kWeightsMark = " model buffer size = ";
@@ -37,6 +42,12 @@ void OnLog(ggml_log_level level, const char* text, void* /*user_data*/) {
   }
   if (level == GGML_LOG_LEVEL_WARN || level == GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
   if (capture != nullptr) capture->Add(level, text);
+}
+
+double FigureBehind(absl::string_view line, size_t at) {
+  const absl::string_view figure = absl::StripLeadingAsciiWhitespace(line.substr(at));
+  double value = 0;
+  return absl::SimpleAtod(figure.substr(0, figure.find(' ')), &value) ? value : 0;
 }
 
 bool IsCpu(ggml_backend_dev_t device) {
@@ -93,10 +104,7 @@ uint64_t LogCapture::Sum(absl::string_view mark,
   for (const std::string& line : sizes_) {
     const size_t at = line.find(mark);
     if (at == std::string::npos || !wanted(line)) continue;
-    const absl::string_view figure =
-        absl::StripLeadingAsciiWhitespace(absl::string_view(line).substr(at + mark.size()));
-    double mib = 0;
-    if (absl::SimpleAtod(figure.substr(0, figure.find(' ')), &mib)) mib_sum += mib;
+    mib_sum += FigureBehind(line, at + mark.size());
   }
   return static_cast<uint64_t>(mib_sum * 1024 * 1024);
 }
@@ -104,6 +112,31 @@ uint64_t LogCapture::Sum(absl::string_view mark,
 uint64_t LogCapture::CacheBytes() const {
   auto is_cache = [](absl::string_view line) { return absl::StrContains(line, kCellsMark); };
   return Sum(kCacheMark, is_cache) + Sum(kStateMark, [](absl::string_view) { return true; });
+}
+
+uint64_t LogCapture::ForgettingBytes(const Sequences& of) const {
+  // Said before the sizes of the cache that it speaks of.
+  bool is_windowed = false;
+  double bytes = 0;
+  for (const std::string& line : sizes_) {
+    if (absl::StrContains(line, kCreatingMark)) {
+      is_windowed = !absl::StrContains(line, kWithoutWindowMark);
+      continue;
+    }
+    const size_t at = line.find(kCacheMark);
+    const size_t cells_at = line.find(kCellsMark);
+    if (at == std::string::npos || cells_at == std::string::npos) continue;
+    const double mib = FigureBehind(line, at + kCacheMark.size());
+    const double cells = FigureBehind(line, line.find('(', at) + 1);
+    if (cells < 1) continue;
+    if (absl::StrContains(line, kRecurrentMark)) {
+      bytes += mib / of.n_seq_max;
+    } else if (is_windowed) {
+      bytes += mib * std::min<double>(of.window, cells) / (cells * of.n_caches);
+      is_windowed = false;
+    }
+  }
+  return static_cast<uint64_t>(bytes * 1024 * 1024);
 }
 
 uint64_t LogCapture::ComputeBytes() const {

@@ -34,7 +34,8 @@ LlamaStage::LlamaStage(Config config, LlamaModelPtr model)
       boundary_(config_.output_tensor),
       n_pos_per_row_(PositionsPerRow(model.get())),
       model_(std::move(model)),
-      next_(config_.facts.n_seq_max, 0) {}
+      next_(config_.facts.n_seq_max, 0),
+      checkpoints_(config_.facts.n_checkpoints) {}
 
 const llama_vocab* LlamaStage::vocab() const {
   return config_.has_vocabulary ? llama_model_get_vocab(model_.get()) : nullptr;
@@ -305,100 +306,6 @@ absl::Status LlamaStage::RollBack(const Batch& batch, absl::Status why) {
   out_.reset();
   if (lost.empty()) return why;
   return absl::DataLossError(absl::StrCat(why.message(), "; dropped with it: slots ", lost));
-}
-
-bool LlamaStage::CanTrim(int32_t slot, int32_t begin) const {
-  if (begin <= 0 || begin >= next_[slot]) return true;
-  return config_.ability.trim && HasWindowBefore(slot, begin);
-}
-
-// A sliding window's cache has forgotten what lay behind the window of the last position.
-bool LlamaStage::HasWindowBefore(int32_t slot, int32_t begin) const {
-  const int32_t n_swa = llama_model_n_swa(model_.get());
-  const int32_t oldest = llama_memory_seq_pos_min(memory(), slot);
-  return n_swa <= 0 || oldest <= std::max(0, begin - n_swa);
-}
-
-bool LlamaStage::TrimTo(int32_t slot, int32_t begin) {
-  if (begin <= 0) {
-    Drop(slot);
-    return true;
-  }
-  return llama_memory_seq_rm(memory(), slot, begin, -1);
-}
-
-void LlamaStage::Drop(int32_t slot) {
-  llama_memory_seq_rm(memory(), slot, -1, -1);  // of a whole sequence: never fails
-  next_[slot] = 0;
-}
-
-absl::Status LlamaStage::Apply(const wire::KvEdit& edit) {
-  auto check_slot = [this](int32_t slot) {
-    if (slot >= 0 && static_cast<uint32_t>(slot) < config_.facts.n_seq_max) {
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(absl::StrCat("slot ", slot, " of ", config_.facts.n_seq_max));
-  };
-  if (absl::Status status = check_slot(edit.slot()); !status.ok()) return status;
-  switch (edit.kind()) {
-    case wire::KvEdit::DROP:
-      Drop(edit.slot());
-      return absl::OkStatus();
-    case wire::KvEdit::TRIM:
-      return Trim(edit.slot(), edit.begin());
-    case wire::KvEdit::COPY:
-      if (absl::Status status = check_slot(edit.from_slot()); !status.ok()) return status;
-      return Copy(edit.slot(), edit.from_slot());
-    case wire::KvEdit::SHIFT:
-      return Shift(edit);
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("unknown KV edit ", edit.kind()));
-  }
-}
-
-absl::Status LlamaStage::Trim(int32_t slot, int32_t begin) {
-  if (begin < 0) return absl::InvalidArgumentError(absl::StrCat("trim from position ", begin));
-  if (begin >= next_[slot]) return absl::OkStatus();
-  if (!CanTrim(slot, begin) || !TrimTo(slot, begin)) {
-    return absl::UnimplementedError(absl::StrCat("this model's cache cannot forget positions from ",
-                                                 begin, " of slot ", slot, " on"));
-  }
-  next_[slot] = begin;
-  return absl::OkStatus();
-}
-
-absl::Status LlamaStage::Copy(int32_t slot, int32_t from) {
-  if (slot == from) return absl::OkStatus();
-  if (!config_.ability.copy) {
-    return absl::UnimplementedError("this model's cache cannot copy a sequence");
-  }
-  Drop(slot);
-  if (next_[from] > 0) llama_memory_seq_cp(memory(), from, slot, -1, -1);
-  next_[slot] = next_[from];
-  return absl::OkStatus();
-}
-
-// What stood in [begin + delta, begin) is forgotten, and what follows moves down into its place.
-absl::Status LlamaStage::Shift(const wire::KvEdit& edit) {
-  const int32_t slot = edit.slot();
-  const bool reaches_end = edit.end() < 0 || edit.end() >= next_[slot];
-  if (edit.delta() >= 0 || edit.begin() < 0 || !reaches_end ||
-      edit.begin() + int64_t{edit.delta()} < 0 || edit.begin() > next_[slot]) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a shift by ", edit.delta(), " of positions [", edit.begin(), ", ", edit.end(),
-                     ") of slot ", slot, ", which has ", next_[slot],
-                     "; a shift goes down, reaches the end, and leaves no gap"));
-  }
-  if (!config_.ability.shift || !llama_memory_can_shift(memory())) {
-    return absl::UnimplementedError("this model's cache cannot shift positions");
-  }
-  const int32_t to = edit.begin() + edit.delta();
-  if (!llama_memory_seq_rm(memory(), slot, to, edit.begin())) {
-    return absl::UnimplementedError("this model's cache cannot forget a part of a sequence");
-  }
-  llama_memory_seq_add(memory(), slot, edit.begin(), -1, edit.delta());
-  next_[slot] += edit.delta();
-  return absl::OkStatus();
 }
 
 }  // namespace strata

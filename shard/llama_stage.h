@@ -85,6 +85,8 @@ class LlamaStage final : public Stage {
   absl::Status Trim(int32_t slot, int32_t begin);
   absl::Status Copy(int32_t slot, int32_t from);
   absl::Status Shift(const wire::KvEdit& edit);
+  void Save(const wire::KvEdit& edit);
+  absl::Status Restore(const wire::KvEdit& edit);
   llama_memory_t memory() const { return llama_get_memory(context_.get()); }
 
   Config config_;
@@ -94,6 +96,14 @@ class LlamaStage final : public Stage {
   LlamaContextPtr context_;  // goes before the model
 
   std::vector<int32_t> next_;  // [n_seq_max] position that follows the last one in each slot
+
+  // What a sequence of `length` positions left behind in the parts of the cache that forget: states
+  // and windows. What every position keeps stays in its slot.
+  struct Checkpoint {
+    int32_t length = 0;  // 0: nothing is kept
+    std::vector<uint8_t> bytes;
+  };
+  std::vector<Checkpoint> checkpoints_;  // [n_checkpoints], of checkpoint_bytes together
 
   // Of the batch that runs or ran last.
   std::shared_ptr<float[]> out_;  // [n_tokens, n_embd] f32, rows in batch order

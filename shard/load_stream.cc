@@ -95,8 +95,7 @@ absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::StageSpec& spec, Loa
   options.n_batch = spec.n_batch();
   options.n_threads = spec.n_threads();
   options.device = spec.device();
-  options.type_k = spec.type_k();
-  options.type_v = spec.type_v();
+  options.cache = CacheOptionsOf(spec.cache());
   options.use_mmap = spec.use_mmap();
   return Stage::Load(*slice, options, [stream](uint64_t done, uint64_t total) {
     return stream->Progress(done, total);
@@ -121,11 +120,15 @@ wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& f
   cache->set_copy(facts.cache.copy);
   cache->set_shift(facts.cache.shift);
   cache->set_window_tokens(facts.cache.window_tokens);
+  cache->set_checkpoint(facts.cache.checkpoint);
   info.set_n_ctx(facts.n_ctx);
   info.set_n_ctx_train(facts.n_ctx_train);
   info.set_n_seq_max(facts.n_seq_max);
   info.set_n_batch(facts.n_batch);
   info.set_n_vocab(facts.n_vocab);
+  info.set_kv_cells(static_cast<uint32_t>(facts.kv_cells));
+  info.set_checkpoints(facts.n_checkpoints);
+  info.set_checkpoint_bytes(facts.checkpoint_bytes);
   return info;
 }
 

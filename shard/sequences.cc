@@ -23,7 +23,10 @@ absl::Status Sequences::Apply(const wire::KvEdit& edit) {
     case wire::KvEdit::DROP:
       slot = Slot();
       return absl::OkStatus();
+    case wire::KvEdit::SAVE:
+      return absl::OkStatus();
     case wire::KvEdit::TRIM:
+    case wire::KvEdit::RESTORE:
       if (slot.sampler == nullptr) return absl::OkStatus();
       return slot.sampler->Rewind(std::max(0, edit.begin() + slot.text_offset));
     case wire::KvEdit::COPY: {

@@ -29,21 +29,11 @@ constexpr uint64_t kLogitsBytesMax = 64 << 20;
 
 // libllama keeps so much about each cell of a cache beside its keys and values.
 constexpr uint64_t kCellBytes = 48;
+// What a checkpoint has beside keys, values and states; and what libllama's figures, which are
+// rounded to hundredths of a MiB, may lack.
+constexpr uint64_t kCheckpointHeadBytes = 24 << 10;
 
 uint64_t Mib(uint64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
-
-absl::StatusOr<ggml_type> CacheType(absl::string_view field, absl::string_view name) {
-  constexpr std::pair<absl::string_view, ggml_type> kTypes[] = {
-      {"f16", GGML_TYPE_F16},   {"f32", GGML_TYPE_F32},   {"bf16", GGML_TYPE_BF16},
-      {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0},
-  };
-  if (name.empty()) return GGML_TYPE_F16;
-  for (const auto& [known, type] : kTypes) {
-    if (known == name) return type;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " is \"", name, "\"; it may be f16, f32, bf16, q8_0 or q4_0"));
-}
 
 absl::Status CheckOptions(const StageOptions& options) {
   if (options.n_ctx == 0 || options.n_batch == 0 || options.n_threads == 0) {
@@ -66,29 +56,32 @@ bool IsRecurrent(const llama_model* model) {
   return llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
 }
 
-// One cache for all slots: a step that mixes decodes and chunks of prompts is one graph then, while
-// with a stream for each slot libllama would cut it into graphs of equally many rows per slot, each
-// reading all weights. Attention skips the cells of other slots. The exception is a model with two
-// sets of rope factors: libllama chooses by the size of a sequence's cache, which must not depend
-// on the slots.
-bool WantsUnifiedCache(const Slice& slice) {
-  return slice.header().FindTensor("rope_factors_long.weight") == nullptr;
-}
-
 uint32_t VocabularySize(const llama_model* model) {
   return static_cast<uint32_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
 }
 
+// libllama makes room for a batch with as many rows of each sequence, and aborts where that does
+// not come out even.
+uint32_t EvenBatch(uint32_t n_batch, uint32_t n_seq_max, uint32_t n_ctx) {
+  const uint32_t even = (n_batch + n_seq_max - 1) / n_seq_max * n_seq_max;
+  return even <= std::max(n_ctx, n_seq_max) ? even : even - n_seq_max;
+}
+
+// Of options that CheckCacheOptions() has seen.
 llama_context_params ContextParams(const Slice& slice, const StageOptions& options,
                                    const llama_model* model) {
   llama_context_params params = llama_context_default_params();
-  params.n_ctx = options.n_ctx * options.n_seq_max;
+  params.n_ctx = static_cast<uint32_t>(CellsOf(options.cache, options.n_ctx, options.n_seq_max));
   params.n_seq_max = options.n_seq_max;
-  params.n_batch = options.n_batch;
-  params.n_ubatch = options.n_batch;  // one graph for a step: its rows come out in their order
+  params.n_batch = EvenBatch(options.n_batch, options.n_seq_max, params.n_ctx);
+  params.n_ubatch = params.n_batch;  // one graph for a step: its rows come out in their order
   params.n_threads = static_cast<int32_t>(options.n_threads);
   params.n_threads_batch = static_cast<int32_t>(options.n_threads);
-  params.kv_unified = WantsUnifiedCache(slice);
+  params.kv_unified = SharesCache(slice.model().header());
+  params.type_k = static_cast<ggml_type>(*CacheType("type_k", options.cache.type_k));
+  params.type_v = static_cast<ggml_type>(*CacheType("type_v", options.cache.type_v));
+  params.flash_attn_type =
+      static_cast<llama_flash_attn_type>(*FlashAttentionType(options.cache.flash_attention));
   params.swa_full =
       false;  // a window's cache has the window's size: what these models are made for
   params.no_perf = true;
@@ -96,7 +89,7 @@ llama_context_params ContextParams(const Slice& slice, const StageOptions& optio
     params.pooling_type = LLAMA_POOLING_TYPE_NONE;
     const uint64_t row_bytes = uint64_t{VocabularySize(model)} * sizeof(float);
     params.n_outputs_max = static_cast<uint32_t>(std::min<uint64_t>(
-        options.n_batch, std::max<uint64_t>(options.n_seq_max, kLogitsBytesMax / row_bytes)));
+        params.n_batch, std::max<uint64_t>(options.n_seq_max, kLogitsBytesMax / row_bytes)));
   } else {
     // Pooled embeddings make libllama hand over every row and keep no logits. Recurrent models are
     // the exception: they would run one sequence at a time then.
@@ -209,11 +202,13 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   absl::StatusOr<ggml_backend_dev_t> device = FindDevice(options.device);
   if (!device.ok()) return device.status();
-  absl::StatusOr<ggml_type> type_k = CacheType("type_k", options.type_k);
-  if (!type_k.ok()) return type_k.status();
-  absl::StatusOr<ggml_type> type_v = CacheType("type_v", options.type_v);
-  if (!type_v.ok()) return type_v.status();
-  const uint64_t cells_bytes = uint64_t{options.n_ctx} * options.n_seq_max * kCellBytes;
+  if (absl::Status status = CheckCacheOptions(options.cache, options.n_ctx, options.n_seq_max,
+                                              slice.model().header());
+      !status.ok()) {
+    return status;
+  }
+  const uint64_t kv_cells = CellsOf(options.cache, options.n_ctx, options.n_seq_max);
+  const uint64_t cells_bytes = kv_cells * kCellBytes;
   if (absl::Status status = CheckRoom(slice.tensor_bytes() + cells_bytes, slice, *device);
       !status.ok()) {
     return status;
@@ -222,6 +217,10 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   // First without data: what libllama would allocate is known before anything is.
   uint64_t kv_bytes = 0;
   uint64_t compute_bytes = 0;
+  uint64_t checkpoint_bytes = 0;
+  CacheAbility ability = CacheAbilityFor(slice.model().header());
+  ability.shift = ability.shift && KeysCanShift(options.cache, slice.model().header());
+  const uint32_t n_checkpoints = ability.checkpoint ? options.cache.checkpoints : 0;
   {
     LogCapture log;
     LoadProgress no_progress;
@@ -237,17 +236,30 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
       return absl::UnimplementedError("the layers take more than one stream of activations");
     }
     llama_context_params params = ContextParams(slice, options, model->get());
-    params.type_k = *type_k;
-    params.type_v = *type_v;
     LlamaContextPtr context(llama_init_from_model(model->get(), params));
     if (context == nullptr) return LoadError(log);
     kv_bytes = log.CacheBytes() + cells_bytes;
+    if (n_checkpoints > 0) {
+      const auto window = static_cast<uint32_t>(std::max(0, llama_model_n_swa(model->get())));
+      checkpoint_bytes =
+          n_checkpoints *
+          (kCheckpointHeadBytes +
+           log.ForgettingBytes({.window = window,
+                                .n_seq_max = options.n_seq_max,
+                                .n_caches = params.kv_unified ? 1 : options.n_seq_max}));
+    }
     compute_bytes = log.ComputeBytes() + OutputBytes(params, model->get());
   }
-  if (absl::Status status =
-          CheckRoom(slice.tensor_bytes() + kv_bytes + compute_bytes, slice, *device);
+  if (absl::Status status = CheckRoom(slice.tensor_bytes() + kv_bytes + compute_bytes +
+                                          (*device == nullptr ? checkpoint_bytes : 0),
+                                      slice, *device);
       !status.ok()) {
     return status;
+  }
+  if (*device != nullptr && checkpoint_bytes > AvailableBytes()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "not enough memory for ", n_checkpoints, " checkpoints of ", Mib(checkpoint_bytes),
+        " MiB together; ", Mib(AvailableBytes()), " MiB are free"));
   }
 
   LogCapture log;
@@ -260,11 +272,9 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   }
 
   llama_context_params params = ContextParams(slice, options, model->get());
-  params.type_k = *type_k;
-  params.type_v = *type_v;
 
   LlamaStage::Config config;
-  config.ability = CacheAbilityFor(slice.model().header());
+  config.ability = ability;
   if (!slice.is_first()) {
     config.input_tensor = InputTensor(slice.model().header(), slice.layers());
   }
@@ -286,6 +296,9 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   facts.cache.window_tokens = static_cast<uint32_t>(std::max(0, llama_model_n_swa(model->get())));
   facts.slice_bytes = slice.tensor_bytes();
   facts.kv_bytes = kv_bytes;
+  facts.kv_cells = kv_cells;
+  facts.n_checkpoints = n_checkpoints;
+  facts.checkpoint_bytes = checkpoint_bytes;
   facts.compute_bytes = compute_bytes;
 
   auto stage = std::make_unique<LlamaStage>(std::move(config), *std::move(model));

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "proto/frame.pb.h"
 #include "shard/architecture.h"
+#include "shard/cache_options.h"
 #include "shard/slice.h"
 #include "transport/payload.h"
 
@@ -23,13 +24,13 @@ struct llama_vocab;
 namespace strata {
 
 struct StageOptions {
-  uint32_t n_ctx = 512;    // positions per sequence
-  uint32_t n_seq_max = 1;  // slots; each has room for n_ctx positions
+  uint32_t n_ctx = 512;  // positions per sequence
+  uint32_t n_seq_max =
+      1;  // slots; each has room for n_ctx positions, unless cache.kv_cells is less
   uint32_t n_batch = 512;  // rows of a batch at most
   uint32_t n_threads = 1;
   std::string device;  // as ggml names it; empty: CPU
-  std::string type_k;  // empty: f16; also f32, q8_0, q4_0
-  std::string type_v;
+  CacheOptions cache;
   bool use_mmap = true;  // map the file where the slice is the whole model
 };
 
@@ -75,7 +76,8 @@ class Stage {
   // One KV edit. A SHIFT goes down, reaches the end of the slot, and forgets what stood in
   // [begin + delta, begin): positions have no gaps. kUnimplemented: this cache cannot (checked
   // before libllama would abort), and nothing changed; kInvalidArgument: slot or positions out of
-  // range.
+  // range; kNotFound: a RESTORE of what is not kept, and nothing changed; kDataLoss: one that
+  // failed, and the slot is dropped.
   virtual absl::Status Apply(const wire::KvEdit& edit) = 0;
 
   // First and last stage, else nullptr. Lives as long as the stage.
@@ -92,9 +94,12 @@ class Stage {
     uint32_t n_seq_max = 0;
     uint32_t n_batch = 0;
     CacheAbility cache;
-    uint64_t slice_bytes = 0;    // weights resident
-    uint64_t kv_bytes = 0;       // with what libllama keeps about each cell
-    uint64_t compute_bytes = 0;  // with the rows that libllama copies out of a graph
+    uint64_t slice_bytes = 0;  // weights resident
+    uint64_t kv_bytes = 0;     // with what libllama keeps about each cell
+    uint64_t kv_cells = 0;     // positions of all slots together
+    uint32_t n_checkpoints = 0;
+    uint64_t checkpoint_bytes = 0;  // that all of them take at most
+    uint64_t compute_bytes = 0;     // with the rows that libllama copies out of a graph
     uint32_t load_ms = 0;
   };
   virtual const Facts& facts() const = 0;

@@ -37,6 +37,7 @@ class FakeStages {
         costs_(costs),
         cells_(facts.kv_cells != 0 ? facts.kv_cells : facts.n_ctx * facts.n_slots),
         stages_(facts.n_stages, std::vector<std::vector<uint64_t>>(facts.n_slots)),
+        checkpoints_(facts.n_stages, std::vector<std::vector<uint64_t>>(facts.n_checkpoints)),
         texts_(facts.n_slots),
         free_us_(facts.n_stages, 0) {}
 
@@ -158,7 +159,9 @@ class FakeStages {
                         std::optional<FakeFault> fault) {
     auto& slots = stages_[k];
     if (fault && fault->kind == FakeFault::kEdits) return absl::InternalError("an edit failed");
-    for (const wire::KvEdit& edit : step.edits()) Apply(k, edit);
+    for (const wire::KvEdit& edit : step.edits()) {
+      if (auto s = Apply(k, edit); !s.ok()) return s;
+    }
     if (k + 1 == facts_.n_stages) {
       for (const wire::SequenceOpen& open : step.opens()) Open(open);
     }
@@ -190,18 +193,18 @@ class FakeStages {
     return absl::OkStatus();
   }
 
-  void Apply(uint32_t k, const wire::KvEdit& edit) {
+  absl::Status Apply(uint32_t k, const wire::KvEdit& edit) {
     auto& slots = stages_[k];
     std::vector<uint64_t>& slot = slots.at(edit.slot());
     const bool is_last = k + 1 == facts_.n_stages;
     Text& text = texts_[edit.slot()];
+    const auto begin = static_cast<size_t>(edit.begin());
     switch (edit.kind()) {
       case wire::KvEdit::DROP:
         slot.clear();
         if (is_last) text = Text();
         break;
       case wire::KvEdit::TRIM: {
-        const auto begin = static_cast<size_t>(edit.begin());
         const uint32_t window = facts_.cache.window_tokens;
         if (begin < slot.size() && begin > 0) {
           EXPECT_TRUE(facts_.cache.trim && (window == 0 || slot.size() < window))
@@ -226,9 +229,29 @@ class FakeStages {
         slot.erase(slot.begin() + edit.begin() + edit.delta(), slot.begin() + edit.begin());
         if (is_last) text.offset -= edit.delta();
         break;
+      case wire::KvEdit::SAVE:
+        EXPECT_TRUE(facts_.cache.checkpoint) << "a checkpoint that the cache cannot make";
+        checkpoints_[k].at(edit.checkpoint()).clear();
+        if (slot.size() == begin) checkpoints_[k][edit.checkpoint()] = slot;
+        break;
+      case wire::KvEdit::RESTORE: {
+        const std::vector<uint64_t>& saved = checkpoints_[k].at(edit.checkpoint());
+        if (saved.size() != begin || slot.size() < begin) {
+          EXPECT_TRUE(has_failed_) << "a checkpoint that is not there";
+          return absl::NotFoundError("no such checkpoint");
+        }
+        // What every position keeps must be of the same text.
+        EXPECT_TRUE(has_failed_ || std::equal(saved.begin(), saved.end(), slot.begin()));
+        slot = saved;
+        if (is_last && text.open) {
+          text.tokens.resize(std::min(text.tokens.size(), begin + text.offset));
+        }
+        break;
+      }
       default:
         ADD_FAILURE() << "an unknown edit";
     }
+    return absl::OkStatus();
   }
 
   void Open(const wire::SequenceOpen& open) {
@@ -287,9 +310,10 @@ class FakeStages {
   const PipelineFacts facts_;
   const FakeCosts costs_;
   const size_t cells_;
-  std::vector<std::vector<std::vector<uint64_t>>> stages_;  // [stages][slots][positions]
-  std::vector<Text> texts_;                                 // [slots], of the last stage
-  std::vector<int64_t> free_us_;                            // [stages]
+  std::vector<std::vector<std::vector<uint64_t>>> stages_;       // [stages][slots][positions]
+  std::vector<std::vector<std::vector<uint64_t>>> checkpoints_;  // [stages][checkpoints][positions]
+  std::vector<Text> texts_;                                      // [slots], of the last stage
+  std::vector<int64_t> free_us_;                                 // [stages]
   int64_t last_at_us_ = 0;
   uint64_t last_step_id_ = 0;
   int64_t mismatches_ = 0;

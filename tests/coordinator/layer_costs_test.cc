@@ -181,8 +181,30 @@ TEST(LayerCosts, WindowedLayersKeepTheirWindow) {
   }
   const uint64_t per_position = costs.layers[0].kv_bytes_per_position;
   const CacheShape shape = {.n_ctx = 8192, .n_seqs = 2, .n_batch = 128};
-  EXPECT_EQ(CacheBytes(costs.layers[0], shape), 2 * 768 * per_position);
+  // Two windows and the rows of a batch, padded.
+  EXPECT_EQ(CacheBytes(costs.layers[0], shape), 1280 * per_position);
   EXPECT_EQ(CacheBytes(costs.layers[5], shape), 2 * 8192 * per_position);
+}
+
+TEST(LayerCosts, FewCellsAndCheckpointsAreCounted) {
+  GgufHeader header = Model("gemma3", 12);
+  header.Set("gemma3.attention.sliding_window", GgufValue::U32(512));
+  const LayerCosts costs = Count(header);
+  const uint64_t per_position = costs.layers[0].kv_bytes_per_position;
+  CacheShape shape = {.n_ctx = 8192, .n_seqs = 4, .n_batch = 128, .kv_cells = 10240};
+  EXPECT_EQ(CacheBytes(costs.layers[5], shape), 10240 * per_position);
+  const uint64_t windows = CacheBytes(costs.layers[0], shape);
+  shape.n_checkpoints = 3;
+  EXPECT_EQ(CacheBytes(costs.layers[0], shape), windows + 3 * 512 * per_position);
+  EXPECT_EQ(CacheBytes(costs.layers[5], shape), 10240 * per_position);
+}
+
+TEST(LayerCosts, ScoresAreWrittenDownWithoutFlashAttention) {
+  const LayerCosts costs = Count(Model("llama", 2));
+  CacheShape shape = {.n_ctx = 1024, .n_seqs = 2, .n_batch = 64};
+  const uint64_t with = ComputeBytes(costs, shape, false);
+  shape.flash_attention = false;
+  EXPECT_EQ(ComputeBytes(costs, shape, false) - with, 2 * 64 * 2048 * 4 * sizeof(float));
 }
 
 TEST(LayerCosts, AnUnknownArchitecturesWindowsAreNotTrusted) {

@@ -60,6 +60,8 @@ class RandomRun {
     if (facts_.cache.trim && Pick(0, 2) == 0) {
       facts_.cache = {.copy = false, .shift = false, .window_tokens = Pick(2, 64)};
     }
+    facts_.cache.checkpoint = Flip() && (!facts_.cache.trim || facts_.cache.window_tokens > 0);
+    facts_.n_checkpoints = Pick(0, 5);
     return facts_;
   }
   SchedulerPolicy MakePolicy() {
@@ -164,6 +166,7 @@ TEST(SchedulerRandom, EveryTextIsAsItIsAlone) {
     sum.steps_failed += stats.steps_failed;
     sum.preemptions += stats.preemptions;
     sum.cached_tokens += stats.cached_tokens;
+    sum.checkpoints_used += stats.checkpoints_used;
     sum.requests += stats.requests;
     if (testing::Test::HasFailure()) break;
   }
@@ -172,6 +175,7 @@ TEST(SchedulerRandom, EveryTextIsAsItIsAlone) {
   EXPECT_GT(sum.steps_failed, 1000);
   EXPECT_GT(sum.preemptions, 100);
   EXPECT_GT(sum.cached_tokens, 10'000);
+  EXPECT_GT(sum.checkpoints_used, 100);
   RecordProperty("requests", std::to_string(sum.requests));
   RecordProperty("steps", std::to_string(sum.steps));
 }

@@ -334,26 +334,75 @@ TEST(Scheduler, TextsThatRunAtTheSameTimeShareTheirBeginningByCopy) {
 }
 
 TEST(Scheduler, ACacheThatCannotTrimGoesOnFromCheckpoints) {
+  for (const bool copies : {true, false}) {
+    PipelineFacts facts = Facts();
+    facts.cache = {.trim = false, .copy = copies, .shift = false, .checkpoint = true};
+    facts.n_checkpoints = 4;
+    SchedulerSim sim(facts, {});
+    const std::vector<int32_t> system = Tokens(0, 50);
+    const auto ask = [&](int32_t question) {
+      std::vector<int32_t> prompt = system;
+      for (int32_t i = 0; i < 30; ++i) prompt.push_back(question + i);
+      return prompt;
+    };
+    const auto cached = [&](const std::vector<int32_t>& prompt) {
+      const uint64_t id = *sim.Add(Ask(prompt, 10));
+      sim.RunToEnd();
+      return sim.seen[id].end->usage.cached_tokens;
+    };
+    EXPECT_EQ(cached(ask(100)), 0);
+    EXPECT_EQ(cached(ask(100)), 64);  // saved before the end of every prompt
+    EXPECT_EQ(cached(ask(200)), 0);   // the second shows where texts part, and saves it
+    EXPECT_EQ(cached(ask(300)), 50);
+    EXPECT_EQ(cached(ask(400)), 50);
+    sim.ExpectTextsAsAlone();
+  }
+}
+
+TEST(Scheduler, TheCheckpointThatWasNotUsedForLongestGoes) {
   PipelineFacts facts = Facts();
-  facts.cache = {.trim = false, .copy = true, .shift = false};
+  facts.cache = {.copy = false, .shift = false, .window_tokens = 8, .checkpoint = true};
+  facts.n_checkpoints = 3;
   SchedulerSim sim(facts, {});
-  const std::vector<int32_t> system = Tokens(0, 50);
-  const auto ask = [&](int32_t question) {
-    std::vector<int32_t> prompt = system;
-    for (int32_t i = 0; i < 30; ++i) prompt.push_back(question + i);
-    return prompt;
-  };
-  const auto cached = [&](const std::vector<int32_t>& prompt) {
-    const uint64_t id = *sim.Add(Ask(prompt, 10));
+  const auto cached = [&](int32_t first) {
+    const uint64_t id = *sim.Add(Ask(Tokens(first, 80), 3));
     sim.RunToEnd();
     return sim.seen[id].end->usage.cached_tokens;
   };
-  EXPECT_EQ(cached(ask(100)), 0);
-  EXPECT_EQ(cached(ask(100)), 64);  // saved before the end of every prompt
-  EXPECT_EQ(cached(ask(200)), 0);   // the second shows where texts part, and saves it
-  EXPECT_EQ(cached(ask(300)), 50);
-  EXPECT_EQ(cached(ask(400)), 50);
+  EXPECT_EQ(cached(0), 0);
+  for (int32_t i = 1; i < 6; ++i) {
+    EXPECT_EQ(cached(100 * i), 0);
+    EXPECT_EQ(cached(0), 64);
+  }
+  EXPECT_EQ(cached(500), 64);
+  EXPECT_EQ(cached(100), 0);
+  EXPECT_EQ(sim.scheduler.Stats().checkpoints, 3);
   sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, WhatOneStageLostIsNotGoneBackTo) {
+  PipelineFacts facts = Facts();
+  facts.cache = {.trim = false, .copy = true, .shift = false, .checkpoint = true};
+  facts.n_checkpoints = 4;
+  for (uint32_t stage = 0; stage < facts.n_stages; ++stage) {
+    for (const auto kind : {FakeFault::kBatch, FakeFault::kDataLoss, FakeFault::kEdits}) {
+      for (int nth = 1; nth < 8; ++nth) {
+        SchedulerSim sim(facts, {.chunk_tokens = 32});
+        sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
+          if (static_cast<int>(step.step_id()) != nth) return std::nullopt;
+          return FakeFault{.stage = stage, .kind = kind};
+        };
+        std::vector<int32_t> prompt = Tokens(0, 80);
+        for (int32_t i = 0; i < 3; ++i) {
+          prompt.back() = i;
+          ASSERT_TRUE(sim.Add(Ask(prompt, 5)).ok());
+          sim.RunToEnd();
+        }
+        for (const auto& [id, s] : sim.seen) EXPECT_TRUE(s.end && s.end->status.ok()) << id;
+        sim.ExpectTextsAsAlone();
+      }
+    }
+  }
 }
 
 TEST(Scheduler, AFullWindowIsNeverTrimmed) {
@@ -616,6 +665,8 @@ TEST(FactsOf, AreWhatAllStagesCanDo) {
   std::vector<wire::StageInfo> stages(2, info);
   stages[1].mutable_cache()->set_copy(false);
   stages[1].mutable_cache()->set_window_tokens(100);
+  stages[0].set_kv_cells(3000);
+  stages[1].set_kv_cells(2000);
   stages[1].set_n_batch(64);
   auto facts = FactsOf(stages);
   ASSERT_TRUE(facts.ok());
@@ -624,6 +675,8 @@ TEST(FactsOf, AreWhatAllStagesCanDo) {
   EXPECT_FALSE(facts->cache.copy);
   EXPECT_FALSE(facts->cache.shift);
   EXPECT_EQ(facts->cache.window_tokens, 100);
+  EXPECT_FALSE(facts->cache.checkpoint);
+  EXPECT_EQ(facts->kv_cells, 2000);
   stages[1].set_n_ctx(256);
   EXPECT_THAT(FactsOf(stages), StatusIs(Code::kInvalidArgument));
   stages[1].clear_n_ctx();

@@ -47,7 +47,7 @@ TEST(OpenAiRequest, ReadsEveryFieldOfAChat) {
       "max_completion_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.05,"seed":-1,
       "stop":["a","b"],"logprobs":true,"top_logprobs":3,"logit_bias":{"5":-100,"6":1.5},
       "presence_penalty":0.5,"frequency_penalty":-0.5,"repeat_penalty":1.1,"ignore_eos":true,
-      "user":"somebody","unknown":[1,{"a":2}])"));
+      "context_shift":true,"n_keep":9,"user":"somebody","unknown":[1,{"a":2}])"));
   ASSERT_THAT(request, IsOk());
   EXPECT_EQ(request->n, 2u);
   EXPECT_TRUE(request->stream);
@@ -55,6 +55,8 @@ TEST(OpenAiRequest, ReadsEveryFieldOfAChat) {
   EXPECT_EQ(request->tokens_max, 7u);
   EXPECT_THAT(request->stops, ElementsAre("a", "b"));
   EXPECT_TRUE(request->logprobs);
+  EXPECT_TRUE(request->shift_context);
+  EXPECT_EQ(request->keep_tokens, 9u);
   const wire::SamplerSettings& sampler = request->sampler;
   EXPECT_EQ(sampler.temperature(), 0.5f);
   EXPECT_EQ(sampler.top_p(), 0.9f);

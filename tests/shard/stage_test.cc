@@ -20,6 +20,7 @@ namespace {
 
 using ::strata::testing::RandomModelSpec;
 using ::strata::testing::WriteRandomModel;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
@@ -152,6 +153,18 @@ class Chain {
     return status;
   }
 
+  absl::Status Checkpoint(wire::KvEdit::Kind kind, int32_t slot, int32_t length,
+                          uint32_t checkpoint) {
+    wire::KvEdit edit;
+    edit.set_kind(kind);
+    edit.set_slot(slot);
+    edit.set_begin(length);
+    edit.set_checkpoint(checkpoint);
+    absl::Status status;
+    for (const std::unique_ptr<Stage>& stage : stages_) status.Update(stage->Apply(edit));
+    return status;
+  }
+
   Stage& stage(size_t i) { return *stages_[i]; }
 
  private:
@@ -212,6 +225,13 @@ class Pair {
     EXPECT_TRUE(status.ok()) << status;
   }
 
+  void Save(int32_t slot, int32_t length, uint32_t checkpoint) {
+    Checkpoint(wire::KvEdit::SAVE, slot, length, checkpoint);
+  }
+  void Restore(int32_t slot, int32_t length, uint32_t checkpoint) {
+    Checkpoint(wire::KvEdit::RESTORE, slot, length, checkpoint);
+  }
+
   // `n` greedy tokens of `slot` from `position` on, starting with `token`.
   void Generate(int32_t slot, int32_t position, int32_t token, int n) {
     for (int i = 0; i < n && !::testing::Test::HasFailure(); ++i) {
@@ -221,6 +241,13 @@ class Pair {
   }
 
  private:
+  void Checkpoint(wire::KvEdit::Kind kind, int32_t slot, int32_t length, uint32_t checkpoint) {
+    for (Chain* each : {&whole_, &chain_}) {
+      const absl::Status status = each->Checkpoint(kind, slot, length, checkpoint);
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+
   std::shared_ptr<const ModelFile> model_;
   Chain whole_;
   Chain chain_;
@@ -356,16 +383,149 @@ TEST(Stage, TrimmedTextGivesTheLogitsOfTheTextThatIsLeft) {
   for (uint32_t i = 0; i < kVocab; ++i) EXPECT_NEAR((*once)[0][i], (*again)[0][i], 1e-3);
 }
 
-TEST(Stage, QuantizedAndWideCachesEqualTheWhole) {
-  for (const char* type : {"f32", "q8_0", "q4_0"}) {
+// 32 is a block of the quantised types.
+RandomModelSpec WideHeads(RandomModelSpec spec, uint32_t width = 32) {
+  spec.name += "_" + std::to_string(width);
+  spec.metadata.emplace_back("attention.key_length", width);
+  spec.metadata.emplace_back("attention.value_length", width);
+  if (spec.architecture == "llama") spec.metadata.emplace_back("rope.dimension_count", width);
+  return spec;
+}
+
+TEST(Stage, EveryTypeOfCacheAndFlashAttentionEqualTheWhole) {
+  struct Kind {
+    const char* type_k;
+    const char* type_v;
+    const char* flash;
+  };
+  for (const Kind& kind :
+       {Kind{"f32", "f32", "on"}, Kind{"f32", "f32", "off"}, Kind{"f16", "f16", "off"},
+        Kind{"f16", "f16", "on"}, Kind{"q8_0", "q8_0", "auto"}, Kind{"q4_0", "q4_0", "on"},
+        Kind{"q8_0", "f16", "off"}, Kind{"q4_0", "q8_0", ""}}) {
+    SCOPED_TRACE(::testing::Message() << kind.type_k << ", " << kind.type_v << ", " << kind.flash);
     StageOptions options = Options();
-    options.type_k = type;
-    options.type_v = type;
-    RandomModelSpec spec = Llama();
-    spec.metadata = {{"attention.head_count", 2u}};  // heads of 32, a block of the quantised types
-    Pair pair(spec, {0, 2, 5, 6}, options);
-    pair.Decode(Prompt(0, 0, 20));
-    pair.Generate(0, 20, 4, 3);
+    options.cache = {.type_k = kind.type_k, .type_v = kind.type_v, .flash_attention = kind.flash};
+    {
+      Pair llama(WideHeads(Llama()), {0, 2, 5, 6}, options);
+      llama.Decode(Prompt(0, 0, 20));
+      llama.Decode(Prompt(1, 0, 9) + Prompt(0, 20, 1));
+      llama.Generate(0, 21, 4, 3);
+    }
+    {
+      Pair shifted(WideHeads(Llama(), 64), {0, 2, 6}, options);
+      shifted.Decode(Prompt(0, 0, 24));
+      shifted.Apply(wire::KvEdit::SHIFT, 0, 12, -8);
+      shifted.Generate(0, 16, 4, 2);
+    }
+    Pair windowed(WideHeads(Windowed()), {0, 6, 12}, options);
+    windowed.Decode(Prompt(0, 0, 40));
+    windowed.Decode(Prompt(1, 0, 9) + Prompt(0, 40, 1));
+    windowed.Generate(0, 41, 4, 3);
+  }
+}
+
+TEST(Stage, QuantisedKeysOfNarrowHeadsAreNotShifted) {
+  StageOptions options = Options();
+  options.cache.type_k = "q8_0";
+  for (const uint32_t width : {32u, 64u}) {
+    Chain chain(OpenModel(WideHeads(Llama(), width)), {0, 6}, options);
+    EXPECT_EQ(chain.stage(0).facts().cache.shift, width == 64);
+    ASSERT_TRUE(chain.Decode(Prompt(0, 0, 24)).ok());
+    const absl::Status status = chain.Apply(wire::KvEdit::SHIFT, 0, 12, -8);
+    EXPECT_EQ(status.code(), width == 64 ? Code::kOk : Code::kUnimplemented) << status;
+    EXPECT_TRUE(chain.Decode(Prompt(0, width == 64 ? 16 : 24, 1)).ok());
+  }
+}
+
+TEST(Stage, SlotsThatDoNotDivideABatchEqualTheWhole) {
+  for (const uint32_t n_seq_max : {3u, 5u, 7u, 100u}) {
+    for (const uint32_t n_batch : {64u, 63u, 2u}) {
+      SCOPED_TRACE(::testing::Message() << n_seq_max << " slots, batches of " << n_batch);
+      StageOptions options = Options(n_seq_max);
+      options.n_batch = n_batch;
+      Pair pair(Llama(), {0, 3, 6}, options);
+      pair.Decode(Prompt(0, 0, 2));
+      pair.Decode(Prompt(2, 0, 1) + Prompt(0, 2, 1));
+      pair.Generate(0, 3, 4, 2);
+    }
+  }
+  // A batch that fills the context.
+  StageOptions options = Options(3);
+  options.n_batch = options.n_ctx = 256;
+  options.cache.kv_cells = 256;
+  Pair pair(Llama(), {0, 3, 6}, options);
+  pair.Decode(Prompt(0, 0, 250));
+}
+
+TEST(Stage, FewCellsAreSharedByAllSlots) {
+  StageOptions options = Options();
+  options.cache.kv_cells = 256;  // of 4 x 128
+  Pair pair(Llama(), {0, 3, 6}, options);
+  Chain roomy(OpenModel(Llama()), {0, 3, 6}, Options());
+  Chain full(OpenModel(Llama()), {0, 3, 6}, options);
+  EXPECT_EQ(full.stage(0).facts().kv_cells, 256u);
+  EXPECT_LT(full.stage(0).facts().kv_bytes, roomy.stage(0).facts().kv_bytes * 6 / 10);
+  for (int32_t slot = 0; slot < 4; ++slot) {
+    ASSERT_TRUE(full.Decode(Prompt(slot, 0, 60)).ok());
+    pair.Decode(Prompt(slot, 0, 60));
+  }
+  // 240 are there: 16 more, and not one of 17.
+  const absl::Status refused = full.Decode(Prompt(1, 60, 17)).status();
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted) << refused;
+  pair.Decode(Prompt(1, 60, 16));
+  EXPECT_TRUE(full.Decode(Prompt(1, 60, 16)).ok());
+  pair.Apply(wire::KvEdit::DROP, 2);
+  pair.Decode(Prompt(3, 60, 40) + Prompt(2, 0, 10));
+  pair.Generate(3, 100, 4, 2);
+}
+
+// A text goes on from where its state was saved, and is what it would have been without.
+void ExpectGoesBack(const RandomModelSpec& spec, std::vector<uint32_t> cuts) {
+  StageOptions options = Options();
+  options.cache.checkpoints = 2;
+  Pair pair(spec, cuts, options);
+  Chain fresh(OpenModel(spec), cuts, options);
+  pair.Decode(Prompt(2, 0, 30));  // somebody else
+  pair.Decode(Prompt(0, 0, 50));
+  pair.Save(0, 50, 1);
+  pair.Decode(Prompt(0, 50, 30) + Prompt(2, 30, 5));
+  pair.Generate(0, 80, 4, 3);
+  pair.Save(0, 83, 0);
+  for (int round = 0; round < 3; ++round) {
+    pair.Restore(0, 50, 1);
+    Rows rows = Prompt(0, 50, 9);
+    rows[3].token = round;
+    const Logits again = pair.Decode(rows + Prompt(2, 35 + round, 1));
+    ASSERT_TRUE(fresh.Apply(wire::KvEdit::DROP, 0).ok());
+    ASSERT_TRUE(fresh.Decode(Prompt(0, 0, 50)).ok());
+    const auto once = fresh.Decode(rows);
+    ASSERT_TRUE(once.ok() && again.size() == 2);
+    for (uint32_t i = 0; i < kVocab; ++i) EXPECT_NEAR((*once)[0][i], again[0][i], 1e-2) << i;
+    pair.Generate(0, 59, 4, 2);
+  }
+}
+
+TEST(Stage, StatesGoBackToCheckpoints) { ExpectGoesBack(Mamba(), {0, 2, 4}); }
+
+TEST(Stage, WindowsGoBackToCheckpoints) { ExpectGoesBack(Windowed(), {0, 6, 12}); }
+
+TEST(Stage, CheckpointsThatAreNotThereAreRefusedAndNothingChanges) {
+  for (const RandomModelSpec& spec : {Mamba(), Windowed()}) {
+    SCOPED_TRACE(spec.architecture);
+    StageOptions options = Options();
+    options.cache.checkpoints = 2;
+    Chain chain(OpenModel(spec), {0, spec.n_layer}, options);
+    Chain calm(OpenModel(spec), {0, spec.n_layer}, options);
+    for (Chain* each : {&chain, &calm}) ASSERT_TRUE(each->Decode(Prompt(0, 0, 40)).ok());
+    EXPECT_EQ(chain.Checkpoint(wire::KvEdit::RESTORE, 0, 20, 0).code(), Code::kNotFound);
+    EXPECT_EQ(chain.Checkpoint(wire::KvEdit::RESTORE, 0, 20, 2).code(), Code::kInvalidArgument);
+    EXPECT_EQ(chain.Checkpoint(wire::KvEdit::SAVE, 0, 20, 2).code(), Code::kInvalidArgument);
+    // Of a slot that is not as long as it should be, nothing is kept.
+    EXPECT_TRUE(chain.Checkpoint(wire::KvEdit::SAVE, 0, 39, 0).ok());
+    EXPECT_EQ(chain.Checkpoint(wire::KvEdit::RESTORE, 0, 39, 0).code(), Code::kNotFound);
+    EXPECT_TRUE(chain.Checkpoint(wire::KvEdit::SAVE, 0, 40, 0).ok());
+    EXPECT_EQ(chain.Checkpoint(wire::KvEdit::RESTORE, 1, 40, 0).code(), Code::kInvalidArgument);
+    ExpectSame(chain.Decode(Prompt(0, 40, 3)), calm.Decode(Prompt(0, 40, 3)));
   }
 }
 
@@ -442,8 +602,29 @@ TEST_F(StageRefusals, UnknownDeviceIsRefusedWithThoseThereAre) {
 
 TEST_F(StageRefusals, UnknownCacheTypeIsRefusedByName) {
   StageOptions options = Options();
-  options.type_v = "q9_9";
+  options.cache.type_v = "q9_9";
   EXPECT_THAT(LoadError(options, Code::kInvalidArgument), HasSubstr("type_v"));
+}
+
+TEST_F(StageRefusals, CachesThatTheModelCannotHaveAreRefusedWithTheReason) {
+  StageOptions options = Options();
+  options.cache.type_k = "q8_0";  // its heads are of 16
+  EXPECT_THAT(LoadError(options, Code::kInvalidArgument),
+              AllOf(HasSubstr("keys"), HasSubstr("32"), HasSubstr("16")));
+  options.cache = {.type_v = "q4_0"};
+  EXPECT_THAT(LoadError(options, Code::kInvalidArgument), HasSubstr("values"));
+  options.cache = {.flash_attention = "perhaps"};
+  EXPECT_THAT(LoadError(options, Code::kInvalidArgument), HasSubstr("auto, on or off"));
+  options.cache = {.checkpoints = 1 << 20};
+  EXPECT_THAT(LoadError(options, Code::kInvalidArgument), HasSubstr("1024"));
+  options.cache = {.kv_cells = 100};
+  EXPECT_THAT(LoadError(options, Code::kInvalidArgument), HasSubstr("128"));
+  model_ = OpenModel(WideHeads(Llama()));
+  options.cache = {.type_v = "q8_0", .flash_attention = "off"};
+  EXPECT_THAT(LoadError(options, Code::kInvalidArgument), HasSubstr("flash attention"));
+  model_ = OpenModel(TwoRanges());
+  options.cache = {.kv_cells = 200};
+  EXPECT_THAT(LoadError(options, Code::kInvalidArgument), HasSubstr("two sets of rope factors"));
 }
 
 TEST_F(StageRefusals, TooManySequencesAreRefused) {
@@ -460,8 +641,8 @@ TEST_F(StageRefusals, CacheLargerThanMemoryIsRefusedWithTheBytes) {
   model_ = OpenModel(spec);
   StageOptions options = Options(64);
   options.n_ctx = 1 << 17;  // 384 GiB of keys and values in f32
-  options.type_k = "f32";
-  options.type_v = "f32";
+  options.cache.type_k = "f32";
+  options.cache.type_v = "f32";
   const std::string message = LoadError(options, Code::kResourceExhausted);
   EXPECT_THAT(message, HasSubstr("needs 4"));
   EXPECT_THAT(message, HasSubstr("MiB are free"));

@@ -29,9 +29,11 @@ class Faults {
     nth_ = nth;
     failure_ = failure;
   }
-  std::optional<LocalPipeline::Failure> Next() {
+  // Of a batch, or of an edit.
+  std::optional<LocalPipeline::Failure> Next(bool is_edit) {
     absl::MutexLock lock(mu_);
-    if (!failure_ || nth_-- > 0) return std::nullopt;
+    const bool wants_edit = failure_ == LocalPipeline::Failure::kEdits;
+    if (!failure_ || wants_edit != is_edit || nth_-- > 0) return std::nullopt;
     return std::exchange(failure_, std::nullopt);
   }
 
@@ -47,7 +49,7 @@ class FailingStage final : public Stage {
       : stage_(std::move(stage)), faults_(faults) {}
 
   absl::Status Decode(const Batch& batch) override {
-    const auto failure = faults_->Next();
+    const auto failure = faults_->Next(/*is_edit=*/false);
     if (!failure) return stage_->Decode(batch);
     if (*failure == LocalPipeline::Failure::kBefore) return absl::InternalError("failed by a test");
     for (int32_t slot : batch.slots) {
@@ -60,7 +62,10 @@ class FailingStage final : public Stage {
   }
   Payload TakeActivations() override { return stage_->TakeActivations(); }
   absl::Span<const float> Logits(size_t i) override { return stage_->Logits(i); }
-  absl::Status Apply(const wire::KvEdit& edit) override { return stage_->Apply(edit); }
+  absl::Status Apply(const wire::KvEdit& edit) override {
+    if (faults_->Next(/*is_edit=*/true)) return absl::InternalError("failed by a test");
+    return stage_->Apply(edit);
+  }
   const llama_vocab* vocab() const override { return stage_->vocab(); }
   const Facts& facts() const override { return stage_->facts(); }
 
@@ -207,7 +212,7 @@ absl::Status LocalPipelineImpl::Load() {
     options.n_ctx = options_.n_ctx;
     options.n_seq_max = options_.n_slots;
     options.n_batch = options_.n_batch;
-    options.type_k = options.type_v = options_.cache_type;
+    options.cache = options_.cache;
     wire::StageSpec spec;
     spec.set_model_id(kModelId);
     *spec.mutable_epoch() = Epoch();

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/pipeline.h"
+#include "shard/cache_options.h"
 
 namespace strata::testing {
 
@@ -18,7 +19,7 @@ struct LocalPipelineOptions {
   uint32_t n_ctx = 128;
   uint32_t n_slots = 4;
   uint32_t n_batch = 64;
-  std::string cache_type;  // empty: f16
+  CacheOptions cache = {};
 };
 
 class LocalPipeline : public Pipeline {
@@ -31,6 +32,7 @@ class LocalPipeline : public Pipeline {
   enum class Failure {
     kBefore,    // nothing of it is done
     kDataLoss,  // the slots of the batch are dropped
+    kEdits,     // the `nth` edit from now on fails instead
   };
   virtual void FailBatch(uint32_t stage, uint32_t nth, Failure failure) = 0;
 };
