@@ -52,6 +52,11 @@ struct Frame {
 // A frame with `message` as its header.
 Frame MakeFrame(FrameType type, const google::protobuf::MessageLite& message, Payload payload = {});
 
+// As it goes over a link.
+inline uint64_t FrameBytes(const Frame& frame) {
+  return kFramePrefixBytes + frame.header.size() + frame.payload.size();
+}
+
 // kInvalidArgument when the header does not parse as `message`.
 absl::Status ParseHeader(const Frame& frame, google::protobuf::MessageLite* message);
 

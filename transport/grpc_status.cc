@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace strata {
@@ -65,7 +66,12 @@ size_t SequenceBytes(absl::string_view s) {
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), Bounded(status.message()));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), Bounded(status.message()),
+                      kStatusMark);
+}
+
+bool SaidByPeer(const grpc::Status& status) {
+  return absl::StartsWith(status.error_details(), kStatusMark);
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {

@@ -17,7 +17,13 @@ namespace strata {
 // words say what failed and the last ones (a worker's stderr) why.
 inline constexpr size_t kStatusMessageBytesMax = 6 * 1024;
 
+// How the details of a status begin that ToGrpc() made.
+inline constexpr char kStatusMark[] = "strata";
+
 grpc::Status ToGrpc(const absl::Status& status);
+// Whether the program at the other end said it, in words for people; else gRPC did, of a connection
+// or a call that failed.
+bool SaidByPeer(const grpc::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);  // an unknown code becomes kUnknown
 
 // `where` names the stage, for example "stage 2 (layers 16-23)"; empty: nowhere.

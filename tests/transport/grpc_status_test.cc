@@ -21,6 +21,11 @@ TEST(GrpcStatus, EveryCodeSurvivesTheRoundTrip) {
   }
 }
 
+TEST(GrpcStatus, WhatTheOtherSideSaidIsToldFromWhatGrpcSays) {
+  EXPECT_TRUE(SaidByPeer(ToGrpc(absl::UnavailableError("it is still loading"))));
+  EXPECT_FALSE(SaidByPeer(grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed")));
+}
+
 TEST(GrpcStatus, UnknownCodesBecomeUnknown) {
   wire::Status wire;
   wire.set_message("?");

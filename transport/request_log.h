@@ -1,0 +1,77 @@
+// One line for each thing that happens to a request, from HTTP to every stage, all with the
+// request's id: for people, or as JSON for programs. Off unless asked for. Lines name ids, counts
+// and times; never a prompt, a text or a message that may quote one.
+//
+//   RequestLine("text", id).Add("model", name).Add("tokens", 12);
+//   → 2026-01-02T03:04:05.678Z text id=req-1 model="The model" tokens=12
+//   → {"time":"2026-01-02T03:04:05.678Z","event":"text","id":"req-1","model":"The model",…}
+//
+// Thread-safe, but for StartRequestLog().
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace strata {
+
+// Of an id as it goes from node to node: a client's own, which is shorter, and which of its texts.
+inline constexpr size_t kRequestIdBytesMax = 96;
+
+enum class LogFormat { kText, kJson };
+
+struct RequestLogOptions {
+  bool on = false;
+  LogFormat format = LogFormat::kText;
+  int fd = 2;
+};
+// Once, before there are other threads.
+void StartRequestLog(RequestLogOptions options);
+bool RequestLogOn();
+LogFormat RequestLogFormat();
+
+// `id`, cut to kRequestIdBytesMax, with everything but letters, digits and "-_./:" replaced: ids of
+// strangers are written into logs.
+std::string PlainRequestId(absl::string_view id);
+
+// Written when it is destroyed, as one write; nothing happens where the log is off.
+class RequestLine {
+ public:
+  RequestLine(absl::string_view event, absl::string_view id);
+  ~RequestLine();
+  RequestLine(const RequestLine&) = delete;
+  RequestLine& operator=(const RequestLine&) = delete;
+
+  RequestLine& Add(absl::string_view key, absl::string_view value);
+  template <std::integral Number>
+  RequestLine& Add(absl::string_view key, Number value) {
+    return AddNumber(key, static_cast<int64_t>(value));
+  }
+
+ private:
+  RequestLine& AddNumber(absl::string_view key, int64_t value);
+  std::string line_;
+};
+
+// The same without writing, for tests and for other logs in the same form.
+class LineFormat {
+ public:
+  explicit LineFormat(LogFormat format) : json_(format == LogFormat::kJson) {}
+  // "2026-01-02T03:04:05.678Z text", or its JSON.
+  void Begin(absl::Time time, absl::string_view event, std::string* line) const;
+  void Add(absl::string_view key, absl::string_view value, std::string* line) const;
+  void Add(absl::string_view key, int64_t value, std::string* line) const;
+  void End(std::string* line) const;  // with its newline
+
+ private:
+  bool json_;
+};
+
+// Writes all of it, or gives up where nobody reads.
+void WriteLine(int fd, absl::string_view line);
+
+}  // namespace strata
