@@ -71,6 +71,7 @@ class PipelineImpl final : public Pipeline {
   absl::StatusOr<uint64_t> Submit(wire::Step step) override;
   absl::Status Diagnose(const absl::Status& broken) override;
   const std::vector<wire::StageInfo>& stages() const override { return stages_; }
+  uint64_t bytes_returned() const override { return bytes_returned_; }
 
  private:
   // The link into stage 0: carries nothing back but credit and its end.
@@ -110,6 +111,7 @@ class PipelineImpl final : public Pipeline {
   ReturnReceiver return_receiver_{this};
   std::atomic<bool> closing_{false};
   std::atomic<bool> broken_{false};
+  std::atomic<uint64_t> bytes_returned_{0};
 
   // Constant after Build().
   std::vector<wire::StageInfo> stages_;  // empty link_address: not loaded
@@ -261,6 +263,7 @@ absl::StatusOr<GrpcLinkAcceptor::Accepted> PipelineImpl::AcceptReturn(const wire
 }
 
 void PipelineImpl::OnReturned(const Frame& frame) {
+  bytes_returned_ += FrameBytes(frame);
   if (frame.type == FrameType::kResult) {
     wire::Result result;
     if (auto s = ParseHeader(frame, &result); !s.ok()) return OnBroken(s);

@@ -77,6 +77,9 @@ class Pipeline {
   virtual absl::Status Diagnose(const absl::Status& broken) = 0;
 
   virtual const std::vector<wire::StageInfo>& stages() const = 0;
+
+  // Of frames that came back from the last stage. Any thread.
+  virtual uint64_t bytes_returned() const { return 0; }
 };
 
 }  // namespace strata

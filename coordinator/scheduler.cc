@@ -22,6 +22,7 @@ void AddTimings(const wire::Result& result, std::vector<StageTotal>* totals) {
     total.queue_us += timing.queue_us();
     total.compute_us += timing.compute_us();
     total.sample_us += timing.sample_us();
+    total.bytes_in += timing.bytes_in();
     ++total.steps;
   }
 }
@@ -99,10 +100,11 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(TextRequest request, int64_t now_u
   const auto client_max = std::max<size_t>(1, static_cast<size_t>(policy.queue_max * kClientShare));
   if (n_waiting >= policy.queue_max || of_client >= client_max) {
     ++stats.requests_refused;
-    return WithRetryAfterMs(
+    absl::Status full = WithRetryAfterMs(
         absl::ResourceExhaustedError(absl::StrCat(n_waiting, " requests wait, ", of_client,
                                                   " of them of this client; try again later")),
         RetryAfter());
+    return of_client >= client_max ? AsOfOneClient(std::move(full)) : full;
   }
   const uint64_t id = ++last_request;
   ++stats.requests;

@@ -41,7 +41,8 @@ class Scheduler {
   ~Scheduler();
 
   // Puts a request into the queue and returns its number. kInvalidArgument: this pipeline cannot
-  // serve it; kResourceExhausted: the queue is full, or this client's part of it (RetryAfterMs).
+  // serve it; kResourceExhausted: the queue is full, or this client's part of it (RetryAfterMs,
+  // IsOfOneClient).
   absl::StatusOr<uint64_t> Add(TextRequest request, int64_t now_us);
 
   // Ends a request, waiting or running, if it has not ended. kDrop forgets its KV with the next

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "coordinator/scheduler_impl.h"
+#include "transport/request_log.h"
 
 namespace strata {
 namespace {
@@ -42,6 +43,7 @@ wire::SequenceOpen Scheduler::Impl::OpenOf(const Request& r) const {
   *open.mutable_sampler() = r.asked.sampler;
   open.mutable_mirostat_mu()->Add(r.mu.begin(), r.mu.end());
   open.set_text_offset(static_cast<int32_t>(r.offset));
+  open.set_request_id(PlainRequestId(r.asked.id));
   return open;
 }
 
@@ -306,6 +308,9 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   b.flight.timing.rows = b.rows();
   ++stats.steps;
   stats.rows += b.rows();
+  const auto row_class =
+      std::lower_bound(kStepRowsClasses.begin(), kStepRowsClasses.end(), b.rows());
+  ++stats.steps_by_rows[static_cast<size_t>(row_class - kStepRowsClasses.begin())];
   flights.push_back(std::move(b.flight));
   return std::move(b.step);
 }

@@ -1,6 +1,7 @@
 // What the scheduler knows of its pipeline, how it is told to behave, and what it tells of itself.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -41,6 +42,10 @@ struct SchedulerPolicy {
   uint32_t prefix_tokens_min = 16;  // shorter ones are not worth a kept sequence
 };
 
+// Steps by their rows: the upper ends of the classes of a histogram, the last one open.
+inline constexpr std::array<uint32_t, 10> kStepRowsClasses = {1,  2,  4,   8,   16,
+                                                              32, 64, 128, 256, 512};
+
 // Gauges of now and counters since the start.
 struct SchedulerStats {
   uint32_t waiting = 0;
@@ -58,12 +63,16 @@ struct SchedulerStats {
   uint64_t steps = 0;
   uint64_t steps_failed = 0;
   uint64_t rows = 0;  // of all steps
+  std::array<uint64_t, kStepRowsClasses.size() + 1> steps_by_rows = {};
   uint64_t tokens = 0;
   uint64_t prompt_tokens = 0;  // of admitted requests
   uint64_t cached_tokens = 0;  // of those, found in a cache
   uint64_t checkpoints_used = 0;
   uint64_t preemptions = 0;  // sequences that gave up their KV for others and were fed again
   std::vector<StageTotal> stages;
+  // Of about the last ten seconds, by stage; empty: not known.
+  std::vector<double> idle_share;
+  uint64_t bytes_returned = 0;  // of frames from the last stage
 };
 
 }  // namespace strata

@@ -8,6 +8,7 @@ namespace strata {
 namespace {
 
 constexpr absl::string_view kRetryAfterMs = "strata/retry_after_ms";
+constexpr absl::string_view kOfOneClient = "strata/of_one_client";
 
 }  // namespace
 
@@ -23,6 +24,15 @@ absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms) {
   // the library.
   const std::string text = absl::StrCat(retry_after_ms);
   status.SetPayload(kRetryAfterMs, absl::Cord(absl::string_view(text)));
+  return status;
+}
+
+bool IsOfOneClient(const absl::Status& status) {
+  return status.GetPayload(kOfOneClient).has_value();
+}
+
+absl::Status AsOfOneClient(absl::Status status) {
+  status.SetPayload(kOfOneClient, absl::Cord(absl::string_view("yes")));
   return status;
 }
 

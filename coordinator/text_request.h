@@ -37,6 +37,7 @@ struct StageTotal {
   uint64_t compute_us = 0;
   uint64_t sample_us = 0;
   uint64_t steps = 0;
+  uint64_t bytes_in = 0;  // of frames over the link into it
 };
 
 struct TextUsage {
@@ -53,5 +54,8 @@ struct TextUsage {
 // When to try again, with a status that says that too many wait; nullopt: it does not say.
 std::optional<int64_t> RetryAfterMs(const absl::Status& status);
 absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms);
+// Whether those who wait are this client's own; else everybody's.
+bool IsOfOneClient(const absl::Status& status);
+absl::Status AsOfOneClient(absl::Status status);
 
 }  // namespace strata

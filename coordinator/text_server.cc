@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/log/check.h"
+#include "coordinator/rate_window.h"
 #include "coordinator/scheduler.h"
 #include "transport/mutex.h"
 
@@ -44,6 +45,7 @@ struct TextServer::State {
   bool is_blocked ABSL_GUARDED_BY(mu) = false;  // until something happens
   bool is_pumping ABSL_GUARDED_BY(mu) = false;
   std::thread::id pumping_thread ABSL_GUARDED_BY(mu);
+  std::vector<RateWindow> busy_us ABSL_GUARDED_BY(mu);  // by stage, since Start()
 
   void Pump() ABSL_LOCKS_EXCLUDED(mu);
 
@@ -141,6 +143,7 @@ absl::Status TextServer::Start(Pipeline* pipeline) {
   if (!state_->broken.ok()) return state_->broken;  // before it began
   state_->refusal = absl::OkStatus();
   state_->scheduler.emplace(*facts, state_->policy);
+  state_->busy_us.assign(facts->n_stages, RateWindow(state_->clock->NowUs()));
   state_->pipeline = pipeline;
   return absl::OkStatus();
 }
@@ -206,7 +209,13 @@ void TextServer::Stop(absl::Status status) {
 
 SchedulerStats TextServer::Stats() const {
   MutexLock lock(&state_->mu);
-  return state_->scheduler ? state_->scheduler->Stats() : SchedulerStats();
+  SchedulerStats stats = state_->scheduler ? state_->scheduler->Stats() : SchedulerStats();
+  const int64_t now_us = state_->clock->NowUs();
+  for (const RateWindow& busy : state_->busy_us) {
+    stats.idle_share.push_back(IdleShare(busy, now_us));
+  }
+  if (state_->pipeline != nullptr) stats.bytes_returned = state_->pipeline->bytes_returned();
+  return stats;
 }
 
 void TextServer::OnResult(wire::Result result) {
@@ -214,7 +223,12 @@ void TextServer::OnResult(wire::Result result) {
     MutexLock lock(&state_->mu);
     if (state_->pipeline == nullptr) return;
     state_->is_blocked = false;
-    state_->scheduler->OnResult(result, state_->clock->NowUs());
+    const int64_t now_us = state_->clock->NowUs();
+    for (const wire::StageTiming& timing : result.timings()) {
+      if (timing.stage() >= state_->busy_us.size()) continue;
+      state_->busy_us[timing.stage()].Add(now_us, timing.compute_us() + timing.sample_us());
+    }
+    state_->scheduler->OnResult(result, now_us);
   }
   state_->Pump();
 }

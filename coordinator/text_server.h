@@ -53,8 +53,8 @@ class TextServer final : public Pipeline::Listener {
   // Takes the request; `listener` is kept until its OnEnd. Any thread, never blocks. Returns the
   // number by which it is cancelled. kInvalidArgument: the request cannot be served by this
   // pipeline (prompt empty, too long, or with ids that are no tokens); kResourceExhausted: too many
-  // wait (RetryAfterMs); kUnavailable: draining or stopped; else the status that the pipeline broke
-  // with.
+  // wait (RetryAfterMs, IsOfOneClient); kUnavailable: draining or stopped; else the status that the
+  // pipeline broke with.
   absl::StatusOr<uint64_t> Add(TextRequest request, std::shared_ptr<TextListener> listener);
 
   // Nobody wants the text any more: its KV is dropped in every stage with the next step. OnEnd

@@ -17,12 +17,13 @@
 #include "shard/step_check.h"
 #include "transport/epoch.h"
 #include "transport/grpc_status.h"
+#include "transport/request_log.h"
 #include "transport/version.h"
 
 namespace strata {
 namespace {
 
-// Tasks that may wait for the compute thread.
+// Tasks that may wait for the compute thread; who has more keeps them (node/tokenizer.h).
 constexpr size_t kTasksMax = 64;
 
 class StageServerImpl final : public StageServer, public Link::Receiver {
@@ -67,6 +68,12 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
     return since == 0 ? 0 : static_cast<uint32_t>((clock_->NowUs() - since) / 1000 + 1);
   }
   uint64_t steps_done() const override { return steps_done_.load(std::memory_order_relaxed); }
+  Work work() const override {
+    absl::MutexLock lock(mu_);
+    Work now = work_;
+    if (computing_since_us_ != 0) now.busy_us += clock_->NowUs() - computing_since_us_;
+    return now;
+  }
   const wire::StageSpec& spec() const override { return spec_; }
 
  private:
@@ -96,7 +103,8 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
 
   void Run(LoadFn load, LoadedFn loaded);
   void Handle(const Arrived& arrived);
-  void RunStep(wire::Step step, const Payload& payload, int64_t arrived_us);
+  void RunStep(wire::Step step, const Arrived& arrived);
+  void LogOpens(const wire::Step& step) const;
   absl::Status RunEdits(const wire::Step& step, wire::Result* result);
   absl::Status RunBatch(const wire::Step& step, const Payload& payload);
   void SampleRows(const wire::Step& step, wire::Result* result);
@@ -137,6 +145,8 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   uint32_t n_embd_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<Arrived> inbox_ ABSL_GUARDED_BY(mu_);  // at most kInboxStepsMax: what was granted
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);     // at most kTasksMax
+  Work work_ ABSL_GUARDED_BY(mu_);                  // without what is being computed
+  int64_t computing_since_us_ ABSL_GUARDED_BY(mu_) = 0;
   // Set when the link before this stage has ended; carried on after the inbox is empty.
   std::optional<absl::Status> incoming_ended_ ABSL_GUARDED_BY(mu_);
   // Links are shared with whoever calls them outside the lock, since their callbacks take it.
@@ -316,11 +326,13 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
       if (!tasks_.empty()) {
         task = std::move(tasks_.front());
         tasks_.pop_front();
-      } else if (!inbox_.empty()) {
+      }
+      // One of each: neither many prompts to tokenize nor many steps keep the others waiting.
+      if (!inbox_.empty()) {
         arrived = std::move(inbox_.front());
         inbox_.pop_front();
         incoming = incoming_;
-      } else if (incoming_ended_) {
+      } else if (incoming_ended_ && !task) {
         ended.swap(incoming_ended_);
         accepted_ = false;
         if (incoming_ != nullptr) to_destroy.push_back(std::move(incoming_));
@@ -367,32 +379,62 @@ void StageServerImpl::Handle(const Arrived& arrived) {
   }
   last_step_id_ = step->step_id();
   busy_since_us_ = clock_->NowUs();
-  RunStep(*std::move(step), arrived.frame.payload, arrived.at_us);
+  LogOpens(*step);
+  RunStep(*std::move(step), arrived);
   busy_since_us_ = 0;
   steps_done_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void StageServerImpl::RunStep(wire::Step step, const Payload& payload, int64_t arrived_us) {
+void StageServerImpl::LogOpens(const wire::Step& step) const {
+  if (!RequestLogOn()) return;
+  for (const wire::SequenceOpen& open : step.opens()) {
+    RequestLine("stage", open.request_id())
+        .Add("stage", spec_.stage())
+        .Add("layers_begin", spec_.layers().begin())
+        .Add("layers_end", spec_.layers().end())
+        .Add("step", step.step_id())
+        .Add("slot", open.slot())
+        .Add("prompt_tokens", open.prompt_size())
+        .Add("generated_tokens", open.generated_size());
+  }
+}
+
+void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
+  const Payload& payload = arrived.frame.payload;
+  const uint64_t bytes_in = FrameBytes(arrived.frame);
   const int64_t start_us = clock_->NowUs();
+  {
+    absl::MutexLock lock(mu_);
+    work_.rows += static_cast<uint64_t>(step.tokens_size());
+    work_.bytes_in += bytes_in;
+    computing_since_us_ = start_us;
+  }
   wire::Result result;
   absl::Status status = RunEdits(step, &result);
   if (status.ok() && step.tokens_size() > 0) status = RunBatch(step, payload);
   const int64_t computed_us = clock_->NowUs();
   if (status.ok() && is_last()) SampleRows(step, &result);
+  const int64_t done_us = clock_->NowUs();
+  {
+    absl::MutexLock lock(mu_);
+    work_.busy_us += done_us - start_us;
+    computing_since_us_ = 0;
+  }
   if (!status.ok()) {
     SendStepError(step.step_id(), status);
     return;
   }
   wire::StageTiming* timing = step.add_timings();
   timing->set_stage(spec_.stage());
-  timing->set_queue_us(static_cast<uint32_t>(start_us - arrived_us));
+  timing->set_queue_us(static_cast<uint32_t>(start_us - arrived.at_us));
   timing->set_compute_us(static_cast<uint32_t>(computed_us - start_us));
+  timing->set_bytes_in(bytes_in);
   if (!is_last()) {
     Payload out = step.tokens_size() > 0 ? stage_->TakeActivations() : Payload();
     SendNext(MakeFrame(FrameType::kStep, step, std::move(out)));
     return;
   }
-  timing->set_sample_us(static_cast<uint32_t>(clock_->NowUs() - computed_us));
+  timing->set_sample_us(static_cast<uint32_t>(done_us - computed_us));
   *result.mutable_epoch() = spec_.epoch();
   result.set_step_id(step.step_id());
   result.mutable_timings()->Swap(step.mutable_timings());
@@ -475,10 +517,11 @@ void StageServerImpl::SendNext(const Frame& frame) {
       link = outgoing_;
     }
     const absl::Status sent = link->Send(frame);
+    absl::MutexLock lock(mu_);
     if (!absl::IsResourceExhausted(sent)) {
+      if (sent.ok()) work_.bytes_out += FrameBytes(frame);
       return;  // sent, or closed: OnOutgoingClosed() tells
     }
-    absl::MutexLock lock(mu_);
     // OnWritable() may have come between Send() and this lock, so never wait for it alone.
     if (outgoing_open_ && !stopping_) changed_.WaitWithTimeout(&mu_, absl::Milliseconds(20));
   }

@@ -65,6 +65,14 @@ class StageServer {
   // How long the compute thread has been on its current step or load; 0 when idle. Any thread.
   virtual uint32_t busy_ms() const = 0;
   virtual uint64_t steps_done() const = 0;
+  // What it has done since it was loaded; only ever more. Any thread.
+  struct Work {
+    int64_t busy_us = 0;  // computing, the step it is on included
+    uint64_t rows = 0;
+    uint64_t bytes_in = 0;  // of frames over its links
+    uint64_t bytes_out = 0;
+  };
+  virtual Work work() const = 0;
 
   virtual const wire::StageSpec& spec() const = 0;
 };

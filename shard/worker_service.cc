@@ -189,6 +189,11 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Ping(grpc::CallbackServerContext* co
       work->set_stage(key.stage);
       work->set_busy_ms(stage->busy_ms());
       work->set_steps_done(stage->steps_done());
+      const StageServer::Work done = stage->work();
+      work->set_busy_us(static_cast<uint64_t>(done.busy_us));
+      work->set_rows(done.rows);
+      work->set_bytes_in(done.bytes_in);
+      work->set_bytes_out(done.bytes_out);
       busy_ms = std::max(busy_ms, work->busy_ms());
       steps_done += work->steps_done();
     }
@@ -288,9 +293,11 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Tokenize(grpc::CallbackServerContext
   auto stage = FindStage(request->epoch(), request->stage());
   if (!stage.ok()) return Answer(context, stage.status());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::Status posted = (*stage)->Post([reactor, request, response](Stage* loaded) {
+  const absl::Status posted = (*stage)->Post([context, reactor, request, response](Stage* loaded) {
     absl::Status status;
-    if (loaded == nullptr) {
+    if (context->IsCancelled()) {
+      status = absl::CancelledError("nobody wants the tokens any more");
+    } else if (loaded == nullptr) {
       status = absl::UnavailableError("the stage was unloaded");
     } else if (loaded->vocab() == nullptr) {
       status = absl::FailedPreconditionError("a stage in the middle has no vocabulary");

@@ -232,8 +232,12 @@ TEST(Scheduler, RefusesWithARetryHintWhenTheQueueIsFull) {
   const auto refused = sim.Add(Ask({1}, 5, "a"));
   EXPECT_THAT(refused, StatusIs(Code::kResourceExhausted));
   EXPECT_GE(RetryAfterMs(refused.status()).value_or(0), 1000);
+  EXPECT_TRUE(IsOfOneClient(refused.status()));
   ASSERT_TRUE(sim.Add(Ask({1}, 5, "b")).ok());
-  EXPECT_THAT(sim.Add(Ask({1}, 5, "c")), StatusIs(Code::kResourceExhausted));
+  const auto full = sim.Add(Ask({1}, 5, "c"));
+  EXPECT_THAT(full, StatusIs(Code::kResourceExhausted));
+  EXPECT_GE(RetryAfterMs(full.status()).value_or(0), 1000);
+  EXPECT_FALSE(IsOfOneClient(full.status()));
   EXPECT_EQ(sim.scheduler.Stats().requests_refused, 2);
   sim.RunToEnd();
   EXPECT_TRUE(sim.scheduler.idle());

@@ -211,6 +211,41 @@ TEST_F(StageServerTest, SendsActivationsToTheNextStage) {
   EXPECT_EQ(step.timings(0).stage(), 1);
 }
 
+TEST_F(StageServerTest, CountsWhatItDoes) {
+  ConnectOut();
+  ConnectIn();
+  const Frame in = StepFrame(1);
+  ASSERT_TRUE(in_->Send(in).ok());
+  const Frame out = out_end_.Next();
+  wire::Step step;
+  ASSERT_TRUE(ParseHeader(out, &step).ok());
+  EXPECT_EQ(step.timings(0).bytes_in(), FrameBytes(in));
+  ASSERT_TRUE(in_->Send(StepFrame(2)).ok());
+  out_end_.Next();
+  // What was sent last is counted a moment later.
+  StageServer::Work work = server_->work();
+  EXPECT_EQ(work.rows, 2);
+  EXPECT_EQ(work.bytes_in, 2 * FrameBytes(in));
+  EXPECT_GE(work.bytes_out, FrameBytes(out));
+  EXPECT_GE(work.busy_us, 0);
+  server_.reset();
+  Start(&gate_);
+  ConnectOut();
+  in_.reset();
+  ConnectIn();
+  // A step under way counts, too, and its time only grows.
+  ASSERT_TRUE(in_->Send(StepFrame(1)).ok());
+  int64_t busy_us = 0;
+  for (int i = 0; i < 1000 || busy_us == 0; ++i) {
+    const int64_t now_us = server_->work().busy_us;
+    ASSERT_GE(now_us, busy_us);
+    busy_us = now_us;
+  }
+  gate_.Notify();
+  out_end_.Next();
+  EXPECT_GE(server_->work().busy_us, busy_us);
+}
+
 TEST_F(StageServerTest, KeepsStepsInOrder) {
   ConnectOut();
   ConnectIn();
