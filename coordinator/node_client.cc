@@ -122,7 +122,7 @@ class NodeClientImpl final : public NodeClient {
     return response;
   }
 
-  void TokenizeAsync(const wire::TokenizeRequest& request, Tokenized done) override {
+  CancelCall TokenizeAsync(const wire::TokenizeRequest& request, Tokenized done) override {
     struct Call {
       grpc::ClientContext context;
       wire::TokenizeRequest request;
@@ -130,7 +130,7 @@ class NodeClientImpl final : public NodeClient {
       std::string name;
       Tokenized done;
     };
-    auto call = std::make_shared<Call>();  // shared with nobody: std::function wants copies
+    auto call = std::make_shared<Call>();  // shared with who may cancel it
     SetTimeout(&call->context, kControlTimeoutMs);
     call->request = request;
     call->name = name_;
@@ -140,9 +140,12 @@ class NodeClientImpl final : public NodeClient {
                                if (status.ok()) {
                                  std::move(call->done)(std::move(call->response));
                                } else {
-                                 std::move(call->done)(WithName(call->name, FromGrpc(status)));
+                                 std::move(call->done)(WithName(call->name, ForPeople(status)));
                                }
                              });
+    return [weak = std::weak_ptr<Call>(call)] {
+      if (const auto there = weak.lock()) there->context.TryCancel();
+    };
   }
 
   absl::Status SetDraining(bool draining) override {
@@ -157,6 +160,13 @@ class NodeClientImpl final : public NodeClient {
  private:
   absl::Status Named(const grpc::Status& status) const { return Named(FromGrpc(status)); }
   absl::Status Named(const absl::Status& status) const { return WithName(name_, status); }
+
+  // What gRPC says of a connection means nothing to who asked for a text.
+  static absl::Status ForPeople(const grpc::Status& status) {
+    const absl::Status plain = FromGrpc(status);
+    if (SaidByPeer(status) || absl::IsCancelled(plain)) return plain;
+    return absl::UnavailableError("the node does not answer");
+  }
 
   // Says which node, unless the node has said so itself.
   static absl::Status WithName(const std::string& name, const absl::Status& status) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -45,8 +46,10 @@ class NodeClient {
   virtual absl::Status UnloadStage(const wire::UnloadStageRequest& request) = 0;
   virtual absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) = 0;
   // Does not block; `done` is called once on a thread of gRPC's, maybe after this client is gone.
+  // What it returns cancels the call: any thread, any number of times, also after its end.
   using Tokenized = absl::AnyInvocable<void(absl::StatusOr<wire::TokenizeResponse>) &&>;
-  virtual void TokenizeAsync(const wire::TokenizeRequest& request, Tokenized done) = 0;
+  using CancelCall = std::function<void()>;
+  virtual CancelCall TokenizeAsync(const wire::TokenizeRequest& request, Tokenized done) = 0;
   // Whether the node is to take new stages.
   virtual absl::Status SetDraining(bool draining) = 0;
 };

@@ -7,15 +7,13 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
-#include "absl/base/log_severity.h"
-#include "absl/log/globals.h"
-#include "absl/log/initialize.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "node/cli_verbs.h"
 #include "node/exit_code.h"
+#include "node/logging.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -50,14 +48,6 @@ class HelpFormatter final : public CLI::Formatter {
   }
   std::string make_footer(const CLI::App*) const override { return ""; }
 };
-
-void StartLogging(bool verbose) {
-  const absl::LogSeverityAtLeast from =
-      verbose ? absl::LogSeverityAtLeast::kInfo : absl::LogSeverityAtLeast::kWarning;
-  absl::SetMinLogLevel(from);
-  absl::SetStderrThreshold(from);
-  absl::InitializeLog();
-}
 
 int Report(absl::string_view words, int code) {
   // Messages of peers and of the system may have lines; an error is one.
@@ -97,56 +87,61 @@ int RunCommandLine(int argc, char** argv) {
   }
 
   if (app.got_subcommand("status")) {
-    StartLogging(/*verbose=*/false);
+    StartLogging({});
     return Finish(RunStatus(line.status), /*about_models=*/false);
   }
   if (app.got_subcommand("measure")) {
-    StartLogging(/*verbose=*/false);
+    StartLogging({});
     return Finish(RunMeasure(line.measure), /*about_models=*/false);
   }
   if (app.got_subcommand("plan")) {
-    StartLogging(/*verbose=*/false);
+    StartLogging({});
     return Finish(RunPlan(line.plan), /*about_models=*/true);
   }
   if (app.got_subcommand("run")) {
-    StartLogging(line.run_verbose);
+    StartLogging({.verbose = line.run_verbose});
     return Finish(RunRun(line.run), /*about_models=*/true);
   }
   if (app.got_subcommand("doctor")) {
-    StartLogging(/*verbose=*/false);
+    StartLogging({});
     const absl::StatusOr<bool> fine = RunDoctor(line.doctor);
     if (!fine.ok()) return Finish(fine.status(), /*about_models=*/false);
     return *fine ? kExitOk : kExitUnwell;
   }
   if (app.got_subcommand("load")) {
-    StartLogging(/*verbose=*/false);
+    StartLogging({});
     return Finish(RunLoad(line.load), /*about_models=*/true);
   }
   if (app.got_subcommand("unload")) {
-    StartLogging(/*verbose=*/false);
+    StartLogging({});
     return Finish(RunUnload(line.unload), /*about_models=*/true);
   }
   if (app.got_subcommand("drain")) {
-    StartLogging(/*verbose=*/false);
+    StartLogging({});
     return Finish(RunDrain(line.drain), /*about_models=*/false);
   }
   if (app.got_subcommand("probe")) {
-    StartLogging(/*verbose=*/false);
+    StartLogging({});
     return Finish(RunProbe(line.probe), /*about_models=*/false);
   }
   if (app.got_subcommand("worker")) {
-    StartLogging(line.worker_verbose);
+    StartLogging({.verbose = line.worker_verbose,
+                  .requests = line.worker.log_requests,
+                  .format = line.worker.log_format,
+                  .is_worker = true});
     return Finish(RunWorker(line.worker), /*about_models=*/false);
   }
   if (app.got_subcommand("node")) {
-    StartLogging(line.node.verbose);
+    StartLogging({.verbose = line.node.verbose,
+                  .requests = line.node.log_requests,
+                  .format = line.node.log_format});
     return Finish(RunNode(line.node), /*about_models=*/false);
   }
   if (app.got_subcommand("nodes")) {
-    StartLogging(/*verbose=*/false);
+    StartLogging({});
     return Finish(RunNodes(line.nodes), /*about_models=*/false);
   }
-  StartLogging(line.demo.verbose);
+  StartLogging({.verbose = line.demo.verbose});
   if (!line.demo.cuts.empty() && app.get_subcommand("demo")->count("--nodes") == 0) {
     line.demo.nodes = static_cast<uint32_t>(line.demo.cuts.size()) + 1;
   }

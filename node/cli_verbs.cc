@@ -236,6 +236,20 @@ void AddCache(CLI::App* verb, PlanOptions* options) {
       ->type_name("N");
 }
 
+// What is said of requests.
+void AddRequestLog(CLI::App* verb, bool* on, LogFormat* format) {
+  verb->add_flag("--log-requests", *on,
+                 "A line for each request, with its id, at each place that it passes; no texts");
+  verb->add_option_function<std::string>(
+          "--log-format",
+          [format](const std::string& name) {
+            *format = name == "json" ? LogFormat::kJson : LogFormat::kText;
+          },
+          "Lines for people (text, the default) or for programs (json)")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->type_name("FORMAT");
+}
+
 void AddNode(CLI::App* app, NodeOptions* options) {
   CLI::App* verb = app->add_subcommand("node", "Run a node: this machine's part of the cluster");
   verb->footer(kNodeFooter);
@@ -308,6 +322,7 @@ void AddNode(CLI::App* app, NodeOptions* options) {
   verb->add_flag("--ephemeral", options->ephemeral, "Take a new id and keep nothing");
   verb->add_flag("--stop-with-parent", options->stop_with_parent, "Stop when stdin ends");
   verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
+  AddRequestLog(verb, &options->log_requests, &options->log_format);
   verb->add_flag("--verbose", options->verbose, kVerboseHelp);
 }
 
@@ -472,6 +487,7 @@ void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
       ->check(Between(1, 4096))
       ->type_name("N");
   verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
+  AddRequestLog(verb, &options->log_requests, &options->log_format);
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }
 

@@ -507,8 +507,10 @@ std::vector<Coordinator::ModelStats> Coordinator::Stats() {
   absl::MutexLock lock(mu_);
   for (const auto& [id, model] : models_) {
     stats.push_back({.name = model->name(),
+                     .id = id,
                      .serving = model->serving(),
-                     .stages = model->StageNames(),
+                     .tokenizing = model->tokenizing(),
+                     .stages = model->Stages(),
                      .scheduler = model->Stats()});
   }
   return stats;

@@ -97,8 +97,10 @@ class Coordinator {
   // What they do, for graphs; none where this node does not coordinate. Does not block.
   struct ModelStats {
     std::string name;
+    std::string id;  // bytes
     bool serving = false;
-    std::vector<std::string> stages;  // "kitchen/CPU"
+    size_t tokenizing = 0;  // texts whose prompts are not tokens yet
+    std::vector<wire::ModelStage> stages;
     SchedulerStats scheduler;
   };
   std::vector<ModelStats> Stats();

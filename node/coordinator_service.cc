@@ -13,6 +13,7 @@ namespace strata {
 namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
+constexpr int64_t kRetryAfterMs = 2'000;
 // For nodes that have just met, or lost their coordinator.
 constexpr absl::Duration kOfficeTime = absl::Seconds(5);
 
@@ -80,9 +81,11 @@ class CoordinatorService::Admission {
   bool admitted_ = false;
 };
 
-CoordinatorService::CoordinatorService(Coordinator* coordinator, Gateway* gateway,
-                                       std::string node_id)
-    : coordinator_(coordinator), gateway_(gateway), node_id_(std::move(node_id)) {}
+CoordinatorService::CoordinatorService(Coordinator* coordinator, Gateway* gateway, Options options)
+    : coordinator_(coordinator),
+      gateway_(gateway),
+      options_(std::move(options)),
+      texts_(std::make_shared<std::atomic<int>>(0)) {}
 
 absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Elsewhere(
     const grpc::ServerContext& context) {
@@ -102,7 +105,7 @@ grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
                                            grpc::ServerWriter<wire::PlanModelEvent>* writer) {
   const Admission admission(this, kCoordinatorLongCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
-  const wire::PlanModelRequest filled = WithSource(*request, node_id_);
+  const wire::PlanModelRequest filled = WithSource(*request, options_.node_id);
   auto elsewhere = Elsewhere(*context);
   if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
   if (*elsewhere != nullptr) {
@@ -122,7 +125,7 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
                                            grpc::ServerWriter<wire::LoadModelEvent>* writer) {
   const Admission admission(this, kCoordinatorLongCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
-  const wire::LoadModelRequest filled = WithSource(*request, node_id_);
+  const wire::LoadModelRequest filled = WithSource(*request, options_.node_id);
   auto elsewhere = Elsewhere(*context);
   if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
   if (*elsewhere != nullptr) {
@@ -187,7 +190,7 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
   }
   auto models = coordinator_->Models();
   if (!models.ok()) return ToGrpc(models.status());
-  response->set_coordinator(node_id_);
+  response->set_coordinator(options_.node_id);
   for (wire::ModelStatus& model : *models) *response->add_models() = std::move(model);
   return grpc::Status::OK;
 }
@@ -218,6 +221,15 @@ grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
 grpc::ServerWriteReactor<wire::GenerateTextEvent>* CoordinatorService::GenerateText(
     grpc::CallbackServerContext* context, const wire::GenerateTextRequest* request) {
   auto* stream = new TextStream;
+  const bool admitted = ++*texts_ <= options_.texts_max;
+  stream->Keep(std::shared_ptr<void>(nullptr, [texts = texts_](void*) { --*texts; }));
+  if (!admitted) {
+    auto refused = std::make_shared<TextCall>(stream->sink());  // shared with the stream
+    stream->SetControl(refused);
+    refused->Refuse(WithRetryAfterMs(
+        absl::ResourceExhaustedError("too many texts at a time; try again later"), kRetryAfterMs));
+    return stream;
+  }
   stream->SetControl(
       gateway_->Generate(*request, stream->sink(), {.pass_on = !WasForwarded(*context)}));
   return stream;

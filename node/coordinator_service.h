@@ -20,12 +20,18 @@ namespace strata {
 inline constexpr int kCoordinatorCallsMax = 64;
 // Of these, those that may plan, load, hold or drain: the others can always list and unload.
 inline constexpr int kCoordinatorLongCallsMax = 48;
+// Texts at the same time that other nodes and programs ask this one for.
+inline constexpr int kTextCallsMax = 2048;
 
 class CoordinatorService final
     : public wire::Coordinator::WithCallbackMethod_GenerateText<wire::Coordinator::Service> {
  public:
-  // All outlive it. `node_id` in hex.
-  CoordinatorService(Coordinator* coordinator, Gateway* gateway, std::string node_id);
+  // All outlive it.
+  struct Options {
+    std::string node_id;  // in hex
+    int texts_max = kTextCallsMax;
+  };
+  CoordinatorService(Coordinator* coordinator, Gateway* gateway, Options options);
 
   grpc::Status PlanModel(grpc::ServerContext* context, const wire::PlanModelRequest* request,
                          grpc::ServerWriter<wire::PlanModelEvent>* writer) override;
@@ -51,8 +57,9 @@ class CoordinatorService final
 
   Coordinator* const coordinator_;
   Gateway* const gateway_;
-  const std::string node_id_;
+  const Options options_;
   std::atomic<int> calls_{0};
+  const std::shared_ptr<std::atomic<int>> texts_;  // shared with the calls under way
 };
 
 }  // namespace strata

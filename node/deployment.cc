@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/log/log.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "node/plan_text.h"
 #include "transport/grpc_status.h"
+#include "transport/request_log.h"
 
 namespace strata {
 namespace {
@@ -42,7 +42,8 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
       eos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.eos_token_id")),
       texts_({}),
       since_(absl::Now()) {
-  first_ = planned_->NodeOf(planned_->plan.stages.front()).client.get();
+  NodeClient* const first = planned_->NodeOf(planned_->plan.stages.front()).client.get();
+  tokenizer_ = std::make_shared<Tokenizer>(first, Tokenizer::Options());
 }
 
 Deployment::~Deployment() { Unload(absl::CancelledError("the model is unloaded")); }
@@ -166,11 +167,12 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
     call->Refuse(std::move(status));
     return;
   }
-  LOG(INFO) << "text id=" << absl::CEscape(request.id())
-            << " client=" << absl::CEscape(request.client()) << " model=\"" << absl::CEscape(name_)
-            << "\" tokens_max=" << request.tokens_max();
+  RequestLine("text", request.id())
+      .Add("client", request.client())
+      .Add("model", name_)
+      .Add("tokens_max", request.tokens_max());
   TextRequest text;
-  text.id = request.id();
+  text.id = PlainRequestId(request.id());
   text.client = request.client();
   text.tokens_max = request.tokens_max();
   text.shift_context = request.shift_context();
@@ -181,21 +183,24 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
     Add(std::move(text), std::move(call));
     return;
   }
-  wire::TokenizeRequest tokenize;
+  Tokenizer::Job job;
+  job.client = request.client();
+  wire::TokenizeRequest& tokenize = job.request;
   *tokenize.mutable_epoch() = options_.epoch;
   tokenize.set_stage(0);
   tokenize.set_text(request.prompt());
   tokenize.set_add_special(!request.no_special());
   tokenize.set_parse_special(request.parse_special());
-  first_->TokenizeAsync(tokenize, [self = shared_from_this(), text = std::move(text),
-                                   call](absl::StatusOr<wire::TokenizeResponse> tokens) mutable {
+  job.done = [self = shared_from_this(), text = std::move(text),
+              call](absl::StatusOr<wire::TokenizeResponse> tokens) mutable {
     if (!tokens.ok()) {
       call->Refuse(tokens.status());
       return;
     }
     text.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());
     self->Add(std::move(text), call);
-  });
+  };
+  call->OnUnwanted(tokenizer_->Tokenize(std::move(job)));
 }
 
 void Deployment::Add(TextRequest text, std::shared_ptr<TextCall> call) {
@@ -223,7 +228,7 @@ void Deployment::SetMoving(bool moving) {
 
 uint32_t Deployment::texts() const {
   const SchedulerStats stats = texts_.Stats();
-  return stats.running + stats.waiting;
+  return stats.running + stats.waiting + static_cast<uint32_t>(tokenizing());
 }
 
 bool Deployment::UsesNode(const std::string& node_id) const {
@@ -242,13 +247,20 @@ bool Deployment::serving() const {
   return state_ == wire::ModelStatus::SERVING || state_ == wire::ModelStatus::MOVING;
 }
 
-std::vector<std::string> Deployment::StageNames() const {
-  std::vector<std::string> names;
-  for (const PlannedStage& stage : planned_->plan.stages) {
-    names.push_back(absl::StrCat(planned_->NodeOf(stage).name(), "/",
-                                 planned_->inputs.request.devices[stage.device].name));
+std::vector<wire::ModelStage> Deployment::Stages() const {
+  std::vector<wire::ModelStage> stages;
+  absl::MutexLock lock(mu_);
+  for (size_t i = 0; i < planned_->plan.stages.size(); ++i) {
+    const PlannedStage& planned = planned_->plan.stages[i];
+    wire::ModelStage& stage = stages.emplace_back();
+    stage.set_node_id(planned_->NodeOf(planned).info.node_id());
+    stage.set_node_name(planned_->NodeOf(planned).name());
+    stage.set_device(planned_->inputs.request.devices[planned.device].name);
+    stage.mutable_layers()->set_begin(planned.layers.begin);
+    stage.mutable_layers()->set_end(planned.layers.end);
+    if (i < infos_.size()) *stage.mutable_info() = infos_[i];
   }
-  return names;
+  return stages;
 }
 
 wire::ModelStatus Deployment::Status() {
@@ -273,21 +285,14 @@ wire::ModelStatus Deployment::Status() {
   status.set_chat_template(chat_template_);
   status.set_bos_text(bos_text_);
   status.set_eos_text(eos_text_);
+  for (wire::ModelStage& stage : Stages()) {
+    status.set_n_vocab(std::max(status.n_vocab(), stage.info().n_vocab()));
+    *status.add_stages() = std::move(stage);
+  }
   absl::MutexLock lock(mu_);
   status.set_state(state_);
   if (state_ == wire::ModelStatus::FAILED) ToWire(why_, "", status.mutable_status());
   status.set_loaded_s_ago(absl::ToInt64Seconds(absl::Now() - since_));
-  for (size_t i = 0; i < planned_->plan.stages.size(); ++i) {
-    const PlannedStage& planned = planned_->plan.stages[i];
-    wire::ModelStage* stage = status.add_stages();
-    stage->set_node_id(planned_->NodeOf(planned).info.node_id());
-    stage->set_node_name(planned_->NodeOf(planned).name());
-    stage->set_device(request.devices[planned.device].name);
-    stage->mutable_layers()->set_begin(planned.layers.begin);
-    stage->mutable_layers()->set_end(planned.layers.end);
-    if (i < infos_.size()) *stage->mutable_info() = infos_[i];
-    status.set_n_vocab(std::max(status.n_vocab(), stage->info().n_vocab()));
-  }
   return status;
 }
 

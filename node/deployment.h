@@ -18,6 +18,7 @@
 #include "coordinator/text_server.h"
 #include "node/planning.h"
 #include "node/text_call.h"
+#include "node/tokenizer.h"
 #include "proto/coordinator.pb.h"
 
 namespace strata {
@@ -52,7 +53,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
 
   // From now on, or no longer, texts are refused because the model moves.
   void SetMoving(bool moving);
-  // Texts that run or wait.
+  // Texts that run or wait, for their tokens, too.
   uint32_t texts() const;
 
   const std::string& model_id() const { return planned_->model->id(); }
@@ -62,8 +63,10 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   const wire::Epoch& epoch() const { return options_.epoch; }
   bool UsesNode(const std::string& node_id) const;
   SchedulerStats Stats() const { return texts_.Stats(); }
-  // "kitchen/CPU", by stage.
-  std::vector<std::string> StageNames() const;
+  // Texts whose prompts are not tokens yet.
+  size_t tokenizing() const { return tokenizer_->size(); }
+  // Where its stages are, in their order; empty sizes: they are not loaded yet.
+  std::vector<wire::ModelStage> Stages() const;
   // Whether it may still serve; false once the pipeline broke or is unloaded.
   bool serving() const;
   // Blocks for a few seconds when the pipeline just broke, to learn why.
@@ -86,9 +89,9 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   const std::string chat_template_, bos_text_, eos_text_;
   TextServer texts_;
 
-  std::mutex load_mu_;                  // Load(), Unload() and Diagnose(): one at a time
-  std::unique_ptr<Pipeline> pipeline_;  // under load_mu_
-  NodeClient* first_ = nullptr;         // stage 0's; constant
+  std::mutex load_mu_;                    // Load(), Unload() and Diagnose(): one at a time
+  std::unique_ptr<Pipeline> pipeline_;    // under load_mu_
+  std::shared_ptr<Tokenizer> tokenizer_;  // of stage 0's node; constant; shared with its calls
 
   mutable absl::Mutex mu_;
   wire::ModelStatus::State state_ ABSL_GUARDED_BY(mu_) = wire::ModelStatus::LOADING;

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/text_request.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
@@ -17,50 +17,77 @@ namespace {
 
 constexpr std::chrono::seconds kListTime(5);
 
+constexpr uint64_t kTickMs = 100;
+constexpr int64_t kRetryAfterMs = 2'000;
+
 absl::Status NoCoordinator() {
-  return absl::UnavailableError("no node coordinates at present; try again in a few seconds");
+  return WithRetryAfterMs(
+      absl::UnavailableError("no node coordinates at present; try again in a few seconds"),
+      kRetryAfterMs);
 }
 
+absl::Status Stopping() { return absl::UnavailableError("the node is stopping"); }
+
+}  // namespace
+
 // A text that is written here or elsewhere: only the loop knows, and it has not been asked yet.
-class GatewayText final : public TextControl {
+class Gateway::Text final : public TextControl {
  public:
-  explicit GatewayText(std::shared_ptr<TextSink> sink)
-      : call_(std::make_shared<TextCall>(std::move(sink))),
-        context_(std::make_shared<grpc::ClientContext>()) {
-    context_->AddMetadata(kForwardedKey, "1");
-  }
+  explicit Text(std::shared_ptr<TextSink> sink)
+      : call_(std::make_shared<TextCall>(std::move(sink))) {}
 
   void Cancel() override {
     call_->Cancel();
-    context_->TryCancel();
+    CancelContext();
   }
   void Finish() override {
     call_->Finish();
-    context_->TryCancel();
+    CancelContext();
   }
 
   const std::shared_ptr<TextCall>& call() const { return call_; }
-  const std::shared_ptr<grpc::ClientContext>& context() const { return context_; }
+
+  // For a call to the node that coordinates; each call has its own.
+  std::shared_ptr<grpc::ClientContext> NewContext() {
+    auto context = std::make_shared<grpc::ClientContext>();
+    context->AddMetadata(kForwardedKey, "1");
+    {
+      absl::MutexLock lock(mu_);
+      context_ = context;
+    }
+    if (!call_->wanted()) context->TryCancel();
+    return context;
+  }
 
  private:
-  const std::shared_ptr<TextCall> call_;                // shared with the text's server
-  const std::shared_ptr<grpc::ClientContext> context_;  // shared with the reader
-};
+  void CancelContext() {
+    std::shared_ptr<grpc::ClientContext> context;
+    {
+      absl::MutexLock lock(mu_);
+      context = context_;
+    }
+    if (context != nullptr) context->TryCancel();
+  }
 
-}  // namespace
+  const std::shared_ptr<TextCall> call_;  // shared with the text's server
+  absl::Mutex mu_;
+  std::shared_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mu_);  // shared with the reader
+};
 
 // Reads what another node writes. Its own, until the call's end.
 class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextEvent> {
  public:
-  Reader(std::shared_ptr<TextSink> to, std::unique_ptr<wire::Coordinator::Stub> stub,
-         std::shared_ptr<grpc::ClientContext> context, wire::GenerateTextRequest request)
-      : to_(std::move(to)),
+  Reader(Gateway* gateway, Asked asked, std::unique_ptr<wire::Coordinator::Stub> stub)
+      : gateway_(gateway),
+        asked_(std::move(asked)),
+        to_(asked_.sink),
         stub_(std::move(stub)),
-        context_(std::move(context)),
-        request_(std::move(request)) {}
+        context_(asked_.text->NewContext()) {
+    gateway_->gate_.Enter();
+  }
 
   void Start() {
-    stub_->async()->GenerateText(context_.get(), &request_, this);
+    stub_->async()->GenerateText(context_.get(), &asked_.request, this);
     StartRead(&event_);
     StartCall();
   }
@@ -71,6 +98,7 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
     switch (event_.event_case()) {
       case wire::GenerateTextEvent::kStarted: {
         const auto& prompt = event_.started().prompt();
+        started_ = true;
         prompt_tokens_ = static_cast<uint32_t>(prompt.size());
         to_->OnStarted({prompt.begin(), prompt.end()});
         break;
@@ -91,29 +119,56 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
     StartRead(&event_);
   }
   void OnDone(const grpc::Status& status) override {
-    to_->OnEnd(TextStatusFromGrpc(status), ended_.reason, ended_.usage);
+    Gateway* const gateway = gateway_;
+    // Nobody has heard of it yet, and the connection has failed: another node may coordinate soon.
+    if (!status.ok() && !SaidByPeer(status) && !started_ && asked_.text->call()->wanted()) {
+      gateway->Wait(std::move(asked_));
+    } else {
+      to_->OnEnd(TextStatusFromGrpc(status), ended_.reason, ended_.usage);
+    }
     delete this;
+    gateway->gate_.Leave();
   }
 
+  Gateway* const gateway_;
+  Asked asked_;
   const std::shared_ptr<TextSink> to_;  // shared with who asked
   const std::unique_ptr<wire::Coordinator::Stub> stub_;
   const std::shared_ptr<grpc::ClientContext> context_;  // shared with the text's control
-  const wire::GenerateTextRequest request_;
+  bool started_ = false;
   wire::GenerateTextEvent event_;
   uint32_t prompt_tokens_ = 0;
   uint32_t tokens_ = 0;
   EndedText ended_;
 };
 
-Gateway::Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator)
-    : loop_(loop), cluster_(cluster), coordinator_(coordinator), lister_([this] { KeepList(); }) {}
+Gateway::Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator,
+                 Options options)
+    : loop_(loop), cluster_(cluster), coordinator_(coordinator), options_(options), lister_([this] {
+        KeepList();
+      }) {}
 
 Gateway::~Gateway() {
+  Stop();
+  lister_.join();
+  gate_.Wait();
+}
+
+void Gateway::Stop() {
+  std::vector<Asked> left;
   {
     absl::MutexLock lock(mu_);
     stopping_ = true;
+    left.swap(asked_);
+    for (Asked& asked : texts_waiting_) left.push_back(std::move(asked));
+    texts_waiting_.clear();
   }
-  lister_.join();
+  for (const Asked& asked : left) asked.text->call()->Refuse(Stopping());
+}
+
+bool Gateway::stopping() {
+  absl::MutexLock lock(mu_);
+  return stopping_;
 }
 
 std::unique_ptr<wire::Coordinator::Stub> Gateway::StubAt(const std::string& address) {
@@ -128,23 +183,74 @@ std::unique_ptr<wire::Coordinator::Stub> Gateway::StubAt(const std::string& addr
 std::shared_ptr<TextControl> Gateway::Generate(const wire::GenerateTextRequest& request,
                                                std::shared_ptr<TextSink> sink,
                                                GenerateOptions options) {
-  auto text = std::make_shared<GatewayText>(sink);  // shared with who asked
-  loop_->Post([this, text, request, sink = std::move(sink), options] {
-    const ClusterView& view = cluster_->view();
-    if (view.is_coordinator) {
-      coordinator_->Generate(request, text->call());
+  auto text = std::make_shared<Text>(sink);  // shared with who asked
+  {
+    absl::MutexLock lock(mu_);
+    if (!stopping_) {
+      asked_.push_back({.text = text,
+                        .request = request,
+                        .sink = std::move(sink),
+                        .options = options,
+                        .until = absl::Now() + options_.office_time});
+      // One turn of the loop is enough for all who come until then.
+      if (asked_.size() == 1) loop_->Post([this] { Pump(); });
+      return text;
+    }
+  }
+  text->call()->Refuse(Stopping());
+  return text;
+}
+
+void Gateway::Pump() {
+  std::vector<Asked> asked;
+  {
+    absl::MutexLock lock(mu_);
+    asked.swap(asked_);
+  }
+  for (Asked& one : asked) Begin(std::move(one));
+}
+
+void Gateway::Begin(Asked asked) {
+  const ClusterView& view = cluster_->view();
+  if (view.is_coordinator) {
+    coordinator_->Generate(asked.request, asked.text->call());
+    return;
+  }
+  const std::string address = asked.options.pass_on && !view.coordinator.is_nobody()
+                                  ? cluster_->AddressOf(view.coordinator)
+                                  : "";
+  if (address.empty()) {
+    Wait(std::move(asked));
+  } else {
+    (new Reader(this, std::move(asked), StubAt(address)))->Start();
+  }
+}
+
+void Gateway::Wait(Asked asked) {
+  absl::Status why = NoCoordinator();
+  if (!asked.text->call()->wanted()) {
+    why = absl::CancelledError("nobody wants the text any more");
+  } else if (absl::Now() < asked.until) {
+    absl::MutexLock lock(mu_);
+    if (stopping_) {
+      why = Stopping();
+    } else if (texts_waiting_.size() < kTextsWaitingMax) {
+      texts_waiting_.push_back(std::move(asked));
+      if (texts_waiting_.size() > 1) return;
+      loop_->Post([this] { tick_ = loop_->StartTimer({.delay_ms = kTickMs}, [this] { Tick(); }); });
       return;
     }
-    const std::string address = options.pass_on && !view.coordinator.is_nobody()
-                                    ? cluster_->AddressOf(view.coordinator)
-                                    : "";
-    if (address.empty()) {
-      text->call()->Refuse(NoCoordinator());
-    } else {
-      (new Reader(sink, StubAt(address), text->context(), request))->Start();
-    }
-  });
-  return text;
+  }
+  asked.text->call()->Refuse(std::move(why));
+}
+
+void Gateway::Tick() {
+  std::vector<Asked> asked;
+  {
+    absl::MutexLock lock(mu_);
+    asked.swap(texts_waiting_);
+  }
+  for (Asked& one : asked) Begin(std::move(one));  // or they wait on, with a tick of their own
 }
 
 void Gateway::ListModels(absl::Duration age_max, OnModels done) {
@@ -152,7 +258,7 @@ void Gateway::ListModels(absl::Duration age_max, OnModels done) {
   {
     absl::MutexLock lock(mu_);
     if (stopping_) {
-      now = absl::UnavailableError("the node is stopping");
+      now = Stopping();
     } else if (models_ != nullptr && absl::Now() - models_at_ <= age_max) {
       now = models_;
     } else if (waiting_.size() < kModelsWaitingMax) {
@@ -176,7 +282,7 @@ void Gateway::KeepList() {
       asked.swap(waiting_);
       stopping = stopping_;
     }
-    absl::StatusOr<Models> models = absl::UnavailableError("the node is stopping");
+    absl::StatusOr<Models> models = Stopping();
     const absl::Time at = absl::Now();
     if (!stopping) models = Fetch();
     if (models.ok()) {
@@ -190,6 +296,20 @@ void Gateway::KeepList() {
 }
 
 absl::StatusOr<Gateway::Models> Gateway::Fetch() {
+  const absl::Time until = absl::Now() + options_.office_time;
+  const auto stop = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_; };
+  while (true) {
+    absl::StatusOr<Models> models = FetchOnce();
+    // One that has just lost its coordinator may have another soon.
+    if (!absl::IsUnavailable(models.status()) || absl::Now() >= until) return models;
+    absl::MutexLock lock(mu_);
+    if (mu_.AwaitWithTimeout(absl::Condition(&stop), absl::Milliseconds(kTickMs))) {
+      return Stopping();
+    }
+  }
+}
+
+absl::StatusOr<Gateway::Models> Gateway::FetchOnce() {
   const Coordinator::Office office = coordinator_->office();
   auto list = std::make_shared<ModelList>();  // shared by all who asked
   if (office.mine) {
@@ -203,11 +323,11 @@ absl::StatusOr<Gateway::Models> Gateway::Fetch() {
   context.AddMetadata(kForwardedKey, "1");
   context.set_deadline(std::chrono::system_clock::now() + kListTime);
   wire::ListModelsResponse response;
-  const absl::Status status =
-      FromGrpc(StubAt(office.address)->ListModels(&context, wire::ListModelsRequest(), &response));
+  const grpc::Status status =
+      StubAt(office.address)->ListModels(&context, wire::ListModelsRequest(), &response);
   if (!status.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("the node that coordinates does not answer: ", status.message()));
+    const absl::Status plain = TextStatusFromGrpc(status);
+    return absl::UnavailableError(SaidByPeer(status) ? plain.message() : NoCoordinator().message());
   }
   list->assign(response.models().begin(), response.models().end());
   return list;

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "node/coordinator.h"
+#include "node/gate.h"
 #include "node/text_call.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "transport/event_loop.h"
@@ -25,20 +26,30 @@ namespace strata {
 inline constexpr char kForwardedKey[] = "strata-forwarded";
 // Who may wait for one list of models.
 inline constexpr size_t kModelsWaitingMax = 2048;
+// Texts that may wait for a node to coordinate.
+inline constexpr size_t kTextsWaitingMax = 1024;
 
 class Gateway {
  public:
+  struct Options {
+    // How long a text, or who asks for the models, waits while no node coordinates.
+    absl::Duration office_time = absl::Seconds(5);
+  };
   // All outlive it.
-  Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator);
-  // Blocks for an answer under way, a few seconds at most; whoever waits gets kUnavailable.
+  Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator, Options options);
+  // After the loop has run. Blocks for an answer under way, a few seconds at most, and for texts of
+  // other nodes, which have been cancelled.
   ~Gateway();
+
+  // Whoever waits gets kUnavailable, and who comes from now on. Any thread; any number of times.
+  void Stop();
 
   struct GenerateOptions {
     bool pass_on = true;  // to the node that coordinates; false: it is here or nowhere
   };
   // Starts a text; never blocks. What becomes of it goes to `sink`, which is kept until its
-  // OnEnd(): errors of Coordinator::Generate(), kUnavailable: no node coordinates at present, or
-  // the one that does has gone.
+  // OnEnd(): errors of Coordinator::Generate(), kUnavailable: no node coordinates (RetryAfterMs),
+  // also after a while in which one might have taken over, or the one that did has gone.
   std::shared_ptr<TextControl> Generate(const wire::GenerateTextRequest& request,
                                         std::shared_ptr<TextSink> sink, GenerateOptions options);
 
@@ -54,13 +65,31 @@ class Gateway {
 
  private:
   class Reader;
+  class Text;
+  struct Asked {
+    std::shared_ptr<Text> text;  // shared with who asked
+    wire::GenerateTextRequest request;
+    std::shared_ptr<TextSink> sink;  // shared with who asked
+    GenerateOptions options;
+    absl::Time until;  // so long it may wait
+  };
 
+  void Begin(Asked asked);  // loop
+  void Wait(Asked asked);   // any thread
+  void Pump();              // loop
+  void Tick();              // loop
   absl::StatusOr<Models> Fetch();
+  absl::StatusOr<Models> FetchOnce();
   void KeepList();
+  bool stopping();
 
   EventLoop* const loop_;
   ClusterRuntime* const cluster_;
   Coordinator* const coordinator_;
+  const Options options_;
+  Gate gate_;  // for Readers
+
+  std::unique_ptr<EventLoop::Handle> tick_;  // loop; while texts wait
 
   absl::Mutex mu_;
   std::string channel_address_ ABSL_GUARDED_BY(mu_);
@@ -69,6 +98,8 @@ class Gateway {
   Models models_ ABSL_GUARDED_BY(mu_);
   absl::Time models_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   std::vector<OnModels> waiting_ ABSL_GUARDED_BY(mu_);
+  std::vector<Asked> asked_ ABSL_GUARDED_BY(mu_);          // until the loop's next turn
+  std::vector<Asked> texts_waiting_ ABSL_GUARDED_BY(mu_);  // at most kTextsWaitingMax
 
   std::thread lister_;
 };

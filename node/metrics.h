@@ -1,13 +1,17 @@
 // What this node does, as Prometheus reads it (text format 0.0.4,
-// https://prometheus.io/docs/instrumenting/exposition_formats/). Pure.
+// https://prometheus.io/docs/instrumenting/exposition_formats/; names and units as
+// https://prometheus.io/docs/practices/naming/ wants them). Pure.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "node/coordinator.h"
 #include "node/http_server.h"
+#include "node/openai_call.h"
+#include "proto/node.pb.h"
 
 namespace strata {
 
@@ -18,9 +22,20 @@ struct ApiCounts {
   uint64_t failed = 0;
   uint64_t client_gone = 0;
   uint64_t tokens = 0;
+  // As ApiCounters has them.
+  std::array<uint64_t, ApiCounters::kFirstTokenMs.size() + 1> first_tokens = {};
+  uint64_t first_token_us = 0;
 };
 
-std::string MetricsText(const std::vector<Coordinator::ModelStats>& models,
-                        const HttpServer::Stats& http, const ApiCounts& api);
+struct MetricsView {
+  std::string node_id;
+  std::string node_name;
+  std::vector<Coordinator::ModelStats> models;  // where this node coordinates
+  std::vector<wire::StageStatus> stages;        // that this node holds
+  HttpServer::Stats http;
+  ApiCounts api;
+};
+
+std::string MetricsText(const MetricsView& view);
 
 }  // namespace strata

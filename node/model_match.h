@@ -3,10 +3,13 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
+#include "proto/coordinator.pb.h"
 
 namespace strata {
 
@@ -26,5 +29,10 @@ inline bool MeansModel(absl::string_view text, const ModelNames& model) {
   return text.empty() || text == model.name || text == model.path ||
          StartsId(text, absl::BytesToHexString(model.id));
 }
+
+// The one of `models` that `text` means. kInvalidArgument: several; kNotFound: none. The words name
+// what there is, by names and ids.
+absl::StatusOr<const wire::ModelStatus*> FindModel(const std::vector<wire::ModelStatus>& models,
+                                                   absl::string_view text);
 
 }  // namespace strata

@@ -166,6 +166,10 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
                         "--threads", absl::StrCat(n_threads)};
   if (options.allow_mixed_versions) stages.worker_args.push_back("--allow-mixed-versions");
   if (options.verbose) stages.worker_args.push_back("--verbose");
+  if (options.log_requests || options.verbose) stages.worker_args.push_back("--log-requests");
+  if (options.log_format == LogFormat::kJson) {
+    stages.worker_args.insert(stages.worker_args.end(), {"--log-format", "json"});
+  }
   stages.timeouts = options.timeouts;
   stages.echo_stderr = options.verbose;
   stages.fetcher = node->fetcher_.get();
@@ -198,9 +202,11 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
                            .listen_host = absl::StrContains(ListenHost(*listen), ':')
                                               ? absl::StrCat("[", ListenHost(*listen), "]")
                                               : ListenHost(*listen)});
-  node->gateway_ = std::make_unique<Gateway>(loop, node->cluster_.get(), node->coordinator_.get());
-  node->coordinator_service_ = std::make_unique<CoordinatorService>(
-      node->coordinator_.get(), node->gateway_.get(), node->id_);
+  node->gateway_ = std::make_unique<Gateway>(loop, node->cluster_.get(), node->coordinator_.get(),
+                                             Gateway::Options());
+  node->coordinator_service_ =
+      std::make_unique<CoordinatorService>(node->coordinator_.get(), node->gateway_.get(),
+                                           CoordinatorService::Options{.node_id = node->id_});
 
   // Others may have been told the port of last time by hand.
   const uint16_t last_port =
@@ -254,8 +260,11 @@ absl::Status Node::ListenHttp(const NodeOptions& options) {
   if (!address.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--http ", address.status().message()));
   }
-  auto api = std::make_unique<OpenAiApi>(gateway_.get(), coordinator_.get(),
-                                         OpenAiApi::Options{.node_id = id_, .node_name = name_});
+  auto api = std::make_unique<OpenAiApi>(
+      gateway_.get(), coordinator_.get(), OpenAiApi::Options{.node_id = id_, .node_name = name_},
+      [this](OpenAiApi::OnStages then) {
+        loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
+      });
   HttpServer::Options http;
   http.host = address->host;
   http.port = address->port;
@@ -289,6 +298,7 @@ void Node::Shutdown(absl::AnyInvocable<void() &&> done) {
   // Waits for calls whose ends the loop makes, so it cannot be on the loop.
   shutdown_ = std::thread([this, done = std::move(done)]() mutable {
     coordinator_->Stop();  // while the others still hear of it; ends the texts with a word
+    gateway_->Stop();
     http_.reset();
     loop_->Post([this, done = std::move(done)]() mutable { Leave(std::move(done)); });
   });
@@ -310,7 +320,9 @@ Node::~Node() {
   if (shutdown_.joinable()) {
     shutdown_.join();
   } else if (server_ != nullptr) {
-    coordinator_->StopCalls();  // they wait for the loop, which does not run any more
+    // They wait for the loop, which does not run any more.
+    coordinator_->StopCalls();
+    gateway_->Stop();
     server_->Shutdown(std::chrono::system_clock::now());
   }
 }
@@ -350,7 +362,7 @@ absl::Status RunNode(const NodeOptions& options) {
   const std::string line = ready.dump() + "\n";
   const absl::Status told = WriteToStdout(line);
   if (told.ok()) {
-    if (!options.stop_with_parent) {
+    if (!options.stop_with_parent && options.log_format == LogFormat::kText) {
       const std::string& http = (*node)->http_url();
       absl::FPrintF(stderr, "%s listens on %s%s. Ctrl-C stops it.\n", (*node)->name(),
                     (*node)->address(),

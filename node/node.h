@@ -30,6 +30,7 @@
 #include "node/weight_fetcher.h"
 #include "node/weight_service.h"
 #include "transport/event_loop.h"
+#include "transport/request_log.h"
 
 namespace grpc {
 class Server;
@@ -61,6 +62,8 @@ struct NodeOptions {
   bool stop_with_parent = false;      // stop when stdin ends
   bool allow_mixed_versions = false;  // link with other versions of libllama and libggml
   bool verbose = false;
+  bool log_requests = false;  // from HTTP to every stage; with `verbose`, too
+  LogFormat log_format = LogFormat::kText;
   std::string worker_program;  // empty: this program
   WorkerTimeouts timeouts;
 };

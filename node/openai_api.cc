@@ -1,15 +1,14 @@
 #include "node/openai_api.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "absl/log/log.h"
 #include "absl/random/random.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
@@ -73,32 +72,6 @@ absl::Status CheckBrowser(const HttpRequest& request) {
   return absl::OkStatus();
 }
 
-const wire::ModelStatus* FindIn(const Gateway::ModelList& models, const std::string& name,
-                                absl::Status* why) {
-  const wire::ModelStatus* found = nullptr;
-  std::vector<std::string> names;
-  for (const wire::ModelStatus& model : models) {
-    names.push_back(model.name());
-    if (!MeansModel(
-            name, {.name = model.name(), .path = model.source().path(), .id = model.model_id()})) {
-      continue;
-    }
-    if (found != nullptr) {
-      *why = BadParam("model", absl::StrCat("\"", name, "\" means several models; loaded: ",
-                                            absl::StrJoin(names, ", ")));
-      return nullptr;
-    }
-    found = &model;
-  }
-  if (found == nullptr) {
-    *why = absl::NotFoundError(
-        absl::StrCat("the model \"", name, "\" does not exist; ",
-                     names.empty() ? "none is loaded (strata load MODEL)"
-                                   : absl::StrCat("loaded: ", absl::StrJoin(names, ", "))));
-  }
-  return found;
-}
-
 HttpResponse MethodNotAllowed(const char* allowed) {
   HttpResponse response = ErrorResponse(405, absl::StrCat("this takes ", allowed));
   response.headers.emplace_back("Allow", allowed);
@@ -107,10 +80,12 @@ HttpResponse MethodNotAllowed(const char* allowed) {
 
 }  // namespace
 
-OpenAiApi::OpenAiApi(Gateway* gateway, Coordinator* coordinator, Options options)
+OpenAiApi::OpenAiApi(Gateway* gateway, Coordinator* coordinator, Options options,
+                     AskStages ask_stages)
     : gateway_(gateway),
       coordinator_(coordinator),
       options_(std::move(options)),
+      ask_stages_(std::move(ask_stages)),
       counters_(std::make_shared<ApiCounters>()) {}
 
 void OpenAiApi::SetServer(const HttpServer* server) {
@@ -118,10 +93,9 @@ void OpenAiApi::SetServer(const HttpServer* server) {
   server_ = server;
 }
 
-void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  LOG(INFO) << "http id=" << request.id << " client=" << request.client
-            << " method=" << absl::CEscape(request.method)
-            << " path=" << absl::CEscape(request.path) << " bytes=" << request.body.size();
+void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecorded) {
+  const auto record = std::make_shared<RequestRecord>(request);  // shared with the responder
+  const Responder responder = Recorded(std::move(unrecorded), record);
   if (absl::Status status = CheckBrowser(request); !status.ok()) {
     responder->Answer(ErrorResponse(403, std::string(status.message())));
     return;
@@ -140,14 +114,11 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respo
   } else if (request.method != (texts ? "POST" : "GET")) {
     responder->Answer(MethodNotAllowed(allowed));
   } else if (texts) {
-    Texts(std::move(request), responder);
+    Texts(std::move(request), responder, record);
   } else if (path == "/health") {
-    const nlohmann::ordered_json health = {
-        {"status", "ok"}, {"node", {{"id", options_.node_id}, {"name", options_.node_name}}}};
-    responder->Answer({.body = health.dump()});
+    Health(responder);
   } else if (path == "/metrics") {
-    responder->Answer(
-        {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = Metrics()});
+    Metrics(responder);
   } else if (path == "/v1/models") {
     Models(responder);
   } else {
@@ -155,18 +126,42 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respo
   }
 }
 
-std::string OpenAiApi::Metrics() {
-  HttpServer::Stats http;
-  {
-    absl::MutexLock lock(mu_);
-    if (server_ != nullptr) http = server_->stats();
-  }
-  return MetricsText(coordinator_->Stats(), http,
-                     {.requests = counters_->requests,
-                      .running = counters_->running,
-                      .failed = counters_->failed,
-                      .client_gone = counters_->client_gone,
-                      .tokens = counters_->tokens});
+// Whether a text that is asked for here has somewhere to go.
+void OpenAiApi::Health(const Responder& responder) {
+  const Coordinator::Office office = coordinator_->office();
+  const bool knows = office.mine || !office.address.empty();
+  nlohmann::ordered_json health = {
+      {"status", knows ? "ok" : "unavailable"},
+      {"node", {{"id", options_.node_id}, {"name", options_.node_name}}},
+      {"coordinates", office.mine}};
+  if (!knows) health["reason"] = "no node coordinates at present";
+  HttpResponse response = {.status = knows ? 200 : 503, .body = health.dump()};
+  if (!knows) response.headers.emplace_back("Retry-After", "1");
+  responder->Answer(std::move(response));
+}
+
+void OpenAiApi::Metrics(const Responder& responder) {
+  ask_stages_([this, responder](std::vector<wire::StageStatus> stages) {
+    responder->Run([this, responder, stages = std::move(stages)]() mutable {
+      MetricsView view = {.node_id = options_.node_id,
+                          .node_name = options_.node_name,
+                          .models = coordinator_->Stats(),
+                          .stages = std::move(stages)};
+      {
+        absl::MutexLock lock(mu_);
+        if (server_ != nullptr) view.http = server_->stats();
+      }
+      view.api = {.requests = counters_->requests,
+                  .running = counters_->running,
+                  .failed = counters_->failed,
+                  .client_gone = counters_->client_gone,
+                  .tokens = counters_->tokens,
+                  .first_token_us = counters_->first_token_us};
+      std::ranges::copy(counters_->first_tokens, view.api.first_tokens.begin());
+      responder->Answer(
+          {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = MetricsText(view)});
+    });
+  });
 }
 
 void OpenAiApi::Models(const Responder& responder) {
@@ -181,20 +176,21 @@ void OpenAiApi::Models(const Responder& responder) {
 }
 
 void OpenAiApi::Model(const std::string& name, const Responder& responder) {
-  FindModel(name, responder, [responder](const wire::ModelStatus& model) {
+  WithModel(name, responder, [responder](const wire::ModelStatus& model) {
     responder->Answer({.body = ModelJson(model, absl::ToUnixSeconds(absl::Now()))});
   });
 }
 
-void OpenAiApi::FindModel(const std::string& name, const Responder& responder, OnModel then) {
+void OpenAiApi::WithModel(const std::string& name, const Responder& responder, OnModel then) {
   const auto answer = [this, name, responder, then](const absl::StatusOr<Gateway::Models>& models,
                                                     bool fresh) {
-    absl::Status why = models.status();
-    const wire::ModelStatus* model = models.ok() ? FindIn(**models, name, &why) : nullptr;
-    if (model != nullptr) {
-      then(*model);
+    const absl::StatusOr<const wire::ModelStatus*> model =
+        models.ok() ? FindModel(**models, name)
+                    : absl::StatusOr<const wire::ModelStatus*>(models.status());
+    if (model.ok()) {
+      then(**model);
     } else if (fresh || !models.ok()) {
-      responder->Answer(ErrorResponse(why));
+      responder->Answer(ErrorResponse(model.status()));
     } else {
       return false;
     }
@@ -214,7 +210,7 @@ void OpenAiApi::FindModel(const std::string& name, const Responder& responder, O
       });
 }
 
-void OpenAiApi::Texts(HttpRequest http, const Responder& responder) {
+void OpenAiApi::Texts(HttpRequest http, const Responder& responder, const Record& record) {
   const bool chat = http.path == "/v1/chat/completions";
   absl::StatusOr<ApiRequest> request = chat ? ParseChat(http.body) : ParseCompletion(http.body);
   http.body = std::string();
@@ -225,13 +221,14 @@ void OpenAiApi::Texts(HttpRequest http, const Responder& responder) {
     return;
   }
   const std::string name = request->model;
-  FindModel(name, responder,
-            [this, request = *std::move(request), http = std::move(http), responder](
-                const wire::ModelStatus& model) { Write(request, http, model, responder); });
+  WithModel(
+      name, responder,
+      [this, request = *std::move(request), http = std::move(http), responder,
+       record](const wire::ModelStatus& model) { Write(request, http, model, responder, record); });
 }
 
 void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::ModelStatus& model,
-                      const Responder& responder) {
+                      const Responder& responder, const Record& record) {
   for (const wire::LogitBias& bias : request.sampler.logit_bias()) {
     if (model.n_vocab() == 0 || static_cast<uint32_t>(bias.token()) < model.n_vocab()) continue;
     responder->Answer(
@@ -272,6 +269,7 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
                  .created_s = absl::ToUnixSeconds(absl::Now()),
                  .model = model.name()};
   call.request_id = http.id;
+  call.record = record;
   call.client = http.client;
   call.model_id = absl::BytesToHexString(model.model_id());
   call.tokens_max = request.tokens_max.value_or(model.n_ctx());

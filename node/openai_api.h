@@ -8,14 +8,18 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
 #include "node/chat_template.h"
 #include "node/coordinator.h"
 #include "node/gateway.h"
 #include "node/http_server.h"
 #include "node/openai_call.h"
+#include "node/request_record.h"
+#include "proto/node.pb.h"
 
 namespace strata {
 
@@ -28,8 +32,11 @@ class OpenAiApi {
     std::string node_id;
     std::string node_name;
   };
+  // Says which stages this node holds, on any thread; never blocks.
+  using OnStages = absl::AnyInvocable<void(std::vector<wire::StageStatus>) &&>;
+  using AskStages = std::function<void(OnStages)>;
   // All outlive it, and it the server that it handles requests for.
-  OpenAiApi(Gateway* gateway, Coordinator* coordinator, Options options);
+  OpenAiApi(Gateway* gateway, Coordinator* coordinator, Options options, AskStages ask_stages);
 
   // HttpServer::Handler.
   void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
@@ -43,18 +50,21 @@ class OpenAiApi {
 
   void Models(const Responder& responder);
   void Model(const std::string& name, const Responder& responder);
-  void Texts(HttpRequest http, const Responder& responder);
+  using Record = std::shared_ptr<RequestRecord>;  // shared with the responder
+  void Texts(HttpRequest http, const Responder& responder, const Record& record);
   void Write(ApiRequest request, const HttpRequest& http, const wire::ModelStatus& model,
-             const Responder& responder);
-  std::string Metrics();
+             const Responder& responder, const Record& record);
+  void Health(const Responder& responder);
+  void Metrics(const Responder& responder);
 
   // Calls `then` with the model that is meant, on a handler's thread; else answers.
-  void FindModel(const std::string& name, const Responder& responder, OnModel then);
+  void WithModel(const std::string& name, const Responder& responder, OnModel then);
   absl::StatusOr<std::shared_ptr<const ChatTemplate>> TemplateOf(const wire::ModelStatus& model);
 
   Gateway* const gateway_;
   Coordinator* const coordinator_;
   const Options options_;
+  const AskStages ask_stages_;
   const std::shared_ptr<ApiCounters> counters_;  // shared with calls under way
 
   absl::Mutex mu_;

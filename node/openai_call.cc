@@ -1,14 +1,20 @@
 #include "node/openai_call.h"
 
+#include <algorithm>
 #include <utility>
 
-#include "absl/log/log.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "node/openai_error.h"
 
 namespace strata {
+
+void ApiCounters::CountFirstToken(absl::Duration after) {
+  const auto limit = std::lower_bound(kFirstTokenMs.begin(), kFirstTokenMs.end(),
+                                      absl::ToInt64Milliseconds(after));
+  ++first_tokens[static_cast<size_t>(limit - kFirstTokenMs.begin())];
+  first_token_us += static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Microseconds(after)));
+}
 
 class ApiCall::Sink final : public TextSink {
  public:
@@ -38,8 +44,7 @@ ApiCall::ApiCall(Options options, std::shared_ptr<HttpResponder> responder,
                  std::shared_ptr<ApiCounters> counters)
     : options_(std::move(options)),
       responder_(std::move(responder)),
-      counters_(std::move(counters)),
-      since_(absl::Now()) {
+      counters_(std::move(counters)) {
   ++counters_->requests;
   ++counters_->running;
   const size_t texts = options_.request.prompts.size() * options_.request.n;
@@ -54,11 +59,14 @@ ApiCall::ApiCall(Options options, std::shared_ptr<HttpResponder> responder,
 ApiCall::~ApiCall() {
   --counters_->running;
   counters_->tokens += usage_.completion_tokens;
-  LOG(INFO) << "api id=" << options_.request_id << " client=" << options_.client << " model=\""
-            << absl::CEscape(options_.answer.model) << "\" outcome=" << outcome_
-            << " texts=" << choices_.size() << " prompt_tokens=" << usage_.prompt_tokens
-            << " cached_tokens=" << usage_.cached_tokens << " tokens=" << usage_.completion_tokens
-            << " ms=" << absl::ToInt64Milliseconds(absl::Now() - since_);
+  options_.record->SetTexts({.model = options_.answer.model,
+                             .texts = choices_.size(),
+                             .prompt_tokens = usage_.prompt_tokens,
+                             .cached_tokens = usage_.cached_tokens,
+                             .tokens = usage_.completion_tokens,
+                             .first_token = first_token_,
+                             .outcome = outcome_,
+                             .error = error_});
 }
 
 void ApiCall::Run(Gateway* gateway) {
@@ -122,6 +130,10 @@ void ApiCall::OnToken(size_t index, const wire::SampledToken& token) {
     if (over_ || choice.ended || choice.shaper.stopped()) return;
     ++choice.tokens;
     ++usage_.completion_tokens;
+    if (!first_token_) {
+      first_token_ = absl::Now() - options_.record->since();
+      counters_->CountFirstToken(*first_token_);
+    }
     if (options_.request.logprobs) choice.waiting.push_back(token);
     Take(&choice, choice.shaper.Add(token.piece()));
     if (options_.request.stream) Send(&choice);
@@ -213,7 +225,8 @@ ApiCall::Controls ApiCall::Fail(const absl::Status& status) {
   over_ = true;
   ++counters_->failed;
   outcome_ = absl::StatusCodeToString(status.code());
-  LOG(INFO) << "api id=" << options_.request_id << " error=" << absl::CEscape(status.message());
+  // What is wrong with a request may be said in its own words, which are not for a log.
+  if (HttpStatusOf(status) >= 500) error_ = std::string(status.message());
   if (begun_) {
     responder_->Write(ErrorEvent(ErrorJson(status)));
     responder_->End();

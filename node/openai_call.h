@@ -2,9 +2,11 @@
 // the client, as a stream or at their end. Ends them where a stop string comes or the client goes.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,12 +18,20 @@
 #include "node/http_server.h"
 #include "node/openai_request.h"
 #include "node/openai_response.h"
+#include "node/request_record.h"
 #include "node/text_shaper.h"
 
 namespace strata {
 
 struct ApiCounters {
   std::atomic<uint64_t> requests{0}, running{0}, failed{0}, client_gone{0}, tokens{0};
+
+  // Until the first token, of each request that had one: how many, up to so many milliseconds.
+  static constexpr std::array<int64_t, 10> kFirstTokenMs = {50,    100,   250,    500,    1'000,
+                                                            2'500, 5'000, 10'000, 30'000, 60'000};
+  std::array<std::atomic<uint64_t>, kFirstTokenMs.size() + 1> first_tokens = {};
+  std::atomic<uint64_t> first_token_us{0};  // of all of them
+  void CountFirstToken(absl::Duration after);
 };
 
 // Thread-safe; lives until its texts have ended.
@@ -31,6 +41,7 @@ class ApiCall final : public std::enable_shared_from_this<ApiCall> {
     ApiRequest request;  // its prompts are the final ones
     ApiAnswer answer;
     std::string request_id;
+    std::shared_ptr<RequestRecord> record;  // shared with the responder
     std::string client;
     std::string model_id;  // in hex
     uint32_t tokens_max = 0;
@@ -77,8 +88,6 @@ class ApiCall final : public std::enable_shared_from_this<ApiCall> {
   const Options options_;
   const std::shared_ptr<HttpResponder> responder_;  // shared with the connection
   const std::shared_ptr<ApiCounters> counters_;     // shared with who counts
-  const absl::Time since_;
-
   absl::Mutex mu_;
   std::vector<Choice> choices_ ABSL_GUARDED_BY(mu_);  // prompts × n, those of a prompt together
   ApiUsage usage_ ABSL_GUARDED_BY(mu_);
@@ -88,6 +97,8 @@ class ApiCall final : public std::enable_shared_from_this<ApiCall> {
   bool over_ ABSL_GUARDED_BY(mu_) = false;    // nothing more is said to the client
   std::string pending_ ABSL_GUARDED_BY(mu_);  // events before its head: a few tokens
   std::string outcome_ ABSL_GUARDED_BY(mu_) = "unanswered";
+  std::string error_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Duration> first_token_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace strata

@@ -34,6 +34,8 @@ class StageHost::Device final : public WorkerProcess::Observer {
   void OnWorkerReady() override { host_->OnWorkerReady(this); }
   void OnWorkerDied(const WorkerDeath& death) override { host_->OnWorkerDied(this, death); }
 
+  void OnWorkerTold() override { host_->OnWorkerTold(this); }
+
   const std::string name;
   std::unique_ptr<WorkerProcess> worker;  // while it runs
 
@@ -582,10 +584,35 @@ void StageHost::Tell(const Stage& stage, wire::StageStatus* status) const {
   const WorkerProcess& worker = *stage.device->worker;
   status->set_told_ms(worker.told_ms());
   status->set_resident_bytes(worker.told().resident_bytes());
-  for (const wire::StageWork& work : worker.told().stages()) {
-    if (StageKeyOf(work.epoch(), work.stage()) != KeyOf(stage.spec)) continue;
-    status->set_busy_ms(work.busy_ms());
-    status->set_steps_done(work.steps_done());
+  status->set_busy_ms(stage.work.busy_ms());
+  status->set_steps_done(stage.work.steps_done());
+  status->set_busy_us(stage.work.busy_us());
+  status->set_rows(stage.work.rows());
+  status->set_bytes_in(stage.work.bytes_in());
+  status->set_bytes_out(stage.work.bytes_out());
+  if (!stage.busy_us || !stage.rows) return;
+  const int64_t now_us = worker.told_ms() * 1000;
+  status->set_window_ms(static_cast<uint32_t>(stage.busy_us->SpanUs(now_us) / 1000));
+  status->set_idle_share(static_cast<float>(IdleShare(*stage.busy_us, now_us)));
+  status->set_rows_per_s(static_cast<float>(stage.rows->PerSecond(now_us)));
+}
+
+void StageHost::OnWorkerTold(Device* device) {
+  const int64_t now_us = device->worker->told_ms() * 1000;
+  for (const wire::StageWork& work : device->worker->told().stages()) {
+    const auto found = stages_.find(StageKeyOf(work.epoch(), work.stage()));
+    if (found == stages_.end() || found->second.device != device) continue;
+    Stage& stage = found->second;
+    // The stage before of the same place may have told more.
+    const bool goes_on = work.busy_us() >= stage.work.busy_us() && work.rows() >= stage.work.rows();
+    if (stage.state == State::kServing && !stage.busy_us) {
+      stage.busy_us.emplace(now_us);
+      stage.rows.emplace(now_us);
+    } else if (stage.busy_us && goes_on) {
+      stage.busy_us->Add(now_us, static_cast<double>(work.busy_us() - stage.work.busy_us()));
+      stage.rows->Add(now_us, static_cast<double>(work.rows() - stage.work.rows()));
+    }
+    stage.work = work;
   }
 }
 

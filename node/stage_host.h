@@ -10,12 +10,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/rate_window.h"
 #include "grpcpp/client_context.h"
 #include "node/gate.h"
 #include "node/weight_fetcher.h"
@@ -98,6 +100,9 @@ class StageHost {
     bool loaded = false;
     wire::StageInfo info;  // when loaded
     int32_t worker_pid = 0;
+    // kServing: what its worker told last, and how fast that grows.
+    wire::StageWork work;
+    std::optional<RateWindow> busy_us, rows;
     absl::Status status;  // kFailed: why
   };
 
@@ -142,6 +147,7 @@ class StageHost {
 
   void OnWorkerReady(Device* device);
   void OnWorkerDied(Device* device, const WorkerDeath& death);
+  void OnWorkerTold(Device* device);
 
   EventLoop* const loop_;
   const Options options_;

@@ -124,13 +124,13 @@ std::string StatusText(const ClusterReport& report) {
   const std::vector<ModelView> models = ModelsOf(report, nullptr);
   for (const ModelView& model : models) {
     std::vector<std::vector<std::string>> stages = {
-        {"STAGE", "LAYERS", "NODE", "DEVICE", "MEMORY", "STEPS", "DOING"}};
+        {"STAGE", "LAYERS", "NODE", "DEVICE", "MEMORY", "STEPS", "TOK/S", "IDLE", "DOING"}};
     for (const StageView& stage : model.stages) {
       const wire::StageStatus& status = stage.status;
       stages.push_back({StageText(stage), LayersText(status.layers()), stage.node, status.device(),
                         status.resident_bytes() == 0 ? "" : BytesText(status.resident_bytes()),
                         stage.n_missing > 0 ? "" : absl::StrCat(status.steps_done()),
-                        DoingText(stage)});
+                        RowsText(stage), IdleText(stage), DoingText(stage)});
     }
     absl::StrAppend(&out, "\nModel ", model.name.empty() ? "without a name" : model.name,
                     ", epoch ", model.epoch.counter(), "\n", TextTable(stages));
@@ -173,6 +173,12 @@ json StageJson(const wire::StageStatus& stage) {
           {"resident_bytes", stage.resident_bytes()},
           {"busy_ms", stage.busy_ms()},
           {"steps_done", stage.steps_done()},
+          {"busy_us", stage.busy_us()},
+          {"rows", stage.rows()},
+          {"bytes_in", stage.bytes_in()},
+          {"bytes_out", stage.bytes_out()},
+          {"idle_share", stage.window_ms() == 0 ? json() : json(stage.idle_share())},
+          {"tokens_per_s", stage.window_ms() == 0 ? json() : json(stage.rows_per_s())},
           {"told_ms", stage.told_ms()},
           {"ok", ok},
           {"problem", ok || Loads(stage) ? "" : std::string(FromWire(stage.status()).message())}};

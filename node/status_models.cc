@@ -154,6 +154,16 @@ std::string DoingText(const StageView& stage) {
   return status.busy_ms() > 0 ? "on a step" : "idle";
 }
 
+std::string IdleText(const StageView& stage) {
+  if (stage.status.window_ms() == 0) return "";
+  return absl::StrFormat("%.0f %%", 100 * std::clamp(stage.status.idle_share(), 0.0f, 1.0f));
+}
+
+std::string RowsText(const StageView& stage) {
+  if (stage.status.window_ms() == 0) return "";
+  return absl::StrFormat("%.1f", stage.status.rows_per_s());
+}
+
 std::string StateText(wire::StageStatus::State state) {
   switch (state) {
     case wire::StageStatus::FETCHING:

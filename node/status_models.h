@@ -40,6 +40,10 @@ std::string LayersText(const wire::LayerRange& layers);
 std::string StageText(const StageView& stage);
 // What it is doing, in a few words: "loading, 27 % of 4.5 GiB".
 std::string DoingText(const StageView& stage);
+// "35 %" of about the last ten seconds in which it computed nothing, and how many tokens went
+// through it in each; empty where that is not known.
+std::string IdleText(const StageView& stage);
+std::string RowsText(const StageView& stage);
 // "loading", "serving"; for programs.
 std::string StateText(wire::StageStatus::State state);
 // "3 s", "12 min", "5 h", "2 d".

@@ -115,7 +115,9 @@ void AddModel(const ModelView& model, int cells, std::vector<Element>* lines) {
       {.title = "NODE", .cells_min = 14},
       {.title = "DEVICE", .cells_min = 6, .drop = 2},
       {.title = "DOING", .cells_min = 26},
-      {.title = "STEPS", .drop = 4, .align = Align::kRight},
+      {.title = "STEPS", .drop = 5, .align = Align::kRight},
+      {.title = "TOK/S", .drop = 4, .align = Align::kRight},
+      {.title = "IDLE", .drop = 4, .align = Align::kRight},
       {.title = "MEMORY", .drop = 1, .align = Align::kRight},
   };
   std::vector<std::vector<TableCell>> rows;
@@ -127,6 +129,8 @@ void AddModel(const ModelView& model, int cells, std::vector<Element>* lines) {
                     {status.device()},
                     {DoingText(stage), ColorOf(stage)},
                     {stage.n_missing > 0 ? "" : absl::StrCat(status.steps_done())},
+                    {RowsText(stage)},
+                    {IdleText(stage)},
                     {status.resident_bytes() == 0 ? "" : BytesText(status.resident_bytes())}});
   }
   for (Element& line : TableLines(columns, rows, cells)) lines->push_back(std::move(line));

@@ -40,6 +40,11 @@ class TextCall final : public TextListener, public TextControl {
   void Cancel() override { Stop(Wanted::kCancelled); }
   void Finish() override { Stop(Wanted::kFinished); }
 
+  // Until it starts or is refused: calls `fn` when nobody wants it any more, at once if that is
+  // so already. Once.
+  void OnUnwanted(absl::AnyInvocable<void() &&> fn);
+  bool wanted() const;
+
   // The server took it under this number. Once.
   void Start(std::vector<int32_t> prompt, std::shared_ptr<TextServer> server, uint64_t id);
   // It does not start. Instead of Start().
@@ -58,11 +63,13 @@ class TextCall final : public TextListener, public TextControl {
 
   const std::shared_ptr<TextSink> sink_;  // shared with who asked
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   // At most what the text has tokens. Told by one thread at a time, without the lock.
   std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
   bool telling_ ABSL_GUARDED_BY(mu_) = true;  // nothing is told before the start
   Wanted wanted_ ABSL_GUARDED_BY(mu_) = Wanted::kYes;
+  bool decided_ ABSL_GUARDED_BY(mu_) = false;  // it has started, or was refused
+  absl::AnyInvocable<void() &&> on_unwanted_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   // From Start() to OnEnd(); shared with whoever runs it.
   std::shared_ptr<TextServer> server_ ABSL_GUARDED_BY(mu_);

@@ -23,6 +23,8 @@ class TextStream final : public grpc::ServerWriteReactor<wire::GenerateTextEvent
   const std::shared_ptr<TextSink>& sink() const { return sink_; }
   // When the caller goes, the text is cancelled. Once, before the stream is given to gRPC.
   void SetControl(std::shared_ptr<TextControl> control) { control_ = std::move(control); }
+  // Let go of when the stream goes. Before it is given to gRPC.
+  void Keep(std::shared_ptr<void> place) { place_ = std::move(place); }
 
  private:
   class Sink;
@@ -39,6 +41,7 @@ class TextStream final : public grpc::ServerWriteReactor<wire::GenerateTextEvent
 
   const std::shared_ptr<TextSink> sink_;  // shared with the text's source
   std::shared_ptr<TextControl> control_;  // shared with the text's source
+  std::shared_ptr<void> place_;           // shared with nobody
 
   absl::Mutex mu_;
   int refs_ ABSL_GUARDED_BY(mu_) = 2;  // the source's, until End(); the call's, until OnDone()

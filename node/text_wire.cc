@@ -1,15 +1,23 @@
 #include "node/text_wire.h"
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
+#include <string>
+#include <utility>
+
+#include "absl/log/log.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
 
-constexpr absl::string_view kRetryAfter = "retry_after_ms=";
+// Of what our statuses carry.
+constexpr absl::string_view kPayloadPrefix = "strata/";
+// gRPC sends it in the trailers, beside the message.
+constexpr size_t kDetailsBytesMax = 1024;
 
 using WireTotals = google::protobuf::RepeatedPtrField<wire::TextStageTotal>;
 
@@ -92,20 +100,36 @@ EndedText EndedFromWire(const wire::TextEnded& ended) {
 
 grpc::Status TextStatusToGrpc(const absl::Status& status) {
   const grpc::Status plain = ToGrpc(status);
-  const std::optional<int64_t> retry = RetryAfterMs(status);
-  if (!retry) return plain;
-  return grpc::Status(plain.error_code(), plain.error_message(), absl::StrCat(kRetryAfter, *retry));
+  if (plain.ok()) return plain;
+  // "strata\nretry_after_ms=1000\n…"
+  std::string details = plain.error_details();
+  status.ForEachPayload([&details](absl::string_view key, const absl::Cord& value) {
+    if (!absl::ConsumePrefix(&key, kPayloadPrefix)) return;
+    const std::string line = absl::StrCat("\n", key, "=", absl::CEscape(std::string(value)));
+    if (details.size() + line.size() <= kDetailsBytesMax) details += line;
+  });
+  return grpc::Status(plain.error_code(), plain.error_message(), details);
 }
 
 absl::Status TextStatusFromGrpc(const grpc::Status& status) {
   absl::Status plain = FromGrpc(status);
-  absl::string_view details = status.error_details();
-  int64_t retry_ms = 0;
-  if (plain.ok() || !absl::ConsumePrefix(&details, kRetryAfter) ||
-      !absl::SimpleAtoi(details, &retry_ms) || retry_ms < 0) {
-    return plain;
+  if (plain.ok()) return plain;
+  if (!SaidByPeer(status)) {
+    if (absl::IsCancelled(plain)) return absl::CancelledError("the text was cancelled");
+    LOG(INFO) << "the node that coordinates: " << plain.message();
+    return absl::UnavailableError("the node that coordinates does not answer; try again");
   }
-  return WithRetryAfterMs(std::move(plain), retry_ms);
+  const std::string& details = status.error_details();
+  for (absl::string_view line : absl::StrSplit(details, '\n')) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits('=', 1));
+    std::string value;
+    if (parts.second.empty() || !absl::CUnescape(parts.second, &value)) continue;
+    const std::string text = ValidUtf8(value);
+    plain.SetPayload(absl::StrCat(kPayloadPrefix, parts.first),
+                     absl::Cord(absl::string_view(text)));
+  }
+  return plain;
 }
 
 }  // namespace strata

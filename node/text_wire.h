@@ -20,7 +20,9 @@ struct EndedText {
 };
 EndedText EndedFromWire(const wire::TextEnded& ended);
 
-// As ToGrpc() and FromGrpc(), with RetryAfterMs().
+// As ToGrpc() and FromGrpc(), with what the status carries for who asked: RetryAfterMs(), what is
+// wrong with which parameter. What gRPC says of a connection becomes words for people
+// (kUnavailable).
 grpc::Status TextStatusToGrpc(const absl::Status& status);
 absl::Status TextStatusFromGrpc(const grpc::Status& status);
 

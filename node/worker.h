@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "transport/request_log.h"
 
 namespace strata {
 
@@ -13,6 +14,8 @@ struct WorkerRunOptions {
   std::string listen = "127.0.0.1:0";
   uint32_t n_threads = 1;
   bool allow_mixed_versions = false;
+  bool log_requests = false;  // to stdout, for the node
+  LogFormat log_format = LogFormat::kText;
 };
 
 // Prints {"worker":{"address":"host:port","pid":…}} to stdout and serves until SIGTERM or the end

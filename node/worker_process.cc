@@ -1,9 +1,9 @@
 #include "node/worker_process.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <utility>
 
 #include "absl/log/check.h"
@@ -16,7 +16,9 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "nlohmann/json.hpp"
+#include "node/logging.h"
 #include "transport/grpc_link.h"
+#include "transport/request_log.h"
 
 namespace strata {
 namespace {
@@ -127,11 +129,15 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(EventLoop* l
   child.stop_grace = absl::Milliseconds(self->options_.timeouts.stop_ms);
   child.on_stdout_line = [self](absl::string_view line) {
     const std::string address = AddressIn(line);
-    if (!address.empty()) self->Post([self, address] { self->OnAddress(address); });
+    if (!address.empty()) {
+      self->Post([self, address] { self->OnAddress(address); });
+    } else if (RequestLogOn()) {
+      WriteLine(STDERR_FILENO, absl::StrCat(line, "\n"));  // what it says of requests
+    }
   };
   if (self->options_.echo_stderr) {
     child.on_stderr_line = [label = self->options_.label](absl::string_view line) {
-      fprintf(stderr, "[%s] %.*s\n", label.c_str(), static_cast<int>(line.size()), line.data());
+      EchoLine(label, line);
     };
   }
   child.on_exit = [self](const ChildExit& exit) {
@@ -228,6 +234,7 @@ void WorkerProcess::OnPing(const grpc::Status& status, const wire::PingResponse&
   told_ms_ = std::chrono::duration_cast<std::chrono::milliseconds>(
                  std::chrono::steady_clock::now().time_since_epoch())
                  .count();
+  observer_->OnWorkerTold();
   if (!loading_ && response.busy_ms() > options_.timeouts.step_ms) {
     KillBecause("hung", absl::StrCat("more than ", Seconds(options_.timeouts.step_ms),
                                      " on one step, so it was killed"));

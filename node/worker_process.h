@@ -63,6 +63,8 @@ class WorkerProcess {
     // Exactly once, last, unless the WorkerProcess is destroyed before. May destroy the
     // WorkerProcess.
     virtual void OnWorkerDied(const WorkerDeath& death) = 0;
+    // told() is new.
+    virtual void OnWorkerTold() = 0;
   };
 
   // `loop` and `observer` outlive the worker. Errors: the system's, when it cannot start a process.

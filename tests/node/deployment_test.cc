@@ -39,8 +39,9 @@ class SlowNode final : public NodeClient {
   absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest&) override {
     return Nothing();
   }
-  void TokenizeAsync(const wire::TokenizeRequest&, Tokenized done) override {
+  CancelCall TokenizeAsync(const wire::TokenizeRequest&, Tokenized done) override {
     std::move(done)(Nothing());
+    return [] {};
   }
   absl::Status SetDraining(bool) override { return Nothing(); }
 

@@ -6,7 +6,6 @@
 #include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "node/metrics.h"
 
 namespace strata {
 namespace {
@@ -96,19 +95,6 @@ TEST(OpenAiResponse, ListsModels) {
   EXPECT_EQ(models["data"][0]["id"], "tiny");
   EXPECT_EQ(models["data"][0]["object"], "model");
   EXPECT_EQ(models["data"][0]["created"], 90);
-}
-
-TEST(Metrics, EveryLineIsOneThatPrometheusReads) {
-  Coordinator::ModelStats model = {
-      .name = "a \"b\"\n\\", .serving = true, .stages = {"kitchen/CPU"}};
-  model.scheduler.tokens = 12;
-  model.scheduler.stages.push_back({.compute_us = 1'500'000, .steps = 3});
-  const std::string text = MetricsText({model}, {.connections = 2}, {.requests = 4});
-  EXPECT_TRUE(absl::StrContains(text, "strata_tokens_total{model=\"a \\\"b\\\"\\n\\\\\"} 12\n"))
-      << text;
-  EXPECT_TRUE(absl::StrContains(text, "stage=\"0\",device=\"kitchen/CPU\"} 1.5\n")) << text;
-  EXPECT_TRUE(absl::StrContains(text, "\nstrata_http_connections 2\n")) << text;
-  EXPECT_TRUE(absl::StrContains(text, "# TYPE strata_tokens_total counter\n")) << text;
 }
 
 }  // namespace

@@ -61,6 +61,37 @@ TEST(TextCall, WhatIsRefusedNeverStarts) {
   EXPECT_THAT(ear->heard, ElementsAre("end later"));
 }
 
+TEST(TextCall, WhoWorksForItsStartHearsThatNobodyWantsIt) {
+  const auto ear = std::make_shared<Ear>();
+  int unwanted = 0;
+  TextCall call(ear);
+  call.OnUnwanted([&] { ++unwanted; });
+  EXPECT_TRUE(call.wanted());
+  call.Finish();
+  call.Cancel();
+  EXPECT_FALSE(call.wanted());
+  EXPECT_EQ(unwanted, 1);
+  TextCall late(ear);
+  late.Cancel();
+  late.OnUnwanted([&] { ++unwanted; });
+  EXPECT_EQ(unwanted, 2);
+}
+
+TEST(TextCall, OnceItIsDecidedNobodyWorksForItsStart) {
+  const auto ear = std::make_shared<Ear>();
+  const auto server = std::make_shared<TextServer>(TextServerOptions{});
+  int unwanted = 0;
+  TextCall started(ear);
+  started.OnUnwanted([&] { ++unwanted; });
+  started.Start({1}, server, 1);
+  started.Cancel();
+  TextCall refused(ear);
+  refused.Refuse(absl::UnavailableError("later"));
+  refused.Cancel();
+  refused.OnUnwanted([&] { ++unwanted; });
+  EXPECT_EQ(unwanted, 0);
+}
+
 // An ear that asks for the end from inside its own call.
 TEST(TextCall, MayBeCancelledFromWhatItTells) {
   class Impatient final : public TextSink {

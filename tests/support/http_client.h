@@ -42,10 +42,17 @@ class HttpClient {
  public:
   static constexpr int kLongMs = 60'000;
 
-  explicit HttpClient(uint16_t port, int receive_buffer_bytes = 0)
+  // `from`: an address of this machine's loopback, as another client has it.
+  explicit HttpClient(uint16_t port, int receive_buffer_bytes = 0, const char* from = nullptr)
       : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
     if (receive_buffer_bytes > 0) {
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof(receive_buffer_bytes));
+    }
+    if (from != nullptr) {
+      sockaddr_in own = {};
+      own.sin_family = AF_INET;
+      inet_pton(AF_INET, from, &own.sin_addr);
+      EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0) << from;
     }
     sockaddr_in to = {};
     to.sin_family = AF_INET;

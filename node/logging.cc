@@ -1,0 +1,65 @@
+#include "node/logging.h"
+
+#include <unistd.h>
+
+#include <string>
+
+#include "absl/base/log_severity.h"
+#include "absl/log/globals.h"
+#include "absl/log/initialize.h"
+#include "absl/log/log_entry.h"
+#include "absl/log/log_sink.h"
+#include "absl/log/log_sink_registry.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace strata {
+namespace {
+
+// {"time":…,"event":"log","level":"WARNING","message":…,"at":"file.cc:12"}
+class JsonSink final : public absl::LogSink {
+ public:
+  void Send(const absl::LogEntry& entry) override {
+    const LineFormat format(LogFormat::kJson);
+    std::string line;
+    format.Begin(entry.timestamp(), "log", &line);
+    format.Add("level", absl::LogSeverityName(entry.log_severity()), &line);
+    format.Add("message", entry.text_message(), &line);
+    format.Add("at", absl::StrCat(entry.source_basename(), ":", entry.source_line()), &line);
+    format.End(&line);
+    WriteLine(STDERR_FILENO, line);
+  }
+};
+
+}  // namespace
+
+void StartLogging(const LoggingOptions& options) {
+  StartRequestLog({.on = options.verbose || options.requests,
+                   .format = options.format,
+                   .fd = options.is_worker ? STDOUT_FILENO : STDERR_FILENO});
+  const absl::LogSeverityAtLeast from =
+      options.verbose ? absl::LogSeverityAtLeast::kInfo : absl::LogSeverityAtLeast::kWarning;
+  absl::SetMinLogLevel(from);
+  absl::SetStderrThreshold(from);
+  absl::InitializeLog();
+  if (options.format != LogFormat::kJson || options.is_worker) return;
+  static JsonSink* const sink = new JsonSink;  // as long as the process
+  absl::AddLogSink(sink);
+  absl::SetStderrThreshold(absl::LogSeverityAtLeast::kInfinity);
+}
+
+void EchoLine(absl::string_view label, absl::string_view line) {
+  if (RequestLogFormat() != LogFormat::kJson) {
+    WriteLine(STDERR_FILENO, absl::StrCat("[", label, "] ", line, "\n"));
+    return;
+  }
+  const LineFormat format(LogFormat::kJson);
+  std::string json;
+  format.Begin(absl::Now(), "output", &json);
+  format.Add("of", label, &json);
+  format.Add("message", line, &json);
+  format.End(&json);
+  WriteLine(STDERR_FILENO, json);
+}
+
+}  // namespace strata
