@@ -27,9 +27,11 @@ Membership::Membership(const MembershipOptions& options, NodeRecord self, int64_
       self_(std::move(self)),
       graph_(options.nodes_max),
       peers_(options.nodes_max),
+      send_due_us_(options.nodes_max, kNever),
       now_us_(now_us),
       started_us_(now_us),
       heard_(options.nodes_max),
+      nobody_(options.nodes_max),
       members_(options.nodes_max) {
   CHECK(!self_.id.is_nobody());
   CHECK(self_.boot > 0 && self_.boot < kCounterMax);
@@ -76,15 +78,17 @@ std::vector<OutgoingHeartbeat> Membership::Tick(int64_t now_us) {
   // What is almost due goes now, so that few wakes do for many peers.
   const int64_t due_us = now_us + options_.heartbeat_ms * 40;
   for (size_t i = 1; i < graph_.bound(); ++i) {
-    Peer& peer = peers_[i];
-    if (peer.record == nullptr) continue;
-    if (peer.send_due_us <= due_us) {
-      peer.send_due_us = now_us + 1000 * HeartbeatMs(i, now_us);
+    int64_t& send_due_us = send_due_us_[i];
+    if (send_due_us <= due_us && peers_[i].record == nullptr) {
+      send_due_us = kNever;
+    } else if (send_due_us <= due_us) {
+      send_due_us = now_us + 1000 * HeartbeatMs(i, now_us);
+      if (out.empty()) out.reserve(8);
       out.push_back({graph_.id(i), Make(i, now_us)});
     }
-    next_wake_us_ = std::min(next_wake_us_, peer.send_due_us);
+    next_wake_us_ = std::min(next_wake_us_, send_due_us);
   }
-  if (role_ == Role::kLeft) next_wake_us_ = std::numeric_limits<int64_t>::max();
+  if (role_ == Role::kLeft) next_wake_us_ = kNever;
   return out;
 }
 
@@ -169,6 +173,7 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
       record.cluster = self_.cluster;
       record.protocol = message.protocol;
       peer.record = std::make_shared<const NodeRecord>(std::move(record));
+      HasRecord(i);
       if (!peer.other_version) Restarted(i, now_us);
       peer.other_version = true;
       ++changes_;
@@ -200,7 +205,10 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
     if (graph_.SetReaches(0, i, false)) details_stale_ = true;
   }
   const bool changed = peer.obeys != message.obeys || peer.live_requests != message.live_requests;
-  if (changed) ++changes_;
+  if (changed) {
+    ++changes_;
+    member_requests_stale_ = true;
+  }
   peer.epoch = message.epoch;
   peer.floor = message.floor;
   peer.obeys = message.obeys;
@@ -231,24 +239,62 @@ void Membership::TakeDetails(size_t i, const Heartbeat& message) {
     ++changes_;
   }
   peer.record = std::shared_ptr<const NodeRecord>(message.details, details.record.get());
-  const auto numbers = [this](const std::vector<NodeId>& ids) {
-    IndexSet set(graph_.nodes_max());
-    for (const NodeId& id : ids) {
-      // The bits of nodes not known yet are kept for when they are.
-      const size_t number = id.is_nobody() ? ReachGraph::kNone : graph_.Add(id);
-      if (number != ReachGraph::kNone) set.Set(number, true);
-    }
-    return set;
-  };
-  if (peer.details == nullptr || peer.details->reaches != details.reaches) {
-    graph_.SetReaches(i, numbers(details.reaches));
+  HasRecord(i);
+  // Nothing, where what is here is not what the newest ones said.
+  const HeartbeatDetails none;
+  const HeartbeatDetails& had =
+      peer.details == nullptr || peer.details_incomplete ? none : *peer.details;
+  if (&had == &none) {
+    graph_.ReachesNobody(i);
+    peer.members.Clear();
   }
-  if (peer.details == nullptr || peer.details->members != details.members) {
-    peer.members = numbers(details.members);
+  peer.details_incomplete = false;
+  TakeList(had.reaches, details.reaches, &peer.details_incomplete,
+           [&](size_t k, bool in) { graph_.SetReaches(i, k, in); });
+  if (&had == &none || had.members != details.members) {
+    TakeList(had.members, details.members, &peer.details_incomplete,
+             [&](size_t k, bool in) { peer.members.Set(k, in); });
     if (obeyed_ == i) ++changes_;
   }
   peer.details = message.details;
   peer.details_version = message.details_version;
+}
+
+// Calls set(number, is_in) for what is in only one of the lists. Lists that are in order, as those
+// that we send, cost one comparison for an id that is in both; others are taken as well.
+template <typename Set>
+void Membership::TakeList(const std::vector<NodeId>& before, const std::vector<NodeId>& after,
+                          bool* incomplete, Set set) {
+  const auto walk = [&](auto only_before, auto only_after) {
+    size_t b = 0, a = 0;
+    while (b < before.size() || a < after.size()) {
+      if (b == before.size() || (a < after.size() && after[a] < before[b])) {
+        only_after(after[a++]);
+      } else if (a == after.size() || before[b] < after[a]) {
+        only_before(before[b++]);
+      } else {
+        ++b, ++a;
+      }
+    }
+  };
+  bool adds = false;
+  walk(
+      [&](const NodeId& id) {
+        const size_t number = graph_.Find(id);
+        if (number != ReachGraph::kNone) set(number, false);
+      },
+      [&](const NodeId&) { adds = true; });
+  if (!adds) return;
+  walk([](const NodeId&) {},
+       [&](const NodeId& id) {
+         // The bits of nodes not known yet are kept for when they are.
+         const size_t number = id.is_nobody() ? ReachGraph::kNone : graph_.Add(id);
+         if (number == ReachGraph::kNone) {
+           *incomplete = true;
+         } else {
+           set(number, true);
+         }
+       });
 }
 
 int64_t Membership::NextStamp(int64_t now_us) {
@@ -286,19 +332,23 @@ void Membership::AddKnown(size_t i, Heartbeat* message) {
   // What a silent node said of itself is old: it may hear us all the same, and have started anew.
   const bool told = heard_.Has(i);
   if (i == 0 || (told && graph_.reaches(i).Contains(heard_))) return;
-  Peer& peer = peers_[i];
   // Round robin, so that a few that it can never reach don't hide the rest.
-  for (size_t n = graph_.bound(); n > 0; --n) {
-    if (message->known.size() == options_.known_per_heartbeat) break;
-    peer.known_next = peer.known_next + 1 < graph_.bound() ? peer.known_next + 1 : 1;
-    const size_t other = peer.known_next;
-    if (other == i || !heard_.Has(other) || (told && graph_.reaches(i).Has(other))) continue;
+  size_t& last = peers_[i].known_next;
+  const auto next = [this](size_t k) { return k + 1 < graph_.bound() ? k + 1 : 1; };
+  const size_t begin = next(last);
+  const IndexView has = told ? graph_.reaches(i) : nobody_;
+  const bool all = heard_.view().ForEachMissing(has, begin, [&](size_t other) {
+    if (message->known.size() == options_.known_per_heartbeat) return false;
+    if (other == i) return true;
     message->known.push_back(peers_[other].record);
-  }
+    last = other;
+    return true;
+  });
+  if (all) last = begin;
 }
 
 void Membership::Hurry(size_t i, int64_t now_us) {
-  peers_[i].send_due_us = now_us;
+  send_due_us_[i] = now_us;
   next_wake_us_ = std::min(next_wake_us_, now_us);
 }
 
@@ -306,10 +356,11 @@ void Membership::RefreshDetails() {
   if (!details_stale_ && details_ != nullptr) return;
   auto details = std::make_shared<HeartbeatDetails>();
   details->record = std::make_shared<const NodeRecord>(self_);
-  graph_.reaches(0).ForEach([&](size_t i) {
-    if (i != 0) details->reaches.push_back(graph_.id(i));
-  });
-  members_.ForEach([&](size_t i) { details->members.push_back(graph_.id(i)); });
+  // In order: so it costs others least to see what is new (TakeList).
+  for (const size_t i : graph_.by_id()) {
+    if (i != 0 && graph_.reaches(0).Has(i)) details->reaches.push_back(graph_.id(i));
+    if (members_.Has(i)) details->members.push_back(graph_.id(i));
+  }
   details_ = std::move(details);
   ++details_version_;
   details_stale_ = false;

@@ -138,6 +138,8 @@ class Membership {
   // A node's coordinator: none, itself, or another by a lease.
   enum class Role { kStarting, kFree, kMember, kCoordinator, kLeft };
 
+  static constexpr int64_t kNever = INT64_MAX;
+
   // What is known of another node. Indexed as in graph_.
   struct Peer {
     // Null: somebody reaches it, but nobody has told its record.
@@ -151,6 +153,7 @@ class Membership {
     int64_t heard_sent_us = 0;  // sent_us of their newest message
     uint64_t details_version = 0;
     std::shared_ptr<const HeartbeatDetails> details;
+    bool details_incomplete = false;  // more ids than nodes_max
     ClusterEpoch epoch, floor;
     NodeId obeys, wants;
     uint32_t live_requests = 0, group_requests = 0, group_size = 0, seniority = 0;
@@ -163,7 +166,6 @@ class Membership {
     int64_t last_heard_us = 0;
     int64_t answered_us = 0;  // when their newest answered request was sent
     int64_t last_sent_us = 0;
-    int64_t send_due_us = 0;
     size_t known_next = 0;  // where the next round of records to pass on begins
     ClusterView::State state = ClusterView::State::kUnheard;
 
@@ -183,11 +185,15 @@ class Membership {
   // membership_peers.cc and membership.cc: what is known of others, and messages.
   size_t AddPeer(const NodeId& id);
   bool EvictPeer();
+  void HasRecord(size_t i);  // heartbeats go to it from now on
   void TakeGossip(const std::shared_ptr<const NodeRecord>& record, int64_t now_us);
   void Restarted(size_t i, int64_t now_us);
   absl::Status Check(const Heartbeat& message) const;
   absl::StatusOr<size_t> Take(const Heartbeat& message, int64_t now_us);
   void TakeDetails(size_t i, const Heartbeat& message);
+  template <typename Set>
+  void TakeList(const std::vector<NodeId>& before, const std::vector<NodeId>& after,
+                bool* incomplete, Set set);
   int64_t HeartbeatMs(size_t i, int64_t now_us) const;
   Heartbeat Make(size_t i, int64_t now_us);
   int64_t NextStamp(int64_t now_us);
@@ -231,6 +237,8 @@ class Membership {
   NodeRecord self_;
   ReachGraph graph_;  // this node is number 0
   std::vector<Peer> peers_;
+  // To each peer; kNever: it has no record. Apart from them, since all are looked at in each wake.
+  std::vector<int64_t> send_due_us_;
   int64_t now_us_ = 0;  // of the last call
   int64_t started_us_ = 0;
   int64_t last_stamp_us_ = 0;
@@ -257,7 +265,11 @@ class Membership {
   int64_t move_since_us_ = 0;           // for how long
   int64_t let_go_us_ = 0;               // when this coordinator last let a member go there
   IndexSet heard_;                      // alive or suspected, with a record
-  IndexSet members_;                    // a coordinator's, itself among them
+  const IndexSet nobody_;
+  IndexSet members_;      // a coordinator's, itself among them
+  int64_t lapse_us_ = 0;  // no member's lease ends before
+  mutable uint64_t member_requests_ = 0;
+  mutable bool member_requests_stale_ = true;  // a member said another number, or is another
 
   bool settled_ = false;
 

@@ -1,40 +1,57 @@
 #include "coordinator/membership_graph.h"
 
+#include <algorithm>
+
 namespace strata {
 
-bool IndexSet::Empty() const {
-  for (const uint64_t word : words_) {
-    if (word != 0) return false;
+bool IndexView::Empty() const {
+  for (size_t w = 0; w < n_; ++w) {
+    if (words_[w] != 0) return false;
   }
   return true;
 }
 
-size_t IndexSet::Count() const {
+size_t IndexView::Count() const {
   size_t n = 0;
-  for (const uint64_t word : words_) n += static_cast<size_t>(std::popcount(word));
+  for (size_t w = 0; w < n_; ++w) n += static_cast<size_t>(std::popcount(words_[w]));
   return n;
 }
 
-size_t IndexSet::CountMissing(const IndexSet& other) const {
+size_t IndexView::CountMissing(IndexView other) const {
   size_t n = 0;
-  for (size_t w = 0; w < words_.size(); ++w) {
+  for (size_t w = 0; w < n_; ++w) {
     n += static_cast<size_t>(std::popcount(other.words_[w] & ~words_[w]));
   }
   return n;
 }
 
-bool IndexSet::Contains(const IndexSet& other) const {
-  for (size_t w = 0; w < words_.size(); ++w) {
+bool IndexView::Contains(IndexView other) const {
+  for (size_t w = 0; w < n_; ++w) {
     if ((other.words_[w] & ~words_[w]) != 0) return false;
   }
   return true;
 }
 
-ReachGraph::ReachGraph(size_t nodes_max) : nodes_max_(nodes_max) {}
+ReachGraph::ReachGraph(size_t nodes_max)
+    : nodes_max_(nodes_max), row_((nodes_max + 63) / 64), slots_(16) {}
+
+size_t ReachGraph::SlotOf(const NodeId& id) const {
+  const size_t mask = slots_.size() - 1;
+  size_t slot = ((id.high ^ id.low * 0xbf58476d1ce4e5b9) * 0x9e3779b97f4a7c15) >> 32 & mask;
+  while (slots_[slot] != 0 && ids_[slots_[slot] - 1] != id) slot = (slot + 1) & mask;
+  return slot;
+}
+
+void ReachGraph::Reindex(size_t slots) {
+  slots_.assign(slots, 0);
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    if (!ids_[i].is_nobody()) slots_[SlotOf(ids_[i])] = static_cast<uint32_t>(i + 1);
+  }
+}
 
 size_t ReachGraph::Add(const NodeId& id) {
-  const auto found = index_.find(id);
-  if (found != index_.end()) return found->second;
+  const size_t found = Find(id);
+  if (found != kNone) return found;
   size_t i = ids_.size();
   if (!free_.empty()) {
     i = free_.back();
@@ -42,59 +59,67 @@ size_t ReachGraph::Add(const NodeId& id) {
     ids_[i] = id;
   } else if (i < nodes_max_) {
     ids_.push_back(id);
-    reaches_.emplace_back(nodes_max_);
-    linked_.emplace_back(nodes_max_);
+    reaches_.resize(ids_.size() * row_);
+    linked_.resize(ids_.size() * row_);
   } else {
     return kNone;
   }
-  reaches_[i].Set(i, true);
-  linked_[i].Set(i, true);
-  index_[id] = i;
+  by_id_.insert(std::ranges::lower_bound(by_id_, id, {}, [this](size_t k) { return ids_[k]; }), i);
+  Set(&reaches_, i, i, true);
+  Set(&linked_, i, i, true);
+  if (2 * ids_.size() > slots_.size()) {
+    Reindex(2 * slots_.size());
+  } else {
+    slots_[SlotOf(id)] = static_cast<uint32_t>(i + 1);
+  }
   return i;
 }
 
 size_t ReachGraph::Find(const NodeId& id) const {
-  const auto found = index_.find(id);
-  return found == index_.end() ? kNone : found->second;
+  const uint32_t number = slots_[SlotOf(id)];
+  return number == 0 ? kNone : number - 1;
 }
 
 void ReachGraph::Forget(size_t i) {
   for (size_t other = 0; other < ids_.size(); ++other) {
-    reaches_[other].Set(i, false);
-    linked_[other].Set(i, false);
+    Set(&reaches_, other, i, false);
+    Set(&linked_, other, i, false);
   }
-  reaches_[i].Clear();
-  linked_[i].Clear();
-  index_.erase(ids_[i]);
+  std::fill_n(reaches_.begin() + static_cast<ptrdiff_t>(i * row_), row_, 0);
+  std::fill_n(linked_.begin() + static_cast<ptrdiff_t>(i * row_), row_, 0);
+  std::erase(by_id_, i);
   ids_[i] = NodeId();
+  Reindex(slots_.size());
   free_.push_back(i);
 }
 
+void ReachGraph::Set(Rows* rows, size_t from, size_t to, bool in) const {
+  uint64_t& word = (*rows)[from * row_ + to / 64];
+  const uint64_t bit = uint64_t{1} << (to % 64);
+  word = in ? word | bit : word & ~bit;
+}
+
 bool ReachGraph::SetReaches(size_t from, size_t to, bool reaches) {
-  if (from == to || reaches_[from].Has(to) == reaches) return false;
-  reaches_[from].Set(to, reaches);
+  if (from == to || this->reaches(from).Has(to) == reaches) return false;
+  Set(&reaches_, from, to, reaches);
   Relink(from, to);
   return true;
 }
 
-void ReachGraph::SetReaches(size_t from, const IndexSet& to) {
-  reaches_[from] = to;
-  reaches_[from].Set(from, true);
-  for (size_t other = 0; other < ids_.size(); ++other) {
-    if (other != from) Relink(from, other);
-  }
+void ReachGraph::ReachesNobody(size_t from) {
+  reaches(from).ForEach([&](size_t to) { SetReaches(from, to, false); });
 }
 
-bool ReachGraph::AllLinked(const IndexSet& a, const IndexSet& b) const {
+bool ReachGraph::AllLinked(IndexView a, IndexView b) const {
   bool all = true;
-  a.ForEach([&](size_t i) { all = all && linked_[i].Contains(b); });
+  a.ForEach([&](size_t i) { all = all && linked(i).Contains(b); });
   return all;
 }
 
 void ReachGraph::Relink(size_t a, size_t b) {
-  const bool linked = reaches_[a].Has(b) && reaches_[b].Has(a);
-  linked_[a].Set(b, linked);
-  linked_[b].Set(a, linked);
+  const bool both = reaches(a).Has(b) && reaches(b).Has(a);
+  Set(&linked_, a, b, both);
+  Set(&linked_, b, a, both);
 }
 
 }  // namespace strata

@@ -1,6 +1,7 @@
 // Leases and groups.
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <utility>
 
 #include "coordinator/membership.h"
@@ -104,6 +105,8 @@ void Membership::TakeGrant(size_t i, const Heartbeat& message, int64_t now_us) {
   if (!graph_.linked(i).Contains(members_)) return;  // it is told with the next heartbeat
   peer.lease_until_us = offered_us + lease_us_;
   members_.Set(i, true);
+  lapse_us_ = std::min(lapse_us_, peer.lease_until_us);
+  member_requests_stale_ = true;
   details_stale_ = true;
   ++changes_;
 }
@@ -183,6 +186,8 @@ void Membership::BecomeCoordinator(int64_t now_us) {
   unlinked_since_us_ = 0;
   members_.Clear();
   members_.Set(0, true);
+  lapse_us_ = 0;
+  member_requests_stale_ = true;
   for (size_t i = 1; i < graph_.bound(); ++i) peers_[i].invited_until_us = 0;
   details_stale_ = true;
   ++changes_;
@@ -214,6 +219,7 @@ void Membership::Yield(size_t next, int64_t now_us) {
 
 void Membership::DropMember(size_t i) {
   members_.Set(i, false);
+  member_requests_stale_ = true;
   peers_[i].lease_until_us = 0;
   peers_[i].released_us = last_stamp_us_;
   details_stale_ = true;
@@ -221,8 +227,15 @@ void Membership::DropMember(size_t i) {
 }
 
 void Membership::DropLapsed(int64_t now_us) {
+  if (now_us < lapse_us_) return;  // asked with every message
+  lapse_us_ = std::numeric_limits<int64_t>::max();
   members_.ForEach([&](size_t i) {
-    if (i != 0 && peers_[i].lease_until_us <= now_us) DropMember(i);
+    if (i == 0) return;
+    if (peers_[i].lease_until_us <= now_us) {
+      DropMember(i);
+    } else {
+      lapse_us_ = std::min(lapse_us_, peers_[i].lease_until_us);
+    }
   });
 }
 
@@ -368,11 +381,14 @@ Membership::Rank Membership::RankOf(size_t i) const {
 }
 
 uint32_t Membership::GroupRequests() const {
-  uint64_t sum = live_requests_;
-  members_.ForEach([&](size_t i) {
-    if (i != 0) sum += peers_[i].live_requests;
-  });
-  return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
+  if (member_requests_stale_) {
+    member_requests_stale_ = false;
+    member_requests_ = 0;
+    members_.ForEach([&](size_t i) {
+      if (i != 0) member_requests_ += peers_[i].live_requests;
+    });
+  }
+  return static_cast<uint32_t>(std::min<uint64_t>(live_requests_ + member_requests_, UINT32_MAX));
 }
 
 }  // namespace strata

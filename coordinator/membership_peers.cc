@@ -17,6 +17,7 @@ absl::Status Membership::Learn(const NodeRecord& record, int64_t now_us) {
   if (i == ReachGraph::kNone) return absl::ResourceExhaustedError("too many nodes are known");
   Peer& peer = peers_[i];
   if (peer.record == nullptr) peer.record = std::make_shared<const NodeRecord>(record);
+  HasRecord(i);
   if (peer.last_heard_us == 0 && record.protocol != 0) {
     peer.other_version = record.protocol != self_.protocol;
   }
@@ -42,6 +43,7 @@ void Membership::TakeGossip(const std::shared_ptr<const NodeRecord>& record, int
     if (record->boot == had->boot && record->revision <= had->revision) return;
   }
   peer.record = record;
+  HasRecord(i);
   ++changes_;
   Hurry(i, now_us);
 }
@@ -61,7 +63,7 @@ void Membership::Restarted(size_t i, int64_t now_us) {
   peer.members.Clear();
   peer.since_us = now_us;
   peer.invited_until_us = 0;
-  graph_.SetReaches(i, IndexSet(graph_.nodes_max()));
+  graph_.ReachesNobody(i);
   if (graph_.SetReaches(0, i, false)) details_stale_ = true;
   heard_.Set(i, false);
   if (members_.Has(i)) DropMember(i);
@@ -76,6 +78,10 @@ size_t Membership::AddPeer(const NodeId& id) {
     peers_[i].members = IndexSet(graph_.nodes_max());
   }
   return i;
+}
+
+void Membership::HasRecord(size_t i) {
+  if (send_due_us_[i] == kNever) send_due_us_[i] = 0;
 }
 
 // Forgets whoever was silent longest among those that are not here.
@@ -95,6 +101,7 @@ bool Membership::EvictPeer() {
   graph_.Forget(oldest);
   heard_.Set(oldest, false);
   peers_[oldest] = Peer();
+  send_due_us_[oldest] = kNever;
   // Its number is reused: whoever reaches it, or its heir, has to say so again.
   for (Peer& peer : peers_) {
     if (peer.members.bound() != 0) peer.members.Set(oldest, false);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/membership_wire.h"
@@ -25,7 +27,6 @@ ClusterSim::ClusterSim(const Options& options)
   for (size_t n = 0; n < nodes_.size(); ++n) {
     Node& node = nodes_[n];
     node.id = NodeId{absl::Uniform<uint64_t>(random_), n + 1};
-    number_[node.id] = n;
     node.boot = 1000;
     node.clock_offset_us = absl::Uniform<int64_t>(random_, 0, 1'000'000'000'000);
     node.clock_rate = 1 + absl::Uniform(random_, -options.drift_max, options.drift_max);
@@ -162,9 +163,9 @@ void ClusterSim::Introduce() {
 
 void ClusterSim::RunMs(int64_t ms) {
   const int64_t end_us = now_us_ + ms * 1000;
-  while (!events_.empty() && events_.top().at_us <= end_us && violation_.empty()) {
-    const Event event = events_.top();
-    events_.pop();
+  while (!events_.empty() && events_.Top().at_us <= end_us && violation_.empty()) {
+    const EventQueue::Event event = events_.Top();
+    events_.Pop();
     now_us_ = event.at_us;
     Node& node = nodes_[event.node];
     const bool wake = event.message == kNone;
@@ -181,7 +182,7 @@ void ClusterSim::RunMs(int64_t ms) {
 }
 
 void ClusterSim::Push(int64_t at_us, size_t node, size_t message) {
-  events_.push({at_us, order_++, node, message});
+  events_.Push({at_us, order_++, node, message});
 }
 
 void ClusterSim::Schedule(size_t n) {
@@ -209,7 +210,7 @@ void ClusterSim::Wake(size_t n) {
   Schedule(n);
 }
 
-void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat heartbeat) {
+void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat) {
   ++messages_;
   if (cut_[from * nodes_.size() + to] != 0) return;
   if (loss_ > 0 && absl::Bernoulli(random_, loss_)) return;
@@ -220,16 +221,22 @@ void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat heartbeat) {
     slot = free_slots_.back();
     free_slots_.pop_back();
   }
-  flying_[slot] = {from, reply, std::move(heartbeat)};
+  Flying& flying = flying_[slot];
+  flying.from = from;
+  flying.reply = reply;
+  flying.heartbeat = std::move(heartbeat);
   Push(now_us_ + absl::Uniform<int64_t>(random_, 100, options_.delay_max_us), to, slot);
 }
 
 void ClusterSim::Deliver(size_t to, size_t slot) {
-  const Flying flying = std::move(flying_[slot]);
-  free_slots_.push_back(slot);
+  Flying& flying = flying_[slot];
+  const absl::Cleanup landed = [&] {
+    flying.heartbeat.details = nullptr;
+    free_slots_.push_back(slot);
+  };
   Node& node = nodes_[to];
   if (node.membership == nullptr) return;
-  Heartbeat heartbeat = flying.heartbeat;
+  Heartbeat& heartbeat = flying.heartbeat;
   if (options_.through_wire) {
     absl::StatusOr<Heartbeat> parsed = FromWire(ToWire(heartbeat));
     if (!parsed.ok()) {
@@ -286,7 +293,7 @@ bool ClusterSim::Linked(size_t a, size_t b) const {
          cut_[b * nodes_.size() + a] == 0;
 }
 
-size_t ClusterSim::NumberOf(const NodeId& id) const { return number_.at(id); }
+size_t ClusterSim::NumberOf(const NodeId& id) const { return static_cast<size_t>(id.low) - 1; }
 
 bool ClusterSim::Holds(size_t coordinator, size_t n) const {
   const Node& node = nodes_[coordinator];
@@ -393,6 +400,10 @@ std::string ClusterSim::Unmoved() {
 
 void ClusterSim::Note(const std::string& what) {
   trace_.push_back(absl::StrFormat("%9.3f %s", static_cast<double>(now_us_) * 1e-6, what));
+  // FNV-1a
+  for (const char c : trace_.back()) {
+    digest_ = (digest_ ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
   if (trace_.size() > kTraceLinesMax) trace_.pop_front();
 }
 

@@ -6,16 +6,14 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
-#include <map>
 #include <memory>
-#include <queue>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/random/distributions.h"
 #include "coordinator/membership.h"
+#include "tests/sim/event_queue.h"
 
 namespace strata {
 
@@ -80,10 +78,12 @@ class ClusterSim {
   void Note(const std::string& what);
   size_t Random(size_t n) { return absl::Uniform<size_t>(random_, 0, n); }
   uint64_t messages() const { return messages_; }
+  // Of all notes and of the number of messages.
+  uint64_t digest() const { return digest_ ^ messages_; }
 
  private:
   struct Node {
-    NodeId id;
+    NodeId id;  // its low half is the number plus 1
     std::unique_ptr<Membership> membership;
     uint64_t boot = 0;
     int64_t clock_offset_us = 0;
@@ -95,15 +95,6 @@ class ClusterSim {
     ClusterEpoch epoch;           // newest with a counter
     uint32_t live = 0;
   };
-  struct Event {
-    int64_t at_us;
-    uint64_t order;
-    size_t node;
-    size_t message;  // SIZE_MAX: a wake
-    bool operator>(const Event& other) const {
-      return at_us != other.at_us ? at_us > other.at_us : order > other.order;
-    }
-  };
   struct Flying {
     size_t from = 0;
     bool reply = false;
@@ -113,7 +104,7 @@ class ClusterSim {
   int64_t Local(const Node& node) const;
   int64_t Global(const Node& node, int64_t local_us) const;
   void Push(int64_t at_us, size_t node, size_t message);
-  void Send(size_t from, size_t to, bool reply, Heartbeat heartbeat);
+  void Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat);
   void Deliver(size_t to, size_t slot);
   void Wake(size_t n);
   void Schedule(size_t n);
@@ -125,14 +116,14 @@ class ClusterSim {
   const Options options_;
   std::mt19937_64 random_;
   std::vector<Node> nodes_;
-  std::map<NodeId, size_t> number_;
   std::vector<char> cut_;  // [from, to]
   double loss_ = 0;
   int64_t now_us_ = 0;
   uint64_t order_ = 0;
   uint64_t messages_ = 0;
-  std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events_;
-  std::vector<Flying> flying_;
+  uint64_t digest_ = 0xcbf29ce484222325;
+  EventQueue events_;
+  std::deque<Flying> flying_;  // they stay where they are while one is delivered
   std::vector<size_t> free_slots_;
   std::string violation_;
   std::deque<std::string> trace_;
