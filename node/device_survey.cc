@@ -8,6 +8,7 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/log/log.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -56,6 +57,8 @@ void DeviceSurvey::Start(absl::AnyInvocable<void()> changed) {
 
 void DeviceSurvey::MeasureAgain() {
   if (measuring()) return;
+  retries_ = 0;
+  retry_.reset();
   for (wire::DeviceInfo& device : devices_) {
     device.clear_speed();
     device.clear_problem();
@@ -134,7 +137,9 @@ void DeviceSurvey::OnLine(const std::string& line) {
     return;
   }
   for (wire::DeviceInfo& device : devices_) {
-    if (device.name() == measuring_ && info.has_speed()) *device.mutable_speed() = info.speed();
+    if (device.name() != measuring_ || !info.has_speed()) continue;
+    *device.mutable_speed() = info.speed();
+    device.clear_problem();
   }
 }
 
@@ -162,7 +167,33 @@ void DeviceSurvey::OnExit(const ChildExit& exit) {
     WriteCache();
   }
   MeasureNext();
+  if (!measuring()) RetryLater();
   changed_();
+}
+
+void DeviceSurvey::RetryLater() {
+  const bool failed = devices_.empty() ||
+                      absl::c_any_of(devices_, [](const auto& each) { return !each.has_speed(); });
+  if (!failed || retries_ >= options_.retry_ms.size()) return;
+  retry_ = loop_->StartTimer({.delay_ms = static_cast<uint64_t>(options_.retry_ms[retries_])},
+                             [this] { Retry(); });
+}
+
+void DeviceSurvey::Retry() {
+  if (measuring()) return;
+  if (options_.busy != nullptr && options_.busy()) {
+    Post([this] { RetryLater(); });  // the timer's callback must not end its timer
+    return;
+  }
+  ++retries_;
+  if (devices_.empty()) {
+    List();
+    return;
+  }
+  for (const wire::DeviceInfo& device : devices_) {
+    if (!device.has_speed()) to_measure_.insert(to_measure_.begin(), device.name());
+  }
+  MeasureNext();
 }
 
 // What a measurement depends on.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,7 +24,11 @@ class DeviceSurvey {
     std::string program;               // strata; run as `program probe …`
     std::string cache_path;            // empty: keep nothing
     uint32_t n_threads = 1;            // of the CPU, as its stages will have
-    int64_t device_limit_ms = 30'000;  // for one process; one that takes longer is killed
+    int64_t device_limit_ms = 60'000;  // for one process; one that takes longer is killed
+    // How long after a failure what failed is tried again: memory may be short, or a machine busy,
+    // for a while only.
+    std::vector<int64_t> retry_ms = {5'000, 20'000, 60'000};
+    std::function<bool()> busy;  // trying again waits while this is so; null: never
   };
   DeviceSurvey(EventLoop* loop, Options options);
   // Kills a process that is measuring.
@@ -43,6 +48,8 @@ class DeviceSurvey {
  private:
   void List();
   void MeasureNext();
+  void RetryLater();
+  void Retry();
   void Run(std::vector<std::string> args);
   void OnLine(const std::string& line);
   void OnExit(const ChildExit& exit);
@@ -61,6 +68,8 @@ class DeviceSurvey {
   uint64_t run_ = 0;                     // of the process that is running; older ones are ignored
   std::unique_ptr<ChildProcess> child_;
   std::unique_ptr<EventLoop::Handle> limit_;
+  size_t retries_ = 0;
+  std::unique_ptr<EventLoop::Handle> retry_;
   const std::shared_ptr<const char> alive_ =
       std::make_shared<const char>();  // shared with posted work
 };

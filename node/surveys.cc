@@ -19,7 +19,8 @@ Surveys::Surveys(EventLoop* loop, Options options, ClusterRuntime* cluster, Stag
       host_(host),
       devices_(loop, {.program = std::move(options.program),
                       .cache_path = std::move(options.cache_path),
-                      .n_threads = options.n_threads}),
+                      .n_threads = options.n_threads,
+                      .busy = [host] { return host->Busy(); }}),
       links_(loop, {}) {
   devices_.Start([] {});
   timer_ = loop->StartTimer({.delay_ms = kTickMs, .repeat_ms = kTickMs}, [this] { Tick(); });

@@ -17,6 +17,7 @@ namespace strata {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 // Stands for `strata probe`: two devices, of which one aborts when it is measured.
@@ -117,6 +118,32 @@ echo '{"name":"CPU","memoryTotal":"1000"}'
   const auto devices = RunToTheEnd(options);
   ASSERT_THAT(devices, SizeIs(1));
   EXPECT_THAT(devices[0].problem(), HasSubstr("too long"));
+}
+
+TEST_F(DeviceSurveyTest, WhatFailedIsTriedAgain) {
+  std::ofstream(program_, std::ios::trunc) << R"sh(#!/bin/sh
+echo "$*" >>"$0.calls"
+case $(($(wc -l <"$0.calls"))) in 1|3) exit 3 ;; esac
+if [ -n "$3" ]; then speed=',"speed":{"memoryBytesPerS":5e9}'; fi
+echo '{"name":"CPU","memoryTotal":"1000"'"$speed"'}'
+)sh";
+  DeviceSurvey::Options options = Options();
+  options.retry_ms = {1, 1};
+  const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+  DeviceSurvey survey(loop.get(), options);
+  bool had_problem = false;
+  survey.Start([&] {
+    for (const wire::DeviceInfo& device : survey.Devices()) {
+      had_problem |= !device.problem().empty();
+      if (device.has_speed()) loop->Stop();
+    }
+  });
+  loop->Run();
+  EXPECT_TRUE(had_problem);
+  ASSERT_THAT(survey.Devices(), SizeIs(1));
+  EXPECT_THAT(survey.Devices()[0].problem(), IsEmpty());
+  EXPECT_EQ(Calls(),
+            "probe\nprobe\nprobe --device CPU --threads 2\nprobe --device CPU --threads 2\n");
 }
 
 TEST_F(DeviceSurveyTest, NoProbeNoDevices) {
