@@ -235,7 +235,7 @@ absl::Status LlamaSampler::Shape(llama_token_data_array* candidates) const {
 }
 
 absl::Status LlamaSampler::RestrictToGrammar(llama_token_data_array* candidates) const {
-  text_.RestrictToGrammar(candidates);
+  if (absl::Status status = text_.RestrictToGrammar(candidates); !status.ok()) return status;
   DropForbidden(candidates);
   if (candidates->size > 0) return absl::OkStatus();
   return absl::FailedPreconditionError(

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "llama.h"
+#include "shard/gbnf.h"
 
 namespace strata {
 namespace {
@@ -34,58 +35,10 @@ absl::Status CheckAtLeast(absl::string_view field, int32_t value, int32_t low) {
       absl::StrCat(field, " is ", value, "; it must be ", low, " or more"));
 }
 
-// Nesting and rule count, read roughly: enough to keep the parser's recursion bounded.
-absl::Status CheckGrammar(absl::string_view grammar) {
-  if (grammar.size() > kGrammarBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("grammar has ", grammar.size(), " bytes; it may have ", kGrammarBytesMax));
-  }
-  if (grammar.find('\0') != absl::string_view::npos) {
-    return absl::InvalidArgumentError("grammar contains a zero byte");
-  }
-  int depth = 0;
-  int rules = 0;
-  char closing = 0;  // of the literal or character class we are in
-  for (size_t i = 0; i < grammar.size(); ++i) {
-    const char c = grammar[i];
-    if (closing != 0) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == closing) {
-        closing = 0;
-      }
-      continue;
-    }
-    switch (c) {
-      case '#':
-        while (i + 1 < grammar.size() && grammar[i + 1] != '\n') ++i;
-        break;
-      case '"':
-        closing = '"';
-        break;
-      case '[':
-        closing = ']';
-        break;
-      case '(':
-        if (++depth > kGrammarDepthMax) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("grammar nests deeper than ", kGrammarDepthMax));
-        }
-        break;
-      case ')':
-        --depth;
-        break;
-      case '=':
-        if (++rules > kGrammarRulesMax) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("grammar has more than ", kGrammarRulesMax, " rules"));
-        }
-        break;
-      default:
-        break;
-    }
-  }
-  return absl::OkStatus();
+absl::Status CheckGrammar(const wire::SamplerSettings& settings) {
+  if (settings.grammar().empty()) return absl::OkStatus();
+  const auto grammar = ParseGbnf(settings.grammar(), settings.grammar_root());
+  return grammar.ok() ? CheckGbnf(*grammar) : grammar.status();
 }
 
 absl::Status CheckLogitBias(const wire::SamplerSettings& settings, int32_t n_vocab) {
@@ -123,7 +76,7 @@ absl::Status CheckSamplerSettings(const wire::SamplerSettings& settings, const l
       CheckRange("dry_multiplier", settings.dry_multiplier(), 0, kInfinity),
       CheckAtLeast("dry_allowed_length", settings.dry_allowed_length(), 0),
       CheckAtLeast("dry_penalty_last_n", settings.dry_penalty_last_n(), -1),
-      CheckGrammar(settings.grammar()),
+      CheckGrammar(settings),
       CheckLogitBias(settings, n_vocab),
   };
   for (const absl::Status& status : checks) {

@@ -13,10 +13,6 @@ namespace strata {
 
 // Alternatives that may be reported for one token.
 inline constexpr uint32_t kLogprobsMax = 1000;
-// Bounds of a grammar's text: libllama's parser recurses, and its stack is ours.
-inline constexpr int kGrammarBytesMax = 256 * 1024;
-inline constexpr int kGrammarDepthMax = 256;
-inline constexpr int kGrammarRulesMax = 10000;
 inline constexpr int kDryBreakersMax = 128;
 
 // kInvalidArgument: a setting is out of range; the message names the field and what it may be.

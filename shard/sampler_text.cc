@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <exception>
 #include <string>
 
@@ -13,6 +14,20 @@ namespace {
 // libllama makes a window's ring at its full size. A window over the whole text is made twice as
 // large whenever the text fills it.
 constexpr size_t kWholeTextWindowMin = 4096;
+
+// Processor time: a machine that others use must not make a text fail.
+double ThreadMs() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
+}
+
+// Ways to read a text grow step by step where shard/gbnf.h has let the grammar pass.
+absl::Status CheckGrammarTime(double before_ms) {
+  if (ThreadMs() - before_ms <= kGrammarTimeMaxMs) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the grammar takes too long: it is too ambiguous for this text");
+}
 
 bool HasPenalties(const wire::SamplerSettings& settings) {
   return settings.penalty_last_n() != 0 &&
@@ -125,7 +140,9 @@ absl::Status SamplerText::Append(int32_t token, float mu) {
           absl::StrCat("the grammar does not allow token ", token, " here"));
     }
     try {
+      const double before_ms = ThreadMs();
       llama_sampler_accept(grammar_.get(), token);
+      if (absl::Status status = CheckGrammarTime(before_ms); !status.ok()) return status;
     } catch (const std::exception& e) {
       return absl::InvalidArgumentError(
           absl::StrCat("the grammar does not allow token ", token, " here: ", e.what()));
@@ -176,8 +193,11 @@ void SamplerText::Penalize(llama_token_data_array* candidates) const {
   if (dry_ != nullptr) llama_sampler_apply(dry_.get(), candidates);
 }
 
-void SamplerText::RestrictToGrammar(llama_token_data_array* candidates) const {
-  if (grammar_ != nullptr) llama_sampler_apply(grammar_.get(), candidates);
+absl::Status SamplerText::RestrictToGrammar(llama_token_data_array* candidates) const {
+  if (grammar_ == nullptr) return absl::OkStatus();
+  const double before_ms = ThreadMs();
+  llama_sampler_apply(grammar_.get(), candidates);
+  return CheckGrammarTime(before_ms);
 }
 
 }  // namespace strata

@@ -25,6 +25,9 @@ inline LlamaSamplerPtr Clone(const LlamaSamplerPtr& sampler) {
   return LlamaSamplerPtr(sampler == nullptr ? nullptr : llama_sampler_clone(sampler.get()));
 }
 
+// Of processor time, that a grammar may take over one token: everybody's steps wait for it.
+inline constexpr int kGrammarTimeMaxMs = 500;
+
 // Copyable; copies are independent. Not thread-safe.
 class SamplerText {
  public:
@@ -57,8 +60,9 @@ class SamplerText {
 
   // Lowers the logits of what the text repeats.
   void Penalize(llama_token_data_array* candidates) const;
-  // Gives what the grammar does not allow a logit of minus infinity.
-  void RestrictToGrammar(llama_token_data_array* candidates) const;
+  // Gives what the grammar does not allow a logit of minus infinity. kInvalidArgument: the grammar
+  // takes too long here.
+  absl::Status RestrictToGrammar(llama_token_data_array* candidates) const;
 
   float mu() const { return mu_.empty() ? InitialMu(mirostat_) : mu_.back(); }
   const MirostatSettings& mirostat() const { return mirostat_; }

@@ -1,0 +1,80 @@
+// Grammars in GBNF, the form that libllama's grammar sampler reads, as a tree: written by programs,
+// read from a client's text, and checked before libllama sees them. Pure; every byte may be a
+// stranger's.
+//
+// The form: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace strata {
+
+// Bounds of a grammar's text: libllama's parser recurses, and its stack is ours.
+inline constexpr int kGrammarBytesMax = 256 * 1024;
+inline constexpr int kGrammarDepthMax = 256;
+inline constexpr int kGrammarRulesMax = 10000;
+// Where a repetition's upper end is beyond this libllama takes it as none, a lower one it refuses.
+inline constexpr uint32_t kGrammarRepeatMax = 2000;
+
+struct GbnfExpr {
+  enum class Kind { kText, kClass, kRule, kSequence, kChoice, kRepeat };
+  struct Range {
+    uint32_t first, last;  // code points
+  };
+  static constexpr uint32_t kNoMax = std::numeric_limits<uint32_t>::max();
+
+  // UTF-8; may be empty.
+  static GbnfExpr Text(absl::string_view text);
+  static GbnfExpr Class(std::vector<Range> ranges, bool negated = false);
+  static GbnfExpr Rule(size_t rule);
+  static GbnfExpr Sequence(std::vector<GbnfExpr> parts);
+  static GbnfExpr Choice(std::vector<GbnfExpr> parts);
+  struct Times {
+    uint32_t min = 0;
+    uint32_t max = kNoMax;
+  };
+  static GbnfExpr Repeat(GbnfExpr part, Times times);
+  static GbnfExpr Optional(GbnfExpr part) { return Repeat(std::move(part), {.min = 0, .max = 1}); }
+
+  Kind kind = Kind::kSequence;
+  std::vector<uint32_t> text = {};   // kText: code points
+  std::vector<Range> ranges = {};    // kClass
+  bool negated = false;              // kClass
+  size_t rule = 0;                   // kRule: index in its grammar
+  std::vector<GbnfExpr> parts = {};  // kSequence, kChoice; of kRepeat the one
+  Times times = {};                  // kRepeat
+};
+
+struct GbnfRule {
+  std::string name;  // letters, digits, minus signs
+  GbnfExpr body;
+};
+struct GbnfGrammar {
+  std::vector<GbnfRule> rules;
+  size_t root = 0;
+};
+
+// As libllama reads it.
+std::string PrintGbnf(const GbnfGrammar& grammar);
+
+// kInvalidArgument: where and why it is no grammar, or larger than the bounds above. An empty
+// `root` means "root".
+absl::StatusOr<GbnfGrammar> ParseGbnf(absl::string_view text, absl::string_view root = "");
+
+// Whether libllama can work with it in time and memory that have a bound. It keeps every way in
+// which a text can be read, and looks at each apart from the others, so ways must not multiply.
+// kInvalidArgument: it is too large, left recursive, or too ambiguous; in words that name a rule.
+absl::Status CheckGbnf(const GbnfGrammar& grammar);
+
+// The rules from which no text can be made that ends, by index.
+std::vector<size_t> EndlessGbnfRules(const GbnfGrammar& grammar);
+
+}  // namespace strata
