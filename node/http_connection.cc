@@ -94,6 +94,9 @@ class HttpServer::Responder final : public HttpResponder {
     absl::StrAppend(&bytes, chunked() ? "Transfer-Encoding: chunked\r\n" : "", "\r\n",
                     Chunk(head.body));
     connection_->Put(about_.exchange, bytes, /*last=*/false, /*streaming=*/true);
+    if (!head.when_quiet.empty()) {
+      connection_->PutWhenQuiet(about_.exchange, Chunk(head.when_quiet));
+    }
   }
   void Write(absl::string_view bytes) override {
     if (state_ != kStreaming || bytes.empty()) return;
@@ -270,6 +273,7 @@ void HttpServer::Connection::Dispatch() {
   {
     absl::MutexLock lock(mu_);
     about.exchange = ++exchange_;
+    when_quiet_.clear();
     complete_ = false;
     on_gone_ = nullptr;
   }
@@ -281,7 +285,7 @@ void HttpServer::Connection::Dispatch() {
 }
 
 void HttpServer::Connection::Refuse(int status, const std::string& words) {
-  ++core_->bad_requests;
+  if (status != 503) ++core_->bad_requests;
   ReleaseBody();
   keep_alive_ = false;
   in_.clear();
@@ -291,6 +295,7 @@ void HttpServer::Connection::Refuse(int status, const std::string& words) {
   {
     absl::MutexLock lock(mu_);
     about.exchange = ++exchange_;
+    when_quiet_.clear();
     complete_ = false;
     on_gone_ = nullptr;
   }
@@ -328,6 +333,11 @@ void HttpServer::Connection::Cut(uint64_t exchange) {
     wake_asked_ = true;
   }
   core_->Wake(shared_from_this());
+}
+
+void HttpServer::Connection::PutWhenQuiet(uint64_t exchange, std::string bytes) {
+  absl::MutexLock lock(mu_);
+  if (exchange == exchange_) when_quiet_ = std::move(bytes);
 }
 
 void HttpServer::Connection::OnGone(uint64_t exchange, absl::AnyInvocable<void() &&> fn) {
@@ -399,6 +409,7 @@ void HttpServer::Connection::OnWritten(const error_code& error, size_t bytes) {
   }
   writing_ = false;
   write_deadline_.reset();
+  quiet_since_ = SteadyClock::now();
   writing_bytes_.clear();
   if (writing_bytes_.capacity() > kHttpReadBytes) writing_bytes_.shrink_to_fit();
   Flush();
@@ -442,6 +453,14 @@ void HttpServer::Connection::CheckDeadlines(SteadyClock::time_point now) {
     Refuse(408, "the request takes too long to arrive");
   } else if (slow_writer) {
     Close();
+  } else if (state_ == State::kHandling && !writing_ &&
+             now >= quiet_since_ + Ms(core_->options().quiet_ms)) {
+    {
+      absl::MutexLock lock(mu_);
+      if (complete_ || !out_.empty() || when_quiet_.empty()) return;
+      out_ = when_quiet_;
+    }
+    Flush();
   }
 }
 

@@ -85,7 +85,7 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
   size_t body_bytes_ = 0;
 
   std::atomic<size_t> open_{0};
-  std::atomic<uint64_t> accepted_{0}, refused_{0};
+  std::atomic<uint64_t> accepted_{0}, refused_{0}, accept_failures_{0};
 
   absl::Mutex mu_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
@@ -115,17 +115,28 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
     AwaitRequest();
     WaitRead();
   }
+  // There are too many. Instead of Start().
+  void StartRefused() {
+    Refuse(503, "too many connections; try again");
+    WaitRead();
+  }
   void Close();
   void CheckDeadlines(std::chrono::steady_clock::time_point now);
   // What the responders have put.
   void Flush();
 
-  bool idle() const { return state_ == State::kIdle; }
-  std::chrono::steady_clock::time_point since() const { return since_; }
+  // Gives way to others. Who has not asked for anything goes before who is about to.
+  bool may_go() const { return state_ == State::kIdle || state_ == State::kHeader; }
+  bool GoesBefore(const Connection& other) const {
+    const bool asks = state_ == State::kHeader;
+    const bool other_asks = other.state_ == State::kHeader;
+    return asks != other_asks ? other_asks : since_ < other.since_;
+  }
 
   // Responders', any thread; `exchange` is the request that they answer.
   void Put(uint64_t exchange, absl::string_view bytes, bool last, bool streaming);
   void Cut(uint64_t exchange);  // the stream ends broken
+  void PutWhenQuiet(uint64_t exchange, std::string bytes);
   void OnGone(uint64_t exchange, absl::AnyInvocable<void() &&> fn);
   void Run(absl::AnyInvocable<void() &&> fn) { core_->RunTask(std::move(fn)); }
 
@@ -162,11 +173,13 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
   bool writing_ = false;
   std::string writing_bytes_;
   size_t written_ = 0;
+  std::chrono::steady_clock::time_point quiet_since_;  // nothing has been written since
 
   absl::Mutex mu_;
   uint64_t exchange_ ABSL_GUARDED_BY(mu_) = 0;
   std::string out_ ABSL_GUARDED_BY(mu_);
-  bool complete_ ABSL_GUARDED_BY(mu_) = true;  // nothing more comes for the exchange
+  std::string when_quiet_ ABSL_GUARDED_BY(mu_);  // of the stream under way
+  bool complete_ ABSL_GUARDED_BY(mu_) = true;    // nothing more comes for the exchange
   bool gone_ ABSL_GUARDED_BY(mu_) = false;
   bool overflown_ ABSL_GUARDED_BY(mu_) = false;
   bool cut_ ABSL_GUARDED_BY(mu_) = false;

@@ -92,6 +92,7 @@ HttpServer::Stats HttpServer::Core::stats() const {
   return {.connections = open_,
           .accepted = accepted_,
           .refused = refused_,
+          .accept_failures = accept_failures_,
           .requests = requests,
           .bad_requests = bad_requests,
           .dropped = dropped};
@@ -105,7 +106,9 @@ void HttpServer::Core::Accept() {
       Accept();
       return;
     }
-    // Out of descriptors, most likely: some will be free soon.
+    // Out of descriptors, most likely: some will be free soon, one of them now.
+    ++accept_failures_;
+    MakeRoom();
     LOG_EVERY_N_SEC(WARNING, 10) << "HTTP: cannot accept a connection: " << error.message();
     auto pause = std::make_shared<asio::steady_timer>(io_, Ms(100));  // lives while it waits
     pause->async_wait([this, pause](const error_code&) {
@@ -119,30 +122,25 @@ void HttpServer::Core::OnAccept(tcp::socket socket) {
   error_code ignored;
   socket.non_blocking(true, ignored);
   socket.set_option(tcp::no_delay(true), ignored);
-  if (connections_.size() >= options_.connections_max && !MakeRoom()) {
-    ++refused_;
-    const HttpResponse busy = options_.error(503, "too many connections; try again");
-    const std::string bytes = absl::StrCat(
-        "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Type: ",
-        busy.content_type, "\r\nContent-Length: ", busy.body.size(), "\r\n\r\n", busy.body);
-    socket.write_some(asio::buffer(bytes), ignored);
-    socket.shutdown(tcp::socket::shutdown_send, ignored);
-    return;
-  }
+  const bool refused = connections_.size() >= options_.connections_max && !MakeRoom();
+  if (refused) ++refused_;
+  if (connections_.size() >= options_.connections_max + kHttpRefusalsMax) return;
   socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
   auto connection = std::make_shared<Connection>(shared_from_this(), std::move(socket));
   connections_[connection.get()] = connection;
   open_ = connections_.size();
-  connection->Start();
+  if (refused) {
+    connection->StartRefused();
+  } else {
+    connection->Start();
+  }
 }
 
-// Whoever has been quiet for longest goes first.
+// Whoever has been quiet for longest goes first. False: all are busy.
 bool HttpServer::Core::MakeRoom() {
   std::shared_ptr<Connection> quietest;
   for (const auto& [raw, connection] : connections_) {
-    if (connection->idle() && (!quietest || raw->since() < quietest->since())) {
-      quietest = connection;
-    }
+    if (raw->may_go() && (!quietest || raw->GoesBefore(*quietest))) quietest = connection;
   }
   if (quietest == nullptr) return false;
   quietest->Close();
@@ -150,8 +148,8 @@ bool HttpServer::Core::MakeRoom() {
 }
 
 void HttpServer::Core::Tick() {
-  const int64_t shortest = std::min(
-      {options_.header_ms, options_.body_ms, options_.idle_ms, options_.write_ms, int64_t{2'000}});
+  const int64_t shortest = std::min({options_.header_ms, options_.body_ms, options_.idle_ms,
+                                     options_.write_ms, options_.quiet_ms, int64_t{2'000}});
   tick_.expires_after(Ms(std::max<int64_t>(shortest / 4, 1)));
   tick_.async_wait([this](const error_code& error) {
     if (error || !acceptor_.is_open()) return;

@@ -19,6 +19,8 @@
 namespace strata {
 
 inline constexpr size_t kHttpConnectionsMax = 1024;
+// Of those beyond that, who are told so and closed; yet others are closed without a word.
+inline constexpr size_t kHttpRefusalsMax = 256;
 inline constexpr size_t kHttpHeaderBytesMax = 16 * 1024;
 inline constexpr size_t kHttpBodyBytesMax = 16 * 1024 * 1024;
 // Of requests that are being read, all together.
@@ -45,6 +47,8 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers = {};  // further ones
   std::string body;
+  // Of a stream: what goes out when nothing else has for Options::quiet_ms; empty: nothing.
+  std::string when_quiet = {};
 };
 
 // Answers one request. Thread-safe; nothing here blocks, and after the client has gone nothing does
@@ -86,11 +90,13 @@ class HttpServer {
     int64_t body_ms = 60'000;    // from there to the end of its body
     int64_t idle_ms = 75'000;    // between requests
     int64_t write_ms = 30'000;   // without a byte taken by the client
+    int64_t quiet_ms = 10'000;   // a stream without a byte; proxies cut it after 30 s or more
   };
   struct Stats {
     size_t connections = 0;
     uint64_t accepted = 0;
-    uint64_t refused = 0;  // too many connections
+    uint64_t refused = 0;          // too many connections
+    uint64_t accept_failures = 0;  // no descriptor was free, most likely; tried again
     uint64_t requests = 0;
     uint64_t bad_requests = 0;  // answered here
     uint64_t dropped = 0;       // too slow: at sending, or at taking what it asked for

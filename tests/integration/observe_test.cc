@@ -251,12 +251,12 @@ TEST_F(Observe, AFullQueueIsOneClientsOrEverybodys) {
   Start("1");
   std::vector<std::unique_ptr<HttpClient>> clients;
   const auto fill = [&](const char* from, size_t texts) {
-    clients.push_back(std::make_unique<HttpClient>(ports_[other_], 0, from));
+    clients.push_back(std::make_unique<HttpClient>(ports_[other_], HttpClient::Options{.from = from}));
     ASSERT_TRUE(clients.back()->Post("/v1/completions", AskLong(texts).dump()));
     EXPECT_EQ(clients.back()->ReadHead().status, 200);
   };
   const auto refused = [&](const char* from) {
-    HttpClient client(ports_[other_], 0, from);
+    HttpClient client(ports_[other_], HttpClient::Options{.from = from});
     EXPECT_TRUE(client.Post("/v1/completions", AskLong(64).dump()));
     HttpReply reply = client.Read();
     double seconds = 0;

@@ -1,6 +1,7 @@
 #include "node/http_server.h"
 
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <deque>
@@ -299,7 +300,7 @@ TEST_F(HttpServerTest, QuietConnectionsAreClosed) {
 
 TEST_F(HttpServerTest, WhoNeverReadsAStreamIsDroppedWhenItsQueueIsFull) {
   Start();
-  HttpClient client(port(), /*receive_buffer_bytes=*/4096);
+  HttpClient client(port(), {.receive_buffer_bytes = 4096});
   client.Get("/stream");
   Asked asked = Next();
   absl::Notification gone;
@@ -315,7 +316,7 @@ TEST_F(HttpServerTest, WhoNeverReadsAStreamIsDroppedWhenItsQueueIsFull) {
 
 TEST_F(HttpServerTest, WhoNeverReadsAnAnswerIsDroppedInTime) {
   Start({.write_ms = 100});
-  HttpClient client(port(), /*receive_buffer_bytes=*/4096);
+  HttpClient client(port(), {.receive_buffer_bytes = 4096});
   client.Get("/x");
   Asked asked = Next();
   absl::Notification gone;
@@ -351,8 +352,97 @@ TEST_F(HttpServerTest, WhereAllAreBusyTheNextIsRefusedWithAWord) {
   HttpClient third(port());
   const HttpReply reply = third.Read();
   EXPECT_EQ(reply.status, 503);
-  EXPECT_EQ(reply.Header("retry-after"), "1");
+  EXPECT_THAT(reply.body, HasSubstr("too many connections"));
   EXPECT_EQ(server_->stats().refused, 1u);
+}
+
+TEST_F(HttpServerTest, WhoIsRefusedReadsWhyThoughItHasSentMuch) {
+  Start({.connections_max = 1});
+  HttpClient busy(port());
+  busy.Get("/x");
+  const Asked asked = Next();
+  for (int i = 0; i < 20; ++i) {
+    HttpClient refused(port());
+    refused.Post("/echo", std::string(1000, 'a'));
+    refused.Post("/echo", std::string(1000, 'a'));
+    EXPECT_EQ(refused.Read().status, 503);
+    EXPECT_EQ(refused.ReadToEnd(), "");
+  }
+}
+
+TEST_F(HttpServerTest, WhoAsksSlowlyGivesRoomAfterWhoAsksNothing) {
+  Start({.connections_max = 2});
+  HttpClient slow(port()), quiet(port());
+  slow.Send("GET /x HT");
+  quiet.Post("/echo", "a");
+  EXPECT_EQ(quiet.Read().body, "a");
+  HttpClient third(port());
+  third.Get("/x");
+  const Asked asked = Next();
+  EXPECT_EQ(quiet.ReadToEnd(), "");
+  ExpectServes();
+  EXPECT_EQ(slow.ReadToEnd(), "");
+}
+
+TEST_F(HttpServerTest, AQuietStreamIsKeptOpenByWhatItSays) {
+  Start({.quiet_ms = 20});
+  HttpClient client(port());
+  client.Get("/stream");
+  Asked asked = Next();
+  asked.responder->Begin({.body = "begun", .when_quiet = ": waiting\n\n"});
+  client.ReadHead();
+  EXPECT_EQ(client.ReadChunk(), "begun");
+  EXPECT_EQ(client.ReadChunk(), ": waiting\n\n");
+  EXPECT_EQ(client.ReadChunk(), ": waiting\n\n");
+  asked.responder->Write("piece");
+  asked.responder->End();
+  std::string chunk = client.ReadChunk();
+  while (chunk == ": waiting\n\n") chunk = client.ReadChunk();
+  EXPECT_EQ(chunk, "piece");
+  chunk = client.ReadChunk();
+  while (chunk == ": waiting\n\n") chunk = client.ReadChunk();
+  EXPECT_EQ(chunk, "");
+  // The next stream of the connection says nothing of the kind: it is asked for more often than the
+  // server looks, and only its own bytes come.
+  client.Get("/stream");
+  asked = Next();
+  asked.responder->Begin({.body = "next"});
+  client.ReadHead();
+  EXPECT_EQ(client.ReadChunk(), "next");
+  ExpectServes();
+  asked.responder->End();
+  EXPECT_EQ(client.ReadChunk(), "");
+}
+
+TEST_F(HttpServerTest, WithoutFreeDescriptorsItWaitsAndGoesOn) {
+  Start();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  HttpClient quiet(port());
+  quiet.Post("/echo", "a");
+  EXPECT_EQ(quiet.Read().body, "a");
+  // Sockets of clients first; then nobody gets another descriptor.
+  std::vector<int> sockets;
+  for (int i = 0; i < 4; ++i) sockets.push_back(socket(AF_INET, SOCK_STREAM, 0));
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  const absl::Time since = absl::Now();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  for (const int each : sockets)
+    clients.push_back(std::make_unique<HttpClient>(port(), HttpClient::Options{.socket = each}));
+  const absl::Time until = absl::Now() + kLong;
+  while (server_->stats().accept_failures < 2 && absl::Now() < until) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  const uint64_t failures = server_->stats().accept_failures;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  EXPECT_GE(failures, 2u);
+  EXPECT_LE(failures, 2 + absl::ToInt64Milliseconds(absl::Now() - since) / 50);  // it does not spin
+  EXPECT_EQ(quiet.ReadToEnd(), "");  // who is quiet gives way
+  for (const auto& client : clients) {
+    EXPECT_TRUE(client->Post("/echo", "b"));
+    EXPECT_EQ(client->Read().body, "b");
+  }
 }
 
 TEST_F(HttpServerTest, AThousandStreamsAtATime) {

@@ -42,17 +42,21 @@ class HttpClient {
  public:
   static constexpr int kLongMs = 60'000;
 
-  // `from`: an address of this machine's loopback, as another client has it.
-  explicit HttpClient(uint16_t port, int receive_buffer_bytes = 0, const char* from = nullptr)
-      : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    if (receive_buffer_bytes > 0) {
-      setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof(receive_buffer_bytes));
-    }
-    if (from != nullptr) {
+  struct Options {
+    int receive_buffer_bytes = 0;  // 0: the system's
+    int socket = -1;               // to be connected, and its own from then on
+    const char* from = nullptr;    // an address of this machine's loopback, as another client has it
+  };
+  explicit HttpClient(uint16_t port) : HttpClient(port, Options()) {}
+  HttpClient(uint16_t port, Options options)
+      : fd_(options.socket >= 0 ? options.socket : socket(AF_INET, SOCK_STREAM, 0)) {
+    const int bytes = options.receive_buffer_bytes;
+    if (bytes > 0) setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+    if (options.from != nullptr) {
       sockaddr_in own = {};
       own.sin_family = AF_INET;
-      inet_pton(AF_INET, from, &own.sin_addr);
-      EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0) << from;
+      inet_pton(AF_INET, options.from, &own.sin_addr);
+      EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0) << options.from;
     }
     sockaddr_in to = {};
     to.sin_family = AF_INET;
@@ -69,6 +73,9 @@ class HttpClient {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
+
+  // What nobody says any more; it still reads.
+  void CloseSending() { shutdown(fd_, SHUT_WR); }
 
   // False: the other side has closed.
   bool Send(absl::string_view bytes) {
