@@ -220,9 +220,9 @@ grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
 
 grpc::ServerWriteReactor<wire::GenerateTextEvent>* CoordinatorService::GenerateText(
     grpc::CallbackServerContext* context, const wire::GenerateTextRequest* request) {
-  auto* stream = new TextStream;
-  const bool admitted = ++*texts_ <= options_.texts_max;
-  stream->Keep(std::shared_ptr<void>(nullptr, [texts = texts_](void*) { --*texts; }));
+  auto* stream = new TextStream(texts_);
+  const bool admitted = ++*n_texts_ <= options_.texts_max;
+  stream->Keep(std::shared_ptr<void>(nullptr, [n_texts = n_texts_](void*) { --*n_texts; }));
   if (!admitted) {
     auto refused = std::make_shared<TextCall>(stream->sink());  // shared with the stream
     stream->SetControl(refused);
@@ -233,6 +233,15 @@ grpc::ServerWriteReactor<wire::GenerateTextEvent>* CoordinatorService::GenerateT
   stream->SetControl(
       gateway_->Generate(*request, stream->sink(), {.pass_on = !WasForwarded(*context)}));
   return stream;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::FinishText(grpc::CallbackServerContext* context,
+                                                         const wire::FinishTextRequest* request,
+                                                         wire::FinishTextResponse*) {
+  texts_->Finish(request->text());
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
 }
 
 }  // namespace strata

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "node/coordinator.h"
 #include "node/gateway.h"
+#include "node/open_texts.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace strata {
@@ -24,7 +25,8 @@ inline constexpr int kCoordinatorLongCallsMax = 48;
 inline constexpr int kTextCallsMax = 2048;
 
 class CoordinatorService final
-    : public wire::Coordinator::WithCallbackMethod_GenerateText<wire::Coordinator::Service> {
+    : public wire::Coordinator::WithCallbackMethod_GenerateText<
+          wire::Coordinator::WithCallbackMethod_FinishText<wire::Coordinator::Service>> {
  public:
   // All outlive it.
   struct Options {
@@ -47,6 +49,9 @@ class CoordinatorService final
                          grpc::ServerWriter<wire::DrainNodeEvent>* writer) override;
   grpc::ServerWriteReactor<wire::GenerateTextEvent>* GenerateText(
       grpc::CallbackServerContext* context, const wire::GenerateTextRequest* request) override;
+  grpc::ServerUnaryReactor* FinishText(grpc::CallbackServerContext* context,
+                                       const wire::FinishTextRequest* request,
+                                       wire::FinishTextResponse* response) override;
 
  private:
   class Admission;
@@ -58,8 +63,9 @@ class CoordinatorService final
   Coordinator* const coordinator_;
   Gateway* const gateway_;
   const Options options_;
+  const std::shared_ptr<OpenTexts> texts_ = std::make_shared<OpenTexts>();  // shared with streams
   std::atomic<int> calls_{0};
-  const std::shared_ptr<std::atomic<int>> texts_;  // shared with the calls under way
+  const std::shared_ptr<std::atomic<int>> n_texts_;  // shared with the calls under way
 };
 
 }  // namespace strata

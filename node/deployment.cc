@@ -206,7 +206,7 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
 void Deployment::Add(TextRequest text, std::shared_ptr<TextCall> call) {
   const uint32_t n_ctx = planned_->inputs.request.cache.n_ctx;
   if (text.prompt.size() + 1 > n_ctx) {
-    call->Refuse(absl::InvalidArgumentError(
+    call->Refuse(absl::OutOfRangeError(
         absl::StrCat("the prompt has ", text.prompt.size(), " tokens; a context of ", n_ctx,
                      " has no room for it and an answer (see --ctx)")));
     return;

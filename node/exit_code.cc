@@ -10,6 +10,7 @@ ExitCode ExitCodeFor(const absl::Status& status) {
       return kExitOk;
     case absl::StatusCode::kInvalidArgument:
       return absl::StartsWith(status.message(), "--") ? kExitUsage : kExitModel;
+    case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kFailedPrecondition:

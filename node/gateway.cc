@@ -16,6 +16,8 @@ namespace strata {
 namespace {
 
 constexpr std::chrono::seconds kListTime(5);
+// A text that cannot be finished by then is cancelled.
+constexpr std::chrono::seconds kFinishTime(5);
 
 constexpr uint64_t kTickMs = 100;
 constexpr int64_t kRetryAfterMs = 2'000;
@@ -28,6 +30,55 @@ absl::Status NoCoordinator() {
 
 absl::Status Stopping() { return absl::UnavailableError("the node is stopping"); }
 
+using Stub = wire::Coordinator::Stub;
+
+// The call of a text that another node writes, if one does. Thread-safe.
+class RemoteText final : public std::enable_shared_from_this<RemoteText> {
+ public:
+  RemoteText() { context_.AddMetadata(kForwardedKey, "1"); }
+
+  grpc::ClientContext* context() { return &context_; }
+  // The other node has taken it, under this number; `stub` reaches that node.
+  void Started(std::shared_ptr<Stub> stub, uint64_t number) {
+    absl::MutexLock lock(mu_);
+    stub_ = std::move(stub);
+    number_ = number;
+  }
+
+  void Cancel() { context_.TryCancel(); }
+  // What the other node says at its end still comes.
+  void Finish() {
+    struct Call {
+      grpc::ClientContext context;
+      wire::FinishTextRequest request;
+      wire::FinishTextResponse response;
+    };
+    const auto call = std::make_shared<Call>();  // shared with its own end
+    std::shared_ptr<Stub> stub;
+    {
+      absl::MutexLock lock(mu_);
+      stub = stub_;
+      call->request.set_text(number_);
+    }
+    if (stub == nullptr) {
+      Cancel();
+      return;
+    }
+    call->context.set_deadline(std::chrono::system_clock::now() + kFinishTime);
+    stub->async()->FinishText(&call->context, &call->request, &call->response,
+                              [call, stub, self = shared_from_this()](const grpc::Status& status) {
+                                if (!status.ok()) self->Cancel();
+                              });
+  }
+
+ private:
+  grpc::ClientContext context_;
+
+  absl::Mutex mu_;
+  std::shared_ptr<Stub> stub_ ABSL_GUARDED_BY(mu_);  // shared with the reader
+  uint64_t number_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
 }  // namespace
 
 // A text that is written here or elsewhere: only the loop knows, and it has not been asked yet.
@@ -38,56 +89,51 @@ class Gateway::Text final : public TextControl {
 
   void Cancel() override {
     call_->Cancel();
-    CancelContext();
+    if (const auto remote = this->remote(); remote != nullptr) remote->Cancel();
   }
   void Finish() override {
     call_->Finish();
-    CancelContext();
+    if (const auto remote = this->remote(); remote != nullptr) remote->Finish();
   }
 
   const std::shared_ptr<TextCall>& call() const { return call_; }
 
-  // For a call to the node that coordinates; each call has its own.
-  std::shared_ptr<grpc::ClientContext> NewContext() {
-    auto context = std::make_shared<grpc::ClientContext>();
-    context->AddMetadata(kForwardedKey, "1");
+  // A call to the node that coordinates, in the place of an earlier one.
+  std::shared_ptr<RemoteText> NewRemote() {
+    auto remote = std::make_shared<RemoteText>();
     {
       absl::MutexLock lock(mu_);
-      context_ = context;
+      remote_ = remote;
     }
-    if (!call_->wanted()) context->TryCancel();
-    return context;
+    if (!call_->wanted()) remote->Cancel();
+    return remote;
   }
 
  private:
-  void CancelContext() {
-    std::shared_ptr<grpc::ClientContext> context;
-    {
-      absl::MutexLock lock(mu_);
-      context = context_;
-    }
-    if (context != nullptr) context->TryCancel();
+  std::shared_ptr<RemoteText> remote() {
+    absl::MutexLock lock(mu_);
+    return remote_;
   }
 
   const std::shared_ptr<TextCall> call_;  // shared with the text's server
   absl::Mutex mu_;
-  std::shared_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mu_);  // shared with the reader
+  std::shared_ptr<RemoteText> remote_ ABSL_GUARDED_BY(mu_);  // shared with the reader
 };
 
 // Reads what another node writes. Its own, until the call's end.
 class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextEvent> {
  public:
-  Reader(Gateway* gateway, Asked asked, std::unique_ptr<wire::Coordinator::Stub> stub)
+  Reader(Gateway* gateway, Asked asked, std::shared_ptr<Stub> stub)
       : gateway_(gateway),
         asked_(std::move(asked)),
         to_(asked_.sink),
         stub_(std::move(stub)),
-        context_(asked_.text->NewContext()) {
+        text_(asked_.text->NewRemote()) {
     gateway_->gate_.Enter();
   }
 
   void Start() {
-    stub_->async()->GenerateText(context_.get(), &asked_.request, this);
+    stub_->async()->GenerateText(text_->context(), &asked_.request, this);
     StartRead(&event_);
     StartCall();
   }
@@ -100,6 +146,7 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
         const auto& prompt = event_.started().prompt();
         started_ = true;
         prompt_tokens_ = static_cast<uint32_t>(prompt.size());
+        text_->Started(stub_, event_.started().text());
         to_->OnStarted({prompt.begin(), prompt.end()});
         break;
       }
@@ -132,9 +179,9 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
 
   Gateway* const gateway_;
   Asked asked_;
-  const std::shared_ptr<TextSink> to_;  // shared with who asked
-  const std::unique_ptr<wire::Coordinator::Stub> stub_;
-  const std::shared_ptr<grpc::ClientContext> context_;  // shared with the text's control
+  const std::shared_ptr<TextSink> to_;      // shared with who asked
+  const std::shared_ptr<Stub> stub_;        // shared with calls about the text
+  const std::shared_ptr<RemoteText> text_;  // shared with the text's control
   bool started_ = false;
   wire::GenerateTextEvent event_;
   uint32_t prompt_tokens_ = 0;

@@ -29,7 +29,21 @@ inline constexpr size_t kModelsWaitingMax = 2048;
 // Texts that may wait for a node to coordinate.
 inline constexpr size_t kTextsWaitingMax = 1024;
 
-class Gateway {
+// Where texts come from.
+class TextSource {
+ public:
+  struct GenerateOptions {
+    bool pass_on = true;  // to the node that coordinates; false: it is here or nowhere
+  };
+  virtual ~TextSource() = default;
+  // Starts a text; never blocks. What becomes of it goes to `sink`, which is kept until its
+  // OnEnd().
+  virtual std::shared_ptr<TextControl> Generate(const wire::GenerateTextRequest& request,
+                                                std::shared_ptr<TextSink> sink,
+                                                GenerateOptions options) = 0;
+};
+
+class Gateway final : public TextSource {
  public:
   struct Options {
     // How long a text, or who asks for the models, waits while no node coordinates.
@@ -39,19 +53,17 @@ class Gateway {
   Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator, Options options);
   // After the loop has run. Blocks for an answer under way, a few seconds at most, and for texts of
   // other nodes, which have been cancelled.
-  ~Gateway();
+  ~Gateway() override;
 
   // Whoever waits gets kUnavailable, and who comes from now on. Any thread; any number of times.
   void Stop();
 
-  struct GenerateOptions {
-    bool pass_on = true;  // to the node that coordinates; false: it is here or nowhere
-  };
-  // Starts a text; never blocks. What becomes of it goes to `sink`, which is kept until its
-  // OnEnd(): errors of Coordinator::Generate(), kUnavailable: no node coordinates (RetryAfterMs),
-  // also after a while in which one might have taken over, or the one that did has gone.
+  // Ends with the errors of Coordinator::Generate(); kUnavailable: no node coordinates
+  // (RetryAfterMs), also after a while in which one might have taken over, or the one that did has
+  // gone.
   std::shared_ptr<TextControl> Generate(const wire::GenerateTextRequest& request,
-                                        std::shared_ptr<TextSink> sink, GenerateOptions options);
+                                        std::shared_ptr<TextSink> sink,
+                                        GenerateOptions options) override;
 
   using ModelList = std::vector<wire::ModelStatus>;
   using Models = std::shared_ptr<const ModelList>;  // shared by all who asked

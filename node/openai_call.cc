@@ -33,11 +33,11 @@ class ApiCall::Sink final : public TextSink {
   const size_t index_;
 };
 
-void ApiCall::Start(Gateway* gateway, Options options, std::shared_ptr<HttpResponder> responder,
+void ApiCall::Start(TextSource* source, Options options, std::shared_ptr<HttpResponder> responder,
                     std::shared_ptr<ApiCounters> counters) {
   std::shared_ptr<ApiCall> call(
       new ApiCall(std::move(options), std::move(responder), std::move(counters)));
-  call->Run(gateway);
+  call->Run(source);
 }
 
 ApiCall::ApiCall(Options options, std::shared_ptr<HttpResponder> responder,
@@ -69,7 +69,7 @@ ApiCall::~ApiCall() {
                              .error = error_});
 }
 
-void ApiCall::Run(Gateway* gateway) {
+void ApiCall::Run(TextSource* source) {
   responder_->OnGone([weak = weak_from_this()] {
     if (const auto call = weak.lock()) call->OnClientGone();
   });
@@ -90,7 +90,7 @@ void ApiCall::Run(Gateway* gateway) {
     request.mutable_tokens()->Assign(prompt.tokens.begin(), prompt.tokens.end());
     request.set_id(i == 0 ? options_.request_id : absl::StrCat(options_.request_id, "/", i));
     request.mutable_sampler()->set_seed(asked.sampler.seed() + i % asked.n);
-    auto control = gateway->Generate(request, std::make_shared<Sink>(shared_from_this(), i), {});
+    auto control = source->Generate(request, std::make_shared<Sink>(shared_from_this(), i), {});
     bool over = false;
     {
       absl::MutexLock lock(mu_);
@@ -119,7 +119,8 @@ void ApiCall::OnStarted(size_t index, size_t prompt_tokens) {
   responder_->Begin({.status = 200,
                      .content_type = "text/event-stream; charset=utf-8",
                      .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}},
-                     .body = head + std::exchange(pending_, {})});
+                     .body = head + std::exchange(pending_, {}),
+                     .when_quiet = std::string(kQuietComment)});
 }
 
 void ApiCall::OnToken(size_t index, const wire::SampledToken& token) {

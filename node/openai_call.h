@@ -49,7 +49,7 @@ class ApiCall final : public std::enable_shared_from_this<ApiCall> {
     bool no_special = false;
   };
   // `counters` shared with who counts.
-  static void Start(Gateway* gateway, Options options, std::shared_ptr<HttpResponder> responder,
+  static void Start(TextSource* source, Options options, std::shared_ptr<HttpResponder> responder,
                     std::shared_ptr<ApiCounters> counters);
   ~ApiCall();
 
@@ -70,7 +70,7 @@ class ApiCall final : public std::enable_shared_from_this<ApiCall> {
 
   ApiCall(Options options, std::shared_ptr<HttpResponder> responder,
           std::shared_ptr<ApiCounters> counters);
-  void Run(Gateway* gateway);
+  void Run(TextSource* source);
 
   void OnStarted(size_t index, size_t prompt_tokens);
   void OnToken(size_t index, const wire::SampledToken& token);

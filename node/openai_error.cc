@@ -80,6 +80,7 @@ int HttpStatusOf(const absl::Status& status) {
 std::string ErrorJson(const absl::Status& status) {
   nlohmann::json code = PayloadOf(status, kCode);
   if (code.is_null() && absl::IsNotFound(status)) code = "model_not_found";
+  if (code.is_null() && absl::IsOutOfRange(status)) code = "context_length_exceeded";
   nlohmann::json param = PayloadOf(status, kParam);
   if (param.is_null() && absl::IsNotFound(status)) param = "model";
   return Json(HttpStatusOf(status), status.message(), std::move(param), std::move(code));

@@ -41,6 +41,8 @@ std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool incl
 std::string UsageEvent(const ApiAnswer& answer, const ApiUsage& usage);
 std::string ErrorEvent(absl::string_view error_json);
 inline constexpr absl::string_view kDoneEvent = "data: [DONE]\n\n";
+// A comment, which clients pass over: proxies cut a stream that is quiet for long.
+inline constexpr absl::string_view kQuietComment = ": waiting\n\n";
 
 // The whole answer, `texts` by index.
 std::string WholeAnswer(const ApiAnswer& answer, const std::vector<ApiPiece>& texts,

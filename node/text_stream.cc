@@ -12,7 +12,9 @@ class TextStream::Sink final : public TextSink {
   explicit Sink(TextStream* stream) : stream_(stream) {}
 
   void OnStarted(const std::vector<int32_t>& prompt) override {
-    stream_->Put(StartedToWire(prompt));
+    wire::GenerateTextEvent event = StartedToWire(prompt);
+    event.mutable_started()->set_text(stream_->number_);
+    stream_->Put(std::move(event));
   }
   void OnToken(const wire::SampledToken& token) override {
     wire::GenerateTextEvent event;
@@ -28,9 +30,15 @@ class TextStream::Sink final : public TextSink {
   TextStream* const stream_;
 };
 
-TextStream::TextStream() : sink_(std::make_shared<Sink>(this)) {}
+TextStream::TextStream(std::shared_ptr<OpenTexts> texts)
+    : texts_(std::move(texts)), number_(texts_->Open()), sink_(std::make_shared<Sink>(this)) {}
 
 TextStream::~TextStream() = default;
+
+void TextStream::SetControl(std::shared_ptr<TextControl> control) {
+  control_ = control;
+  texts_->SetControl(number_, std::move(control));
+}
 
 void TextStream::Put(wire::GenerateTextEvent event) {
   absl::MutexLock lock(mu_);
@@ -39,6 +47,7 @@ void TextStream::Put(wire::GenerateTextEvent event) {
 }
 
 void TextStream::End(const absl::Status& status) {
+  texts_->Close(number_);
   {
     absl::MutexLock lock(mu_);
     ended_ = true;

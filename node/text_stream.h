@@ -2,6 +2,7 @@
 // Nothing here blocks; gRPC's threads.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/support/server_callback.h"
+#include "node/open_texts.h"
 #include "node/text_call.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -17,12 +19,14 @@ namespace strata {
 // Lives until both the text and the call have ended.
 class TextStream final : public grpc::ServerWriteReactor<wire::GenerateTextEvent> {
  public:
-  TextStream();
+  // Among `texts` until the text has ended.
+  explicit TextStream(std::shared_ptr<OpenTexts> texts);
 
   // Who hears of the text. To be given to exactly one source.
   const std::shared_ptr<TextSink>& sink() const { return sink_; }
-  // When the caller goes, the text is cancelled. Once, before the stream is given to gRPC.
-  void SetControl(std::shared_ptr<TextControl> control) { control_ = std::move(control); }
+  // When the caller goes, the text is cancelled; FinishText finishes it. Once, before the stream is
+  // given to gRPC.
+  void SetControl(std::shared_ptr<TextControl> control);
   // Let go of when the stream goes. Before it is given to gRPC.
   void Keep(std::shared_ptr<void> place) { place_ = std::move(place); }
 
@@ -39,6 +43,8 @@ class TextStream final : public grpc::ServerWriteReactor<wire::GenerateTextEvent
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Unref();
 
+  const std::shared_ptr<OpenTexts> texts_;  // shared by all streams
+  const uint64_t number_;
   const std::shared_ptr<TextSink> sink_;  // shared with the text's source
   std::shared_ptr<TextControl> control_;  // shared with the text's source
   std::shared_ptr<void> place_;           // shared with nobody
