@@ -85,7 +85,7 @@ CoordinatorService::CoordinatorService(Coordinator* coordinator, Gateway* gatewa
     : coordinator_(coordinator),
       gateway_(gateway),
       options_(std::move(options)),
-      texts_(std::make_shared<std::atomic<int>>(0)) {}
+      n_texts_(std::make_shared<std::atomic<int>>(0)) {}
 
 absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Elsewhere(
     const grpc::ServerContext& context) {

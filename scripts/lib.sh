@@ -55,7 +55,7 @@ strata_packages() {
   case $OSTYPE:$1 in
     darwin*:base) names="cmake ninja ccache pkgconf git coreutils grpc protobuf abseil libuv cli11
       nlohmann-json blake3 boost ftxui llama.cpp" ;;
-    darwin*:test) names="googletest google-benchmark llvm shellcheck" ;;
+    darwin*:test) names="googletest google-benchmark llvm shellcheck node" ;;
     darwin*:train) names="pytorch numpy" ;;
     *:base) names="g++ cmake ninja-build ccache pkgconf mold git ca-certificates procps
       libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
@@ -63,7 +63,7 @@ strata_packages() {
       libggml-dev" ;;
     *:test) names="libgtest-dev libgmock-dev libbenchmark-dev clang clang-tidy clang-format
       libclang-rt-dev gdb iproute2 nftables avahi-daemon avahi-utils dbus curl shellcheck
-      llama.cpp-tools llama.cpp-tools-extra" ;;
+      llama.cpp-tools llama.cpp-tools-extra nodejs" ;;
     *:train) names="python3-torch libtorch-dev python3-numpy python3-gguf python3-tokenizers" ;;
   esac
   # shellcheck disable=SC2086
