@@ -23,13 +23,13 @@ constexpr size_t kNoRule = static_cast<size_t>(-1);
 constexpr size_t kElementsMax = 256 * 1024;  // with all repetitions written out
 constexpr uint64_t kStartsMax = 2048;        // ways to the next character from one place
 constexpr uint32_t kUnrollMax = 8;           // longer ones are taken as loops
-constexpr size_t kPairsMax = 4096;           // looked at, to tell two alternatives apart
+constexpr size_t kPairsMax = 20'000;         // looked at, to tell two alternatives apart
 constexpr size_t kDepthMax = 512;            // of a stack that is looked at
 // Tokens may be long runs of one character: ways to read such a run.
 constexpr size_t kRunLength = 64;
 constexpr double kRunWaysMax = 1e5;
 constexpr size_t kRunStacksMax = 512;
-constexpr size_t kRunWorkMax = 4'000'000;  // stacks advanced, in all
+constexpr size_t kRunWorkMax = 200'000;  // stacks advanced, in all
 
 struct Symbol {
   bool is_rule = false;
@@ -332,6 +332,7 @@ class Checker {
         }
       }
     }
+    size_t budget = kPairsMax;
     for (size_t r = 0; r < rules_.size(); ++r) {
       if (growing.count(loops_[r]) == 0) continue;
       std::vector<size_t> back;
@@ -342,7 +343,6 @@ class Checker {
           back.push_back(i);
         }
       }
-      size_t budget = kPairsMax;
       for (size_t i = 0; i < back.size(); ++i) {
         for (size_t j = i + 1; j < back.size(); ++j) {
           if (!AreApart(r, back[i], back[j], &budget)) {
