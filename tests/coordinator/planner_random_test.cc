@@ -43,10 +43,11 @@ void MakeInstance(uint32_t seed, Instance* instance) {
   const uint32_t n_layer = 1 + draw.Below(8);
   instance->costs = EqualLayers(n_layer, 0);
   LayerCosts& costs = instance->costs;
-  const bool uneven = draw.Below(2) == 0;
+  const bool uneven = draw.Below(2) == 0, sparse = draw.Below(4) == 0;
   for (LayerCost& layer : costs.layers) {
     layer.weight_bytes = uneven ? static_cast<uint64_t>(draw.Between(50e6, 400e6)) : 200000000;
     layer.dense = {{kQ8, layer.weight_bytes}};
+    if (sparse) layer.weight_bytes += draw.Below(2) * 150000000;  // kept and not read
     layer.kv_bytes_per_position = (uneven ? draw.Below(2) : 1) * 4096;
   }
   costs.first_bytes = draw.Below(2) * 150000000;

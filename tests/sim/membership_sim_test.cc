@@ -55,7 +55,7 @@ TEST(MembershipSim, NodesFindTogetherWhileThreeTenthsOfAllMessagesAreLost) {
 }
 
 TEST(MembershipSim, TwoHundredNodesAgree) {
-  PlayAll(LargeScenario(1), 3, "STRATA_SIM_LARGE_SEEDS");
+  PlayAll(LargeScenario(1), 2, "STRATA_SIM_LARGE_SEEDS");
 }
 
 TEST(MembershipSim, NoticesNodesThatBreakTheirLease) {
