@@ -1,6 +1,8 @@
 #include "node/chat_template.h"
 
+#include <algorithm>
 #include <exception>
+#include <map>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -26,22 +28,89 @@ std::string Words(const std::exception& error) {
   return ValidUtf8(words);
 }
 
-// Content as parts, where a template knows no other.
+// What a template knows; what it does not is said in words.
 struct Shape {
-  bool typed = false;
-  bool system_in_user = false;  // the template knows no system messages
+  bool typed = false;           // content comes as parts
+  bool system_in_user = false;  // it knows no system messages
+  bool tools = false;
+  enum class Calls { kWords, kText, kObject };
+  Calls calls = Calls::kWords;  // how the arguments of an assistant's calls come
+  bool answers = false;         // messages of tools
 };
 
-Json MessageOf(const std::string& role, const std::string& content, const std::string& name,
-               const Shape& shape) {
-  Json message = {{"role", role}};
-  if (shape.typed) {
-    message["content"] = Json::array({{{"type", "text"}, {"text", content}}});
-  } else {
-    message["content"] = content;
+Json ContentOf(const std::string& content, const Shape& shape) {
+  if (!shape.typed) return content;
+  return Json::array({{{"type", "text"}, {"text", content}}});
+}
+
+Json ArgumentsOf(const ApiToolCall& call) {
+  Json arguments = Json::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
+  return arguments.is_discarded() ? Json(call.arguments) : arguments;
+}
+
+Json CallsOf(const std::vector<ApiToolCall>& calls, const Shape& shape) {
+  Json list = Json::array();
+  for (const ApiToolCall& call : calls) {
+    const bool text = shape.calls == Shape::Calls::kText;
+    list.push_back(
+        {{"id", call.id},
+         {"type", "function"},
+         {"function",
+          {{"name", call.name}, {"arguments", text ? Json(call.arguments) : ArgumentsOf(call)}}}});
   }
-  if (!name.empty()) message["name"] = name;
-  return message;
+  return list;
+}
+
+std::string CallsInWords(const std::vector<ApiToolCall>& calls) {
+  std::string words;
+  for (const ApiToolCall& call : calls) {
+    const Json json = {{"name", call.name}, {"arguments", ArgumentsOf(call)}};
+    absl::StrAppend(&words, words.empty() ? "" : "\n", "<tool_call>\n",
+                    json.dump(-1, ' ', false, Json::error_handler_t::replace), "\n</tool_call>");
+  }
+  return words;
+}
+
+std::string ToolsInWords(const ApiTools& tools) {
+  std::string words = "You may call these functions, each described by a line of JSON:\n<tools>\n";
+  for (const ApiTool& tool : tools.list) absl::StrAppend(&words, tool.json, "\n");
+  absl::StrAppend(&words,
+                  "</tools>\nTo call one, answer with its name and its arguments, an object, "
+                  "like this:\n<tool_call>\n{\"name\": \"NAME\", \"arguments\": {}}\n"
+                  "</tool_call>");
+  return words;
+}
+
+Json MessageOf(const ApiMessage& message, const Shape& shape) {
+  Json json = {{"role", message.role}};
+  std::string content = message.content;
+  if (!message.calls.empty() && shape.calls == Shape::Calls::kWords) {
+    absl::StrAppend(&content, content.empty() ? "" : "\n", CallsInWords(message.calls));
+  } else if (!message.calls.empty()) {
+    json["tool_calls"] = CallsOf(message.calls, shape);
+  }
+  if (message.role == "tool") {
+    if (shape.answers) {
+      json["tool_call_id"] = message.call_id;
+    } else {
+      json["role"] = "user";
+      content = absl::StrCat("<tool_response>\n", content, "\n</tool_response>");
+    }
+  }
+  json["content"] = ContentOf(content, shape);
+  if (!message.name.empty()) json["name"] = message.name;
+  return json;
+}
+
+// The name of the tool that a message answers for, which some templates want and clients leave out.
+void NameAnswers(std::vector<ApiMessage>* messages) {
+  std::map<std::string, std::string> names;
+  for (ApiMessage& message : *messages) {
+    for (const ApiToolCall& call : message.calls) names[call.id] = call.name;
+    if (message.role != "tool" || !message.name.empty()) continue;
+    const auto known = names.find(message.call_id);
+    if (known != names.end()) message.name = known->second;
+  }
 }
 
 Json MessagesOf(const std::vector<ApiMessage>& messages, const Shape& shape) {
@@ -52,14 +121,14 @@ Json MessagesOf(const std::vector<ApiMessage>& messages, const Shape& shape) {
       absl::StrAppend(&system, system.empty() ? "" : "\n", message.content);
       continue;
     }
-    std::string content = message.content;
-    if (!system.empty() && message.role == "user") {
-      content = absl::StrCat(system, "\n\n", content);
+    ApiMessage told = message;
+    if (!system.empty() && told.role == "user") {
+      told.content = absl::StrCat(system, "\n\n", told.content);
       system.clear();
     }
-    json.push_back(MessageOf(message.role, content, message.name, shape));
+    json.push_back(MessageOf(told, shape));
   }
-  if (!system.empty()) json.push_back(MessageOf("user", system, "", shape));
+  if (!system.empty()) json.push_back(MessageOf({.role = "user", .content = system}, shape));
   return json;
 }
 
@@ -82,7 +151,7 @@ class ChatTemplate::Impl final : public ChatTemplate {
     const std::vector<ApiMessage> user = {{.role = "user", .content = "Strata-User"}};
     const std::vector<ApiMessage> both = {{.role = "system", .content = "Strata-System"}, user[0]};
     const auto shows = [this](const std::vector<ApiMessage>& messages, absl::string_view needle) {
-      const auto prompt = Apply(messages, absl::UnixEpoch());
+      const auto prompt = Apply(messages, {}, absl::UnixEpoch());
       return prompt.ok() && absl::StrContains(*prompt, needle);
     };
     if (!shows(user, "Strata-User")) {
@@ -90,23 +159,82 @@ class ChatTemplate::Impl final : public ChatTemplate {
       if (!shows(user, "Strata-User")) shape_.typed = false;
     }
     shape_.system_in_user = shows(user, "Strata-User") && !shows(both, "Strata-System");
+    ProbeTools(user);
     return absl::OkStatus();
   }
 
  private:
-  absl::StatusOr<Prompt> RenderAll(const std::vector<ApiMessage>& messages,
+  void ProbeTools(const std::vector<ApiMessage>& user) {
+    ApiTools tools;
+    tools.list.push_back(
+        {.name = "strata_tool",
+         .json = R"({"type":"function","function":{"name":"strata_tool","description":"d",)"
+                 R"("parameters":{"type":"object","properties":{"strata_key":{"type":"string",)"
+                 R"("description":"d"}},"required":["strata_key"]}}})",
+         .parameters = {}});
+    const auto shows = [this](const std::vector<ApiMessage>& messages, const ApiTools& offered,
+                              std::initializer_list<const char*> needles) {
+      const auto prompt = Apply(messages, offered, absl::UnixEpoch());
+      return prompt.ok() && std::any_of(needles.begin(), needles.end(), [&](const char* needle) {
+               return absl::StrContains(*prompt, needle);
+             });
+    };
+    shape_.tools = true;
+    shape_.tools = shows(user, tools, {"strata_tool"});
+    const ApiMessage call = {
+        .role = "assistant",
+        .content = "",
+        .calls = {
+            {.id = "abcdefghi", .name = "strata_tool", .arguments = R"({"strata_key":"x"})"}}};
+    for (const auto calls : {Shape::Calls::kObject, Shape::Calls::kText}) {
+      shape_.calls = calls;
+      // Escaped once more it would teach the model the wrong form.
+      if (shows({user[0], call, user[0]}, {},
+                {"\"strata_key\":", "'strata_key':", "strata_key="}) ||
+          shows({user[0], call}, {}, {"\"strata_key\":", "'strata_key':"})) {
+        break;
+      }
+      shape_.calls = Shape::Calls::kWords;
+    }
+    const ApiMessage answer = {.role = "tool",
+                               .content = "Strata-Answer",
+                               .name = "strata_tool",
+                               .calls = {},
+                               .call_id = "abcdefghi"};
+    shape_.answers = true;
+    shape_.answers = shape_.calls != Shape::Calls::kWords &&
+                     shows({user[0], call, answer}, {}, {"Strata-Answer"});
+  }
+
+  absl::StatusOr<Prompt> RenderAll(const std::vector<ApiMessage>& asked, const ApiTools& tools,
                                    absl::Time now) const override {
-    auto text = Apply(messages, now);
+    std::vector<ApiMessage> messages = asked;
+    NameAnswers(&messages);
+    if (tools.offered() && !shape_.tools) {
+      const std::string words = ToolsInWords(tools);
+      if (messages[0].role == "system") {
+        absl::StrAppend(&messages[0].content, "\n\n", words);
+      } else {
+        messages.insert(messages.begin(), {.role = "system", .content = words});
+      }
+    }
+    auto text = Apply(messages, tools, now);
     if (!text.ok()) return text.status();
     Prompt prompt = {.text = *std::move(text)};
     prompt.has_bos = !bos_.empty() && absl::StartsWith(prompt.text, bos_);
     return prompt;
   }
 
-  absl::StatusOr<std::string> Apply(const std::vector<ApiMessage>& messages, absl::Time now) const {
+  absl::StatusOr<std::string> Apply(const std::vector<ApiMessage>& messages, const ApiTools& tools,
+                                    absl::Time now) const {
     try {
       const auto context = minja::Context::make(minja::Value(
           Json{{"messages", MessagesOf(messages, shape_)}, {"add_generation_prompt", true}}));
+      if (tools.offered() && shape_.tools) {
+        Json list = Json::array();
+        for (const ApiTool& tool : tools.list) list.push_back(Json::parse(tool.json));
+        context->set("tools", minja::Value(list));
+      }
       context->set("bos_token", bos_);
       context->set("eos_token", eos_);
       context->set("strftime_now",
@@ -139,8 +267,9 @@ absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(const So
 }
 
 absl::StatusOr<ChatTemplate::Prompt> ChatTemplate::Render(const std::vector<ApiMessage>& messages,
+                                                          const ApiTools& tools,
                                                           absl::Time now) const {
-  return RenderAll(messages, now);
+  return RenderAll(messages, tools, now);
 }
 
 }  // namespace strata

@@ -31,7 +31,10 @@ class ChatTemplate {
   };
   // The prompt that asks for the assistant's answer. kInvalidArgument: the template refuses these
   // messages, in its words.
-  absl::StatusOr<Prompt> Render(const std::vector<ApiMessage>& messages, absl::Time now) const;
+  // Tools that are offered are told in the template's way, or in words where it has none, as are
+  // calls and what tools answered.
+  absl::StatusOr<Prompt> Render(const std::vector<ApiMessage>& messages, const ApiTools& tools,
+                                absl::Time now) const;
 
   virtual ~ChatTemplate() = default;
 
@@ -39,7 +42,7 @@ class ChatTemplate {
   class Impl;
   ChatTemplate() = default;
   virtual absl::StatusOr<Prompt> RenderAll(const std::vector<ApiMessage>& messages,
-                                           absl::Time now) const = 0;
+                                           const ApiTools& tools, absl::Time now) const = 0;
 };
 
 }  // namespace strata

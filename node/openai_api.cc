@@ -17,6 +17,7 @@
 #include "node/openai_error.h"
 #include "node/openai_request.h"
 #include "node/openai_response.h"
+#include "node/openai_tools.h"
 #include "node/peer_addresses.h"
 
 namespace strata {
@@ -237,13 +238,18 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
     return;
   }
   ApiCall::Options call;
+  call.tool_form = ToolFormOf(model.chat_template());
+  if (absl::Status status = Constrain(call.tool_form, &request); !status.ok()) {
+    responder->Answer(ErrorResponse(status));
+    return;
+  }
   if (request.chat) {
     const auto chat_template = TemplateOf(model);
     if (!chat_template.ok()) {
       responder->Answer(ErrorResponse(chat_template.status()));
       return;
     }
-    auto prompt = (*chat_template)->Render(request.messages, absl::Now());
+    auto prompt = (*chat_template)->Render(request.messages, request.tools, absl::Now());
     if (!prompt.ok()) {
       responder->Answer(ErrorResponse(prompt.status()));
       return;

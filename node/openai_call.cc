@@ -3,11 +3,26 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/random/random.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "node/openai_error.h"
 
 namespace strata {
+namespace {
+
+// Nine letters and digits: some models' templates take no others.
+std::string NewCallId() {
+  constexpr absl::string_view kLetters =
+      "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  thread_local absl::BitGen random;
+  std::string id;
+  for (int i = 0; i < 9; ++i) id += kLetters[absl::Uniform<size_t>(random, 0, kLetters.size())];
+  return id;
+}
+
+}  // namespace
 
 void ApiCounters::CountFirstToken(absl::Duration after) {
   const auto limit = std::lower_bound(kFirstTokenMs.begin(), kFirstTokenMs.end(),
@@ -53,6 +68,13 @@ ApiCall::ApiCall(Options options, std::shared_ptr<HttpResponder> responder,
     choice.piece.index = static_cast<uint32_t>(i);
     choice.piece.first = true;
     choice.piece.logprobs = options_.request.logprobs;
+    const ApiRequest& request = options_.request;
+    if (request.echo) choice.piece.text = request.prompts[i / request.n].text;
+    if (!request.tools.offered()) continue;
+    ToolReader::Options tools = {
+        .form = options_.tool_form, .names = {}, .calls_max = request.tools.parallel ? 0u : 1u};
+    for (const ApiTool& tool : request.tools.list) tools.names.push_back(tool.name);
+    choice.tools.emplace(std::move(tools));
   }
 }
 
@@ -129,6 +151,8 @@ void ApiCall::OnToken(size_t index, const wire::SampledToken& token) {
     absl::MutexLock lock(mu_);
     Choice& choice = choices_[index];
     if (over_ || choice.ended || choice.shaper.stopped()) return;
+    if (choice.tools && choice.tools->done()) return;
+    choice.logprob += token.logprob();
     ++choice.tokens;
     ++usage_.completion_tokens;
     if (!first_token_) {
@@ -136,9 +160,10 @@ void ApiCall::OnToken(size_t index, const wire::SampledToken& token) {
       counters_->CountFirstToken(*first_token_);
     }
     if (options_.request.logprobs) choice.waiting.push_back(token);
-    Take(&choice, choice.shaper.Add(token.piece()));
+    Take(&choice, choice.shaper.Add(token.piece()), /*last=*/false);
     if (options_.request.stream) Send(&choice);
-    if (choice.shaper.stopped()) complete = choice.control;
+    const bool called = choice.tools && choice.tools->done();
+    if (choice.shaper.stopped() || called) complete = choice.control;
   }
   if (complete != nullptr) complete->Finish();
 }
@@ -153,16 +178,20 @@ void ApiCall::OnEnd(size_t index, const absl::Status& status, FinishReason reaso
     choice.control = nullptr;
     ++ended_;
     if (over_) return;
-    const bool stopped = choice.shaper.stopped();
+    const bool stopped =
+        choice.shaper.stopped() || (choice.tools.has_value() && choice.tools->done());
     if (!stopped && !status.ok()) {
       cancel = Fail(status);
     } else if (!stopped && reason == FinishReason::kCancelled) {
       cancel = Fail(absl::UnavailableError("the text was cancelled"));
     } else {
       if (index % options_.request.n == 0) usage_.cached_tokens += usage.cached_tokens;
-      Take(&choice, choice.shaper.Finish());
+      Take(&choice, choice.shaper.Finish(), /*last=*/true);
       choice.piece.finish_reason =
           stopped || reason == FinishReason::kEndOfGeneration ? "stop" : "length";
+      if (choice.tools && choice.tools->calls() > 0 && choice.piece.finish_reason == "stop") {
+        choice.piece.finish_reason = "tool_calls";
+      }
       if (options_.request.stream) Send(&choice);
       if (ended_ == choices_.size()) Complete();
     }
@@ -182,8 +211,30 @@ void ApiCall::OnClientGone() {
   for (const auto& control : cancel) control->Cancel();
 }
 
-void ApiCall::Take(Choice* choice, std::string text) {
-  choice->piece.text += text;
+ToolPiece ApiCall::Told(Choice* choice, std::string text, bool last) {
+  if (!choice->tools) return {.content = std::move(text), .calls = {}};
+  ToolPiece told = choice->tools->Add(text);
+  if (!last) return told;
+  ToolPiece rest = choice->tools->Finish();
+  told.content += rest.content;
+  for (ToolPiece::Call& call : rest.calls) told.calls.push_back(std::move(call));
+  return told;
+}
+
+void ApiCall::Take(Choice* choice, std::string text, bool last) {
+  ToolPiece told = Told(choice, std::move(text), last);
+  choice->piece.text += told.content;
+  std::vector<ApiCallPiece>& calls = choice->piece.calls;
+  for (ToolPiece::Call& call : told.calls) {
+    if (!calls.empty() && calls.back().index == call.index && call.name.empty()) {
+      calls.back().arguments += call.arguments;
+      continue;
+    }
+    calls.push_back({.index = call.index,
+                     .id = call.name.empty() ? "" : NewCallId(),
+                     .name = std::move(call.name),
+                     .arguments = std::move(call.arguments)});
+  }
   if (!options_.request.logprobs) return;
   const size_t shown = choice->shaper.tokens_shown() - choice->tokens_shown;
   choice->tokens_shown += shown;
@@ -194,7 +245,10 @@ void ApiCall::Take(Choice* choice, std::string text) {
 
 void ApiCall::Send(Choice* choice) {
   ApiPiece& piece = choice->piece;
-  if (piece.text.empty() && piece.tokens.empty() && piece.finish_reason.empty()) return;
+  if (piece.text.empty() && piece.tokens.empty() && piece.finish_reason.empty() &&
+      piece.calls.empty()) {
+    return;
+  }
   piece.text_offset = choice->bytes;
   for (const wire::SampledToken& token : piece.tokens) choice->bytes += token.piece().size();
   const std::string event = PieceEvent(options_.answer, piece, options_.request.include_usage);
@@ -206,6 +260,7 @@ void ApiCall::Send(Choice* choice) {
   piece.first = false;
   piece.text.clear();
   piece.tokens.clear();
+  piece.calls.clear();
 }
 
 void ApiCall::Complete() {
@@ -217,9 +272,30 @@ void ApiCall::Complete() {
     responder_->End();
     return;
   }
+  responder_->Answer({.status = 200, .body = WholeAnswer(options_.answer, BestTexts(), usage_)});
+}
+
+// With best_of the likeliest of each prompt's, by the mean of their tokens.
+std::vector<ApiPiece> ApiCall::BestTexts() {
+  const size_t written = options_.request.n;
+  const size_t told = options_.request.best_of == 0 ? written : options_.request.best_of;
   std::vector<ApiPiece> texts;
-  for (Choice& choice : choices_) texts.push_back(std::move(choice.piece));
-  responder_->Answer({.status = 200, .body = WholeAnswer(options_.answer, texts, usage_)});
+  for (size_t from = 0; from < choices_.size(); from += written) {
+    std::vector<Choice*> order;
+    for (size_t i = from; i < from + written; ++i) order.push_back(&choices_[i]);
+    const auto mean = [](const Choice* choice) {
+      return choice->logprob / std::max<uint32_t>(choice->tokens, 1);
+    };
+    if (told < written) {
+      std::stable_sort(order.begin(), order.end(),
+                       [&](const Choice* a, const Choice* b) { return mean(a) > mean(b); });
+    }
+    for (size_t i = 0; i < told; ++i) {
+      order[i]->piece.index = static_cast<uint32_t>(texts.size());
+      texts.push_back(std::move(order[i]->piece));
+    }
+  }
+  return texts;
 }
 
 ApiCall::Controls ApiCall::Fail(const absl::Status& status) {

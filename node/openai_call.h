@@ -20,6 +20,7 @@
 #include "node/openai_response.h"
 #include "node/request_record.h"
 #include "node/text_shaper.h"
+#include "node/tool_calls.h"
 
 namespace strata {
 
@@ -45,7 +46,8 @@ class ApiCall final : public std::enable_shared_from_this<ApiCall> {
     std::string client;
     std::string model_id;  // in hex
     uint32_t tokens_max = 0;
-    bool parse_special = false;  // of the prompts
+    ToolForm tool_form = ToolForm::kTagged;  // where the request offers tools
+    bool parse_special = false;              // of the prompts
     bool no_special = false;
   };
   // `counters` shared with who counts.
@@ -58,6 +60,8 @@ class ApiCall final : public std::enable_shared_from_this<ApiCall> {
   struct Choice {
     explicit Choice(std::vector<std::string> stops) : shaper(std::move(stops)) {}
     TextShaper shaper;
+    std::optional<ToolReader> tools;          // where there are any to be called
+    double logprob = 0;                       // of all its tokens
     ApiPiece piece;                           // not sent yet; without a stream, all of it
     uint64_t bytes = 0;                       // of tokens sent
     std::vector<wire::SampledToken> waiting;  // with logprobs: not shown yet
@@ -78,7 +82,9 @@ class ApiCall final : public std::enable_shared_from_this<ApiCall> {
   void OnClientGone();
 
   using Controls = std::vector<std::shared_ptr<TextControl>>;
-  void Take(Choice* choice, std::string text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  ToolPiece Told(Choice* choice, std::string text, bool last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<ApiPiece> BestTexts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Take(Choice* choice, std::string text, bool last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(Choice* choice) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Complete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns what is to be cancelled, without the lock.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "node/openai_error.h"
+#include "node/openai_tools.h"
 
 namespace strata {
 namespace {
@@ -60,6 +61,7 @@ class Fields {
  public:
   explicit Fields(const Json& json) : json_(json) {}
 
+  const Json& json() const { return json_; }
   const absl::Status& status() const { return status_; }
   void Fail(absl::Status status) {
     if (status_.ok()) status_ = std::move(status);
@@ -226,21 +228,14 @@ void ReadStream(Fields* fields, ApiRequest* request) {
 // What is there in OpenAI's API and not here: said, never passed over in silence.
 void RefuseUnsupported(Fields* fields) {
   const auto is_empty = [](const Json& json) { return json.is_structured() && json.empty(); };
-  if (const Json* format = fields->Find("response_format"); format != nullptr) {
-    const bool is_text =
-        format->is_object() && format->contains("type") && (*format)["type"] == "text";
-    if (!is_text) fields->Fail(UnsupportedParam("response_format"));
-  }
-  for (const char* name : {"tools", "functions", "audio", "web_search_options", "suffix"}) {
+  for (const char* name : {"functions", "audio", "web_search_options", "suffix"}) {
     const Json* field = fields->Find(name);
     const bool empty = field == nullptr || is_empty(*field) || *field == "";
     if (!empty) fields->Fail(UnsupportedParam(name));
   }
-  for (const char* name : {"tool_choice", "function_call"}) {
-    const Json* field = fields->Find(name);
-    if (field != nullptr && *field != "none" && *field != "auto") {
-      fields->Fail(UnsupportedParam(name));
-    }
+  if (const Json* call = fields->Find("function_call");
+      call != nullptr && *call != "none" && *call != "auto") {
+    fields->Fail(UnsupportedParam("function_call"));
   }
   if (const Json* modalities = fields->Find("modalities");
       modalities != nullptr && *modalities != Json::array({"text"})) {
@@ -248,7 +243,7 @@ void RefuseUnsupported(Fields* fields) {
   }
 }
 
-void ReadCommon(Fields* fields, ApiRequest* request) {
+void ReadCommon(Fields* fields, absl::string_view body, ApiRequest* request) {
   request->model = fields->Text("model").value_or("");
   request->n = static_cast<uint32_t>(fields->Integer("n", {1, double{kApiChoicesMax}}).value_or(1));
   ReadStream(fields, request);
@@ -259,6 +254,7 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
       static_cast<uint32_t>(fields->Integer("n_keep", {0, kKeepMax}).value_or(0));
   ReadStops(fields, &request->stops);
   RefuseUnsupported(fields);
+  fields->Fail(ReadAnswerFormat(fields->json(), body, request));
 }
 
 std::optional<uint32_t> ReadTokensMax(Fields* fields, const char* name) {
@@ -294,6 +290,20 @@ std::optional<ApiPrompt> PromptOf(const Json& json) {
     return std::nullopt;
   }
   return prompt;
+}
+
+// `n` becomes how many are written; best_of how many of them are told.
+void ReadBestOf(Fields* fields, ApiRequest* request) {
+  const auto best = fields->Integer("best_of", {1, double{kApiChoicesMax}});
+  if (!best || *best == request->n) return;
+  if (*best < request->n) {
+    fields->Wrong("best_of", "may not be less than n");
+  } else if (request->stream) {
+    fields->Wrong("best_of", "more than n cannot be streamed: the best are known at the end");
+  } else {
+    request->best_of = std::exchange(request->n, static_cast<uint32_t>(*best));
+    request->sampler.set_report_logprob(true);
+  }
 }
 
 void ReadPrompts(Fields* fields, ApiRequest* request) {
@@ -368,20 +378,20 @@ void ReadMessages(Fields* fields, ApiRequest* request) {
       fields->Wrong(name, "wants an object with a role");
       return;
     }
-    if (each.contains("tool_calls") && !each["tool_calls"].is_null() &&
-        !each["tool_calls"].empty()) {
-      fields->Fail(UnsupportedParam(name + ".tool_calls"));
-      return;
-    }
     ApiMessage message;
     message.role = each["role"].get<std::string>();
     if (message.role == "developer") message.role = "system";
-    if (message.role != "system" && message.role != "user" && message.role != "assistant") {
-      if (message.role == "tool" || message.role == "function") {
+    if (message.role != "system" && message.role != "user" && message.role != "assistant" &&
+        message.role != "tool") {
+      if (message.role == "function") {
         fields->Fail(UnsupportedParam(name + ".role", message.role));
       } else {
-        fields->Wrong(name + ".role", "wants system, developer, user or assistant");
+        fields->Wrong(name + ".role", "wants system, developer, user, assistant or tool");
       }
+      return;
+    }
+    if (absl::Status status = ReadCallsOf(each, name, &message); !status.ok()) {
+      fields->Fail(std::move(status));
       return;
     }
     if (!each.contains("content") && message.role != "assistant") {
@@ -407,17 +417,21 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body) {
   if (!json.ok()) return json.status();
   Fields fields(*json);
   ApiRequest request;
-  ReadCommon(&fields, &request);
+  ReadCommon(&fields, body, &request);
   request.tokens_max = ReadTokensMax(&fields, "max_tokens").value_or(kCompletionTokens);
   if (const auto top = fields.Integer("logprobs", {0, kApiTopLogprobsMax})) {
     WantLogprobs(&request, static_cast<uint32_t>(*top));
   }
-  if (fields.Bool("echo").value_or(false)) fields.Fail(UnsupportedParam("echo"));
-  if (const auto best = fields.Integer("best_of", {1, double{kApiChoicesMax}});
-      best && *best != request.n) {
-    fields.Fail(UnsupportedParam("best_of"));
+  request.echo = fields.Bool("echo").value_or(false);
+  if (request.echo && request.logprobs) {
+    fields.Fail(UnsupportedParam("echo", "with logprobs"));  // those of the prompt
   }
+  ReadBestOf(&fields, &request);
   if (fields.status().ok()) ReadPrompts(&fields, &request);
+  if (request.echo && std::any_of(request.prompts.begin(), request.prompts.end(),
+                                  [](const ApiPrompt& prompt) { return !prompt.tokens.empty(); })) {
+    fields.Fail(UnsupportedParam("echo", "of a prompt of tokens"));
+  }
   if (!fields.status().ok()) return fields.status();
   return request;
 }
@@ -428,7 +442,7 @@ absl::StatusOr<ApiRequest> ParseChat(absl::string_view body) {
   Fields fields(*json);
   ApiRequest request;
   request.chat = true;
-  ReadCommon(&fields, &request);
+  ReadCommon(&fields, body, &request);
   request.tokens_max = ReadTokensMax(&fields, "max_completion_tokens");
   const auto older = ReadTokensMax(&fields, "max_tokens");
   if (!request.tokens_max) request.tokens_max = older;
@@ -436,6 +450,7 @@ absl::StatusOr<ApiRequest> ParseChat(absl::string_view body) {
   const auto top = fields.Integer("top_logprobs", {0, kApiTopLogprobsMax});
   if (top && !logprobs) fields.Wrong("top_logprobs", "wants logprobs to be true");
   if (logprobs) WantLogprobs(&request, static_cast<uint32_t>(top.value_or(0)));
+  fields.Fail(ReadTools(*json, body, &request));
   if (fields.status().ok()) ReadMessages(&fields, &request);
   if (!fields.status().ok()) return fields.status();
   return request;

@@ -22,6 +22,7 @@ inline constexpr size_t kApiStopBytesMax = 256;
 inline constexpr size_t kApiLogitBiasMax = 1024;
 inline constexpr uint32_t kApiTopLogprobsMax = 20;
 inline constexpr size_t kApiMessagesMax = 4096;
+inline constexpr size_t kApiToolsMax = 256;
 
 // A prompt as text or as tokens.
 struct ApiPrompt {
@@ -29,10 +30,32 @@ struct ApiPrompt {
   std::vector<int32_t> tokens;  // empty: the text
 };
 
+struct ApiToolCall {
+  std::string id, name;
+  std::string arguments;  // JSON's text
+};
+
 struct ApiMessage {
   std::string role;
   std::string content;
-  std::string name;  // may be empty
+  std::string name = {};                // may be empty
+  std::vector<ApiToolCall> calls = {};  // of an assistant
+  std::string call_id = {};             // of a tool: which call it answers
+};
+
+struct ApiTool {
+  std::string name;
+  std::string json;        // all of it, as the client wrote it
+  std::string parameters;  // a JSON Schema's text; empty: any object
+};
+struct ApiTools {
+  std::vector<ApiTool> list;
+  enum class Choice { kNone, kAuto, kRequired };
+  Choice choice = Choice::kAuto;
+  std::string only;      // with kRequired: the one that must be called; empty: any
+  bool parallel = true;  // several calls in one answer
+
+  bool offered() const { return !list.empty() && choice != Choice::kNone; }
 };
 
 struct ApiRequest {
@@ -51,6 +74,11 @@ struct ApiRequest {
   // At the context's end, where the model can: forget the older half behind `keep_tokens`.
   bool shift_context = false;
   uint32_t keep_tokens = 0;
+  bool echo = false;          // of a completion: its prompt before it
+  uint32_t best_of = 0;       // of a completion: how many of the `n` are told; 0: all
+  std::string answer_schema;  // a JSON Schema's text that the answer meets; empty: none
+  std::string answer_path;    // how the client knows it
+  ApiTools tools;
 };
 
 // kInvalidArgument: what is wrong with which field; kUnimplemented: a field that means something

@@ -74,6 +74,24 @@ Json FinishOf(const ApiPiece& piece) {
   return piece.finish_reason;
 }
 
+// As OpenAI streams them: what names a call is in its first piece.
+Json CallsOf(const std::vector<ApiCallPiece>& calls, bool chunk) {
+  Json list = Json::array();
+  for (const ApiCallPiece& call : calls) {
+    Json one = Json::object(), function = Json::object();
+    if (chunk) one["index"] = call.index;
+    if (!call.id.empty()) {
+      one["id"] = call.id;
+      one["type"] = "function";
+      function["name"] = call.name;
+    }
+    function["arguments"] = call.arguments;
+    one["function"] = std::move(function);
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
 Json UsageOf(const ApiUsage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
@@ -102,6 +120,7 @@ std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool incl
     Json delta = Json::object();
     if (piece.first) delta["role"] = "assistant";
     if (piece.first || !piece.text.empty()) delta["content"] = piece.text;
+    if (!piece.calls.empty()) delta["tool_calls"] = CallsOf(piece.calls, /*chunk=*/true);
     choice["delta"] = std::move(delta);
   } else {
     choice["text"] = piece.text;
@@ -130,6 +149,10 @@ std::string WholeAnswer(const ApiAnswer& answer, const std::vector<ApiPiece>& te
     Json choice = {{"index", text.index}};
     if (answer.chat) {
       choice["message"] = {{"role", "assistant"}, {"content", text.text}, {"refusal", nullptr}};
+      if (!text.calls.empty()) {
+        if (text.text.empty()) choice["message"]["content"] = nullptr;
+        choice["message"]["tool_calls"] = CallsOf(text.calls, /*chunk=*/false);
+      }
     } else {
       choice["text"] = text.text;
     }

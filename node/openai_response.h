@@ -25,15 +25,23 @@ struct ApiUsage {
   uint64_t completion_tokens = 0;
 };
 
+// A call of a tool, or the next piece of it.
+struct ApiCallPiece {
+  uint32_t index = 0;
+  std::string id, name;   // of a stream in its first piece only
+  std::string arguments;  // JSON's text
+};
+
 // A text, or the next piece of it.
 struct ApiPiece {
   uint32_t index = 0;
   bool first = false;  // of its text
   std::string text;
-  std::string finish_reason;  // "stop", "length"; empty: not yet
+  std::string finish_reason;  // "stop", "length", "tool_calls"; empty: not yet
   bool logprobs = false;
   std::vector<wire::SampledToken> tokens = {};  // with `logprobs`: that `text` is of
   uint64_t text_offset = 0;                     // with `logprobs`: bytes of the text before it
+  std::vector<ApiCallPiece> calls = {};
 };
 
 // One event of a stream: "data: {…}\n\n". With `include_usage` every piece says "usage":null.

@@ -154,6 +154,99 @@ TEST_F(Api, SeveralTextsInOneAnswer) {
   EXPECT_THAT(logprobs["top_logprobs"][0], SizeIs(2));
 }
 
+TEST_F(Api, AnAnswerMeetsItsSchema) {
+  const Json schema = {
+      {"type", "object"},
+      {"properties",
+       {{"age", {{"type", "integer"}, {"minimum", 0}, {"maximum", 150}}},
+        {"color", {{"enum", {"red", "blue"}}}},
+        {"name", {{"type", "string"}, {"maxLength", 12}}},
+        {"tags",
+         {{"type", "array"}, {"items", {{"type", "string"}, {"maxLength", 5}}}, {"maxItems", 3}}}}},
+      {"required", {"age", "color", "name", "tags"}},
+      {"additionalProperties", false}};
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    Json ask = {{"model", name_},
+                {"messages", {{{"role", "user"}, {"content", "Who is it?"}}}},
+                {"max_tokens", 400},
+                {"seed", seed},
+                {"response_format",
+                 {{"type", "json_schema"},
+                  {"json_schema", {{"name", "who"}, {"strict", true}, {"schema", schema}}}}}};
+    const HttpReply reply = Post(seed % 2, "/v1/chat/completions", ask);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json choice = Json::parse(reply.body)["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "stop") << "seed " << seed;
+    const Json answer =
+        Json::parse(choice["message"]["content"].get<std::string>(), nullptr, false);
+    ASSERT_TRUE(answer.is_object()) << "seed " << seed << ": " << choice;
+    EXPECT_THAT(answer, SizeIs(4));
+    EXPECT_LE(answer["age"].get<int>(), 150);
+    EXPECT_TRUE(answer["color"] == "red" || answer["color"] == "blue");
+    EXPECT_TRUE(answer["name"].is_string());
+    EXPECT_LE(answer["tags"].size(), 3u);
+  }
+  const Json cut =
+      Completion(0, Ask({{"max_tokens", 3}, {"response_format", {{"type", "json_object"}}}}));
+  EXPECT_EQ(cut["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(cut["choices"][0]["text"].get<std::string>()[0], '{');
+  const Json letters = Completion(1, Ask({{"grammar", "root ::= [xyz]{5}"}}));
+  EXPECT_THAT(letters["choices"][0]["text"].get<std::string>(), ::testing::MatchesRegex("[xyz]+"));
+  const Json echoed = Completion(1, Ask({{"echo", true}, {"best_of", 3}, {"max_tokens", 4}}));
+  ASSERT_THAT(echoed["choices"], SizeIs(1));
+  EXPECT_TRUE(absl::StartsWith(echoed["choices"][0]["text"].get<std::string>(), "The old captain"));
+}
+
+TEST_F(Api, ToolsAreCalledInOpenAisForm) {
+  const Json tool = {
+      {"type", "function"},
+      {"function",
+       {{"name", "move"},
+        {"parameters",
+         {{"type", "object"},
+          {"properties", {{"steps", {{"type", "integer"}, {"minimum", 1}, {"maximum", 99}}}}},
+          {"required", {"steps"}}}}}}};
+  Json ask = {{"model", name_},
+              {"messages", {{{"role", "user"}, {"content", "Go."}}}},
+              {"max_tokens", 300},
+              {"seed", 3},
+              {"tools", {tool}},
+              {"tool_choice", {{"type", "function"}, {"function", {{"name", "move"}}}}}};
+  for (size_t node : {0, 1}) {
+    const HttpReply reply = Post(node, "/v1/chat/completions", ask);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json choice = Json::parse(reply.body)["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "tool_calls");
+    EXPECT_TRUE(choice["message"]["content"].is_null());
+    ASSERT_THAT(choice["message"]["tool_calls"], SizeIs(1)) << choice;
+    const Json& call = choice["message"]["tool_calls"][0];
+    EXPECT_EQ(call["type"], "function");
+    EXPECT_EQ(call["function"]["name"], "move");
+    const Json arguments = Json::parse(call["function"]["arguments"].get<std::string>());
+    EXPECT_LE(arguments["steps"].get<int>(), 99);
+  }
+  ask["stream"] = true;
+  const std::vector<Json> events = EventsOf(Post(1, "/v1/chat/completions", ask).body);
+  std::string name, arguments, reason;
+  size_t pieces = 0;
+  for (const Json& event : events) {
+    const Json& choice = event["choices"][0];
+    EXPECT_EQ(choice["delta"].value("content", ""), "");
+    if (choice["finish_reason"].is_string()) reason = choice["finish_reason"];
+    if (!choice["delta"].contains("tool_calls")) continue;
+    const Json& call = choice["delta"]["tool_calls"][0];
+    EXPECT_EQ(call["index"], 0);
+    EXPECT_EQ(call.contains("id"), pieces == 0);
+    if (call["function"].contains("name")) name += call["function"]["name"].get<std::string>();
+    arguments += call["function"]["arguments"].get<std::string>();
+    ++pieces;
+  }
+  EXPECT_EQ(name, "move");
+  EXPECT_GT(pieces, 1u);
+  EXPECT_EQ(reason, "tool_calls");
+  EXPECT_TRUE(Json::parse(arguments, nullptr, false).contains("steps")) << arguments;
+}
+
 TEST_F(Api, ErrorsComeInTheApisForm) {
   const auto error = [this](const Json& body, int status) {
     const HttpReply reply = Post(1, "/v1/completions", body);
@@ -166,6 +259,15 @@ TEST_F(Api, ErrorsComeInTheApisForm) {
   const Json prompt = error(Ask({{"prompt", std::string(200'000, 'a')}, {"stream", true}}), 400);
   EXPECT_THAT(prompt["message"], HasSubstr("context"));
   EXPECT_EQ(prompt["code"], "context_length_exceeded");
+  const Json schema = {
+      {"type", "json_schema"},
+      {"json_schema",
+       {{"name", "n"}, {"schema", {{"type", "array"}, {"minItems", 2}, {"maxItems", 1}}}}}};
+  EXPECT_EQ(error(Ask({{"response_format", schema}}), 400)["param"],
+            "response_format.json_schema.schema.minItems");
+  EXPECT_EQ(error(Ask({{"grammar", "root ::= \"x\" root \"y\" | \"x\" root \"z\" | \"q\""}}),
+                  400)["param"],
+            "grammar");
   EXPECT_EQ(Post(0, "/v1/completions", "no object").status, 400);
   EXPECT_EQ(Get(0, "/v1/completions").status, 405);
   EXPECT_EQ(Get(0, "/v2").status, 404);

@@ -16,10 +16,11 @@ const std::vector<ApiMessage> kMessages = {{.role = "system", .content = "Be bri
                                            {.role = "user", .content = "Hi"}};
 
 absl::StatusOr<ChatTemplate::Prompt> Render(const std::string& text,
-                                            const std::vector<ApiMessage>& messages = kMessages) {
+                                            const std::vector<ApiMessage>& messages = kMessages,
+                                            const ApiTools& tools = {}) {
   auto parsed = ChatTemplate::Parse({.text = text, .bos = "<s>", .eos = "</s>"});
   if (!parsed.ok()) return parsed.status();
-  return (*parsed)->Render(messages, absl::UnixEpoch());
+  return (*parsed)->Render(messages, tools, absl::UnixEpoch());
 }
 
 TEST(ChatTemplate, RendersTheUsualForm) {
@@ -60,6 +61,57 @@ TEST(ChatTemplate, SaysInItsOwnWordsWhatItDoesNotTake) {
                      "{% endif %}{{ messages[0].content }}",
                      {{.role = "assistant", .content = "x"}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ask something")));
+}
+
+ApiTools Tools() {
+  ApiTools tools;
+  tools.list.push_back(
+      {.name = "sum",
+       .json = R"({"type":"function","function":{"name":"sum","parameters":{"z":1,"a":2}}})",
+       .parameters = {}});
+  return tools;
+}
+const std::vector<ApiMessage> kCalled = {
+    {.role = "user", .content = "2+2?"},
+    {.role = "assistant",
+     .content = "",
+     .calls = {{.id = "c1", .name = "sum", .arguments = R"({"a":2})"}}},
+    {.role = "tool", .content = "4", .call_id = "c1"}};
+
+// As Hermes and Qwen have it.
+constexpr char kWithTools[] =
+    R"({%- if tools %}Tools:{% for t in tools %}{{ t | tojson }}{% endfor %};{% endif -%}
+{%- for m in messages -%}
+{%- if m.role == 'tool' -%}<tool_response>{{ m.name }}:{{ m.content }}</tool_response>
+{%- elif m.tool_calls -%}{%- for c in m.tool_calls -%}<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</tool_call>{%- endfor -%}
+{%- else -%}[{{ m.role }}]{{ m.content }}{%- endif -%}
+{%- endfor -%})";
+
+TEST(ChatTemplate, TellsToolsInItsOwnWay) {
+  const auto prompt = Render(kWithTools, kCalled, Tools());
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_THAT(prompt->text, HasSubstr("Tools:{\"type\": \"function\""));
+  EXPECT_LT(prompt->text.find("\"z\""), prompt->text.find("\"a\""));
+  EXPECT_THAT(prompt->text,
+              HasSubstr("<tool_call>{\"name\": \"sum\", \"arguments\": {\"a\": 2}}</tool_call>"));
+  EXPECT_THAT(prompt->text, HasSubstr("<tool_response>sum:4</tool_response>"));
+}
+
+TEST(ChatTemplate, TellsToolsInWordsWhereItHasNone) {
+  const auto prompt =
+      Render("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", kCalled, Tools());
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_THAT(prompt->text, HasSubstr("\"name\":\"sum\""));
+  EXPECT_THAT(prompt->text, HasSubstr("<tool_call>\n{\"name\":\"sum\",\"arguments\":{\"a\":2}}\n"));
+  EXPECT_THAT(prompt->text, HasSubstr("[user]<tool_response>\n4\n</tool_response>"));
+}
+
+TEST(ChatTemplate, ToolsThatAreNotOfferedAreNotTold) {
+  ApiTools tools = Tools();
+  tools.choice = ApiTools::Choice::kNone;
+  const auto prompt = Render(kWithTools, kMessages, tools);
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_THAT(prompt->text, ::testing::Not(HasSubstr("Tools:")));
 }
 
 TEST(ChatTemplate, OneThatIsNoneIsAnError) {

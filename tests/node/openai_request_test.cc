@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "node/openai_error.h"
+#include "node/openai_tools.h"
 
 namespace strata {
 namespace {
@@ -147,9 +148,8 @@ TEST(OpenAiRequest, AWrongTypeNamesItsField) {
 
 TEST(OpenAiRequest, SaysWhatIsNotSupportedYet) {
   for (const char* fields :
-       {R"(,"response_format":{"type":"json_object"})", R"(,"tools":[{"type":"function"}])",
-        R"(,"tool_choice":"required")", R"(,"messages":[{"role":"tool","content":"4"}])",
-        R"(,"messages":[{"role":"user","content":[{"type":"image_url"}]}])"}) {
+       {R"(,"functions":[{"name":"f"}])", R"(,"messages":[{"role":"function","content":"4"}])",
+        R"(,"suffix":"x")", R"(,"messages":[{"role":"user","content":[{"type":"image_url"}]}])"}) {
     const auto request = ParseChat(Chat(fields));
     ASSERT_THAT(request, StatusIs(absl::StatusCode::kUnimplemented)) << fields;
     EXPECT_THAT(ErrorOf(request.status())["message"], HasSubstr("not supported yet"));
@@ -158,8 +158,86 @@ TEST(OpenAiRequest, SaysWhatIsNotSupportedYet) {
   EXPECT_THAT(
       ParseChat(Chat(R"(,"response_format":{"type":"text"},"tools":[],"tool_choice":"none")")),
       IsOk());
-  EXPECT_THAT(ParseCompletion(Completion(R"(,"echo":true)")),
+  EXPECT_THAT(ParseCompletion(Completion(R"(,"echo":true,"logprobs":1)")),
               StatusIs(absl::StatusCode::kUnimplemented));
+}
+
+TEST(OpenAiRequest, ReadsToolsAndWhoCalledThem) {
+  const auto request = ParseChat(
+      R"({"messages":[{"role":"user","content":"2+2?"},
+      {"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function",
+        "function":{"name":"sum","arguments":"{\"a\":2}"}}]},
+      {"role":"tool","tool_call_id":"c1","content":"4"}],
+      "tools":[{"type":"function","function":{"name":"sum","parameters":{"type":"object",
+        "properties":{"z":{"type":"integer"},"a":{"type":"integer"}}}}}],
+      "tool_choice":{"type":"function","function":{"name":"sum"}},"parallel_tool_calls":false})");
+  ASSERT_THAT(request, IsOk());
+  ASSERT_EQ(request->messages.size(), 3u);
+  ASSERT_EQ(request->messages[1].calls.size(), 1u);
+  EXPECT_EQ(request->messages[1].calls[0].arguments, R"({"a":2})");
+  EXPECT_EQ(request->messages[2].call_id, "c1");
+  ASSERT_EQ(request->tools.list.size(), 1u);
+  EXPECT_EQ(request->tools.only, "sum");
+  EXPECT_FALSE(request->tools.parallel);
+  // In the client's order.
+  EXPECT_LT(request->tools.list[0].parameters.find("\"z\""),
+            request->tools.list[0].parameters.find("\"a\""));
+}
+
+TEST(OpenAiRequest, ReadsWhatFormTheAnswerHas) {
+  auto request = ParseChat(Chat(R"(,"response_format":{"type":"json_schema","json_schema":{
+      "name":"n","strict":true,"schema":{"type":"object","properties":{"b":{},"a":{}}}}})"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->answer_schema, R"({"type":"object","properties":{"b":{},"a":{}}})");
+  ASSERT_THAT(Constrain(ToolForm::kTagged, &*request), IsOk());
+  EXPECT_THAT(request->sampler.grammar(), HasSubstr("root ::="));
+  request = ParseChat(Chat(R"(,"response_format":{"type":"json_object"})"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->answer_schema, R"({"type":"object"})");
+  request = ParseCompletion(Completion(R"(,"grammar":"root ::= [a-z]+")"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->sampler.grammar(), "root ::= [a-z]+");
+  request = ParseCompletion(Completion(R"(,"best_of":3,"n":2,"echo":true)"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->n, 3u);
+  EXPECT_EQ(request->best_of, 2u);
+  EXPECT_TRUE(request->echo);
+}
+
+TEST(OpenAiRequest, AConstraintThatCannotBeNamesWhereItIs) {
+  const struct {
+    const char* fields;
+    const char* param;
+  } cases[] = {
+      {R"(,"response_format":{"type":"xml"})", "response_format.type"},
+      {R"(,"response_format":{"type":"json_schema"})", "response_format.json_schema"},
+      {R"(,"response_format":{"type":"json_schema","json_schema":{"schema":{"properties":{"a":
+          {"enum":[]}},"required":["a"]}}})",
+       "response_format.json_schema.schema.properties.a.enum"},
+      {R"(,"grammar":"root ::= root")", "grammar"},
+      {R"(,"grammar":7)", "grammar"},
+      {R"(,"tool_choice":"required")", "tool_choice"},
+      {R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function",
+          "function":{"name":"g"}})",
+       "tool_choice"},
+      {R"(,"tools":{})", "tools"},
+      {R"(,"tools":[{"type":"retrieval"}])", "tools[0].type"},
+      {R"(,"tools":[{"type":"function","function":{"name":"a b"}}])", "tools[0].function.name"},
+      {R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"array",
+          "minItems":2,"maxItems":1}}}],"tool_choice":"required")",
+       "tools[0].function.parameters.minItems"},
+      {R"(,"parallel_tool_calls":1)", "parallel_tool_calls"},
+      {R"(,"messages":[{"role":"tool","content":"4"}])", "messages[0].tool_call_id"},
+      {R"(,"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f"}}]}])",
+       "messages[0].tool_calls[0].function.arguments"},
+  };
+  for (const auto& test : cases) {
+    auto request = ParseChat(Chat(test.fields));
+    const absl::Status status =
+        request.ok() ? Constrain(ToolForm::kTagged, &*request) : request.status();
+    ASSERT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument)) << test.fields;
+    EXPECT_EQ(ErrorOf(status)["param"], test.param);
+  }
 }
 
 TEST(OpenAiRequest, WhatIsNoJsonIsRefused) {
