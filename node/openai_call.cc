@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/random/random.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "node/openai_error.h"
