@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { APICallError, generateObject, generateText, Output, stepCountIs, streamText, tool } from 'ai';
 import { z } from 'zod';
-import { eventually, metric, model, nobodyRuns, structured, urls } from './cluster.mjs';
+import { eventually, metric, model, nobodyRuns, urls } from './cluster.mjs';
 
 for (const [at, url] of urls.entries()) {
   const provider = createOpenAICompatible({
@@ -87,7 +87,7 @@ for (const [at, url] of urls.entries()) {
 
   const person = z.object({ name: z.string().max(20), age: z.number().int().min(0).max(99) });
 
-  test(name('writes objects as a schema says'), structured, async () => {
+  test(name('writes objects as a schema says'), async () => {
     const { object } = await generateObject({ ...asked, maxOutputTokens: 300, schema: person });
     person.parse(object);
     const { output } = await generateText({
@@ -98,7 +98,7 @@ for (const [at, url] of urls.entries()) {
     person.parse(output);
   });
 
-  test(name('calls tools, whole and streamed'), structured, async () => {
+  test(name('calls tools, whole and streamed'), async () => {
     const saved = [];
     const tools = {
       savePerson: tool({

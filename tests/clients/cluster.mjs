@@ -1,16 +1,13 @@
 // Where the cluster under test is, and what its nodes say of themselves. Environment:
-//   STRATA_URLS        the API's addresses, "http://127.0.0.1:7080", separated by spaces
-//   STRATA_MODEL       the model's name
-//   STRATA_STRUCTURED  1: response_format and tools are there
+//   STRATA_URLS   the API's addresses, "http://127.0.0.1:7080", separated by spaces
+//   STRATA_MODEL  the model's name
 import OpenAI from 'openai';
 
-const { STRATA_URLS = '', STRATA_MODEL = '', STRATA_STRUCTURED = '' } = process.env;
+const { STRATA_URLS = '', STRATA_MODEL = '' } = process.env;
 if (!STRATA_URLS || !STRATA_MODEL) throw new Error('STRATA_URLS and STRATA_MODEL say what is tested');
 
 export const urls = STRATA_URLS.split(' ');
 export const model = STRATA_MODEL;
-// Of a test of what is not there yet, where it is not.
-export const structured = STRATA_STRUCTURED === '1' ? {} : { skip: 'STRATA_STRUCTURED is not 1' };
 
 // The i-th node's, or the first's. Nothing is retried unless a test asks for it.
 export function clientOf(url = urls[0], options = {}) {

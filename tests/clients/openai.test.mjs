@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import net from 'node:net';
 import { test } from 'node:test';
 import OpenAI from 'openai';
-import { clientOf, eventually, metric, model, nobodyRuns, structured, urls } from './cluster.mjs';
+import { clientOf, eventually, metric, model, nobodyRuns, urls } from './cluster.mjs';
 
 const ask = (more = {}) => ({
   model,
@@ -309,7 +309,7 @@ for (const [at, url] of urls.entries()) {
     assert.ok(Number.isInteger(value.age) && value.age >= 0 && value.age <= 99);
   };
 
-  test(name('writes JSON, and what a schema says'), structured, async () => {
+  test(name('writes JSON, and what a schema says'), async () => {
     const json = await client.chat.completions.create(
       chat({ response_format: { type: 'json_object' }, max_tokens: 400 }),
     );
@@ -326,7 +326,7 @@ for (const [at, url] of urls.entries()) {
     isPerson(JSON.parse(textOf(chunks)));
   });
 
-  test(name('a schema that cannot be read is an error'), structured, async () => {
+  test(name('a schema that cannot be read is an error'), async () => {
     for (const schema of [{ type: 'no such type' }, { type: 'string', pattern: '(' }, { $ref: '#/nowhere' }]) {
       const response_format = { type: 'json_schema', json_schema: { name: 'bad', schema } };
       await assert.rejects(client.chat.completions.create(chat({ response_format })), OpenAI.BadRequestError);
@@ -339,7 +339,7 @@ for (const [at, url] of urls.entries()) {
       function: { name: 'save_person', description: 'Saves a person.', parameters: person, strict: true },
     },
   ];
-  test(name('calls tools, whole and streamed, and reads their results'), structured, async () => {
+  test(name('calls tools, whole and streamed, and reads their results'), async () => {
     const required = chat({ tools, tool_choice: 'required', max_tokens: 300 });
     const whole = await client.chat.completions.create(required);
     assert.equal(whole.choices[0].finish_reason, 'tool_calls');

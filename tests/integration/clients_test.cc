@@ -19,8 +19,6 @@ namespace {
 using Clients = testing::ApiCluster;
 
 constexpr int kSkipped = 77;
-// response_format and tools are there.
-constexpr bool kStructured = false;
 
 TEST_F(Clients, OpenAiAndVercelsAi) {
   std::vector<std::string> lines;
@@ -29,7 +27,6 @@ TEST_F(Clients, OpenAiAndVercelsAi) {
   options.args = {"clients", name_};
   for (const uint16_t port : ports_)
     options.args.push_back(absl::StrCat("http://127.0.0.1:", port));
-  options.env = {absl::StrCat("STRATA_STRUCTURED=", kStructured ? 1 : 0)};
   options.on_stdout_line = [&lines](absl::string_view line) { lines.emplace_back(line); };
   auto clients = ChildProcess::Start(std::move(options));
   ASSERT_TRUE(clients.ok()) << clients.status();
