@@ -100,6 +100,8 @@ ToolPiece ToolReader::Add(absl::string_view text) {
 ToolPiece ToolReader::Finish() {
   ToolPiece out;
   if (in_ == In::kCall && !object_.told) GiveUp(&out);
+  // Lines' ends behind the last call.
+  if (complete_ > 0 && std::all_of(held_.begin(), held_.end(), IsSpace)) held_.clear();
   out.content += std::exchange(held_, {});
   return out;
 }

@@ -110,7 +110,15 @@ for (const [at, url] of urls.entries()) {
         },
       }),
     };
-    const call = { ...asked, tools, toolChoice: 'required', maxOutputTokens: 300, stopWhen: stepCountIs(1) };
+    const call = {
+      ...asked,
+      tools,
+      toolChoice: 'required',
+      maxOutputTokens: 300,
+      stopWhen: stepCountIs(1),
+      // This model would call on and on.
+      providerOptions: { strata: { parallel_tool_calls: false } },
+    };
     const { toolCalls, finishReason } = await generateText(call);
     assert.equal(finishReason, 'tool-calls');
     assert.equal(toolCalls[0].toolName, 'savePerson');

@@ -270,8 +270,9 @@ TEST(OpenAiError, MapsStatusesToThoseOfHttp) {
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(nlohmann::json::parse(unknown.body)["error"]["code"], "model_not_found");
   EXPECT_EQ(ErrorResponse(absl::InternalError("x")).status, 500);
-  const HttpResponse full =
-      ErrorResponse(WithRetryAfterMs(absl::ResourceExhaustedError("full"), 2500));
+  const absl::Status refused = WithRetryAfterMs(absl::ResourceExhaustedError("full"), 2500);
+  EXPECT_EQ(ErrorResponse(refused).status, 503);
+  const HttpResponse full = ErrorResponse(AsOfOneClient(refused));
   EXPECT_EQ(full.status, 429);
   EXPECT_THAT(full.headers,
               ::testing::Contains(std::pair<std::string, std::string>("Retry-After", "2")));
