@@ -78,12 +78,14 @@ class Models : public ::testing::Test {
     for (const auto& each : status["nodes"]) stages += each["stages"].size();
     return stages;
   }
-  // Waits until there is one.
+  // Waits until there is one, the same to both: each has begun as its own.
   size_t Coordinator() {
     size_t found = 99;
     EXPECT_TRUE(Eventually([&] {
       const nlohmann::json status = Json(0, {"status", "--json"});
-      if (!status.is_object()) return false;
+      const nlohmann::json other = Json(1, {"status", "--json"});
+      if (!status.is_object() || !other.is_object()) return false;
+      if (status["coordinator"] != other["coordinator"]) return false;
       for (const auto& each : status["nodes"]) {
         if (each["id"] == status["coordinator"]) found = each["name"] == "attic" ? 0 : 1;
       }
