@@ -40,9 +40,17 @@ class Models : public ::testing::Test {
   }
 
   void StartNode(const std::string& name) {
-    std::vector<std::string> args = {
-        "node", "--no-http", "--listen",  "127.0.0.1:0", "--no-mdns",  "--name",
-        name,   "--threads", "1",           "--data-dir", testing::MakeTestFolder()};
+    std::vector<std::string> args = {"node",
+                                     "--no-http",
+                                     "--listen",
+                                     "127.0.0.1:0",
+                                     "--no-mdns",
+                                     "--name",
+                                     name,
+                                     "--threads",
+                                     "1",
+                                     "--data-dir",
+                                     testing::MakeTestFolder()};
     if (!addresses_.empty()) args.insert(args.end(), {"--peer", addresses_[0]});
     nodes_.push_back(std::make_unique<Program>(std::move(args)));
     const auto ready = nlohmann::json::parse(nodes_.back()->FirstLine(), nullptr, false);

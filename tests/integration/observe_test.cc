@@ -251,7 +251,8 @@ TEST_F(Observe, AFullQueueIsOneClientsOrEverybodys) {
   Start("1");
   std::vector<std::unique_ptr<HttpClient>> clients;
   const auto fill = [&](const char* from, size_t texts) {
-    clients.push_back(std::make_unique<HttpClient>(ports_[other_], HttpClient::Options{.from = from}));
+    clients.push_back(
+        std::make_unique<HttpClient>(ports_[other_], HttpClient::Options{.from = from}));
     ASSERT_TRUE(clients.back()->Post("/v1/completions", AskLong(texts).dump()));
     EXPECT_EQ(clients.back()->ReadHead().status, 200);
   };

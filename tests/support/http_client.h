@@ -45,7 +45,7 @@ class HttpClient {
   struct Options {
     int receive_buffer_bytes = 0;  // 0: the system's
     int socket = -1;               // to be connected, and its own from then on
-    const char* from = nullptr;    // an address of this machine's loopback, as another client has it
+    const char* from = nullptr;  // an address of this machine's loopback, as another client has it
   };
   explicit HttpClient(uint16_t port) : HttpClient(port, Options()) {}
   HttpClient(uint16_t port, Options options)
