@@ -183,7 +183,7 @@ void OpenAiApi::Model(const std::string& name, const Responder& responder) {
 }
 
 void OpenAiApi::WithModel(const std::string& name, const Responder& responder, OnModel then) {
-  const auto answer = [this, name, responder, then](const absl::StatusOr<Gateway::Models>& models,
+  const auto answer = [name, responder, then](const absl::StatusOr<Gateway::Models>& models,
                                                     bool fresh) {
     const absl::StatusOr<const wire::ModelStatus*> model =
         models.ok() ? FindModel(**models, name)
