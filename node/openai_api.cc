@@ -182,9 +182,10 @@ void OpenAiApi::Model(const std::string& name, const Responder& responder) {
   });
 }
 
-void OpenAiApi::WithModel(const std::string& name, const Responder& responder, OnModel then) {
+void OpenAiApi::WithModel(const std::string& name, const Responder& responder,
+                          const OnModel& then) {
   const auto answer = [name, responder, then](const absl::StatusOr<Gateway::Models>& models,
-                                                    bool fresh) {
+                                              bool fresh) {
     const absl::StatusOr<const wire::ModelStatus*> model =
         models.ok() ? FindModel(**models, name)
                     : absl::StatusOr<const wire::ModelStatus*>(models.status());

@@ -58,7 +58,7 @@ class OpenAiApi {
   void Metrics(const Responder& responder);
 
   // Calls `then` with the model that is meant, on a handler's thread; else answers.
-  void WithModel(const std::string& name, const Responder& responder, OnModel then);
+  void WithModel(const std::string& name, const Responder& responder, const OnModel& then);
   absl::StatusOr<std::shared_ptr<const ChatTemplate>> TemplateOf(const wire::ModelStatus& model);
 
   Gateway* const gateway_;
