@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "proto/node.grpc.pb.h"
@@ -16,6 +18,7 @@ namespace strata {
 namespace {
 
 constexpr int64_t kControlTimeoutMs = 30'000;
+constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
 
 void SetTimeout(grpc::ClientContext* context, int64_t timeout_ms) {
   context->set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
@@ -106,11 +109,20 @@ class NodeClientImpl final : public NodeClient {
     return Named(stub_->ConnectStage(&context, request, &response));
   }
 
-  absl::Status UnloadStage(const wire::UnloadStageRequest& request) override {
+  absl::Status UnloadStage(const wire::UnloadStageRequest& request, GoOn go_on) override {
     grpc::ClientContext context;
     SetTimeout(&context, kControlTimeoutMs);
     wire::UnloadStageResponse response;
-    return Named(stub_->UnloadStage(&context, request, &response));
+    absl::Status outcome;
+    absl::Notification done;
+    stub_->async()->UnloadStage(&context, &request, &response, [&](const grpc::Status& status) {
+      outcome = Named(status);
+      done.Notify();
+    });
+    while (!done.WaitForNotificationWithTimeout(kGoOnPoll)) {
+      if (!go_on()) context.TryCancel();
+    }
+    return outcome;
   }
 
   absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) override {

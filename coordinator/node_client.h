@@ -43,7 +43,9 @@ class NodeClient {
   // Lets the other nodes read the weights of the node's file `path`. Returns the model's id.
   virtual absl::StatusOr<std::string> ShareModel(const std::string& path) = 0;
   virtual absl::Status ConnectStage(const wire::ConnectStageRequest& request) = 0;
-  virtual absl::Status UnloadStage(const wire::UnloadStageRequest& request) = 0;
+  // `go_on` is asked several times a second on this thread; false ends the call (kCancelled).
+  using GoOn = absl::FunctionRef<bool()>;
+  virtual absl::Status UnloadStage(const wire::UnloadStageRequest& request, GoOn go_on) = 0;
   virtual absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) = 0;
   // Does not block; `done` is called once on a thread of gRPC's, maybe after this client is gone.
   // What it returns cancels the call: any thread, any number of times, also after its end.

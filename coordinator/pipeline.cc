@@ -326,8 +326,11 @@ void PipelineImpl::Unload() {
       wire::UnloadStageRequest request;
       *request.mutable_epoch() = options_.epoch;
       request.set_stage(static_cast<uint32_t>(i));
-      // A node that is gone has unloaded already.
-      options_.nodes[i]->UnloadStage(request).IgnoreError();
+      // A node that is gone has unloaded already, or the node that coordinates next has it unload.
+      NodeClient* const node = options_.nodes[i];
+      node->UnloadStage(request,
+                        [&] { return options_.gone == nullptr || !options_.gone(node->id()); })
+          .IgnoreError();
     });
   }
   for (std::thread& thread : threads) thread.join();

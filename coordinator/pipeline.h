@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,9 @@ struct PipelineOptions {
   std::string listen_host = "127.0.0.1";  // where the last stage reaches the coordinator
   std::string coordinator_node;           // id of the node that it runs on, and then listen_host
                                           // is all interfaces, "[::]"; empty: none
+  // Whether the node of that id is known to be gone: it is not waited for while stages are
+  // unloaded. Asked often, on threads of the pipeline's; may be null.
+  std::function<bool(const std::string& node_id)> gone;
 };
 
 class Pipeline {

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
@@ -103,24 +104,27 @@ bool ClusterReport::measuring() const {
   return false;
 }
 
-absl::StatusOr<ClusterReport> CollectReport(ClusterClient* first) {
+absl::StatusOr<ClusterReport> CollectReport(ClusterClient* first,
+                                            const std::vector<std::string>& only) {
   auto cluster = first->GetCluster();
   if (!cluster.ok()) return cluster.status();
   ClusterReport report;
   report.cluster = *std::move(cluster);
-  report.nodes.resize(static_cast<size_t>(report.cluster.nodes_size()));
+  for (const wire::ClusterNode& seen : report.cluster.nodes()) {
+    if (only.empty() || absl::c_linear_search(only, seen.record().node_id())) {
+      report.nodes.emplace_back().seen = seen;
+    }
+  }
   std::vector<std::thread> threads;
-  for (int i = 0; i < report.cluster.nodes_size(); ++i) {
-    NodeReport* node = &report.nodes[static_cast<size_t>(i)];
-    node->seen = report.cluster.nodes(i);
-    const bool is_first = node->id() == report.cluster.asked();
-    const std::string address = is_first ? first->address() : node->seen.address();
-    if (!is_first && node->seen.state() != "alive") {
-      node->status = absl::UnavailableError(absl::StrCat("it is ", node->seen.state()));
+  for (NodeReport& node : report.nodes) {
+    const bool is_first = node.id() == report.cluster.asked();
+    const std::string address = is_first ? first->address() : node.seen.address();
+    if (!is_first && node.seen.state() != "alive") {
+      node.status = absl::UnavailableError(absl::StrCat("it is ", node.seen.state()));
     } else if (address.empty()) {
-      node->status = absl::UnavailableError("no way to it works");
+      node.status = absl::UnavailableError("no way to it works");
     } else {
-      threads.emplace_back([address, node] { Ask(address, node); });
+      threads.emplace_back([address, &node] { Ask(address, &node); });
     }
   }
   for (std::thread& thread : threads) thread.join();
@@ -140,12 +144,15 @@ wire::ClusterReport ToWire(const ClusterReport& report) {
   return wire;
 }
 
-absl::StatusOr<ClusterReport> FetchReport(const std::string& address, int64_t timeout_ms) {
+absl::StatusOr<ClusterReport> FetchReport(const std::string& address, int64_t timeout_ms,
+                                          const std::vector<std::string>& only) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+  wire::GetReportRequest request;
+  for (const std::string& id : only) request.add_nodes(id);
   wire::ClusterReport wire;
-  const grpc::Status status = wire::Coordinator::NewStub(MakeChannel(address))
-                                  ->GetReport(&context, wire::GetReportRequest(), &wire);
+  const grpc::Status status =
+      wire::Coordinator::NewStub(MakeChannel(address))->GetReport(&context, request, &wire);
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
       status.error_code() == grpc::StatusCode::UNAVAILABLE) {
     return absl::UnavailableError(absl::StrCat("no node answers at ", address));
@@ -161,6 +168,18 @@ absl::StatusOr<ClusterReport> FetchReport(const std::string& address, int64_t ti
     node.sees = std::move(*told.mutable_sees());
   }
   return report;
+}
+
+absl::StatusOr<NodeReport> FetchNode(const std::string& address, int64_t timeout_ms,
+                                     const std::string& id) {
+  auto report = FetchReport(address, timeout_ms, {id});
+  if (!report.ok()) return report.status();
+  for (NodeReport& node : report->nodes) {
+    if (node.id() != id) continue;
+    if (!node.status.ok()) return node.status;
+    return std::move(node);
+  }
+  return absl::NotFoundError("it is not known any more");
 }
 
 PlanInputs PlanInputsOf(const ClusterReport& report) {

@@ -31,7 +31,7 @@ struct NodeReport {
 
 struct ClusterReport {
   wire::GetClusterResponse cluster;  // as the node that was asked first sees it
-  std::vector<NodeReport> nodes;     // in the order of cluster.nodes()
+  std::vector<NodeReport> nodes;     // in the order of cluster.nodes(); maybe not all
 
   // As measured from one to the other, by places in `nodes`; null: not yet.
   const wire::LinkSpeed* Link(size_t from, size_t to) const;
@@ -41,12 +41,18 @@ struct ClusterReport {
 };
 
 // Asks `first`, then all nodes it knows to be there, at the same time. Errors of `first` alone;
-// those of others are in the report.
-absl::StatusOr<ClusterReport> CollectReport(ClusterClient* first);
+// those of others are in the report. `only` these ids, 16 bytes each, are asked and in it, if there
+// are any.
+absl::StatusOr<ClusterReport> CollectReport(ClusterClient* first,
+                                            const std::vector<std::string>& only = {});
 
 // The same, collected by the node at `address`, so that no other needs to be reached from here; the
 // reports have no clients.
-absl::StatusOr<ClusterReport> FetchReport(const std::string& address, int64_t timeout_ms);
+absl::StatusOr<ClusterReport> FetchReport(const std::string& address, int64_t timeout_ms,
+                                          const std::vector<std::string>& only = {});
+// The same of one node: its status where it does not answer. kNotFound: it is not known there.
+absl::StatusOr<NodeReport> FetchNode(const std::string& address, int64_t timeout_ms,
+                                     const std::string& id);
 wire::ClusterReport ToWire(const ClusterReport& report);
 
 // The nodes, devices and links of a PlanRequest: the members of the cluster that answer.

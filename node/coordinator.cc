@@ -1,11 +1,11 @@
+// Models: loaded, shared, unloaded. coordinator_office.cc has the role, coordinator_drain.cc the
+// way of models off a node.
 #include "node/coordinator.h"
 
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -13,24 +13,16 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "node/cluster_client.h"
 #include "node/cluster_report.h"
 #include "node/model_match.h"
 #include "node/plan_text.h"
-#include "transport/epoch.h"
 
 namespace strata {
 namespace {
 
 constexpr uint64_t kTickMs = 200;
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
-constexpr absl::Duration kSweepEvery = absl::Seconds(5);
-constexpr int64_t kAnswerMs = 5'000;
 constexpr size_t kIdCharsShown = 8;  // of a model's id, in messages
-
-absl::Status NotCoordinating() {
-  return absl::UnavailableError("this node does not coordinate the cluster; try again");
-}
 
 absl::Status WasUnloaded(const Deployment& deployment) {
   return absl::UnavailableError(absl::StrCat(deployment.name(), " was unloaded"));
@@ -117,139 +109,6 @@ bool Coordinator::stopping() {
   return stopping_;
 }
 
-// The loop.
-
-template <typename T>
-absl::StatusOr<T> Coordinator::AskLoop(std::function<T()> fn) {
-  struct Answer {
-    absl::Mutex mu;
-    std::optional<T> value ABSL_GUARDED_BY(mu);
-  };
-  const auto answer = std::make_shared<Answer>();  // shared with the loop
-  loop_->Post([answer, fn = std::move(fn)] {
-    T value = fn();
-    absl::MutexLock lock(answer->mu);
-    answer->value = std::move(value);
-  });
-  absl::MutexLock lock(answer->mu);
-  const auto there = [&answer]() ABSL_SHARED_LOCKS_REQUIRED(answer->mu) {
-    return answer->value.has_value();
-  };
-  while (!answer->mu.AwaitWithTimeout(absl::Condition(&there), kPoll)) {
-    if (stopping()) return absl::UnavailableError("the node is stopping");
-  }
-  return *std::move(answer->value);
-}
-
-Coordinator::Office Coordinator::office() {
-  const auto office = AskLoop<Office>([this, cluster = cluster_] {
-    {
-      // What is loaded next must not fall to a tick's older look.
-      absl::MutexLock lock(mu_);
-      LookAtOffice();
-    }
-    const ClusterView& view = cluster->view();
-    Office now;
-    now.mine = view.is_coordinator;
-    now.settled = view.settled;
-    if (!now.mine && !view.coordinator.is_nobody())
-      now.address = cluster->AddressOf(view.coordinator);
-    return now;
-  });
-  return office.ok() ? *office : Office();
-}
-
-absl::Status Coordinator::CheckOffice() {
-  return office().mine ? absl::OkStatus() : NotCoordinating();
-}
-
-void Coordinator::LookAtOffice() {
-  in_office_ = cluster_->view().is_coordinator;
-  settled_ = cluster_->view().settled;
-}
-
-void Coordinator::Tick() {
-  const ClusterView& view = cluster_->view();
-  uint32_t live = 0;
-  absl::MutexLock lock(mu_);
-  // A group that has models loaded is not given up for one that has none.
-  for (const auto& [id, model] : models_) live += 1 + model->texts();
-  cluster_->membership()->SetLiveRequests(live);
-  LookAtOffice();
-  if (view.members.size() != members_) {
-    members_ = view.members.size();
-    ++members_seen_;
-  }
-}
-
-void Coordinator::Keep() {
-  uint64_t swept = 0;
-  absl::Time sweep_at = absl::InfinitePast();
-  while (true) {
-    std::vector<DeploymentPtr> lost;
-    bool in_office = false;
-    uint64_t seen = 0;
-    {
-      absl::MutexLock lock(mu_);
-      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_; };
-      if (mu_.AwaitWithTimeout(absl::Condition(&wanted), absl::Milliseconds(kTickMs))) return;
-      in_office = in_office_ && settled_;
-      seen = members_seen_;
-      if (!in_office_) {
-        for (auto& [id, model] : models_) lost.push_back(model);
-        models_.clear();
-        shares_.clear();
-      }
-    }
-    for (const DeploymentPtr& model : lost) {
-      LOG(WARNING) << "another node coordinates now: " << model->name() << " is unloaded";
-      model->Unload(
-          absl::UnavailableError("another node coordinates the cluster now; load the model again"));
-    }
-    if (in_office && (seen != swept || absl::Now() >= sweep_at)) {
-      swept = seen;
-      sweep_at = absl::Now() + kSweepEvery;
-      Sweep();
-    }
-  }
-}
-
-// Stages of plans that are no more hold memory for nothing. Those of programs that coordinate for
-// themselves carry no node's id and are left alone.
-void Coordinator::Sweep() {
-  auto report = Report();
-  if (!report.ok()) return;
-  std::vector<wire::Epoch> known;
-  {
-    absl::MutexLock lock(mu_);
-    if (stopping_ || !in_office_ || !settled_) return;
-    // A model is here before its first stage is.
-    for (const auto& [id, model] : models_) known.push_back(model->epoch());
-  }
-  for (const NodeReport& node : report->nodes) {
-    if (node.client == nullptr || !node.seen.member()) continue;
-    for (const wire::StageStatus& stage : node.info.stages()) {
-      const bool wanted = absl::c_any_of(known, [&](const wire::Epoch& epoch) {
-        return CompareEpochs(epoch, stage.epoch()) == 0;
-      });
-      if (wanted || !NodeId::FromHex(stage.epoch().coordinator_id()).ok()) continue;
-      if (stopping()) return;
-      LOG(WARNING) << node.name() << ": stage " << stage.stage() << " of epoch "
-                   << EpochString(stage.epoch()) << " is left over and unloaded";
-      wire::UnloadStageRequest request;
-      *request.mutable_epoch() = stage.epoch();
-      request.set_stage(stage.stage());
-      node.client->UnloadStage(request).IgnoreError();  // tried again at the next sweep
-    }
-  }
-}
-
-absl::StatusOr<ClusterReport> Coordinator::Report() {
-  return CollectReport(ClusterClient::At(self_address_, kAnswerMs).get());
-}
-
-// Models.
-
 Coordinator::Caller Coordinator::Watched(const Caller& asked) {
   Caller caller = asked;
   caller.go_on = [this, go_on = asked.go_on] { return !stopping() && go_on(); };
@@ -306,14 +165,14 @@ absl::StatusOr<wire::PlanExplained> Coordinator::Plan(const wire::PlanModelReque
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
     const DeploymentPtr& instead_of, const Caller& caller) {
-  auto epoch = AskLoop<absl::StatusOr<wire::Epoch>>([this] { return cluster_->NextEpoch(); });
+  auto epoch = NextEpoch();
   if (!epoch.ok()) return epoch.status();
-  if (!epoch->ok()) return epoch->status();
   Deployment::Options options;
-  options.epoch = **epoch;
+  options.epoch = *epoch;
   options.request = request;
   options.self_node = options_.node_id;
   options.listen_host = options_.listen_host;
+  options.gone = [this](const std::string& node) { return IsGone(node); };
   auto deployment = std::make_shared<Deployment>(std::move(options), std::move(planned));
   {
     absl::MutexLock lock(mu_);
@@ -524,97 +383,6 @@ void Coordinator::Generate(const wire::GenerateTextRequest& request,
   } else {
     call->Refuse(deployment.status());
   }
-}
-
-// Draining.
-
-absl::Status Coordinator::Drain(const wire::DrainNodeRequest& request, const Caller& caller) {
-  return Explain(DrainNow(request, Watched(caller)));
-}
-
-absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request, const Caller& caller) {
-  if (auto s = CheckOffice(); !s.ok()) return s;
-  auto report = Report();
-  if (!report.ok()) return report.status();
-  const NodeReport* node = nullptr;
-  size_t matches = 0;
-  for (const NodeReport& other : report->nodes) {
-    if (other.name() != request.node() &&
-        !StartsId(request.node(), absl::BytesToHexString(other.id()))) {
-      continue;
-    }
-    ++matches;
-    node = &other;
-  }
-  if (matches == 0)
-    return absl::NotFoundError(absl::StrCat("no node ", request.node(), " (see: strata nodes)"));
-  if (matches > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(request.node(), " means several nodes; name it by its id (strata nodes)"));
-  }
-  if (node->client == nullptr) {
-    return absl::UnavailableError(absl::StrCat(node->name(), ": ", node->status.message()));
-  }
-  if (auto s = node->client->SetDraining(!request.undo()); !s.ok()) return s;
-  if (request.undo()) return absl::OkStatus();
-  absl::Cleanup undo = [&] {
-    if (!node->info.draining()) node->client->SetDraining(false).IgnoreError();
-  };
-  const auto work = StartWork(caller);
-  if (!work.ok()) return work.status();
-  std::vector<DeploymentPtr> models;
-  {
-    absl::MutexLock lock(mu_);
-    for (const auto& [id, model] : models_) {
-      if (model->UsesNode(node->info.node_id())) models.push_back(model);
-    }
-  }
-  for (const DeploymentPtr& model : models) {
-    if (auto s = MoveAway(model, caller); !s.ok()) return s;
-  }
-  std::move(undo).Cancel();
-  return absl::OkStatus();
-}
-
-absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& caller) {
-  PlanningOptions planning = PlanningFor(caller);
-  const PlannedModel& now = from->planned();
-  for (const PlannedStage& stage : now.plan.stages) {
-    planning.freed.push_back({.node_id = now.NodeOf(stage).info.node_id(),
-                              .device = now.inputs.request.devices[stage.device].name,
-                              .bytes = stage.memory_bytes()});
-  }
-  wire::LoadModelRequest request = from->request();
-  request.mutable_wishes()->clear_assign();  // it may name the node
-  request.mutable_wishes()->set_n_ctx(now.inputs.request.cache.n_ctx);
-  auto planned = PlanModel(planning, now.source, request.wishes());
-  if (!planned.ok()) return planned.status();
-  from->SetMoving(true);
-  absl::Cleanup stay = [&from] { from->SetMoving(false); };
-  for (uint32_t told = 0, texts = from->texts(); texts > 0; texts = from->texts()) {
-    if (texts != told &&
-        !caller.note(absl::StrCat("Waiting for ", texts, " text", texts == 1 ? "" : "s", " of ",
-                                  from->name(), " to end…"))) {
-      return absl::CancelledError("interrupted");
-    }
-    told = texts;
-    if (!caller.go_on()) return absl::CancelledError("interrupted");
-    absl::SleepFor(kPoll);
-  }
-  std::move(stay).Cancel();
-  caller.note(absl::StrCat("Moving ", from->name(), "…"));
-  from->Unload(absl::UnavailableError("the model moves"));
-  // From here on it is carried through: half a move helps nobody.
-  Caller resolute = caller;
-  resolute.go_on = [] { return true; };
-  resolute.placed = nullptr;
-  resolute.progress = nullptr;
-  const auto moved = Deploy(*std::move(planned), request, from, resolute);
-  if (moved.ok()) return absl::OkStatus();  // or it was unloaded meanwhile
-  return absl::Status(
-      moved.status().code(),
-      absl::StrCat(from->name(), " could not be loaded elsewhere and is unloaded now: ",
-                   moved.status().message(), "; load it again: strata load ", now.source.path()));
 }
 
 }  // namespace strata

@@ -62,8 +62,9 @@ class Coordinator {
   };
   Office office();  // blocks until the loop answers
 
-  // All that the cluster's nodes know, asked from here; on any node. Blocks.
-  absl::StatusOr<ClusterReport> Report();
+  // All that the cluster's nodes know, asked from here; on any node. `only` these ids, 16 bytes
+  // each, if there are any. Blocks.
+  absl::StatusOr<ClusterReport> Report(const std::vector<std::string>& only = {});
 
   // Each returns kUnavailable where this node does not coordinate.
   //
@@ -117,6 +118,8 @@ class Coordinator {
   template <typename T>
   absl::StatusOr<T> AskLoop(std::function<T()> fn);
   absl::Status CheckOffice();
+  absl::StatusOr<wire::Epoch> NextEpoch();
+  bool IsGone(const std::string& node_id);                 // as membership says; in hex
   void LookAtOffice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
   // `asked`, which also ends when this stops.
   Caller Watched(const Caller& asked);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "node/forwarding.h"
 #include "node/text_stream.h"
 #include "transport/grpc_status.h"
 
@@ -16,10 +17,7 @@ constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr int64_t kRetryAfterMs = 2'000;
 // For nodes that have just met, or lost their coordinator.
 constexpr absl::Duration kOfficeTime = absl::Seconds(5);
-
-bool WasForwarded(const grpc::ServerContextBase& context) {
-  return context.client_metadata().contains(kForwardedKey);
-}
+constexpr int64_t kMeasureAnswerMs = 3'000;
 
 // A node's file where no other node is named.
 template <typename Request>
@@ -38,12 +36,6 @@ grpc::Status Pass(std::unique_ptr<grpc::ClientReader<Event>> from, grpc::ClientC
     if (!to->Write(event)) context->TryCancel();
   }
   return from->Finish();
-}
-
-std::unique_ptr<grpc::ClientContext> Onward(const grpc::ServerContext& context) {
-  auto onward = grpc::ClientContext::FromServerContext(context);
-  onward->AddMetadata(kForwardedKey, "1");
-  return onward;
 }
 
 // What every long call of a coordinator's asks and tells.
@@ -195,13 +187,28 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
-grpc::Status CoordinatorService::GetReport(grpc::ServerContext*, const wire::GetReportRequest*,
+grpc::Status CoordinatorService::GetReport(grpc::ServerContext*,
+                                           const wire::GetReportRequest* request,
                                            wire::ClusterReport* response) {
   const Admission admission(this, kCoordinatorCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
-  auto report = coordinator_->Report();
+  auto report = coordinator_->Report({request->nodes().begin(), request->nodes().end()});
   if (report.ok()) *response = ToWire(*report);
   return ToGrpc(report.status());
+}
+
+grpc::Status CoordinatorService::MeasureNode(grpc::ServerContext*,
+                                             const wire::MeasureNodeRequest* request,
+                                             wire::MeasureNodeResponse*) {
+  const Admission admission(this, kCoordinatorCallsMax);
+  if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
+  auto report = coordinator_->Report({request->node()});
+  if (!report.ok()) return ToGrpc(report.status());
+  for (const NodeReport& node : report->nodes) {
+    if (node.id() != request->node()) continue;
+    return ToGrpc(node.client == nullptr ? node.status : node.client->Measure(kMeasureAnswerMs));
+  }
+  return ToGrpc(absl::NotFoundError("no such node is known"));
 }
 
 grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,

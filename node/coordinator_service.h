@@ -45,6 +45,8 @@ class CoordinatorService final
                           wire::ListModelsResponse* response) override;
   grpc::Status GetReport(grpc::ServerContext* context, const wire::GetReportRequest* request,
                          wire::ClusterReport* response) override;
+  grpc::Status MeasureNode(grpc::ServerContext* context, const wire::MeasureNodeRequest* request,
+                           wire::MeasureNodeResponse* response) override;
   grpc::Status DrainNode(grpc::ServerContext* context, const wire::DrainNodeRequest* request,
                          grpc::ServerWriter<wire::DrainNodeEvent>* writer) override;
   grpc::ServerWriteReactor<wire::GenerateTextEvent>* GenerateText(

@@ -76,6 +76,7 @@ absl::Status Deployment::Load(Progress progress) {
   build.allow_mixed_versions = options_.request.allow_mixed_versions();
   build.listen_host = options_.listen_host;
   build.coordinator_node = options_.self_node;
+  build.gone = options_.gone;
   auto pipeline =
       Pipeline::Build(std::move(build), this, [&](size_t stage, const wire::LoadProgress& done) {
         return !unloading() && progress(static_cast<uint32_t>(stage), done);

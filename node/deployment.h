@@ -31,6 +31,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
     wire::LoadModelRequest request;  // for its wishes and cache types
     std::string self_node;           // id of the node that coordinates
     std::string listen_host;         // for the link from the last stage; any interface: "[::]"
+    std::function<bool(const std::string& node_id)> gone;  // as of PipelineOptions; may be null
   };
   // `stage`, bytes; false cancels the load.
   using Progress = std::function<bool(uint32_t stage, const wire::LoadProgress& progress)>;

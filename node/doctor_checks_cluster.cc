@@ -225,6 +225,13 @@ void CheckState(const DoctorFacts& facts, const NodeFacts& node, std::vector<Che
   } else {
     check.state = State::kOk;
     check.text = absl::StrCat("answers at ", node.address);
+    if (!node.through.empty()) {
+      // From outside that is as good; from a node's machine it is odd, and in nobody's way.
+      if (!facts.outside) check.state = State::kNote;
+      check.text = absl::StrCat(
+          "answers through ", NameOf(facts.nodes[0]), ", not to this program",
+          node.tries.empty() ? "" : absl::StrCat(" (", ReachWords(MostTelling(node.tries)), ")"));
+    }
     if (node.clock.has_value()) {
       absl::StrAppendFormat(&check.text, " in %.1f ms",
                             static_cast<double>(node.clock->delay_us) / 1e3);

@@ -37,6 +37,7 @@ struct NodeFacts {
   absl::Status status;
   std::vector<wire::ReachResult> tries;  // of its addresses from this program
   std::string address;                   // that worked
+  std::string through;  // of the node asked first, where only that one reaches it; else empty
   wire::GetInfoResponse info;
   wire::GetClusterResponse sees;
   std::optional<wire::MachineFacts> machine;  // not of the one that is here

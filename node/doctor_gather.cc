@@ -194,7 +194,7 @@ void Gatherer::LookAtHost() {
   NodeFacts node;
   node.known = false;
   std::unique_ptr<OpenedDoor> door;
-  AskNode(candidates, &node, &door);
+  AskNode(candidates, /*through=*/"", &node, &door);
   host.tries = node.tries;
   if (node.address.empty()) return;
   for (const wire::ReachResult& tried : node.tries) {
@@ -247,7 +247,11 @@ void Gatherer::AskNodes(size_t first) {
       }
     }
     std::unique_ptr<OpenedDoor>* door = &doors_[i];
-    threads.emplace_back([candidates, node, door] { AskNode(candidates, node, door); });
+    const bool reached = i > 0 && node->seen.state() == "alive" && !node->seen.address().empty();
+    threads.emplace_back(
+        [candidates, node, door, through = reached ? facts_.asked_address : std::string()] {
+          AskNode(candidates, through, node, door);
+        });
   }
   for (std::thread& thread : threads) thread.join();
 }

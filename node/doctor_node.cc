@@ -11,6 +11,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/sync_stream.h"
+#include "node/cluster_report.h"
 #include "node/doctor_reach.h"
 #include "node/doctor_words.h"
 #include "node/peer_addresses.h"
@@ -24,6 +25,7 @@ namespace strata {
 namespace {
 
 constexpr int64_t kAnswerMs = 3'000;
+constexpr int64_t kReportMs = 10'000;
 constexpr int64_t kExamineMs = 8'000;
 constexpr int64_t kWaysMs = 20'000;
 constexpr int64_t kDoorMs = 30'000;
@@ -35,14 +37,16 @@ void SetDeadline(int64_t timeout_ms, grpc::ClientContext* context) {
 
 // RFC 5905, section 8: offset and delay of four readings of two clocks; of several exchanges the
 // one with the smallest delay is the most exact (section 10).
-std::optional<ClockOffset> CompareClocks(wire::Doctor::Stub* stub) {
+std::optional<ClockOffset> CompareClocks(wire::Doctor::Stub* stub, const std::string& node) {
+  wire::ReadClockRequest request;
+  request.set_node(node);
   std::optional<ClockOffset> best;
   for (int i = 0; i < kClockReadings; ++i) {
     grpc::ClientContext context;
     SetDeadline(kAnswerMs, &context);
     wire::ReadClockResponse theirs;
     const int64_t t1 = absl::ToUnixMicros(absl::Now());
-    const grpc::Status status = stub->ReadClock(&context, wire::ReadClockRequest(), &theirs);
+    const grpc::Status status = stub->ReadClock(&context, request, &theirs);
     const int64_t t4 = absl::ToUnixMicros(absl::Now());
     if (!status.ok()) return best;
     const int64_t delay_us = (t4 - t1) - (theirs.sent_us() - theirs.received_us());
@@ -55,9 +59,11 @@ std::optional<ClockOffset> CompareClocks(wire::Doctor::Stub* stub) {
 
 class Door final : public OpenedDoor {
  public:
-  explicit Door(std::unique_ptr<wire::Doctor::Stub> stub) : stub_(std::move(stub)) {
+  Door(std::unique_ptr<wire::Doctor::Stub> stub, const std::string& node) : stub_(std::move(stub)) {
     SetDeadline(kDoorMs, &context_);
-    reader_ = stub_->OpenDoor(&context_, wire::OpenDoorRequest());
+    wire::OpenDoorRequest request;
+    request.set_node(node);
+    reader_ = stub_->OpenDoor(&context_, request);
   }
   ~Door() override {
     context_.TryCancel();
@@ -87,6 +93,9 @@ absl::Status Call(Stub* stub,
   return FromGrpc((stub->*method)(&context, request, response));
 }
 
+// For whom a question is, in the question: empty where the node itself is asked.
+std::string Onward(const NodeFacts& node) { return node.through.empty() ? "" : node.id(); }
+
 // Where `from` might reach `to`.
 std::vector<std::string> AddressesOf(const NodeFacts& to, const NodeFacts& from) {
   std::vector<std::string> addresses;
@@ -105,8 +114,8 @@ std::vector<std::string> AddressesOf(const NodeFacts& to, const NodeFacts& from)
 
 }  // namespace
 
-void AskNode(const std::vector<std::string>& candidates, NodeFacts* node,
-             std::unique_ptr<OpenedDoor>* opened) {
+void AskNode(const std::vector<std::string>& candidates, const std::string& through,
+             NodeFacts* node, std::unique_ptr<OpenedDoor>* opened) {
   std::vector<wire::ReachTarget> targets;
   for (const std::string& address : candidates) targets.push_back(ReachTargetOf(address, true));
   node->tries = CheckReach(targets, {});
@@ -118,29 +127,36 @@ void AskNode(const std::vector<std::string>& candidates, NodeFacts* node,
   if (node->address.empty()) {
     node->status = absl::UnavailableError(
         node->tries.empty() ? "no address of it is known" : ReachWords(MostTelling(node->tries)));
-    return;
+    if (through.empty()) return;
+    auto told = FetchNode(through, kReportMs, node->id());
+    if (!told.ok()) return;  // what was found out here says more
+    node->through = through;
+    node->status = absl::OkStatus();
+    node->info = std::move(told->info);
+    node->sees = std::move(told->sees);
   }
-  const auto channel = MakeChannel(node->address);
-  const auto node_stub = wire::Node::NewStub(channel);
-  const auto cluster_stub = wire::Cluster::NewStub(channel);
+  const auto channel = MakeChannel(node->through.empty() ? node->address : node->through);
+  if (node->through.empty()) {
+    node->status = Call(wire::Node::NewStub(channel).get(), &wire::Node::Stub::GetInfo,
+                        wire::GetInfoRequest(), kAnswerMs, &node->info);
+    if (node->status.ok()) {
+      node->status = Call(wire::Cluster::NewStub(channel).get(), &wire::Cluster::Stub::GetCluster,
+                          wire::GetClusterRequest(), kAnswerMs, &node->sees);
+    }
+    if (!node->status.ok()) return;
+  }
   auto doctor_stub = wire::Doctor::NewStub(channel);
-  node->status = Call(node_stub.get(), &wire::Node::Stub::GetInfo, wire::GetInfoRequest(),
-                      kAnswerMs, &node->info);
-  if (node->status.ok()) {
-    node->status = Call(cluster_stub.get(), &wire::Cluster::Stub::GetCluster,
-                        wire::GetClusterRequest(), kAnswerMs, &node->sees);
-  }
-  if (!node->status.ok()) return;
-  node->clock = CompareClocks(doctor_stub.get());
+  const std::string onward = Onward(*node);
+  node->clock = CompareClocks(doctor_stub.get(), onward);
   if (!node->here) {
+    wire::ExamineRequest request;
+    request.set_node(onward);
     wire::MachineFacts machine;
-    if (Call(doctor_stub.get(), &wire::Doctor::Stub::Examine, wire::ExamineRequest(), kExamineMs,
-             &machine)
-            .ok()) {
+    if (Call(doctor_stub.get(), &wire::Doctor::Stub::Examine, request, kExamineMs, &machine).ok()) {
       node->machine = std::move(machine);
     }
   }
-  auto door = std::make_unique<Door>(std::move(doctor_stub));
+  auto door = std::make_unique<Door>(std::move(doctor_stub), onward);
   node->door_port = door->port();
   if (node->door_port != 0) *opened = std::move(door);
 }
@@ -170,7 +186,9 @@ void AskWays(size_t place, std::vector<NodeFacts>* nodes) {
     }
   }
   wire::CheckReachResponse response;
-  const auto stub = wire::Doctor::NewStub(MakeChannel(from.address));
+  request.set_node(Onward(from));
+  const auto stub =
+      wire::Doctor::NewStub(MakeChannel(from.through.empty() ? from.address : from.through));
   from.ways_status = Call(stub.get(), &wire::Doctor::Stub::CheckReach, request, kWaysMs, &response);
   if (from.ways_status.ok() && static_cast<size_t>(response.results_size()) != from.ways.size()) {
     from.ways_status = absl::DataLossError("it answered something else than it was asked");
@@ -182,7 +200,7 @@ void AskWays(size_t place, std::vector<NodeFacts>* nodes) {
   for (size_t i = 0; i < from.ways.size(); ++i) {
     from.ways[i].result = response.results(static_cast<int>(i));
   }
-  from.sees_us_as = response.caller_host();
+  if (from.through.empty()) from.sees_us_as = response.caller_host();
 }
 
 }  // namespace strata

@@ -16,9 +16,10 @@ class OpenedDoor {
 };
 
 // Finds an address among `candidates` by which `node` answers (any node, where it has no id yet)
-// and asks it for all but `ways`. `opened` may be left null.
-void AskNode(const std::vector<std::string>& candidates, NodeFacts* node,
-             std::unique_ptr<OpenedDoor>* opened);
+// and asks it for all but `ways`. Where none answers and `through`, the address of another node,
+// is not empty, that one is to ask it. `opened` may be left null.
+void AskNode(const std::vector<std::string>& candidates, const std::string& through,
+             NodeFacts* node, std::unique_ptr<OpenedDoor>* opened);
 
 // Has the node at `place` try to reach the others: `ways` and `sees_us_as`.
 void AskWays(size_t place, std::vector<NodeFacts>* nodes);

@@ -16,10 +16,14 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/membership_wire.h"
+#include "grpcpp/channel.h"
 #include "node/cluster_service.h"
 #include "node/doctor_machine.h"
 #include "node/doctor_reach.h"
+#include "node/forwarding.h"
 #include "node/peer_addresses.h"
+#include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
@@ -76,7 +80,7 @@ int OpenSocket(const std::string& host, uint16_t* port) {
 
 class DoctorService::Turn {
  public:
-  explicit Turn(std::atomic<int>* calls) : calls_(calls), has_(++*calls <= kDoctorCallsMax) {}
+  Turn(std::atomic<int>* calls, int calls_max) : calls_(calls), has_(++*calls <= calls_max) {}
   ~Turn() { --*calls_; }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -92,9 +96,54 @@ class DoctorService::Turn {
   const bool has_;
 };
 
-grpc::Status DoctorService::Examine(grpc::ServerContext* context, const wire::ExamineRequest*,
+void DoctorService::OnLoop(const std::function<void()>& fn) {
+  absl::Notification done;
+  loop_->Post([&] {
+    fn();
+    done.Notify();
+  });
+  done.WaitForNotification();
+}
+
+absl::StatusOr<DoctorService::Stub> DoctorService::Elsewhere(const grpc::ServerContext& context,
+                                                             const std::string& node) {
+  const NodeId id = IdOf(node);
+  if (node.empty() || id == cluster_->id()) return nullptr;
+  bool known = false;
+  std::string address;
+  OnLoop([&] {
+    known = cluster_->view().Find(id) != nullptr;
+    address = cluster_->AddressOf(id);
+  });
+  if (!known || WasForwarded(context)) return absl::NotFoundError("no such node is known");
+  if (address.empty()) return absl::UnavailableError("no way to it works");
+  return wire::Doctor::NewStub(MakeChannel(address));
+}
+
+template <typename Request, typename Response>
+bool DoctorService::Passed(grpc::ServerContext* context, const Request& request, Response* response,
+                           grpc::Status (wire::Doctor::Stub::*method)(grpc::ClientContext*,
+                                                                      const Request&, Response*),
+                           grpc::Status* status) {
+  if (request.node().empty()) return false;
+  const Turn turn(&passed_, kDoctorPassedMax);
+  *status = turn.status();
+  if (!status->ok()) return true;
+  const auto elsewhere = Elsewhere(*context, request.node());
+  *status = ToGrpc(elsewhere.status());
+  if (elsewhere.ok() && *elsewhere == nullptr) return false;
+  if (elsewhere.ok()) {
+    *status = ((*elsewhere).get()->*method)(Onward(*context).get(), request, response);
+  }
+  return true;
+}
+
+grpc::Status DoctorService::Examine(grpc::ServerContext* context,
+                                    const wire::ExamineRequest* request,
                                     wire::MachineFacts* response) {
-  const Turn turn(&calls_);
+  grpc::Status passed;
+  if (Passed(context, *request, response, &wire::Doctor::Stub::Examine, &passed)) return passed;
+  const Turn turn(&calls_, kDoctorCallsMax);
   if (!turn.status().ok()) return turn.status();
   *response = ExamineMachine(
       {.data_dir = options_.data_dir, .cancelled = [context] { return context->IsCancelled(); }});
@@ -103,16 +152,13 @@ grpc::Status DoctorService::Examine(grpc::ServerContext* context, const wire::Ex
 
 std::set<std::string> DoctorService::KnownHosts() {
   std::set<std::string> hosts;
-  absl::Notification done;
-  loop_->Post([&] {
+  OnLoop([&] {
     const wire::GetClusterResponse cluster = cluster_->Describe();
     for (const wire::ClusterNode& node : cluster.nodes()) {
       hosts.insert(HostOf(node.address()));
       for (const std::string& address : node.record().addresses()) hosts.insert(HostOf(address));
     }
-    done.Notify();
   });
-  done.WaitForNotification();
   hosts.erase("");
   return hosts;
 }
@@ -120,7 +166,9 @@ std::set<std::string> DoctorService::KnownHosts() {
 grpc::Status DoctorService::CheckReach(grpc::ServerContext* context,
                                        const wire::CheckReachRequest* request,
                                        wire::CheckReachResponse* response) {
-  const Turn turn(&calls_);
+  grpc::Status passed;
+  if (Passed(context, *request, response, &wire::Doctor::Stub::CheckReach, &passed)) return passed;
+  const Turn turn(&calls_, kDoctorCallsMax);
   if (!turn.status().ok()) return turn.status();
   if (request->targets_size() > kReachTargetsMax) {
     return ToGrpc(absl::InvalidArgumentError("too many addresses"));
@@ -149,16 +197,39 @@ grpc::Status DoctorService::CheckReach(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
-grpc::Status DoctorService::ReadClock(grpc::ServerContext*, const wire::ReadClockRequest*,
+grpc::Status DoctorService::ReadClock(grpc::ServerContext* context,
+                                      const wire::ReadClockRequest* request,
                                       wire::ReadClockResponse* response) {
+  grpc::Status passed;
+  if (Passed(context, *request, response, &wire::Doctor::Stub::ReadClock, &passed)) return passed;
   response->set_received_us(absl::ToUnixMicros(absl::Now()));
   response->set_sent_us(absl::ToUnixMicros(absl::Now()));
   return grpc::Status::OK;
 }
 
-grpc::Status DoctorService::OpenDoor(grpc::ServerContext* context, const wire::OpenDoorRequest*,
+grpc::Status DoctorService::PassDoor(grpc::ServerContext* context,
+                                     const wire::OpenDoorRequest& request, wire::Doctor::Stub* stub,
                                      grpc::ServerWriter<wire::Door>* writer) {
-  const Turn turn(&calls_);
+  const auto onward = Onward(*context);
+  const auto reader = stub->OpenDoor(onward.get(), request);
+  wire::Door door;
+  while (reader->Read(&door)) {
+    if (!writer->Write(door)) onward->TryCancel();
+  }
+  return reader->Finish();
+}
+
+grpc::Status DoctorService::OpenDoor(grpc::ServerContext* context,
+                                     const wire::OpenDoorRequest* request,
+                                     grpc::ServerWriter<wire::Door>* writer) {
+  if (!request->node().empty()) {
+    const Turn turn(&passed_, kDoctorPassedMax);
+    if (!turn.status().ok()) return turn.status();
+    const auto elsewhere = Elsewhere(*context, request->node());
+    if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
+    if (*elsewhere != nullptr) return PassDoor(context, *request, elsewhere->get(), writer);
+  }
+  const Turn turn(&calls_, kDoctorCallsMax);
   if (!turn.status().ok()) return turn.status();
   uint16_t port = 0;
   const int fd = OpenSocket(options_.listen_host, &port);

@@ -3,17 +3,22 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
+#include <memory>
 #include <set>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "node/cluster_runtime.h"
 #include "proto/doctor.grpc.pb.h"
 #include "transport/event_loop.h"
 
 namespace strata {
 
-// Calls at the same time, each with a thread; more get kResourceExhausted.
+// Calls at the same time, each with a thread; more get kResourceExhausted. Those that are passed on
+// to other nodes only wait.
 inline constexpr int kDoctorCallsMax = 16;
+inline constexpr int kDoctorPassedMax = 128;
 // For how long a door is open at most.
 inline constexpr int64_t kDoorOpenMs = 30'000;
 
@@ -37,13 +42,26 @@ class DoctorService final : public wire::Doctor::Service {
                         grpc::ServerWriter<wire::Door>* writer) override;
 
  private:
+  using Stub = std::unique_ptr<wire::Doctor::Stub>;
   class Turn;  // one of the calls that may run
+  // Where the call is answered that is meant for `node`; null: here.
+  absl::StatusOr<Stub> Elsewhere(const grpc::ServerContext& context, const std::string& node);
+  // Answers a request that is meant for another node; false: it is for this one.
+  template <typename Request, typename Response>
+  bool Passed(grpc::ServerContext* context, const Request& request, Response* response,
+              grpc::Status (wire::Doctor::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                         Response*),
+              grpc::Status* status);
+  static grpc::Status PassDoor(grpc::ServerContext* context, const wire::OpenDoorRequest& request,
+                               wire::Doctor::Stub* stub, grpc::ServerWriter<wire::Door>* writer);
+  void OnLoop(const std::function<void()>& fn);  // waits for it
   std::set<std::string> KnownHosts();
 
   EventLoop* const loop_;
   ClusterRuntime* const cluster_;
   const Options options_;
   std::atomic<int> calls_{0};
+  std::atomic<int> passed_{0};
 };
 
 }  // namespace strata

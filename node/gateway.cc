@@ -8,6 +8,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
+#include "node/forwarding.h"
 #include "node/text_wire.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"

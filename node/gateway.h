@@ -22,8 +22,6 @@
 
 namespace strata {
 
-// Metadata of a call that a node has passed on; its value says nothing.
-inline constexpr char kForwardedKey[] = "strata-forwarded";
 // Who may wait for one list of models.
 inline constexpr size_t kModelsWaitingMax = 2048;
 // Texts that may wait for a node to coordinate.

@@ -1,6 +1,7 @@
 #include "node/measure.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <map>
@@ -17,15 +18,21 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "coordinator/node_client.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
 #include "nlohmann/json.hpp"
+#include "node/cluster_report.h"
 #include "node/standard_output.h"
 #include "node/text_table.h"
+#include "proto/coordinator.grpc.pb.h"
+#include "transport/grpc_link.h"
+#include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
 
-constexpr int64_t kAnswerMs = 3'000;
+// For one node's answer through another one.
+constexpr int64_t kReportMs = 10'000;
 constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
 // A device takes 5 s, a way half a second; nodes that generate make the others' ways wait.
 constexpr absl::Duration kLimit = absl::Minutes(5);
@@ -58,30 +65,58 @@ class Turns {
   std::map<std::string, absl::Mutex> turns_ ABSL_GUARDED_BY(mu_);  // entries never move
 };
 
+absl::Status WithName(const std::string& name, const absl::Status& status) {
+  if (status.ok() || absl::StrContains(status.message(), name)) return status;
+  return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
+}
+
+// A node of a cluster, asked through the one at `address`.
+class Asked {
+ public:
+  Asked(const std::string& address, const Remeasured& node)
+      : address_(address),
+        id_(node.id),
+        name_(node.name),
+        stub_(wire::Coordinator::NewStub(MakeChannel(address))) {}
+
+  absl::Status Look(wire::GetInfoResponse* info, wire::GetClusterResponse* sees) {
+    auto told = FetchNode(address_, kReportMs, id_);
+    // Where many nodes are asked through one.
+    while (absl::IsResourceExhausted(told.status())) {
+      absl::SleepFor(kLookEvery);
+      told = FetchNode(address_, kReportMs, id_);
+    }
+    if (!told.ok()) return WithName(name_, told.status());
+    *info = std::move(told->info);
+    *sees = std::move(told->sees);
+    return absl::OkStatus();
+  }
+
+  absl::Status Measure() {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(kReportMs));
+    wire::MeasureNodeRequest request;
+    request.set_node(id_);
+    wire::MeasureNodeResponse response;
+    return WithName(name_, FromGrpc(stub_->MeasureNode(&context, request, &response)));
+  }
+
+ private:
+  const std::string address_, id_, name_;
+  const std::unique_ptr<wire::Coordinator::Stub> stub_;
+};
+
 absl::Status Measure(const std::string& address, Teller* teller, Turns* turns, Remeasured* node) {
-  auto client = NodeClient::Connect({.address = address, .timeout_ms = kAnswerMs});
-  if (!client.ok()) return client.status();
-  const auto look = [&](wire::GetInfoResponse* info) {
-    auto told = (*client)->GetInfo(kAnswerMs);
-    if (told.ok()) *info = *std::move(told);
-    return told.status();
-  };
-  const std::unique_ptr<ClusterClient> cluster = ClusterClient::At(address, kAnswerMs);
-  const auto look_around = [&](wire::GetClusterResponse* sees) {
-    auto told = cluster->GetCluster();
-    if (told.ok()) *sees = *std::move(told);
-    return told.status();
-  };
-  if (absl::Status status = look(&node->info_before); !status.ok()) return status;
-  if (absl::Status status = look_around(&node->sees_before); !status.ok()) return status;
+  Asked asked(address, *node);
+  if (auto s = asked.Look(&node->info_before, &node->sees_before); !s.ok()) return s;
   absl::MutexLock turn(*turns->Of(*node));
-  if (absl::Status status = (*client)->Measure(kAnswerMs); !status.ok()) return status;
+  if (auto s = asked.Measure(); !s.ok()) return s;
   const absl::Time until = absl::Now() + kLimit;
   std::string doing;
   while (true) {
-    if (absl::Status status = look(&node->info_after); !status.ok()) return status;
+    if (auto s = asked.Look(&node->info_after, &node->sees_after); !s.ok()) return s;
     const std::string now = MeasuringText(node->info_after);
-    if (now.empty()) break;
+    if (now.empty()) return absl::OkStatus();
     if (now != doing) teller->Say(node->name, now);
     if (absl::Now() > until) {
       return absl::DeadlineExceededError(absl::StrCat(node->name, " is still ", now));
@@ -89,7 +124,6 @@ absl::Status Measure(const std::string& address, Teller* teller, Turns* turns, R
     doing = now;
     absl::SleepFor(kLookEvery);
   }
-  return look_around(&node->sees_after);
 }
 
 std::string Change(double before, double after) {
@@ -294,15 +328,11 @@ absl::Status RunMeasure(const MeasureOptions& options) {
     Remeasured* node = &nodes[i];
     node->id = seen.record().node_id();
     node->name = seen.record().name();
-    const bool is_asked = node->id == cluster->asked();
-    const std::string address = is_asked ? (*client)->address() : seen.address();
     if (seen.state() != "alive") {
       node->status = absl::UnavailableError(absl::StrCat(node->name, " is ", seen.state()));
-    } else if (address.empty()) {
-      node->status = absl::UnavailableError(absl::StrCat("no way to ", node->name, " works"));
     } else {
       threads.emplace_back(
-          [&, address, node] { node->status = Measure(address, &teller, &turns, node); });
+          [&, node] { node->status = Measure((*client)->address(), &teller, &turns, node); });
     }
   }
   for (std::thread& thread : threads) thread.join();

@@ -20,6 +20,7 @@ struct MeasureOptions {
   bool json = false;
 };
 
+// All are asked through the node that `client` finds: the others need not be reached from here.
 // Waits until all have measured; says on stderr what they do and on stdout what changed. Blocks.
 // kUnavailable: nobody is there; kNotFound: a node's name; else the status of the first node that
 // did not measure, after the others did.

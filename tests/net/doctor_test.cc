@@ -245,5 +245,66 @@ TEST_F(DoctorNetTest, FromOutsideTheCluster) {
   EXPECT_THAT(out, HasSubstr("10.79.0.2:7999 is refused"));
 }
 
+// "c" reaches "a" over a network of their own, and "b" not at all.
+class BehindNetTest : public DoctorNetTest {
+ protected:
+  void SetUp() override {
+    DoctorNetTest::SetUp();
+    if (IsSkipped()) return;
+    away_ = std::make_unique<Switch>("away");
+    c_ = std::make_unique<Host>("c");
+    away_->Plug(*a_, "eth1", {"10.78.0.1/24"});
+    away_->Plug(*c_, "eth0", {"10.78.0.3/24"});
+  }
+  nlohmann::json OnC(const std::string& verb) {
+    c_->TryShell(absl::StrCat(STRATA_PROGRAM, " ", verb,
+                              " --json --node 10.78.0.1:", node_a_->port(), " 2>/dev/null || true"),
+                 &said_);
+    return nlohmann::json::parse(said_, nullptr, /*allow_exceptions=*/false);
+  }
+
+  std::unique_ptr<Switch> away_;
+  std::unique_ptr<Host> c_;
+};
+
+TEST_F(BehindNetTest, TheDoctorAsksANodeThroughTheOneItReaches) {
+  StartNodes();
+  AwaitCluster();
+  for (const std::string target : {"", " node-b"}) {
+    const nlohmann::json json = OnC("doctor" + target);
+    ASSERT_TRUE(json.is_object()) << said_;
+    EXPECT_EQ(json["ok"], true) << said_;
+    EXPECT_THAT(Find(json, "node", "node-b")["text"].get<std::string>(),
+                HasSubstr("answers through node-a"));
+    EXPECT_EQ(Find(json, "multicast", "node-b eth0")["state"], "ok") << said_;
+    EXPECT_EQ(Find(json, "way", "node-a")["state"], "ok") << said_;
+    EXPECT_EQ(Find(json, "way", "node-b")["state"], "ok") << said_;
+    EXPECT_EQ(Find(json, "clock", "default")["state"], "ok") << said_;
+  }
+}
+
+TEST_F(BehindNetTest, ADoorThatIsClosedIsFoundThroughAnotherNode) {
+  StartNodes();
+  AwaitCluster();
+  Drop(*b_, absl::StrCat("ct state new tcp dport != ", node_b_->port()));
+  const nlohmann::json json = OnC("doctor");
+  EXPECT_EQ(Find(json, "way-links", "node-a -> node-b")["state"], "wrong") << said_;
+}
+
+TEST_F(BehindNetTest, ANodeMeasuresAgainThroughAnother) {
+  node_a_ = std::make_unique<NodeOn>(a_.get(), "node-a");
+  node_b_ = std::make_unique<NodeOn>(b_.get(), "node-b", std::vector<std::string>{},
+                                     NodeOn::Measure::kYes);
+  AwaitCluster();
+  const nlohmann::json json = OnC("measure node-b");
+  ASSERT_TRUE(json.is_object()) << said_;
+  ASSERT_EQ(json["nodes"].size(), 1u) << said_;
+  const nlohmann::json& node = json["nodes"][0];
+  EXPECT_EQ(node["name"], "node-b");
+  EXPECT_EQ(node["measured"], true) << said_;
+  ASSERT_FALSE(node["devices"].empty()) << said_;
+  EXPECT_GT(node["devices"][0]["after"]["memory_bytes_per_s"].get<double>(), 0) << said_;
+}
+
 }  // namespace
 }  // namespace strata

@@ -30,12 +30,20 @@ class SlowNode final : public NodeClient {
   absl::Status Measure(int64_t) override { return Nothing(); }
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec&, Progress progress) override {
     loading.Notify();
+    if (loads) {
+      wire::StageInfo info;
+      info.set_link_address("127.0.0.1:1");
+      return info;
+    }
     while (progress({})) std::this_thread::yield();
     return absl::CancelledError("slow: cancelled");
   }
   absl::StatusOr<std::string> ShareModel(const std::string&) override { return model_id; }
   absl::Status ConnectStage(const wire::ConnectStageRequest&) override { return Nothing(); }
-  absl::Status UnloadStage(const wire::UnloadStageRequest&) override { return Nothing(); }
+  absl::Status UnloadStage(const wire::UnloadStageRequest&, GoOn go_on) override {
+    while (go_on()) std::this_thread::yield();
+    return absl::CancelledError("slow: cancelled");
+  }
   absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest&) override {
     return Nothing();
   }
@@ -47,6 +55,7 @@ class SlowNode final : public NodeClient {
 
   absl::Notification loading;
   std::string model_id;
+  bool loads = false;  // at once, and unloads never
 
  private:
   static absl::Status Nothing() { return absl::UnavailableError("slow: nobody there"); }
@@ -59,7 +68,7 @@ struct Placed {
   SlowNode* node = nullptr;
 };
 
-Placed Place() {
+Placed Place(Deployment::Options options = {}) {
   auto planned = std::make_unique<PlannedModel>();
   planned->model = Opened(Write(TinyLlama({.n_layer = 2})));
   planned->report.nodes.resize(1);
@@ -75,7 +84,7 @@ Placed Place() {
   planned->inputs.request.cache.n_ctx = 64;
   planned->plan.stages.resize(1);
   planned->plan.stages[0].layers = {0, 2};
-  return {std::make_shared<Deployment>(Deployment::Options(), std::move(planned)), slow};
+  return {std::make_shared<Deployment>(std::move(options), std::move(planned)), slow};
 }
 
 bool GoOn(uint32_t, const wire::LoadProgress&) { return true; }
@@ -97,6 +106,22 @@ TEST(Deployment, WhatIsUnloadedBeforeItsLoadIsNotLoaded) {
   EXPECT_THAT(placed.deployment->Load(GoOn),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("it was unloaded")));
   EXPECT_FALSE(placed.node->loading.HasBeenNotified());
+}
+
+// Its links cannot be made, so what is loaded is unloaded again.
+TEST(Deployment, ANodeThatIsGoneIsNotWaitedForWhenItsStageIsUnloaded) {
+  std::string asked;
+  Deployment::Options options;
+  options.listen_host = "127.0.0.1";
+  options.gone = [&](const std::string& node_id) {
+    asked = node_id;
+    return true;
+  };
+  const Placed placed = Place(std::move(options));
+  placed.node->loads = true;
+  EXPECT_THAT(placed.deployment->Load(GoOn),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nobody there")));
+  EXPECT_EQ(asked, placed.node->id());
 }
 
 TEST(Deployment, ACancelledLoadIsCancelled) {

@@ -47,6 +47,23 @@ TEST_F(DoctorServiceTest, ConnectsToNobodyElse) {
   EXPECT_EQ(Reach("nonsense", false).outcome(), wire::ReachResult::NOT_ALLOWED);
 }
 
+TEST_F(DoctorServiceTest, AQuestionForAnotherNodeIsNotAnsweredHere) {
+  const auto ask = [this](const std::string& node, bool forwarded) {
+    grpc::ClientContext context;
+    if (forwarded) context.AddMetadata("strata-forwarded", "1");
+    wire::ReadClockRequest request;
+    request.set_node(node);
+    wire::ReadClockResponse response;
+    return stub_->ReadClock(&context, request, &response).error_code();
+  };
+  const std::string own = Reach(node_.address(), /*identify=*/true).who().node_id();
+  EXPECT_EQ(ask(own, false), grpc::StatusCode::OK);
+  EXPECT_EQ(ask(own, true), grpc::StatusCode::OK);
+  EXPECT_EQ(ask(std::string(16, 'x'), false), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(ask(std::string(16, 'x'), true), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(ask("short", false), grpc::StatusCode::NOT_FOUND);
+}
+
 TEST_F(DoctorServiceTest, RefusesTooManyAddresses) {
   grpc::ClientContext context;
   wire::CheckReachRequest request;
@@ -61,7 +78,7 @@ TEST_F(DoctorServiceTest, RefusesTooManyAddresses) {
 TEST_F(DoctorServiceTest, ADoorIsOpenUntilItIsLetGo) {
   NodeFacts facts;
   std::unique_ptr<OpenedDoor> door;
-  AskNode({node_.address()}, &facts, &door);
+  AskNode({node_.address()}, /*through=*/"", &facts, &door);
   ASSERT_TRUE(facts.status.ok()) << facts.status;
   EXPECT_EQ(facts.address, node_.address());
   ASSERT_NE(facts.door_port, 0u);

@@ -1,0 +1,111 @@
+// Draining a node: its layers move to others.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "node/cluster_report.h"
+#include "node/coordinator.h"
+#include "node/model_match.h"
+
+namespace strata {
+namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(50);
+
+}  // namespace
+
+absl::Status Coordinator::Drain(const wire::DrainNodeRequest& request, const Caller& caller) {
+  return Explain(DrainNow(request, Watched(caller)));
+}
+
+absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request, const Caller& caller) {
+  if (auto s = CheckOffice(); !s.ok()) return s;
+  auto report = Report();
+  if (!report.ok()) return report.status();
+  const NodeReport* node = nullptr;
+  size_t matches = 0;
+  for (const NodeReport& other : report->nodes) {
+    if (other.name() != request.node() &&
+        !StartsId(request.node(), absl::BytesToHexString(other.id()))) {
+      continue;
+    }
+    ++matches;
+    node = &other;
+  }
+  if (matches == 0)
+    return absl::NotFoundError(absl::StrCat("no node ", request.node(), " (see: strata nodes)"));
+  if (matches > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.node(), " means several nodes; name it by its id (strata nodes)"));
+  }
+  if (node->client == nullptr) {
+    return absl::UnavailableError(absl::StrCat(node->name(), ": ", node->status.message()));
+  }
+  if (auto s = node->client->SetDraining(!request.undo()); !s.ok()) return s;
+  if (request.undo()) return absl::OkStatus();
+  absl::Cleanup undo = [&] {
+    if (!node->info.draining()) node->client->SetDraining(false).IgnoreError();
+  };
+  const auto work = StartWork(caller);
+  if (!work.ok()) return work.status();
+  std::vector<DeploymentPtr> models;
+  {
+    absl::MutexLock lock(mu_);
+    for (const auto& [id, model] : models_) {
+      if (model->UsesNode(node->info.node_id())) models.push_back(model);
+    }
+  }
+  for (const DeploymentPtr& model : models) {
+    if (auto s = MoveAway(model, caller); !s.ok()) return s;
+  }
+  std::move(undo).Cancel();
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& caller) {
+  PlanningOptions planning = PlanningFor(caller);
+  const PlannedModel& now = from->planned();
+  for (const PlannedStage& stage : now.plan.stages) {
+    planning.freed.push_back({.node_id = now.NodeOf(stage).info.node_id(),
+                              .device = now.inputs.request.devices[stage.device].name,
+                              .bytes = stage.memory_bytes()});
+  }
+  wire::LoadModelRequest request = from->request();
+  request.mutable_wishes()->clear_assign();  // it may name the node
+  request.mutable_wishes()->set_n_ctx(now.inputs.request.cache.n_ctx);
+  auto planned = PlanModel(planning, now.source, request.wishes());
+  if (!planned.ok()) return planned.status();
+  from->SetMoving(true);
+  absl::Cleanup stay = [&from] { from->SetMoving(false); };
+  for (uint32_t told = 0, texts = from->texts(); texts > 0; texts = from->texts()) {
+    if (texts != told &&
+        !caller.note(absl::StrCat("Waiting for ", texts, " text", texts == 1 ? "" : "s", " of ",
+                                  from->name(), " to end…"))) {
+      return absl::CancelledError("interrupted");
+    }
+    told = texts;
+    if (!caller.go_on()) return absl::CancelledError("interrupted");
+    absl::SleepFor(kPoll);
+  }
+  std::move(stay).Cancel();
+  caller.note(absl::StrCat("Moving ", from->name(), "…"));
+  from->Unload(absl::UnavailableError("the model moves"));
+  // From here on it is carried through: half a move helps nobody.
+  Caller resolute = caller;
+  resolute.go_on = [] { return true; };
+  resolute.placed = nullptr;
+  resolute.progress = nullptr;
+  const auto moved = Deploy(*std::move(planned), request, from, resolute);
+  if (moved.ok()) return absl::OkStatus();  // or it was unloaded meanwhile
+  return absl::Status(
+      moved.status().code(),
+      absl::StrCat(from->name(), " could not be loaded elsewhere and is unloaded now: ",
+                   moved.status().message(), "; load it again: strata load ", now.source.path()));
+}
+
+}  // namespace strata

@@ -1,0 +1,178 @@
+// Whether this node coordinates, and what follows from it: models go with the role, and what a
+// coordinator before has left behind goes when it comes.
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/log/log.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "node/cluster_client.h"
+#include "node/cluster_report.h"
+#include "node/coordinator.h"
+#include "transport/epoch.h"
+
+namespace strata {
+namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(50);
+constexpr absl::Duration kOfficeEvery = absl::Milliseconds(200);
+constexpr absl::Duration kSweepEvery = absl::Seconds(5);
+constexpr int64_t kAnswerMs = 5'000;
+
+absl::Status NotCoordinating() {
+  return absl::UnavailableError("this node does not coordinate the cluster; try again");
+}
+
+}  // namespace
+
+template <typename T>
+absl::StatusOr<T> Coordinator::AskLoop(std::function<T()> fn) {
+  struct Answer {
+    absl::Mutex mu;
+    std::optional<T> value ABSL_GUARDED_BY(mu);
+  };
+  const auto answer = std::make_shared<Answer>();  // shared with the loop
+  loop_->Post([answer, fn = std::move(fn)] {
+    T value = fn();
+    absl::MutexLock lock(answer->mu);
+    answer->value = std::move(value);
+  });
+  absl::MutexLock lock(answer->mu);
+  const auto there = [&answer]() ABSL_SHARED_LOCKS_REQUIRED(answer->mu) {
+    return answer->value.has_value();
+  };
+  while (!answer->mu.AwaitWithTimeout(absl::Condition(&there), kPoll)) {
+    if (stopping()) return absl::UnavailableError("the node is stopping");
+  }
+  return *std::move(answer->value);
+}
+
+Coordinator::Office Coordinator::office() {
+  const auto office = AskLoop<Office>([this, cluster = cluster_] {
+    {
+      // What is loaded next must not fall to a tick's older look.
+      absl::MutexLock lock(mu_);
+      LookAtOffice();
+    }
+    const ClusterView& view = cluster->view();
+    Office now;
+    now.mine = view.is_coordinator;
+    now.settled = view.settled;
+    if (!now.mine && !view.coordinator.is_nobody())
+      now.address = cluster->AddressOf(view.coordinator);
+    return now;
+  });
+  return office.ok() ? *office : Office();
+}
+
+absl::Status Coordinator::CheckOffice() {
+  return office().mine ? absl::OkStatus() : NotCoordinating();
+}
+
+bool Coordinator::IsGone(const std::string& node_id) {
+  const absl::StatusOr<NodeId> id = NodeId::FromHex(node_id);
+  if (!id.ok()) return false;
+  const auto gone = AskLoop<bool>([cluster = cluster_, id = *id] {
+    const ClusterView::Node* const node = cluster->view().Find(id);
+    return node == nullptr || node->state == ClusterView::State::kGone;
+  });
+  return gone.ok() && *gone;
+}
+
+void Coordinator::LookAtOffice() {
+  in_office_ = cluster_->view().is_coordinator;
+  settled_ = cluster_->view().settled;
+}
+
+void Coordinator::Tick() {
+  const ClusterView& view = cluster_->view();
+  uint32_t live = 0;
+  absl::MutexLock lock(mu_);
+  // A group that has models loaded is not given up for one that has none.
+  for (const auto& [id, model] : models_) live += 1 + model->texts();
+  cluster_->membership()->SetLiveRequests(live);
+  LookAtOffice();
+  if (view.members.size() != members_) {
+    members_ = view.members.size();
+    ++members_seen_;
+  }
+}
+
+void Coordinator::Keep() {
+  uint64_t swept = 0;
+  absl::Time sweep_at = absl::InfinitePast();
+  while (true) {
+    std::vector<DeploymentPtr> lost;
+    bool in_office = false;
+    uint64_t seen = 0;
+    {
+      absl::MutexLock lock(mu_);
+      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_; };
+      if (mu_.AwaitWithTimeout(absl::Condition(&wanted), kOfficeEvery)) return;
+      in_office = in_office_ && settled_;
+      seen = members_seen_;
+      if (!in_office_) {
+        for (auto& [id, model] : models_) lost.push_back(model);
+        models_.clear();
+        shares_.clear();
+      }
+    }
+    for (const DeploymentPtr& model : lost) {
+      LOG(WARNING) << "another node coordinates now: " << model->name() << " is unloaded";
+      model->Unload(
+          absl::UnavailableError("another node coordinates the cluster now; load the model again"));
+    }
+    if (in_office && (seen != swept || absl::Now() >= sweep_at)) {
+      swept = seen;
+      sweep_at = absl::Now() + kSweepEvery;
+      Sweep();
+    }
+  }
+}
+
+// Stages of plans that are no more hold memory for nothing. Those of programs that coordinate for
+// themselves carry no node's id and are left alone.
+void Coordinator::Sweep() {
+  auto report = Report();
+  if (!report.ok()) return;
+  std::vector<wire::Epoch> known;
+  {
+    absl::MutexLock lock(mu_);
+    if (stopping_ || !in_office_ || !settled_) return;
+    // A model is here before its first stage is.
+    for (const auto& [id, model] : models_) known.push_back(model->epoch());
+  }
+  for (const NodeReport& node : report->nodes) {
+    if (node.client == nullptr || !node.seen.member()) continue;
+    for (const wire::StageStatus& stage : node.info.stages()) {
+      const bool wanted = absl::c_any_of(known, [&](const wire::Epoch& epoch) {
+        return CompareEpochs(epoch, stage.epoch()) == 0;
+      });
+      if (wanted || !NodeId::FromHex(stage.epoch().coordinator_id()).ok()) continue;
+      if (stopping()) return;
+      LOG(WARNING) << node.name() << ": stage " << stage.stage() << " of epoch "
+                   << EpochString(stage.epoch()) << " is left over and unloaded";
+      wire::UnloadStageRequest request;
+      *request.mutable_epoch() = stage.epoch();
+      request.set_stage(stage.stage());
+      // Tried again at the next sweep.
+      node.client->UnloadStage(request, [this] { return !stopping(); }).IgnoreError();
+    }
+  }
+}
+
+absl::StatusOr<ClusterReport> Coordinator::Report(const std::vector<std::string>& only) {
+  return CollectReport(ClusterClient::At(self_address_, kAnswerMs).get(), only);
+}
+
+absl::StatusOr<wire::Epoch> Coordinator::NextEpoch() {
+  auto epoch = AskLoop<absl::StatusOr<wire::Epoch>>([this] { return cluster_->NextEpoch(); });
+  if (!epoch.ok()) return epoch.status();
+  return *std::move(epoch);
+}
+
+}  // namespace strata
