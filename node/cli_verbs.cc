@@ -5,11 +5,9 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "node/cli_options.h"
 #include "shard/cache_options.h"
-#include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
@@ -24,21 +22,6 @@ Nodes of one --cluster find each other by mDNS, and tell each other whom they kn
 listens.)";
 
 constexpr char kHttpDefault[] = "127.0.0.1:7080";
-
-constexpr char kNodesFooter[] = R"(
-Examples:
-  strata nodes
-  strata nodes --node 10.8.0.3:7400 --json
-
-HERE: for how long it has been heard. HEARD: how long ago it was last.)";
-
-constexpr char kStatusFooter[] = R"(
-Examples:
-  strata status --node 10.8.0.3:7400
-  strata status --watch                  on the terminal, once a second; q quits
-  strata status --watch --json           a line of JSON once a second
-
-What is wrong has a line each that begins with "!".)";
 
 constexpr char kPlanFooter[] = R"(
 Examples:
@@ -77,23 +60,6 @@ Examples:
 Texts under way are finished first; then the node's layers go to other nodes, and it gets no new ones
 until --undo or until it is started again. Where the others have no room for them, nothing changes.)";
 
-constexpr char kMeasureFooter[] = R"(
-Examples:
-  strata measure
-  strata measure kitchen attic --json
-
-Nodes measure when they start, and links again now and then: this is for what they cannot notice.
-Prints what was measured before and what is now. A node that computes is left alone, with exit
-status 1; one that does not answer is status 5.)";
-
-constexpr char kProbeFooter[] = R"(
-Examples:
-  strata probe
-  strata probe --device CPU --threads 4
-
-Prints one line of JSON for each device. Speeds are bytes of weights done with per second, for
-batches of 1, 4, 16 and 128 rows.)";
-
 constexpr char kDemoFooter[] = R"(
 Examples:
   strata demo --nodes 2 --model FILE.gguf --prompt "Once upon a time" --max-tokens 200
@@ -101,52 +67,9 @@ Examples:
 
 The text goes to stdout, all else to stderr.)";
 
-constexpr char kDoctorFooter[] = R"(
-Examples:
-  strata doctor                              this machine and every node of the cluster
-  strata doctor kitchen                      a node, by its name
-  strata doctor 192.168.1.7:7400 --json      a machine that is not seen
-
-Looks at multicast on each interface, connections both ways (nodes try them, too), versions, clocks,
-memory and disk. "ok" is fine, "-" is good to know, "!" is wrong, with what to do about it. Takes 3 to
-15 seconds. Exit status: 0 nothing is wrong; 6 something is.)";
-
 constexpr char kMixedHelp[] =
     "Work with nodes that run other versions of libllama or libggml; the text may be wrong";
 constexpr char kVerboseHelp[] = "Log what happens to stderr";
-
-// Validators without a description, which would be shown in the help.
-
-// Text that travels must be UTF-8.
-CLI::Validator Utf8() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        return ValidUtf8(text) == text ? "" : "it is not valid UTF-8";
-      },
-      "");
-}
-
-CLI::Validator Between(double least, double most) {
-  return CLI::Validator(
-      [least, most](std::string& text) -> std::string {
-        double value = 0;
-        // Not a number is not between, either.
-        if (absl::SimpleAtod(text, &value) && value >= least && value <= most) return "";
-        return absl::StrFormat("%s is not between %.15g and %.15g", text, least, most);
-      },
-      "");
-}
-
-// What every verb that asks a cluster has.
-void AddClient(CLI::App* verb, ClusterClient::Options* options) {
-  verb->add_option("--node", options->node,
-                   "The node to ask (default: this machine's, else one found by mDNS)")
-      ->type_name("HOST:PORT");
-  verb->add_option("--cluster", options->cluster, "Among those found by mDNS")
-      ->check(Utf8())
-      ->type_name("NAME");
-  verb->add_option("--data-dir", options->data_dir, "Of this machine's node")->type_name("DIR");
-}
 
 // How a text is written.
 void AddText(CLI::App* verb, TextOptions* options) {
@@ -326,13 +249,6 @@ void AddNode(CLI::App* app, NodeOptions* options) {
   verb->add_flag("--verbose", options->verbose, kVerboseHelp);
 }
 
-void AddNodes(CLI::App* app, NodesOptions* options) {
-  CLI::App* verb = app->add_subcommand("nodes", "Show who is in the cluster");
-  verb->footer(kNodesFooter);
-  AddClient(verb, &options->client);
-  verb->add_flag("--json", options->json, "Print JSON");
-}
-
 void AddDemo(CLI::App* app, DemoOptions* options) {
   CLI::App* verb =
       app->add_subcommand("demo", "Share one model among nodes on this machine and write a text");
@@ -359,25 +275,6 @@ void AddDemo(CLI::App* app, DemoOptions* options) {
       ->check(Between(1, 4096))
       ->type_name("N");
   verb->add_flag("--verbose", options->verbose, kVerboseHelp);
-}
-
-void AddStatus(CLI::App* app, StatusOptions* options) {
-  CLI::App* verb =
-      app->add_subcommand("status", "Show the cluster: devices, memory, links, stages, problems");
-  verb->footer(kStatusFooter);
-  AddClient(verb, &options->client);
-  verb->add_flag("--watch", options->watch, "Go on showing it until you quit");
-  verb->add_flag("--json", options->json, "Print JSON");
-}
-
-void AddMeasure(CLI::App* app, MeasureOptions* options) {
-  CLI::App* verb = app->add_subcommand("measure", "Measure devices and links again");
-  verb->footer(kMeasureFooter);
-  verb->add_option("nodes", options->nodes, "Names or ids (default: all nodes of the cluster)")
-      ->check(Utf8())
-      ->type_name("NODE");
-  AddClient(verb, &options->client);
-  verb->add_flag("--json", options->json, "Print JSON");
 }
 
 void AddPlan(CLI::App* app, PlanOptions* options) {
@@ -448,33 +345,6 @@ void AddDrain(CLI::App* app, DrainOptions* options) {
       ->check(Utf8())
       ->type_name("NODE");
   verb->add_flag("--undo", options->undo, "Let it take layers again");
-  AddClient(verb, &options->client);
-  verb->add_flag("--json", options->json, "Print JSON");
-}
-
-void AddProbe(CLI::App* app, ProbeRunOptions* options) {
-  CLI::App* verb = app->add_subcommand("probe", "List or measure this machine's devices");
-  verb->footer(kProbeFooter);
-  verb->add_option("--device", options->device, "Measure this one (default: only list them)")
-      ->check(Utf8())
-      ->type_name("NAME");
-  verb->add_option("--threads", options->n_threads, "Of the CPU (default: one for each core)")
-      ->check(Between(1, 4096))
-      ->type_name("N");
-  verb->add_option("--budget", options->budget_ms, "How long to measure, ms")
-      ->check(Between(100, 600'000))
-      ->capture_default_str()
-      ->type_name("MS");
-}
-
-void AddDoctor(CLI::App* app, DoctorOptions* options) {
-  CLI::App* verb =
-      app->add_subcommand("doctor", "Say why a machine is not seen, and what to do about it");
-  verb->footer(kDoctorFooter);
-  verb->add_option("host", options->target,
-                   "A node's name or id, or a machine (default: all nodes of the cluster)")
-      ->check(Utf8())
-      ->type_name("HOST[:PORT]");
   AddClient(verb, &options->client);
   verb->add_flag("--json", options->json, "Print JSON");
 }

@@ -1,0 +1,24 @@
+// Options that many verbs have, and the verbs of cli_verbs_look.cc. Any thread.
+#pragma once
+
+#include "CLI/CLI.hpp"
+#include "node/cli_verbs.h"
+
+namespace strata {
+
+// Validators without a description, which would be shown in the help. Text that travels must be
+// UTF-8.
+CLI::Validator Utf8();
+CLI::Validator Between(double least, double most);
+
+// What every verb that asks a cluster has.
+void AddClient(CLI::App* verb, ClusterClient::Options* options);
+
+// What they take outlives the parsing.
+void AddNodes(CLI::App* app, NodesOptions* options);
+void AddStatus(CLI::App* app, StatusOptions* options);
+void AddMeasure(CLI::App* app, MeasureOptions* options);
+void AddProbe(CLI::App* app, ProbeRunOptions* options);
+void AddDoctor(CLI::App* app, DoctorOptions* options);
+
+}  // namespace strata

@@ -1,0 +1,113 @@
+// Who might be there, by mDNS and by addresses that a person gave, and by which addresses this node
+// is there for others.
+#include <utility>
+
+#include "absl/log/log.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/membership_wire.h"
+#include "node/cluster_runtime.h"
+
+namespace strata {
+namespace {
+
+// Means nothing on another machine.
+bool HasScope(absl::string_view address) { return absl::StrContains(address, '%'); }
+
+}  // namespace
+
+void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
+  const absl::StatusOr<NodeId> node = NodeId::FromHex(record.node_id);
+  if (leaving_ || !node.ok() || record.cluster != options_.self.cluster) return;
+  NodeRecord learned = {
+      .id = *node, .name = record.name, .cluster = record.cluster, .protocol = record.protocol};
+  for (const std::string& address : record.addresses) {
+    if (!HasScope(address)) learned.addresses.push_back(address);
+  }
+  if (absl::Status status = membership_.Learn(learned, clock_->NowUs()); !status.ok()) {
+    LOG(INFO) << record.name << ": " << status.message();
+    return;
+  }
+  Peer& peer = PeerOf(*node);
+  for (const std::string& address : record.addresses) {
+    if (HasScope(address)) peer.paths.Observe(address);
+  }
+  peer.paths.TryAgain();
+  Settle();
+}
+
+// Heartbeats say better who is there: multicast gets lost sooner than connections.
+void ClusterRuntime::OnLost(const std::string&) {}
+
+void ClusterRuntime::AskStaticPeers() {
+  for (size_t i = 0; i < static_peers_.size(); ++i) {
+    StaticPeer& peer = static_peers_[i];
+    if (peer.asked || peer.node == id()) continue;
+    const ClusterView::Node* known = membership_.view().Find(peer.node);
+    if (known != nullptr && known->state == ClusterView::State::kAlive) continue;
+    peer.asked = true;
+    transport_->Exchange(peer.address, ToWire(membership_.Probe(clock_->NowUs())),
+                         options_.answer_ms,
+                         WhileAlive([this, i](absl::StatusOr<wire::Heartbeat> reply) {
+                           OnStaticReply(i, std::move(reply));
+                         }));
+  }
+}
+
+void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat> reply) {
+  StaticPeer& peer = static_peers_[index];
+  peer.asked = false;
+  absl::Status status = reply.status();
+  if (status.ok()) {
+    absl::StatusOr<Heartbeat> parsed = FromWire(*reply);
+    status = parsed.status();
+    if (status.ok() && parsed->from == id()) {
+      peer.node = id();
+      status = absl::FailedPreconditionError("that is this node");
+    } else if (status.ok()) {
+      status = membership_.OnReply(*parsed, clock_->NowUs());
+      if (status.ok()) peer.node = parsed->from;
+    }
+    Settle();
+    if (status.ok() && membership_.view().Find(peer.node) != nullptr) {
+      PeerOf(peer.node).paths.Observe(peer.address);
+    }
+  }
+  // Nobody there yet is what one expects of machines; all else a person wants to know, once.
+  if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&
+      peer.complaint != status.message()) {
+    peer.complaint = std::string(status.message());
+    LOG(WARNING) << "--peer " << peer.address << ": " << peer.complaint;
+  }
+}
+
+void ClusterRuntime::ReadInterfaces() {
+  std::vector<InterfaceAddress> addresses = ReadInterfaceAddresses();
+  if (!IsAnyHost(listening_.address.host)) {
+    std::erase_if(addresses, [this](const InterfaceAddress& each) {
+      return each.ip != listening_.address.host;
+    });
+  }
+  if (addresses == interfaces_ && !own_addresses_.empty()) return;
+  interfaces_ = std::move(addresses);
+  if (discovery_ != nullptr) discovery_->Announce(interfaces_);
+  own_addresses_ = OwnAddresses();
+  membership_.SetAddresses(own_addresses_, clock_->NowUs());
+  for (auto& [node, peer] : peers_) peer->paths.TryAgain();
+  Settle();
+}
+
+std::vector<std::string> ClusterRuntime::OwnAddresses() const {
+  const auto& [host, port] = listening_.address;
+  if (!listening_.advertise.empty()) return listening_.advertise;
+  if (!IsAnyHost(host)) return {JoinHostPort(host, port)};
+  // Loopback only where there is nothing else: for other nodes of a machine without a network.
+  std::vector<std::string> own;
+  for (const InterfaceAddress& each : interfaces_) {
+    if (each.is_link_local || (each.is_loopback && !own.empty())) continue;
+    if (own.size() < kNodeAddressesMax) own.push_back(JoinHostPort(each.ip, port));
+  }
+  return own;
+}
+
+}  // namespace strata

@@ -1,0 +1,145 @@
+// Requests on a stage, passed on to its worker.
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/log/check.h"
+#include "absl/strings/str_cat.h"
+#include "node/stage_host_impl.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+
+template <typename Request, typename Response, typename Method>
+void StageHost::Forward(const StageKey& key, const Request* request, Response* response,
+                        const Context& context, Method method, Done done) {
+  const auto found = stages_.find(key);
+  if (found == stages_.end()) {
+    std::move(done)(absl::NotFoundError(
+        absl::StrCat("no stage ", key.stage, " of this plan on ", options_.node_name)));
+    return;
+  }
+  const Stage& stage = found->second;
+  if (stage.state == State::kFailed) {
+    std::move(done)(At(stage, stage.status));
+    return;
+  }
+  if (stage.state == State::kFetching || stage.state == State::kWaiting ||
+      stage.state == State::kLoading) {
+    std::move(done)(At(stage, absl::UnavailableError("it is still loading")));
+    return;
+  }
+  auto call = std::make_shared<Call>();
+  call->id = next_id_++;
+  call->stage_id = stage.id;
+  call->stage = key;
+  call->context = context;
+  call->done = std::move(done);
+  calls_[call->id] = context;
+  gate_.Enter();
+  (stage.device->worker->stub()->async()->*method)(
+      context.get(), request, response, [this, call](const grpc::Status& status) {
+        loop_->Post([this, call, status = FromGrpc(status)] { Settle(call, status); });
+        gate_.Leave();
+      });
+}
+
+void StageHost::Settle(const std::shared_ptr<Call>& call, const absl::Status& status) {
+  calls_.erase(call->id);
+  Stage* stage = FindById(call->stage, call->stage_id);
+  if (stage == nullptr || status.ok()) {
+    std::move(call->done)(status);
+    return;
+  }
+  if (stage->state == State::kFailed) {
+    std::move(call->done)(At(*stage, stage->status));
+    return;
+  }
+  if (!absl::IsUnavailable(status)) {
+    std::move(call->done)(At(*stage, status));
+    return;
+  }
+  stage->device->worker->CheckAlive([this, call, status](bool) {
+    Stage* still = FindById(call->stage, call->stage_id);
+    if (still == nullptr) {
+      std::move(call->done)(status);
+    } else {
+      std::move(call->done)(At(*still, still->state == State::kFailed ? still->status : status));
+    }
+  });
+}
+
+void StageHost::Connect(const wire::ConnectStageRequest* request,
+                        wire::ConnectStageResponse* response, const Context& context, Done done) {
+  DCHECK(loop_->InLoopThread());
+  if (absl::Status status = Newest(request->epoch()); !status.ok()) {
+    std::move(done)(status);
+    return;
+  }
+  using Method = void (wire::Worker::StubInterface::async_interface::*)(
+      grpc::ClientContext*, const wire::ConnectStageRequest*, wire::ConnectStageResponse*,
+      std::function<void(grpc::Status)>);
+  Method method = &wire::Worker::StubInterface::async_interface::ConnectStage;
+  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context, method,
+          std::move(done));
+}
+
+void StageHost::Tokenize(const wire::TokenizeRequest* request, wire::TokenizeResponse* response,
+                         const Context& context, Done done) {
+  DCHECK(loop_->InLoopThread());
+  using Method = void (wire::Worker::StubInterface::async_interface::*)(
+      grpc::ClientContext*, const wire::TokenizeRequest*, wire::TokenizeResponse*,
+      std::function<void(grpc::Status)>);
+  Method method = &wire::Worker::StubInterface::async_interface::Tokenize;
+  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context, method,
+          std::move(done));
+}
+
+void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStageResponse* response,
+                       const Context& context, Done done) {
+  DCHECK(loop_->InLoopThread());
+  const StageKey key = StageKeyOf(request->epoch(), request->stage());
+  const auto found = stages_.find(key);
+  if (found == stages_.end()) {
+    std::move(done)(absl::OkStatus());
+    return;
+  }
+  Stage& stage = found->second;
+  Device* const device = stage.device;
+  if (stage.state == State::kFetching || stage.state == State::kWaiting ||
+      stage.state == State::kLoading) {
+    const bool with_worker = stage.state == State::kLoading;
+    stage.context->TryCancel();
+    EndLoad(&stage, absl::CancelledError("it was unloaded while it loaded"));
+    // A worker that other stages keep alive has to forget it too.
+    if (with_worker && !device->worker->stopping()) stage.state = State::kUnloading;
+  }
+  if (stage.state == State::kFailed) {
+    Forget(key);
+    std::move(done)(absl::OkStatus());
+    return;
+  }
+  const State before = std::exchange(stage.state, State::kUnloading);
+  using Method = void (wire::Worker::StubInterface::async_interface::*)(
+      grpc::ClientContext*, const wire::UnloadStageRequest*, wire::UnloadStageResponse*,
+      std::function<void(grpc::Status)>);
+  Method method = &wire::Worker::StubInterface::async_interface::UnloadStage;
+  Forward(key, request, response, context, method,
+          [this, device, before, key, id = stage.id,
+           done = std::move(done)](absl::Status status) mutable {
+            Stage* still = FindById(key, id);
+            if (still != nullptr) {
+              // With its worker the stage is gone as well.
+              if (still->state == State::kFailed) status = absl::OkStatus();
+              if (status.ok()) {
+                Forget(key);
+                StopWorkerIfIdle(device);
+              } else {
+                still->state = before;
+              }
+            }
+            std::move(done)(status);
+          });
+}
+
+}  // namespace strata

@@ -1,0 +1,243 @@
+// From LoadStage until a stage serves: its weights are fetched, then its worker loads them.
+#include <string>
+#include <utility>
+
+#include "absl/log/check.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "node/stage_host_impl.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+// How often a fetch's progress is passed on, and a caller's leaving is noticed.
+constexpr uint64_t kFetchWatchMs = 100;
+
+// "qwen3" of "/models/qwen3.gguf".
+std::string ModelName(absl::string_view path) {
+  absl::string_view name = path.substr(path.rfind('/') + 1);  // npos + 1 is 0
+  absl::ConsumeSuffix(&name, ".gguf");
+  return std::string(name);
+}
+
+}  // namespace
+
+// Reads a worker's LoadStage. Deletes itself after its last word has been posted.
+class StageHost::LoadReader final : public grpc::ClientReadReactor<wire::LoadStageEvent> {
+ public:
+  LoadReader(StageHost* host, const Stage& stage)
+      : host_(host), key_(KeyOf(stage.spec)), id_(stage.id), context_(stage.context) {
+    *request_.mutable_spec() = stage.spec;
+  }
+
+  void Start(wire::Worker::Stub* stub) {
+    stub->async()->LoadStage(context_.get(), &request_, this);
+    StartRead(&event_);
+    StartCall();
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    host_->loop_->Post([host = host_, key = key_, id = id_, event = event_] {
+      host->OnLoadEvent(key, id, event);
+    });
+    StartRead(&event_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    host_->loop_->Post([host = host_, key = key_, id = id_, status = FromGrpc(status)] {
+      host->OnLoadEnd(key, id, status);
+    });
+    Gate* gate = &host_->gate_;
+    delete this;
+    gate->Leave();
+  }
+
+  StageHost* const host_;
+  const StageKey key_;
+  const uint64_t id_;
+  const Context context_;
+  wire::LoadStageRequest request_;
+  wire::LoadStageEvent event_;
+};
+
+void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* stream) {
+  DCHECK(loop_->InLoopThread());
+  Stage stage;
+  stage.spec = spec;
+  stage.model_name = ModelName(spec.model_path());  // a fetched copy lies elsewhere
+  if (stage.spec.device().empty()) stage.spec.set_device("CPU");
+  if (stopping_) {
+    stream->End(At(stage, absl::UnavailableError("the node is stopping")));
+    return;
+  }
+  if (absl::Status status = Newest(spec.epoch()); !status.ok()) {
+    stream->End(status);
+    return;
+  }
+  const StageKey key = KeyOf(spec);
+  const auto found = stages_.find(key);
+  if (found != stages_.end() && found->second.state != State::kFailed) {
+    stream->End(At(stage, absl::AlreadyExistsError("it is here already; unload it first")));
+    return;
+  }
+  if (found == stages_.end() && stages_.size() >= kStagesMax) {
+    stream->End(At(stage, absl::ResourceExhaustedError(
+                              absl::StrCat("a node takes ", kStagesMax, " stages at most"))));
+    return;
+  }
+  const bool fetch = options_.fetcher != nullptr && !spec.source_address().empty();
+  if (!fetch) {
+    if (absl::Status status = FindWorker(&stage); !status.ok()) {
+      stream->End(At(stage, status));
+      return;
+    }
+  }
+  stage.id = next_id_++;
+  stage.context = std::move(context);
+  stage.stream = stream;
+  Forget(key);
+  Stage& kept = stages_[key] = std::move(stage);
+  if (fetch) {
+    BeginFetch(&kept);
+  } else if (kept.device->worker->ready() && !kept.device->worker->stopping()) {
+    BeginLoad(&kept);
+  }
+}
+
+void StageHost::BeginFetch(Stage* stage) {
+  stage->state = State::kFetching;
+  stage->fetch_progress = std::make_shared<FetchProgress>();
+  WeightFetcher::Request request;
+  request.model_id = stage->spec.model_id();
+  request.path = stage->spec.model_path();
+  request.address = stage->spec.source_address();
+  request.layers = {stage->spec.layers().begin(), stage->spec.layers().end()};
+  request.unverified = stage->spec.unverified();
+  WeightFetcher::Callbacks callbacks;
+  callbacks.progress = [progress = stage->fetch_progress](uint64_t done, uint64_t total) {
+    progress->bytes_total = total;
+    progress->bytes_done = done;
+  };
+  callbacks.done = [this, loop = loop_, key = KeyOf(stage->spec),
+                    id = stage->id](absl::StatusOr<WeightFetcher::Fetched> fetched) {
+    loop->Post([this, key, id, fetched = std::move(fetched)]() mutable {
+      OnFetched(key, id, std::move(fetched));
+    });
+  };
+  ++fetches_;
+  stage->fetch = options_.fetcher->Start(std::move(request), std::move(callbacks));
+  if (fetch_timer_ == nullptr) {
+    fetch_timer_ = loop_->StartTimer({.delay_ms = kFetchWatchMs, .repeat_ms = kFetchWatchMs},
+                                     [this] { WatchFetches(); });
+  }
+}
+
+void StageHost::WatchFetches() {
+  for (auto& [key, stage] : stages_) {
+    if (stage.state != State::kFetching) continue;
+    const FetchProgress& progress = *stage.fetch_progress;
+    if (!stage.stream->Progress(progress.bytes_done, progress.bytes_total)) {
+      EndLoad(&stage, absl::CancelledError("the caller has gone"));
+    }
+  }
+}
+
+void StageHost::OnFetched(const StageKey& key, uint64_t id,
+                          absl::StatusOr<WeightFetcher::Fetched> fetched) {
+  if (--fetches_ == 0) fetch_timer_.reset();
+  Stage* stage = FindById(key, id);
+  if (stage == nullptr || stage->state != State::kFetching) {
+    if (fetched.ok()) LetGo(std::move(fetched->lease));
+    return;
+  }
+  stage->fetch.reset();
+  if (!fetched.ok()) {
+    EndLoad(stage, fetched.status());
+    return;
+  }
+  stage->spec.set_model_path(fetched->path);
+  stage->weights = std::move(fetched->lease);
+  stage->bytes_before = stage->fetch_progress->bytes_done;
+  stage->state = State::kWaiting;
+  if (absl::Status status = FindWorker(stage); !status.ok()) {
+    EndLoad(stage, status);
+  } else if (stage->device->worker->ready() && !stage->device->worker->stopping()) {
+    BeginLoad(stage);
+  }
+}
+
+void StageHost::LetGo(std::shared_ptr<WeightLease> weights) {
+  if (weights != nullptr) options_.fetcher->LetGo(std::move(weights));
+}
+
+void StageHost::Forget(const StageKey& key) {
+  const auto found = stages_.find(key);
+  if (found == stages_.end()) return;
+  LetGo(std::move(found->second.weights));
+  stages_.erase(found);
+}
+
+void StageHost::BeginLoad(Stage* stage) {
+  stage->state = State::kLoading;
+  stage->worker_pid = stage->device->worker->pid();
+  UpdateLoading(stage->device);
+  calls_[stage->id] = stage->context;
+  gate_.Enter();
+  (new LoadReader(this, *stage))->Start(stage->device->worker->stub());
+}
+
+void StageHost::OnLoadEvent(const StageKey& key, uint64_t id, wire::LoadStageEvent event) {
+  Stage* stage = FindById(key, id);
+  if (stage == nullptr || stage->state != State::kLoading) return;
+  if (event.has_progress()) {
+    stage->progress.set_bytes_done(stage->bytes_before + event.progress().bytes_done());
+    stage->progress.set_bytes_total(stage->bytes_before + event.progress().bytes_total());
+    stage->stream->Progress(stage->progress.bytes_done(), stage->progress.bytes_total());
+  } else if (event.has_loaded()) {
+    stage->loaded = true;
+    stage->info = std::move(*event.mutable_loaded());
+  }
+}
+
+void StageHost::OnLoadEnd(const StageKey& key, uint64_t id, const absl::Status& status) {
+  calls_.erase(id);
+  Stage* stage = FindById(key, id);
+  if (stage == nullptr || stage->state != State::kLoading) return;
+  if (absl::IsUnavailable(status)) {
+    // The worker's own word, or the end of the worker: then OnWorkerDied() says it better.
+    stage->device->worker->CheckAlive([this, key, id, status](bool alive) {
+      Stage* still = FindById(key, id);
+      if (alive && still != nullptr && still->state == State::kLoading) EndLoad(still, status);
+    });
+    return;
+  }
+  if (status.ok() && !stage->loaded) {
+    EndLoad(stage, absl::InternalError("the worker ended the load without a word"));
+    return;
+  }
+  EndLoad(stage, status);
+}
+
+void StageHost::EndLoad(Stage* stage, const absl::Status& status) {
+  LoadStream* stream = std::exchange(stage->stream, nullptr);
+  stage->context.reset();
+  stage->state = status.ok() ? State::kServing : State::kFailed;
+  stage->status = status;
+  if (stage->fetch != nullptr) WeightFetcher::Cancel(std::exchange(stage->fetch, nullptr).get());
+  if (stage->device != nullptr) {
+    UpdateLoading(stage->device);
+    if (!status.ok()) StopWorkerIfIdle(stage->device);
+  }
+  if (!status.ok()) LetGo(std::move(stage->weights));
+  if (status.ok()) {
+    stage->device->worker->ForgetWords();
+    stream->End(stage->info);
+  } else {
+    stream->End(At(*stage, status));
+  }
+}
+
+}  // namespace strata
