@@ -49,6 +49,7 @@ strata_native() {
 # The packages of a set, separated by single spaces:
 #   base   what a build and the demo need
 #   test   what the tests, scripts/check and debugging need on top
+#   bench  what scripts/bench-serving compares with, on top of test
 #   train  what scripts/train_demo_model needs on top of base
 strata_packages() {
   local names
@@ -56,6 +57,7 @@ strata_packages() {
     darwin*:base) names="cmake ninja ccache pkgconf git coreutils grpc protobuf abseil libuv cli11
       nlohmann-json blake3 boost ftxui llama.cpp" ;;
     darwin*:test) names="googletest google-benchmark llvm shellcheck node" ;;
+    darwin*:bench) names="" ;;
     darwin*:train) names="pytorch numpy" ;;
     *:base) names="g++ cmake ninja-build ccache pkgconf mold git ca-certificates procps
       libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
@@ -64,6 +66,7 @@ strata_packages() {
     *:test) names="libgtest-dev libgmock-dev libbenchmark-dev clang clang-tidy clang-format
       libclang-rt-dev gdb iproute2 nftables avahi-daemon avahi-utils dbus curl shellcheck
       llama.cpp-tools llama.cpp-tools-extra nodejs" ;;
+    *:bench) names="libggml0-backend-rpc" ;;
     *:train) names="python3-torch libtorch-dev python3-numpy python3-gguf python3-tokenizers" ;;
   esac
   # shellcheck disable=SC2086
@@ -72,7 +75,7 @@ strata_packages() {
 
 # The disk space that a set needs in a root, in MiB.
 strata_set_mib() {
-  case $1 in base) echo 1000 ;; test) echo 700 ;; train) echo 1500 ;; esac
+  case $1 in base) echo 1000 ;; test) echo 700 ;; bench) echo 1 ;; train) echo 1500 ;; esac
 }
 
 # The file that says a set is installed: it holds the set's package list and is written last.

@@ -18,6 +18,7 @@ namespace {
 constexpr uint64_t kCellBytes = 48;
 
 struct Shape {
+  std::string name;
   std::string model;
   std::vector<uint32_t> cuts;
   CacheOptions cache;
@@ -75,17 +76,33 @@ TEST_P(Prediction, ThePlanReckonsWhatLibllamaAllocates) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, Prediction,
     ::testing::Values(
-        Shape{"llama/32", {2}, {}}, Shape{"llama/32", {2}, {.type_k = "q8_0", .type_v = "q8_0"}},
-        Shape{"llama/32", {2}, {.type_k = "q4_0", .type_v = "q4_0", .kv_cells = 1280}},
-        Shape{"llama/32", {2}, {.type_k = "q8_0", .type_v = "f16", .flash_attention = "off"}},
-        Shape{"llama/32", {}, {.type_k = "f32", .type_v = "f32", .flash_attention = "on"}},
-        Shape{"gemma3", {}, {.checkpoints = 3}},
-        Shape{"gemma3_array/32", {3}, {.type_k = "q8_0", .type_v = "q4_0", .checkpoints = 2}},
-        Shape{"gemma3_array", {3}, {.kv_cells = 1536}}, Shape{"mamba2", {3}, {.checkpoints = 4}},
-        Shape{"falcon_h1", {3}, {.checkpoints = 2}},
+        Shape{"llama", "llama/32", {2}, {}},
+        Shape{"llama_q8_0", "llama/32", {2}, {.type_k = "q8_0", .type_v = "q8_0"}},
+        Shape{"llama_q4_0_few_cells",
+              "llama/32",
+              {2},
+              {.type_k = "q4_0", .type_v = "q4_0", .kv_cells = 1280}},
+        Shape{"llama_without_flash_attention",
+              "llama/32",
+              {2},
+              {.type_k = "q8_0", .type_v = "f16", .flash_attention = "off"}},
+        Shape{"llama_f32_whole",
+              "llama/32",
+              {},
+              {.type_k = "f32", .type_v = "f32", .flash_attention = "on"}},
+        Shape{"gemma3_whole", "gemma3", {}, {.checkpoints = 3}},
+        Shape{"gemma3_array_mixed",
+              "gemma3_array/32",
+              {3},
+              {.type_k = "q8_0", .type_v = "q4_0", .checkpoints = 2}},
+        Shape{"gemma3_array_few_cells", "gemma3_array", {3}, {.kv_cells = 1536}},
+        Shape{"mamba2", "mamba2", {3}, {.checkpoints = 4}},
+        Shape{"falcon_h1", "falcon_h1", {3}, {.checkpoints = 2}},
         Shape{"qwen3next",
+              "qwen3next",
               {4},
-              {.type_k = "q8_0", .type_v = "q8_0", .kv_cells = 1024, .checkpoints = 2}}));
+              {.type_k = "q8_0", .type_v = "q8_0", .kv_cells = 1024, .checkpoints = 2}}),
+    [](const auto& test) { return test.param.name; });
 
 // Many texts over a budget of cells that a few of them fill.
 class FewCells : public ::testing::TestWithParam<std::string> {};
