@@ -13,7 +13,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -33,6 +32,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "tests/support/namespace_holder.h"
 
 namespace strata {
 namespace {
@@ -46,27 +46,6 @@ int64_t NowNs() {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * kNsPerS + now.tv_nsec;
-}
-
-// A process that sits in a network namespace of its own until this one ends. 0: not allowed.
-pid_t Hold() {
-  int ready[2];
-  if (pipe(ready) != 0) return 0;
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const char inside = unshare(CLONE_NEWNET) == 0 ? 1 : 0;
-    if (write(ready[1], &inside, 1) != 1 || getppid() != parent) _exit(1);
-    close(STDIN_FILENO);
-    while (inside != 0) pause();
-    _exit(1);
-  }
-  char inside = 0;
-  close(ready[1]);
-  if (pid < 0 || read(ready[0], &inside, 1) != 1) inside = 0;
-  close(ready[0]);
-  return inside == 0 ? 0 : pid;
 }
 
 bool SetUp(int socket_fd, const char* interface) {
@@ -210,7 +189,7 @@ int Main(int argc, char** argv) {
   prctl(PR_SET_TIMERSLACK, 1);  // else waits end up to 50 us late
   std::vector<pid_t> machines;
   std::vector<int> taps;
-  for (uint32_t i = 0; i < n_machines; ++i) machines.push_back(Hold());
+  for (uint32_t i = 0; i < n_machines; ++i) machines.push_back(HoldNetworkNamespace());
   for (uint32_t i = 0; i < n_machines; ++i) {
     taps.push_back(machines[i] == 0 ? -1 : PlugIn(machines[i], i + 1));
     if (taps.back() < 0) {

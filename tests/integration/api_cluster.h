@@ -1,11 +1,9 @@
-// Two nodes with the demo model over both, its layers halved, and their HTTP APIs.
+// Two nodes with the demo model over both, and their HTTP APIs.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -13,13 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/support/http_client.h"
-#include "tests/support/program.h"
-#include "tests/support/temp_folder.h"
+#include "tests/integration/two_nodes.h"
 
 namespace strata::testing {
 
@@ -39,72 +33,18 @@ inline std::vector<nlohmann::json> EventsOf(const std::string& body) {
   return events;
 }
 
-class ApiCluster : public ::testing::Test {
+class ApiCluster : public TwoNodes {
  protected:
-  using Json = nlohmann::json;
-
   void SetUp() override {
-    for (const char* name : {"attic", "cellar"}) StartNode(name);
-    ASSERT_TRUE(Eventually([this] {
-      for (size_t i = 0; i < nodes_.size(); ++i) {
-        const Json status = Run(i, {"status", "--json"});
-        if (!status.is_object() || status["nodes"].size() != 2) return false;
-        for (const auto& node : status["nodes"]) {
-          if (node["state"] != "alive" || !node["answers"].get<bool>()) return false;
-        }
-      }
-      return true;
-    }));
-    const Json loaded = Run(0, {"load", STRATA_DEMO_MODEL, "--assign", "attic=0-2,cellar=3-5",
-                                "--seqs", absl::StrCat(seqs()), "--ctx", "2048", "--json"});
+    ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
+    const Json loaded = LoadOnBoth(seqs(), 2048);
     ASSERT_TRUE(loaded.is_object()) << loaded;
     name_ = loaded["model"];
   }
 
   // Texts at a time.
-  virtual int seqs() const { return 16; }
+  virtual uint32_t seqs() const { return 16; }
 
-  void StartNode(const std::string& name) {
-    std::vector<std::string> args = {"node",   "--listen", "127.0.0.1:0", "--no-mdns",
-                                     "--name", name,       "--threads",   "1",
-                                     "--http", "0",        "--data-dir",  MakeTestFolder()};
-    if (!addresses_.empty()) args.insert(args.end(), {"--peer", addresses_[0]});
-    nodes_.push_back(std::make_unique<Program>(std::move(args)));
-    const Json ready = Json::parse(nodes_.back()->FirstLine(), nullptr, false);
-    ASSERT_TRUE(ready.is_object()) << nodes_.back()->err();
-    addresses_.push_back(ready["node"]["address"]);
-    const std::string url = ready["node"]["http"];
-    uint32_t port = 0;
-    ASSERT_TRUE(absl::SimpleAtoi(url.substr(url.rfind(':') + 1), &port)) << url;
-    ports_.push_back(static_cast<uint16_t>(port));
-  }
-
-  template <typename Condition>
-  static bool Eventually(Condition condition) {
-    const absl::Time until = absl::Now() + Program::kLong;
-    while (!condition()) {
-      if (absl::Now() > until) return false;
-      absl::SleepFor(absl::Milliseconds(50));
-    }
-    return true;
-  }
-
-  Json Run(size_t node, std::vector<std::string> args) {
-    args.insert(args.end(), {"--node", addresses_[node]});
-    Program program(std::move(args));
-    if (program.ExitStatus() != 0) return program.err();
-    return Json::parse(program.out(), nullptr, /*allow_exceptions=*/false);
-  }
-  HttpReply Get(size_t node, const std::string& path) {
-    HttpClient client(ports_[node]);
-    EXPECT_TRUE(client.Get(path));
-    return client.Read();
-  }
-  HttpReply Post(size_t node, const std::string& path, const Json& body) {
-    HttpClient client(ports_[node]);
-    EXPECT_TRUE(client.Post(path, body.dump()));
-    return client.Read();
-  }
   Json Completion(size_t node, const Json& body) {
     const HttpReply reply = Post(node, "/v1/completions", body);
     EXPECT_EQ(reply.status, 200) << reply.body;
@@ -133,9 +73,6 @@ class ApiCluster : public ::testing::Test {
     return body;
   }
 
-  std::vector<std::unique_ptr<Program>> nodes_;
-  std::vector<std::string> addresses_;
-  std::vector<uint16_t> ports_;
   std::string name_;
 };
 

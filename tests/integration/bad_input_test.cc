@@ -64,14 +64,14 @@ size_t AllowConnections(size_t wanted) {
 
 // With one text at a time, what a model says is the same to the last bit. With many, it is up to
 // rounding who shares its steps with whom, so each text is held to a token of its own.
-class BadInput : public ApiCluster, public ::testing::WithParamInterface<int> {
+class BadInput : public ApiCluster, public ::testing::WithParamInterface<uint32_t> {
  protected:
   struct Text {
     Json asked;
     std::string text;  // undisturbed
   };
 
-  int seqs() const override { return GetParam(); }
+  uint32_t seqs() const override { return GetParam(); }
 
   Text TextOf(size_t i) {
     Json ask = Ask({{"ignore_eos", true},

@@ -6,82 +6,27 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/integration/two_nodes.h"
 #include "tests/support/program.h"
-#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
 
+using ::strata::testing::TwoNodes;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 constexpr char kModel[] = STRATA_DEMO_MODEL;
 
-class Models : public ::testing::Test {
+class Models : public TwoNodes {
  protected:
-  void SetUp() override {
-    for (const char* name : {"attic", "cellar"}) StartNode(name);
-    ASSERT_TRUE(Eventually([this] {
-      for (size_t i = 0; i < nodes_.size(); ++i) {
-        const nlohmann::json status = Json(i, {"status", "--json"});
-        if (!status.is_object() || status["nodes"].size() != 2) return false;
-        for (const auto& node : status["nodes"]) {
-          if (node["state"] != "alive" || !node["answers"].get<bool>()) return false;
-        }
-      }
-      return true;
-    }));
-  }
-
-  void StartNode(const std::string& name) {
-    std::vector<std::string> args = {"node",
-                                     "--no-http",
-                                     "--listen",
-                                     "127.0.0.1:0",
-                                     "--no-mdns",
-                                     "--name",
-                                     name,
-                                     "--threads",
-                                     "1",
-                                     "--data-dir",
-                                     testing::MakeTestFolder()};
-    if (!addresses_.empty()) args.insert(args.end(), {"--peer", addresses_[0]});
-    nodes_.push_back(std::make_unique<Program>(std::move(args)));
-    const auto ready = nlohmann::json::parse(nodes_.back()->FirstLine(), nullptr, false);
-    ASSERT_TRUE(ready.is_object()) << nodes_.back()->err();
-    addresses_.push_back(ready["node"]["address"]);
-  }
-
-  template <typename Condition>
-  static bool Eventually(Condition condition) {
-    const absl::Time until = absl::Now() + Program::kLong;
-    while (!condition()) {
-      if (absl::Now() > until) return false;
-      absl::SleepFor(absl::Milliseconds(50));
-    }
-    return true;
-  }
-
-  // strata VERB… through a node.
-  std::unique_ptr<Program> Strata(size_t node, std::vector<std::string> args) {
-    args.insert(args.end(), {"--node", addresses_[node]});
-    return std::make_unique<Program>(std::move(args));
-  }
-  nlohmann::json Json(size_t node, std::vector<std::string> args) {
-    const auto program = Strata(node, std::move(args));
-    if (program->ExitStatus() != 0) return program->err();
-    return nlohmann::json::parse(program->out(), nullptr, /*allow_exceptions=*/false);
-  }
   // Stages on all nodes, as the first that answers sees it.
   size_t Stages(size_t node) {
     size_t stages = 0;
-    const nlohmann::json status = Json(node, {"status", "--json"});
+    const Json status = Run(node, {"status", "--json"});
     if (!status.is_object()) return 99;
     for (const auto& each : status["nodes"]) stages += each["stages"].size();
     return stages;
@@ -90,8 +35,8 @@ class Models : public ::testing::Test {
   size_t Coordinator() {
     size_t found = 99;
     EXPECT_TRUE(Eventually([&] {
-      const nlohmann::json status = Json(0, {"status", "--json"});
-      const nlohmann::json other = Json(1, {"status", "--json"});
+      const Json status = Run(0, {"status", "--json"});
+      const Json other = Run(1, {"status", "--json"});
       if (!status.is_object() || !other.is_object()) return false;
       if (status["coordinator"] != other["coordinator"]) return false;
       for (const auto& each : status["nodes"]) {
@@ -102,29 +47,26 @@ class Models : public ::testing::Test {
     return found;
   }
   void LoadOnBoth() {
-    const nlohmann::json loaded = Json(0, {"load", kModel, "--assign", "attic=0-2,cellar=3-5",
-                                           "--seqs", "2", "--ctx", "8192", "--json"});
+    const Json loaded = TwoNodes::LoadOnBoth(/*seqs=*/2, /*n_ctx=*/8192);
     ASSERT_TRUE(loaded.is_object()) << loaded;
     EXPECT_FALSE(loaded["was_there"].get<bool>());
     name_ = loaded["model"];
   }
 
-  std::vector<std::unique_ptr<Program>> nodes_;
-  std::vector<std::string> addresses_;
   std::string name_;
 };
 
 TEST_F(Models, LoadedThroughOneNodeIsUsedThroughAnyAndGoneWhenUnloaded) {
   LoadOnBoth();
-  EXPECT_TRUE(Json(1, {"load", kModel, "--json"})["was_there"].get<bool>());
+  EXPECT_TRUE(Run(1, {"load", kModel, "--json"})["was_there"].get<bool>());
   EXPECT_EQ(Stages(1), 2u);
 
   const std::vector<std::string> text = {"The old captain", "--max-tokens", "24", "--seed", "7"};
-  nlohmann::json texts[2];
+  Json texts[2];
   for (size_t node : {0, 1}) {
     std::vector<std::string> run = {"run", name_, "--json"};
     run.insert(run.end(), text.begin(), text.end());
-    texts[node] = Json(node, run);
+    texts[node] = Run(node, run);
     ASSERT_TRUE(texts[node].is_object()) << texts[node];
     EXPECT_THAT(texts[node]["tokens"], SizeIs(24));
   }
@@ -137,7 +79,7 @@ TEST_F(Models, LoadedThroughOneNodeIsUsedThroughAnyAndGoneWhenUnloaded) {
   EXPECT_EQ(other->ExitStatus(), 3);
   EXPECT_THAT(other->err(), HasSubstr("--ctx"));
 
-  EXPECT_EQ(Json(1, {"unload", name_, "--json"})["unloaded"], name_);
+  EXPECT_EQ(Run(1, {"unload", name_, "--json"})["unloaded"], name_);
   EXPECT_EQ(Stages(0), 0u);
   const auto again = Strata(0, {"unload"});
   EXPECT_EQ(again->ExitStatus(), 3);
@@ -175,7 +117,7 @@ TEST_F(Models, WhatIsLoadedToStayOutlivesTheRunThatHeldIt) {
   const auto run = Strata(
       0, {"run", kModel, "One\n", "--ctx", "60000", "--max-tokens", "50000", "--ignore-eos"});
   ASSERT_EQ(run->FirstLine(), "One") << run->err();
-  EXPECT_TRUE(Json(1, {"load", kModel, "--seqs", "1", "--json"})["was_there"].get<bool>());
+  EXPECT_TRUE(Run(1, {"load", kModel, "--seqs", "1", "--json"})["was_there"].get<bool>());
   kill((*run)->pid(), SIGINT);
   EXPECT_EQ(run->ExitStatus(), 130) << run->err();
   EXPECT_GT(Stages(0), 0u);
@@ -185,7 +127,7 @@ TEST_F(Models, RunSaysWhichWorkerDied) {
   const auto run = Strata(
       0, {"run", kModel, "One\n", "--ctx", "60000", "--max-tokens", "50000", "--ignore-eos"});
   ASSERT_EQ(run->FirstLine(), "One") << run->err();
-  const nlohmann::json status = Json(0, {"status", "--json"});
+  const Json status = Run(0, {"status", "--json"});
   for (const auto& node : status["nodes"]) {
     for (const auto& stage : node["stages"]) kill(stage["worker_pid"].get<pid_t>(), SIGKILL);
   }
@@ -236,7 +178,7 @@ TEST_F(Models, ADrainedNodeIsFreeAfterItsTextsEnd) {
   const auto drain = Strata(1, {"drain", "cellar"});
   EXPECT_EQ(drain->ExitStatus(), 0) << drain->err();
   EXPECT_EQ(run->ExitStatus(), 0) << run->err();
-  const nlohmann::json status = Json(0, {"status", "--json"});
+  const Json status = Run(0, {"status", "--json"});
   for (const auto& node : status["nodes"]) {
     EXPECT_EQ(node["stages"].size(), node["name"] == "attic" ? 1u : 0u) << status.dump(1);
   }
@@ -267,14 +209,14 @@ TEST_F(Models, WhatADeadCoordinatorLeftBehindIsUnloaded) {
 
 TEST_F(Models, AWorkerThatDiesFailsTheModelAndTheNextLoadMendsIt) {
   LoadOnBoth();
-  const nlohmann::json status = Json(0, {"status", "--json"});
+  const Json status = Run(0, {"status", "--json"});
   const pid_t worker = status["nodes"][0]["stages"][0]["worker_pid"];
   kill(worker, SIGKILL);
   EXPECT_TRUE(Eventually([this] {
     const auto run = Strata(0, {"run", name_, "One", "--max-tokens", "4"});
     return run->ExitStatus() != 0 && run->err().find("signal 9") != std::string::npos;
   }));
-  EXPECT_FALSE(Json(1, {"load", kModel, "--json"})["was_there"].get<bool>());
+  EXPECT_FALSE(Run(1, {"load", kModel, "--json"})["was_there"].get<bool>());
   const auto run = Strata(0, {"run", name_, "One", "--max-tokens", "4"});
   EXPECT_EQ(run->ExitStatus(), 0) << run->err();
 }

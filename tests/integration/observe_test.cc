@@ -10,15 +10,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/integration/two_nodes.h"
 #include "tests/support/exposition.h"
 #include "tests/support/http_client.h"
-#include "tests/support/program.h"
-#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
@@ -26,86 +23,27 @@ namespace {
 using ::strata::testing::Exposition;
 using ::strata::testing::HttpClient;
 using ::strata::testing::HttpReply;
+using ::strata::testing::TwoNodes;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using Json = nlohmann::json;
 
-constexpr char kModel[] = STRATA_DEMO_MODEL;
 constexpr char kPrompt[] = "The old captain";
 
-class Observe : public ::testing::Test {
+class Observe : public TwoNodes {
  protected:
-  void Start(const std::string& seqs) {
-    for (const char* name : {"attic", "cellar"}) StartNode(name);
-    ASSERT_TRUE(Eventually([this] {
-      for (size_t i = 0; i < nodes_.size(); ++i) {
-        const Json status = Run(i, {"status", "--json"});
-        if (!status.is_object() || status["nodes"].size() != 2) return false;
-        for (const auto& node : status["nodes"]) {
-          if (node["state"] != "alive" || !node["answers"].get<bool>()) return false;
-        }
-      }
-      return true;
-    }));
-    const Json loaded = Run(0, {"load", kModel, "--assign", "attic=0-2,cellar=3-5", "--seqs", seqs,
-                                "--ctx", "2048", "--json"});
+  std::vector<std::string> NodeArgs() const override {
+    return {"--log-requests", "--log-format", "json"};
+  }
+  // For so many texts at a time.
+  void Load(uint32_t seqs) {
+    const Json loaded = LoadOnBoth(seqs, 2048);
     ASSERT_TRUE(loaded.is_object()) << loaded;
     coordinator_ = Json::parse(Get(0, "/health").body)["coordinates"].get<bool>() ? 0 : 1;
     other_ = 1 - coordinator_;
   }
-  void StartNode(const std::string& name) {
-    std::vector<std::string> args = {"node",
-                                     "--listen",
-                                     "127.0.0.1:0",
-                                     "--no-mdns",
-                                     "--name",
-                                     name,
-                                     "--threads",
-                                     "1",
-                                     "--http",
-                                     "0",
-                                     "--data-dir",
-                                     testing::MakeTestFolder(),
-                                     "--log-requests",
-                                     "--log-format",
-                                     "json"};
-    if (!addresses_.empty()) args.insert(args.end(), {"--peer", addresses_[0]});
-    nodes_.push_back(std::make_unique<Program>(std::move(args)));
-    const Json ready = Json::parse(nodes_.back()->FirstLine(), nullptr, false);
-    ASSERT_TRUE(ready.is_object()) << nodes_.back()->err();
-    addresses_.push_back(ready["node"]["address"]);
-    const std::string url = ready["node"]["http"];
-    uint32_t port = 0;
-    ASSERT_TRUE(absl::SimpleAtoi(url.substr(url.rfind(':') + 1), &port)) << url;
-    ports_.push_back(static_cast<uint16_t>(port));
-  }
-  template <typename Condition>
-  static bool Eventually(Condition condition) {
-    const absl::Time until = absl::Now() + Program::kLong;
-    while (!condition()) {
-      if (absl::Now() > until) return false;
-      absl::SleepFor(absl::Milliseconds(50));
-    }
-    return true;
-  }
-  Json Run(size_t node, std::vector<std::string> args) {
-    args.insert(args.end(), {"--node", addresses_[node]});
-    Program program(std::move(args));
-    if (program.ExitStatus() != 0) return program.err();
-    return Json::parse(program.out(), nullptr, /*allow_exceptions=*/false);
-  }
-  HttpReply Get(size_t node, const std::string& path) {
-    HttpClient client(ports_[node]);
-    EXPECT_TRUE(client.Get(path));
-    return client.Read();
-  }
-  HttpReply Post(size_t node, const Json& body) {
-    HttpClient client(ports_[node]);
-    EXPECT_TRUE(client.Post("/v1/completions", body.dump()));
-    return client.Read();
-  }
+  HttpReply Complete(size_t node, const Json& body) { return Post(node, "/v1/completions", body); }
   static Json Ask(Json more = Json::object()) {
     Json body = {{"model", ""}, {"prompt", kPrompt}, {"max_tokens", 16}, {"temperature", 0}};
     body.update(more);
@@ -131,14 +69,11 @@ class Observe : public ::testing::Test {
     return lines;
   }
 
-  std::vector<std::unique_ptr<Program>> nodes_;
-  std::vector<std::string> addresses_;
-  std::vector<uint16_t> ports_;
   size_t coordinator_ = 0, other_ = 1;
 };
 
 TEST_F(Observe, OneIdGoesFromHttpToBothStages) {
-  Start("4");
+  Load(4);
   const std::string body = Ask().dump();
   HttpClient client(ports_[other_]);
   ASSERT_TRUE(client.Send(absl::StrCat(
@@ -186,8 +121,8 @@ TEST_F(Observe, OneIdGoesFromHttpToBothStages) {
 }
 
 TEST_F(Observe, EveryNodeHasMetricsAndTheCoordinatorTheWhole) {
-  Start("4");
-  ASSERT_EQ(Post(other_, Ask()).status, 200);
+  Load(4);
+  ASSERT_EQ(Complete(other_, Ask()).status, 200);
   const HttpReply reply = Get(coordinator_, "/metrics");
   EXPECT_EQ(reply.Header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
   const Exposition whole(reply.body);
@@ -231,13 +166,13 @@ TEST_F(Observe, EveryNodeHasMetricsAndTheCoordinatorTheWhole) {
 }
 
 TEST_F(Observe, TwoHundredPromptsAtOnceAreAllWritten) {
-  Start("16");
+  Load(16);
   std::vector<HttpReply> replies(4);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < replies.size(); ++i) {
     threads.emplace_back([this, i, &replies] {
       const std::vector<std::string> prompts(50, absl::StrCat("Chapter ", i, ". The old captain"));
-      replies[i] = Post(i % 2, Ask({{"prompt", prompts}, {"max_tokens", 1}}));
+      replies[i] = Complete(i % 2, Ask({{"prompt", prompts}, {"max_tokens", 1}}));
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -248,7 +183,7 @@ TEST_F(Observe, TwoHundredPromptsAtOnceAreAllWritten) {
 }
 
 TEST_F(Observe, AFullQueueIsOneClientsOrEverybodys) {
-  Start("1");
+  Load(1);
   std::vector<std::unique_ptr<HttpClient>> clients;
   const auto fill = [&](const char* from, size_t texts) {
     clients.push_back(
@@ -280,7 +215,7 @@ TEST_F(Observe, AFullQueueIsOneClientsOrEverybodys) {
 }
 
 TEST_F(Observe, WhenTheCoordinatorDiesClientsAreToldInWordsForPeople) {
-  Start("4");
+  Load(4);
   HttpClient streaming(ports_[other_]);
   ASSERT_TRUE(streaming.Post("/v1/completions", AskLong(1).dump()));
   ASSERT_EQ(streaming.ReadHead().status, 200);
@@ -289,7 +224,7 @@ TEST_F(Observe, WhenTheCoordinatorDiesClientsAreToldInWordsForPeople) {
   ASSERT_EQ(Get(other_, "/v1/models").status, 200);
   (*nodes_[coordinator_])->Kill();
   // It waits for the next coordinator, which has no models.
-  const HttpReply reply = Post(other_, Ask());
+  const HttpReply reply = Complete(other_, Ask());
   const std::string rest = streaming.ReadUntil("\r\n0\r\n\r\n");
   EXPECT_THAT(reply.status, AnyOf(404, 503)) << reply.body;
   EXPECT_TRUE(reply.status != 503 || !reply.Header("retry-after").empty());

@@ -1,8 +1,6 @@
 #include "tests/net/network.h"
 
-#include <sched.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,40 +14,17 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "tests/support/namespace_holder.h"
 
 namespace strata {
 namespace {
 
 constexpr char kEnter[] = "/usr/bin/nsenter";
 
-// Forks a process that sits in a network namespace of its own until this one ends. 0: not allowed.
-pid_t Hold() {
-  int ready[2];
-  if (pipe(ready) != 0) return 0;
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    char inside = unshare(CLONE_NEWNET) == 0 ? 1 : 0;
-    if (write(ready[1], &inside, 1) != 1 || getppid() != parent) _exit(1);
-    while (inside != 0) pause();
-    _exit(1);
-  }
-  char inside = 0;
-  close(ready[1]);
-  if (pid < 0 || read(ready[0], &inside, 1) != 1) inside = 0;
-  close(ready[0]);
-  if (inside == 0 && pid > 0) {
-    kill(pid, SIGKILL);
-    waitpid(pid, nullptr, 0);
-  }
-  return inside == 0 ? 0 : pid;
-}
-
 }  // namespace
 
 absl::Status CanMakeNetworks() {
-  const pid_t pid = Hold();
+  const pid_t pid = HoldNetworkNamespace();
   if (pid == 0) return absl::PermissionDeniedError("network namespaces are not allowed");
   kill(pid, SIGKILL);
   waitpid(pid, nullptr, 0);
@@ -64,7 +39,7 @@ absl::Status CanMakeNetworks() {
   return absl::OkStatus();
 }
 
-Host::Host(std::string name) : name_(std::move(name)), holder_(Hold()) {
+Host::Host(std::string name) : name_(std::move(name)), holder_(HoldNetworkNamespace()) {
   if (holder_ != 0) TryShell("ip link set lo up", nullptr);
 }
 
