@@ -11,6 +11,11 @@ namespace {
 
 // Beside decodes, while nothing is known of how long steps take.
 constexpr uint32_t kFirstChunkTokens = 16;
+// How much of what a token may wait behind prompts is used on average: steps take now more, now
+// less.
+constexpr int64_t kMeanWaitPercent = 67;
+// And by a step of prompts only at most: the decodes behind it find out how long it really took.
+constexpr int64_t kPromptStepPercent = 80;
 // Room that is left for each sequence that runs when another one is let in, so that they do not
 // push each other out at once.
 constexpr uint32_t kHeadroomTokens = 16;
@@ -211,8 +216,8 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, int64_t now_us) const {
       std::any_of(flights.begin(), flights.end(),
                   [](const Flight& flight) { return flight.timing.rows > flight.decode_rows; });
   if (!costs.known()) return prompts_under_way ? 0 : std::min(rows_max, kFirstChunkTokens);
-  // Half of the wait is left for the chunk that rides with the decodes themselves: it costs less.
   const int64_t wait_us = int64_t{policy.prompt_wait_ms} * 1000;
+  const int64_t most_us = b.rows() > 0 ? wait_us : wait_us * kPromptStepPercent / 100;
   std::vector<StepUnderWay> under_way;
   for (const Flight& flight : flights) under_way.push_back(flight.timing);
   const uint32_t rows = ChunkWithin(costs, {.now_us = now_us,
@@ -220,7 +225,8 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, int64_t now_us) const {
                                             .in_flight = under_way,
                                             .decode_rows = b.rows(),
                                             .chunk_max = rows_max,
-                                            .wait_us = b.rows() > 0 ? wait_us : wait_us / 2});
+                                            .wait_us = most_us,
+                                            .mean_wait_us = wait_us * kMeanWaitPercent / 100});
   // Prompts go on, however slow the stages are.
   const bool is_due = flights.empty() || last_step_id >= last_prompt_step_id + in_flight_max();
   return rows == 0 && is_due ? std::min(rows_max, 1u) : rows;

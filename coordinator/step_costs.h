@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -24,17 +25,25 @@ class StepCosts {
   // Between what was observed, and on a line through nothing beyond. Never falls with `rows`.
   double Us(uint32_t stage, uint32_t rows) const;
 
+  // What it takes at least: what a few rows less took, where so many were not tried, or not lately.
+  // Whoever goes by that tries them: often a few rows more cost nothing.
+  double LeastUs(uint32_t stage, uint32_t rows) const;
+
  private:
   struct Point {
     double rows = 0;  // running means of what fell into the bucket; 0: nothing did
     double us = 0;
+    uint64_t observed = 0;  // the stage's count of observations then
   };
-  // Two to each power of two: a step costs about as much as one of nearly as many rows.
-  static constexpr size_t kBuckets = 40;
+  // One for each small number of rows, four to each power of two beyond: a step costs about as much
+  // as one of nearly as many rows.
+  static constexpr uint32_t kSingles = 16;
+  static constexpr size_t kBuckets = 128;
   static size_t BucketOf(uint32_t rows);
 
   struct Stage {
     Point points[kBuckets];
+    uint64_t n_observed = 0;
   };
   std::vector<Stage> stages_;
 };
@@ -54,10 +63,14 @@ struct ChunkQuestion {
   uint32_t chunk_max = 0;                    // rows of prompts it may carry at most
   int64_t wait_us = 0;  // by so much may it, and each that is under way, come back later than it
                         // would if nobody had a prompt
+  // And by so much on average, where chunks go on and on: as many steps as there are stages share
+  // it.
+  int64_t mean_wait_us = std::numeric_limits<int64_t>::max();
 };
 
 // How many rows of prompts the step may carry: the most with which the step, and the next step of
-// each one that is under way, keep to `wait_us`. What the stages will do is played through.
+// each one that is under way, keep to `wait_us`, which is found by playing through what the stages
+// will do; and with which rounds of such steps keep to `mean_wait_us`.
 uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuestion& question);
 
 }  // namespace strata

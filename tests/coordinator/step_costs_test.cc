@@ -58,6 +58,30 @@ TEST(StepCosts, AStepThatWasHeldUpIsForgotten) {
   EXPECT_LE(costs.Us(0, 4), 2000);
 }
 
+TEST(StepCosts, OneHiccupCountsForLittle) {
+  StepCosts costs(1);
+  for (int i = 0; i < 10; ++i) costs.Observe(0, 4, 1000);
+  costs.Observe(0, 4, 1'000'000);
+  EXPECT_LE(costs.Us(0, 4), 1200);
+  for (int i = 0; i < 30; ++i) costs.Observe(0, 4, 5000);  // it is slower now
+  EXPECT_GE(costs.Us(0, 4), 4500);
+}
+
+TEST(StepCosts, TakesAtLeastWhatAFewRowsLessTookWhereNothingWasTriedLately) {
+  StepCosts costs(1);
+  EXPECT_EQ(costs.LeastUs(0, 8), 0);
+  costs.Observe(0, 4, 2000);
+  costs.Observe(0, 6, 3000);
+  costs.Observe(0, 128, 128'000);
+  EXPECT_EQ(costs.LeastUs(0, 4), 2000);
+  EXPECT_EQ(costs.LeastUs(0, 5), 2000);
+  EXPECT_EQ(costs.LeastUs(0, 6), 3000);
+  EXPECT_EQ(costs.LeastUs(0, 8), 3000);
+  EXPECT_EQ(costs.LeastUs(0, 20), costs.Us(0, 20));
+  for (int i = 0; i < 300; ++i) costs.Observe(0, 4, 2000);
+  EXPECT_EQ(costs.LeastUs(0, 6), 2000);
+}
+
 TEST(StepCosts, TakesNothingThatMakesNoSense) {
   StepCosts costs(1);
   costs.Observe(7, 1, 10);
@@ -78,6 +102,32 @@ TEST(ChunkWithin, OfOneStageIsWhatTheWaitHasRoomFor) {
 TEST(ChunkWithin, IsPaidInEveryStage) {
   const StepCosts costs = Linear(4, 10'000, 1000);
   EXPECT_NEAR(ChunkWithin(costs, {.decode_rows = 1, .chunk_max = 128, .wait_us = 40'000}), 10, 1);
+}
+
+TEST(ChunkWithin, OnAverageEachStepOfARoundTakesItsShareOfTheWait) {
+  const StepCosts costs = Linear(2, 10'000, 1000);
+  const StepUnderWay decode = {.submitted_us = 0, .rows = 1, .samples = 1};
+  // Alone it takes 22 ms; with steps of (22 + 40) / 2 ms a token comes 40 ms later.
+  EXPECT_NEAR(ChunkWithin(costs, {.now_us = 11'000,
+                                  .in_flight = absl::MakeConstSpan(&decode, 1),
+                                  .chunk_max = 128,
+                                  .wait_us = 100'000,
+                                  .mean_wait_us = 40'000}),
+              21, 3);
+}
+
+TEST(ChunkWithin, TriesAFewRowsMoreThanItKnows) {
+  StepCosts costs(1);
+  costs.Observe(0, 1, 20'000);
+  costs.Observe(0, 2, 40'000);
+  costs.Observe(0, 128, 1'000'000);
+  const ChunkQuestion question = {
+      .decode_rows = 1, .chunk_max = 128, .wait_us = 100'000, .mean_wait_us = 22'000};
+  EXPECT_EQ(ChunkWithin(costs, question), 2);
+  costs.Observe(0, 3, 41'000);
+  EXPECT_EQ(ChunkWithin(costs, question), 3);
+  costs.Observe(0, 4, 60'000);
+  EXPECT_EQ(ChunkWithin(costs, question), 2);
 }
 
 TEST(ChunkWithin, LooksAheadToTheNextTokenOfThoseUnderWay) {
