@@ -64,6 +64,22 @@ class HeterogeneousTest : public ::testing::Test {
         << nodes_.back()->errors() << status.dump(1);
   }
 
+  // A model's file, with so many layers of 8 MiB.
+  static std::string ModelOf(uint32_t n_layer) {
+    const std::string path = absl::StrCat(testing::ProcessTempFolder(), "/", n_layer, ".gguf");
+    EXPECT_TRUE(testing::WriteSizedModel({.name = "layers",
+                                          .n_layer = n_layer,
+                                          .n_embd = 1024,
+                                          .n_ff = 4096,
+                                          .n_head = 16,
+                                          .n_head_kv = 4,
+                                          .n_vocab = 8000,
+                                          .n_ctx = 256},
+                                         path)
+                    .ok());
+    return path;
+  }
+
   // Asks the first node. What it wrote to stdout, and to stderr when it failed.
   nlohmann::json Json(const std::string& verb_and_options) const {
     const std::string errors = testing::ProcessTempFolder() + "/errors";
@@ -85,17 +101,7 @@ class HeterogeneousTest : public ::testing::Test {
 
 TEST_F(HeterogeneousTest, ASlowNodeIsLeftOut) {
   // Neither of the fast ones can hold it alone; both together can, and so could the slow one.
-  const std::string model = testing::ProcessTempFolder() + "/layers.gguf";
-  ASSERT_TRUE(testing::WriteSizedModel({.name = "layers",
-                                        .n_layer = 24,
-                                        .n_embd = 1024,
-                                        .n_ff = 4096,
-                                        .n_head = 16,
-                                        .n_head_kv = 4,
-                                        .n_vocab = 8000,
-                                        .n_ctx = 256},
-                                       model)
-                  .ok());  // 203 MiB
+  const std::string model = ModelOf(24);  // 203 MiB
   ASSERT_NO_FATAL_FAILURE(AddNode({.name = "desk", .memory_bytes = kSmallBytes}));
   ASSERT_NO_FATAL_FAILURE(AddNode({.name = "shelf", .memory_bytes = kSmallBytes}));
   ASSERT_NO_FATAL_FAILURE(AddNode({.name = "attic", .cpu_cores = 0.1}));
@@ -119,17 +125,7 @@ TEST_F(HeterogeneousTest, ASlowNodeIsLeftOut) {
 }
 
 TEST_F(HeterogeneousTest, AModelThatFitsNoNodeRunsOnThree) {
-  const std::string model = testing::ProcessTempFolder() + "/large.gguf";
-  ASSERT_TRUE(testing::WriteSizedModel({.name = "large",
-                                        .n_layer = 48,
-                                        .n_embd = 1024,
-                                        .n_ff = 4096,
-                                        .n_head = 16,
-                                        .n_head_kv = 4,
-                                        .n_vocab = 8000,
-                                        .n_ctx = 256},
-                                       model)
-                  .ok());  // 395 MiB
+  const std::string model = ModelOf(48);  // 395 MiB
   for (const char* name : {"one", "two", "three"}) {
     ASSERT_NO_FATAL_FAILURE(AddNode({.name = name, .memory_bytes = kSmallBytes}));
   }
