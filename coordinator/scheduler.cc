@@ -252,6 +252,7 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, int64_t now_us) {
   stats.stages.resize(facts.n_stages);
   flights.clear();
   last_step_id = last_prompt_step_id = 0;
+  prompt_steps = 0;
   edit_failures = 0;
   for (auto id = running.rbegin(); id != running.rend(); ++id) {
     requests.at(*id).slot = -1;

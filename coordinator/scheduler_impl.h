@@ -117,6 +117,7 @@ struct Scheduler::Impl {
   void AddPrompts(Builder* step, int64_t now_us);
   void AddAlone(Builder* step);
   uint32_t AddRows(Builder* step, Request* request, uint32_t rows_max);
+  uint32_t NDecoding() const;  // texts whose next row is a token of their own
   uint32_t PromptRows(const Builder& step, int64_t now_us) const;
   Request* NextPrompt(const Builder& step);
   void MakeCells(std::vector<Request*>* rows);
@@ -157,6 +158,7 @@ struct Scheduler::Impl {
   std::vector<SchedulerEvent> events;     // until TakeEvents()
   uint64_t last_step_id = 0;
   uint64_t last_prompt_step_id = 0;  // that carried a chunk of a prompt
+  uint32_t prompt_steps = 0;         // since the last one that carried decodes
   uint64_t last_request = 0;
   uint64_t last_tick = 0;  // of everything that rises
   int64_t last_result_us = 0;

@@ -181,6 +181,12 @@ void Scheduler::Impl::Admit(int64_t now_us) {
   }
 }
 
+uint32_t Scheduler::Impl::NDecoding() const {
+  return static_cast<uint32_t>(std::count_if(running.begin(), running.end(), [&](uint64_t id) {
+    return Remaining(requests.at(id)) <= 1;
+  }));
+}
+
 // With n stages, decodes go in n groups of about the same size: while one is in a stage, the others
 // are in the others.
 void Scheduler::Impl::AddDecodes(Builder* b) {
@@ -189,13 +195,11 @@ void Scheduler::Impl::AddDecodes(Builder* b) {
                     [](const Flight& flight) { return flight.timing.samples > 0; });
   if (n_groups_under_way >= facts.n_stages) return;
   std::vector<Request*> ready;
-  uint32_t n_decoding = 0;
   for (uint64_t id : running) {
     Request& r = requests.at(id);
-    if (Remaining(r) > 1) continue;
-    ++n_decoding;
     if (Remaining(r) == 1) ready.push_back(&r);
   }
+  const uint32_t n_decoding = NDecoding();
   const uint32_t n_groups = std::min(facts.n_stages, std::max(n_decoding, 1u));
   const uint32_t rows = std::min((n_decoding + n_groups - 1) / n_groups, facts.n_batch);
   std::sort(ready.begin(), ready.end(),
@@ -207,11 +211,16 @@ void Scheduler::Impl::AddDecodes(Builder* b) {
 
 uint32_t Scheduler::Impl::PromptRows(const Builder& b, int64_t now_us) const {
   const uint32_t rows_max = std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch - b.rows());
-  const bool somebody_decodes = std::any_of(
-      running.begin(), running.end(), [&](uint64_t id) { return Remaining(requests.at(id)) <= 1; });
-  if (!somebody_decodes) return rows_max;
-  // A step for prompts only, beside decodes, is for a stage that would have nothing else to do.
-  if (b.rows() == 0 && flights.size() >= facts.n_stages) return 0;
+  const uint32_t n_decoding = NDecoding();
+  if (n_decoding == 0) return rows_max;
+  // Fewer groups of decodes than stages: prompts have steps of their own, so many for each round of
+  // decodes that all stages have work. A decode of one row may cost half of one of two.
+  const uint32_t n_apart = facts.n_stages - std::min(facts.n_stages, n_decoding);
+  if (n_apart > 0 && in_flight_max() > n_decoding) {
+    if (b.rows() > 0 || prompt_steps >= n_apart) return 0;
+  } else if (b.rows() == 0 && flights.size() >= facts.n_stages) {
+    return 0;  // no stage is without work
+  }
   const bool prompts_under_way =
       std::any_of(flights.begin(), flights.end(),
                   [](const Flight& flight) { return flight.timing.rows > flight.decode_rows; });
@@ -225,6 +234,7 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, int64_t now_us) const {
                                             .in_flight = under_way,
                                             .decode_rows = b.rows(),
                                             .chunk_max = rows_max,
+                                            .n_apart = b.rows() > 0 ? 0 : n_apart,
                                             .wait_us = most_us,
                                             .mean_wait_us = wait_us * kMeanWaitPercent / 100});
   // Prompts go on, however slow the stages are.
@@ -310,6 +320,7 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   b.step.set_step_id(++last_step_id);
   b.flight.step_id = last_step_id;
   if (b.prompt_rows > 0) last_prompt_step_id = last_step_id;
+  prompt_steps = b.flight.decode_rows > 0 ? 0 : prompt_steps + 1;
   b.flight.timing.submitted_us = now_us;
   b.flight.timing.rows = b.rows();
   ++stats.steps;

@@ -13,7 +13,7 @@ constexpr double kNewWeight = 0.25;
 constexpr double kSlowerMax = 1.5;
 constexpr double kTickUs = 100;  // less is nothing
 // What was observed longer ago than so many steps is tried again.
-constexpr uint64_t kStepsFresh = 256;
+constexpr uint64_t kStepsFresh = 64;
 // So many times the rows that were tried lately, and one more, are the next to try.
 constexpr double kTryTimes = 1.25;
 
@@ -61,10 +61,11 @@ bool KeepsTo(const StepCosts& costs, const ChunkQuestion& q, uint32_t chunk) {
     group_rows = std::max(group_rows, step.samples);
   }
   const auto own_us = [&](uint32_t rows) { return std::max(round_us, PathUs(costs, rows)); };
-  // All steps of a round alike: small ones cost more for each row, and a large one would leave the
+  // All that carry chunks alike: small ones cost more for each row, and a large one would leave the
   // other stages without work.
+  const double round_max_us = own_us(group_rows) + static_cast<double>(q.mean_wait_us);
   const double mean_us =
-      (own_us(group_rows) + static_cast<double>(q.mean_wait_us)) / costs.n_stages();
+      q.n_apart > 0 ? (round_max_us - round_us) / q.n_apart : round_max_us / costs.n_stages();
   for (uint32_t k = 0; k < costs.n_stages(); ++k) {
     if (costs.LeastUs(k, q.decode_rows + chunk) > mean_us) return false;
   }

@@ -61,10 +61,12 @@ struct ChunkQuestion {
   absl::Span<const StepUnderWay> in_flight;  // in order
   uint32_t decode_rows = 0;                  // of the step that is to be formed
   uint32_t chunk_max = 0;                    // rows of prompts it may carry at most
-  int64_t wait_us = 0;  // by so much may it, and each that is under way, come back later than it
-                        // would if nobody had a prompt
-  // And by so much on average, where chunks go on and on: as many steps as there are stages share
-  // it.
+  uint32_t n_apart = 0;  // of a round's steps, so many like this one are for prompts only; 0: all
+                         // carry decodes, or any may
+  int64_t wait_us = 0;   // by so much may it, and each that is under way, come back later than it
+                         // would if nobody had a prompt
+  // And by so much on average, where chunks go on and on: those of a round's steps that carry
+  // chunks share it.
   int64_t mean_wait_us = std::numeric_limits<int64_t>::max();
 };
 

@@ -21,6 +21,7 @@ namespace strata {
 struct FakeCosts {
   int64_t step_us = 1000;  // of each stage
   int64_t row_us = 100;
+  int64_t rows_us = 0;  // more where there are 2 rows or more, as with matrix tiles
 };
 
 // What a test makes go wrong with a step.
@@ -59,8 +60,10 @@ class FakeStages {
     std::vector<uint64_t> rows(step.tokens().begin(), step.tokens().end());
     int64_t us = now_us;
     for (uint32_t k = 0; k < facts_.n_stages; ++k) {
-      const int64_t took_us =
-          step.tokens_size() == 0 ? 1 : costs_.step_us + costs_.row_us * step.tokens_size();
+      const int64_t took_us = step.tokens_size() == 0
+                                  ? 1
+                                  : costs_.step_us + costs_.row_us * step.tokens_size() +
+                                        (step.tokens_size() > 1 ? costs_.rows_us : 0);
       us = std::max(us, free_us_[k]) + took_us;
       free_us_[k] = us;
       const bool fails = fault && fault->stage == k;

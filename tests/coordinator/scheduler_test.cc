@@ -187,6 +187,24 @@ TEST(Scheduler, NobodysNextTokenWaitsLongBehindAPrompt) {
   }
 }
 
+TEST(Scheduler, APromptIsNotLeftBehindWhereASecondRowCostsAsMuchAsTheFirst) {
+  PipelineFacts facts = Facts(2);
+  facts.n_ctx = 4096;
+  // As a llama of 1.1 B on two cores with matrix tiles.
+  const FakeCosts costs = {.step_us = 20'000, .row_us = 4000, .rows_us = 18'000};
+  SchedulerSim sim(facts, {.prompt_wait_ms = 100}, costs);
+  const uint64_t decoding = *sim.Add(Ask({1}, 1000));
+  while (sim.seen[decoding].tokens.size() < 20) sim.Next();
+  const size_t before = sim.seen[decoding].tokens.size();
+  const int64_t start_us = sim.now_us;
+  const uint64_t prompt = *sim.Add(Ask(Tokens(0, 512), 1));
+  while (!sim.seen[prompt].end) sim.Next();
+  const auto took_us = static_cast<double>(sim.now_us - start_us);
+  // Both steps of a round take (48 + 67) / 2 ms: 4 rows each, one of them the token's.
+  EXPECT_GE(512e6 / took_us, 0.9 * 7e6 / 115'000);
+  EXPECT_GE(static_cast<double>(sim.seen[decoding].tokens.size() - before) * 48'000 / took_us, 0.4);
+}
+
 TEST(Scheduler, APromptGoesOnHoweverSlowTheStagesAre) {
   SchedulerSim sim(Facts(2), {.prompt_wait_ms = 1}, {.step_us = 50'000, .row_us = 50'000});
   const uint64_t decoding = *sim.Add(Ask({1}, 250));
