@@ -268,6 +268,10 @@ void StageModel::FindUniform(const PlanProblem& problem) {
     return true;
   };
   uniform_ = even(problem.points());
+  // What is kept in memory need not be read in a step.
+  for (size_t p = 2; p + 1 < last_point(); ++p) {
+    uniform_ = uniform_ && problem.StageBytes(p, p + 1) == problem.StageBytes(1, 2);
+  }
   for (const Linear& stage : seconds_.stages) uniform_ = uniform_ && even(stage.before);
   for (const Shared& shared : shared_) {
     for (const size_t c : shared.users) uniform_ = uniform_ && even(shared.takes[c].before);

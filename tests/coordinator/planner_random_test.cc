@@ -331,5 +331,63 @@ TEST(Planner, EqualsBruteForceAndSearchComesClose) {
   EXPECT_LE(tight_ratios[tight_ratios.size() / 2], 1.02);
 }
 
+// Two machines whose two devices each share bandwidth or cores and have a memory of their own, that
+// all layers are read from alike, but that some take more of.
+void MakeKeptInstance(uint32_t seed, Instance* instance) {
+  Draw draw(seed);
+  const uint32_t n_layer = 5 + draw.Below(4);
+  instance->costs = EqualLayers(n_layer, 100000000);
+  LayerCosts& costs = instance->costs;
+  uint64_t all = 0;
+  for (LayerCost& layer : costs.layers) {
+    layer.weight_bytes += draw.Below(4) * 300000000;
+    all += layer.weight_bytes;
+  }
+  costs.last_bytes = 50000000;
+  costs.head = {{kQ8, costs.last_bytes}};
+  PlanRequest& request = instance->request;
+  request.costs = &costs;
+  request.rule = CutAnywhere(n_layer);
+  request.cache = {.n_ctx = 1024, .n_seqs = 1, .n_batch = 32};
+  request.objective = Objective::kThroughput;
+  request.batch = 1;
+  request.with_hints = false;
+  request.nodes = {{"a"}, {"b"}};
+  const double speed = draw.Between(5e9, 50e9);
+  for (uint32_t i = 0; i < 4; ++i) {
+    PlanDevice device;
+    device.node = i / 2;
+    device.name = absl::StrCat("D", i);
+    device.memory_free_bytes =
+        static_cast<uint64_t>(draw.Between(0.25, 0.6) * static_cast<double>(all));
+    device.speed = SpeedOf(speed * draw.Between(0.9, 1.1));
+    device.speed.memory_bytes_per_s *= 1.2;
+    (draw.Below(2) == 0 ? device.cores_pool : device.bandwidth_pool) = static_cast<int>(i / 2);
+    request.devices.push_back(device);
+  }
+  const double latency_s = draw.Between(1e-4, 1e-3);
+  request.local_hop_s = 1e-4;
+  request.links.assign(4, {.round_trip_s = latency_s, .bytes_per_s = 1e9});
+}
+
+TEST(Planner, EqualsBruteForceWhereLayersKeepWhatTheyDoNotRead) {
+  size_t compared = 0;
+  for (uint32_t seed = 1; compared < kInstances / 40; ++seed) {
+    Instance instance;
+    MakeKeptInstance(seed, &instance);
+    const PlanRequest& request = instance.request;
+    ByForce force(request);
+    force.Run();
+    if (force.best().sum == kNone) continue;
+    ++compared;
+    const absl::StatusOr<Plan> plan = MakePlan(request);
+    ASSERT_TRUE(plan.ok()) << "seed " << seed << ": " << plan.status();
+    EXPECT_TRUE(plan->is_exact) << "seed " << seed;
+    const ByForce::Cost cost = force.CostOf(StagesOf(*plan));
+    EXPECT_NEAR(cost.max / force.best().max, 1, 1e-6) << "seed " << seed;
+    EXPECT_NEAR(cost.sum / force.best().sum, 1, 1e-6) << "seed " << seed;
+  }
+}
+
 }  // namespace
 }  // namespace strata::testing
