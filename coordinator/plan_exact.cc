@@ -15,8 +15,9 @@ namespace {
 // Sums in another order differ by rounding; what differs by less is equal.
 constexpr double kRounding = 1e-9;
 constexpr size_t kRoundsMax = 5;    // of prices, on all orders
-constexpr size_t kCheapMax = 8;     // candidates
-constexpr size_t kGapProbes = 3;    // for a bound, where there is no proof
+constexpr size_t kRoundsSplit = 1;  // where groups may be visited again
+constexpr size_t kSplitsMax = 32;   // sets of these groups
+constexpr double kSplitWork = 1e7;  // of the labels, for one question
 constexpr size_t kOrdersMax = 6;    // that prices are tuned on
 constexpr size_t kRepairRuns = 16;  // of one order
 constexpr double kNarrow = 1e-3;    // between bounds that halving stops at
@@ -61,8 +62,11 @@ class Exact {
                    Solution* best);
   // A plan with no part longer than that that visits each group once; empty: none was found.
   Pieces OneVisitEach(double seconds_max);
+  double WorkFor(size_t splits) const {  // of the labels
+    return splits > 0 ? std::min(work_left_, kSplitWork) : work_left_;
+  }
   // Whether any plan has no part longer than that.
-  Answer Possible(double seconds_max, double work_max, Pieces* pieces);
+  Answer Possible(double seconds_max, Pieces* pieces);
 
   const PlanProblem& problem_;
   double work_left_;
@@ -128,7 +132,7 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known, bool prove) {
   if (!groups.all_exact && !path.empty()) Repair(seconds_max, path, &best);
   if (!best.found()) {
     Pieces pieces;
-    const Answer answer = Possible(seconds_max, work_left_, &pieces);
+    const Answer answer = Possible(seconds_max, &pieces);
     Consider(Aim::kSum, seconds_max, pieces, &best);
     if (!best.found()) {
       best.is_exact = answer == Answer::kNo;
@@ -147,6 +151,7 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known, bool prove) {
   // From the bound upwards: as long as there is nothing that costs less than a limit, little lies
   // between.
   double proved = bound;
+  const double work_max = WorkFor(groups.splits);
   for (const double share : {1.0 / 16, 1.0 / 4, 1.0}) {
     if (proved >= best.cost * (1 - kRounding)) return best;
     const double limit = std::min(bound + share * (best.cost - bound), best.cost * (1 - kRounding));
@@ -157,7 +162,7 @@ Solution Exact::LeastSum(double seconds_max, const Pieces& known, bool prove) {
                                              .table = &table_,
                                              .prices = lower.alone,
                                              .cost_limit = limit,
-                                             .work_max = work_left_});
+                                             .work_max = std::min(work_left_, work_max)});
     work_left_ -= result.work;
     Consider(Aim::kSum, seconds_max, result.pieces, &best);
     if (!result.is_complete) {
@@ -201,12 +206,8 @@ Exact::Bound Exact::RaiseBound(const StageModel& model, const Groups& groups, bo
   options.known = enough();
   if (free) options.start = LayersFit(model);
   std::vector<double> prices = TunePrices(model, orders_, options);
-  // Larger groups that are visited again make a table dear.
-  const bool is_dear = model.n() > kCheapMax &&
-                       std::any_of(groups.list.begin(), groups.list.end(), [](const Group& g) {
-                         return g.members.size() > 2 && g.may_split;
-                       });
-  const size_t rounds = is_dear ? 1 : kRoundsMax;
+  const size_t splits = groups.splits;
+  const size_t rounds = splits == 0 ? kRoundsMax : splits <= kSplitsMax ? kRoundsSplit : 0;
   Bound best;
   double scale = 1;
   for (size_t round = 0;; ++round) {
@@ -282,12 +283,13 @@ Pieces Exact::OneVisitEach(double seconds_max) {
   return model.Fits(pieces) ? pieces : Pieces();
 }
 
-Answer Exact::Possible(double seconds_max, double work_max, Pieces* pieces) {
+Answer Exact::Possible(double seconds_max, Pieces* pieces) {
   Solution best;
   ConsiderSingles(Aim::kMax, seconds_max, &best);
   *pieces = best.pieces;
   if (best.found()) return Answer::kYes;
   const StageModel model(problem_, seconds_max);
+  if (!model.MayHoldAll()) return Answer::kNo;
   const PathCosts free =
       model.WithPrices(std::vector<double>(model.n_prices(), 0.0), /*free=*/true);
   const Groups groups(model, free, /*apart=*/false);
@@ -301,13 +303,13 @@ Answer Exact::Possible(double seconds_max, double work_max, Pieces* pieces) {
     *pieces = best.pieces;
     if (best.found()) return Answer::kYes;
   }
+  if (groups.splits > kSplitsMax) return Answer::kUnknown;
   const Bound lower = RaiseBound(model, groups, /*free=*/true, seconds_max, &best);
   if (best.found()) {
     *pieces = best.pieces;
     return Answer::kYes;
   }
-  const double bound = lower.cost;
-  if (bound > kRounding) return Answer::kNo;
+  if (lower.cost > kRounding) return Answer::kNo;
   const LabelResult result = FindCheapest({.model = &model,
                                            .groups = &groups,
                                            .costs = &free,
@@ -316,7 +318,7 @@ Answer Exact::Possible(double seconds_max, double work_max, Pieces* pieces) {
                                            .prices = lower.alone,
                                            .cost_limit = kRounding,
                                            .any = true,
-                                           .work_max = work_max});
+                                           .work_max = WorkFor(groups.splits)});
   work_left_ -= result.work;
   *pieces = result.pieces;
   if (!pieces->empty()) return Answer::kYes;
@@ -339,13 +341,17 @@ Solution Exact::LeastMaxThenSum() {
   }
   if (!best.found()) {
     Pieces pieces;
-    const Answer answer = Possible(kNever, work_left_, &pieces);
+    const Answer answer = Possible(kNever, &pieces);
     Consider(Aim::kMax, kNever, pieces, &best);
     if (!best.found()) {
       best.is_exact = answer == Answer::kNo;
       best.gap = best.is_exact ? 0 : 1;
       return best;
     }
+  }
+  for (double high = best.cost; high - bound > kNarrow * high;) {
+    const double middle = (bound + high) / 2;
+    (StageModel(problem_, middle).MayHoldAll() ? high : bound) = middle;
   }
   // One visit to each group first: quick, and seldom beaten. The best known is often the best.
   bool halve = false;
@@ -362,18 +368,12 @@ Solution Exact::LeastMaxThenSum() {
   while (answer == Answer::kYes && bound < best.cost * (1 - kRounding)) {
     const double before = best.cost;
     Pieces pieces;
-    answer = Possible(before * (1 - kRounding), work_left_, &pieces);
+    answer = Possible(before * (1 - kRounding), &pieces);
     if (answer != Answer::kYes) break;
     Consider(Aim::kMax, kNever, pieces, &best);
     if (!(best.cost < before)) answer = Answer::kUnknown;
   }
   if (answer == Answer::kUnknown) {
-    double unknown = best.cost;
-    for (size_t probe = 0; probe < kGapProbes; ++probe) {
-      const double seconds_max = (bound + unknown) / 2;
-      Pieces pieces;
-      (Possible(seconds_max, 0, &pieces) == Answer::kNo ? bound : unknown) = seconds_max;
-    }
     best.is_exact = false;
     best.gap = std::clamp(1 - bound / best.cost, 0.0, 1.0);
   }

@@ -14,58 +14,70 @@ namespace {
 constexpr double kRounding = 1e-12;
 constexpr double kEven = 1e-10;  // of a layer
 
-// How many of the layers fit, the ones that take least first.
+// How many layers fit into so many stages, each of which lies where it takes least.
 class Filling {
  public:
   Filling(const Shared& shared, const std::vector<size_t>& longest) {
-    for (const size_t c : shared.users) {
-      const std::vector<double>& before = shared.takes[c].before;
-      const size_t end = before.size() - 1;
-      std::vector<double> layers;
-      for (size_t p = 1; p + 1 < end; ++p) layers.push_back(before[p + 1] - before[p]);
-      if (layers.empty()) continue;
-      // The ends of the model take more; what they take besides a layer is counted apart.
-      const double least = *std::min_element(layers.begin(), layers.end());
-      const double first = before[1] - before[0], last = before[end] - before[end - 1];
-      layers.push_back(std::min(first, least));
-      layers.push_back(std::min(last, least));
-      first_.push_back(first - std::min(first, least));
-      last_.push_back(last - std::min(last, least));
-      std::sort(layers.begin(), layers.end());
-      layers.resize(std::min(layers.size(), longest[c]));
-      takes_.insert(takes_.end(), layers.begin(), layers.end());
-      fixed_.push_back(shared.takes[c].fixed);
-      longest_.push_back(std::min(longest[c], layers.size()));
-    }
-    std::sort(takes_.begin(), takes_.end());
-    std::sort(fixed_.begin(), fixed_.end());
-    std::sort(longest_.begin(), longest_.end(), std::greater<>());
-    if (!first_.empty()) {
-      least_first_ = *std::min_element(first_.begin(), first_.end());
-      least_last_ = *std::min_element(last_.begin(), last_.end());
+    const size_t n_layers = shared.takes[shared.users.front()].before.size() - 1;
+    least_.assign(shared.users.size() + 1, std::vector<double>(n_layers + 1, kNever));
+    least_[0][0] = 0;
+    for (size_t user = 0; user < shared.users.size(); ++user) {
+      const size_t c = shared.users[user];
+      const std::vector<double> stage = LeastOf(shared.takes[c], longest[c]);
+      for (size_t k = user + 1; k > 0; --k) {
+        for (size_t before = 0; before < n_layers; ++before) {
+          const double taken = least_[k - 1][before];
+          if (taken == kNever) continue;
+          const size_t most = std::min(stage.size() - 1, n_layers - before);
+          double* row = &least_[k][before];
+          for (size_t layers = 1; layers <= most; ++layers) {
+            row[layers] = std::min(row[layers], taken + stage[layers]);
+          }
+        }
+      }
     }
   }
-  bool empty() const { return takes_.empty(); }
-  size_t users() const { return fixed_.size(); }
+  bool empty() const { return first_ == kNever; }
+  size_t users() const { return least_.size() - 1; }
 
   // With `k` stages, the model's first or last among them or not; -1: they do not fit at all.
   double Most(size_t k, double capacity, bool first, bool last) const {
     double left = capacity * (1 + kRounding);
-    for (size_t i = 0; i < k; ++i) left -= fixed_[i];
-    if (first) left -= least_first_;
-    if (last) left -= least_last_;
-    size_t count = 0;
-    while (count < takes_.size() && takes_[count] <= left) left -= takes_[count++];
-    size_t most = 0;
-    for (size_t i = 0; i < k; ++i) most += longest_[i];
-    count = std::min(count, most);
-    return left < 0 || count < k ? -1 : static_cast<double>(count);
+    if (first) left -= first_;
+    if (last) left -= last_;
+    for (size_t layers = least_[k].size(); layers-- > k;) {
+      if (least_[k][layers] <= left) return static_cast<double>(layers);
+    }
+    return -1;
   }
 
  private:
-  std::vector<double> takes_, fixed_, first_, last_;
-  std::vector<size_t> longest_;
-  double least_first_ = 0, least_last_ = 0;
+  // By the number of layers, up to `longest`. The ends of the model take more; what they take
+  // besides a layer is counted apart.
+  std::vector<double> LeastOf(const Linear& takes, size_t longest) {
+    std::vector<double> before = takes.before;
+    const size_t end = before.size() - 1;
+    double layer = kNever;
+    for (size_t p = 1; p + 1 < end; ++p) layer = std::min(layer, before[p + 1] - before[p]);
+    if (layer == kNever || longest == 0) return {0};
+    const double first = std::max(0.0, before[1] - before[0] - layer);
+    const double last = std::max(0.0, before[end] - before[end - 1] - layer);
+    before[0] += first;
+    before[end] -= last;
+    first_ = std::min(first_, first);
+    last_ = std::min(last_, last);
+    std::vector<double> least(longest + 1, kNever);
+    for (size_t begin = 0; begin < end; ++begin) {
+      for (size_t layers = 1; layers <= std::min(longest, end - begin); ++layers) {
+        least[layers] = std::min(least[layers], before[begin + layers] - before[begin]);
+      }
+    }
+    for (double& each : least) each += takes.fixed;
+    return least;
+  }
+
+  std::vector<std::vector<double>> least_;  // [stages, layers]
+  double first_ = kNever, last_ = kNever;
 };
 
 bool Same(const Linear& a, const Linear& b) { return a.fixed == b.fixed && a.before == b.before; }
@@ -236,6 +248,33 @@ void StageModel::AddCount(const Shared& shared) {
     takes.before.back() += last;
   }
   counts_.push_back(std::move(count));
+  layers_most_.push_back(*std::max_element(most.begin(), most.end()));
+}
+
+bool StageModel::MayHoldAll() const {
+  // Of each candidate once: with those that it shares with where that allows the fewest.
+  std::vector<size_t> by_size(counts_.size());
+  std::iota(by_size.begin(), by_size.end(), size_t{0});
+  const auto saved = [&](size_t i) {
+    double alone = 0;
+    for (const size_t c : counts_[i].users) alone += static_cast<double>(longest_[c]);
+    return alone - layers_most_[i];
+  };
+  std::sort(by_size.begin(), by_size.end(),
+            [&](size_t a, size_t b) { return saved(a) > saved(b); });
+  std::vector<bool> counted(n_);
+  double layers = 0;
+  for (const size_t i : by_size) {
+    const std::vector<size_t>& users = counts_[i].users;
+    if (saved(i) <= 0 ||
+        std::any_of(users.begin(), users.end(), [&](size_t c) -> bool { return counted[c]; })) {
+      continue;
+    }
+    for (const size_t c : users) counted[c] = true;
+    layers += layers_most_[i];
+  }
+  for (size_t c = 0; c < n_; ++c) layers += counted[c] ? 0 : static_cast<double>(longest_[c]);
+  return layers >= static_cast<double>(last_point());
 }
 
 void StageModel::FindTwins() {

@@ -79,6 +79,8 @@ class StageModel {
   PathCosts WithPrices(absl::Span<const double> prices, bool free) const;
   // The share of its capacity that the stages take of the i-th priced thing.
   double Used(size_t i, const Pieces& pieces) const;
+  // False: even if stages could lie anywhere, the model's layers would be too many.
+  bool MayHoldAll() const;
   // Nothing that is shared is used up.
   bool Fits(const Pieces& pieces) const;
 
@@ -96,6 +98,7 @@ class StageModel {
   std::vector<uint32_t> twins_before_;
   std::vector<size_t> longest_;  // [candidates], points that a stage may span
   std::vector<Shared> shared_, counts_;
+  std::vector<double> layers_most_;  // [counts], by all that share it
   bool uniform_ = false;
 };
 

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
 constexpr double kRounding = 1e-12;
+constexpr size_t kCheapMax = 8;    // candidates
 constexpr double kInsertWork = 4;  // steps as of LabelSearch::work_max
 
 }  // namespace
@@ -75,6 +76,7 @@ Groups::Groups(const StageModel& model, const PathCosts& costs, bool apart) {
       if (mine(model.Priced(i))) group.priced.push_back(i);
     }
     group.may_split = !model.uniform() || !JoiningPays(model, costs, group);
+    if (group.may_split && n > kCheapMax) splits += size_t{1} << group.members.size();
   }
 }
 

@@ -44,6 +44,9 @@ struct Groups {
   std::vector<size_t> group_of, entry_of;  // [candidates]
   // All that is priced belongs to groups: paths that visit each group once need no prices.
   bool all_exact = true;
+  // How dear it is that groups may be visited more than once: the sets that their visits may have;
+  // 0 where there are few candidates.
+  size_t splits = 0;
 
   bool Whole(size_t group, size_t free) const {
     return (free & list[group].bits) == list[group].bits;
