@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "coordinator/plan_anneal.h"
 #include "coordinator/plan_units.h"
 
 namespace strata {
@@ -32,6 +33,7 @@ class Search {
         aim_(problem.request().objective == Objective::kLatency ? Aim::kSum : Aim::kMax),
         none_(NoLimits(problem)),
         work_max_(work_max),
+        alone_(alone),
         known_(std::move(known)),
         units_(problem, aim_, alone) {}
 
@@ -75,6 +77,7 @@ class Search {
   const Aim aim_;
   const Limits none_;
   const double work_max_;
+  const bool alone_;
   const Pieces known_;
   Units units_;
   double work_ = 0;
@@ -330,10 +333,16 @@ Solution Search::Run() {
     return a.solution.cost < b.solution.cost;
   });
   starts.resize(std::min(starts.size(), kImprovedMax));
-  for (Start& start : starts) Improve(&start, work_max_ / static_cast<double>(starts.size()));
-  const Start& best = *std::min_element(
-      starts.begin(), starts.end(),
-      [](const Start& a, const Start& b) { return a.solution.cost < b.solution.cost; });
+  const double work_each = work_max_ / static_cast<double>(starts.size() + 1);
+  for (Start& start : starts) Improve(&start, work_each);
+  Start& best = *std::min_element(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
+    return a.solution.cost < b.solution.cost;
+  });
+  if (alone_ && best.solution.found()) {
+    best.solution.pieces =
+        Anneal(problem_, {.aim = aim_, .work_max = work_each}, best.solution.pieces);
+    best.order = Around(best.solution.pieces, best.order);
+  }
   const Order candidates = Candidates(best.order, best.solution.pieces);
   Solution solution = SolveObjective(
       problem_, {.known = best.solution.pieces, .runs_max = SharedRuns(WorkOf(best.order))},

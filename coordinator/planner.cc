@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/plan_anneal.h"
 #include "coordinator/plan_assign.h"
 #include "coordinator/plan_exact.h"
 #include "coordinator/plan_explain.h"
@@ -16,7 +17,7 @@
 namespace strata {
 namespace {
 
-constexpr double kSeedWork = 1e7;
+constexpr double kSeedWork = 1e7, kSeedAnnealWork = 1.5e7;
 constexpr uint32_t kContextMax = 1 << 26, kSequencesMax = 4096, kBatchMax = 1 << 16;
 
 absl::Status Check(const PlanRequest& request) {
@@ -71,12 +72,23 @@ absl::Status Check(const PlanRequest& request) {
   return absl::OkStatus();
 }
 
+bool Shares(const PlanProblem::Candidate& c) {
+  return c.memory_pool != kOwnPool || c.bandwidth_pool != kOwnPool || c.cores_pool != kOwnPool;
+}
+
 Solution Solve(const PlanProblem& problem) {
   const size_t n = problem.candidates().size();
   if (n == 0) return {};
   if (n > kExactDevicesMax || problem.request().search_only) return SearchPlan(problem);
   // What is found quickly spares the exact planner everything that is worse.
-  return SolveExact(problem, {.known = SearchPlan(problem, kSeedWork).pieces});
+  Pieces known = SearchPlan(problem, kSeedWork).pieces;
+  const auto& candidates = problem.candidates();
+  if (std::any_of(candidates.begin(), candidates.end(), Shares)) {
+    const bool is_latency = problem.request().objective == Objective::kLatency;
+    known = Anneal(problem,
+                   {.aim = is_latency ? Aim::kSum : Aim::kMax, .work_max = kSeedAnnealWork}, known);
+  }
+  return SolveExact(problem, {.known = known});
 }
 
 StepTime Predict(const PlanRequest& request, const std::vector<PlannedStage>& stages,

@@ -85,6 +85,45 @@ TEST(Planner, SaysHowFarFromTheBestItMayBeWhereThereIsNoProof) {
   }
 }
 
+TEST(Planner, ProvesThroughputNearlyBestWhereLayersAreUneven) {
+  const LayerCosts costs = ManyLayers(/*uneven=*/true);
+  for (const Machines machines : {Machines::kMacs, Machines::kProcesses, Machines::kMixed}) {
+    for (const double room : {1.4, 3.0}) {
+      SCOPED_TRACE(absl::StrCat("machines ", static_cast<int>(machines), ", room ", room));
+      PlanRequest request =
+          RequestForMachines(costs, {.machines = machines, .room = room, .seed = 2});
+      request.objective = Objective::kThroughput;
+      request.batch = 1;
+      request.with_hints = false;
+      const absl::StatusOr<Plan> plan = MakePlan(request);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      ExpectKeepsToMemory(request, *plan);
+      EXPECT_THAT(plan->gap, Le(0.03));
+    }
+  }
+}
+
+TEST(Planner, SearchComesCloseWhereMachinesAreMixed) {
+  const LayerCosts costs = ManyLayers(/*uneven=*/false);
+  for (const double room : {1.4, 3.0}) {
+    for (const uint32_t seed : {1u, 3u}) {
+      SCOPED_TRACE(absl::StrCat("room ", room, ", seed ", seed));
+      PlanRequest request =
+          RequestForMachines(costs, {.machines = Machines::kMixed, .room = room, .seed = seed});
+      request.objective = Objective::kThroughput;
+      request.batch = 1;
+      request.with_hints = false;
+      const absl::StatusOr<Plan> exact = MakePlan(request);
+      request.search_only = true;
+      const absl::StatusOr<Plan> found = MakePlan(request);
+      ASSERT_TRUE(exact.ok() && found.ok()) << exact.status() << found.status();
+      EXPECT_TRUE(exact->is_exact);
+      ExpectKeepsToMemory(request, *found);
+      EXPECT_THAT(found->times[0].slowest_s, Le(exact->times[0].slowest_s * 1.02));
+    }
+  }
+}
+
 TEST(Planner, IsDeterministic) {
   const LayerCosts costs = ManyLayers(/*uneven=*/true);
   const PlanRequest request = RequestForMachines(costs, {.machines = Machines::kPcs, .seed = 2});
