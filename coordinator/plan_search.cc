@@ -12,8 +12,9 @@
 namespace strata {
 namespace {
 
-constexpr size_t kShortlistMin = 24;   // devices, if there are so many
-constexpr size_t kShortlistMore = 16;  // besides those that the model needs at least
+constexpr size_t kAnnealDevicesMax = 64;  // with more, the orders around the plan take seconds
+constexpr size_t kShortlistMin = 24;      // devices, if there are so many
+constexpr size_t kShortlistMore = 16;     // besides those that the model needs at least
 constexpr size_t kShortlistMax = 160;
 constexpr size_t kSeedsMax = 4;     // nodes around which shortlists are made
 constexpr size_t kImprovedMax = 4;  // starts that the local search goes on from
@@ -338,7 +339,7 @@ Solution Search::Run() {
   Start& best = *std::min_element(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
     return a.solution.cost < b.solution.cost;
   });
-  if (alone_ && best.solution.found()) {
+  if (alone_ && problem_.candidates().size() <= kAnnealDevicesMax && best.solution.found()) {
     best.solution.pieces =
         Anneal(problem_, {.aim = aim_, .work_max = work_each}, best.solution.pieces);
     best.order = Around(best.solution.pieces, best.order);
