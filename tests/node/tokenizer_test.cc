@@ -54,7 +54,7 @@ class Patient final : public NodeClient {
   }
   absl::StatusOr<std::string> ShareModel(const std::string&) override { return Nothing(); }
   absl::Status ConnectStage(const wire::ConnectStageRequest&) override { return Nothing(); }
-  absl::Status UnloadStage(const wire::UnloadStageRequest&) override { return Nothing(); }
+  absl::Status UnloadStage(const wire::UnloadStageRequest&, GoOn) override { return Nothing(); }
   absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest&) override {
     return Nothing();
   }
