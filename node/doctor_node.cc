@@ -189,7 +189,12 @@ void AskWays(size_t place, std::vector<NodeFacts>* nodes) {
   request.set_node(Onward(from));
   const auto stub =
       wire::Doctor::NewStub(MakeChannel(from.through.empty() ? from.address : from.through));
-  from.ways_status = Call(stub.get(), &wire::Doctor::Stub::CheckReach, request, kWaysMs, &response);
+  // The node has just answered: a connection that fails is tried once more.
+  for (int tries = 0; tries < 2; ++tries) {
+    from.ways_status =
+        Call(stub.get(), &wire::Doctor::Stub::CheckReach, request, kWaysMs, &response);
+    if (!absl::IsUnavailable(from.ways_status)) break;
+  }
   if (from.ways_status.ok() && static_cast<size_t>(response.results_size()) != from.ways.size()) {
     from.ways_status = absl::DataLossError("it answered something else than it was asked");
   }
