@@ -34,7 +34,7 @@ class Explainer {
         request_(problem.request()),
         pieces_(pieces),
         is_by_hand_(is_by_hand),
-        aim_(request_.objective == Objective::kLatency ? Aim::kSum : Aim::kMax),
+        aim_(AimOf(request_.objective)),
         limits_(NoLimits(problem)),
         cost_(CostOf(problem, aim_, pieces)),
         sum_(CostOf(problem, Aim::kSum, pieces)) {}
@@ -208,8 +208,7 @@ double Replan(const PlanRequest& request, bool exact) {
         [&](Aim aim, const Limits& limits) { return SolveOrder(problem, aim, limits, sequence); });
   }
   if (!solution.found()) return kNever;
-  return CostOf(problem, request.objective == Objective::kLatency ? Aim::kSum : Aim::kMax,
-                solution.pieces);
+  return CostOf(problem, AimOf(request.objective), solution.pieces);
 }
 
 }  // namespace
@@ -232,7 +231,7 @@ std::vector<DeviceLine> ExplainDevices(const PlanProblem& problem, const Pieces&
 
 std::vector<std::string> Hints(const PlanRequest& request, const PlanProblem& problem,
                                const Pieces& pieces) {
-  const Aim aim = request.objective == Objective::kLatency ? Aim::kSum : Aim::kMax;
+  const Aim aim = AimOf(request.objective);
   const double cost = CostOf(problem, aim, pieces);
   std::vector<size_t> devices;
   for (const Piece& piece : pieces) {

@@ -31,7 +31,7 @@ class Search {
   // `known`: where to go on from, or empty.
   Search(const PlanProblem& problem, double work_max, bool alone, Pieces known)
       : problem_(problem),
-        aim_(problem.request().objective == Objective::kLatency ? Aim::kSum : Aim::kMax),
+        aim_(AimOf(problem.request().objective)),
         none_(NoLimits(problem)),
         work_max_(work_max),
         alone_(alone),

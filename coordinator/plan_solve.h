@@ -17,6 +17,10 @@ enum class Aim {
   kMax,  // the slowest stage or hop, or the stages that share bandwidth or cores together
 };
 
+inline Aim AimOf(Objective objective) {
+  return objective == Objective::kLatency ? Aim::kSum : Aim::kMax;
+}
+
 inline double Join(Aim aim, double a, double b) {
   return aim == Aim::kSum ? a + b : std::max(a, b);
 }

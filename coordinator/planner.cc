@@ -84,9 +84,8 @@ Solution Solve(const PlanProblem& problem) {
   Pieces known = SearchPlan(problem, kSeedWork).pieces;
   const auto& candidates = problem.candidates();
   if (std::any_of(candidates.begin(), candidates.end(), Shares)) {
-    const bool is_latency = problem.request().objective == Objective::kLatency;
     known = Anneal(problem,
-                   {.aim = is_latency ? Aim::kSum : Aim::kMax, .work_max = kSeedAnnealWork}, known);
+                   {.aim = AimOf(problem.request().objective), .work_max = kSeedAnnealWork}, known);
   }
   return SolveExact(problem, {.known = known});
 }
