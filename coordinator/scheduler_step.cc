@@ -216,7 +216,7 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, int64_t now_us) const {
   // Fewer groups of decodes than stages: prompts have steps of their own, so many for each round of
   // decodes that all stages have work. A decode of one row may cost half of one of two.
   const uint32_t n_apart = facts.n_stages - std::min(facts.n_stages, n_decoding);
-  if (n_apart > 0 && in_flight_max() > n_decoding) {
+  if (n_apart > 0) {
     if (b.rows() > 0 || prompt_steps >= n_apart) return 0;
   } else if (b.rows() == 0 && flights.size() >= facts.n_stages) {
     return 0;  // no stage is without work
@@ -234,7 +234,7 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, int64_t now_us) const {
                                             .in_flight = under_way,
                                             .decode_rows = b.rows(),
                                             .chunk_max = rows_max,
-                                            .n_apart = b.rows() > 0 ? 0 : n_apart,
+                                            .n_apart = n_apart,
                                             .wait_us = most_us,
                                             .mean_wait_us = wait_us * kMeanWaitPercent / 100});
   // Prompts go on, however slow the stages are.
