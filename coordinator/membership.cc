@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "absl/log/check.h"
@@ -27,6 +28,7 @@ Membership::Membership(const MembershipOptions& options, NodeRecord self, int64_
       self_(std::move(self)),
       graph_(options.nodes_max),
       peers_(options.nodes_max),
+      records_(options.nodes_max),
       send_due_us_(options.nodes_max, kNever),
       now_us_(now_us),
       started_us_(now_us),
@@ -73,18 +75,19 @@ std::vector<OutgoingHeartbeat> Membership::Tick(int64_t now_us) {
     next_check_us_ = now_us + options_.heartbeat_ms * 500;
   }
   std::vector<OutgoingHeartbeat> out;
+  std::shared_ptr<const HeartbeatBody> body;  // sending changes nothing of it
   next_wake_us_ = next_check_us_;
   if (obeys_until_us_ > now_us) next_wake_us_ = std::min(next_wake_us_, obeys_until_us_);
   // What is almost due goes now, so that few wakes do for many peers.
   const int64_t due_us = now_us + options_.heartbeat_ms * 40;
   for (size_t i = 1; i < graph_.bound(); ++i) {
     int64_t& send_due_us = send_due_us_[i];
-    if (send_due_us <= due_us && peers_[i].record == nullptr) {
+    if (send_due_us <= due_us && records_[i] == nullptr) {
       send_due_us = kNever;
     } else if (send_due_us <= due_us) {
       send_due_us = now_us + 1000 * HeartbeatMs(i, now_us);
-      if (out.empty()) out.reserve(8);
-      out.push_back({graph_.id(i), Make(i, now_us)});
+      if (body == nullptr) body = Body(now_us);
+      out.push_back({graph_.id(i), Make(i, body, now_us)});
     }
     next_wake_us_ = std::min(next_wake_us_, send_due_us);
   }
@@ -104,7 +107,7 @@ int64_t Membership::HeartbeatMs(size_t i, int64_t now_us) const {
   return late ? std::min(options_.retry_late_ms, options_.heartbeat_ms) : options_.heartbeat_ms;
 }
 
-Heartbeat Membership::Probe(int64_t now_us) { return Make(0, now_us); }
+Heartbeat Membership::Probe(int64_t now_us) { return Make(0, Body(now_us), now_us); }
 
 absl::StatusOr<Heartbeat> Membership::OnRequest(const Heartbeat& request, int64_t now_us) {
   const absl::StatusOr<size_t> i = Take(request, now_us);
@@ -115,7 +118,7 @@ absl::StatusOr<Heartbeat> Membership::OnRequest(const Heartbeat& request, int64_
     Hurry(*i, now_us);
   }
   const int64_t last_sent_us = peer.last_sent_us;
-  Heartbeat reply = Make(*i, now_us);
+  Heartbeat reply = Make(*i, Body(now_us), now_us);
   peers_[*i].last_sent_us = last_sent_us;
   reply.answers_us = request.sent_us;
   return reply;
@@ -125,7 +128,7 @@ absl::Status Membership::OnReply(const Heartbeat& reply, int64_t now_us) {
   const absl::StatusOr<size_t> i = Take(reply, now_us);
   if (!i.ok()) return i.status();
   Peer& peer = peers_[*i];
-  if (peer.other_version || reply.boot != peer.boot || reply.your_boot != self_.boot ||
+  if (peer.other_version || reply.body->boot != peer.boot || reply.your_boot != self_.boot ||
       reply.answers_us > last_stamp_us_) {
     return absl::OkStatus();
   }
@@ -139,19 +142,21 @@ absl::Status Membership::OnReply(const Heartbeat& reply, int64_t now_us) {
 }
 
 absl::Status Membership::Check(const Heartbeat& message) const {
-  if (message.cluster == nullptr || message.from.is_nobody()) {
+  if (message.body == nullptr || message.body->cluster == nullptr ||
+      message.body->from.is_nobody()) {
     return absl::InvalidArgumentError("the heartbeat has no cluster or no sender");
   }
-  if (*message.cluster != self_.cluster) {
+  const HeartbeatBody& body = *message.body;
+  if (*body.cluster != self_.cluster) {
     return absl::NotFoundError(absl::StrCat("this node is in cluster ", self_.cluster));
   }
   if (!message.to.is_nobody() && message.to != self_.id) {
     return absl::NotFoundError(absl::StrCat("this node is ", self_.id.ToHex()));
   }
-  if (message.from == self_.id) return absl::NotFoundError("this node is yourself");
-  if (message.protocol != self_.protocol) return absl::OkStatus();
-  if (message.boot == 0 || message.boot >= kCounterMax || message.your_boot >= kCounterMax ||
-      message.epoch.counter >= kCounterMax || message.floor.counter >= kCounterMax) {
+  if (body.from == self_.id) return absl::NotFoundError("this node is yourself");
+  if (body.protocol != self_.protocol) return absl::OkStatus();
+  if (body.boot == 0 || body.boot >= kCounterMax || message.your_boot >= kCounterMax ||
+      body.epoch.counter >= kCounterMax || body.floor.counter >= kCounterMax) {
     return absl::InvalidArgumentError("a counter of the heartbeat is out of range");
   }
   return absl::OkStatus();
@@ -162,17 +167,18 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
   absl::Status status = Check(message);
   if (!status.ok()) return status;
   Advance(now_us);
-  const size_t i = AddPeer(message.from);
+  const HeartbeatBody& body = *message.body;
+  const size_t i = AddPeer(body.from);
   if (i == ReachGraph::kNone) return absl::ResourceExhaustedError("too many nodes are known");
   Peer& peer = peers_[i];
-  if (message.protocol != self_.protocol) {
-    if (!peer.other_version || peer.record == nullptr) {
-      NodeRecord record = peer.record == nullptr ? NodeRecord() : *peer.record;
+  if (body.protocol != self_.protocol) {
+    if (!peer.other_version || records_[i] == nullptr) {
+      NodeRecord record = records_[i] == nullptr ? NodeRecord() : *records_[i];
       if (message.details != nullptr) record = *message.details->record;
-      record.id = message.from;
+      record.id = body.from;
       record.cluster = self_.cluster;
-      record.protocol = message.protocol;
-      peer.record = std::make_shared<const NodeRecord>(std::move(record));
+      record.protocol = body.protocol;
+      records_[i] = std::make_shared<const NodeRecord>(std::move(record));
       HasRecord(i);
       if (!peer.other_version) Restarted(i, now_us);
       peer.other_version = true;
@@ -181,10 +187,10 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
     peer.last_heard_us = now_us;
     return i;
   }
-  if (message.boot < peer.boot) return i;  // the answer tells it of the later one
-  if (message.boot > peer.boot) {
+  if (body.boot < peer.boot) return i;  // the answer tells it of the later one
+  if (body.boot > peer.boot) {
     if (peer.boot != 0) Restarted(i, now_us);
-    peer.boot = message.boot;
+    peer.boot = body.boot;
   }
   if (message.your_boot > self_.boot) BeginBoot(message.your_boot + 1, now_us);
   peer.other_version = false;
@@ -192,31 +198,25 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
   if (message.sent_us <= peer.heard_sent_us) return i;  // overtaken
   peer.heard_sent_us = message.sent_us;
 
-  peer.leaving = message.leaving;
+  peer.leaving = body.leaving;
   if (peer.state != ClusterView::State::kAlive && !peer.leaving) {
     if (peer.state != ClusterView::State::kSuspected) peer.since_us = now_us;
     peer.state = ClusterView::State::kAlive;
     ++changes_;
   }
   if (message.details != nullptr) TakeDetails(i, message);
-  heard_.Set(i, peer.record != nullptr && !peer.leaving);
+  heard_.Set(i, records_[i] != nullptr && !peer.leaving);
   if (peer.leaving) {
     next_check_us_ = next_wake_us_ = now_us;
     if (graph_.SetReaches(0, i, false)) details_stale_ = true;
   }
-  const bool changed = peer.obeys != message.obeys || peer.live_requests != message.live_requests;
-  if (changed) {
-    ++changes_;
-    member_requests_stale_ = true;
+  if (peer.said != message.body) {
+    if (peer.said->obeys != body.obeys || peer.said->live_requests != body.live_requests) {
+      ++changes_;
+      member_requests_stale_ = true;
+    }
+    peer.said = message.body;
   }
-  peer.epoch = message.epoch;
-  peer.floor = message.floor;
-  peer.obeys = message.obeys;
-  peer.wants = message.wants;
-  peer.live_requests = message.live_requests;
-  peer.group_requests = message.group_requests;
-  peer.group_size = message.group_size;
-  peer.seniority = message.seniority;
   const bool to_this_boot = message.your_boot == self_.boot;
   peer.has_my_details = to_this_boot ? message.your_details_version : 0;
   peer.welcomes_me = to_this_boot && message.welcome;
@@ -233,12 +233,19 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
 void Membership::TakeDetails(size_t i, const Heartbeat& message) {
   const HeartbeatDetails& details = *message.details;
   Peer& peer = peers_[i];
-  if (details.record->id != message.from || details.record->cluster != self_.cluster) return;
-  if (peer.record == nullptr || peer.record->boot != details.record->boot ||
-      peer.record->revision != details.record->revision) {
+  // Sent again, since it did not know yet that they are here.
+  if (peer.details != nullptr && !peer.details_incomplete &&
+      peer.details_version == message.body->details_version &&
+      records_[i].get() == peer.details->record.get()) {
+    return;
+  }
+  if (details.record->id != message.body->from || details.record->cluster != self_.cluster) return;
+  const NodeRecord* const record = records_[i].get();
+  if (record == nullptr || record->boot != details.record->boot ||
+      record->revision != details.record->revision) {
     ++changes_;
   }
-  peer.record = std::shared_ptr<const NodeRecord>(message.details, details.record.get());
+  records_[i] = std::shared_ptr<const NodeRecord>(message.details, details.record.get());
   HasRecord(i);
   // Nothing, where what is here is not what the newest ones said.
   const HeartbeatDetails none;
@@ -246,7 +253,7 @@ void Membership::TakeDetails(size_t i, const Heartbeat& message) {
       peer.details == nullptr || peer.details_incomplete ? none : *peer.details;
   if (&had == &none) {
     graph_.ReachesNobody(i);
-    peer.members.Clear();
+    peer.members = IndexSet(graph_.nodes_max());
   }
   peer.details_incomplete = false;
   TakeList(had.reaches, details.reaches, &peer.details_incomplete,
@@ -257,7 +264,7 @@ void Membership::TakeDetails(size_t i, const Heartbeat& message) {
     if (obeyed_ == i) ++changes_;
   }
   peer.details = message.details;
-  peer.details_version = message.details_version;
+  peer.details_version = message.body->details_version;
 }
 
 // Calls set(number, is_in) for what is in only one of the lists. Lists that are in order, as those
@@ -265,61 +272,68 @@ void Membership::TakeDetails(size_t i, const Heartbeat& message) {
 template <typename Set>
 void Membership::TakeList(const std::vector<NodeId>& before, const std::vector<NodeId>& after,
                           bool* incomplete, Set set) {
-  const auto walk = [&](auto only_before, auto only_after) {
-    size_t b = 0, a = 0;
-    while (b < before.size() || a < after.size()) {
-      if (b == before.size() || (a < after.size() && after[a] < before[b])) {
-        only_after(after[a++]);
-      } else if (a == after.size() || before[b] < after[a]) {
-        only_before(before[b++]);
-      } else {
-        ++b, ++a;
-      }
+  std::vector<NodeId> added;
+  auto b = before.begin(), a = after.begin();
+  while (true) {
+    std::tie(b, a) = std::mismatch(b, before.end(), a, after.end());
+    if (b == before.end() && a == after.end()) break;
+    if (b == before.end() || (a != after.end() && *a < *b)) {
+      added.push_back(*a++);
+    } else {
+      const size_t number = graph_.Find(*b++);
+      if (number != ReachGraph::kNone) set(number, false);
     }
-  };
-  bool adds = false;
-  walk(
-      [&](const NodeId& id) {
-        const size_t number = graph_.Find(id);
-        if (number != ReachGraph::kNone) set(number, false);
-      },
-      [&](const NodeId&) { adds = true; });
-  if (!adds) return;
-  walk([](const NodeId&) {},
-       [&](const NodeId& id) {
-         // The bits of nodes not known yet are kept for when they are.
-         const size_t number = id.is_nobody() ? ReachGraph::kNone : graph_.Add(id);
-         if (number == ReachGraph::kNone) {
-           *incomplete = true;
-         } else {
-           set(number, true);
-         }
-       });
+  }
+  // At the end, so that of lists in no order all that is in `after` is in.
+  for (const NodeId& id : added) {
+    // The bits of nodes not known yet are kept for when they are.
+    const size_t number = id.is_nobody() ? ReachGraph::kNone : graph_.Add(id);
+    if (number == ReachGraph::kNone) {
+      *incomplete = true;
+    } else {
+      set(number, true);
+    }
+  }
 }
 
 int64_t Membership::NextStamp(int64_t now_us) {
   return last_stamp_us_ = std::max(now_us, last_stamp_us_ + 1);
 }
 
+std::shared_ptr<const HeartbeatBody> Membership::Body(int64_t now_us) {
+  HeartbeatBody body;
+  body.protocol = self_.protocol;
+  body.cluster = cluster_;
+  body.from = self_.id;
+  body.boot = self_.boot;
+  body.leaving = role_ == Role::kLeft;
+  body.obeys = obeys(now_us);
+  if (!body.obeys.is_nobody()) body.epoch = epoch_;
+  if (wanted_ != ReachGraph::kNone) body.wants = graph_.id(wanted_);
+  body.floor = floor_;
+  body.live_requests = live_requests_;
+  if (role_ == Role::kCoordinator) {
+    const Rank rank = MyRank(now_us);
+    body.group_requests = GroupRequests();
+    body.group_size = rank.size;
+    body.seniority = rank.seniority;
+  }
+  if (details_ == nullptr) RefreshDetails();
+  body.details_version = details_version_;
+  if (body_ == nullptr || *body_ != body) {
+    body_ = std::make_shared<const HeartbeatBody>(std::move(body));
+  }
+  return body_;
+}
+
 // To peer `i`; 0: to whoever gets it.
-Heartbeat Membership::Make(size_t i, int64_t now_us) {
+Heartbeat Membership::Make(size_t i, std::shared_ptr<const HeartbeatBody> body, int64_t now_us) {
   Peer& peer = peers_[i];
   Heartbeat message;
-  message.protocol = self_.protocol;
-  message.cluster = cluster_;
-  message.from = self_.id;
+  message.body = std::move(body);
   if (i != 0) message.to = graph_.id(i);
-  message.boot = self_.boot;
   message.your_boot = peer.boot;
   message.sent_us = NextStamp(now_us);
-  message.leaving = role_ == Role::kLeft;
-  message.obeys = obeys(now_us);
-  if (!message.obeys.is_nobody()) message.epoch = epoch_;
-  if (wanted_ != ReachGraph::kNone) message.wants = graph_.id(wanted_);
-  message.floor = floor_;
-  message.live_requests = live_requests_;
-  if (details_ == nullptr) RefreshDetails();
-  message.details_version = details_version_;
   message.your_details_version = peer.details_version;
   if (i == 0 || peer.has_my_details != details_version_) message.details = details_;
   FillLease(i, now_us, &message);
@@ -337,10 +351,13 @@ void Membership::AddKnown(size_t i, Heartbeat* message) {
   const auto next = [this](size_t k) { return k + 1 < graph_.bound() ? k + 1 : 1; };
   const size_t begin = next(last);
   const IndexView has = told ? graph_.reaches(i) : nobody_;
+  size_t room = options_.known_per_heartbeat;
   const bool all = heard_.view().ForEachMissing(has, begin, [&](size_t other) {
-    if (message->known.size() == options_.known_per_heartbeat) return false;
+    if (room == 0) return false;
     if (other == i) return true;
-    message->known.push_back(peers_[other].record);
+    if (message->known.empty()) message->known.reserve(room);
+    message->known.push_back(records_[other]);
+    --room;
     last = other;
     return true;
   });

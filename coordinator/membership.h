@@ -140,40 +140,41 @@ class Membership {
 
   static constexpr int64_t kNever = INT64_MAX;
 
-  // What is known of another node. Indexed as in graph_.
-  struct Peer {
-    // Null: somebody reaches it, but nobody has told its record.
-    std::shared_ptr<const NodeRecord> record;
-    std::vector<std::string> learned;  // addresses from discovery, newest first
-    bool other_version = false;
-    bool leaving = false;
-
+  // What is known of another node. Indexed as in graph_. What each heartbeat needs comes first and
+  // is in two cache lines: with hundreds of nodes, waiting for memory is what a heartbeat costs.
+  struct alignas(64) Peer {
     // In its own words, of its boot `boot`; 0: it never spoke to this node.
     uint64_t boot = 0;
-    int64_t heard_sent_us = 0;  // sent_us of their newest message
+    std::shared_ptr<const HeartbeatBody> said = NothingSaid();  // never null
+    int64_t heard_sent_us = 0;                                  // sent_us of their newest message
     uint64_t details_version = 0;
-    std::shared_ptr<const HeartbeatDetails> details;
-    bool details_incomplete = false;  // more ids than nodes_max
-    ClusterEpoch epoch, floor;
-    NodeId obeys, wants;
-    uint32_t live_requests = 0, group_requests = 0, group_size = 0, seniority = 0;
     uint64_t has_my_details = 0;
-    bool welcomes_me = false;
-    IndexSet members;  // if it coordinates
 
     // By this node's clock.
-    int64_t since_us = 0;
     int64_t last_heard_us = 0;
     int64_t answered_us = 0;  // when their newest answered request was sent
     int64_t last_sent_us = 0;
-    size_t known_next = 0;  // where the next round of records to pass on begins
+
     ClusterView::State state = ClusterView::State::kUnheard;
+    bool other_version = false;
+    bool leaving = false;
+    bool welcomes_me = false;
+    bool details_incomplete = false;  // more ids than nodes_max
 
     // While this node coordinates.
     int64_t lease_until_us = 0;    // of this member's lease
     int64_t invited_until_us = 0;  // an offer to a node that is no member yet
     int64_t released_us = 0;       // grants of older offers are void
+
+    std::shared_ptr<const HeartbeatDetails> details;
+    IndexSet members;                  // if it coordinates; no bound before there are details
+    std::vector<std::string> learned;  // addresses from discovery, newest first
+    int64_t since_us = 0;
+    size_t known_next = 0;  // where the next round of records to pass on begins
   };
+
+  // Of a node that has not spoken since it started.
+  static std::shared_ptr<const HeartbeatBody> NothingSaid();
 
   // How coordinators compare: the greater stays.
   struct Rank {
@@ -195,7 +196,8 @@ class Membership {
   void TakeList(const std::vector<NodeId>& before, const std::vector<NodeId>& after,
                 bool* incomplete, Set set);
   int64_t HeartbeatMs(size_t i, int64_t now_us) const;
-  Heartbeat Make(size_t i, int64_t now_us);
+  std::shared_ptr<const HeartbeatBody> Body(int64_t now_us);
+  Heartbeat Make(size_t i, std::shared_ptr<const HeartbeatBody> body, int64_t now_us);
   int64_t NextStamp(int64_t now_us);
   void AddKnown(size_t i, Heartbeat* message);
   void BeginBoot(uint64_t boot, int64_t now_us);
@@ -203,7 +205,7 @@ class Membership {
   void RefreshDetails();
   void UpdateStates(int64_t now_us);
   bool Fresh(const Peer& peer, int64_t now_us) const;
-  bool IsCoordinator(const Peer& peer) const;
+  bool IsCoordinator(size_t i) const;
 
   // membership_group.cc: leases and groups.
   void Advance(int64_t now_us);
@@ -237,6 +239,9 @@ class Membership {
   NodeRecord self_;
   ReachGraph graph_;  // this node is number 0
   std::vector<Peer> peers_;
+  // Of each peer; null: somebody reaches it, but nobody has told its record. Apart from them, since
+  // many are passed on at once.
+  std::vector<std::shared_ptr<const NodeRecord>> records_;
   // To each peer; kNever: it has no record. Apart from them, since all are looked at in each wake.
   std::vector<int64_t> send_due_us_;
   int64_t now_us_ = 0;  // of the last call
@@ -247,6 +252,7 @@ class Membership {
   uint64_t details_version_ = 1;
   bool details_stale_ = true;
   std::shared_ptr<const HeartbeatDetails> details_;
+  std::shared_ptr<const HeartbeatBody> body_;  // as said last; null: nothing yet
   uint32_t live_requests_ = 0;
 
   Role role_ = Role::kStarting;

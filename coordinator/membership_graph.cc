@@ -102,7 +102,10 @@ void ReachGraph::Set(Rows* rows, size_t from, size_t to, bool in) const {
 bool ReachGraph::SetReaches(size_t from, size_t to, bool reaches) {
   if (from == to || this->reaches(from).Has(to) == reaches) return false;
   Set(&reaches_, from, to, reaches);
-  Relink(from, to);
+  if (this->reaches(to).Has(from)) {
+    Set(&linked_, from, to, reaches);
+    Set(&linked_, to, from, reaches);
+  }
   return true;
 }
 
@@ -111,15 +114,7 @@ void ReachGraph::ReachesNobody(size_t from) {
 }
 
 bool ReachGraph::AllLinked(IndexView a, IndexView b) const {
-  bool all = true;
-  a.ForEach([&](size_t i) { all = all && linked(i).Contains(b); });
-  return all;
-}
-
-void ReachGraph::Relink(size_t a, size_t b) {
-  const bool both = reaches(a).Has(b) && reaches(b).Has(a);
-  Set(&linked_, a, b, both);
-  Set(&linked_, b, a, both);
+  return a.AllOf([&](size_t i) { return linked(i).Contains(b); });
 }
 
 }  // namespace strata

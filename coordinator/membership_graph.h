@@ -34,13 +34,22 @@ class IndexView {
       }
     }
   }
+  // Whether f(i) is true for each, asked in rising order until it is not.
+  template <typename F>
+  bool AllOf(F f) const {
+    for (size_t w = 0; w < n_; ++w) {
+      for (uint64_t rest = words_[w]; rest != 0; rest &= rest - 1) {
+        if (!f(w * 64 + static_cast<size_t>(std::countr_zero(rest)))) return false;
+      }
+    }
+    return true;
+  }
   // Calls f(i) for what is not in `other`, in rising order from `begin` on and then from 0, until
   // it returns false. Returns whether it never did.
   template <typename F>
   bool ForEachMissing(IndexView other, size_t begin, F f) const {
     const uint64_t from_begin = ~uint64_t{0} << (begin % 64);
-    for (size_t k = 0; k <= n_; ++k) {
-      const size_t w = (begin / 64 + k) % n_;
+    for (size_t k = 0, w = begin / 64; k <= n_; ++k, w = w + 1 < n_ ? w + 1 : 0) {
       uint64_t rest = words_[w] & ~other.words_[w];
       if (k == 0) rest &= from_begin;
       if (k == n_) rest &= ~from_begin;
@@ -118,7 +127,6 @@ class ReachGraph {
  private:
   using Rows = std::vector<uint64_t>;  // of row_ words for each number
   void Set(Rows* rows, size_t from, size_t to, bool in) const;
-  void Relink(size_t a, size_t b);
   // Where `id` is in slots_, or the free slot where it would be.
   size_t SlotOf(const NodeId& id) const;
   void Reindex(size_t slots);

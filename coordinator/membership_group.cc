@@ -75,22 +75,23 @@ void Membership::TakeLease(size_t i, const Heartbeat& message, int64_t now_us) {
   }
   const bool joins = role_ == Role::kFree && wanted_ == i;
   if (!message.offer || !(mine || joins)) return;
-  if (message.obeys != message.from || message.epoch.coordinator != message.from ||
-      message.epoch.counter == 0 || message.epoch < floor_) {
+  const HeartbeatBody& body = *message.body;
+  if (body.obeys != body.from || body.epoch.coordinator != body.from || body.epoch.counter == 0 ||
+      body.epoch < floor_) {
     return;
   }
-  if (joins || epoch_ != message.epoch) ++changes_;
+  if (joins || epoch_ != body.epoch) ++changes_;
   if (joins) Hurry(i, now_us);
   role_ = Role::kMember;
   obeyed_ = i;
   if (joins) wanted_ = move_to_ = kNone;
-  epoch_ = floor_ = message.epoch;
+  epoch_ = floor_ = body.epoch;
   granted_us_ = message.sent_us;
   obeys_until_us_ = now_us + obedience_us_;
 }
 
 void Membership::TakeGrant(size_t i, const Heartbeat& message, int64_t now_us) {
-  if (role_ != Role::kCoordinator || message.obeys != self_.id) return;
+  if (role_ != Role::kCoordinator || message.body->obeys != self_.id) return;
   Peer& peer = peers_[i];
   const int64_t offered_us = message.granted_us;
   if (offered_us <= std::max(void_before_us_, peer.released_us) || offered_us > last_stamp_us_ ||
@@ -114,24 +115,25 @@ void Membership::TakeGrant(size_t i, const Heartbeat& message, int64_t now_us) {
 // What the peer would like, and what this node would like of it.
 void Membership::TakeWish(size_t i, int64_t now_us) {
   Peer& peer = peers_[i];
-  if (role_ == Role::kFree && wanted_ == i && !IsCoordinator(peer)) {
-    const size_t next = graph_.Find(peer.wants.is_nobody() ? peer.obeys : peer.wants);
+  const HeartbeatBody& said = *peer.said;
+  if (role_ == Role::kFree && wanted_ == i && !IsCoordinator(i)) {
+    const size_t next = graph_.Find(said.wants.is_nobody() ? said.obeys : said.wants);
     if (next != kNone && next != 0) SetWants(next, now_us);
     return;
   }
   if (role_ != Role::kCoordinator) return;
-  if (members_.Has(i) && (peer.obeys != self_.id || peer.leaving)) DropMember(i);
+  if (members_.Has(i) && (said.obeys != self_.id || peer.leaving)) DropMember(i);
   if (LetsGo(i, now_us)) {
     let_go_us_ = now_us;
     DropMember(i);
     Hurry(i, now_us);
   }
-  if (wanted_ == i && peer.welcomes_me && IsCoordinator(peer)) {
+  if (wanted_ == i && peer.welcomes_me && IsCoordinator(i)) {
     Yield(i, now_us);
     return;
   }
-  if (peer.wants != self_.id || members_.Has(i)) return;
-  if (peer.obeys.is_nobody()) {
+  if (said.wants != self_.id || members_.Has(i)) return;
+  if (said.obeys.is_nobody()) {
     if (now_us < peer.invited_until_us) return;
     IndexSet group = members_;
     for (size_t k = 1; k < graph_.bound(); ++k) {
@@ -139,7 +141,7 @@ void Membership::TakeWish(size_t i, int64_t now_us) {
     }
     if (!graph_.linked(i).Contains(group)) return;
     peer.invited_until_us = now_us + options_.join_wait_ms * 1000;
-    if (epoch_.counter == 0 || epoch_ < peer.floor) ClaimEpochAbove(peer.floor.counter);
+    if (epoch_.counter == 0 || epoch_ < said.floor) ClaimEpochAbove(said.floor.counter);
     Hurry(i, now_us);
   } else if (now_us - peer.last_sent_us > options_.heartbeat_ms * 200 && WouldWelcome(i, now_us)) {
     Hurry(i, now_us);
@@ -147,14 +149,8 @@ void Membership::TakeWish(size_t i, int64_t now_us) {
 }
 
 void Membership::FillLease(size_t i, int64_t now_us, Heartbeat* message) {
-  Peer& peer = peers_[i];
-  if (role_ == Role::kCoordinator) {
-    const Rank rank = MyRank(now_us);
-    message->group_requests = GroupRequests();
-    message->group_size = rank.size;
-    message->seniority = rank.seniority;
-  }
   if (i == 0) return;
+  Peer& peer = peers_[i];
   if (role_ == Role::kMember && obeyed_ == i) message->granted_us = granted_us_;
   if (role_ == Role::kCoordinator) {
     if (members_.Has(i) || now_us < peer.invited_until_us) {
@@ -166,11 +162,11 @@ void Membership::FillLease(size_t i, int64_t now_us, Heartbeat* message) {
       welcomed_us_ = now_us;
     }
   }
-  if (peer.obeys == self_.id) {
+  if (peer.said->obeys == self_.id) {
     message->release = true;
     if (wanted_ != kNone && role_ == Role::kFree) message->next = graph_.id(wanted_);
     if (role_ == Role::kMember) message->next = graph_.id(obeyed_);
-    if (role_ == Role::kCoordinator) message->next = peer.wants;  // it may be moving
+    if (role_ == Role::kCoordinator) message->next = peer.said->wants;  // it may be moving
     peer.released_us = message->sent_us;
   }
 }
@@ -272,9 +268,9 @@ void Membership::ChooseWanted(int64_t now_us) {
   Rank best_rank = MyRank(now_us);
   for (size_t i = 1; free_to_go && i < graph_.bound(); ++i) {
     const Peer& peer = peers_[i];
-    if (!IsCoordinator(peer) || !Fresh(peer, now_us) || !graph_.Linked(0, i)) continue;
+    if (!IsCoordinator(i) || !Fresh(peer, now_us) || !graph_.Linked(0, i)) continue;
     const Rank rank = RankOf(i);
-    if (best_rank < rank && peer.members.Count() == peer.group_size &&
+    if (best_rank < rank && peer.members.Count() == peer.said->group_size &&
         graph_.AllLinked(members_, peer.members)) {
       best = i;
       best_rank = rank;
@@ -295,12 +291,12 @@ void Membership::ChooseMove(int64_t now_us) {
   // Of equal ones neither gains.
   const auto weight = [](const Rank& rank) { return std::pair(rank.requests, rank.size); };
   Rank best_rank = RankOf(obeyed_);
-  for (size_t i = 1; mine.group_requests == 0 && i < graph_.bound(); ++i) {
+  for (size_t i = 1; mine.said->group_requests == 0 && i < graph_.bound(); ++i) {
     const Peer& peer = peers_[i];
-    if (i == obeyed_ || !IsCoordinator(peer) || !Fresh(peer, now_us)) continue;
+    if (i == obeyed_ || !IsCoordinator(i) || !Fresh(peer, now_us)) continue;
     const Rank rank = RankOf(i);
     if (weight(best_rank) < weight(rank) && peer.members.Has(i) &&
-        peer.members.Count() == peer.group_size && graph_.linked(0).Contains(peer.members) &&
+        peer.members.Count() == peer.said->group_size && graph_.linked(0).Contains(peer.members) &&
         !graph_.AllLinked(mine.members, peer.members)) {
       best = i;
       best_rank = rank;
@@ -319,8 +315,8 @@ void Membership::ChooseMove(int64_t now_us) {
 }
 
 bool Membership::LetsGo(size_t i, int64_t now_us) const {
-  const Peer& peer = peers_[i];
-  return members_.Has(i) && !peer.wants.is_nobody() && peer.wants != self_.id && wanted_ == kNone &&
+  const HeartbeatBody& said = *peers_[i].said;
+  return members_.Has(i) && !said.wants.is_nobody() && said.wants != self_.id && wanted_ == kNone &&
          GroupRequests() == 0 && now_us - let_go_us_ >= options_.join_wait_ms * 1000;
 }
 
@@ -334,9 +330,9 @@ void Membership::SetWants(size_t i, int64_t now_us) {
 
 bool Membership::WouldWelcome(size_t i, int64_t now_us) const {
   const Peer& peer = peers_[i];
-  if (role_ != Role::kCoordinator || wanted_ != kNone || peer.wants != self_.id ||
-      !IsCoordinator(peer) || !Fresh(peer, now_us) || !graph_.Linked(0, i) ||
-      !(RankOf(i) < MyRank(now_us)) || peer.members.Count() != peer.group_size) {
+  if (role_ != Role::kCoordinator || wanted_ != kNone || peer.said->wants != self_.id ||
+      !IsCoordinator(i) || !Fresh(peer, now_us) || !graph_.Linked(0, i) ||
+      !(RankOf(i) < MyRank(now_us)) || peer.members.Count() != peer.said->group_size) {
     return false;
   }
   return graph_.AllLinked(members_, peer.members);
@@ -345,7 +341,8 @@ bool Membership::WouldWelcome(size_t i, int64_t now_us) const {
 void Membership::ClaimEpochAbove(uint64_t counter) {
   counter = std::max({counter, epoch_.counter, floor_.counter});
   for (size_t i = 1; i < graph_.bound(); ++i) {
-    counter = std::max({counter, peers_[i].floor.counter, peers_[i].epoch.counter});
+    const HeartbeatBody& said = *peers_[i].said;
+    counter = std::max({counter, said.floor.counter, said.epoch.counter});
   }
   epoch_ = floor_ = ClusterEpoch{counter + 1, self_.id};
   ++changes_;
@@ -363,8 +360,9 @@ absl::StatusOr<ClusterEpoch> Membership::NextEpoch(int64_t now_us) {
   return epoch_;
 }
 
-bool Membership::IsCoordinator(const Peer& peer) const {
-  return peer.record != nullptr && !peer.obeys.is_nobody() && peer.obeys == peer.record->id;
+bool Membership::IsCoordinator(size_t i) const {
+  const NodeId& obeys = peers_[i].said->obeys;
+  return records_[i] != nullptr && !obeys.is_nobody() && obeys == graph_.id(i);
 }
 
 Membership::Rank Membership::MyRank(int64_t now_us) const {
@@ -375,9 +373,9 @@ Membership::Rank Membership::MyRank(int64_t now_us) const {
 }
 
 Membership::Rank Membership::RankOf(size_t i) const {
-  const Peer& peer = peers_[i];
-  return {static_cast<uint32_t>(std::bit_width(peer.group_requests)), peer.group_size,
-          peer.seniority, graph_.id(i)};
+  const HeartbeatBody& said = *peers_[i].said;
+  return {static_cast<uint32_t>(std::bit_width(said.group_requests)), said.group_size,
+          said.seniority, graph_.id(i)};
 }
 
 uint32_t Membership::GroupRequests() const {
@@ -385,7 +383,7 @@ uint32_t Membership::GroupRequests() const {
     member_requests_stale_ = false;
     member_requests_ = 0;
     members_.ForEach([&](size_t i) {
-      if (i != 0) member_requests_ += peers_[i].live_requests;
+      if (i != 0) member_requests_ += peers_[i].said->live_requests;
     });
   }
   return static_cast<uint32_t>(std::min<uint64_t>(live_requests_ + member_requests_, UINT32_MAX));

@@ -16,7 +16,7 @@ absl::Status Membership::Learn(const NodeRecord& record, int64_t now_us) {
   const size_t i = AddPeer(record.id);
   if (i == ReachGraph::kNone) return absl::ResourceExhaustedError("too many nodes are known");
   Peer& peer = peers_[i];
-  if (peer.record == nullptr) peer.record = std::make_shared<const NodeRecord>(record);
+  if (records_[i] == nullptr) records_[i] = std::make_shared<const NodeRecord>(record);
   HasRecord(i);
   if (peer.last_heard_us == 0 && record.protocol != 0) {
     peer.other_version = record.protocol != self_.protocol;
@@ -32,17 +32,18 @@ absl::Status Membership::Learn(const NodeRecord& record, int64_t now_us) {
 }
 
 void Membership::TakeGossip(const std::shared_ptr<const NodeRecord>& record, int64_t now_us) {
+  size_t i = graph_.Find(record->id);
+  if (i != ReachGraph::kNone && records_[i] == record) return;  // most are passed on many times
   if (record->id.is_nobody() || record->id == self_.id || record->cluster != self_.cluster) return;
-  const size_t i = AddPeer(record->id);
+  i = AddPeer(record->id);
   if (i == ReachGraph::kNone) return;
-  Peer& peer = peers_[i];
-  const NodeRecord* const had = peer.record.get();
+  const NodeRecord* const had = records_[i].get();
   if (had != nullptr) {
-    if (peer.state == ClusterView::State::kAlive) return;  // its own word counts
+    if (peers_[i].state == ClusterView::State::kAlive) return;  // its own word counts
     if (record->boot < had->boot) return;
     if (record->boot == had->boot && record->revision <= had->revision) return;
   }
-  peer.record = record;
+  records_[i] = record;
   HasRecord(i);
   ++changes_;
   Hurry(i, now_us);
@@ -54,9 +55,7 @@ void Membership::Restarted(size_t i, int64_t now_us) {
   peer.heard_sent_us = 0;
   peer.details_version = 0;
   peer.details = nullptr;
-  peer.epoch = peer.floor = ClusterEpoch();
-  peer.obeys = peer.wants = NodeId();
-  peer.group_size = peer.group_requests = peer.seniority = peer.live_requests = 0;
+  peer.said = NothingSaid();
   peer.has_my_details = 0;
   peer.welcomes_me = false;
   peer.answered_us = 0;
@@ -71,12 +70,15 @@ void Membership::Restarted(size_t i, int64_t now_us) {
   ++changes_;
 }
 
+std::shared_ptr<const HeartbeatBody> Membership::NothingSaid() {
+  static const auto* const kNothing =
+      new std::shared_ptr<const HeartbeatBody>(std::make_shared<const HeartbeatBody>());
+  return *kNothing;
+}
+
 size_t Membership::AddPeer(const NodeId& id) {
   size_t i = graph_.Add(id);
   if (i == ReachGraph::kNone && EvictPeer()) i = graph_.Add(id);
-  if (i != ReachGraph::kNone && peers_[i].members.bound() == 0) {
-    peers_[i].members = IndexSet(graph_.nodes_max());
-  }
   return i;
 }
 
@@ -101,6 +103,7 @@ bool Membership::EvictPeer() {
   graph_.Forget(oldest);
   heard_.Set(oldest, false);
   peers_[oldest] = Peer();
+  records_[oldest] = nullptr;
   send_due_us_[oldest] = kNever;
   // Its number is reused: whoever reaches it, or its heir, has to say so again.
   for (Peer& peer : peers_) {
@@ -120,7 +123,7 @@ void Membership::UpdateStates(int64_t now_us) {
   settled_ = settled;
   for (size_t i = 1; i < graph_.bound(); ++i) {
     Peer& peer = peers_[i];
-    if (peer.record == nullptr) continue;
+    if (records_[i] == nullptr) continue;
     const int64_t silent_us = now_us - peer.last_heard_us;
     State state = State::kAlive;
     if (peer.other_version) {

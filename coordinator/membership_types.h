@@ -58,15 +58,12 @@ struct HeartbeatDetails {
   std::vector<NodeId> members;
 };
 
-// Fields as in proto/cluster.proto.
-struct Heartbeat {
+// What a node says to all others alike; fields as in proto/cluster.proto.
+struct HeartbeatBody {
   uint32_t protocol = 0;
-  std::shared_ptr<const std::string> cluster;  // shared by the heartbeats of one sender; never null
-  NodeId from, to;
+  std::shared_ptr<const std::string> cluster;  // never null
+  NodeId from;
   uint64_t boot = 0;
-  uint64_t your_boot = 0;
-  int64_t sent_us = 0;
-  int64_t answers_us = 0;
   bool leaving = false;
 
   ClusterEpoch epoch;
@@ -77,17 +74,28 @@ struct Heartbeat {
   uint32_t group_requests = 0;
   uint32_t group_size = 0;
   uint32_t seniority = 0;
-
-  bool offer = false;
-  bool release = false;
-  NodeId next;
-  bool welcome = false;
-  int64_t granted_us = 0;
-
   uint64_t details_version = 0;
-  uint64_t your_details_version = 0;
+
+  friend bool operator==(const HeartbeatBody&, const HeartbeatBody&) = default;
+};
+
+// Fields as in proto/cluster.proto.
+struct Heartbeat {
+  // Shared by the sender's heartbeats until it says something else; never null.
+  std::shared_ptr<const HeartbeatBody> body;
   std::shared_ptr<const HeartbeatDetails> details;       // null: the receiver has this version
   std::vector<std::shared_ptr<const NodeRecord>> known;  // none null
+
+  NodeId to;
+  NodeId next;
+  uint64_t your_boot = 0;
+  int64_t sent_us = 0;
+  int64_t answers_us = 0;
+  int64_t granted_us = 0;
+  uint64_t your_details_version = 0;
+  bool offer = false;
+  bool release = false;
+  bool welcome = false;
 };
 
 struct OutgoingHeartbeat {

@@ -77,7 +77,7 @@ void Membership::BuildView() {
   }
   for (size_t i = 0; i < graph_.bound(); ++i) {
     const Peer& peer = peers_[i];
-    if (i != 0 && peer.record == nullptr) continue;
+    if (i != 0 && records_[i] == nullptr) continue;
     ClusterView::Node node;
     if (i == 0) {
       node.record = self_;
@@ -86,15 +86,15 @@ void Membership::BuildView() {
       node.obeys = view_.coordinator;
       node.live_requests = live_requests_;
     } else {
-      node.record = *peer.record;
+      node.record = *records_[i];
       for (const std::string& address : peer.learned) {
         std::vector<std::string>& all = node.record.addresses;
         if (std::find(all.begin(), all.end(), address) == all.end()) all.push_back(address);
       }
       node.state = peer.state;
       node.since_us = peer.since_us;
-      node.obeys = peer.obeys;
-      node.live_requests = peer.live_requests;
+      node.obeys = peer.said->obeys;
+      node.live_requests = peer.said->live_requests;
     }
     node.reachable = graph_.Linked(0, i);
     node.member = std::binary_search(view_.members.begin(), view_.members.end(), node.record.id);

@@ -112,30 +112,31 @@ wire::NodeRecord ToWire(const NodeRecord& record) {
 }
 
 wire::Heartbeat ToWire(const Heartbeat& heartbeat) {
+  const HeartbeatBody& body = *heartbeat.body;
   wire::Heartbeat wire;
-  wire.set_protocol(heartbeat.protocol);
-  if (heartbeat.cluster != nullptr) wire.set_cluster(*heartbeat.cluster);
-  wire.set_from(IdBytes(heartbeat.from));
+  wire.set_protocol(body.protocol);
+  if (body.cluster != nullptr) wire.set_cluster(*body.cluster);
+  wire.set_from(IdBytes(body.from));
   wire.set_to(IdBytes(heartbeat.to));
-  wire.set_boot(heartbeat.boot);
+  wire.set_boot(body.boot);
   wire.set_your_boot(heartbeat.your_boot);
   wire.set_sent_us(heartbeat.sent_us);
   wire.set_answers_us(heartbeat.answers_us);
-  wire.set_leaving(heartbeat.leaving);
-  *wire.mutable_epoch() = ToWire(heartbeat.epoch);
-  wire.set_obeys(IdBytes(heartbeat.obeys));
-  wire.set_wants(IdBytes(heartbeat.wants));
-  *wire.mutable_floor() = ToWire(heartbeat.floor);
-  wire.set_live_requests(heartbeat.live_requests);
-  wire.set_group_requests(heartbeat.group_requests);
-  wire.set_group_size(heartbeat.group_size);
-  wire.set_seniority(heartbeat.seniority);
+  wire.set_leaving(body.leaving);
+  *wire.mutable_epoch() = ToWire(body.epoch);
+  wire.set_obeys(IdBytes(body.obeys));
+  wire.set_wants(IdBytes(body.wants));
+  *wire.mutable_floor() = ToWire(body.floor);
+  wire.set_live_requests(body.live_requests);
+  wire.set_group_requests(body.group_requests);
+  wire.set_group_size(body.group_size);
+  wire.set_seniority(body.seniority);
   wire.set_offer(heartbeat.offer);
   wire.set_release(heartbeat.release);
   wire.set_next(IdBytes(heartbeat.next));
   wire.set_welcome(heartbeat.welcome);
   wire.set_granted_us(heartbeat.granted_us);
-  wire.set_details_version(heartbeat.details_version);
+  wire.set_details_version(body.details_version);
   wire.set_your_details_version(heartbeat.your_details_version);
   if (heartbeat.details != nullptr) {
     wire::HeartbeatDetails* details = wire.mutable_details();
@@ -149,39 +150,44 @@ wire::Heartbeat ToWire(const Heartbeat& heartbeat) {
 
 absl::StatusOr<Heartbeat> FromWire(const wire::Heartbeat& wire) {
   if (wire.cluster().size() > kWireStringMax) return Bad("the cluster's name is too long");
+  auto body = std::make_shared<HeartbeatBody>();
+  body->protocol = wire.protocol();
+  body->cluster = std::make_shared<const std::string>(wire.cluster());
+  body->from = IdOf(wire.from());
   Heartbeat heartbeat;
-  heartbeat.protocol = wire.protocol();
-  heartbeat.cluster = std::make_shared<const std::string>(wire.cluster());
-  heartbeat.from = IdOf(wire.from());
   // Of another version only these may mean the same.
-  if (wire.protocol() != kProtocolVersion) return heartbeat;
+  if (wire.protocol() != kProtocolVersion) {
+    heartbeat.body = std::move(body);
+    return heartbeat;
+  }
   for (const std::string* id :
        {&wire.from(), &wire.to(), &wire.obeys(), &wire.wants(), &wire.next()}) {
     if (!IsId(*id)) return Bad("a node id has not 16 bytes");
   }
   heartbeat.to = IdOf(wire.to());
-  heartbeat.boot = wire.boot();
+  body->boot = wire.boot();
   heartbeat.your_boot = wire.your_boot();
   heartbeat.sent_us = wire.sent_us();
   heartbeat.answers_us = wire.answers_us();
-  heartbeat.leaving = wire.leaving();
+  body->leaving = wire.leaving();
   const absl::StatusOr<ClusterEpoch> epoch = FromWire(wire.epoch());
   const absl::StatusOr<ClusterEpoch> floor = FromWire(wire.floor());
   if (!epoch.ok() || !floor.ok()) return Bad("an epoch's coordinator is no node id");
-  heartbeat.epoch = *epoch;
-  heartbeat.floor = *floor;
-  heartbeat.obeys = IdOf(wire.obeys());
-  heartbeat.wants = IdOf(wire.wants());
-  heartbeat.live_requests = wire.live_requests();
-  heartbeat.group_requests = wire.group_requests();
-  heartbeat.group_size = wire.group_size();
-  heartbeat.seniority = wire.seniority();
+  body->epoch = *epoch;
+  body->floor = *floor;
+  body->obeys = IdOf(wire.obeys());
+  body->wants = IdOf(wire.wants());
+  body->live_requests = wire.live_requests();
+  body->group_requests = wire.group_requests();
+  body->group_size = wire.group_size();
+  body->seniority = wire.seniority();
   heartbeat.offer = wire.offer();
   heartbeat.release = wire.release();
   heartbeat.next = IdOf(wire.next());
   heartbeat.welcome = wire.welcome();
   heartbeat.granted_us = wire.granted_us();
-  heartbeat.details_version = wire.details_version();
+  body->details_version = wire.details_version();
+  heartbeat.body = std::move(body);
   heartbeat.your_details_version = wire.your_details_version();
   if (wire.has_details()) {
     auto details = std::make_shared<HeartbeatDetails>();

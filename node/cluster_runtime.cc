@@ -245,7 +245,7 @@ absl::StatusOr<wire::Heartbeat> ClusterRuntime::Exchange(const wire::Heartbeat& 
   const absl::StatusOr<Heartbeat> reply = membership_.OnRequest(*parsed, clock_->NowUs());
   Settle();
   if (!reply.ok()) return reply.status();
-  if (!from_host.empty()) Observe(parsed->from, from_host);
+  if (!from_host.empty()) Observe(parsed->body->from, from_host);
   return ToWire(*reply);
 }
 

@@ -61,12 +61,12 @@ void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat>
   if (status.ok()) {
     absl::StatusOr<Heartbeat> parsed = FromWire(*reply);
     status = parsed.status();
-    if (status.ok() && parsed->from == id()) {
+    if (status.ok() && parsed->body->from == id()) {
       peer.node = id();
       status = absl::FailedPreconditionError("that is this node");
     } else if (status.ok()) {
       status = membership_.OnReply(*parsed, clock_->NowUs());
-      if (status.ok()) peer.node = parsed->from;
+      if (status.ok()) peer.node = parsed->body->from;
     }
     Settle();
     if (status.ok() && membership_.view().Find(peer.node) != nullptr) {

@@ -293,10 +293,14 @@ TEST(Membership, ARequestForAnotherNodeIsRefused) {
   request.to = NodeId{1, 3};
   EXPECT_THAT(b.OnRequest(request, kStartUs), StatusIs(absl::StatusCode::kNotFound));
   request.to = NodeId{};
-  request.from = NodeId{};
+  HeartbeatBody body = *request.body;
+  body.from = NodeId{};
+  request.body = std::make_shared<const HeartbeatBody>(body);
   EXPECT_THAT(b.OnRequest(request, kStartUs), StatusIs(absl::StatusCode::kInvalidArgument));
   request = a.Probe(kStartUs);
-  request.floor.counter = UINT64_MAX;
+  body = *request.body;
+  body.floor.counter = UINT64_MAX;
+  request.body = std::make_shared<const HeartbeatBody>(body);
   EXPECT_THAT(b.OnRequest(request, kStartUs), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
@@ -370,32 +374,33 @@ TEST(Membership, RandomHeartbeatsDoNoHarm) {
     for (int i = 0; i < 20'000; ++i) {
       now_us += static_cast<int64_t>(below(20'000));
       Heartbeat message;
-      message.protocol = kProtocolVersion + (below(40) == 0 ? 1 : 0);
-      message.cluster = std::make_shared<const std::string>("home");
-      message.from = id();
-      message.boot = 1 + below(3);
+      HeartbeatBody body;
+      body.protocol = kProtocolVersion + (below(40) == 0 ? 1 : 0);
+      body.cluster = std::make_shared<const std::string>("home");
+      body.from = id();
+      body.boot = 1 + below(3);
       message.your_boot = below(100) == 0 ? random() >> below(64) : 1000 + below(2);
       message.sent_us = time(now_us);
       message.answers_us = time(now_us);
-      message.leaving = below(50) == 0;
-      message.epoch = {below(10), below(2) == 0 ? message.from : id()};
-      message.obeys = below(2) == 0 ? message.from : id();
-      message.wants = id();
-      message.floor = {below(10), id()};
-      message.live_requests = static_cast<uint32_t>(random());
-      message.group_requests = static_cast<uint32_t>(below(3));
-      message.group_size = static_cast<uint32_t>(below(4));
+      body.leaving = below(50) == 0;
+      body.epoch = {below(10), below(2) == 0 ? body.from : id()};
+      body.obeys = below(2) == 0 ? body.from : id();
+      body.wants = id();
+      body.floor = {below(10), id()};
+      body.live_requests = static_cast<uint32_t>(random());
+      body.group_requests = static_cast<uint32_t>(below(3));
+      body.group_size = static_cast<uint32_t>(below(4));
       message.offer = below(2) == 0;
       message.release = below(4) == 0;
       message.welcome = below(2) == 0;
       message.next = id();
       message.granted_us = time(now_us);
-      message.details_version = below(100);
+      body.details_version = below(100);
       message.your_details_version = below(100);
       if (below(2) == 0) {
         auto details = std::make_shared<HeartbeatDetails>();
         NodeRecord record = Record(2);
-        record.id = below(9) == 0 ? id() : message.from;
+        record.id = below(9) == 0 ? id() : body.from;
         details->record = std::make_shared<const NodeRecord>(record);
         for (uint64_t n = below(9); n > 0; --n) details->reaches.push_back(id());
         for (uint64_t n = below(4); n > 0; --n) details->members.push_back(id());
@@ -403,6 +408,7 @@ TEST(Membership, RandomHeartbeatsDoNoHarm) {
         message.known.push_back(std::make_shared<const NodeRecord>(record));
         message.details = std::move(details);
       }
+      message.body = std::make_shared<const HeartbeatBody>(body);
       if (below(2) == 0) {
         (void)a.OnRequest(message, now_us);
       } else {

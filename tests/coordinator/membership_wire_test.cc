@@ -30,31 +30,33 @@ Heartbeat Full() {
   details->record = std::make_shared<const NodeRecord>(record);
   details->reaches = {{1, 1}, {2, 2}};
   details->members = {{1, 1}};
+  HeartbeatBody body;
+  body.protocol = kProtocolVersion;
+  body.cluster = std::make_shared<const std::string>("home");
+  body.from = record.id;
   Heartbeat heartbeat;
-  heartbeat.protocol = kProtocolVersion;
-  heartbeat.cluster = std::make_shared<const std::string>("home");
-  heartbeat.from = record.id;
   heartbeat.to = {5, 6};
-  heartbeat.boot = 77;
+  body.boot = 77;
   heartbeat.your_boot = 78;
   heartbeat.sent_us = 1234;
   heartbeat.answers_us = 1233;
-  heartbeat.leaving = true;
-  heartbeat.epoch = {4, {1, 1}};
-  heartbeat.obeys = {1, 1};
-  heartbeat.wants = {2, 2};
-  heartbeat.floor = {3, {2, 2}};
-  heartbeat.live_requests = 1;
-  heartbeat.group_requests = 2;
-  heartbeat.group_size = 3;
-  heartbeat.seniority = 4;
+  body.leaving = true;
+  body.epoch = {4, {1, 1}};
+  body.obeys = {1, 1};
+  body.wants = {2, 2};
+  body.floor = {3, {2, 2}};
+  body.live_requests = 1;
+  body.group_requests = 2;
+  body.group_size = 3;
+  body.seniority = 4;
   heartbeat.offer = heartbeat.release = heartbeat.welcome = true;
   heartbeat.next = {2, 2};
   heartbeat.granted_us = 99;
-  heartbeat.details_version = 5;
+  body.details_version = 5;
   heartbeat.your_details_version = 6;
   heartbeat.details = std::move(details);
   heartbeat.known.push_back(std::make_shared<const NodeRecord>(record));
+  heartbeat.body = std::make_shared<const HeartbeatBody>(body);
   return heartbeat;
 }
 
@@ -106,9 +108,9 @@ TEST(MembershipWire, OfAnotherVersionOnlyTheSenderIsRead) {
   wire.set_next("means something else by now");
   const absl::StatusOr<Heartbeat> heartbeat = FromWire(wire);
   ASSERT_THAT(heartbeat, IsOk());
-  EXPECT_EQ(heartbeat->protocol, kProtocolVersion + 1);
-  EXPECT_EQ(*heartbeat->cluster, "home");
-  EXPECT_EQ(heartbeat->from, Full().from);
+  EXPECT_EQ(heartbeat->body->protocol, kProtocolVersion + 1);
+  EXPECT_EQ(*heartbeat->body->cluster, "home");
+  EXPECT_EQ(heartbeat->body->from, Full().body->from);
   EXPECT_EQ(heartbeat->details, nullptr);
 }
 

@@ -5,7 +5,6 @@
 #include <map>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/membership_wire.h"
@@ -15,7 +14,9 @@ namespace strata {
 namespace {
 
 constexpr size_t kNone = SIZE_MAX;
+constexpr uint32_t kNoMessage = UINT32_MAX;
 constexpr size_t kTraceLinesMax = 60;
+constexpr size_t kFetchAhead = 6;  // events
 
 }  // namespace
 
@@ -88,7 +89,7 @@ void ClusterSim::Crash(size_t n) {
   if (!running(n)) return;
   Note(absl::StrCat("crash ", n));
   nodes_[n].membership = nullptr;
-  for (const size_t slot : nodes_[n].waiting) free_slots_.push_back(slot);
+  for (const uint32_t slot : nodes_[n].waiting) free_slots_.push_back(slot);
   nodes_[n].waiting.clear();
 }
 
@@ -166,9 +167,10 @@ void ClusterSim::RunMs(int64_t ms) {
   while (!events_.empty() && events_.Top().at_us <= end_us && violation_.empty()) {
     const EventQueue::Event event = events_.Top();
     events_.Pop();
+    FetchAhead();
     now_us_ = event.at_us;
     Node& node = nodes_[event.node];
-    const bool wake = event.message == kNone;
+    const bool wake = event.message == kNoMessage;
     if (wake && event.at_us != node.wake_us) continue;  // another came before it
     if (!wake && node.paused_until_us > now_us_ && running(event.node)) {
       node.waiting.push_back(event.message);
@@ -181,8 +183,8 @@ void ClusterSim::RunMs(int64_t ms) {
   now_us_ = end_us;
 }
 
-void ClusterSim::Push(int64_t at_us, size_t node, size_t message) {
-  events_.Push({at_us, order_++, node, message});
+void ClusterSim::Push(int64_t at_us, size_t node, uint32_t message) {
+  events_.Push({at_us, order_++, static_cast<uint32_t>(node), message});
 }
 
 void ClusterSim::Schedule(size_t n) {
@@ -195,14 +197,14 @@ void ClusterSim::Schedule(size_t n) {
 void ClusterSim::WakeAt(size_t n, int64_t at_us) {
   if (at_us >= nodes_[n].wake_us) return;
   nodes_[n].wake_us = at_us;
-  Push(at_us, n, kNone);
+  Push(at_us, n, kNoMessage);
 }
 
 void ClusterSim::Wake(size_t n) {
   Node& node = nodes_[n];
   node.wake_us = INT64_MAX;
   if (node.membership == nullptr) return;
-  for (const size_t slot : std::exchange(node.waiting, {})) Deliver(n, slot);
+  for (const uint32_t slot : std::exchange(node.waiting, {})) Deliver(n, slot);
   for (OutgoingHeartbeat& out : node.membership->Tick(Local(node))) {
     Send(n, NumberOf(out.to), false, std::move(out.message));
   }
@@ -214,7 +216,7 @@ void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat)
   ++messages_;
   if (cut_[from * nodes_.size() + to] != 0) return;
   if (loss_ > 0 && absl::Bernoulli(random_, loss_)) return;
-  size_t slot = flying_.size();
+  auto slot = static_cast<uint32_t>(flying_.size());
   if (free_slots_.empty()) {
     flying_.emplace_back();
   } else {
@@ -222,21 +224,30 @@ void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat)
     free_slots_.pop_back();
   }
   Flying& flying = flying_[slot];
-  flying.from = from;
+  flying.from = static_cast<uint32_t>(from);
   flying.reply = reply;
   flying.heartbeat = std::move(heartbeat);
   Push(now_us_ + absl::Uniform<int64_t>(random_, 100, options_.delay_max_us), to, slot);
 }
 
-void ClusterSim::Deliver(size_t to, size_t slot) {
-  Flying& flying = flying_[slot];
-  const absl::Cleanup landed = [&] {
-    flying.heartbeat.details = nullptr;
-    free_slots_.push_back(slot);
-  };
+// Thousands of messages are under way, more than the nearest cache keeps.
+void ClusterSim::FetchAhead() const {
+  const EventQueue::Event* const event = events_.Upcoming(kFetchAhead);
+  if (event == nullptr || event->message == kNoMessage) return;
+  const auto* const flying = reinterpret_cast<const char*>(&flying_[event->message]);
+  for (size_t offset = 0; offset < sizeof(Flying); offset += 64) {
+    __builtin_prefetch(flying + offset);
+  }
+}
+
+void ClusterSim::Deliver(size_t to, uint32_t slot) {
+  const size_t from = flying_[slot].from;
+  const bool is_reply = flying_[slot].reply;
+  // Taken out, so that the answer may fly in its place.
+  Heartbeat heartbeat = std::move(flying_[slot].heartbeat);
+  free_slots_.push_back(slot);
   Node& node = nodes_[to];
   if (node.membership == nullptr) return;
-  Heartbeat& heartbeat = flying.heartbeat;
   if (options_.through_wire) {
     absl::StatusOr<Heartbeat> parsed = FromWire(ToWire(heartbeat));
     if (!parsed.ok()) {
@@ -245,14 +256,14 @@ void ClusterSim::Deliver(size_t to, size_t slot) {
     }
     heartbeat = *std::move(parsed);
   }
-  if (flying.reply) {
+  if (is_reply) {
     (void)node.membership->OnReply(heartbeat, Local(node));
   } else {
     absl::StatusOr<Heartbeat> reply = node.membership->OnRequest(heartbeat, Local(node));
-    if (reply.ok()) Send(to, flying.from, true, *std::move(reply));
+    if (reply.ok()) Send(to, from, true, *std::move(reply));
   }
   CheckNode(to);
-  CheckHeld(to, flying.from);
+  CheckHeld(to, from);
   Schedule(to);
 }
 

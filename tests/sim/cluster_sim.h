@@ -89,23 +89,24 @@ class ClusterSim {
     int64_t clock_offset_us = 0;
     double clock_rate = 1;
     int64_t paused_until_us = 0;
-    int64_t wake_us = INT64_MAX;  // scheduled
-    std::vector<size_t> waiting;  // messages that came while it was paused
-    NodeId obeys;                 // as last seen
-    ClusterEpoch epoch;           // newest with a counter
+    int64_t wake_us = INT64_MAX;    // scheduled
+    std::vector<uint32_t> waiting;  // messages that came while it was paused
+    NodeId obeys;                   // as last seen
+    ClusterEpoch epoch;             // newest with a counter
     uint32_t live = 0;
   };
   struct Flying {
-    size_t from = 0;
+    uint32_t from = 0;
     bool reply = false;
     Heartbeat heartbeat;
   };
 
   int64_t Local(const Node& node) const;
   int64_t Global(const Node& node, int64_t local_us) const;
-  void Push(int64_t at_us, size_t node, size_t message);
+  void Push(int64_t at_us, size_t node, uint32_t message);
   void Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat);
-  void Deliver(size_t to, size_t slot);
+  void Deliver(size_t to, uint32_t slot);
+  void FetchAhead() const;
   void Wake(size_t n);
   void Schedule(size_t n);
   void WakeAt(size_t n, int64_t at_us);
@@ -123,8 +124,8 @@ class ClusterSim {
   uint64_t messages_ = 0;
   uint64_t digest_ = 0xcbf29ce484222325;
   EventQueue events_;
-  std::deque<Flying> flying_;  // they stay where they are while one is delivered
-  std::vector<size_t> free_slots_;
+  std::vector<Flying> flying_;
+  std::vector<uint32_t> free_slots_;
   std::string violation_;
   std::deque<std::string> trace_;
 };

@@ -16,8 +16,8 @@ class EventQueue {
   struct Event {
     int64_t at_us;
     uint64_t order;  // among those of one time
-    size_t node;
-    size_t message;
+    uint32_t node;
+    uint32_t message;
     bool operator>(const Event& other) const {
       return at_us != other.at_us ? at_us > other.at_us : order > other.order;
     }
@@ -29,10 +29,14 @@ class EventQueue {
   // The first one; not when empty.
   const Event& Top();
   void Pop();
+  // One that is `ahead` after the first, if that is known already: to fetch what it needs in time.
+  const Event* Upcoming(size_t ahead) const {
+    return ahead < present_.size() ? &present_[present_.size() - 1 - ahead] : nullptr;
+  }
 
  private:
-  static constexpr int64_t kBucketUs = 32;
-  static constexpr int64_t kBuckets = 1024;
+  static constexpr int64_t kBucketUs = 128;
+  static constexpr int64_t kBuckets = 256;
 
   bool TopIsNear();
   std::vector<Event>& BucketOf(int64_t bucket) {
