@@ -3,18 +3,33 @@
 #include "coordinator/membership.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
-#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "absl/log/check.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 
 namespace strata {
 namespace {
 
 // Peers could otherwise drive counters to where they wrap.
 constexpr uint64_t kCounterMax = uint64_t{1} << 62;
+
+// How many ids. In blocks at first: two long lists are nearly the same.
+size_t SameInFront(absl::Span<const NodeId> a, absl::Span<const NodeId> b) {
+  constexpr size_t kBlock = 16;
+  static_assert(std::has_unique_object_representations_v<NodeId>);
+  const size_t n = std::min(a.size(), b.size());
+  size_t same = 0;
+  while (same + kBlock <= n && std::memcmp(&a[same], &b[same], kBlock * sizeof(NodeId)) == 0) {
+    same += kBlock;
+  }
+  while (same < n && a[same] == b[same]) ++same;
+  return same;
+}
 
 }  // namespace
 
@@ -273,14 +288,16 @@ template <typename Set>
 void Membership::TakeList(const std::vector<NodeId>& before, const std::vector<NodeId>& after,
                           bool* incomplete, Set set) {
   std::vector<NodeId> added;
-  auto b = before.begin(), a = after.begin();
+  size_t b = 0, a = 0;
   while (true) {
-    std::tie(b, a) = std::mismatch(b, before.end(), a, after.end());
-    if (b == before.end() && a == after.end()) break;
-    if (b == before.end() || (a != after.end() && *a < *b)) {
-      added.push_back(*a++);
+    const size_t same =
+        SameInFront(absl::MakeConstSpan(before).subspan(b), absl::MakeConstSpan(after).subspan(a));
+    b += same, a += same;
+    if (b == before.size() && a == after.size()) break;
+    if (b == before.size() || (a < after.size() && after[a] < before[b])) {
+      added.push_back(after[a++]);
     } else {
-      const size_t number = graph_.Find(*b++);
+      const size_t number = graph_.Find(before[b++]);
       if (number != ReachGraph::kNone) set(number, false);
     }
   }

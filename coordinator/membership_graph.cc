@@ -93,22 +93,6 @@ void ReachGraph::Forget(size_t i) {
   free_.push_back(i);
 }
 
-void ReachGraph::Set(Rows* rows, size_t from, size_t to, bool in) const {
-  uint64_t& word = (*rows)[from * row_ + to / 64];
-  const uint64_t bit = uint64_t{1} << (to % 64);
-  word = in ? word | bit : word & ~bit;
-}
-
-bool ReachGraph::SetReaches(size_t from, size_t to, bool reaches) {
-  if (from == to || this->reaches(from).Has(to) == reaches) return false;
-  Set(&reaches_, from, to, reaches);
-  if (this->reaches(to).Has(from)) {
-    Set(&linked_, from, to, reaches);
-    Set(&linked_, to, from, reaches);
-  }
-  return true;
-}
-
 void ReachGraph::ReachesNobody(size_t from) {
   reaches(from).ForEach([&](size_t to) { SetReaches(from, to, false); });
 }

@@ -113,7 +113,15 @@ class ReachGraph {
   size_t nodes_max() const { return nodes_max_; }
 
   // Returns whether that is new.
-  bool SetReaches(size_t from, size_t to, bool reaches);
+  bool SetReaches(size_t from, size_t to, bool reaches) {
+    if (from == to || this->reaches(from).Has(to) == reaches) return false;
+    Set(&reaches_, from, to, reaches);
+    if (this->reaches(to).Has(from)) {
+      Set(&linked_, from, to, reaches);
+      Set(&linked_, to, from, reaches);
+    }
+    return true;
+  }
   void ReachesNobody(size_t from);
   // Valid until the next Add().
   IndexView reaches(size_t from) const { return {reaches_.data() + from * row_, row_}; }
@@ -126,7 +134,11 @@ class ReachGraph {
 
  private:
   using Rows = std::vector<uint64_t>;  // of row_ words for each number
-  void Set(Rows* rows, size_t from, size_t to, bool in) const;
+  void Set(Rows* rows, size_t from, size_t to, bool in) const {
+    uint64_t& word = (*rows)[from * row_ + to / 64];
+    const uint64_t bit = uint64_t{1} << (to % 64);
+    word = in ? word | bit : word & ~bit;
+  }
   // Where `id` is in slots_, or the free slot where it would be.
   size_t SlotOf(const NodeId& id) const;
   void Reindex(size_t slots);

@@ -1,8 +1,7 @@
 #include "tests/sim/cluster_sim.h"
 
 #include <algorithm>
-#include <bit>
-#include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -164,20 +163,20 @@ void ClusterSim::Introduce() {
 
 void ClusterSim::RunMs(int64_t ms) {
   const int64_t end_us = now_us_ + ms * 1000;
-  while (!events_.empty() && events_.Top().at_us <= end_us && violation_.empty()) {
-    const EventQueue::Event event = events_.Top();
-    events_.Pop();
+  while (violation_.empty()) {
+    const std::optional<EventQueue::Event> event = events_.PopUntil(end_us);
+    if (!event.has_value()) break;
     FetchAhead();
-    now_us_ = event.at_us;
-    Node& node = nodes_[event.node];
-    const bool wake = event.message == kNoMessage;
-    if (wake && event.at_us != node.wake_us) continue;  // another came before it
-    if (!wake && node.paused_until_us > now_us_ && running(event.node)) {
-      node.waiting.push_back(event.message);
+    now_us_ = event->at_us;
+    Node& node = nodes_[event->node];
+    const bool wake = event->message == kNoMessage;
+    if (wake && event->at_us != node.wake_us) continue;  // another came before it
+    if (!wake && node.paused_until_us > now_us_ && running(event->node)) {
+      node.waiting.push_back(event->message);
     } else if (wake) {
-      Wake(event.node);
+      Wake(event->node);
     } else {
-      Deliver(event.node, event.message);
+      Deliver(event->node, event->message);
     }
   }
   now_us_ = end_us;
@@ -317,97 +316,6 @@ size_t ClusterSim::CoordinatorOf(size_t n) {
 }
 
 const ClusterView& ClusterSim::View(size_t n) { return nodes_[n].membership->view(); }
-
-std::string ClusterSim::Unrest() {
-  std::vector<size_t> group_of(nodes_.size(), kNone);
-  for (size_t n = 0; n < nodes_.size(); ++n) {
-    if (!running(n)) continue;
-    const size_t c = CoordinatorOf(n);
-    if (c == kNone) return absl::StrCat("node ", n, " obeys nobody");
-    if (!running(c) || CoordinatorOf(c) != c) {
-      return absl::StrCat("node ", n, " obeys ", c, ", which does not coordinate");
-    }
-    group_of[n] = c;
-  }
-  std::vector<std::vector<size_t>> groups(nodes_.size());
-  for (size_t n = 0; n < nodes_.size(); ++n) {
-    if (running(n)) groups[group_of[n]].push_back(n);
-  }
-  for (size_t n = 0; n < nodes_.size(); ++n) {
-    if (!running(n)) continue;
-    const size_t c = group_of[n];
-    const ClusterView& view = View(n);
-    if (view.epoch != View(c).epoch) return absl::StrCat("epochs of ", n, " and ", c, " differ");
-    std::vector<size_t> members;
-    for (const NodeId& id : view.members) members.push_back(NumberOf(id));
-    std::sort(members.begin(), members.end());
-    if (members != groups[c]) {
-      return absl::StrCat("node ", n, " sees ", members.size(), " members of the ",
-                          groups[c].size(), " that obey ", c);
-    }
-  }
-  const auto all_linked = [&](const std::vector<size_t>& a, const std::vector<size_t>& b) {
-    return std::all_of(a.begin(), a.end(), [&](size_t x) {
-      return std::all_of(b.begin(), b.end(), [&](size_t y) { return x == y || Linked(x, y); });
-    });
-  };
-  for (size_t a = 0; a < groups.size(); ++a) {
-    if (groups[a].empty()) continue;
-    if (!all_linked(groups[a], groups[a])) return absl::StrCat("group of ", a, " is not linked");
-    for (size_t b = a + 1; b < groups.size(); ++b) {
-      if (!groups[b].empty() && all_linked(groups[a], groups[b])) {
-        return absl::StrCat("groups of ", a, " (", groups[a].size(), ") and ", b, " (",
-                            groups[b].size(), ") could be one");
-      }
-    }
-  }
-  return "";
-}
-
-std::vector<bool> ClusterSim::InWorkingGroups() {
-  std::vector<bool> working(nodes_.size());
-  for (size_t n = 0; n < nodes_.size(); ++n) {
-    for (size_t k = 0; k < nodes_.size() && running(n); ++k) {
-      if (running(k) && nodes_[k].live > 0 && CoordinatorOf(k) == CoordinatorOf(n)) {
-        working[n] = true;
-      }
-    }
-  }
-  return working;
-}
-
-std::string ClusterSim::Unmoved() {
-  struct Group {
-    std::vector<size_t> members;
-    uint64_t requests = 0;
-  };
-  std::map<size_t, Group> groups;
-  for (size_t n = 0; n < nodes_.size(); ++n) {
-    if (!running(n)) continue;
-    Group& group = groups[CoordinatorOf(n)];
-    group.members.push_back(n);
-    group.requests += nodes_[n].live;
-  }
-  const auto size = [](const Group& group) {
-    return std::pair(std::bit_width(group.requests), group.members.size());
-  };
-  for (const auto& [from, mine] : groups) {
-    if (mine.requests != 0) continue;
-    for (const auto& [to, other] : groups) {
-      if (size(other) <= size(mine)) continue;
-      for (const size_t n : mine.members) {
-        const std::vector<size_t>& others = other.members;
-        const bool linked =
-            std::all_of(others.begin(), others.end(), [&](size_t k) { return Linked(n, k); });
-        if (linked && n != from) {
-          return absl::StrCat("node ", n, " could move from the group of ", from, " to that of ",
-                              to);
-        }
-      }
-    }
-  }
-  return "";
-}
 
 void ClusterSim::Note(const std::string& what) {
   trace_.push_back(absl::StrFormat("%9.3f %s", static_cast<double>(now_us_) * 1e-6, what));

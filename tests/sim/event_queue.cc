@@ -29,16 +29,19 @@ bool EventQueue::TopIsNear() {
   return far_.empty() || far_.top() > present_.back();
 }
 
-const EventQueue::Event& EventQueue::Top() { return TopIsNear() ? present_.back() : far_.top(); }
-
-void EventQueue::Pop() {
-  last_us_ = Top().at_us;
-  if (TopIsNear()) {
+std::optional<EventQueue::Event> EventQueue::PopUntil(int64_t at_us) {
+  if (empty()) return std::nullopt;
+  const bool near = TopIsNear();
+  const Event event = near ? present_.back() : far_.top();
+  if (event.at_us > at_us) return std::nullopt;
+  last_us_ = event.at_us;
+  if (near) {
     present_.pop_back();
     --near_;
   } else {
     far_.pop();
   }
+  return event;
 }
 
 }  // namespace strata

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <queue>
 #include <vector>
 
@@ -26,9 +27,8 @@ class EventQueue {
   bool empty() const { return near_ == 0 && far_.empty(); }
   // Not before the last event that was popped.
   void Push(const Event& event);
-  // The first one; not when empty.
-  const Event& Top();
-  void Pop();
+  // Takes the first one out, if there is one due by then.
+  std::optional<Event> PopUntil(int64_t at_us);
   // One that is `ahead` after the first, if that is known already: to fetch what it needs in time.
   const Event* Upcoming(size_t ahead) const {
     return ahead < present_.size() ? &present_[present_.size() - 1 - ahead] : nullptr;
@@ -38,6 +38,7 @@ class EventQueue {
   static constexpr int64_t kBucketUs = 128;
   static constexpr int64_t kBuckets = 256;
 
+  // Whether the first one is the last of present_; else it is far_.top(). Not when empty.
   bool TopIsNear();
   std::vector<Event>& BucketOf(int64_t bucket) {
     return buckets_[static_cast<size_t>(bucket % kBuckets)];
