@@ -3,33 +3,17 @@
 #include "coordinator/membership.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
-#include <type_traits>
 #include <utility>
 
 #include "absl/log/check.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 
 namespace strata {
 namespace {
 
 // Peers could otherwise drive counters to where they wrap.
 constexpr uint64_t kCounterMax = uint64_t{1} << 62;
-
-// How many ids. In blocks at first: two long lists are nearly the same.
-size_t SameInFront(absl::Span<const NodeId> a, absl::Span<const NodeId> b) {
-  constexpr size_t kBlock = 16;
-  static_assert(std::has_unique_object_representations_v<NodeId>);
-  const size_t n = std::min(a.size(), b.size());
-  size_t same = 0;
-  while (same + kBlock <= n && std::memcmp(&a[same], &b[same], kBlock * sizeof(NodeId)) == 0) {
-    same += kBlock;
-  }
-  while (same < n && a[same] == b[same]) ++same;
-  return same;
-}
 
 }  // namespace
 
@@ -243,74 +227,6 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
   }
   TakeWish(i, now_us);
   return i;
-}
-
-void Membership::TakeDetails(size_t i, const Heartbeat& message) {
-  const HeartbeatDetails& details = *message.details;
-  Peer& peer = peers_[i];
-  // Sent again, since it did not know yet that they are here.
-  if (peer.details != nullptr && !peer.details_incomplete &&
-      peer.details_version == message.body->details_version &&
-      records_[i].get() == peer.details->record.get()) {
-    return;
-  }
-  if (details.record->id != message.body->from || details.record->cluster != self_.cluster) return;
-  const NodeRecord* const record = records_[i].get();
-  if (record == nullptr || record->boot != details.record->boot ||
-      record->revision != details.record->revision) {
-    ++changes_;
-  }
-  records_[i] = std::shared_ptr<const NodeRecord>(message.details, details.record.get());
-  HasRecord(i);
-  // Nothing, where what is here is not what the newest ones said.
-  const HeartbeatDetails none;
-  const HeartbeatDetails& had =
-      peer.details == nullptr || peer.details_incomplete ? none : *peer.details;
-  if (&had == &none) {
-    graph_.ReachesNobody(i);
-    peer.members = IndexSet(graph_.nodes_max());
-  }
-  peer.details_incomplete = false;
-  TakeList(had.reaches, details.reaches, &peer.details_incomplete,
-           [&](size_t k, bool in) { graph_.SetReaches(i, k, in); });
-  if (&had == &none || had.members != details.members) {
-    TakeList(had.members, details.members, &peer.details_incomplete,
-             [&](size_t k, bool in) { peer.members.Set(k, in); });
-    if (obeyed_ == i) ++changes_;
-  }
-  peer.details = message.details;
-  peer.details_version = message.body->details_version;
-}
-
-// Calls set(number, is_in) for what is in only one of the lists. Lists that are in order, as those
-// that we send, cost one comparison for an id that is in both; others are taken as well.
-template <typename Set>
-void Membership::TakeList(const std::vector<NodeId>& before, const std::vector<NodeId>& after,
-                          bool* incomplete, Set set) {
-  std::vector<NodeId> added;
-  size_t b = 0, a = 0;
-  while (true) {
-    const size_t same =
-        SameInFront(absl::MakeConstSpan(before).subspan(b), absl::MakeConstSpan(after).subspan(a));
-    b += same, a += same;
-    if (b == before.size() && a == after.size()) break;
-    if (b == before.size() || (a < after.size() && after[a] < before[b])) {
-      added.push_back(after[a++]);
-    } else {
-      const size_t number = graph_.Find(before[b++]);
-      if (number != ReachGraph::kNone) set(number, false);
-    }
-  }
-  // At the end, so that of lists in no order all that is in `after` is in.
-  for (const NodeId& id : added) {
-    // The bits of nodes not known yet are kept for when they are.
-    const size_t number = id.is_nobody() ? ReachGraph::kNone : graph_.Add(id);
-    if (number == ReachGraph::kNone) {
-      *incomplete = true;
-    } else {
-      set(number, true);
-    }
-  }
 }
 
 int64_t Membership::NextStamp(int64_t now_us) {
