@@ -1,6 +1,7 @@
 #include "coordinator/scheduler.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -218,6 +219,7 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   if (token.end_of_generation()) {
     return End(r.id, absl::OkStatus(), FinishReason::kEndOfGeneration, Leave::kKeep, now_us);
   }
+  r.pipelines_broken = 0;
   r.text.push_back(token.token());
   if (r.asked.sampler.mirostat() != 0) r.mu.push_back(token.mirostat_mu());
   r.ready = ++last_tick;
@@ -250,22 +252,38 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, int64_t now_us) {
   LimitContext();
   costs = StepCosts(facts.n_stages);
   stats.stages.resize(facts.n_stages);
+  std::set<uint64_t> in_steps;
+  for (const Flight& flight : flights) {
+    for (const Part& part : flight.parts) in_steps.insert(part.request);
+  }
   flights.clear();
   last_step_id = last_prompt_step_id = 0;
   prompt_steps = 0;
   edit_failures = 0;
   for (auto id = running.rbegin(); id != running.rend(); ++id) {
-    requests.at(*id).slot = -1;
+    Request& r = requests.at(*id);
+    r.slot = -1;
+    if (in_steps.contains(*id)) ++r.pipelines_broken;
     resumed.push_front(*id);
   }
   running.clear();
-  std::vector<uint64_t> too_long;
+  std::vector<uint64_t> too_long, given_up;
   for (auto& [id, r] : requests) {
     r.alone = false;
     r.failures = 0;
     r.usage.prompt_stages.resize(facts.n_stages);
     r.usage.decode_stages.resize(facts.n_stages);
-    if (r.kv_length() > facts.n_ctx) too_long.push_back(id);
+    if (r.kv_length() > facts.n_ctx) {
+      too_long.push_back(id);
+    } else if (r.pipelines_broken >= policy.pipelines_broken_max) {
+      given_up.push_back(id);
+    }
+  }
+  for (uint64_t id : given_up) {
+    End(id,
+        absl::AbortedError(absl::StrCat("the stages failed ", policy.pipelines_broken_max,
+                                        " times while this text was being written")),
+        FinishReason::kLength, Leave::kDrop, now_us);
   }
   for (uint64_t id : too_long) {
     End(id,

@@ -61,7 +61,7 @@ class Scheduler {
 
   // The pipeline is another one now, with empty caches and nothing in flight: everybody who ran is
   // fed again, and goes on where the text was. Requests that do not fit into it end with
-  // kResourceExhausted.
+  // kResourceExhausted, those that SchedulerPolicy::pipelines_broken_max gives up with kAborted.
   void Restart(const PipelineFacts& facts, int64_t now_us);
 
   // Ends every request with `status`.

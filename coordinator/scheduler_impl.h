@@ -40,6 +40,7 @@ struct Scheduler::Impl {
     // fault it is.
     bool alone = false;
     uint32_t failures = 0;
+    uint32_t pipelines_broken = 0;  // that it ran in, since its last token
 
     TextUsage usage;
     int64_t added_us = 0;

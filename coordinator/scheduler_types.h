@@ -38,6 +38,9 @@ struct SchedulerPolicy {
   // How much longer than the batch itself takes may anybody's next token wait behind prompts.
   uint32_t prompt_wait_ms = 100;
   uint32_t queue_max = 256;  // requests that wait for a slot
+  // So many pipelines may break in a row while a text is in their steps; then it may be what breaks
+  // them, and is given up.
+  uint32_t pipelines_broken_max = 3;
   bool keep_prefixes = true;
   uint32_t prefix_tokens_min = 16;  // shorter ones are not worth a kept sequence
 };

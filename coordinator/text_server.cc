@@ -39,6 +39,7 @@ struct TextServer::State {
   // Not OK: no new requests, and why.
   absl::Status refusal ABSL_GUARDED_BY(mu) = absl::UnavailableError("the model is not ready yet");
   absl::Status broken ABSL_GUARDED_BY(mu);  // how the pipeline ended
+  bool stopped ABSL_GUARDED_BY(mu) = false;
   // Formed, and the first stage had no room.
   std::optional<wire::Step> unsent ABSL_GUARDED_BY(mu);
   uint64_t n_writable ABSL_GUARDED_BY(mu) = 0;  // OnWritable() so far
@@ -148,6 +149,40 @@ absl::Status TextServer::Start(Pipeline* pipeline) {
   return absl::OkStatus();
 }
 
+void TextServer::Suspend() {
+  MutexLock lock(&state_->mu);
+  state_->pipeline = nullptr;
+  state_->unsent.reset();
+  state_->is_blocked = false;
+}
+
+void TextServer::Detach() {
+  Suspend();
+  MutexLock lock(&state_->mu);
+  CHECK(!state_->is_pumping || state_->pumping_thread != std::this_thread::get_id())
+      << "Detach() from a listener";
+  while (state_->is_pumping) state_->changed.Wait(&state_->mu);
+}
+
+absl::Status TextServer::Restart(Pipeline* pipeline) {
+  absl::StatusOr<PipelineFacts> facts = FactsOf(pipeline->stages());
+  if (!facts.ok()) return facts.status();
+  {
+    MutexLock lock(&state_->mu);
+    CHECK(state_->scheduler && state_->pipeline == nullptr) << "nothing to go on with";
+    if (state_->stopped) return state_->refusal;
+    const int64_t now_us = state_->clock->NowUs();
+    state_->scheduler->Restart(*facts, now_us);
+    state_->busy_us.assign(facts->n_stages, RateWindow(now_us));
+    state_->refusal = state_->broken = absl::OkStatus();
+    state_->pipeline = pipeline;
+  }
+  state_->Pump();
+  return absl::OkStatus();
+}
+
+void TextServer::Fail(const absl::Status& status) { OnBroken(status); }
+
 absl::StatusOr<uint64_t> TextServer::Add(TextRequest request,
                                          std::shared_ptr<TextListener> listener) {
   absl::StatusOr<uint64_t> id;
@@ -195,6 +230,7 @@ void TextServer::Stop(absl::Status status) {
     MutexLock lock(&state_->mu);
     state_->pipeline = nullptr;
     state_->unsent.reset();
+    state_->stopped = true;
     if (state_->refusal.ok()) {
       state_->refusal = status.ok() ? absl::UnavailableError("the model was unloaded") : status;
     }

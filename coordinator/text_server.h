@@ -10,6 +10,12 @@
 //   auto id = server.Add(request, listener);
 //   …
 //   server.Stop(absl::OkStatus());  // before the pipeline goes; the server outlives the pipeline
+//
+// Texts outlive their pipeline where another one takes its place:
+//
+//   server.Suspend();  // in OnBroken()
+//   server.Detach();   // then the broken pipeline may go
+//   server.Restart(next.get());
 #pragma once
 
 #include <cstdint>
@@ -49,6 +55,19 @@ class TextServer final : public Pipeline::Listener {
   // Once, with the pipeline that was built with this as its listener. kInvalidArgument: its stages
   // do not say what they can do, or not alike; else what it broke with meanwhile.
   absl::Status Start(Pipeline* pipeline);
+
+  // The pipeline takes no more steps: texts wait, new ones too, and may be cancelled. Any thread,
+  // never blocks.
+  void Suspend();
+  // The same, and waits until nothing of it is being called any more: it may go. Not from a
+  // listener.
+  void Detach();
+  // After Detach(), with a pipeline of the same model: every text is fed again and goes on, but
+  // those that have been given up (Scheduler::Restart). Errors as of Start(); kUnavailable: Stop()
+  // came first. With an error texts go on waiting.
+  absl::Status Restart(Pipeline* pipeline);
+  // Ends every text with `status`, with which new ones are refused until Restart().
+  void Fail(const absl::Status& status);
 
   // Takes the request; `listener` is kept until its OnEnd. Any thread, never blocks. Returns the
   // number by which it is cancelled. kInvalidArgument: the request cannot be served by this

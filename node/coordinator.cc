@@ -1,5 +1,5 @@
 // Models: loaded, shared, unloaded. coordinator_office.cc has the role, coordinator_drain.cc the
-// way of models off a node.
+// way of models off a node, coordinator_mend.cc what is done about lost stages.
 #include "node/coordinator.h"
 
 #include <mutex>
@@ -74,6 +74,7 @@ void Coordinator::Start(std::string self_address) {
   self_address_ = std::move(self_address);
   timer_ = loop_->StartTimer({.delay_ms = kTickMs, .repeat_ms = kTickMs}, [this] { Tick(); });
   keeper_ = std::thread([this] { Keep(); });
+  mender_ = std::thread([this] { KeepMending(); });
 }
 
 Coordinator::~Coordinator() {
@@ -86,10 +87,11 @@ void Coordinator::StopCalls() {
 }
 
 void Coordinator::Stop() {
+  StopCalls();
+  if (mender_.joinable()) mender_.join();  // first: it makes new ones
   std::vector<DeploymentPtr> models;
   {
     absl::MutexLock lock(mu_);
-    stopping_ = true;
     for (auto& [id, model] : models_) models.push_back(model);
     models_.clear();
     shares_.clear();
@@ -162,18 +164,28 @@ absl::StatusOr<wire::PlanExplained> Coordinator::Plan(const wire::PlanModelReque
   return explained;
 }
 
-absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
-    std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
-    const DeploymentPtr& instead_of, const Caller& caller) {
+absl::StatusOr<Deployment::Options> Coordinator::OptionsFor(const wire::LoadModelRequest& request) {
   auto epoch = NextEpoch();
   if (!epoch.ok()) return epoch.status();
   Deployment::Options options;
-  options.epoch = *epoch;
+  options.epoch = *std::move(epoch);
   options.request = request;
   options.self_node = options_.node_id;
   options.listen_host = options_.listen_host;
   options.gone = [this](const std::string& node) { return IsGone(node); };
-  auto deployment = std::make_shared<Deployment>(std::move(options), std::move(planned));
+  options.broken = [this] {
+    absl::MutexLock lock(mu_);
+    mend_due_ = true;
+  };
+  return options;
+}
+
+absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
+    std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
+    const DeploymentPtr& instead_of, const Caller& caller) {
+  auto options = OptionsFor(request);
+  if (!options.ok()) return options.status();
+  auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(planned));
   {
     absl::MutexLock lock(mu_);
     if (stopping_) return absl::UnavailableError("the node is stopping");
@@ -244,6 +256,10 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
       }
     }
     if (found == nullptr) return absl::OkStatus();
+    if (found->mending()) {
+      return absl::UnavailableError(absl::StrCat(
+          found->name(), " lost a stage, and its layers are being placed again; try again then"));
+    }
     if (!found->serving()) {  // failed: it makes room for this
       Remove(found, absl::UnavailableError("the model is loaded again"));
       return absl::OkStatus();

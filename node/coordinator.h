@@ -1,7 +1,8 @@
 // The role that one node of a cluster has: it plans, loads and unloads models, and serves texts.
 // Every node has one of these, and it is idle on all but the node that membership made the
 // coordinator. When the role goes, its models are unloaded; when it comes, stages that a
-// coordinator before has left behind are.
+// coordinator before has left behind are. A model that loses a stage is mended: its layers are
+// placed again on the nodes that are left, and its texts go on there.
 //
 // Thread-safe, but for Tick(). What blocks says so; nothing of it is called on the loop.
 #pragma once
@@ -137,6 +138,12 @@ class Coordinator {
                                        const wire::LoadModelRequest& request,
                                        const DeploymentPtr& instead_of, const Caller& caller);
   absl::Status MoveAway(const DeploymentPtr& from, const Caller& caller);
+  absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
+  void KeepMending();  // thread
+  void Mend(const DeploymentPtr& lost);
+  // With the stages on their nodes and the work begun.
+  absl::Status MendNow(const DeploymentPtr& lost, const Caller& caller);
+  bool IsThere(const DeploymentPtr& deployment);
   // Takes it out of the table; false: it was not there. Remove() unloads it then, in any case.
   bool TakeOut(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Remove(const DeploymentPtr& deployment, const absl::Status& why);
@@ -164,10 +171,11 @@ class Coordinator {
   bool in_office_ ABSL_GUARDED_BY(mu_) = false;     // as last looked at
   bool settled_ ABSL_GUARDED_BY(mu_) = false;       // the same
   uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;  // grows when the members change
+  bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended
 
   size_t members_ = 0;                        // loop
   std::unique_ptr<EventLoop::Handle> timer_;  // loop
-  std::thread keeper_;
+  std::thread keeper_, mender_;
 };
 
 }  // namespace strata

@@ -89,6 +89,10 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
       return absl::CancelledError("interrupted");
     }
     told = texts;
+    if (from->lost_a_stage()) {  // then its texts wait for whoever mends it
+      return absl::UnavailableError(
+          absl::StrCat(from->name(), " lost a stage meanwhile; drain the node again"));
+    }
     if (!caller.go_on()) return absl::CancelledError("interrupted");
     absl::SleepFor(kPoll);
   }

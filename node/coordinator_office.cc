@@ -90,13 +90,18 @@ void Coordinator::LookAtOffice() {
 
 void Coordinator::Tick() {
   const ClusterView& view = cluster_->view();
+  const bool members_changed = view.members.size() != members_;
   uint32_t live = 0;
   absl::MutexLock lock(mu_);
   // A group that has models loaded is not given up for one that has none.
-  for (const auto& [id, model] : models_) live += 1 + model->texts();
+  for (const auto& [id, model] : models_) {
+    live += 1 + model->texts();
+    // Those that could not be mended may be when a node has come.
+    if (model->mending() || (members_changed && model->lost_a_stage())) mend_due_ = true;
+  }
   cluster_->membership()->SetLiveRequests(live);
   LookAtOffice();
-  if (view.members.size() != members_) {
+  if (members_changed) {
     members_ = view.members.size();
     ++members_seen_;
   }

@@ -40,7 +40,8 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
       chat_template_(ChatTemplateOf(*planned_->model)),
       bos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.bos_token_id")),
       eos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.eos_token_id")),
-      texts_({}),
+      texts_(options_.heritage != nullptr ? options_.heritage
+                                          : std::make_shared<TextServer>(TextServerOptions())),
       since_(absl::Now()) {
   NodeClient* const first = planned_->NodeOf(planned_->plan.stages.front()).client.get();
   tokenizer_ = std::make_shared<Tokenizer>(first, Tokenizer::Options());
@@ -49,11 +50,40 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
 Deployment::~Deployment() { Unload(absl::CancelledError("the model is unloaded")); }
 
 absl::Status Deployment::Load(Progress progress) {
-  std::lock_guard load_lock(load_mu_);
+  absl::Status status;
+  {
+    std::lock_guard load_lock(load_mu_);
+    {
+      absl::MutexLock lock(mu_);
+      if (!unloaded_why_.ok()) return unloaded_why_;
+    }
+    status = Build(std::move(progress));
+    absl::MutexLock lock(mu_);
+    // Whatever came of it: Unload() waits for its turn.
+    if (!unloaded_why_.ok()) return unloaded_why_;
+    if (state_ != wire::ModelStatus::LOADING) return why_;  // it broke meanwhile
+    since_ = absl::Now();
+    if (status.ok()) {
+      infos_ = pipeline_->stages();
+      state_ = wire::ModelStatus::SERVING;
+    } else {
+      const bool again = options_.heritage != nullptr;
+      state_ = again ? wire::ModelStatus::MENDING : wire::ModelStatus::FAILED;
+      lost_a_stage_ = again;
+      why_ = status;
+      return status;
+    }
+  }
+  std::vector<Request> kept;
   {
     absl::MutexLock lock(mu_);
-    if (!unloaded_why_.ok()) return unloaded_why_;
+    kept.swap(requests_);
   }
+  for (Request& each : kept) Generate(each.request, std::move(each.call));
+  return absl::OkStatus();
+}
+
+absl::Status Deployment::Build(Progress progress) {
   const PlanRequest& request = planned_->inputs.request;
   PipelineOptions build;
   build.model_path = planned_->source.path();
@@ -81,23 +111,10 @@ absl::Status Deployment::Load(Progress progress) {
       Pipeline::Build(std::move(build), this, [&](size_t stage, const wire::LoadProgress& done) {
         return !unloading() && progress(static_cast<uint32_t>(stage), done);
       });
-  absl::Status status = pipeline.status();
-  if (status.ok()) {
-    pipeline_ = *std::move(pipeline);
-    status = texts_.Start(pipeline_.get());
-  }
-  absl::MutexLock lock(mu_);
-  // Whatever came of it: Unload() waits for its turn.
-  if (!unloaded_why_.ok()) return unloaded_why_;
-  if (status.ok()) {
-    infos_ = pipeline_->stages();
-    since_ = absl::Now();
-    if (state_ == wire::ModelStatus::LOADING) state_ = wire::ModelStatus::SERVING;
-  } else {
-    state_ = wire::ModelStatus::FAILED;
-    why_ = status;
-  }
-  return status;
+  if (!pipeline.ok()) return pipeline.status();
+  pipeline_ = *std::move(pipeline);
+  return options_.heritage != nullptr ? texts_->Restart(pipeline_.get())
+                                      : texts_->Start(pipeline_.get());
 }
 
 void Deployment::Unload(const absl::Status& why) {
@@ -107,22 +124,106 @@ void Deployment::Unload(const absl::Status& why) {
     if (unloaded_why_.ok()) unloaded_why_ = why;
   }
   std::lock_guard load_lock(load_mu_);
-  texts_.Stop(why);
+  std::vector<Request> kept;
+  bool bequeathed = false;
+  {
+    absl::MutexLock lock(mu_);
+    kept.swap(requests_);
+    bequeathed = bequeathed_;
+  }
+  for (const Request& request : kept) request.call->Refuse(why);
+  if (!bequeathed) texts_->Stop(why);
   pipeline_.reset();
 }
 
 void Deployment::OnBroken(absl::Status status) {
+  const bool mends = options_.broken != nullptr;
   {
     // First: who hears of its text's end asks for the state next.
     absl::MutexLock lock(mu_);
     if (state_ != wire::ModelStatus::UNLOADING && state_ != wire::ModelStatus::FAILED) {
       LOG(WARNING) << name_ << ": " << status.message();
-      state_ = wire::ModelStatus::FAILED;
+      state_ = mends ? wire::ModelStatus::MENDING : wire::ModelStatus::FAILED;
+      lost_a_stage_ = mends;
       why_ = status;
-      diagnosis_ = Diagnosis::kWanted;
+      if (!mends) diagnosis_ = Diagnosis::kWanted;  // whoever mends it looks for himself
+      const absl::Time now = absl::Now();
+      served_for_ = now - since_;
+      since_ = now;
     }
   }
-  texts_.OnBroken(std::move(status));
+  if (mends) {
+    texts_->Suspend();
+    options_.broken();
+  } else {
+    texts_->OnBroken(std::move(status));
+  }
+}
+
+void Deployment::UnloadStages() {
+  std::lock_guard load_lock(load_mu_);
+  texts_->Detach();
+  pipeline_.reset();
+}
+
+std::vector<Deployment::Request> Deployment::Bequeath() {
+  absl::MutexLock lock(mu_);
+  bequeathed_ = true;
+  return std::exchange(requests_, {});
+}
+
+void Deployment::TakeRequests(std::vector<Request> requests) {
+  absl::MutexLock lock(mu_);
+  for (Request& request : requests) requests_.push_back(std::move(request));
+}
+
+bool Deployment::Keep(const wire::GenerateTextRequest& request,
+                      const std::shared_ptr<TextCall>& call) {
+  absl::MutexLock lock(mu_);
+  const bool mended_soon = state_ == wire::ModelStatus::MENDING ||
+                           (state_ == wire::ModelStatus::LOADING && options_.heritage != nullptr);
+  if (!mended_soon || bequeathed_ || !unloaded_why_.ok()) return false;
+  if (requests_.size() >= kRequestsKeptMax) return false;
+  requests_.push_back({request, call});
+  return true;
+}
+
+void Deployment::Fail(const absl::Status& why) {
+  std::vector<Request> kept;
+  {
+    absl::MutexLock lock(mu_);
+    if (!unloaded_why_.ok()) return;
+    state_ = wire::ModelStatus::FAILED;
+    why_ = why;
+    kept.swap(requests_);
+  }
+  texts_->Fail(why);
+  for (const Request& request : kept) request.call->Refuse(why);
+}
+
+bool Deployment::lost_a_stage() const {
+  absl::MutexLock lock(mu_);
+  return lost_a_stage_ && unloaded_why_.ok();
+}
+
+bool Deployment::mending() const {
+  absl::MutexLock lock(mu_);
+  return state_ == wire::ModelStatus::MENDING;
+}
+
+absl::Status Deployment::why() const {
+  absl::MutexLock lock(mu_);
+  return why_;
+}
+
+absl::Duration Deployment::served_for() const {
+  absl::MutexLock lock(mu_);
+  return served_for_;
+}
+
+absl::Duration Deployment::lost_for() const {
+  absl::MutexLock lock(mu_);
+  return absl::Now() - since_;
 }
 
 void Deployment::Diagnose() {
@@ -152,6 +253,9 @@ absl::Status Deployment::NotServing() const {
       return absl::OkStatus();
     case wire::ModelStatus::FAILED:
       return why_;
+    case wire::ModelStatus::MENDING:
+      return absl::UnavailableError(
+          absl::StrCat(name_, " is being mended, and too many texts wait; try again in seconds"));
     case wire::ModelStatus::LOADING:
       return absl::UnavailableError(absl::StrCat(name_, " is still loading; try again then"));
     case wire::ModelStatus::MOVING:
@@ -165,7 +269,7 @@ absl::Status Deployment::NotServing() const {
 void Deployment::Generate(const wire::GenerateTextRequest& request,
                           std::shared_ptr<TextCall> call) {
   if (absl::Status status = NotServing(); !status.ok()) {
-    call->Refuse(std::move(status));
+    if (!Keep(request, call)) call->Refuse(std::move(status));
     return;
   }
   RequestLine("text", request.id())
@@ -192,10 +296,11 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
   tokenize.set_text(request.prompt());
   tokenize.set_add_special(!request.no_special());
   tokenize.set_parse_special(request.parse_special());
-  job.done = [self = shared_from_this(), text = std::move(text),
+  job.done = [self = shared_from_this(), text = std::move(text), request,
               call](absl::StatusOr<wire::TokenizeResponse> tokens) mutable {
     if (!tokens.ok()) {
-      call->Refuse(tokens.status());
+      // Perhaps only since the first stage was lost.
+      if (!self->Keep(request, call)) call->Refuse(tokens.status());
       return;
     }
     text.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());
@@ -213,9 +318,9 @@ void Deployment::Add(TextRequest text, std::shared_ptr<TextCall> call) {
     return;
   }
   std::vector<int32_t> prompt = text.prompt;
-  const absl::StatusOr<uint64_t> id = texts_.Add(std::move(text), call);
+  const absl::StatusOr<uint64_t> id = texts_->Add(std::move(text), call);
   if (id.ok()) {
-    call->Start(std::move(prompt), std::shared_ptr<TextServer>(shared_from_this(), &texts_), *id);
+    call->Start(std::move(prompt), texts_, *id);
   } else {
     call->Refuse(id.status());
   }
@@ -228,7 +333,7 @@ void Deployment::SetMoving(bool moving) {
 }
 
 uint32_t Deployment::texts() const {
-  const SchedulerStats stats = texts_.Stats();
+  const SchedulerStats stats = texts_->Stats();
   return stats.running + stats.waiting + static_cast<uint32_t>(tokenizing());
 }
 
@@ -268,7 +373,7 @@ wire::ModelStatus Deployment::Status() {
   Diagnose();
   const ModelFile& model = *planned_->model;
   const PlanRequest& request = planned_->inputs.request;
-  const SchedulerStats stats = texts_.Stats();
+  const SchedulerStats stats = texts_->Stats();
   wire::ModelStatus status;
   status.set_model_id(model.id());
   status.set_name(name_);
@@ -292,7 +397,9 @@ wire::ModelStatus Deployment::Status() {
   }
   absl::MutexLock lock(mu_);
   status.set_state(state_);
-  if (state_ == wire::ModelStatus::FAILED) ToWire(why_, "", status.mutable_status());
+  if (state_ == wire::ModelStatus::FAILED || state_ == wire::ModelStatus::MENDING) {
+    ToWire(why_, "", status.mutable_status());
+  }
   status.set_loaded_s_ago(absl::ToInt64Seconds(absl::Now() - since_));
   return status;
 }

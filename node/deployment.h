@@ -1,5 +1,10 @@
 // A model that the coordinator has placed: its stages on the nodes, the pipeline through them, and
 // the texts that it writes. Owned by node/coordinator.h.
+//
+// When a stage is lost, the texts wait, and another deployment takes them over:
+//
+//   SERVING ─▶ MENDING ─ UnloadStages(), Bequeath() ─▶ the next one: LOADING ─▶ SERVING
+//                 └──── Fail() ─▶ FAILED: it may be mended later
 #pragma once
 
 #include <cstdint>
@@ -23,6 +28,9 @@
 
 namespace strata {
 
+// Requests that wait while a model is mended, beside the texts that have begun.
+inline constexpr size_t kRequestsKeptMax = 256;
+
 class Deployment final : public std::enable_shared_from_this<Deployment>,
                          private Pipeline::Listener {
  public:
@@ -32,6 +40,11 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
     std::string self_node;           // id of the node that coordinates
     std::string listen_host;         // for the link from the last stage; any interface: "[::]"
     std::function<bool(const std::string& node_id)> gone;  // as of PipelineOptions; may be null
+    // A stage was lost, and the texts wait for another deployment. On a link's thread: must not
+    // block. Null: they end.
+    std::function<void()> broken;
+    std::shared_ptr<TextServer> heritage;  // another deployment's texts(); null: none
+    uint32_t mends_in_a_row = 0;           // that led to this
   };
   // `stage`, bytes; false cancels the load.
   using Progress = std::function<bool(uint32_t stage, const wire::LoadProgress& progress)>;
@@ -46,6 +59,28 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // Ends all texts with `why`, and a load; then unloads the stages. Blocks until their memory is
   // free, or their nodes do not answer. Any number of times; the first reason counts.
   void Unload(const absl::Status& why);
+
+  // Once it is MENDING or FAILED: unloads the stages that are left; the texts wait on. Blocks.
+  void UnloadStages();
+  const std::shared_ptr<TextServer>& heritage() const { return texts_; }
+  // The texts are another's now: Unload() leaves them alone. Returns the requests that wait beside
+  // them; later ones are refused. Not while another call is under way.
+  struct Request {
+    wire::GenerateTextRequest request;
+    std::shared_ptr<TextCall> call;
+  };
+  std::vector<Request> Bequeath();
+  void TakeRequests(std::vector<Request> requests);  // before Load()
+  // It cannot be mended now: its texts end with `why`. Once it is MENDING or FAILED.
+  void Fail(const absl::Status& why);
+  // MENDING, or FAILED since it could not be mended.
+  bool lost_a_stage() const;
+  bool mending() const;
+  absl::Status why() const;
+  uint32_t mends_in_a_row() const { return options_.mends_in_a_row; }
+  // How long it served until then, and how long ago that was.
+  absl::Duration served_for() const;
+  absl::Duration lost_for() const;
 
   // Does not block. What is wrong comes as OnEnd() of the call's sink: kInvalidArgument, the
   // request; kResourceExhausted, too many wait; kUnavailable, the model is not served now; else
@@ -63,7 +98,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   const PlannedModel& planned() const { return *planned_; }
   const wire::Epoch& epoch() const { return options_.epoch; }
   bool UsesNode(const std::string& node_id) const;
-  SchedulerStats Stats() const { return texts_.Stats(); }
+  SchedulerStats Stats() const { return texts_->Stats(); }
   // Texts whose prompts are not tokens yet.
   size_t tokenizing() const { return tokenizer_->size(); }
   // Where its stages are, in their order; empty sizes: they are not loaded yet.
@@ -74,12 +109,15 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   wire::ModelStatus Status();
 
  private:
-  void OnResult(wire::Result result) override { texts_.OnResult(std::move(result)); }
-  void OnStepError(wire::StepError error) override { texts_.OnStepError(std::move(error)); }
-  void OnWritable() override { texts_.OnWritable(); }
+  void OnResult(wire::Result result) override { texts_->OnResult(std::move(result)); }
+  void OnStepError(wire::StepError error) override { texts_->OnStepError(std::move(error)); }
+  void OnWritable() override { texts_->OnWritable(); }
   void OnBroken(absl::Status status) override;
   void Diagnose();
+  absl::Status Build(Progress progress);
   bool unloading() const;
+  // Keeps it until the model is mended; false: it is not being mended.
+  bool Keep(const wire::GenerateTextRequest& request, const std::shared_ptr<TextCall>& call);
   absl::Status NotServing() const;  // OK: it does
   // Keeps `call` until it returns: what it tells may let go of all others.
   void Add(TextRequest text, std::shared_ptr<TextCall> call);
@@ -88,7 +126,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   const std::unique_ptr<PlannedModel> planned_;  // holds the clients of all nodes
   const std::string name_;
   const std::string chat_template_, bos_text_, eos_text_;
-  TextServer texts_;
+  const std::shared_ptr<TextServer> texts_;  // shared with its calls and the next deployment
 
   std::mutex load_mu_;                    // Load(), Unload() and Diagnose(): one at a time
   std::unique_ptr<Pipeline> pipeline_;    // under load_mu_
@@ -96,8 +134,12 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
 
   mutable absl::Mutex mu_;
   wire::ModelStatus::State state_ ABSL_GUARDED_BY(mu_) = wire::ModelStatus::LOADING;
-  absl::Status why_ ABSL_GUARDED_BY(mu_);           // FAILED
-  absl::Status unloaded_why_ ABSL_GUARDED_BY(mu_);  // OK: Unload() has not been called
+  absl::Status why_ ABSL_GUARDED_BY(mu_);  // FAILED, MENDING
+  bool lost_a_stage_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Duration served_for_ ABSL_GUARDED_BY(mu_);
+  bool bequeathed_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<Request> requests_ ABSL_GUARDED_BY(mu_);  // at most kRequestsKeptMax
+  absl::Status unloaded_why_ ABSL_GUARDED_BY(mu_);      // OK: Unload() has not been called
   enum class Diagnosis { kDone, kWanted, kUnderWay };
   Diagnosis diagnosis_ ABSL_GUARDED_BY(mu_) = Diagnosis::kDone;
   absl::Time since_ ABSL_GUARDED_BY(mu_);

@@ -59,6 +59,21 @@ absl::Status SourceAnswers(PlannedModel* planned) {
   return absl::OkStatus();
 }
 
+// Another node with the file, where the one that had it has gone.
+absl::Status FindSource(PlannedModel* planned) {
+  const absl::Status gone = SourceAnswers(planned);
+  if (gone.ok()) return gone;
+  for (const NodeReport& node : planned->report.nodes) {
+    if (node.client == nullptr) continue;
+    const auto id = node.client->ShareModel(planned->source.path());
+    if (!id.ok() || *id != planned->model->id()) continue;
+    planned->source.set_node(absl::BytesToHexString(node.id()));
+    return absl::OkStatus();
+  }
+  return absl::Status(gone.code(),
+                      absl::StrCat(gone.message(), "; no other node has ", planned->source.path()));
+}
+
 // The headers, from the node that has the file.
 absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptions& options,
                                                              PlannedModel* planned) {
@@ -184,6 +199,13 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
                                                         const wire::PlanWishes& wishes) {
   auto planned = std::make_unique<PlannedModel>();
   planned->source = source;
+  if (options.known != nullptr) {
+    planned->model = options.known;
+    if (auto s = Ask(options, planned.get()); !s.ok()) return s;
+    if (auto s = FindSource(planned.get()); !s.ok()) return s;
+    if (auto s = Place(options, wishes, planned.get()); !s.ok()) return s;
+    return planned;
+  }
   // The file first: what is wrong with it is said at once.
   const auto client = ClusterClient::At(options.self_address, kAnswerMs);
   auto report = CollectReport(client.get());

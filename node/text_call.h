@@ -41,7 +41,7 @@ class TextCall final : public TextListener, public TextControl {
   void Finish() override { Stop(Wanted::kFinished); }
 
   // Until it starts or is refused: calls `fn` when nobody wants it any more, at once if that is
-  // so already. Once.
+  // so already. The last one counts.
   void OnUnwanted(absl::AnyInvocable<void() &&> fn);
   bool wanted() const;
 

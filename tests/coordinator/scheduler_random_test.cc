@@ -69,6 +69,7 @@ class RandomRun {
             .chunk_tokens = Pick(1, 64),
             .prompt_wait_ms = Pick(0, 100),
             .queue_max = Pick(1, 20),
+            .pipelines_broken_max = UINT32_MAX,  // restarts come at random here
             .keep_prefixes = Pick(0, 4) != 0,
             .prefix_tokens_min = Pick(0, 16)};
   }

@@ -643,6 +643,28 @@ TEST(Scheduler, EndsInAnotherPipelineWhatDoesNotFitIntoIt) {
   EXPECT_TRUE(sim.seen[small].end->status.ok());
 }
 
+TEST(Scheduler, GivesUpATextUnderWhichPipelinesBreakAgainAndAgain) {
+  Scheduler scheduler(Facts(2), {});
+  const uint64_t suspect = *scheduler.Add(Ask(Tokens(0, 20), 10), 0);
+  for (int broken = 0; broken < 3; ++broken) {
+    EXPECT_TRUE(scheduler.TakeEvents().empty());
+    EXPECT_TRUE(scheduler.NextStep(0).has_value());
+    scheduler.Restart(Facts(2), 0);
+  }
+  const std::vector<SchedulerEvent> events = scheduler.TakeEvents();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].request, suspect);
+  ASSERT_TRUE(events[0].end.has_value());
+  EXPECT_THAT(events[0].end->status, StatusIs(Code::kAborted));
+}
+
+TEST(Scheduler, BlamesNoTextThatWasNotInTheStepsOfABrokenPipeline) {
+  Scheduler scheduler(Facts(2), {});
+  ASSERT_TRUE(scheduler.Add(Ask(Tokens(0, 20), 10), 0).ok());
+  for (int restarts = 0; restarts < 5; ++restarts) scheduler.Restart(Facts(2), 0);
+  EXPECT_TRUE(scheduler.TakeEvents().empty());
+}
+
 TEST(Scheduler, GoesOnWithATextThatWasBegunElsewhere) {
   SchedulerSim sim(Facts(2), {});
   TextRequest request = Ask(Tokens(0, 20), 30);

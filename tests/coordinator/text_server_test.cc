@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status_matchers.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/coordinator/fake_stages.h"
@@ -313,6 +314,61 @@ TEST_F(TextServerTest, ABrokenPipelineEndsEveryRequestWithItsStatus) {
   EXPECT_THAT(server->Add(Ask(1, 1), listeners[0]),
               StatusIs(Code::kUnavailable, HasSubstr("node-2")));
   EXPECT_TRUE(server->idle());
+}
+
+TEST_F(TextServerTest, TextsGoOnInThePlaceOfABrokenPipeline) {
+  Begin(FakePipeline::Answers::kOnThread);
+  std::vector<std::shared_ptr<Listener>> listeners;
+  absl::Notification under_way;
+  for (int i = 0; i < 6; ++i) {
+    listeners.push_back(std::make_shared<Listener>());
+    if (i == 0) {
+      listeners[0]->on_token = [&](size_t n) {
+        if (n == 5) under_way.Notify();
+      };
+    }
+    ASSERT_TRUE(server->Add(Ask(i, 60), listeners.back()).ok());
+  }
+  under_way.WaitForNotification();
+  server->Suspend();
+  server->Detach();
+  pipeline.reset();
+  // Who comes meanwhile waits, too.
+  listeners.push_back(std::make_shared<Listener>());
+  ASSERT_TRUE(server->Add(Ask(6, 60), listeners.back()).ok());
+  EXPECT_FALSE(listeners.back()->ended());
+
+  pipeline = std::make_unique<FakePipeline>(&*server, FakePipeline::Answers::kInsideSubmit);
+  ASSERT_TRUE(server->Restart(pipeline.get()).ok());
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_TRUE(listeners[i]->Wait().ok());
+    EXPECT_EQ(listeners[i]->tokens(), FakeStages::Alone(FakePipeline::Facts(), Ask(i, 60), 60));
+  }
+}
+
+TEST_F(TextServerTest, TextsThatWaitForAPipelineMayBeCancelledAndFail) {
+  Begin(FakePipeline::Answers::kNever);
+  const auto cancelled = std::make_shared<Listener>(), failed = std::make_shared<Listener>();
+  const auto id = server->Add(Ask(1, 10), cancelled);
+  ASSERT_TRUE(id.ok());
+  ASSERT_TRUE(server->Add(Ask(2, 10), failed).ok());
+  server->Suspend();
+  server->Cancel(*id);
+  EXPECT_TRUE(cancelled->Wait().ok());
+  EXPECT_EQ(cancelled->reason(), FinishReason::kCancelled);
+  server->Fail(absl::ResourceExhaustedError("3 GiB are missing"));
+  EXPECT_THAT(failed->Wait(), StatusIs(Code::kResourceExhausted, HasSubstr("3 GiB")));
+  EXPECT_THAT(server->Add(Ask(3, 10), failed),
+              StatusIs(Code::kResourceExhausted, HasSubstr("3 GiB")));
+
+  // And all is well again when there is room.
+  pipeline = std::make_unique<FakePipeline>(&*server, FakePipeline::Answers::kInsideSubmit);
+  ASSERT_TRUE(server->Restart(pipeline.get()).ok());
+  const auto later = std::make_shared<Listener>();
+  ASSERT_TRUE(server->Add(Ask(4, 10), later).ok());
+  EXPECT_TRUE(later->Wait().ok());
+  server->Stop(absl::OkStatus());
+  EXPECT_THAT(server->Restart(pipeline.get()), StatusIs(Code::kUnavailable));
 }
 
 TEST_F(TextServerTest, StopEndsWhatRunsAndCallsNobodyAfterwards) {

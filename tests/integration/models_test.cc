@@ -31,21 +31,6 @@ class Models : public TwoNodes {
     for (const auto& each : status["nodes"]) stages += each["stages"].size();
     return stages;
   }
-  // Waits until there is one, the same to both: each has begun as its own.
-  size_t Coordinator() {
-    size_t found = 99;
-    EXPECT_TRUE(Eventually([&] {
-      const Json status = Run(0, {"status", "--json"});
-      const Json other = Run(1, {"status", "--json"});
-      if (!status.is_object() || !other.is_object()) return false;
-      if (status["coordinator"] != other["coordinator"]) return false;
-      for (const auto& each : status["nodes"]) {
-        if (each["id"] == status["coordinator"]) found = each["name"] == "attic" ? 0 : 1;
-      }
-      return found != 99;
-    }));
-    return found;
-  }
   void LoadOnBoth() {
     const Json loaded = TwoNodes::LoadOnBoth(/*seqs=*/2, /*n_ctx=*/8192);
     ASSERT_TRUE(loaded.is_object()) << loaded;
@@ -123,19 +108,6 @@ TEST_F(Models, WhatIsLoadedToStayOutlivesTheRunThatHeldIt) {
   EXPECT_GT(Stages(0), 0u);
 }
 
-TEST_F(Models, RunSaysWhichWorkerDied) {
-  const auto run = Strata(
-      0, {"run", kModel, "One\n", "--ctx", "60000", "--max-tokens", "50000", "--ignore-eos"});
-  ASSERT_EQ(run->FirstLine(), "One") << run->err();
-  const Json status = Run(0, {"status", "--json"});
-  for (const auto& node : status["nodes"]) {
-    for (const auto& stage : node["stages"]) kill(stage["worker_pid"].get<pid_t>(), SIGKILL);
-  }
-  EXPECT_NE(run->ExitStatus(), 0);
-  EXPECT_THAT(run->err(), HasSubstr("signal 9"));
-  EXPECT_TRUE(Eventually([this] { return Stages(0) == 0; }));
-}
-
 TEST_F(Models, ACoordinatorThatStopsEndsTheTextsWithAWord) {
   const size_t coordinator = Coordinator();
   ASSERT_LT(coordinator, 2u);
@@ -205,20 +177,6 @@ TEST_F(Models, WhatADeadCoordinatorLeftBehindIsUnloaded) {
   kill((*nodes_[coordinator])->pid(), SIGKILL);
   EXPECT_TRUE(Eventually([&] { return Stages(1 - coordinator) == 0; }))
       << nodes_[1 - coordinator]->err();
-}
-
-TEST_F(Models, AWorkerThatDiesFailsTheModelAndTheNextLoadMendsIt) {
-  LoadOnBoth();
-  const Json status = Run(0, {"status", "--json"});
-  const pid_t worker = status["nodes"][0]["stages"][0]["worker_pid"];
-  kill(worker, SIGKILL);
-  EXPECT_TRUE(Eventually([this] {
-    const auto run = Strata(0, {"run", name_, "One", "--max-tokens", "4"});
-    return run->ExitStatus() != 0 && run->err().find("signal 9") != std::string::npos;
-  }));
-  EXPECT_FALSE(Run(1, {"load", kModel, "--json"})["was_there"].get<bool>());
-  const auto run = Strata(0, {"run", name_, "One", "--max-tokens", "4"});
-  EXPECT_EQ(run->ExitStatus(), 0) << run->err();
 }
 
 }  // namespace

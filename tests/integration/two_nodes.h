@@ -24,7 +24,13 @@ class TwoNodes : public ::testing::Test {
   using Json = nlohmann::json;
 
   void SetUp() override {
-    for (const char* name : {"attic", "cellar"}) ASSERT_NO_FATAL_FAILURE(StartNode(name));
+    for (size_t node : {0, 1}) {
+      folders_.push_back(MakeTestFolder());
+      nodes_.emplace_back();
+      addresses_.emplace_back();
+      ports_.push_back(0);
+      ASSERT_NO_FATAL_FAILURE(StartNode(node, addresses_[0]));
+    }
     ASSERT_TRUE(Eventually([this] {
       for (size_t i = 0; i < nodes_.size(); ++i) {
         const Json status = Run(i, {"status", "--json"});
@@ -35,6 +41,28 @@ class TwoNodes : public ::testing::Test {
       }
       return true;
     }));
+  }
+
+  // Which node it is, once both say the same: each has begun as its own. 99: they don't.
+  size_t Coordinator() {
+    size_t found = 99;
+    EXPECT_TRUE(Eventually([&] {
+      const Json status = Run(0, {"status", "--json"});
+      const Json other = Run(1, {"status", "--json"});
+      if (!status.is_object() || !other.is_object()) return false;
+      if (status["coordinator"] != other["coordinator"]) return false;
+      for (const auto& each : status["nodes"]) {
+        if (each["id"] == status["coordinator"]) found = each["name"] == kNames[0] ? 0 : 1;
+      }
+      return found != 99;
+    }));
+    return found;
+  }
+
+  // A node that has been killed starts anew, at another address.
+  void StartAgain(size_t node) {
+    nodes_[node].reset();
+    StartNode(node, addresses_[1 - node]);
   }
 
   // More words for `strata node`.
@@ -79,26 +107,29 @@ class TwoNodes : public ::testing::Test {
     return client.Read();
   }
 
+  static constexpr const char* kNames[] = {"attic", "cellar"};
   std::vector<std::unique_ptr<Program>> nodes_;
   std::vector<std::string> addresses_;
   std::vector<uint16_t> ports_;  // of HTTP
 
  private:
-  void StartNode(const std::string& name) {
-    std::vector<std::string> args = {"node",   "--listen", "127.0.0.1:0", "--no-mdns",
-                                     "--name", name,       "--threads",   "1",
-                                     "--http", "0",        "--data-dir",  MakeTestFolder()};
+  void StartNode(size_t node, const std::string& peer) {
+    std::vector<std::string> args = {"node",   "--listen",   "127.0.0.1:0", "--no-mdns",
+                                     "--name", kNames[node], "--threads",   "1",
+                                     "--http", "0",          "--data-dir",  folders_[node]};
     for (std::string& arg : NodeArgs()) args.push_back(std::move(arg));
-    if (!addresses_.empty()) args.insert(args.end(), {"--peer", addresses_[0]});
-    nodes_.push_back(std::make_unique<Program>(std::move(args)));
-    const Json ready = Json::parse(nodes_.back()->FirstLine(), nullptr, false);
-    ASSERT_TRUE(ready.is_object()) << nodes_.back()->err();
-    addresses_.push_back(ready["node"]["address"]);
+    if (!peer.empty()) args.insert(args.end(), {"--peer", peer});
+    nodes_[node] = std::make_unique<Program>(std::move(args));
+    const Json ready = Json::parse(nodes_[node]->FirstLine(), nullptr, false);
+    ASSERT_TRUE(ready.is_object()) << nodes_[node]->err();
+    addresses_[node] = ready["node"]["address"];
     const std::string url = ready["node"]["http"];
     uint32_t port = 0;
     ASSERT_TRUE(absl::SimpleAtoi(url.substr(url.rfind(':') + 1), &port)) << url;
-    ports_.push_back(static_cast<uint16_t>(port));
+    ports_[node] = static_cast<uint16_t>(port);
   }
+
+  std::vector<std::string> folders_;  // of the nodes' data
 };
 
 }  // namespace strata::testing

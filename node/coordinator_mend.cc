@@ -1,0 +1,146 @@
+// Lost stages: a worker or a node has died, or a link broke. The model's layers are placed again on
+// what is left, and its texts, which wait meanwhile, are fed again there and go on.
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "node/coordinator.h"
+#include "transport/epoch.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(50);
+constexpr int64_t kLookMs = 300;  // for a node to say what it knows of its stage
+// A model that is lost again within that long may be what breaks its workers.
+constexpr absl::Duration kHealthyTime = absl::Seconds(30);
+constexpr uint32_t kMendsInARowMax = 5;
+// Between the second try of a row and the one before; doubles with each further one.
+constexpr absl::Duration kPause = absl::Milliseconds(250);
+// So long nodes may be out of reach before texts are told.
+constexpr absl::Duration kPatience = absl::Seconds(10);
+
+// What the nodes know of it: the words of a stage that failed, else `broken`.
+absl::Status WhyLost(const Deployment& lost, const absl::Status& broken) {
+  const PlannedModel& planned = lost.planned();
+  for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
+    const NodeReport& node = planned.NodeOf(planned.plan.stages[i]);
+    const auto info = node.client->GetInfo(kLookMs);
+    if (!info.ok()) return info.status();
+    for (const wire::StageStatus& stage : info->stages()) {
+      if (stage.stage() == i && CompareEpochs(stage.epoch(), lost.epoch()) == 0 &&
+          stage.status().code() != 0) {
+        return FromWire(stage.status());
+      }
+    }
+  }
+  return broken;
+}
+
+}  // namespace
+
+void Coordinator::KeepMending() {
+  while (true) {
+    std::vector<DeploymentPtr> lost;
+    {
+      absl::MutexLock lock(mu_);
+      const auto due = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || mend_due_; };
+      mu_.Await(absl::Condition(&due));
+      if (stopping_) return;
+      mend_due_ = false;
+      for (const auto& [id, model] : models_) {
+        if (in_office_ && settled_ && model->lost_a_stage()) lost.push_back(model);
+      }
+    }
+    for (const DeploymentPtr& model : lost) Mend(model);
+  }
+}
+
+bool Coordinator::IsThere(const DeploymentPtr& deployment) {
+  absl::MutexLock lock(mu_);
+  const auto entry = models_.find(deployment->model_id());
+  return entry != models_.end() && entry->second == deployment;
+}
+
+void Coordinator::Mend(const DeploymentPtr& lost) {
+  Caller caller;
+  caller.go_on = [this, &lost] { return !stopping() && IsThere(lost); };
+  caller.note = [&lost](const std::string& note) {
+    LOG(INFO) << lost->name() << ": " << note;
+    return true;
+  };
+  if (lost->mending() && lost->mends_in_a_row() > 0) {
+    const absl::Time until = absl::Now() + (1 << lost->mends_in_a_row()) * kPause;
+    while (absl::Now() < until) {
+      if (!caller.go_on()) return;
+      absl::SleepFor(kPoll);
+    }
+  }
+  const auto work = StartWork(caller);
+  if (!work.ok() || !caller.go_on()) return;
+  const bool was_mending = lost->mending();
+  const absl::Status status = MendNow(lost, caller);
+  if (status.ok() || !caller.go_on()) return;
+  // Whoever does not answer now may have gone in a moment, or be back.
+  if (absl::IsUnavailable(status) && was_mending && lost->lost_for() < kPatience) return;
+  LOG(WARNING) << lost->name() << " cannot be served now: " << status.message();
+  lost->Fail(status);
+}
+
+absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& caller) {
+  const absl::Time begin = absl::Now();
+  const absl::Status why = lost->why();
+  const bool healthy = lost->served_for() >= kHealthyTime || !lost->mending();
+  const uint32_t in_a_row = healthy ? 0 : lost->mends_in_a_row();
+  if (in_a_row >= kMendsInARowMax) {
+    return absl::AbortedError(absl::StrCat("its stages were lost ", in_a_row + 1,
+                                           " times, one after the other: ", why.message()));
+  }
+  LOG(WARNING) << lost->name() << " lost a stage (" << WhyLost(*lost, why).message()
+               << "); its layers are placed again";
+  // What is planned now counts on the memory of what is unloaded here.
+  lost->UnloadStages();
+  const PlannedModel& before = lost->planned();
+  PlanningOptions planning = PlanningFor(caller);
+  planning.known = before.model;
+  wire::PlanWishes wishes = lost->request().wishes();
+  wishes.set_n_ctx(before.inputs.request.cache.n_ctx);
+  auto planned = PlanModel(planning, before.source, wishes);
+  if (!planned.ok() && !wishes.assign().empty()) {
+    wishes.clear_assign();  // it may name who has gone
+    planned = PlanModel(planning, before.source, wishes);
+  }
+  if (!planned.ok()) return planned.status();
+  auto options = OptionsFor(lost->request());
+  if (!options.ok()) return options.status();
+  options->heritage = lost->heritage();
+  options->mends_in_a_row = in_a_row + 1;
+  const auto next = std::make_shared<Deployment>(*std::move(options), *std::move(planned));
+  {
+    absl::MutexLock lock(mu_);
+    const auto entry = models_.find(lost->model_id());
+    // Then both end the texts.
+    if (stopping_ || entry == models_.end() || entry->second != lost) return absl::OkStatus();
+    next->TakeRequests(lost->Bequeath());
+    entry->second = next;
+  }
+  const absl::Time placed = absl::Now();
+  const absl::Status loaded =
+      next->Load([this](uint32_t, const wire::LoadProgress&) { return !stopping(); });
+  if (!loaded.ok()) {
+    LOG(WARNING) << next->name() << ": " << loaded.message();
+    return absl::OkStatus();  // it is the one to mend now
+  }
+  LOG(WARNING) << next->name() << " is served again: placed in "
+               << absl::ToInt64Milliseconds(placed - begin) << " ms, loaded in "
+               << absl::ToInt64Milliseconds(absl::Now() - placed)
+               << " ms; texts that go on: " << next->texts();
+  return absl::OkStatus();
+}
+
+}  // namespace strata
