@@ -1,21 +1,28 @@
 #include "coordinator/step_costs.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace strata {
 namespace {
 
-// Weight of a new observation: a stage's speed drifts with the context and with who else uses the
-// machine, and single steps are noisy.
-constexpr double kNewWeight = 0.25;
-// One step that something else held up must not make its size look too slow to be tried again.
+// Weight of a new observation beside all before it: a stage's speed drifts with the context and
+// with who else uses the machine.
+constexpr double kNewWeight = 0.1;
+// A step that took longer than so many times what was expected was held up by something else and
+// counts as if it had taken that, unless the one before it was as slow.
 constexpr double kSlowerMax = 1.5;
+// But nothing makes a step faster than it can be: what is expected was wrong.
+constexpr double kFasterMax = 2;
 constexpr double kTickUs = 100;  // less is nothing
-// What was observed longer ago than so many steps is tried again.
-constexpr uint64_t kStepsFresh = 64;
-// So many times the rows that were tried lately, and one more, are the next to try.
-constexpr double kTryTimes = 1.25;
+// A step costs about as much as so many rows more than it has. That is the line's slope as long as
+// the rows of what was observed deviate from their mean by less than a share of it.
+constexpr double kStepRows = 3;
+constexpr double kSpread = 0.2;
+// And a share of it is the least, or the largest steps might be thought to cost nothing more.
+constexpr double kSlopeMin = 0.25;
+// What more rows take is believed for so many steps of one row. Then more are tried again, as if
+// they took no longer than one by one: one row tells nothing of them.
+constexpr uint32_t kOnesMax = 16;
 
 // Plays steps through stages that each take one step at a time.
 class Playback {
@@ -67,7 +74,7 @@ bool KeepsTo(const StepCosts& costs, const ChunkQuestion& q, uint32_t chunk) {
   const double mean_us =
       q.n_apart > 0 ? (round_max_us - round_us) / q.n_apart : round_max_us / costs.n_stages();
   for (uint32_t k = 0; k < costs.n_stages(); ++k) {
-    if (costs.LeastUs(k, q.decode_rows + chunk) > mean_us) return false;
+    if (costs.Us(k, q.decode_rows + chunk) > mean_us) return false;
   }
 
   Playback playback(costs);
@@ -95,80 +102,50 @@ bool KeepsTo(const StepCosts& costs, const ChunkQuestion& q, uint32_t chunk) {
 
 }  // namespace
 
-size_t StepCosts::BucketOf(uint32_t rows) {
-  if (rows <= kSingles) return rows - 1;
-  const int power = std::bit_width(rows) - 1;  // rows in [2^power, 2^(power+1))
-  constexpr int kFirstPower = std::bit_width(kSingles) - 1;
-  const uint32_t quarter = rows >> (power - 2) & 3;
-  return std::min<size_t>(kBuckets - 1,
-                          kSingles - 1 + static_cast<size_t>(4 * (power - kFirstPower)) + quarter);
+double StepCosts::Line::Us(double rows) const {
+  const double usual = us_ / (rows_ + kStepRows);
+  const double spread = kSpread * rows_ * kSpread * rows_;
+  const double slope =
+      (rows_us_ - rows_ * us_ + spread * usual) / (rows_rows_ - rows_ * rows_ + spread);
+  return us_ + std::clamp(slope, kSlopeMin * usual, us_ / rows_) * (rows - rows_);
+}
+
+void StepCosts::Line::Observe(double rows, double us) {
+  if (known()) {
+    const double expected_us = Us(rows) + kTickUs;
+    const bool is_slow = us > kSlowerMax * expected_us;
+    if (is_slow && !was_slow_) us = kSlowerMax * expected_us;
+    was_slow_ = is_slow;
+    if (kFasterMax * (us + kTickUs) < expected_us) weight_ = 0;
+  }
+  weight_ = 1 + (1 - kNewWeight) * weight_;
+  const auto take = [&](double value, double* mean) { *mean += (value - *mean) / weight_; };
+  take(rows, &rows_);
+  take(us, &us_);
+  take(rows * rows, &rows_rows_);
+  take(rows * us, &rows_us_);
 }
 
 void StepCosts::Observe(uint32_t stage, uint32_t rows, int64_t us) {
   if (stage >= stages_.size() || rows == 0 || us < 0) return;
-  const size_t bucket = BucketOf(rows);
-  Point& point = stages_[stage].points[bucket];
-  const bool is_first = point.rows == 0;
-  const double weight = is_first ? 1 : kNewWeight;
-  const auto took_us = static_cast<double>(us);
-  const double believed_us =
-      is_first ? took_us : std::min(took_us, kSlowerMax * (point.us + kTickUs));
-  point.rows += weight * (rows - point.rows);
-  point.us += weight * (believed_us - point.us);
-  point.observed = ++stages_[stage].n_observed;
-  // Fewer rows take no longer: a step that was held up by something else, of a size that is not
-  // tried again because of it, is found out by larger ones.
-  for (size_t i = 0; i < bucket; ++i) {
-    Point& smaller = stages_[stage].points[i];
-    smaller.us = std::min(smaller.us, point.us);
-  }
+  Stage& s = stages_[stage];
+  (rows == 1 ? s.one : s.more).Observe(rows, static_cast<double>(us));
+  s.ones = rows == 1 ? s.ones + 1 : 0;
 }
 
 bool StepCosts::known() const {
-  return std::all_of(stages_.begin(), stages_.end(), [](const Stage& stage) {
-    return std::any_of(std::begin(stage.points), std::end(stage.points),
-                       [](const Point& point) { return point.rows > 0; });
-  });
+  return std::all_of(stages_.begin(), stages_.end(),
+                     [](const Stage& s) { return s.one.known() || s.more.known(); });
 }
 
 double StepCosts::Us(uint32_t stage, uint32_t rows) const {
-  if (rows == 0) return 0;
-  const Point* before = nullptr;
-  double before_us = 0;  // never falls
-  double slope = 0;
-  for (const Point& point : stages_[stage].points) {
-    if (point.rows == 0) continue;
-    const double us = std::max(point.us, before_us);
-    if (before == nullptr) {
-      slope = us / point.rows;
-      if (rows <= point.rows) return rows * slope;
-    } else {
-      slope = (us - before_us) / (point.rows - before->rows);
-      if (rows <= point.rows) return before_us + (rows - before->rows) * slope;
-    }
-    before = &point;
-    before_us = us;
-  }
-  if (before == nullptr) return 0;
-  return before_us + (rows - before->rows) * slope;
-}
-
-double StepCosts::LeastUs(uint32_t stage, uint32_t rows) const {
-  if (rows == 0) return 0;
   const Stage& s = stages_[stage];
-  const size_t bucket = BucketOf(rows);
-  double us = 0;
-  double rows_tried = 0;
-  bool is_tried = false;
-  for (size_t i = 0; i <= bucket; ++i) {
-    const Point& point = s.points[i];
-    if (point.rows == 0 || point.observed + kStepsFresh < s.n_observed) continue;
-    us = std::max(us, point.us);
-    rows_tried = point.rows;
-    is_tried = i == bucket;
-  }
-  if (is_tried || rows <= kTryTimes * rows_tried + 1) return us;
-  return std::max(us, Us(stage, rows));
+  if (rows == 0) return 0;
+  if (!s.one.known()) return s.more.known() ? s.more.Us(rows) : 0;
+  const double one_us = s.one.Us(1);
+  if (rows == 1 || !s.more.known()) return rows * one_us;
+  const double us = std::max(s.more.Us(rows), one_us);
+  return s.ones > kOnesMax ? std::min(us, rows * one_us) : us;
 }
 
 uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuestion& question) {

@@ -22,28 +22,31 @@ class StepCosts {
   bool known() const;
   uint32_t n_stages() const { return static_cast<uint32_t>(stages_.size()); }
 
-  // Between what was observed, and on a line through nothing beyond. Never falls with `rows`.
+  // Never falls with `rows`. While only single rows are observed, that many of them.
   double Us(uint32_t stage, uint32_t rows) const;
 
-  // What it takes at least: what a few rows less took, where so many were not tried, or not lately.
-  // Whoever goes by that tries them: often a few rows more cost nothing.
-  double LeastUs(uint32_t stage, uint32_t rows) const;
-
  private:
-  struct Point {
-    double rows = 0;  // running means of what fell into the bucket; 0: nothing did
-    double us = 0;
-    uint64_t observed = 0;  // the stage's count of observations then
-  };
-  // One for each small number of rows, four to each power of two beyond: a step costs about as much
-  // as one of nearly as many rows.
-  static constexpr uint32_t kSingles = 16;
-  static constexpr size_t kBuckets = 128;
-  static size_t BucketOf(uint32_t rows);
+  // Steps of nearly as many rows each, as a line: single ones are noisy, and a line has what all of
+  // them say, of the sizes between and around them too. The latest count most.
+  class Line {
+   public:
+    bool known() const { return weight_ > 0; }
+    double Us(double rows) const;
+    void Observe(double rows, double us);
 
+   private:
+    double weight_ = 0;
+    double rows_ = 0;  // means
+    double us_ = 0;
+    double rows_rows_ = 0;
+    double rows_us_ = 0;
+    bool was_slow_ = false;  // the last one
+  };
+  // Steps of one row stand apart, as kernels for vectors are others than those for matrices.
   struct Stage {
-    Point points[kBuckets];
-    uint64_t n_observed = 0;
+    Line one;
+    Line more;
+    uint32_t ones = 0;  // since the last step of more rows
   };
   std::vector<Stage> stages_;
 };

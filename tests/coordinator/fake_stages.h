@@ -21,7 +21,8 @@ namespace strata {
 struct FakeCosts {
   int64_t step_us = 1000;  // of each stage
   int64_t row_us = 100;
-  int64_t rows_us = 0;  // more where there are 2 rows or more, as with matrix tiles
+  int64_t rows_us = 0;               // more where there are 2 rows or more, as with matrix tiles
+  std::function<double()> slowness;  // of each step in each stage: so many times longer it takes
 };
 
 // What a test makes go wrong with a step.
@@ -60,10 +61,7 @@ class FakeStages {
     std::vector<uint64_t> rows(step.tokens().begin(), step.tokens().end());
     int64_t us = now_us;
     for (uint32_t k = 0; k < facts_.n_stages; ++k) {
-      const int64_t took_us = step.tokens_size() == 0
-                                  ? 1
-                                  : costs_.step_us + costs_.row_us * step.tokens_size() +
-                                        (step.tokens_size() > 1 ? costs_.rows_us : 0);
+      const int64_t took_us = TookUs(step.tokens_size());
       us = std::max(us, free_us_[k]) + took_us;
       free_us_[k] = us;
       const bool fails = fault && fault->stage == k;
@@ -146,6 +144,12 @@ class FakeStages {
     for (int32_t token : text) h = Mix(h, static_cast<uint64_t>(token));
     if (seed != kEndlessSeed && h % 61 == 0) return kEnd;
     return static_cast<int32_t>(h % (kVocabulary - 10));
+  }
+
+  int64_t TookUs(int rows) const {
+    if (rows == 0) return 1;
+    const int64_t us = costs_.step_us + costs_.row_us * rows + (rows > 1 ? costs_.rows_us : 0);
+    return costs_.slowness ? static_cast<int64_t>(static_cast<double>(us) * costs_.slowness()) : us;
   }
 
   void CheckShape(const wire::Step& step) {
