@@ -21,8 +21,8 @@ namespace strata {
 struct FakeCosts {
   int64_t step_us = 1000;  // of each stage
   int64_t row_us = 100;
-  int64_t rows_us = 0;               // more where there are 2 rows or more, as with matrix tiles
-  std::function<double()> slowness;  // of each step in each stage: so many times longer it takes
+  int64_t rows_us = 0;  // more where there are 2 rows or more, as with matrix tiles
+  std::function<double()> slowness = nullptr;  // so many times longer takes a step in a stage
 };
 
 // What a test makes go wrong with a step.

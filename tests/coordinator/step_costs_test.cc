@@ -30,7 +30,7 @@ TEST(StepCosts, KnowsNothingAtFirst) {
 TEST(StepCosts, LiesOnALineThroughWhatWasObserved) {
   const StepCosts costs = Linear(1, 1000, 10);
   for (uint32_t rows : {1u, 2u, 7u, 60u, 200u, 300u, 1000u}) {
-    EXPECT_NEAR(costs.Us(0, rows), 1000 + 10 * rows, 50 + rows / 2) << rows;
+    EXPECT_NEAR(costs.Us(0, rows), 1000 + 10 * rows, 50 + 0.5 * rows) << rows;
   }
 }
 
