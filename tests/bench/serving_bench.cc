@@ -82,6 +82,11 @@ class Times final : public TextListener {
   absl::Status end_ ABSL_GUARDED_BY(mu_);
 };
 
+void Print(const nlohmann::json& line) {
+  std::puts(line.dump().c_str());
+  std::fflush(stdout);
+}
+
 uint64_t CountIn(const std::vector<absl::Time>& times, absl::Time begin, absl::Time end) {
   return static_cast<uint64_t>(std::count_if(
       times.begin(), times.end(), [&](absl::Time at) { return begin < at && at <= end; }));
@@ -103,8 +108,10 @@ class Bench {
   absl::Status Decode(uint32_t n_streams);
   absl::Status Beside(uint32_t prompt_tokens);
   absl::StatusOr<double> PrefillSpeed(uint32_t prompt_tokens);
+  absl::StatusOr<double> StreamSpeed(Times* stream);
 
-  void Print(nlohmann::json line) {
+  // The line, and what the stages have done since Mark().
+  nlohmann::json WithWork(nlohmann::json line) {
     const SchedulerStats now = server_.Stats();
     const double wall_us = absl::ToDoubleMicroseconds(absl::Now() - since_);
     const auto steps = static_cast<double>(now.steps - before_.steps);
@@ -119,8 +126,7 @@ class Bench {
                                 {"sample_ms", ms(&StageTotal::sample_us)},
                                 {"queue_ms", ms(&StageTotal::queue_us)}});
     }
-    std::puts(line.dump().c_str());
-    std::fflush(stdout);
+    return line;
   }
   void Mark() {
     before_ = server_.Stats();
@@ -205,7 +211,7 @@ absl::Status Bench::Prefill(uint32_t prompt_tokens) {
   Mark();
   auto speed = PrefillSpeed(prompt_tokens);
   if (!speed.ok()) return speed.status();
-  Print({{"what", absl::StrCat("prefill ", prompt_tokens)}, {"tokens_per_s", *speed}});
+  Print(WithWork({{"what", absl::StrCat("prefill ", prompt_tokens)}, {"tokens_per_s", *speed}}));
   return absl::OkStatus();
 }
 
@@ -243,29 +249,41 @@ absl::Status Bench::Decode(uint32_t n_streams) {
   const absl::Time end = absl::Now();
   uint64_t n = 0;
   for (const auto& stream : streams) n += CountIn(stream->at(), begin, end);
-  Print({{"what", absl::StrCat("decode ", n_streams)},
-         {"tokens_per_s", static_cast<double>(n) / absl::ToDoubleSeconds(end - begin)}});
+  Print(WithWork({{"what", absl::StrCat("decode ", n_streams)},
+                  {"tokens_per_s", static_cast<double>(n) / absl::ToDoubleSeconds(end - begin)}}));
   for (const uint64_t id : ids) server_.Cancel(id);
   for (const auto& stream : streams) stream->WaitForEnd();
   return absl::OkStatus();
 }
 
+// Of one text that decodes, over as many tokens as --tokens says.
+absl::StatusOr<double> Bench::StreamSpeed(Times* stream) {
+  const size_t first = stream->at().size();
+  if (auto s = stream->WaitForTokens(first + options_.tokens); !s.ok()) return s;
+  const auto at = stream->at();
+  return static_cast<double>(at.size() - first) / absl::ToDoubleSeconds(at.back() - at[first - 1]);
+}
+
+// Each alone is measured before and after: the machine's speed may change meanwhile.
 absl::Status Bench::Beside(uint32_t prompt_tokens) {
+  const auto mean = [](double a, double b) { return 2 / (1 / a + 1 / b); };
   auto alone = PrefillSpeed(prompt_tokens);
   if (!alone.ok()) return alone.status();
   uint64_t id = 0;
   auto stream = Start(Ask(kShortPrompt, options_.ctx - kShortPrompt), &id);
   if (!stream.ok()) return stream.status();
-  if (auto s = (*stream)->WaitForTokens(kWarmTokens + options_.tokens); !s.ok()) return s;
-  const auto first = (*stream)->at();
-  const double decode_alone = static_cast<double>(first.size() - kWarmTokens) /
-                              absl::ToDoubleSeconds(first.back() - first[kWarmTokens - 1]);
+  if (auto s = (*stream)->WaitForTokens(kWarmTokens); !s.ok()) return s;
+  auto decode_alone = StreamSpeed(stream->get());
+  if (!decode_alone.ok()) return decode_alone.status();
   Mark();
   const absl::Time begin = absl::Now();
   auto beside = PrefillSpeed(prompt_tokens);
   if (!beside.ok()) return beside.status();
   const absl::Time end = absl::Now();
+  nlohmann::json line = WithWork({{"what", absl::StrCat("beside ", prompt_tokens)}});
   const auto all = (*stream)->at();
+  auto decode_after = StreamSpeed(stream->get());
+  if (!decode_after.ok()) return decode_after.status();
   const double decode =
       static_cast<double>(CountIn(all, begin, end)) / absl::ToDoubleSeconds(end - begin);
   std::vector<double> gaps_ms;
@@ -274,20 +292,21 @@ absl::Status Bench::Beside(uint32_t prompt_tokens) {
       gaps_ms.push_back(absl::ToDoubleMilliseconds(all[i] - all[i - 1]));
   }
   std::sort(gaps_ms.begin(), gaps_ms.end());
-  nlohmann::json line = {{"what", absl::StrCat("beside ", prompt_tokens)},
-                         {"wait_ms", options_.policy.prompt_wait_ms},
-                         {"prefill_alone", *alone},
-                         {"prefill", *beside},
-                         {"decode_alone", decode_alone},
-                         {"decode", decode}};
+  line["wait_ms"] = options_.policy.prompt_wait_ms;
+  line["prefill"] = *beside;
+  line["decode_alone"] = mean(*decode_alone, *decode_after);
+  line["decode"] = decode;
   if (!gaps_ms.empty()) {
     line["gap_ms"] = {{"median", gaps_ms[gaps_ms.size() / 2]},
                       {"p95", gaps_ms[gaps_ms.size() * 95 / 100]},
                       {"max", gaps_ms.back()}};
   }
-  Print(std::move(line));
   server_.Cancel(id);
   (*stream)->WaitForEnd();
+  auto after = PrefillSpeed(prompt_tokens);
+  if (!after.ok()) return after.status();
+  line["prefill_alone"] = mean(*alone, *after);
+  Print(line);
   return absl::OkStatus();
 }
 
