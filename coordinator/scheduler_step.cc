@@ -12,8 +12,8 @@ namespace {
 // Beside decodes, while nothing is known of how long steps take.
 constexpr uint32_t kFirstChunkTokens = 16;
 // How much of what a token may wait behind prompts is used on average: steps take now more, now
-// less. With this much, 19 tokens of 20 keep to the limit on a machine whose speed goes up and down
-// by a third.
+// less. With this much, 19 tokens of 20 keep to the limit where the speed changes by 1.4 times
+// every few seconds.
 constexpr int64_t kMeanWaitPercent = 75;
 // And by a step of prompts only at most: the decodes behind it find out how long it really took.
 constexpr int64_t kPromptStepPercent = 90;

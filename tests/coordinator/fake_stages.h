@@ -34,7 +34,7 @@ struct FakeFault {
 
 class FakeStages {
  public:
-  FakeStages(const PipelineFacts& facts, FakeCosts costs)
+  FakeStages(const PipelineFacts& facts, const FakeCosts& costs)
       : facts_(facts),
         costs_(costs),
         cells_(facts.kv_cells != 0 ? facts.kv_cells : facts.n_ctx * facts.n_slots),
@@ -291,7 +291,7 @@ class FakeStages {
     for (int i = 0; i < step.tokens_size(); ++i) {
       Text& text = texts_[step.slots(i)];
       if (!text.open || is_wrong(step.slots(i))) continue;
-      const auto at = static_cast<size_t>(step.positions(i) + text.offset);
+      const size_t at = static_cast<size_t>(step.positions(i)) + static_cast<size_t>(text.offset);
       if (at >= text.tokens.size() || text.tokens[at] != step.tokens(i)) {
         cannot_go_on(step.slots(i), absl::StrCat("another text at ", at));
       }

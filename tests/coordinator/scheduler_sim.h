@@ -24,7 +24,7 @@ class SchedulerSim {
     std::optional<SchedulerEvent::End> end;
   };
 
-  SchedulerSim(const PipelineFacts& facts, SchedulerPolicy policy, FakeCosts costs = {})
+  SchedulerSim(const PipelineFacts& facts, SchedulerPolicy policy, const FakeCosts& costs = {})
       : scheduler(facts, policy), facts_(facts), costs_(costs) {
     stages.emplace(facts, costs);
   }

@@ -12,7 +12,6 @@ namespace strata {
 namespace {
 
 using ::absl_testing::StatusIs;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Code = absl::StatusCode;
@@ -111,7 +110,7 @@ TEST(Scheduler, KeepsEveryStageBusyWithGroupsOfSequences) {
     const auto& steps = sim.stages->steps();
     const wire::Step& middle = steps[steps.size() / 2];
     EXPECT_EQ(middle.tokens_size(), static_cast<int>(8 / n_stages));
-    const double busy_us = static_cast<double>(steps.size()) * (10'000 + 100 * 8 / n_stages);
+    const double busy_us = static_cast<double>(steps.size()) * (10'000 + 800.0 / n_stages);
     EXPECT_LT(static_cast<double>(sim.now_us - start_us), 1.15 * busy_us) << n_stages;
   }
 }
@@ -180,8 +179,9 @@ TEST(Scheduler, NobodysNextTokenWaitsLongBehindAPrompt) {
     // Three quarters of the wait are used on average: both steps of a round take half of it and of
     // what a round takes anyway, less a row that does not fit; one row in ten is lost at both ends.
     const int64_t step_us = (own_us + 75'000) / 2;
-    const auto rows = static_cast<double>((step_us - costs.step_us) / costs.row_us);
-    const double rate_max = 1e6 * (2 * rows - n_decoding) / static_cast<double>(2 * step_us);
+    const int64_t rows = (step_us - costs.step_us) / costs.row_us;
+    const double rate_max =
+        1e6 * static_cast<double>(2 * rows - n_decoding) / static_cast<double>(2 * step_us);
     EXPECT_GE(rate, 0.9 * rate_max) << n_decoding << ", longest " << longest_us;
     sim.RunToEnd();
     sim.ExpectTextsAsAlone();
