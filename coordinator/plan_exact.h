@@ -10,7 +10,8 @@
 
 namespace strata {
 
-inline constexpr double kExactWorkMax = 2e7;  // steps of the labels' inner loop: half a second or so
+inline constexpr double kExactWorkMax =
+    2e7;  // steps of the labels' inner loop: half a second or so
 
 struct ExactOptions {
   Pieces known;  // a plan that only needs to be beaten, or empty
