@@ -10,8 +10,7 @@
 
 namespace strata {
 
-inline constexpr double kExactWorkMax =
-    2e7;  // steps of the labels' inner loop: half a second or so
+inline constexpr double kExactWorkMax = 2e7;  // steps of the labels' inner loop: half a second
 
 struct ExactOptions {
   Pieces known;  // a plan that only needs to be beaten, or empty
