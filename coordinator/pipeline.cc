@@ -144,6 +144,7 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
   spec.set_unverified(options_.unverified);
   *spec.mutable_cache() = options_.cache;
   spec.set_use_mmap(options_.use_mmap);
+  spec.set_origin(options_.origin);
   if (options_.source != nullptr && options_.source->id() != options_.nodes[stage]->id()) {
     spec.set_source_address(options_.source->address());
     spec.set_source_node(options_.source->id());

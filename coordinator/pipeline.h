@@ -35,6 +35,7 @@ struct PipelineOptions {
   uint32_t n_threads = 0;            // per stage; 0: the node's default
   std::vector<std::string> devices;  // [stages] as ggml names them; empty: the CPU of each node
   wire::CacheSpec cache;
+  std::string origin;  // as of StageSpec
   bool unverified = false;
   bool use_mmap = true;
   bool allow_mixed_versions = false;

@@ -147,6 +147,8 @@ PlanningOptions Coordinator::PlanningFor(const Caller& caller) const {
   return {.self_address = self_address_,
           .fetcher = fetcher_,
           .freed = {},
+          .model_id = "",
+          .known = nullptr,
           .opened = nullptr,
           .note = caller.note,
           .go_on = caller.go_on};
@@ -244,6 +246,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   if (!work.ok()) return work.status();
   std::unique_ptr<Loaded> there;
   PlanningOptions planning = PlanningFor(caller);
+  planning.model_id = request.model_id();
   planning.opened = [&](const ModelFile& model) {
     DeploymentPtr found;
     {
@@ -389,6 +392,11 @@ std::vector<Coordinator::ModelStats> Coordinator::Stats() {
                      .scheduler = model->Stats()});
   }
   return stats;
+}
+
+bool Coordinator::Serves(const std::string& model) {
+  const auto deployment = Find(model);
+  return deployment.ok() && ((*deployment)->serving() || (*deployment)->mending());
 }
 
 void Coordinator::Generate(const wire::GenerateTextRequest& request,

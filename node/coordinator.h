@@ -1,7 +1,8 @@
 // The role that one node of a cluster has: it plans, loads and unloads models, and serves texts.
 // Every node has one of these, and it is idle on all but the node that membership made the
 // coordinator. When the role goes, its models are unloaded; when it comes, stages that a
-// coordinator before has left behind are. A model that loses a stage is mended: its layers are
+// coordinator before has left behind are, and models that it had loaded to stay are loaded again. A
+// model that loses a stage is mended: its layers are
 // placed again on the nodes that are left, and its texts go on there.
 //
 // Thread-safe, but for Tick(). What blocks says so; nothing of it is called on the loop.
@@ -106,6 +107,8 @@ class Coordinator {
     SchedulerStats scheduler;
   };
   std::vector<ModelStats> Stats();
+  // Whether Generate() would find it at work, or soon. Does not block.
+  bool Serves(const std::string& model);
   // Does not block. Errors go to the call's sink.
   void Generate(const wire::GenerateTextRequest& request, std::shared_ptr<TextCall> call);
   // Blocks until nothing is on the node any more: texts under way end first, then its layers go to
@@ -141,6 +144,7 @@ class Coordinator {
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   void KeepMending();  // thread
   void Mend(const DeploymentPtr& lost);
+  void Adopt(wire::LoadModelRequest orphan);
   // With the stages on their nodes and the work begun.
   absl::Status MendNow(const DeploymentPtr& lost, const Caller& caller);
   bool IsThere(const DeploymentPtr& deployment);
@@ -171,7 +175,8 @@ class Coordinator {
   bool in_office_ ABSL_GUARDED_BY(mu_) = false;     // as last looked at
   bool settled_ ABSL_GUARDED_BY(mu_) = false;       // the same
   uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;  // grows when the members change
-  bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended
+  bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended, or loaded
+  std::vector<wire::LoadModelRequest> orphans_ ABSL_GUARDED_BY(mu_);  // models that were another's
 
   size_t members_ = 0;                        // loop
   std::unique_ptr<EventLoop::Handle> timer_;  // loop

@@ -1,5 +1,6 @@
 // Lost stages: a worker or a node has died, or a link broke. The model's layers are placed again on
-// what is left, and its texts, which wait meanwhile, are fed again there and go on.
+// what is left, and its texts, which wait meanwhile, are fed again there and go on. Models of a
+// coordinator that has gone are loaded again; their texts wait at their gateways.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -47,17 +48,44 @@ absl::Status WhyLost(const Deployment& lost, const absl::Status& broken) {
 void Coordinator::KeepMending() {
   while (true) {
     std::vector<DeploymentPtr> lost;
+    std::vector<wire::LoadModelRequest> orphans;
     {
       absl::MutexLock lock(mu_);
       const auto due = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || mend_due_; };
       mu_.Await(absl::Condition(&due));
       if (stopping_) return;
       mend_due_ = false;
+      orphans.swap(orphans_);
       for (const auto& [id, model] : models_) {
         if (in_office_ && settled_ && model->lost_a_stage()) lost.push_back(model);
       }
     }
     for (const DeploymentPtr& model : lost) Mend(model);
+    for (const wire::LoadModelRequest& orphan : orphans) Adopt(orphan);
+  }
+}
+
+// Again as it was asked for; its texts come again through their gateways.
+void Coordinator::Adopt(wire::LoadModelRequest orphan) {
+  const auto note = [](const std::string& words) {
+    LOG(INFO) << words;
+    return true;
+  };
+  const Caller caller = {.go_on = [this] { return office().mine; }, .note = note};
+  const absl::Time begin = absl::Now();
+  auto loaded = Load(orphan, caller);
+  if (!loaded.ok() && !orphan.wishes().assign().empty()) {
+    orphan.mutable_wishes()->clear_assign();  // it may name who has gone
+    loaded = Load(orphan, caller);
+  }
+  if (loaded.ok()) {
+    LOG(WARNING) << loaded->deployment->name()
+                 << ", which another node had coordinated, is served again: loaded in "
+                 << absl::ToInt64Milliseconds(absl::Now() - begin) << " ms";
+  } else {
+    LOG(WARNING) << orphan.source().path()
+                 << ", which another node had coordinated, cannot be loaded again: "
+                 << loaded.status().message();
   }
 }
 
@@ -108,6 +136,7 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   const PlannedModel& before = lost->planned();
   PlanningOptions planning = PlanningFor(caller);
   planning.known = before.model;
+  planning.model_id = before.model->id();
   wire::PlanWishes wishes = lost->request().wishes();
   wishes.set_n_ctx(before.inputs.request.cache.n_ctx);
   auto planned = PlanModel(planning, before.source, wishes);

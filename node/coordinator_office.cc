@@ -1,8 +1,10 @@
 // Whether this node coordinates, and what follows from it: models go with the role, and what a
 // coordinator before has left behind goes when it comes.
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -151,6 +153,7 @@ void Coordinator::Sweep() {
     // A model is here before its first stage is.
     for (const auto& [id, model] : models_) known.push_back(model->epoch());
   }
+  std::map<std::string, wire::LoadModelRequest> orphans;  // by id
   for (const NodeReport& node : report->nodes) {
     if (node.client == nullptr || !node.seen.member()) continue;
     for (const wire::StageStatus& stage : node.info.stages()) {
@@ -161,12 +164,22 @@ void Coordinator::Sweep() {
       if (stopping()) return;
       LOG(WARNING) << node.name() << ": stage " << stage.stage() << " of epoch "
                    << EpochString(stage.epoch()) << " is left over and unloaded";
+      wire::LoadModelRequest origin;
+      if (!stage.origin().empty() && origin.ParseFromString(stage.origin()) && !origin.hold()) {
+        orphans[origin.model_id()] = std::move(origin);
+      }
       wire::UnloadStageRequest request;
       *request.mutable_epoch() = stage.epoch();
       request.set_stage(stage.stage());
       // Tried again at the next sweep.
       node.client->UnloadStage(request, [this] { return !stopping(); }).IgnoreError();
     }
+  }
+  absl::MutexLock lock(mu_);
+  for (auto& [id, origin] : orphans) {
+    if (models_.contains(id)) continue;
+    orphans_.push_back(std::move(origin));
+    mend_due_ = true;
   }
 }
 

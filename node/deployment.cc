@@ -101,6 +101,10 @@ absl::Status Deployment::Build(Progress progress) {
   build.cache = options_.request.wishes().cache();
   build.cache.set_kv_cells(static_cast<uint32_t>(request.cache.kv_cells));
   build.cache.set_checkpoints(request.cache.n_checkpoints);
+  wire::LoadModelRequest origin = options_.request;
+  *origin.mutable_source() = planned_->source;
+  origin.set_model_id(model_id());
+  build.origin = origin.SerializeAsString();
   build.unverified = options_.request.wishes().unverified();
   build.use_mmap = !options_.request.no_mmap();
   build.allow_mixed_versions = options_.request.allow_mixed_versions();
@@ -285,6 +289,8 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
   text.sampler = request.sampler();
   if (request.tokens_size() > 0) {
     text.prompt.assign(request.tokens().begin(), request.tokens().end());
+    text.generated.assign(request.generated().begin(), request.generated().end());
+    text.mirostat_mu.assign(request.mirostat_mu().begin(), request.mirostat_mu().end());
     Add(std::move(text), std::move(call));
     return;
   }

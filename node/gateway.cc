@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/log/log.h"
 #include "absl/time/clock.h"
 #include "coordinator/text_request.h"
 #include "grpcpp/channel.h"
@@ -12,6 +13,7 @@
 #include "node/text_wire.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/request_log.h"
 
 namespace strata {
 namespace {
@@ -146,19 +148,15 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
       case wire::GenerateTextEvent::kStarted: {
         const auto& prompt = event_.started().prompt();
         started_ = true;
-        prompt_tokens_ = static_cast<uint32_t>(prompt.size());
         text_->Started(stub_, event_.started().text());
         to_->OnStarted({prompt.begin(), prompt.end()});
         break;
       }
       case wire::GenerateTextEvent::kToken:
-        ++tokens_;
         to_->OnToken(event_.token());
         break;
       case wire::GenerateTextEvent::kEnded:
         ended_ = EndedFromWire(event_.ended());
-        ended_.usage.prompt_tokens = prompt_tokens_;
-        ended_.usage.tokens = tokens_;
         break;
       default:
         break;
@@ -168,8 +166,21 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
   }
   void OnDone(const grpc::Status& status) override {
     Gateway* const gateway = gateway_;
-    // Nobody has heard of it yet, and the connection has failed: another node may coordinate soon.
-    if (!status.ok() && !SaidByPeer(status) && !started_ && asked_.text->call()->wanted()) {
+    const bool wanted = !status.ok() && asked_.text->call()->wanted();
+    // A node that has just begun to coordinate may have to load the model first.
+    const bool too_early = asked_.resumed && !started_ &&
+                           (status.error_code() == grpc::StatusCode::NOT_FOUND ||
+                            status.error_code() == grpc::StatusCode::UNAVAILABLE);
+    if (wanted && !SaidByPeer(status)) {
+      // Another node may coordinate soon.
+      if (to_->started() && !asked_.resumed) {
+        gateway->Resume(std::move(asked_));
+      } else {
+        if (asked_.resumed) asked_.request = to_->Rest();
+        gateway->Wait(std::move(asked_));
+      }
+    } else if (wanted && too_early) {
+      asked_.last = TextStatusFromGrpc(status);
       gateway->Wait(std::move(asked_));
     } else {
       to_->OnEnd(TextStatusFromGrpc(status), ended_.reason, ended_.usage);
@@ -180,13 +191,11 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
 
   Gateway* const gateway_;
   Asked asked_;
-  const std::shared_ptr<TextSink> to_;      // shared with who asked
-  const std::shared_ptr<Stub> stub_;        // shared with calls about the text
-  const std::shared_ptr<RemoteText> text_;  // shared with the text's control
+  const std::shared_ptr<ResumableText> to_;  // shared with who asked
+  const std::shared_ptr<Stub> stub_;         // shared with calls about the text
+  const std::shared_ptr<RemoteText> text_;   // shared with the text's control
   bool started_ = false;
   wire::GenerateTextEvent event_;
-  uint32_t prompt_tokens_ = 0;
-  uint32_t tokens_ = 0;
   EndedText ended_;
 };
 
@@ -231,15 +240,17 @@ std::unique_ptr<wire::Coordinator::Stub> Gateway::StubAt(const std::string& addr
 std::shared_ptr<TextControl> Gateway::Generate(const wire::GenerateTextRequest& request,
                                                std::shared_ptr<TextSink> sink,
                                                GenerateOptions options) {
-  auto text = std::make_shared<Text>(sink);  // shared with who asked
+  auto resumable = std::make_shared<ResumableText>(request, std::move(sink));
+  auto text = std::make_shared<Text>(resumable);  // shared with who asked
   {
     absl::MutexLock lock(mu_);
     if (!stopping_) {
       asked_.push_back({.text = text,
                         .request = request,
-                        .sink = std::move(sink),
+                        .sink = std::move(resumable),
                         .options = options,
-                        .until = absl::Now() + options_.office_time});
+                        .until = absl::Now() + options_.office_time,
+                        .last = absl::OkStatus()});
       // One turn of the loop is enough for all who come until then.
       if (asked_.size() == 1) loop_->Post([this] { Pump(); });
       return text;
@@ -261,7 +272,11 @@ void Gateway::Pump() {
 void Gateway::Begin(Asked asked) {
   const ClusterView& view = cluster_->view();
   if (view.is_coordinator) {
-    coordinator_->Generate(asked.request, asked.text->call());
+    if (asked.resumed && !coordinator_->Serves(asked.request.model())) {
+      Wait(std::move(asked));
+    } else {
+      coordinator_->Generate(asked.request, asked.text->call());
+    }
     return;
   }
   const std::string address = asked.options.pass_on && !view.coordinator.is_nobody()
@@ -274,8 +289,17 @@ void Gateway::Begin(Asked asked) {
   }
 }
 
+void Gateway::Resume(Asked asked) {
+  LOG(WARNING) << "the node that coordinates has gone; the text "
+               << PlainRequestId(asked.request.id()) << " goes on when another one has its model";
+  asked.request = asked.sink->Rest();
+  asked.resumed = true;
+  asked.until = absl::Now() + options_.resume_time;
+  Wait(std::move(asked));
+}
+
 void Gateway::Wait(Asked asked) {
-  absl::Status why = NoCoordinator();
+  absl::Status why = asked.last.ok() ? NoCoordinator() : asked.last;
   if (!asked.text->call()->wanted()) {
     why = absl::CancelledError("nobody wants the text any more");
   } else if (absl::Now() < asked.until) {

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "node/coordinator.h"
 #include "node/gate.h"
+#include "node/resumable_text.h"
 #include "node/text_call.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "transport/event_loop.h"
@@ -46,6 +47,9 @@ class Gateway final : public TextSource {
   struct Options {
     // How long a text, or who asks for the models, waits while no node coordinates.
     absl::Duration office_time = absl::Seconds(5);
+    // How long a text that had begun waits for another node to go on with it: one that coordinates,
+    // and has loaded the model.
+    absl::Duration resume_time = absl::Seconds(60);
   };
   // All outlive it.
   Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator, Options options);
@@ -57,8 +61,8 @@ class Gateway final : public TextSource {
   void Stop();
 
   // Ends with the errors of Coordinator::Generate(); kUnavailable: no node coordinates
-  // (RetryAfterMs), also after a while in which one might have taken over, or the one that did has
-  // gone.
+  // (RetryAfterMs), also after a while in which one might have taken over. A text goes on where the
+  // node that coordinated has gone and another one takes over.
   std::shared_ptr<TextControl> Generate(const wire::GenerateTextRequest& request,
                                         std::shared_ptr<TextSink> sink,
                                         GenerateOptions options) override;
@@ -79,15 +83,19 @@ class Gateway final : public TextSource {
   struct Asked {
     std::shared_ptr<Text> text;  // shared with who asked
     wire::GenerateTextRequest request;
-    std::shared_ptr<TextSink> sink;  // shared with who asked
+    std::shared_ptr<ResumableText> sink;  // shared with the text's source
     GenerateOptions options;
     absl::Time until;  // so long it may wait
+    bool resumed = false;
+    absl::Status last;  // resumed: what the last one that was asked said
   };
 
   void Begin(Asked asked);  // loop
-  void Wait(Asked asked);   // any thread
-  void Pump();              // loop
-  void Tick();              // loop
+  // Its source has gone in the middle.
+  void Resume(Asked asked);
+  void Wait(Asked asked);  // any thread
+  void Pump();             // loop
+  void Tick();             // loop
   absl::StatusOr<Models> Fetch();
   absl::StatusOr<Models> FetchOnce();
   void KeepList();

@@ -60,13 +60,13 @@ absl::Status SourceAnswers(PlannedModel* planned) {
 }
 
 // Another node with the file, where the one that had it has gone.
-absl::Status FindSource(PlannedModel* planned) {
+absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
   const absl::Status gone = SourceAnswers(planned);
-  if (gone.ok()) return gone;
+  if (gone.ok() || model_id.empty()) return gone;
   for (const NodeReport& node : planned->report.nodes) {
     if (node.client == nullptr) continue;
     const auto id = node.client->ShareModel(planned->source.path());
-    if (!id.ok() || *id != planned->model->id()) continue;
+    if (!id.ok() || *id != model_id) continue;
     planned->source.set_node(absl::BytesToHexString(node.id()));
     return absl::OkStatus();
   }
@@ -77,7 +77,6 @@ absl::Status FindSource(PlannedModel* planned) {
 // The headers, from the node that has the file.
 absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptions& options,
                                                              PlannedModel* planned) {
-  if (auto s = SourceAnswers(planned); !s.ok()) return s;
   NodeReport* const source = planned->SourceNode();
   const auto id = source->client->ShareModel(planned->source.path());
   if (!id.ok()) return id.status();
@@ -202,7 +201,7 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
   if (options.known != nullptr) {
     planned->model = options.known;
     if (auto s = Ask(options, planned.get()); !s.ok()) return s;
-    if (auto s = FindSource(planned.get()); !s.ok()) return s;
+    if (auto s = FindSource(options.model_id, planned.get()); !s.ok()) return s;
     if (auto s = Place(options, wishes, planned.get()); !s.ok()) return s;
     return planned;
   }
@@ -211,6 +210,7 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
   auto report = CollectReport(client.get());
   if (!report.ok()) return report.status();
   planned->report = *std::move(report);
+  if (auto s = FindSource(options.model_id, planned.get()); !s.ok()) return s;
   auto model = OpenHeaders(options, planned.get());
   if (!model.ok()) return model.status();
   planned->model = *std::move(model);

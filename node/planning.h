@@ -54,9 +54,10 @@ struct PlanningOptions {
     uint64_t bytes = 0;
   };
   std::vector<Freed> freed;
-  // The model, if its headers are known: then any node that has the same file in the same place
-  // will do in place of a source that has gone. Null: they are read from the source.
-  std::shared_ptr<const ModelFile> known;
+  // Not empty: any node that has this model in the same place will do in place of a source that has
+  // gone.
+  std::string model_id;
+  std::shared_ptr<const ModelFile> known;  // its headers; null: they are read from the source
   // The headers have been read; what is not OK ends the planning. May be null.
   std::function<absl::Status(const ModelFile&)> opened;
   // For people, now and then while it waits; false ends the waiting (kCancelled).

@@ -167,6 +167,7 @@ bool StageHost::Busy() const {
 
 void StageHost::Tell(const Stage& stage, wire::StageStatus* status) const {
   using Wire = wire::StageStatus;
+  status->set_origin(stage.spec.origin());
   static constexpr std::array<Wire::State, 6> kStates = {
       Wire::FETCHING, Wire::WAITING, Wire::LOADING, Wire::SERVING, Wire::UNLOADING, Wire::FAILED};
   status->set_state(kStates.at(static_cast<size_t>(stage.state)));

@@ -79,14 +79,16 @@ class Recovery : public TwoNodes {
     model_ = loaded["model"];
     coordinator_ = Coordinator();
     ASSERT_LT(coordinator_, 2u);
-    // Through the node that coordinates: who asks the other one loses his connection with it.
     for (int i = 0; i < kTexts; ++i) {
       texts_.push_back(Strata(
-          coordinator_, {"run", model_, absl::StrCat("Chapter ", i, "\n"), "--max-tokens",
-                         absl::StrCat(kTokens), "--ignore-eos", "--temperature", "0", "--json"}));
+          AskedNode(), {"run", model_, absl::StrCat("Chapter ", i, "\n"), "--max-tokens",
+                        absl::StrCat(kTokens), "--ignore-eos", "--temperature", "0", "--json"}));
     }
     ASSERT_TRUE(Eventually([this] { return TokensWritten() > 60; }));
   }
+
+  // Whose connections outlive what the test does.
+  virtual size_t AskedNode() const { return coordinator_; }
 
   uint64_t TokensWritten() {
     const std::string page = Get(coordinator_, "/metrics").body;
@@ -113,9 +115,9 @@ class Recovery : public TwoNodes {
       EXPECT_EQ(tokens.size(), kTokens);
       ties += NearTies(whole->get(), report["prompt"]["tokens"], tokens);
     }
-    const std::string log = nodes_[coordinator_]->err();
+    const std::string log = nodes_[AskedNode()]->err();
     EXPECT_THAT(log, HasSubstr("is served again")) << "nothing was lost";
-    std::cout << log.substr(log.rfind("is served")) << ties << " of " << kTexts * kTokens
+    std::cout << log.substr(log.rfind("is served")) << "; " << ties << " of " << kTexts * kTokens
               << " tokens are as likely as the likeliest within rounding, the others are it\n";
   }
 
@@ -150,6 +152,26 @@ TEST_F(Recovery, TextsGoOnWhenANodeIsKilled) {
 
 TEST_F(Recovery, TextsGoOnWhenANodeFreezes) {
   const pid_t node = (*nodes_[1 - coordinator_])->pid();
+  std::vector<pid_t> frozen = Descendants(node);
+  frozen.push_back(node);
+  for (const pid_t pid : frozen) kill(pid, SIGSTOP);
+  ExpectWholeTexts();
+  for (const pid_t pid : frozen) kill(pid, SIGCONT);
+}
+
+// Through the node that does not coordinate: it keeps its texts, and coordinates from then on.
+class RecoveryOfTheCoordinator : public Recovery {
+ protected:
+  size_t AskedNode() const override { return 1 - coordinator_; }
+};
+
+TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItIsKilled) {
+  kill((*nodes_[coordinator_])->pid(), SIGKILL);
+  ExpectWholeTexts();
+}
+
+TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItFreezes) {
+  const pid_t node = (*nodes_[coordinator_])->pid();
   std::vector<pid_t> frozen = Descendants(node);
   frozen.push_back(node);
   for (const pid_t pid : frozen) kill(pid, SIGSTOP);
