@@ -23,6 +23,7 @@ namespace {
 constexpr uint64_t kTickMs = 200;
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
 constexpr size_t kIdCharsShown = 8;  // of a model's id, in messages
+constexpr int64_t kRetryAfterMs = 2'000;
 
 absl::Status WasUnloaded(const Deployment& deployment) {
   return absl::UnavailableError(absl::StrCat(deployment.name(), " was unloaded"));
@@ -362,10 +363,12 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& 
 
 absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
   if (auto s = CheckOffice(); !s.ok()) return s;
-  auto deployment = Find(model);
-  if (!deployment.ok()) return deployment.status();
-  Remove(*deployment, WasUnloaded(**deployment));
-  return (*deployment)->name();
+  while (true) {
+    auto deployment = Find(model);
+    if (!deployment.ok()) return deployment.status();
+    // Else another one has just taken its place, or somebody else unloads it.
+    if (Remove(*deployment, WasUnloaded(**deployment))) return (*deployment)->name();
+  }
 }
 
 absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
@@ -404,9 +407,19 @@ void Coordinator::Generate(const wire::GenerateTextRequest& request,
   auto deployment = Find(request.model());
   if (deployment.ok()) {
     (*deployment)->Generate(request, std::move(call));
-  } else {
-    call->Refuse(deployment.status());
+    return;
   }
+  absl::Status why = deployment.status();
+  {
+    absl::MutexLock lock(mu_);
+    if (!orphans_.empty() || adopts_) {
+      why = WithRetryAfterMs(
+          absl::UnavailableError("the node that coordinated has gone, and models are being loaded "
+                                 "again; try again in a few seconds"),
+          kRetryAfterMs);
+    }
+  }
+  call->Refuse(std::move(why));
 }
 
 }  // namespace strata

@@ -1,9 +1,9 @@
 // The role that one node of a cluster has: it plans, loads and unloads models, and serves texts.
 // Every node has one of these, and it is idle on all but the node that membership made the
-// coordinator. When the role goes, its models are unloaded; when it comes, stages that a
-// coordinator before has left behind are, and models that it had loaded to stay are loaded again. A
-// model that loses a stage is mended: its layers are
-// placed again on the nodes that are left, and its texts go on there.
+// coordinator. When the role goes, its models are unloaded. When it comes, stages that a coordinator
+// before has left behind are, and models that it had loaded to stay are loaded again. A model that
+// loses a stage is mended: its layers are placed again on the nodes that are left, and its texts go
+// on there.
 //
 // Thread-safe, but for Tick(). What blocks says so; nothing of it is called on the loop.
 #pragma once
@@ -144,7 +144,8 @@ class Coordinator {
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   void KeepMending();  // thread
   void Mend(const DeploymentPtr& lost);
-  void Adopt(wire::LoadModelRequest orphan);
+  void Adopt(const std::string& id, wire::LoadModelRequest orphan);
+  bool AnyMending();
   // With the stages on their nodes and the work begun.
   absl::Status MendNow(const DeploymentPtr& lost, const Caller& caller);
   bool IsThere(const DeploymentPtr& deployment);
@@ -175,8 +176,11 @@ class Coordinator {
   bool in_office_ ABSL_GUARDED_BY(mu_) = false;     // as last looked at
   bool settled_ ABSL_GUARDED_BY(mu_) = false;       // the same
   uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;  // grows when the members change
-  bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended, or loaded
-  std::vector<wire::LoadModelRequest> orphans_ ABSL_GUARDED_BY(mu_);  // models that were another's
+  bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended
+  bool retry_due_ ABSL_GUARDED_BY(mu_) = false;     // those that could not be may be now
+  bool adopts_ ABSL_GUARDED_BY(mu_) = false;        // has not looked since the office began
+  // Models of the coordinator before, by id, until they are loaded; at most kModelsMax.
+  std::map<std::string, wire::LoadModelRequest> orphans_ ABSL_GUARDED_BY(mu_);
 
   size_t members_ = 0;                        // loop
   std::unique_ptr<EventLoop::Handle> timer_;  // loop

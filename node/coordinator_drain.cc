@@ -17,6 +17,11 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
 
+absl::Status BeingMended(const Deployment& model) {
+  return absl::UnavailableError(absl::StrCat("a stage was lost, and is placed again; ",
+                                             model.name(), " stays for now: drain the node again"));
+}
+
 }  // namespace
 
 absl::Status Coordinator::Drain(const wire::DrainNodeRequest& request, const Caller& caller) {
@@ -68,9 +73,11 @@ absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request, const 
 }
 
 absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& caller) {
+  if (from->mending()) return BeingMended(*from);
   PlanningOptions planning = PlanningFor(caller);
   const PlannedModel& now = from->planned();
   for (const PlannedStage& stage : now.plan.stages) {
+    if (!from->serving()) break;  // it holds nothing
     planning.freed.push_back({.node_id = now.NodeOf(stage).info.node_id(),
                               .device = now.inputs.request.devices[stage.device].name,
                               .bytes = stage.memory_bytes()});
@@ -89,10 +96,8 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
       return absl::CancelledError("interrupted");
     }
     told = texts;
-    if (from->lost_a_stage()) {  // then its texts wait for whoever mends it
-      return absl::UnavailableError(
-          absl::StrCat(from->name(), " lost a stage meanwhile; drain the node again"));
-    }
+    // Whoever mends it, or another one, waits for this to end, and texts wait for that.
+    if (AnyMending()) return BeingMended(*from);
     if (!caller.go_on()) return absl::CancelledError("interrupted");
     absl::SleepFor(kPoll);
   }

@@ -1,10 +1,13 @@
 // Lost stages: a worker or a node has died, or a link broke. The model's layers are placed again on
 // what is left, and its texts, which wait meanwhile, are fed again there and go on. Models of a
 // coordinator that has gone are loaded again; their texts wait at their gateways.
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -48,25 +51,35 @@ absl::Status WhyLost(const Deployment& lost, const absl::Status& broken) {
 void Coordinator::KeepMending() {
   while (true) {
     std::vector<DeploymentPtr> lost;
-    std::vector<wire::LoadModelRequest> orphans;
+    std::map<std::string, wire::LoadModelRequest> orphans;
     {
       absl::MutexLock lock(mu_);
-      const auto due = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || mend_due_; };
+      const auto due = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return stopping_ || mend_due_ || retry_due_;
+      };
       mu_.Await(absl::Condition(&due));
       if (stopping_) return;
-      mend_due_ = false;
-      orphans.swap(orphans_);
+      const bool retry = retry_due_;
+      mend_due_ = retry_due_ = false;
+      if (retry) orphans = orphans_;
       for (const auto& [id, model] : models_) {
-        if (in_office_ && settled_ && model->lost_a_stage()) lost.push_back(model);
+        if (!in_office_ || !settled_) continue;
+        if (model->mending() || (retry && model->lost_a_stage())) lost.push_back(model);
       }
     }
     for (const DeploymentPtr& model : lost) Mend(model);
-    for (const wire::LoadModelRequest& orphan : orphans) Adopt(orphan);
+    for (const auto& [id, orphan] : orphans) Adopt(id, orphan);
   }
 }
 
-// Again as it was asked for; its texts come again through their gateways.
-void Coordinator::Adopt(wire::LoadModelRequest orphan) {
+bool Coordinator::AnyMending() {
+  absl::MutexLock lock(mu_);
+  return absl::c_any_of(models_, [](const auto& model) { return model.second->mending(); });
+}
+
+// Again as it was asked for; its texts come again through their gateways. What fails is tried again
+// when the members change.
+void Coordinator::Adopt(const std::string& id, wire::LoadModelRequest orphan) {
   const auto note = [](const std::string& words) {
     LOG(INFO) << words;
     return true;
@@ -79,6 +92,10 @@ void Coordinator::Adopt(wire::LoadModelRequest orphan) {
     loaded = Load(orphan, caller);
   }
   if (loaded.ok()) {
+    {
+      absl::MutexLock lock(mu_);
+      orphans_.erase(id);
+    }
     LOG(WARNING) << loaded->deployment->name()
                  << ", which another node had coordinated, is served again: loaded in "
                  << absl::ToInt64Milliseconds(absl::Now() - begin) << " ms";
@@ -129,8 +146,10 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
     return absl::AbortedError(absl::StrCat("its stages were lost ", in_a_row + 1,
                                            " times, one after the other: ", why.message()));
   }
-  LOG(WARNING) << lost->name() << " lost a stage (" << WhyLost(*lost, why).message()
-               << "); its layers are placed again";
+  if (lost->BeginMending()) {
+    LOG(WARNING) << lost->name() << " lost a stage (" << WhyLost(*lost, why).message()
+                 << "); its layers are placed again";
+  }
   // What is planned now counts on the memory of what is unloaded here.
   lost->UnloadStages();
   const PlannedModel& before = lost->planned();

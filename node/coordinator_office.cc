@@ -99,8 +99,9 @@ void Coordinator::Tick() {
   for (const auto& [id, model] : models_) {
     live += 1 + model->texts();
     // Those that could not be mended may be when a node has come.
-    if (model->mending() || (members_changed && model->lost_a_stage())) mend_due_ = true;
+    if (model->mending()) mend_due_ = true;
   }
+  if (members_changed) retry_due_ = true;
   cluster_->membership()->SetLiveRequests(live);
   LookAtOffice();
   if (members_changed) {
@@ -123,6 +124,8 @@ void Coordinator::Keep() {
       in_office = in_office_ && settled_;
       seen = members_seen_;
       if (!in_office_) {
+        adopts_ = true;
+        orphans_.clear();
         for (auto& [id, model] : models_) lost.push_back(model);
         models_.clear();
         shares_.clear();
@@ -147,9 +150,11 @@ void Coordinator::Sweep() {
   auto report = Report();
   if (!report.ok()) return;
   std::vector<wire::Epoch> known;
+  bool adopts = false;
   {
     absl::MutexLock lock(mu_);
     if (stopping_ || !in_office_ || !settled_) return;
+    adopts = adopts_;
     // A model is here before its first stage is.
     for (const auto& [id, model] : models_) known.push_back(model->epoch());
   }
@@ -164,8 +169,12 @@ void Coordinator::Sweep() {
       if (stopping()) return;
       LOG(WARNING) << node.name() << ": stage " << stage.stage() << " of epoch "
                    << EpochString(stage.epoch()) << " is left over and unloaded";
+      // Later ones are left of what this node itself has unloaded, or failed to load.
+      const bool was_served =
+          stage.state() == wire::StageStatus::SERVING || stage.state() == wire::StageStatus::FAILED;
       wire::LoadModelRequest origin;
-      if (!stage.origin().empty() && origin.ParseFromString(stage.origin()) && !origin.hold()) {
+      if (adopts && was_served && !stage.origin().empty() &&
+          origin.ParseFromString(stage.origin()) && !origin.hold()) {
         orphans[origin.model_id()] = std::move(origin);
       }
       wire::UnloadStageRequest request;
@@ -176,10 +185,12 @@ void Coordinator::Sweep() {
     }
   }
   absl::MutexLock lock(mu_);
+  if (!adopts || !in_office_) return;
+  adopts_ = false;
   for (auto& [id, origin] : orphans) {
-    if (models_.contains(id)) continue;
-    orphans_.push_back(std::move(origin));
-    mend_due_ = true;
+    if (models_.contains(id) || orphans_.size() >= kModelsMax) continue;
+    orphans_[id] = std::move(origin);
+    retry_due_ = true;
   }
 }
 

@@ -164,6 +164,11 @@ void Deployment::OnBroken(absl::Status status) {
   }
 }
 
+bool Deployment::BeginMending() {
+  absl::MutexLock lock(mu_);
+  return !std::exchange(mending_begun_, true);
+}
+
 void Deployment::UnloadStages() {
   std::lock_guard load_lock(load_mu_);
   texts_->Detach();
@@ -291,7 +296,8 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
     text.prompt.assign(request.tokens().begin(), request.tokens().end());
     text.generated.assign(request.generated().begin(), request.generated().end());
     text.mirostat_mu.assign(request.mirostat_mu().begin(), request.mirostat_mu().end());
-    Add(std::move(text), std::move(call));
+    const std::shared_ptr<TextCall> kept = std::move(call);
+    Add(std::move(text), kept);
     return;
   }
   Tokenizer::Job job;
@@ -310,12 +316,12 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
       return;
     }
     text.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());
-    self->Add(std::move(text), call);
+    self->Add(std::move(text), std::shared_ptr(call));
   };
   call->OnUnwanted(tokenizer_->Tokenize(std::move(job)));
 }
 
-void Deployment::Add(TextRequest text, std::shared_ptr<TextCall> call) {
+void Deployment::Add(TextRequest text, const std::shared_ptr<TextCall>& call) {
   const uint32_t n_ctx = planned_->inputs.request.cache.n_ctx;
   if (text.prompt.size() + 1 > n_ctx) {
     call->Refuse(absl::OutOfRangeError(

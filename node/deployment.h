@@ -60,6 +60,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // free, or their nodes do not answer. Any number of times; the first reason counts.
   void Unload(const absl::Status& why);
 
+  // True the first time.
+  bool BeginMending();
   // Once it is MENDING or FAILED: unloads the stages that are left; the texts wait on. Blocks.
   void UnloadStages();
   const std::shared_ptr<TextServer>& heritage() const { return texts_; }
@@ -119,8 +121,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // Keeps it until the model is mended; false: it is not being mended.
   bool Keep(const wire::GenerateTextRequest& request, const std::shared_ptr<TextCall>& call);
   absl::Status NotServing() const;  // OK: it does
-  // Keeps `call` until it returns: what it tells may let go of all others.
-  void Add(TextRequest text, std::shared_ptr<TextCall> call);
+  // The caller keeps `call` until it returns: what it tells may let go of all others.
+  void Add(TextRequest text, const std::shared_ptr<TextCall>& call);
 
   const Options options_;
   const std::unique_ptr<PlannedModel> planned_;  // holds the clients of all nodes
@@ -128,7 +130,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   const std::string chat_template_, bos_text_, eos_text_;
   const std::shared_ptr<TextServer> texts_;  // shared with its calls and the next deployment
 
-  std::mutex load_mu_;                    // Load(), Unload() and Diagnose(): one at a time
+  std::mutex load_mu_;                    // Load(), Unload…() and Diagnose(): one at a time
   std::unique_ptr<Pipeline> pipeline_;    // under load_mu_
   std::shared_ptr<Tokenizer> tokenizer_;  // of stage 0's node; constant; shared with its calls
 
@@ -136,6 +138,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   wire::ModelStatus::State state_ ABSL_GUARDED_BY(mu_) = wire::ModelStatus::LOADING;
   absl::Status why_ ABSL_GUARDED_BY(mu_);  // FAILED, MENDING
   bool lost_a_stage_ ABSL_GUARDED_BY(mu_) = false;
+  bool mending_begun_ ABSL_GUARDED_BY(mu_) = false;
   absl::Duration served_for_ ABSL_GUARDED_BY(mu_);
   bool bequeathed_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Request> requests_ ABSL_GUARDED_BY(mu_);  // at most kRequestsKeptMax

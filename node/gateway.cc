@@ -13,7 +13,6 @@
 #include "node/text_wire.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
-#include "transport/request_log.h"
 
 namespace strata {
 namespace {
@@ -23,6 +22,8 @@ constexpr std::chrono::seconds kListTime(5);
 constexpr std::chrono::seconds kFinishTime(5);
 
 constexpr uint64_t kTickMs = 100;
+// Before the same node is asked for the rest of a text again.
+constexpr absl::Duration kResumePause = absl::Milliseconds(500);
 constexpr int64_t kRetryAfterMs = 2'000;
 
 absl::Status NoCoordinator() {
@@ -170,17 +171,18 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
     // A node that has just begun to coordinate may have to load the model first.
     const bool too_early = asked_.resumed && !started_ &&
                            (status.error_code() == grpc::StatusCode::NOT_FOUND ||
+                            status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ||
                             status.error_code() == grpc::StatusCode::UNAVAILABLE);
     if (wanted && !SaidByPeer(status)) {
       // Another node may coordinate soon.
-      if (to_->started() && !asked_.resumed) {
+      if (started_) {
         gateway->Resume(std::move(asked_));
       } else {
-        if (asked_.resumed) asked_.request = to_->Rest();
         gateway->Wait(std::move(asked_));
       }
     } else if (wanted && too_early) {
       asked_.last = TextStatusFromGrpc(status);
+      asked_.not_before = absl::Now() + kResumePause;
       gateway->Wait(std::move(asked_));
     } else {
       to_->OnEnd(TextStatusFromGrpc(status), ended_.reason, ended_.usage);
@@ -290,10 +292,11 @@ void Gateway::Begin(Asked asked) {
 }
 
 void Gateway::Resume(Asked asked) {
-  LOG(WARNING) << "the node that coordinates has gone; the text "
-               << PlainRequestId(asked.request.id()) << " goes on when another one has its model";
+  LOG_EVERY_N_SEC(WARNING, 1) << "the node that coordinates has gone; texts go on when another one "
+                                 "has their models";
   asked.request = asked.sink->Rest();
   asked.resumed = true;
+  asked.last = absl::OkStatus();
   asked.until = absl::Now() + options_.resume_time;
   Wait(std::move(asked));
 }
@@ -322,7 +325,14 @@ void Gateway::Tick() {
     absl::MutexLock lock(mu_);
     asked.swap(texts_waiting_);
   }
-  for (Asked& one : asked) Begin(std::move(one));  // or they wait on, with a tick of their own
+  const absl::Time now = absl::Now();
+  for (Asked& one : asked) {
+    if (now < one.not_before) {
+      Wait(std::move(one));
+    } else {
+      Begin(std::move(one));  // or it waits on
+    }
+  }
 }
 
 void Gateway::ListModels(absl::Duration age_max, OnModels done) {

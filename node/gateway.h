@@ -88,6 +88,7 @@ class Gateway final : public TextSource {
     absl::Time until;  // so long it may wait
     bool resumed = false;
     absl::Status last;  // resumed: what the last one that was asked said
+    absl::Time not_before = absl::InfinitePast();
   };
 
   void Begin(Asked asked);  // loop

@@ -61,7 +61,7 @@ absl::Status SourceAnswers(PlannedModel* planned) {
 
 // Another node with the file, where the one that had it has gone.
 absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
-  const absl::Status gone = SourceAnswers(planned);
+  absl::Status gone = SourceAnswers(planned);
   if (gone.ok() || model_id.empty()) return gone;
   for (const NodeReport& node : planned->report.nodes) {
     if (node.client == nullptr) continue;
