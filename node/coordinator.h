@@ -1,9 +1,9 @@
 // The role that one node of a cluster has: it plans, loads and unloads models, and serves texts.
 // Every node has one of these, and it is idle on all but the node that membership made the
-// coordinator. When the role goes, its models are unloaded. When it comes, stages that a coordinator
-// before has left behind are, and models that it had loaded to stay are loaded again. A model that
-// loses a stage is mended: its layers are placed again on the nodes that are left, and its texts go
-// on there.
+// coordinator. When the role goes, its models are unloaded. When it comes, stages that a
+// coordinator before has left behind are, and models that it had loaded to stay are loaded again. A
+// model that loses a stage is mended: its layers are placed again on the nodes that are left, and
+// its texts go on there.
 //
 // Thread-safe, but for Tick(). What blocks says so; nothing of it is called on the loop.
 #pragma once
