@@ -44,7 +44,7 @@ class Observe : public TwoNodes {
     other_ = 1 - coordinator_;
   }
   HttpReply Complete(size_t node, const Json& body) { return Post(node, "/v1/completions", body); }
-  static Json Ask(Json more = Json::object()) {
+  static Json Ask(const Json& more = Json::object()) {
     Json body = {{"model", ""}, {"prompt", kPrompt}, {"max_tokens", 16}, {"temperature", 0}};
     body.update(more);
     return body;
