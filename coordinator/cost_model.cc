@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "shard/activation_codec.h"
+
 namespace strata {
 namespace {
 
@@ -64,9 +66,9 @@ double HopSeconds(const PlanLink& link, double bytes) {
   return latency + bytes / link.bytes_per_s;
 }
 
-double ActivationBytes(const LayerCosts& costs, const StepShape& step) {
-  return kFrameBytes + static_cast<double>(step.rows) *
-                           (kRowHeaderBytes + static_cast<double>(costs.activation_row_bytes()));
+double ActivationBytes(const LayerCosts& costs, const StepShape& step, wire::ActivationType type) {
+  const auto row_bytes = static_cast<double>(ActivationRowBytes(type, costs.n_embd));
+  return kFrameBytes + static_cast<double>(step.rows) * (kRowHeaderBytes + row_bytes);
 }
 
 double TokenBytes(const StepShape& step) {

@@ -18,6 +18,7 @@
 
 #include "absl/types/span.h"
 #include "coordinator/layer_costs.h"
+#include "proto/frame.pb.h"
 #include "shard/device_probe.h"
 
 namespace strata {
@@ -50,7 +51,8 @@ inline constexpr double kLocalHopSeconds = 100e-6;
 double HopSeconds(const PlanLink& link, double bytes);
 
 // Payload and headers of the frame that goes to a stage, to the first one, and back with results.
-double ActivationBytes(const LayerCosts& costs, const StepShape& step);
+double ActivationBytes(const LayerCosts& costs, const StepShape& step,
+                       wire::ActivationType type = wire::F32);
 double TokenBytes(const StepShape& step);
 
 // Seconds for a byte of a matrix of this ggml_type, multiplied by `rows` (≥ 1) rows. A type that

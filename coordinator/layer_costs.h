@@ -74,7 +74,6 @@ struct LayerCosts {
   uint32_t kv_type = 1;          // ggml_type of the keys
 
   uint32_t n_layer() const { return static_cast<uint32_t>(layers.size()); }
-  uint64_t activation_row_bytes() const { return uint64_t{n_embd} * sizeof(float); }
 
   // Of what lies outside the layers, in a stage at these ends: vocabulary, placeholders.
   uint64_t EndBytes(bool is_first, bool is_last) const;

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
@@ -12,6 +11,7 @@
 #include "proto/weights.grpc.pb.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/status_details.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -35,7 +35,7 @@ class NodeClientImpl final : public NodeClient {
   absl::Status Greet(const Options& options) {
     grpc::ClientContext context;
     SetTimeout(&context, options.timeout_ms);
-    context.set_wait_for_ready(true);
+    context.set_wait_for_ready(options.wait_for_ready);
     wire::GetInfoResponse info;
     const grpc::Status status = stub_->GetInfo(&context, wire::GetInfoRequest(), &info);
     if (!status.ok()) return Named(status);
@@ -175,7 +175,7 @@ class NodeClientImpl final : public NodeClient {
 
   // What gRPC says of a connection means nothing to who asked for a text.
   static absl::Status ForPeople(const grpc::Status& status) {
-    const absl::Status plain = FromGrpc(status);
+    absl::Status plain = FromGrpc(status);
     if (SaidByPeer(status) || absl::IsCancelled(plain)) return plain;
     return absl::UnavailableError("the node does not answer");
   }
@@ -183,7 +183,7 @@ class NodeClientImpl final : public NodeClient {
   // Says which node, unless the node has said so itself.
   static absl::Status WithName(const std::string& name, const absl::Status& status) {
     if (status.ok() || status.message().find(name) != absl::string_view::npos) return status;
-    return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
+    return Prefixed(name, status);
   }
 
   const std::string address_;

@@ -23,6 +23,8 @@ class NodeClient {
     std::string address;
     int64_t timeout_ms = 10'000;
     bool allow_mixed_versions = false;
+    // Whether a node that nobody serves yet may come within the time.
+    bool wait_for_ready = true;
   };
   static absl::StatusOr<std::unique_ptr<NodeClient>> Connect(const Options& options);
   virtual ~NodeClient() = default;

@@ -17,6 +17,7 @@
 #include "transport/epoch.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/status_details.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -121,6 +122,7 @@ class PipelineImpl final : public Pipeline {
   absl::Mutex mu_;
   uint64_t last_step_id_ ABSL_GUARDED_BY(mu_) = 0;
   bool return_promised_ ABSL_GUARDED_BY(mu_) = false;
+  uint32_t freed_ ABSL_GUARDED_BY(mu_) = 0;  // of its credits, that the last stage has not heard of
   std::unique_ptr<Link> return_ ABSL_GUARDED_BY(mu_);
 
   GrpcLinkAcceptor returns_;
@@ -179,7 +181,7 @@ absl::Status PipelineImpl::Load(Progress progress) {
         stages_[i].set_link_address(
             LinkAddress(stages_[i].link_address(), options_.nodes[i]->address()));
       } else {
-        outcomes[i] = info.status();
+        outcomes[i] = WithStage(info.status(), static_cast<uint32_t>(i));
         cancelled = true;  // the others need not go on
       }
     });
@@ -220,6 +222,9 @@ absl::Status PipelineImpl::ConnectLinks() {
     const bool last = i + 1 == n_stages();
     request.set_next_address(last ? return_address_ : stages_[i + 1].link_address());
     request.set_next_node(last ? options_.coordinator_node : options_.nodes[i + 1]->id());
+    if (!last && !options_.activations.empty()) {
+      *request.mutable_activations() = options_.activations[i];
+    }
     if (auto s = options_.nodes[i]->ConnectStage(request); !s.ok()) return s;
   }
   DialOptions dial;
@@ -277,7 +282,8 @@ void PipelineImpl::OnReturned(const Frame& frame) {
     return OnBroken(absl::InvalidArgumentError("the last stage sent an unexpected frame"));
   }
   absl::MutexLock lock(mu_);
-  if (return_ != nullptr) return_->Release(1);
+  if (++freed_ < kResultsRelease || return_ == nullptr) return;
+  return_->Release(std::exchange(freed_, 0));
 }
 
 void PipelineImpl::OnBroken(absl::Status status) {
@@ -306,12 +312,7 @@ absl::Status PipelineImpl::Diagnose(const absl::Status& broken) {
         unreachable = info.status();
         continue;
       }
-      for (const wire::StageStatus& stage : info->stages()) {
-        if (stage.stage() == i && CompareEpochs(stage.epoch(), options_.epoch) == 0 &&
-            stage.status().code() != 0) {
-          return FromWire(stage.status());
-        }
-      }
+      if (auto failure = FailureOf(*info, options_.epoch, i); !failure.ok()) return failure;
     }
     if (!unreachable.ok()) return unreachable;
     if (absl::Now() >= until) return broken;
@@ -338,6 +339,16 @@ void PipelineImpl::Unload() {
 }
 
 }  // namespace
+
+absl::Status FailureOf(const wire::GetInfoResponse& info, const wire::Epoch& epoch, size_t stage) {
+  for (const wire::StageStatus& one : info.stages()) {
+    if (one.stage() == stage && CompareEpochs(one.epoch(), epoch) == 0 &&
+        one.status().code() != 0) {
+      return FromWire(one.status());
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Build(PipelineOptions options,
                                                           Listener* listener, Progress progress) {

@@ -20,6 +20,7 @@ namespace strata {
 
 // Result frames that may wait in the coordinator; the credits it grants to the last stage.
 inline constexpr uint32_t kResultsMax = 64;
+inline constexpr uint32_t kResultsRelease = kResultsMax / 2;  // told free together
 
 struct PipelineOptions {
   std::string
@@ -35,7 +36,8 @@ struct PipelineOptions {
   uint32_t n_threads = 0;            // per stage; 0: the node's default
   std::vector<std::string> devices;  // [stages] as ggml names them; empty: the CPU of each node
   wire::CacheSpec cache;
-  std::string origin;  // as of StageSpec
+  std::vector<wire::ActivationRule> activations;  // [stages], by which each sends; empty: f32
+  std::string origin;                             // as of StageSpec
   bool unverified = false;
   bool use_mmap = true;
   bool allow_mixed_versions = false;
@@ -46,6 +48,9 @@ struct PipelineOptions {
   // unloaded. Asked often, on threads of the pipeline's; may be null.
   std::function<bool(const std::string& node_id)> gone;
 };
+
+// Why `stage` of the plan of `epoch` fails as its node tells; OK where it does not.
+absl::Status FailureOf(const wire::GetInfoResponse& info, const wire::Epoch& epoch, size_t stage);
 
 class Pipeline {
  public:

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "coordinator/cost_model.h"
 #include "coordinator/layer_costs.h"
+#include "coordinator/link_activations.h"
 #include "shard/architecture.h"
 #include "shard/device_probe.h"
 
@@ -69,6 +70,11 @@ struct PlanRequest {
   std::vector<PlanLink> links;            // [nodes, nodes], row: from; the diagonal is not read
   double local_hop_s = kLocalHopSeconds;  // between workers of one node
   size_t coordinator_node = 0;            // steps start and end there
+  // What goes between stages. With `auto` nodes and cuts are chosen as if it were f32, which it
+  // mostly is where steps have few rows.
+  ActivationWish activations;
+  // [nodes, nodes], by which nodes send to others; empty: as `activations` says, f32 for `auto`.
+  std::vector<wire::ActivationRule> link_activations;
 
   CacheShape cache;        // what the caches must hold
   uint32_t positions = 0;  // of the cache, that times are predicted for; 0: n_ctx
@@ -83,6 +89,7 @@ struct PlanRequest {
   bool search_only = false;             // bounded search even where exact is possible (tests)
 
   const PlanLink& Link(size_t from, size_t to) const { return links[from * nodes.size() + to]; }
+  wire::ActivationType SentAs(size_t from, size_t to, uint32_t rows) const;
 };
 
 // Appends a node with its devices as they were measured; a device without types in its speed is
@@ -116,8 +123,9 @@ struct PlannedStage {
   uint64_t weight_bytes = 0;
   uint64_t cache_bytes = 0;
   uint64_t compute_bytes = 0;
-  double compute_s = 0;  // at the batch planned for
-  double hop_in_s = 0;   // from the stage before, or the coordinator
+  double compute_s = 0;        // at the batch planned for
+  double hop_in_s = 0;         // from the stage before, or the coordinator
+  wire::ActivationRule sends;  // to the next stage; the last one sends none
   uint64_t memory_bytes() const { return weight_bytes + cache_bytes + compute_bytes; }
 };
 

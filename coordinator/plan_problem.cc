@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "shard/activation_codec.h"
 
 namespace strata {
 namespace {
@@ -13,6 +14,11 @@ constexpr uint32_t kThroughputBatchMax = 16;
 uint64_t Less(uint64_t bytes, uint64_t taken) { return bytes > taken ? bytes - taken : 0; }
 
 }  // namespace
+
+wire::ActivationType PlanRequest::SentAs(size_t from, size_t to, uint32_t rows) const {
+  if (link_activations.empty()) return activations.is_auto ? wire::F32 : activations.type;
+  return ActivationTypeFor(link_activations[from * nodes.size() + to], rows);
+}
 
 bool PlaceMeans(const PlanRequest& request, const std::string& place, size_t device) {
   const PlanDevice& each = request.devices[device];
@@ -79,9 +85,11 @@ PlanProblem::PlanProblem(const PlanRequest& request, const StepShape& step)
 
   const size_t n_nodes = request.nodes.size();
   hops_.resize(n_nodes * n_nodes);
-  const double bytes = ActivationBytes(costs, step);
   for (size_t from = 0; from < n_nodes; ++from) {
-    for (size_t to = 0; to < n_nodes; ++to) hops_[from * n_nodes + to] = Between(from, to, bytes);
+    for (size_t to = 0; to < n_nodes; ++to) {
+      const double bytes = ActivationBytes(costs, step, request.SentAs(from, to, step.rows));
+      hops_[from * n_nodes + to] = Between(from, to, bytes);
+    }
   }
 
   for (size_t i = 0; i < request.devices.size(); ++i) {

@@ -149,9 +149,11 @@ double Search::ScoreOf(size_t candidate, size_t node) const {
   for (size_t begin = 0; begin < ends.size(); ++begin) most = std::max(most, ends[begin] - begin);
   if (most == 0) return kNever;
   const PlanRequest& request = problem_.request();
-  const double hop = c.node == node ? request.local_hop_s
-                                    : HopSeconds(request.Link(node, c.node),
-                                                 ActivationBytes(*request.costs, problem_.step()));
+  const wire::ActivationType type = request.SentAs(node, c.node, problem_.step().rows);
+  const double hop = c.node == node
+                         ? request.local_hop_s
+                         : HopSeconds(request.Link(node, c.node),
+                                      ActivationBytes(*request.costs, problem_.step(), type));
   const double all_s = c.seconds.back();
   const double n = static_cast<double>(problem_.last_point());
   return all_s / n + (c.overhead_s + hop) / static_cast<double>(most);

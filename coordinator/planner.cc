@@ -13,6 +13,7 @@
 #include "coordinator/plan_problem.h"
 #include "coordinator/plan_search.h"
 #include "coordinator/plan_solve.h"
+#include "shard/activation_codec.h"
 
 namespace strata {
 namespace {
@@ -69,7 +70,13 @@ absl::Status Check(const PlanRequest& request) {
           absl::StrCat("--reserve: there is no node \"", reserve.node, "\""));
     }
   }
-  return absl::OkStatus();
+  if (request.activations.is_auto) return absl::OkStatus();
+  wire::ActivationRule sends;
+  sends.set_type(request.activations.type);
+  absl::Status sendable = CheckActivationRule(sends, request.costs->n_embd);
+  return sendable.ok()
+             ? sendable
+             : absl::InvalidArgumentError(absl::StrCat("--activations: ", sendable.message()));
 }
 
 bool Shares(const PlanProblem::Candidate& c) {
@@ -113,6 +120,42 @@ StepTime Predict(const PlanRequest& request, const std::vector<PlannedStage>& st
   return {batch, CostOf(problem, Aim::kSum, pieces), CostOf(problem, Aim::kMax, pieces)};
 }
 
+// As what each stage sends, and how long that takes it. Returns the request with what was chosen.
+PlanRequest ChooseSent(const PlanRequest& request, const StepShape& step,
+                       std::vector<PlannedStage>* stages) {
+  PlanRequest sent = request;
+  const size_t n_nodes = request.nodes.size();
+  if (request.activations.is_auto) sent.link_activations.resize(n_nodes * n_nodes);
+  for (size_t i = 0; i + 1 < stages->size(); ++i) {
+    PlannedStage& stage = (*stages)[i];
+    PlannedStage& next = (*stages)[i + 1];
+    if (!request.activations.is_auto) {
+      stage.sends.set_type(request.activations.type);
+      continue;
+    }
+    const PlanDevice& device = request.devices[stage.device];
+    const size_t to = request.devices[next.device].node;
+    if (device.node == to) continue;
+    const auto stage_s = [&](uint32_t rows) {
+      const StepShape of_one_text = PromptStep(rows, step.positions);
+      double seconds = device.step_overhead_s;
+      for (uint32_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
+        seconds += PredictLayer(*request.costs, layer, device.speed, of_one_text).seconds;
+      }
+      return seconds;
+    };
+    const PlanLink& link = request.Link(device.node, to);
+    stage.sends = ChooseActivations({.bytes_per_s = link.bytes_per_s,
+                                     .n_embd = request.costs->n_embd,
+                                     .rows_max = request.cache.n_batch},
+                                    stage_s);
+    sent.link_activations[device.node * n_nodes + to] = stage.sends;
+    const wire::ActivationType type = ActivationTypeFor(stage.sends, step.rows);
+    next.hop_in_s = HopSeconds(link, ActivationBytes(*request.costs, step, type));
+  }
+  return sent;
+}
+
 Plan Finish(const PlanRequest& request, const PlanProblem& problem, const Solution& solution) {
   const LayerCosts& costs = *request.costs;
   Plan plan;
@@ -137,13 +180,14 @@ Plan Finish(const PlanRequest& request, const PlanProblem& problem, const Soluti
     plan.stages.push_back(stage);
   }
   plan.back_s = problem.HopBack(pieces.back().candidate);
+  const PlanRequest sent = ChooseSent(request, problem.step(), &plan.stages);
   const uint32_t positions = problem.step().positions;
   for (size_t i = 0; i < kPlanBatches.size(); ++i) {
     plan.times[i] =
-        Predict(request, plan.stages, DecodeStep(kPlanBatches[i], positions), kPlanBatches[i]);
+        Predict(sent, plan.stages, DecodeStep(kPlanBatches[i], positions), kPlanBatches[i]);
   }
   plan.prompt =
-      Predict(request, plan.stages, PromptStep(kPlanChunkTokens, positions), kPlanChunkTokens);
+      Predict(sent, plan.stages, PromptStep(kPlanChunkTokens, positions), kPlanChunkTokens);
   plan.devices = ExplainDevices(problem, pieces, plan.is_by_hand);
   if (request.with_hints) plan.hints = Hints(request, problem, pieces);
   return plan;

@@ -267,29 +267,24 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, int64_t now_us) {
     resumed.push_front(*id);
   }
   running.clear();
-  std::vector<uint64_t> too_long, given_up;
+  std::vector<std::pair<uint64_t, absl::Status>> ended;
   for (auto& [id, r] : requests) {
     r.alone = false;
     r.failures = 0;
     r.usage.prompt_stages.resize(facts.n_stages);
     r.usage.decode_stages.resize(facts.n_stages);
     if (r.kv_length() > facts.n_ctx) {
-      too_long.push_back(id);
+      ended.emplace_back(
+          id, absl::ResourceExhaustedError(absl::StrCat(
+                  "the text has ", r.text.size(), " tokens; the context is now ", facts.n_ctx)));
     } else if (r.pipelines_broken >= policy.pipelines_broken_max) {
-      given_up.push_back(id);
+      ended.emplace_back(
+          id, absl::AbortedError(absl::StrCat("the stages failed ", policy.pipelines_broken_max,
+                                              " times while this text was being written")));
     }
   }
-  for (uint64_t id : given_up) {
-    End(id,
-        absl::AbortedError(absl::StrCat("the stages failed ", policy.pipelines_broken_max,
-                                        " times while this text was being written")),
-        FinishReason::kLength, Leave::kDrop, now_us);
-  }
-  for (uint64_t id : too_long) {
-    End(id,
-        absl::ResourceExhaustedError(absl::StrCat("the text has ", requests.at(id).text.size(),
-                                                  " tokens; the context is now ", facts.n_ctx)),
-        FinishReason::kLength, Leave::kDrop, now_us);
+  for (const auto& [id, status] : ended) {
+    End(id, status, FinishReason::kLength, Leave::kDrop, now_us);
   }
 }
 

@@ -49,6 +49,10 @@ struct TextServer::State {
   std::vector<RateWindow> busy_us ABSL_GUARDED_BY(mu);  // by stage, since Start()
 
   void Pump() ABSL_LOCKS_EXCLUDED(mu);
+  // No step goes to the pipeline any more.
+  void LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Waits until nobody calls listeners or the pipeline. Not from a listener.
+  void AwaitPump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
  private:
   struct Call {
@@ -61,6 +65,16 @@ struct TextServer::State {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   std::vector<Call> TakeCalls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 };
+
+void TextServer::State::LetGo() {
+  pipeline = nullptr;
+  unsent.reset();
+}
+
+void TextServer::State::AwaitPump() {
+  CHECK(!is_pumping || pumping_thread != std::this_thread::get_id()) << "from a listener";
+  while (is_pumping) changed.Wait(&mu);
+}
 
 std::optional<wire::Step> TextServer::State::NextStep() {
   if (pipeline == nullptr || is_blocked) return std::nullopt;
@@ -151,17 +165,14 @@ absl::Status TextServer::Start(Pipeline* pipeline) {
 
 void TextServer::Suspend() {
   MutexLock lock(&state_->mu);
-  state_->pipeline = nullptr;
-  state_->unsent.reset();
+  state_->LetGo();
   state_->is_blocked = false;
 }
 
 void TextServer::Detach() {
   Suspend();
   MutexLock lock(&state_->mu);
-  CHECK(!state_->is_pumping || state_->pumping_thread != std::this_thread::get_id())
-      << "Detach() from a listener";
-  while (state_->is_pumping) state_->changed.Wait(&state_->mu);
+  state_->AwaitPump();
 }
 
 absl::Status TextServer::Restart(Pipeline* pipeline) {
@@ -228,8 +239,7 @@ bool TextServer::idle() const {
 void TextServer::Stop(absl::Status status) {
   {
     MutexLock lock(&state_->mu);
-    state_->pipeline = nullptr;
-    state_->unsent.reset();
+    state_->LetGo();
     state_->stopped = true;
     if (state_->refusal.ok()) {
       state_->refusal = status.ok() ? absl::UnavailableError("the model was unloaded") : status;
@@ -238,9 +248,7 @@ void TextServer::Stop(absl::Status status) {
   }
   state_->Pump();
   MutexLock lock(&state_->mu);
-  CHECK(!state_->is_pumping || state_->pumping_thread != std::this_thread::get_id())
-      << "Stop() from a listener";
-  while (state_->is_pumping) state_->changed.Wait(&state_->mu);
+  state_->AwaitPump();
 }
 
 SchedulerStats TextServer::Stats() const {
@@ -291,8 +299,7 @@ void TextServer::OnWritable() {
 void TextServer::OnBroken(absl::Status status) {
   {
     MutexLock lock(&state_->mu);
-    state_->pipeline = nullptr;
-    state_->unsent.reset();
+    state_->LetGo();
     if (state_->scheduler) state_->scheduler->EndAll(status, state_->clock->NowUs());
     state_->refusal = status;
     state_->broken = std::move(status);

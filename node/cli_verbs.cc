@@ -128,6 +128,11 @@ void AddPlacement(CLI::App* verb, PlanOptions* options) {
   verb->add_option("--exclude", options->exclude, "Nodes or devices to leave out: nodeA,nodeB/CPU")
       ->check(Utf8())
       ->type_name("PLACES");
+  verb->add_option("--activations", options->activations,
+                   "What goes from stage to stage: f32 (default, exact), f16, bf16, q8_0, or auto: "
+                   "fewer bytes where a link is slow")
+      ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "auto"}))
+      ->type_name("TYPE");
   verb->add_option("--reserve", options->reserve,
                    "Memory to leave free: 2GiB on every node, or nodeA=2GiB,nodeB=512M")
       ->check(Utf8())
@@ -171,6 +176,20 @@ void AddRequestLog(CLI::App* verb, bool* on, LogFormat* format) {
           "Lines for people (text, the default) or for programs (json)")
       ->check(CLI::IsMember({"text", "json"}))
       ->type_name("FORMAT");
+}
+
+// Of the links between stages.
+void AddWires(CLI::App* verb, StageWireOptions* options) {
+  verb->add_flag_callback(
+      "--no-ucx", [options] { options->ucx = false; }, "All links between stages go over gRPC");
+  verb->add_option("--trust-link", options->trusted_interfaces,
+                   "A network interface, say of a cable between two of your machines, over which "
+                   "UCX may send what is not encrypted; may be given again")
+      ->allow_extra_args(false)
+      ->type_name("IFACE");
+  verb->add_flag("--spin", options->spin,
+                 "Links over UCX never sleep: some microseconds less, one core more");
+  verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
 }
 
 void AddNode(CLI::App* app, NodeOptions* options) {
@@ -231,6 +250,18 @@ void AddNode(CLI::App* app, NodeOptions* options) {
                    "Threads that compute a stage (default: one for each core)")
       ->check(Between(1, 4096))
       ->type_name("N");
+  verb->add_option(
+          "--device", options->devices,
+          "Offer only these devices, as 'strata probe' names them: CUDA0,CPU; may be given "
+          "again (default: all)")
+      ->allow_extra_args(false)
+      ->check(Utf8())
+      ->type_name("NAMES");
+  verb->add_option("--memory", options->memory,
+                   "Memory of each device to offer at most: 6GiB, or CUDA0=6GiB,CPU=8GiB")
+      ->allow_extra_args(false)
+      ->check(Utf8())
+      ->type_name("BYTES");
   verb->add_option("--data-dir", options->data_dir,
                    "Where the node keeps its id (default: $XDG_STATE_HOME/strata or "
                    "~/.local/state/strata)")
@@ -244,7 +275,7 @@ void AddNode(CLI::App* app, NodeOptions* options) {
       ->type_name("SIZE");
   verb->add_flag("--ephemeral", options->ephemeral, "Take a new id and keep nothing");
   verb->add_flag("--stop-with-parent", options->stop_with_parent, "Stop when stdin ends");
-  verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
+  AddWires(verb, &options->wires);
   AddRequestLog(verb, &options->log_requests, &options->log_format);
   verb->add_flag("--verbose", options->verbose, kVerboseHelp);
 }
@@ -356,7 +387,7 @@ void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
   verb->add_option("--threads", options->n_threads, "Threads that compute a stage")
       ->check(Between(1, 4096))
       ->type_name("N");
-  verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
+  AddWires(verb, &options->wires);
   AddRequestLog(verb, &options->log_requests, &options->log_format);
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }

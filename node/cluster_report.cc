@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <memory>
 #include <thread>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -18,9 +22,23 @@ namespace strata {
 namespace {
 
 constexpr int64_t kAnswerMs = 3'000;
+// A node that has just died refuses at once, which must not take long; but a connection fails now
+// and then for other reasons.
+constexpr int kDials = 3;
+constexpr absl::Duration kDialPause = absl::Milliseconds(100);
+
+absl::StatusOr<std::unique_ptr<NodeClient>> Dial(const std::string& address) {
+  const NodeClient::Options options = {
+      .address = address, .timeout_ms = kAnswerMs, .wait_for_ready = false};
+  for (int i = 1;; ++i) {
+    auto client = NodeClient::Connect(options);
+    if (client.ok() || !absl::IsUnavailable(client.status()) || i == kDials) return client;
+    absl::SleepFor(kDialPause);
+  }
+}
 
 void Ask(const std::string& address, NodeReport* node) {
-  auto client = NodeClient::Connect({.address = address, .timeout_ms = kAnswerMs});
+  auto client = Dial(address);
   if (!client.ok()) {
     node->status = client.status();
     return;
@@ -189,8 +207,13 @@ PlanInputs PlanInputsOf(const ClusterReport& report) {
     const NodeReport& node = report.nodes[i];
     if (!node.status.ok()) continue;
     std::vector<MeasuredDevice> devices;
+    std::map<std::string, uint64_t> offered;  // by device, where a person set a limit
     for (const wire::DeviceInfo& device : node.info.devices()) {
       devices.push_back(DeviceOf(device));
+      if (device.memory_limit() == 0 || !device.shares_machine_memory()) continue;
+      // The limit is the device's; what it shares with others is all there.
+      offered[device.name()] = device.memory_free();
+      devices.back().facts.memory_free_bytes = node.info.memory_free();
     }
     // Names are people's and may come twice; the plan's are unique.
     std::string name = node.name();
@@ -203,6 +226,11 @@ PlanInputs PlanInputsOf(const ClusterReport& report) {
     if (node.id() == report.cluster.asked()) request.coordinator_node = inputs.places.size();
     AddMeasuredNode(name, {.memory = node.info.machine_id(), .cores = node.info.cores_id()},
                     devices, &request);
+    for (PlanDevice& device : request.devices) {
+      const auto limit = offered.find(device.name);
+      if (device.node != inputs.places.size() || limit == offered.end()) continue;
+      device.memory_free_bytes = std::min(device.memory_free_bytes, limit->second);
+    }
     inputs.places.push_back(i);
   }
   const size_t n = inputs.places.size();

@@ -50,6 +50,7 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
   if (!wants.assign().empty() && wants.assign() != has.assign()) return differs("--assign");
   if (!wants.exclude().empty() && wants.exclude() != has.exclude()) return differs("--exclude");
   if (!wants.reserve().empty() && wants.reserve() != has.reserve()) return differs("--reserve");
+  if (IsOther(wants.activations(), has.activations(), "f32")) return differs("--activations");
   const wire::CacheSpec& spec = has.cache();
   const wire::CacheSpec& wish = wants.cache();
   if (IsOther(wish.type_k(), spec.type_k(), "f16")) return differs("--cache-type-k");
@@ -185,7 +186,7 @@ absl::StatusOr<Deployment::Options> Coordinator::OptionsFor(const wire::LoadMode
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
-    const DeploymentPtr& instead_of, const Caller& caller) {
+    const DeploymentPtr& instead_of, const Caller& caller, std::optional<MemoryCap>* cap) {
   auto options = OptionsFor(request);
   if (!options.ok()) return options.status();
   auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(planned));
@@ -209,6 +210,7 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     });
   }
   if (!status.ok()) {
+    *cap = MemoryCapOf(deployment->planned(), status);
     const bool was_there = Remove(deployment, status);
     if (instead_of != nullptr && !was_there) return nullptr;
     return status;
@@ -277,7 +279,8 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   auto planned = PlanModel(planning, sized.source(), sized.wishes());
   if (there != nullptr) return *there;
   if (!planned.ok()) return planned.status();
-  auto deployment = Deploy(*std::move(planned), sized, /*instead_of=*/nullptr, caller);
+  auto deployment = DeployWhereItFits(planning, *std::move(planned), sized,
+                                      /*instead_of=*/nullptr, caller);
   if (!deployment.ok()) return deployment.status();
   Loaded loaded{.deployment = *std::move(deployment)};
   absl::MutexLock lock(mu_);

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -136,10 +137,18 @@ class Coordinator {
   std::unique_ptr<Loaded> Join(const DeploymentPtr& there, const wire::LoadModelRequest& request);
   PlanningOptions PlanningFor(const Caller& caller) const;
   absl::StatusOr<DeploymentPtr> Find(const std::string& model);
-  // `instead_of`, if any, is still there, or nothing is done: null.
+  // `instead_of`, if any, is still there, or nothing is done: null. `cap`: set where the load
+  // failed for want of memory.
   absl::StatusOr<DeploymentPtr> Deploy(std::unique_ptr<PlannedModel> planned,
                                        const wire::LoadModelRequest& request,
-                                       const DeploymentPtr& instead_of, const Caller& caller);
+                                       const DeploymentPtr& instead_of, const Caller& caller,
+                                       std::optional<MemoryCap>* cap);
+  // Deploy(); where a device has less memory than was planned, plans with what it has and tries
+  // again, kPlansMax times in all. `planning` made `planned`.
+  absl::StatusOr<DeploymentPtr> DeployWhereItFits(PlanningOptions planning,
+                                                  std::unique_ptr<PlannedModel> planned,
+                                                  const wire::LoadModelRequest& request,
+                                                  DeploymentPtr instead_of, const Caller& caller);
   absl::Status MoveAway(const DeploymentPtr& from, const Caller& caller);
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   void KeepMending();  // thread

@@ -76,11 +76,12 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   if (from->mending()) return BeingMended(*from);
   PlanningOptions planning = PlanningFor(caller);
   const PlannedModel& now = from->planned();
-  for (const PlannedStage& stage : now.plan.stages) {
-    if (!from->serving()) break;  // it holds nothing
-    planning.freed.push_back({.node_id = now.NodeOf(stage).info.node_id(),
-                              .device = now.inputs.request.devices[stage.device].name,
-                              .bytes = stage.memory_bytes()});
+  if (from->serving()) {  // else it holds nothing
+    for (const PlannedStage& stage : now.plan.stages) {
+      planning.freed.push_back({.node_id = now.NodeOf(stage).info.node_id(),
+                                .device = now.inputs.request.devices[stage.device].name,
+                                .bytes = stage.memory_bytes()});
+    }
   }
   wire::LoadModelRequest request = from->request();
   request.mutable_wishes()->clear_assign();  // it may name the node
@@ -109,7 +110,8 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   resolute.go_on = [] { return true; };
   resolute.placed = nullptr;
   resolute.progress = nullptr;
-  const auto moved = Deploy(*std::move(planned), request, from, resolute);
+  planning.freed.clear();  // it is, by now
+  const auto moved = DeployWhereItFits(planning, *std::move(planned), request, from, resolute);
   if (moved.ok()) return absl::OkStatus();  // or it was unloaded meanwhile
   return absl::Status(
       moved.status().code(),

@@ -12,9 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/pipeline.h"
 #include "node/coordinator.h"
-#include "transport/epoch.h"
-#include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
@@ -36,12 +35,7 @@ absl::Status WhyLost(const Deployment& lost, const absl::Status& broken) {
     const NodeReport& node = planned.NodeOf(planned.plan.stages[i]);
     const auto info = node.client->GetInfo(kLookMs);
     if (!info.ok()) return info.status();
-    for (const wire::StageStatus& stage : info->stages()) {
-      if (stage.stage() == i && CompareEpochs(stage.epoch(), lost.epoch()) == 0 &&
-          stage.status().code() != 0) {
-        return FromWire(stage.status());
-      }
-    }
+    if (auto failure = FailureOf(*info, lost.epoch(), i); !failure.ok()) return failure;
   }
   return broken;
 }
@@ -156,6 +150,8 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   PlanningOptions planning = PlanningFor(caller);
   planning.known = before.model;
   planning.model_id = before.model->id();
+  if (!healthy) planning.caps = lost->caps();
+  if (const auto cap = MemoryCapOf(before, why)) planning.caps.push_back(*cap);
   wire::PlanWishes wishes = lost->request().wishes();
   wishes.set_n_ctx(before.inputs.request.cache.n_ctx);
   auto planned = PlanModel(planning, before.source, wishes);
@@ -168,6 +164,7 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   if (!options.ok()) return options.status();
   options->heritage = lost->heritage();
   options->mends_in_a_row = in_a_row + 1;
+  options->caps = planning.caps;
   const auto next = std::make_shared<Deployment>(*std::move(options), *std::move(planned));
   {
     absl::MutexLock lock(mu_);

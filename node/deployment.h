@@ -43,8 +43,9 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
     // A stage was lost, and the texts wait for another deployment. On a link's thread: must not
     // block. Null: they end.
     std::function<void()> broken;
-    std::shared_ptr<TextServer> heritage;  // another deployment's texts(); null: none
+    std::shared_ptr<TextServer> heritage;  // another deployment's heritage(); null: none
     uint32_t mends_in_a_row = 0;           // that led to this
+    std::vector<MemoryCap> caps;           // that it was planned with
   };
   // `stage`, bytes; false cancels the load.
   using Progress = std::function<bool(uint32_t stage, const wire::LoadProgress& progress)>;
@@ -80,6 +81,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   bool mending() const;
   absl::Status why() const;
   uint32_t mends_in_a_row() const { return options_.mends_in_a_row; }
+  const std::vector<MemoryCap>& caps() const { return options_.caps; }
   // How long it served until then, and how long ago that was.
   absl::Duration served_for() const;
   absl::Duration lost_for() const;

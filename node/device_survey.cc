@@ -133,7 +133,8 @@ void DeviceSurvey::OnLine(const std::string& line) {
   if (!FromJson(line, &info) || info.name().empty()) return;
   answered_ = true;
   if (measuring_.empty()) {
-    if (devices_.size() < kDevicesListedMax) devices_.push_back(std::move(info));
+    const bool wanted = options_.only.empty() || absl::c_linear_search(options_.only, info.name());
+    if (wanted && devices_.size() < kDevicesListedMax) devices_.push_back(std::move(info));
     return;
   }
   for (wire::DeviceInfo& device : devices_) {

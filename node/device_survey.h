@@ -24,6 +24,7 @@ class DeviceSurvey {
     std::string program;               // strata; run as `program probe …`
     std::string cache_path;            // empty: keep nothing
     uint32_t n_threads = 1;            // of the CPU, as its stages will have
+    std::vector<std::string> only;     // these devices; empty: all
     int64_t device_limit_ms = 60'000;  // for one process; one that takes longer is killed
     // How long after a failure what failed is tried again: memory may be short, or a machine busy,
     // for a while only.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
+#include "node/child_process.h"
 #include "node/doctor_gather.h"
 #include "node/standard_output.h"
 #include "node/text_table.h"
@@ -112,7 +113,7 @@ std::string DoctorJson(const std::vector<Check>& checks) {
 
 absl::StatusOr<bool> RunDoctor(const DoctorOptions& options) {
   const absl::StatusOr<DoctorFacts> facts =
-      GatherFacts({.client = options.client, .target = options.target});
+      GatherFacts({.client = options.client, .program = OwnProgram(), .target = options.target});
   if (!facts.ok()) return facts.status();
   const std::vector<Check> checks = Diagnose(*facts);
   const std::string text = options.json ? DoctorJson(checks) : DoctorText(checks);

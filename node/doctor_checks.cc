@@ -93,6 +93,42 @@ void CheckInterface(const std::string& name, const wire::InterfaceFacts& interfa
   checks->push_back(std::move(check));
 }
 
+// What it may compute on, and what is there that ggml does not see.
+void CheckMachineDevices(const std::string& name, const wire::MachineFacts& machine,
+                         std::vector<Check>* checks) {
+  if (!machine.devices_error().empty()) {
+    checks->push_back({.id = "machine-devices",
+                       .target = name,
+                       .state = State::kWrong,
+                       .text = machine.devices_error(),
+                       .advice = "Run 'strata probe' on that machine to see more."});
+    return;
+  }
+  if (machine.devices().empty()) return;  // nobody looked
+  std::vector<std::string> devices;
+  bool has_gpu = false;
+  for (const wire::DeviceInfo& device : machine.devices()) {
+    devices.push_back(absl::StrCat(device.name(), " (", device.description(), ")"));
+    has_gpu |= device.kind() != wire::DeviceInfo::CPU;
+  }
+  Check check = {.id = "machine-devices",
+                 .target = name,
+                 .state = State::kOk,
+                 .text = absl::StrCat("ggml finds ", absl::StrJoin(devices, ", ")),
+                 .advice = ""};
+  if (!machine.cards().empty() && !has_gpu) {
+    const std::string& card = machine.cards(0);
+    check.state = State::kNote;
+    absl::StrAppend(&check.text, "; there is a card of ", card, ", which it does not see");
+    check.advice =
+        absl::StrCat("Install ggml's plug-in for it, and its driver (see DEVICES.md): ",
+                     card == "NVIDIA" ? "libggml0-backend-cuda or libggml0-backend-vulkan."
+                     : card == "AMD"  ? "libggml0-backend-hip or libggml0-backend-vulkan."
+                                      : "libggml0-backend-vulkan.");
+  }
+  checks->push_back(std::move(check));
+}
+
 }  // namespace
 
 void CheckMachine(const std::string& name, const wire::MachineFacts& machine,
@@ -145,6 +181,7 @@ void CheckMachine(const std::string& name, const wire::MachineFacts& machine,
                                 : ""),
        .advice =
            tight ? "Close programs, or raise the limit of its control group or container." : ""});
+  CheckMachineDevices(name, machine, checks);
   if (machine.data_dir().empty()) return;
   const bool writable = machine.data_error().empty();
   const bool full = machine.data_free_bytes() < kDataFreeMin;

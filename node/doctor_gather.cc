@@ -265,7 +265,8 @@ absl::StatusOr<DoctorFacts> Gatherer::Run() {
   }
   {
     std::thread examine([this, folder = dir.ok() ? *dir : std::string()] {
-      facts_.here = ExamineMachine({.data_dir = folder, .cancelled = nullptr});
+      facts_.here =
+          ExamineMachine({.data_dir = folder, .program = options_.program, .cancelled = nullptr});
     });
     std::thread listen([this] { facts_.mdns = ListenForNodes(&facts_.heard); });
     const absl::Cleanup join = [&] {

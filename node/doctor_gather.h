@@ -17,7 +17,8 @@ inline constexpr uint16_t kUsualPort = 7400;
 
 struct GatherOptions {
   ClusterClient::Options client;
-  std::string target;  // a node's name, id or address, or a host; empty: all nodes of the cluster
+  std::string program;  // as of ExamineOptions
+  std::string target;   // a node's name, id or address, or a host; empty: all nodes of the cluster
 };
 // What cannot be found out is in the facts. kInvalidArgument: an option.
 absl::StatusOr<DoctorFacts> GatherFacts(const GatherOptions& options);

@@ -13,13 +13,17 @@
 #include <fstream>
 #include <string>
 #include <system_error>
+#include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "node/device_offer.h"
 #include "node/doctor_mdns.h"
 #include "node/machine.h"
+#include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
@@ -112,6 +116,38 @@ uint64_t PhysicalMemory() {
              : 0;
 }
 
+// Graphics cards by their makers, from the kernel alone: a card whose plug-in is missing is in no
+// list of ggml's.
+void FindCards(wire::MachineFacts* machine) {
+  std::error_code none;
+  if (std::filesystem::exists("/dev/nvidia0", none)) machine->add_cards("NVIDIA");
+  for (const auto& each : std::filesystem::directory_iterator("/sys/class/drm", none)) {
+    std::ifstream file(each.path() / "device" / "vendor");
+    std::string vendor;
+    if (!absl::StartsWith(each.path().filename().string(), "renderD") || !(file >> vendor)) {
+      continue;
+    }
+    const char* maker = vendor == "0x10de"   ? "NVIDIA"
+                        : vendor == "0x1002" ? "AMD"
+                        : vendor == "0x8086" ? "Intel"
+                                             : nullptr;
+    if (maker != nullptr && !absl::c_linear_search(machine->cards(), maker)) {
+      machine->add_cards(maker);
+    }
+  }
+}
+
+void FindDevices(const std::string& program, wire::MachineFacts* machine) {
+  if (program.empty()) return;
+  FindCards(machine);
+  auto devices = ListMachineDevices(program);
+  if (!devices.ok()) {
+    machine->set_devices_error(ValidUtf8(devices.status().message()));
+    return;
+  }
+  for (wire::DeviceInfo& device : *devices) *machine->add_devices() = std::move(device);
+}
+
 }  // namespace
 
 wire::MachineFacts ExamineMachine(const ExamineOptions& options) {
@@ -124,6 +160,7 @@ wire::MachineFacts ExamineMachine(const ExamineOptions& options) {
   machine.set_firewall(FindFirewall());
   CheckDataDir(options.data_dir, &machine);
   ReadInterfaces(&machine);
+  FindDevices(options.program, &machine);
   CheckMdns({.cancelled = options.cancelled}, &machine);
   return machine;
 }

@@ -1,5 +1,6 @@
 // What a machine finds out about itself for `strata doctor`: interfaces and whether multicast works
-// on them, memory, the data folder, firewalls. Any thread but the loop: blocks while it listens.
+// on them, memory, devices, the data folder, firewalls. Any thread but the loop: blocks while it
+// listens.
 #pragma once
 
 #include <functional>
@@ -11,6 +12,7 @@ namespace strata {
 
 struct ExamineOptions {
   std::string data_dir;             // empty: none
+  std::string program;              // strata, to list the devices; empty: they are not
   std::function<bool()> cancelled;  // asked often; may be null
 };
 wire::MachineFacts ExamineMachine(const ExamineOptions& options);

@@ -145,8 +145,9 @@ grpc::Status DoctorService::Examine(grpc::ServerContext* context,
   if (Passed(context, *request, response, &wire::Doctor::Stub::Examine, &passed)) return passed;
   const Turn turn(&calls_, kDoctorCallsMax);
   if (!turn.status().ok()) return turn.status();
-  *response = ExamineMachine(
-      {.data_dir = options_.data_dir, .cancelled = [context] { return context->IsCancelled(); }});
+  *response = ExamineMachine({.data_dir = options_.data_dir,
+                              .program = options_.program,
+                              .cancelled = [context] { return context->IsCancelled(); }});
   return grpc::Status::OK;
 }
 

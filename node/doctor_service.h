@@ -27,6 +27,7 @@ class DoctorService final : public wire::Doctor::Service {
   struct Options {
     std::string listen_host;  // of the node: doors open there
     std::string data_dir;     // of the node; empty: it keeps nothing
+    std::string program;      // as of ExamineOptions
   };
   // `loop`, which runs until the server with this service has shut down, and `cluster` outlive it.
   DoctorService(EventLoop* loop, ClusterRuntime* cluster, Options options)

@@ -22,13 +22,16 @@
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
 #include "node/child_process.h"
+#include "node/device_offer.h"
 #include "node/machine.h"
 #include "node/openai_error.h"
 #include "node/parent_watch.h"
 #include "node/standard_output.h"
+#include "node/worker.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/link_probe.h"
+#include "transport/trusted_networks.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -105,6 +108,9 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   for (const std::string& peer : options.peers) {
     if (auto parsed = ParseOption("--peer", peer); !parsed.ok()) return parsed.status();
   }
+  if (auto status = CheckInterfaces(options.wires.trusted_interfaces); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--trust-link: ", status.message()));
+  }
   if (options.suspect_after_ms > options.gone_after_ms) {
     return absl::InvalidArgumentError("--suspect-after: wants no more than --gone-after");
   }
@@ -112,6 +118,9 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
     return absl::InvalidArgumentError(
         absl::StrCat("--peer: may be given ", kStaticPeersMax, " times; nodes tell each other"));
   }
+
+  const absl::StatusOr<DeviceOffer> offer = ParseDeviceOffer(options.devices, options.memory);
+  if (!offer.ok()) return offer.status();
 
   std::unique_ptr<Node> node(new Node(loop, options.name));
   std::string hashes_dir, devices_path, doctor_dir;
@@ -164,7 +173,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.worker_args = {"strata",    "worker",
                         "--listen",  JoinHostPort(ListenHost(*listen), 0),
                         "--threads", absl::StrCat(n_threads)};
-  if (options.allow_mixed_versions) stages.worker_args.push_back("--allow-mixed-versions");
+  for (std::string& arg : WireArgs(options.wires)) stages.worker_args.push_back(std::move(arg));
   if (options.verbose) stages.worker_args.push_back("--verbose");
   if (options.log_requests || options.verbose) stages.worker_args.push_back("--log-requests");
   if (options.log_format == LogFormat::kJson) {
@@ -173,20 +182,24 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.timeouts = options.timeouts;
   stages.echo_stderr = options.verbose;
   stages.fetcher = node->fetcher_.get();
+  stages.offer = *offer;
   node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
   if (options.measure) {
-    node->surveys_ = std::make_unique<Surveys>(
-        loop,
-        Surveys::Options{
-            .program = OwnProgram(), .cache_path = devices_path, .n_threads = n_threads},
-        node->cluster_.get(), node->host_.get());
+    node->surveys_ = std::make_unique<Surveys>(loop,
+                                               Surveys::Options{.program = OwnProgram(),
+                                                                .cache_path = devices_path,
+                                                                .n_threads = n_threads,
+                                                                .offer = *offer},
+                                               node->cluster_.get(), node->host_.get());
   }
   node->link_probe_ = MakeLinkProbeService();
   node->cluster_service_ =
       std::make_unique<ClusterService>(loop, node->cluster_.get(), node->surveys_.get());
   node->doctor_ = std::make_unique<DoctorService>(
       loop, node->cluster_.get(),
-      DoctorService::Options{.listen_host = ListenHost(*listen), .data_dir = doctor_dir});
+      DoctorService::Options{.listen_host = ListenHost(*listen),
+                             .data_dir = doctor_dir,
+                             .program = options.measure ? OwnProgram() : ""});
   node->service_ = std::make_unique<NodeService>(
       loop, node->host_.get(), node->surveys_.get(),
       NodeService::Identity{.id = node->id_, .name = options.name},
@@ -330,6 +343,9 @@ Node::~Node() {
 absl::Status RunNode(const NodeOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   AllowDescriptors();
+  const absl::StatusOr<DeviceOffer> offer = ParseDeviceOffer(options.devices, options.memory);
+  if (!offer.ok()) return offer.status();
+  if (auto s = CheckDeviceOffer(*offer, OwnProgram()); !s.ok()) return s;
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
   absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(loop.get(), options);
   if (!node.ok()) return node.status();

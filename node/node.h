@@ -29,6 +29,7 @@
 #include "node/surveys.h"
 #include "node/weight_fetcher.h"
 #include "node/weight_service.h"
+#include "shard/stage_wires.h"
 #include "transport/event_loop.h"
 #include "transport/request_log.h"
 
@@ -51,16 +52,18 @@ struct NodeOptions {
   std::vector<std::string>
       advertise;  // host or host:port told to others instead of the interfaces'
   bool mdns = true;
-  bool measure = true;                // devices and links
-  int64_t suspect_after_ms = 1'000;   // of silence
-  int64_t gone_after_ms = 2'000;      // the same
-  uint32_t n_threads = 0;             // for a worker; 0: the cores of the machine
-  std::string data_dir;               // empty: DataDir::Default()
-  bool ephemeral = false;             // an id that is not kept, no data dir
-  std::string cache_dir;              // fetched weights; empty: in the data dir, if there is one
-  uint64_t cache_bytes_max = 0;       // 0: half of what is free on its disk
-  bool stop_with_parent = false;      // stop when stdin ends
-  bool allow_mixed_versions = false;  // link with other versions of libllama and libggml
+  bool measure = true;               // devices and links
+  int64_t suspect_after_ms = 1'000;  // of silence
+  int64_t gone_after_ms = 2'000;     // the same
+  uint32_t n_threads = 0;            // for a worker; 0: the cores of the machine
+  std::vector<std::string> devices;  // offered, as ParseDeviceOffer() takes them; empty: all
+  std::vector<std::string> memory;   // of them, at most; the same
+  std::string data_dir;              // empty: DataDir::Default()
+  bool ephemeral = false;            // an id that is not kept, no data dir
+  std::string cache_dir;             // fetched weights; empty: in the data dir, if there is one
+  uint64_t cache_bytes_max = 0;      // 0: half of what is free on its disk
+  bool stop_with_parent = false;     // stop when stdin ends
+  StageWireOptions wires;            // how its stages link with others
   bool verbose = false;
   bool log_requests = false;  // from HTTP to every stage; with `verbose`, too
   LogFormat log_format = LogFormat::kText;

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -10,6 +11,7 @@
 #include "coordinator/planner.h"
 #include "nlohmann/json.hpp"
 #include "node/text_table.h"
+#include "shard/activation_codec.h"
 
 namespace strata {
 namespace {
@@ -34,12 +36,18 @@ std::string PlanText(const ModelFile& model, const PlanRequest& request, const P
       "\n\n");
   std::vector<std::vector<std::string>> rows = {
       {"STAGE", "DEVICE", "LAYERS", "WEIGHTS", "CACHE", "COMPUTE", "HOP TO IT"}};
+  const bool all_exact = absl::c_all_of(
+      plan.stages, [](const PlannedStage& stage) { return stage.sends.type() == wire::F32; });
+  if (!all_exact) rows.front().push_back("SENDS");
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const PlannedStage& stage = plan.stages[i];
     rows.push_back({absl::StrCat(i), PlaceName(request, stage.device),
                     absl::StrCat(stage.layers.begin, "-", stage.layers.end - 1),
                     BytesText(stage.weight_bytes), BytesText(stage.cache_bytes),
                     TimeText(stage.compute_s), TimeText(stage.hop_in_s)});
+    if (all_exact) continue;
+    const bool last = i + 1 == plan.stages.size();
+    rows.back().push_back(last ? "" : ActivationRuleText(stage.sends));
   }
   absl::StrAppend(&out, TextTable(rows), "\nPredicted:\n");
   for (const StepTime& time : plan.times) {
@@ -68,7 +76,9 @@ std::string PlanJson(const ModelFile& model, const PlanRequest& request, const P
                       {"cache_bytes", stage.cache_bytes},
                       {"compute_bytes", stage.compute_bytes},
                       {"compute_ms", stage.compute_s * 1e3},
-                      {"hop_in_ms", stage.hop_in_s * 1e3}});
+                      {"hop_in_ms", stage.hop_in_s * 1e3},
+                      {"activations", ActivationTypeName(stage.sends.type())},
+                      {"f32_rows_max", stage.sends.f32_rows_max()}});
   }
   json steps = json::array();
   for (const StepTime& time : plan.times) {

@@ -14,6 +14,7 @@
 #include "coordinator/planner.h"
 #include "shard/architecture.h"
 #include "shard/cache_options.h"
+#include "transport/status_details.h"
 
 namespace strata {
 namespace {
@@ -131,6 +132,13 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
       request.memory_pools[static_cast<size_t>(device.memory_pool)].free_bytes += freed.bytes;
     }
   }
+  for (PlanDevice& device : request.devices) {
+    const NodeReport& node = planned->report.nodes[planned->inputs.places[device.node]];
+    for (const MemoryCap& cap : options.caps) {
+      if (cap.node_id != node.info.node_id() || cap.device != device.name) continue;
+      device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
+    }
+  }
   request.costs = &planned->costs;
   auto rule = CutRuleFor(planned->model->header(), wishes.unverified());
   if (!rule.ok()) return rule.status();
@@ -148,6 +156,9 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
   auto objective = ParseObjective(wishes.objective().empty() ? "latency" : wishes.objective());
   if (!objective.ok()) return objective.status();
   request.objective = *objective;
+  auto activations = ParseActivations(wishes.activations());
+  if (!activations.ok()) return activations.status();
+  request.activations = *activations;
   if (!wishes.assign().empty()) {
     auto assign = ParseAssign(wishes.assign());
     if (!assign.ok()) return assign.status();
@@ -191,6 +202,26 @@ NodeReport* PlannedModel::SourceNode() {
     if (absl::BytesToHexString(node.id()) == source.node()) return &node;
   }
   return nullptr;
+}
+
+std::optional<MemoryCap> MemoryCapOf(const PlannedModel& planned, const absl::Status& why) {
+  const std::optional<MemoryShortage> shortage = ShortageOf(why);
+  const std::optional<uint32_t> stage = StageOf(why);
+  if (!absl::IsResourceExhausted(why) || !shortage || !stage ||
+      *stage >= planned.plan.stages.size()) {
+    return std::nullopt;
+  }
+  const PlannedStage& at = planned.plan.stages[*stage];
+  const uint64_t bytes = at.memory_bytes();
+  // In the planner's figures, which may be off by as much as the stage turned out larger. Where
+  // nothing is known but that it was too much, a quarter less.
+  uint64_t missing = bytes / 4;
+  if (shortage->needed_bytes > shortage->free_bytes) {
+    missing = shortage->needed_bytes - shortage->free_bytes;
+  }
+  return MemoryCap{.node_id = planned.NodeOf(at).info.node_id(),
+                   .device = planned.inputs.request.devices[at.device].name,
+                   .bytes = bytes - std::min(bytes, std::max<uint64_t>(missing, 1))};
 }
 
 absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& options,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,13 @@ inline constexpr uint32_t kContextDefaultMax = 4096;
 // kContextDefaultMax.
 uint32_t ContextFor(uint32_t asked, const ModelFile& model);
 
+// What a device turned out to have for a plan, when it was carried out.
+struct MemoryCap {
+  std::string node_id;
+  std::string device;
+  uint64_t bytes = 0;
+};
+
 // Neither copied nor moved: `inputs` points to `costs`.
 struct PlannedModel {
   wire::ModelSource source;                // with its node
@@ -44,6 +52,10 @@ struct PlannedModel {
   NodeReport* SourceNode();
 };
 
+// Where a load of `planned` failed with `why` for want of memory: what may be planned for the
+// device instead, less than was. None: it failed for something else.
+std::optional<MemoryCap> MemoryCapOf(const PlannedModel& planned, const absl::Status& why);
+
 struct PlanningOptions {
   std::string self_address;          // host:port of the node that this runs on
   WeightFetcher* fetcher = nullptr;  // outlives the call
@@ -54,6 +66,7 @@ struct PlanningOptions {
     uint64_t bytes = 0;
   };
   std::vector<Freed> freed;
+  std::vector<MemoryCap> caps;  // no more than that is planned, whatever the nodes say
   // Not empty: any node that has this model in the same place will do in place of a source that has
   // gone.
   std::string model_id;

@@ -19,17 +19,15 @@ class ResumableText final : public TextSink {
   ResumableText(const wire::GenerateTextRequest& request, std::shared_ptr<TextSink> sink)
       : request_(request), sink_(std::move(sink)) {}
 
-  // What to ask the next source for. While nobody has started the text, all of it.
+  // What to ask the next source for, once the text has started.
   wire::GenerateTextRequest Rest() const {
     wire::GenerateTextRequest rest = request_;
-    if (!started_) return rest;
     rest.clear_prompt();
     rest.mutable_tokens()->Assign(prompt_.begin(), prompt_.end());
     rest.mutable_generated()->Add(tokens_.begin(), tokens_.end());
     rest.mutable_mirostat_mu()->Add(mirostat_mu_.begin(), mirostat_mu_.end());
     return rest;
   }
-  bool started() const { return started_; }
 
   void OnStarted(const std::vector<int32_t>& prompt) override {
     if (std::exchange(started_, true)) return;

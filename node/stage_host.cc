@@ -11,8 +11,19 @@
 #include "node/stage_host_impl.h"
 #include "transport/epoch.h"
 #include "transport/grpc_status.h"
+#include "transport/status_details.h"
 
 namespace strata {
+
+namespace {
+
+// Before it served: whoever planned it may plan less for its device.
+absl::Status Died(const WorkerDeath& death, absl::string_view during) {
+  absl::Status status = death.ToStatus(during);
+  return absl::IsResourceExhausted(status) ? WithShortage(std::move(status), {}) : status;
+}
+
+}  // namespace
 
 StageHost::StageHost(EventLoop* loop, Options options)
     : loop_(loop), options_(std::move(options)) {}
@@ -34,8 +45,7 @@ std::string StageHost::Where(const Stage& stage) const {
 }
 
 absl::Status StageHost::At(const Stage& stage, const absl::Status& status) const {
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(Where(stage), ": ", status.message()));
+  return Prefixed(Where(stage), status);
 }
 
 StageHost::Stage* StageHost::FindById(const StageKey& key, uint64_t id) {
@@ -133,11 +143,11 @@ void StageHost::OnWorkerDied(Device* device, const WorkerDeath& death) {
         if (asked && !stopping_) {
           wanted = true;  // came while the worker before was stopping
         } else {
-          EndLoad(&stage, death.ToStatus("before loading"));
+          EndLoad(&stage, Died(death, "before loading"));
         }
         break;
       case State::kLoading:
-        EndLoad(&stage, death.ToStatus("while loading"));
+        EndLoad(&stage, Died(death, "while loading"));
         break;
       case State::kServing:
       case State::kUnloading:
@@ -204,6 +214,9 @@ void StageHost::Tell(const Stage& stage, wire::StageStatus* status) const {
   status->set_rows(stage.work.rows());
   status->set_bytes_in(stage.work.bytes_in());
   status->set_bytes_out(stage.work.bytes_out());
+  *status->mutable_activations() = stage.work.activations();
+  status->set_link_wire(stage.work.link_wire());
+  status->set_link_note(stage.work.link_note());
   if (!stage.busy_us || !stage.rows) return;
   const int64_t now_us = worker.told_ms() * 1000;
   status->set_window_ms(static_cast<uint32_t>(stage.busy_us->SpanUs(now_us) / 1000));
@@ -234,6 +247,15 @@ std::vector<wire::StageStatus> StageHost::Stages() const {
   std::vector<wire::StageStatus> all;
   for (const auto& [key, stage] : stages_) Tell(stage, &all.emplace_back());
   return all;
+}
+
+uint64_t StageHost::BytesOn(const std::string& device) const {
+  uint64_t bytes = 0;
+  for (const auto& [key, stage] : stages_) {
+    if (!stage.loaded || stage.state == State::kFailed || stage.spec.device() != device) continue;
+    bytes += stage.info.slice_bytes() + stage.info.kv_bytes() + stage.info.compute_bytes();
+  }
+  return bytes;
 }
 
 void StageHost::StartShutdown() {

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/rate_window.h"
 #include "grpcpp/client_context.h"
+#include "node/device_offer.h"
 #include "node/gate.h"
 #include "node/weight_fetcher.h"
 #include "node/worker_process.h"
@@ -43,6 +44,7 @@ class StageHost {
     WorkerTimeouts timeouts;
     bool echo_stderr = false;
     WeightFetcher* fetcher = nullptr;  // outlives the host; null: models are on this machine
+    DeviceOffer offer;
   };
   // The call to the worker that carries a request on, made before the request's own call can end.
   using Context = std::shared_ptr<grpc::ClientContext>;  // shared with the call under way
@@ -55,7 +57,7 @@ class StageHost {
 
   // Ends `stream` with the loaded stage or with why not. kAborted: an older epoch; kAlreadyExists:
   // the stage is here; kResourceExhausted: too many stages; kUnavailable: the node is stopping;
-  // else what the worker says, or how it died.
+  // kFailedPrecondition: the device is not offered; else what the worker says, or how it died.
   void Load(const wire::StageSpec& spec, Context context, LoadStream* stream);
 
   // What the worker of the stage answers, or how it died. kNotFound: no such stage. `request` and
@@ -69,6 +71,8 @@ class StageHost {
               const Context& context, Done done);
 
   std::vector<wire::StageStatus> Stages() const;
+  // What the stages on a device take of its memory, as their workers told when they had loaded.
+  uint64_t BytesOn(const std::string& device) const;
   // Whether a worker computes or loads.
   bool Busy() const;
 

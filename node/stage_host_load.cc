@@ -4,6 +4,7 @@
 
 #include "absl/log/check.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "node/stage_host_impl.h"
 #include "transport/grpc_status.h"
@@ -86,6 +87,12 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
   if (found == stages_.end() && stages_.size() >= kStagesMax) {
     stream->End(At(stage, absl::ResourceExhaustedError(
                               absl::StrCat("a node takes ", kStagesMax, " stages at most"))));
+    return;
+  }
+  if (!options_.offer.Has(stage.spec.device())) {
+    stream->End(At(stage, absl::FailedPreconditionError(absl::StrCat(
+                              stage.spec.device(), " is not offered there, only ",
+                              absl::StrJoin(options_.offer.devices, ", "), " (--device)"))));
     return;
   }
   const bool fetch = options_.fetcher != nullptr && !spec.source_address().empty();
@@ -184,6 +191,11 @@ void StageHost::BeginLoad(Stage* stage) {
   stage->state = State::kLoading;
   stage->worker_pid = stage->device->worker->pid();
   UpdateLoading(stage->device);
+  stage->spec.clear_memory_bytes_max();
+  if (const uint64_t limit = options_.offer.MemoryOf(stage->device->name); limit != 0) {
+    const uint64_t used = BytesOn(stage->device->name);
+    stage->spec.set_memory_bytes_max(used < limit ? limit - used : 1);
+  }
   calls_[stage->id] = stage->context;
   gate_.Enter();
   (new LoadReader(this, *stage))->Start(stage->device->worker->stub());

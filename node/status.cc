@@ -10,6 +10,7 @@
 #include "node/standard_output.h"
 #include "node/status_watch.h"
 #include "node/text_table.h"
+#include "shard/activation_codec.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
@@ -123,17 +124,23 @@ std::string StatusText(const ClusterReport& report) {
 
   const std::vector<ModelView> models = ModelsOf(report, nullptr);
   for (const ModelView& model : models) {
-    std::vector<std::vector<std::string>> stages = {
-        {"STAGE", "LAYERS", "NODE", "DEVICE", "MEMORY", "STEPS", "TOK/S", "IDLE", "DOING"}};
+    std::vector<std::vector<std::string>> stages = {{"STAGE", "LAYERS", "NODE", "DEVICE", "MEMORY",
+                                                     "STEPS", "TOK/S", "IDLE", "NEXT BY", "DOING"}};
+    std::vector<std::string> notes;
     for (const StageView& stage : model.stages) {
       const wire::StageStatus& status = stage.status;
       stages.push_back({StageText(stage), LayersText(status.layers()), stage.node, status.device(),
                         status.resident_bytes() == 0 ? "" : BytesText(status.resident_bytes()),
                         stage.n_missing > 0 ? "" : absl::StrCat(status.steps_done()),
-                        RowsText(stage), IdleText(stage), DoingText(stage)});
+                        RowsText(stage), IdleText(stage), status.link_wire(), DoingText(stage)});
+      if (!status.link_note().empty()) {
+        notes.push_back(absl::StrCat("from stage ", status.stage(), " by ", status.link_wire(),
+                                     ": ", status.link_note()));
+      }
     }
     absl::StrAppend(&out, "\nModel ", model.name.empty() ? "without a name" : model.name,
                     ", epoch ", model.epoch.counter(), "\n", TextTable(stages));
+    for (const std::string& note : notes) absl::StrAppend(&out, note, "\n");
   }
 
   std::vector<std::vector<std::string>> links = {
@@ -177,6 +184,10 @@ json StageJson(const wire::StageStatus& stage) {
           {"rows", stage.rows()},
           {"bytes_in", stage.bytes_in()},
           {"bytes_out", stage.bytes_out()},
+          {"activations", ActivationTypeName(stage.activations().type())},
+          {"f32_rows_max", stage.activations().f32_rows_max()},
+          {"link_wire", stage.link_wire()},
+          {"link_note", stage.link_note()},
           {"idle_share", stage.window_ms() == 0 ? json() : json(stage.idle_share())},
           {"tokens_per_s", stage.window_ms() == 0 ? json() : json(stage.rows_per_s())},
           {"told_ms", stage.told_ms()},

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/plan_assign.h"
+#include "shard/activation_codec.h"
 #include "transport/epoch.h"
 
 namespace strata {
@@ -79,6 +80,23 @@ std::string ProgressText(const wire::LoadProgress& progress) {
                       BytesText(progress.bytes_total()));
 }
 
+std::string WorkText(const StageView& stage) {
+  const wire::StageStatus& status = stage.status;
+  if (status.busy_ms() >= kLongStepMs) {
+    return absl::StrFormat("on one step for %.1f s", status.busy_ms() / 1e3);
+  }
+  if (stage.steps_per_s.has_value() && *stage.steps_per_s > 0) {
+    return absl::StrFormat("%.1f steps/s", *stage.steps_per_s);
+  }
+  return status.busy_ms() > 0 ? "on a step" : "idle";
+}
+
+// Worth a word where it is not exact.
+std::string SendsText(const wire::StageStatus& status) {
+  if (status.activations().type() == wire::F32) return "";
+  return absl::StrCat(", sends ", ActivationRuleText(status.activations()));
+}
+
 }  // namespace
 
 uint32_t ModelView::n_layers() const {
@@ -145,13 +163,7 @@ std::string DoingText(const StageView& stage) {
       break;
   }
   if (status.status().code() != 0) return "failed";  // of a node that knows no states
-  if (status.busy_ms() >= kLongStepMs) {
-    return absl::StrFormat("on one step for %.1f s", status.busy_ms() / 1e3);
-  }
-  if (stage.steps_per_s.has_value() && *stage.steps_per_s > 0) {
-    return absl::StrFormat("%.1f steps/s", *stage.steps_per_s);
-  }
-  return status.busy_ms() > 0 ? "on a step" : "idle";
+  return absl::StrCat(WorkText(stage), SendsText(status));
 }
 
 std::string IdleText(const StageView& stage) {

@@ -119,6 +119,7 @@ void AddModel(const ModelView& model, int cells, std::vector<Element>* lines) {
       {.title = "TOK/S", .drop = 4, .align = Align::kRight},
       {.title = "IDLE", .drop = 4, .align = Align::kRight},
       {.title = "MEMORY", .drop = 1, .align = Align::kRight},
+      {.title = "NEXT BY", .drop = 6},
   };
   std::vector<std::vector<TableCell>> rows;
   for (const StageView& stage : model.stages) {
@@ -131,7 +132,8 @@ void AddModel(const ModelView& model, int cells, std::vector<Element>* lines) {
                     {stage.n_missing > 0 ? "" : absl::StrCat(status.steps_done())},
                     {RowsText(stage)},
                     {IdleText(stage)},
-                    {status.resident_bytes() == 0 ? "" : BytesText(status.resident_bytes())}});
+                    {status.resident_bytes() == 0 ? "" : BytesText(status.resident_bytes())},
+                    {status.link_wire()}});
   }
   for (Element& line : TableLines(columns, rows, cells)) lines->push_back(std::move(line));
 }

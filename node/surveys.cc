@@ -1,5 +1,6 @@
 #include "node/surveys.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -15,11 +16,13 @@ constexpr uint64_t kTickMs = 500;
 }  // namespace
 
 Surveys::Surveys(EventLoop* loop, Options options, ClusterRuntime* cluster, StageHost* host)
-    : cluster_(cluster),
+    : offer_(std::move(options.offer)),
+      cluster_(cluster),
       host_(host),
       devices_(loop, {.program = std::move(options.program),
                       .cache_path = std::move(options.cache_path),
                       .n_threads = options.n_threads,
+                      .only = offer_.devices,
                       .busy = [host] { return host->Busy(); }}),
       links_(loop, {}) {
   devices_.Start([] {});
@@ -47,7 +50,16 @@ absl::Status Surveys::MeasureAgain() {
 }
 
 void Surveys::AddDevices(wire::GetInfoResponse* info) const {
-  for (wire::DeviceInfo& device : devices_.Devices()) *info->add_devices() = std::move(device);
+  for (wire::DeviceInfo& device : devices_.Devices()) {
+    if (const uint64_t limit = offer_.MemoryOf(device.name()); limit != 0) {
+      const uint64_t used = host_->BytesOn(device.name());
+      device.set_memory_limit(limit);
+      device.set_memory_total(std::min<uint64_t>(device.memory_total(), limit));
+      device.set_memory_free(
+          std::min<uint64_t>(device.memory_free(), limit - std::min(limit, used)));
+    }
+    *info->add_devices() = std::move(device);
+  }
   info->set_measuring(devices_.measuring());
   info->set_links_to_measure(links_.asked());
   const MachineIds ids = ReadMachineIds();

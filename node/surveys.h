@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "node/cluster_runtime.h"
+#include "node/device_offer.h"
 #include "node/device_survey.h"
 #include "node/link_survey.h"
 #include "node/stage_host.h"
@@ -23,6 +24,7 @@ class Surveys {
     std::string program;     // strata
     std::string cache_path;  // of the devices' figures; empty: keep none
     uint32_t n_threads = 1;  // of a worker on the CPU
+    DeviceOffer offer;
   };
   // All outlive it. Begins to measure.
   Surveys(EventLoop* loop, Options options, ClusterRuntime* cluster, StageHost* host);
@@ -36,6 +38,7 @@ class Surveys {
  private:
   void Tick();
 
+  const DeviceOffer offer_;
   ClusterRuntime* const cluster_;
   StageHost* const host_;
   DeviceSurvey devices_;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,17 @@ void VolunteerToDie() {
 
 }  // namespace
 
+std::vector<std::string> WireArgs(const StageWireOptions& wires) {
+  std::vector<std::string> args;
+  if (!wires.ucx) args.push_back("--no-ucx");
+  if (wires.spin) args.push_back("--spin");
+  if (wires.allow_mixed_versions) args.push_back("--allow-mixed-versions");
+  for (const std::string& interface : wires.trusted_interfaces) {
+    args.insert(args.end(), {"--trust-link", interface});
+  }
+  return args;
+}
+
 absl::Status RunWorker(const WorkerRunOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   VolunteerToDie();
@@ -43,11 +55,9 @@ absl::Status RunWorker(const WorkerRunOptions& options) {
   for (int signum : {SIGINT, SIGTERM, SIGHUP}) {
     signals.push_back(loop->OnSignal(signum, [&loop] { loop->Stop(); }));
   }
-  absl::StatusOr<std::unique_ptr<WorkerServer>> server =
-      WorkerServer::Start({.listen = options.listen,
-                           .n_threads = options.n_threads,
-                           .allow_mixed_versions = options.allow_mixed_versions},
-                          Clock::Real());
+  absl::StatusOr<std::unique_ptr<WorkerServer>> server = WorkerServer::Start(
+      {.listen = options.listen, .n_threads = options.n_threads, .wires = options.wires},
+      Clock::Real());
   if (!server.ok()) return server.status();
 
   const nlohmann::json ready = {{"worker", {{"address", (*server)->address()}, {"pid", getpid()}}}};

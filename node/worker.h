@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "shard/stage_wires.h"
 #include "transport/request_log.h"
 
 namespace strata {
@@ -13,10 +15,13 @@ namespace strata {
 struct WorkerRunOptions {
   std::string listen = "127.0.0.1:0";
   uint32_t n_threads = 1;
-  bool allow_mixed_versions = false;
+  StageWireOptions wires;
   bool log_requests = false;  // to stdout, for the node
   LogFormat log_format = LogFormat::kText;
 };
+
+// The arguments of `strata worker` that say the same as `wires`.
+std::vector<std::string> WireArgs(const StageWireOptions& wires);
 
 // Prints {"worker":{"address":"host:port","pid":…}} to stdout and serves until SIGTERM or the end
 // of stdin. Blocks. kUnavailable: the address cannot be listened on.

@@ -56,6 +56,8 @@ std::string AddressIn(absl::string_view line) {
 bool SaysOutOfMemory(absl::string_view words) {
   return absl::StrContains(words, "bad_alloc") ||
          absl::StrContainsIgnoreCase(words, "out of memory") ||
+         absl::StrContains(words, "ErrorOutOfDeviceMemory") ||  // Vulkan
+         absl::StrContains(words, "ErrorOutOfHostMemory") ||
          absl::StrContainsIgnoreCase(words, "cannot allocate memory");
 }
 

@@ -66,6 +66,21 @@ for dir in "$repo" "$cwd" "${HOME:-/}"; do
   esac
 done
 
+# The driver of an NVIDIA card belongs to the host's kernel, so its libraries are the host's, too: under
+# a name of their own, one by one, that nothing else of the host's is found there.
+driver=
+if [[ -e /dev/nvidiactl ]]; then
+  mkdir "$new/.driver"
+  while read -r lib; do
+    file=$new/.driver/$(basename "$lib")
+    [[ -e $file ]] || { : >"$file" && mount --bind "$(realpath "$lib")" "$file"; } || true
+  done < <(PATH=$PATH:/usr/sbin:/sbin ldconfig -p | sed -n 's%.*(libc6,.* => \(.*/lib\(cuda\|nvidia-[a-z0-9-]*\|GLX_nvidia\)\.so\..*\)$%\1%p')
+  for file in /usr/share/vulkan/icd.d/nvidia_icd*.json /etc/vulkan/icd.d/nvidia_icd*.json; do
+    if [[ -r $file ]]; then cp "$file" "$new/.driver/nvidia_icd.json"; fi
+  done
+  driver=/.driver
+fi
+
 mkdir "$new/.old"
 pivot_root "$new" "$new/.old"
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -76,10 +91,14 @@ cd "$cwd"
 export PATH=${STRATA_ENTER_PATH:+$STRATA_ENTER_PATH:}$PATH STRATA_INSIDE=1
 # A locale that the root has; nothing that points the host's compilers or libraries into it.
 export LC_ALL=C.UTF-8
+if [[ -n $driver ]]; then
+  if [[ -e $driver/nvidia_icd.json ]]; then export VK_ADD_DRIVER_FILES=$driver/nvidia_icd.json; fi
+fi
 ids=${STRATA_ENTER_IDS:-}
 unset STRATA_ENTER_PATH STRATA_ENTER_IDS LANGUAGE LD_LIBRARY_PATH LIBRARY_PATH LD_PRELOAD PYTHONPATH PYTHONHOME \
   PKG_CONFIG_PATH CMAKE_PREFIX_PATH CC CXX CFLAGS CXXFLAGS LDFLAGS CPATH \
   C_INCLUDE_PATH CPLUS_INCLUDE_PATH
+if [[ -n $driver ]]; then export LD_LIBRARY_PATH=$driver; fi
 if [[ -n $ids ]]; then
   exec unshare --user --map-user="${ids%:*}" --map-group="${ids#*:}" -- "$@"
 fi

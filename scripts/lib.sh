@@ -51,31 +51,37 @@ strata_native() {
 #   test   what the tests, scripts/check and debugging need on top
 #   bench  what scripts/bench-serving compares with, on top of test
 #   train  what scripts/train_demo_model needs on top of base
+#   gpu    ggml's Vulkan plug-in; with an NVIDIA card it comes by itself, and the CUDA plug-in instead
+#          where the mirror has the one that fits (scripts/setup)
 strata_packages() {
   local names
   case $OSTYPE:$1 in
     darwin*:base) names="cmake ninja ccache pkgconf git coreutils grpc protobuf abseil libuv cli11
       nlohmann-json blake3 boost ftxui llama.cpp" ;;
     darwin*:test) names="googletest google-benchmark llvm shellcheck node" ;;
-    darwin*:bench) names="" ;;
+    darwin*:bench | darwin*:gpu) names="" ;;
     darwin*:train) names="pytorch numpy" ;;
     *:base) names="g++ cmake ninja-build ccache pkgconf mold git ca-certificates procps
       libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
-      libcli11-dev nlohmann-json3-dev libboost-dev libminja-dev libblake3-dev libavahi-core-dev libftxui-dev libllama-dev
+      libcli11-dev nlohmann-json3-dev libboost-dev libminja-dev libblake3-dev libavahi-core-dev libftxui-dev libucx-dev libllama-dev
       libggml-dev" ;;
     *:test) names="libgtest-dev libgmock-dev libbenchmark-dev clang clang-tidy clang-format
       libclang-rt-dev gdb iproute2 nftables avahi-daemon avahi-utils dbus curl shellcheck
-      llama.cpp-tools llama.cpp-tools-extra nodejs" ;;
-    *:bench) names="libggml0-backend-rpc" ;;
+      llama.cpp-tools llama.cpp-tools-extra nodejs libggml0-backend-vulkan mesa-vulkan-drivers" ;;
+    *:bench) names="libggml0-backend-rpc ucx-utils" ;;
+    *:gpu) names="libggml0-backend-vulkan" ;;
     *:train) names="python3-torch libtorch-dev python3-numpy python3-gguf python3-tokenizers" ;;
   esac
   # shellcheck disable=SC2086
   echo $names
 }
 
+# True where the kernel has an NVIDIA card and its driver.
+strata_nvidia() { [[ -e ${STRATA_NVIDIA_DEVICE:-/dev/nvidia0} ]]; }
+
 # The disk space that a set needs in a root, in MiB.
 strata_set_mib() {
-  case $1 in base) echo 1000 ;; test) echo 700 ;; bench) echo 1 ;; train) echo 1500 ;; esac
+  case $1 in base) echo 1000 ;; test) echo 900 ;; bench) echo 1 ;; gpu) echo 1500 ;; train) echo 1500 ;; esac
 }
 
 # The file that says a set is installed: it holds the set's package list and is written last.

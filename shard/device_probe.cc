@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
@@ -46,6 +47,8 @@ std::vector<DeviceFacts> ListDevices() {
     if (props.device_id != nullptr) facts.bus_id = props.device_id;
     facts.memory_total_bytes = props.memory_total;
     facts.memory_free_bytes = props.memory_free;
+    // Mesa's Vulkan device without a GPU computes on the CPU, in its memory.
+    if (absl::StartsWith(facts.description, "llvmpipe")) facts.kind = DeviceFacts::Kind::kCpu;
     facts.shares_machine_memory = facts.kind != DeviceFacts::Kind::kGpu;
 #ifdef __APPLE__
     facts.shares_machine_memory = true;

@@ -95,6 +95,7 @@ absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::StageSpec& spec, Loa
   options.n_batch = spec.n_batch();
   options.n_threads = spec.n_threads();
   options.device = spec.device();
+  options.memory_bytes_max = spec.memory_bytes_max();
   options.cache = CacheOptionsOf(spec.cache());
   options.use_mmap = spec.use_mmap();
   return Stage::Load(*slice, options, [stream](uint64_t done, uint64_t total) {

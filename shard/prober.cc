@@ -23,6 +23,9 @@ constexpr uint64_t kExpertBytesMax = 64ull << 20;  // of all experts
 constexpr int kPasses = 3;  // the middle one counts: that is what steps take, mostly
 // Passes that take longer need no repeating to be measured well.
 constexpr double kLongPassSeconds = 0.02;
+// And those are too long: fewer bytes will do. Software devices take seconds otherwise.
+constexpr double kPassSecondsMax = 0.2;
+constexpr int kBudgetsForTheFirst = 10;
 constexpr int kOpBlocks = 16;
 constexpr int64_t kOpRowsMore = 15;
 constexpr int kSourceRows = 16;
@@ -89,7 +92,8 @@ Prober::Prober(ggml_backend_dev_t device, ggml_backend_t backend, const ProbeOpt
       backend_(backend),
       options_(options),
       quota_period_(quota_period),
-      start_(absl::Now()) {}
+      start_(absl::Now()),
+      limit_(kBudgetsForTheFirst * options.budget) {}
 
 bool Prober::Multiplies(ggml_type type, Use use, ggml_backend_buffer_type_t buffer_type) const {
   const ggml_context_ptr context = NoAllocContext(4);
@@ -218,7 +222,12 @@ std::optional<Prober::Speeds> Prober::Measure(ggml_type type, Use use) const {
     const uint32_t batch = kProbeBatches[i];
     // The more rows, the more arithmetic counts and the less memory: fewer bytes will do. But other
     // ones in each pass, which are in no cache any more, as those of a model.
-    const size_t n = std::max<size_t>(1, weights->n / batch);
+    size_t n = std::max<size_t>(1, weights->n / batch);
+    if (i > 0) {  // as slow for each row as with fewer of them, at worst
+      const double bytes_max =
+          kPassSecondsMax * speeds[i - 1] * kProbeBatches[i - 1] / static_cast<double>(batch);
+      n = std::clamp<size_t>(static_cast<size_t>(bytes_max) / weights->bytes_each, 1, n);
+    }
     const auto pass = [&] {
       const std::optional<double> seconds = TimePass(*weights, next, n, batch);
       next += n;
@@ -302,6 +311,7 @@ absl::StatusOr<DeviceSpeed> Prober::Run() {
     TypeSpeed& each = speed.types.emplace_back();
     each.type = ggml_type_name(type);
     each.bytes_per_s = *dense;
+    limit_ = options_.budget;
     // Somebody else may have been busy the other times.
     if (quota_period_ && speed.types.size() <= kSlowdownsMore && !OutOfTime()) {
       slowdown = std::min(*slowdown, MeasureSlowdown().value_or(*slowdown));

@@ -15,6 +15,7 @@
 #include "shard/engine.h"
 #include "shard/llama_stage.h"
 #include "shard/memory.h"
+#include "transport/status_details.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -149,32 +150,65 @@ uint64_t OutputBytes(const llama_context_params& params, const llama_model* mode
   return rows * columns * sizeof(float);
 }
 
-absl::Status CheckRoom(uint64_t needed_bytes, const Slice& slice, ggml_backend_dev_t device) {
-  uint64_t free_bytes = AvailableBytes();
-  if (device != nullptr) {
-    size_t device_free = 0;
-    size_t device_total = 0;
-    ggml_backend_dev_memory(device, &device_free, &device_total);
-    free_bytes = device_free;
-  }
-  if (needed_bytes <= free_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "not enough memory: the stage needs ", Mib(needed_bytes), " MiB, of which ",
-      Mib(slice.tensor_bytes()), " MiB for weights; ", Mib(free_bytes), " MiB are free"));
-}
+// Where a stage takes its memory from, and how much of it there may be.
+class Room {
+ public:
+  Room(const Slice& slice, const StageOptions& options, ggml_backend_dev_t device)
+      : slice_(slice),
+        device_(device),
+        name_(options.device.empty() ? "CPU" : options.device),
+        limit_bytes_(options.memory_bytes_max) {}
 
-absl::Status LoadError(const LogCapture& log) {
-  const std::string errors = log.errors();
-  // Both ggml and libllama say "allocate" when there was no memory.
-  if (absl::StrContains(errors, "allocate")) {
-    return absl::ResourceExhaustedError(absl::StrCat("not enough memory: ", errors));
+  uint64_t FreeBytes() const {
+    uint64_t free_bytes = AvailableBytes();
+    if (device_ != nullptr) {
+      size_t device_free = 0;
+      size_t device_total = 0;
+      ggml_backend_dev_memory(device_, &device_free, &device_total);
+      free_bytes = device_free;
+    }
+    return limit_bytes_ == 0 ? free_bytes : std::min(free_bytes, limit_bytes_);
   }
-  return absl::InvalidArgumentError(absl::StrCat("libllama cannot load it: ", errors));
-}
+
+  // kResourceExhausted.
+  absl::Status Check(uint64_t needed_bytes) const {
+    const uint64_t free_bytes = FreeBytes();
+    if (needed_bytes <= free_bytes) return absl::OkStatus();
+    const bool is_limit = limit_bytes_ != 0 && free_bytes == limit_bytes_;
+    return WithShortage(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "not enough memory on ", name_, ": the stage needs ", Mib(needed_bytes),
+            " MiB, of which ", Mib(slice_.tensor_bytes()), " MiB for weights; ", Mib(free_bytes),
+            is_limit ? " MiB of what is offered are left" : " MiB are free")),
+        {.needed_bytes = needed_bytes, .free_bytes = free_bytes});
+  }
+
+  // Why libllama did not load what needs so much, which is said in its log alone.
+  absl::Status LoadError(const LogCapture& log, uint64_t needed_bytes) const {
+    const std::string errors = log.errors();
+    // Both ggml and libllama say "allocate" when there was no memory.
+    if (!absl::StrContains(errors, "allocate")) {
+      return absl::InvalidArgumentError(absl::StrCat("libllama cannot load it: ", errors));
+    }
+    // The device believed that there was room, so what it says of it may not be so.
+    const uint64_t free_bytes = std::min(FreeBytes(), needed_bytes / 4 * 3);
+    return WithShortage(absl::ResourceExhaustedError(
+                            absl::StrCat("not enough memory on ", name_, ": the stage needs ",
+                                         Mib(needed_bytes), " MiB, and got less: ", errors)),
+                        {.needed_bytes = needed_bytes, .free_bytes = free_bytes});
+  }
+
+ private:
+  const Slice& slice_;
+  ggml_backend_dev_t const device_;
+  const std::string name_;
+  const uint64_t limit_bytes_;  // 0: none
+};
 
 // As CheckDerived(), with the whole model's header loaded beside the slice's.
 absl::Status CheckAgainstWhole(const Slice& slice, const StageOptions& options,
-                               ggml_backend_dev_t device, const llama_model* model) {
+                               ggml_backend_dev_t device, const Room& room,
+                               const llama_model* model) {
   if (slice.is_whole()) return absl::OkStatus();
   absl::StatusOr<Slice> whole =
       Slice::Make(slice.shared_model(), {0, slice.model().n_layer()}, {.unverified = true});
@@ -184,7 +218,7 @@ absl::Status CheckAgainstWhole(const Slice& slice, const StageOptions& options,
   absl::StatusOr<LlamaModelPtr> whole_model =
       LoadModel(*whole, options, device, /*with_data=*/false, &no_progress);
   if (!whole_model.ok()) return whole_model.status();
-  if (*whole_model == nullptr) return LoadError(log);
+  if (*whole_model == nullptr) return room.LoadError(log, slice.tensor_bytes());
   return CheckDerived(model, whole_model->get(), slice.model().header());
 }
 
@@ -209,8 +243,8 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   }
   const uint64_t kv_cells = CellsOf(options.cache, options.n_ctx, options.n_seq_max);
   const uint64_t cells_bytes = kv_cells * kCellBytes;
-  if (absl::Status status = CheckRoom(slice.tensor_bytes() + cells_bytes, slice, *device);
-      !status.ok()) {
+  const Room room(slice, options, *device);
+  if (absl::Status status = room.Check(slice.tensor_bytes() + cells_bytes); !status.ok()) {
     return status;
   }
 
@@ -227,8 +261,8 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
     absl::StatusOr<LlamaModelPtr> model =
         LoadModel(slice, options, *device, /*with_data=*/false, &no_progress);
     if (!model.ok()) return model.status();
-    if (*model == nullptr) return LoadError(log);
-    if (absl::Status status = CheckAgainstWhole(slice, options, *device, model->get());
+    if (*model == nullptr) return room.LoadError(log, slice.tensor_bytes());
+    if (absl::Status status = CheckAgainstWhole(slice, options, *device, room, model->get());
         !status.ok()) {
       return status;
     }
@@ -237,7 +271,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
     }
     llama_context_params params = ContextParams(slice, options, model->get());
     LlamaContextPtr context(llama_init_from_model(model->get(), params));
-    if (context == nullptr) return LoadError(log);
+    if (context == nullptr) return room.LoadError(log, slice.tensor_bytes());
     kv_bytes = log.CacheBytes() + cells_bytes;
     if (n_checkpoints > 0) {
       const auto window = static_cast<uint32_t>(std::max(0, llama_model_n_swa(model->get())));
@@ -250,12 +284,9 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
     }
     compute_bytes = log.ComputeBytes() + OutputBytes(params, model->get());
   }
-  if (absl::Status status = CheckRoom(slice.tensor_bytes() + kv_bytes + compute_bytes +
-                                          (*device == nullptr ? checkpoint_bytes : 0),
-                                      slice, *device);
-      !status.ok()) {
-    return status;
-  }
+  const uint64_t needed_bytes =
+      slice.tensor_bytes() + kv_bytes + compute_bytes + (*device == nullptr ? checkpoint_bytes : 0);
+  if (absl::Status status = room.Check(needed_bytes); !status.ok()) return status;
   if (*device != nullptr && checkpoint_bytes > AvailableBytes()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "not enough memory for ", n_checkpoints, " checkpoints of ", Mib(checkpoint_bytes),
@@ -268,7 +299,8 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
       LoadModel(slice, options, *device, /*with_data=*/true, &load);
   if (!model.ok()) return model.status();
   if (*model == nullptr) {
-    return load.is_cancelled ? absl::CancelledError("the load was stopped") : LoadError(log);
+    return load.is_cancelled ? absl::CancelledError("the load was stopped")
+                             : room.LoadError(log, needed_bytes);
   }
 
   llama_context_params params = ContextParams(slice, options, model->get());
@@ -307,7 +339,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
     params.cb_eval_user_data = stage.get();
   }
   LlamaContextPtr context(llama_init_from_model(stage->model(), params));
-  if (context == nullptr) return LoadError(log);
+  if (context == nullptr) return room.LoadError(log, needed_bytes);
   stage->mutable_facts()->n_batch = std::min(options.n_batch, llama_n_batch(context.get()));
   stage->SetContext(std::move(context));
   if (log.UnmappedWeightBytes() > 0) DropMappedPages(slice.model().paths());

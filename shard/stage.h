@@ -29,7 +29,8 @@ struct StageOptions {
       1;  // slots; each has room for n_ctx positions, unless cache.kv_cells is less
   uint32_t n_batch = 512;  // rows of a batch at most
   uint32_t n_threads = 1;
-  std::string device;  // as ggml names it; empty: CPU
+  std::string device;             // as ggml names it; empty: CPU
+  uint64_t memory_bytes_max = 0;  // to take of the device's memory; 0: all that is free
   CacheOptions cache;
   bool use_mmap = true;  // map the file where the slice is the whole model
 };
@@ -41,7 +42,8 @@ class Stage {
   using Progress = absl::AnyInvocable<bool(uint64_t done, uint64_t total)>;
 
   // Blocks. kInvalidArgument: the data is not what the header promised, or an option is wrong;
-  // kResourceExhausted: not enough memory for weights, KV cache or compute buffer, with the bytes;
+  // kResourceExhausted: not enough memory for weights, KV cache or compute buffer, with the bytes
+  // (see ShortageOf()); nothing of it is kept;
   // kFailedPrecondition: the slice's derived hyperparameters differ from the whole model's.
   // libllama may abort the process on damaged data: that is why it is a worker's.
   static absl::StatusOr<std::unique_ptr<Stage>> Load(const Slice& slice,

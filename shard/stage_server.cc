@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "shard/activation_codec.h"
 #include "shard/sequences.h"
 #include "shard/step_check.h"
 #include "transport/epoch.h"
@@ -59,7 +60,12 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   void AbandonIncoming() override;
   wire::Hello OutgoingHello() const override;
   Link::Receiver* outgoing_receiver() override { return &outgoing_receiver_; }
-  void SetOutgoing(std::unique_ptr<Link> link) override;
+  void SetOutgoing(std::unique_ptr<Link> link, std::string note) override;
+  absl::Status SetActivations(const wire::ActivationRule& rule) override;
+  wire::ActivationRule activations() const override {
+    absl::MutexLock lock(mu_);
+    return activations_;
+  }
   absl::Status Post(Task task) override;
   bool load_failed() const override { return load_failed_.load(std::memory_order_relaxed); }
 
@@ -72,6 +78,10 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
     absl::MutexLock lock(mu_);
     Work now = work_;
     if (computing_since_us_ != 0) now.busy_us += clock_->NowUs() - computing_since_us_;
+    if (outgoing_open_) {
+      now.link_wire = outgoing_->wire();
+      now.link_note = outgoing_note_;
+    }
     return now;
   }
   const wire::StageSpec& spec() const override { return spec_; }
@@ -132,6 +142,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   std::unique_ptr<Stage> stage_;
   std::optional<Sequences> sequences_;  // last stage
   uint64_t last_step_id_ = 0;
+  std::vector<float> decoded_;  // [n_tokens, n_embd] of the step, where it did not come as f32
 
   std::atomic<int64_t> busy_since_us_{0};
   std::atomic<uint64_t> steps_done_{0};
@@ -143,7 +154,9 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   bool serving_ ABSL_GUARDED_BY(mu_) = false;   // loaded
   bool accepted_ ABSL_GUARDED_BY(mu_) = false;  // an incoming link is promised or open
   uint32_t n_embd_ ABSL_GUARDED_BY(mu_) = 0;
+  wire::ActivationRule activations_ ABSL_GUARDED_BY(mu_);
   std::deque<Arrived> inbox_ ABSL_GUARDED_BY(mu_);  // at most kInboxStepsMax: what was granted
+  uint32_t freed_ ABSL_GUARDED_BY(mu_) = 0;         // places in it that the sender has not heard of
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);     // at most kTasksMax
   Work work_ ABSL_GUARDED_BY(mu_);                  // without what is being computed
   int64_t computing_since_us_ ABSL_GUARDED_BY(mu_) = 0;
@@ -153,6 +166,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   std::shared_ptr<Link> incoming_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<Link> outgoing_ ABSL_GUARDED_BY(mu_);
   bool outgoing_open_ ABSL_GUARDED_BY(mu_) = false;
+  std::string outgoing_note_ ABSL_GUARDED_BY(mu_);
   // Let go of by the compute thread.
   std::vector<std::shared_ptr<Link>> ended_ ABSL_GUARDED_BY(mu_);
 
@@ -182,6 +196,7 @@ absl::StatusOr<StageServer::Incoming> StageServerImpl::Accept(const wire::Hello&
   }
   if (accepted_) return absl::UnavailableError(absl::StrCat(where_, " has a link already"));
   accepted_ = true;
+  freed_ = 0;
   Incoming incoming;
   *incoming.hello.mutable_versions() = LocalVersions();
   incoming.hello.set_model_id(spec_.model_id());
@@ -219,13 +234,25 @@ wire::Hello StageServerImpl::OutgoingHello() const {
   return hello;
 }
 
-void StageServerImpl::SetOutgoing(std::unique_ptr<Link> link) {
+void StageServerImpl::SetOutgoing(std::unique_ptr<Link> link, std::string note) {
   std::shared_ptr<Link> old;  // destroyed last, outside the lock
   absl::MutexLock lock(mu_);
   old = std::move(outgoing_);
   outgoing_open_ = link != nullptr;
   outgoing_ = std::move(link);
+  outgoing_note_ = std::move(note);
   changed_.SignalAll();
+}
+
+absl::Status StageServerImpl::SetActivations(const wire::ActivationRule& rule) {
+  absl::MutexLock lock(mu_);
+  if (!serving_) return absl::FailedPreconditionError(absl::StrCat(where_, " is not loaded"));
+  if (is_last()) return absl::OkStatus();  // it sends none
+  if (auto s = CheckActivationRule(rule, n_embd_); !s.ok()) {
+    return absl::Status(s.code(), absl::StrCat(where_, ": ", s.message()));
+  }
+  activations_ = rule;
+  return absl::OkStatus();
 }
 
 absl::Status StageServerImpl::Post(Task task) {
@@ -316,6 +343,7 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     std::optional<absl::Status> ended;
     std::vector<std::shared_ptr<Link>> to_destroy;
     std::shared_ptr<Link> incoming;
+    uint32_t freed = 0;
     {
       absl::MutexLock lock(mu_);
       while (!stopping_ && inbox_.empty() && tasks_.empty() && !incoming_ended_ && ended_.empty()) {
@@ -331,7 +359,10 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
       if (!inbox_.empty()) {
         arrived = std::move(inbox_.front());
         inbox_.pop_front();
-        incoming = incoming_;
+        if (++freed_ >= kInboxReleaseSteps) {
+          incoming = incoming_;
+          freed = std::exchange(freed_, 0);
+        }
       } else if (incoming_ended_ && !task) {
         ended.swap(incoming_ended_);
         accepted_ = false;
@@ -339,7 +370,7 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
       }
     }
     to_destroy.clear();
-    if (incoming != nullptr) incoming->Release(1);  // its place in the inbox is free
+    if (incoming != nullptr) incoming->Release(freed);
     incoming.reset();
     if (task) (*std::move(task))(stage_.get());
     if (arrived) Handle(*arrived);
@@ -430,8 +461,13 @@ void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
   timing->set_compute_us(static_cast<uint32_t>(computed_us - start_us));
   timing->set_bytes_in(bytes_in);
   if (!is_last()) {
-    Payload out = step.tokens_size() > 0 ? stage_->TakeActivations() : Payload();
-    SendNext(MakeFrame(FrameType::kStep, step, std::move(out)));
+    EncodedActivations out;
+    if (step.tokens_size() > 0) {
+      const auto rows = static_cast<size_t>(step.tokens_size());
+      out = EncodeActivations(ActivationTypeFor(activations(), rows), stage_->TakeActivations());
+    }
+    step.set_activation_type(out.type);
+    SendNext(MakeFrame(FrameType::kStep, step, std::move(out.payload)));
     return;
   }
   timing->set_sample_us(static_cast<uint32_t>(done_us - computed_us));
@@ -461,7 +497,7 @@ absl::Status StageServerImpl::RunBatch(const wire::Step& step, const Payload& pa
   if (is_first()) {
     batch.tokens = step.tokens();
   } else {
-    batch.activations = payload.floats();
+    batch.activations = DecodeActivations(step.activation_type(), payload, &decoded_);
   }
   if (is_last()) batch.output_rows = step.sample_rows();
   return stage_->Decode(batch);

@@ -21,6 +21,9 @@ namespace strata {
 
 // Steps that may wait in front of a stage; the credits its acceptor grants.
 inline constexpr uint32_t kInboxStepsMax = 8;
+// So many places are told free together: a frame of credit for each step would wake the sender's
+// threads while they compute, and take the time of the stage's own before it starts.
+inline constexpr uint32_t kInboxReleaseSteps = kInboxStepsMax / 2;
 
 class StageServer {
  public:
@@ -48,10 +51,16 @@ class StageServer {
   virtual void AbandonIncoming() = 0;
 
   // The link to the next stage, dialled by the caller with outgoing_receiver(). Close and destroy
-  // an older one with SetOutgoing(nullptr) before dialling.
+  // an older one with SetOutgoing(nullptr, "") before dialling.
   virtual wire::Hello OutgoingHello() const = 0;
   virtual Link::Receiver* outgoing_receiver() = 0;
-  virtual void SetOutgoing(std::unique_ptr<Link> link) = 0;
+  // `note` says why it goes over no other wire, for people.
+  virtual void SetOutgoing(std::unique_ptr<Link> link, std::string note) = 0;
+
+  // How activations go to the next stage, from the next step on. kInvalidArgument: rows of this
+  // model cannot go so; kFailedPrecondition: not loaded. Any thread.
+  virtual absl::Status SetActivations(const wire::ActivationRule& rule) = 0;
+  virtual wire::ActivationRule activations() const = 0;
 
   // Calls `task` on the compute thread, between steps; with nullptr when the stage is unloaded
   // before its turn comes. kFailedPrecondition: not loaded; kResourceExhausted: too many tasks
@@ -71,6 +80,8 @@ class StageServer {
     uint64_t rows = 0;
     uint64_t bytes_in = 0;  // of frames over its links
     uint64_t bytes_out = 0;
+    std::string link_wire;  // of the link to the next stage; empty: none is open
+    std::string link_note;
   };
   virtual Work work() const = 0;
 

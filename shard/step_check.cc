@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "shard/activation_codec.h"
 #include "transport/epoch.h"
 
 namespace strata {
@@ -29,10 +30,18 @@ absl::Status CheckBatch(const wire::Step& step, size_t payload_bytes, const Step
         id, absl::StrCat("columns differ in length: ", n_tokens, " tokens, ", step.positions_size(),
                          " positions, ", step.slots_size(), " slots"));
   }
-  const size_t expected = n_tokens * limits.n_embd * sizeof(float);
-  if (payload_bytes != expected) {
-    return Wrong(id, absl::StrCat("payload of ", payload_bytes, " bytes, ", n_tokens, " rows of ",
-                                  limits.n_embd, " floats are ", expected));
+  const size_t row_bytes =
+      limits.n_embd == 0 ? 0 : ActivationRowBytes(step.activation_type(), limits.n_embd);
+  if (row_bytes == 0 && (limits.n_embd != 0 || step.activation_type() != wire::F32)) {
+    return Wrong(id, absl::StrCat("rows of ", limits.n_embd, " values as ",
+                                  ActivationTypeName(step.activation_type()), " (type ",
+                                  static_cast<int>(step.activation_type()), ")"));
+  }
+  if (payload_bytes != n_tokens * row_bytes) {
+    return Wrong(
+        id, absl::StrCat("payload of ", payload_bytes, " bytes, ", n_tokens, " rows of ",
+                         limits.n_embd, " values as ", ActivationTypeName(step.activation_type()),
+                         " are ", n_tokens * row_bytes));
   }
   for (size_t i = 0; i < n_tokens; ++i) {
     if (auto s = CheckSlot(id, step.slots(i), "slot", limits); !s.ok()) return s;

@@ -12,7 +12,7 @@
 namespace strata {
 
 struct StepLimits {
-  uint32_t n_embd = 0;  // floats per row of the payload; 0: the first stage, which takes tokens
+  uint32_t n_embd = 0;  // values per row of the payload; 0: the first stage, which takes tokens
   uint32_t n_seq_max = 1;
   uint32_t n_batch = 1;
 };

@@ -17,6 +17,7 @@
 #include "proto/node.grpc.pb.h"
 #include "shard/load_stream.h"
 #include "shard/stage_server.h"
+#include "shard/stage_wires.h"
 #include "shard/tokenize.h"
 #include "transport/epoch.h"
 #include "transport/grpc_link.h"
@@ -37,8 +38,9 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   WorkerServerImpl(WorkerOptions options, Clock* clock)
       : options_(std::move(options)),
         clock_(clock),
-        links_({.allow_mixed_versions = options_.allow_mixed_versions},
-               [this](const wire::Hello& peer) { return AcceptLink(peer); }),
+        wires_(options_.wires, [this](const wire::Hello& peer) { return AcceptLink(peer); }),
+        links_({.allow_mixed_versions = options_.wires.allow_mixed_versions},
+               [this](const wire::Hello& peer) { return wires_.Accept(peer); }),
         unloader_([this] { RunUnloads(); }) {}
 
   ~WorkerServerImpl() override {
@@ -48,6 +50,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
       stages.swap(stages_);
     }
     stages.clear();  // closes their links, so that the server has nothing left to wait for
+    wires_.Stop();
     {
       absl::MutexLock lock(mu_);
       stopping_ = true;
@@ -89,6 +92,12 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const wire::TokenizeRequest* request,
                                      wire::TokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* OfferLink(grpc::CallbackServerContext* context,
+                                      const wire::OfferLinkRequest* request,
+                                      wire::OfferLinkResponse* response) override {
+    *response = wires_.Offer(*request);
+    return Answer(context, absl::OkStatus());
+  }
 
  private:
   absl::StatusOr<GrpcLinkAcceptor::Accepted> AcceptLink(const wire::Hello& peer);
@@ -102,6 +111,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
 
   const WorkerOptions options_;
   Clock* const clock_;
+  StageWires wires_;  // outlives what it accepts for
   GrpcLinkAcceptor links_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
@@ -194,6 +204,9 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Ping(grpc::CallbackServerContext* co
       work->set_rows(done.rows);
       work->set_bytes_in(done.bytes_in);
       work->set_bytes_out(done.bytes_out);
+      *work->mutable_activations() = stage->activations();
+      work->set_link_wire(done.link_wire);
+      work->set_link_note(done.link_note);
       busy_ms = std::max(busy_ms, work->busy_ms());
       steps_done += work->steps_done();
     }
@@ -237,6 +250,9 @@ grpc::ServerUnaryReactor* WorkerServerImpl::ConnectStage(grpc::CallbackServerCon
                                                          wire::ConnectStageResponse*) {
   auto stage = FindStage(request->epoch(), request->stage());
   if (!stage.ok()) return Answer(context, stage.status());
+  if (auto s = (*stage)->SetActivations(request->activations()); !s.ok()) {
+    return Answer(context, s);
+  }
   // Dialling blocks, which gRPC's threads must not: the stage's own thread has nothing else to do
   // yet.
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -251,18 +267,17 @@ grpc::ServerUnaryReactor* WorkerServerImpl::ConnectStage(grpc::CallbackServerCon
 }
 
 absl::Status WorkerServerImpl::Connect(StageServer* stage, const std::string& next_address) {
-  stage->SetOutgoing(nullptr);
-  DialOptions dial;
-  dial.address = next_address;
-  dial.hello = stage->OutgoingHello();
-  dial.allow_mixed_versions = options_.allow_mixed_versions;
-  auto link = DialGrpcLink(std::move(dial), stage->outgoing_receiver());
-  if (!link.ok()) {
-    return absl::Status(link.status().code(),
+  stage->SetOutgoing(nullptr, "");
+  const bool to_coordinator = stage->spec().stage() + 1 == stage->spec().n_stages();
+  auto dialled = wires_.Dial(
+      {.address = next_address, .hello = stage->OutgoingHello(), .to_worker = !to_coordinator},
+      stage->outgoing_receiver());
+  if (!dialled.ok()) {
+    return absl::Status(dialled.status().code(),
                         absl::StrCat("stage ", stage->spec().stage(), " to ", next_address, ": ",
-                                     link.status().message()));
+                                     dialled.status().message()));
   }
-  stage->SetOutgoing(*std::move(link));
+  stage->SetOutgoing(std::move(dialled->link), std::move(dialled->note));
   return absl::OkStatus();
 }
 

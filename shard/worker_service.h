@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "shard/stage_wires.h"
 #include "transport/clock.h"
 
 namespace strata {
@@ -14,7 +15,7 @@ namespace strata {
 struct WorkerOptions {
   std::string listen = "127.0.0.1:0";  // host:port; port 0 takes a free one
   uint32_t n_threads = 1;              // when a StageSpec does not say
-  bool allow_mixed_versions = false;
+  StageWireOptions wires;
 };
 
 class WorkerServer {

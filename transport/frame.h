@@ -11,7 +11,8 @@
 //       12     4  CRC-32C of bytes 0..11 and of the header
 //       16     8  payload bytes, at most kFramePayloadBytesMax
 //       24     -  header: one protobuf message, by FrameType
-//        -     -  payload: activations [n_tokens, n_embd] f32 little-endian, or empty
+//        -     -  payload: activations [n_tokens, n_embd], little-endian, or empty; as what
+//                 (f32, …) Step.activation_type says
 //
 // Reading takes bytes from a stranger: it never asserts, allocates no more than the bytes it was
 // given, and is fuzzed (tests/fuzz/frame_fuzz.cc).

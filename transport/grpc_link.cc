@@ -92,6 +92,7 @@ class GrpcWire : public LinkSession::Wire {
       if (auto session = weak.lock()) session->Cancel();
     });
   }
+  std::string name() const final { return "gRPC"; }
 
  protected:
   void Received(bool ok) {
@@ -139,9 +140,10 @@ class DialledWire final : public GrpcWire,
   }
 
   void Read() override { StartRead(&read_); }
-  void Write(Frame frame) override {
+  bool Write(Frame frame) override {
     written_ = ToMessage(std::move(frame));
     StartWrite(&written_);
+    return false;
   }
   void End(const absl::Status&) override { RemoveHold(); }
   void Cancel() override { context_.TryCancel(); }
@@ -199,9 +201,10 @@ class AcceptedWire final : public GrpcWire, public grpc::ServerGenericBidiReacto
   }
 
   void Read() override { StartRead(&read_); }
-  void Write(Frame frame) override {
+  bool Write(Frame frame) override {
     written_ = ToMessage(std::move(frame));
     StartWrite(&written_);
+    return false;
   }
   void End(const absl::Status& why) override {
     if (!session_->opened()) LOG(WARNING) << "refused a link from " << peer_ << ": " << why;

@@ -1,9 +1,12 @@
 #include "transport/grpc_status.h"
 
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "transport/status_details.h"
 
 namespace strata {
 namespace {
@@ -67,7 +70,7 @@ size_t SequenceBytes(absl::string_view s) {
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), Bounded(status.message()),
-                      kStatusMark);
+                      absl::StrCat(kStatusMark, DetailsText(status)));
 }
 
 bool SaidByPeer(const grpc::Status& status) {
@@ -76,7 +79,11 @@ bool SaidByPeer(const grpc::Status& status) {
 
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  return absl::Status(CodeFrom(status.error_code()), status.error_message());
+  absl::Status said(CodeFrom(status.error_code()), status.error_message());
+  const std::string details = status.error_details();
+  absl::string_view text = details;
+  if (!absl::ConsumePrefix(&text, kStatusMark)) return said;
+  return WithDetails(std::move(said), text);
 }
 
 void ToWire(const absl::Status& status, absl::string_view where, wire::Status* out) {

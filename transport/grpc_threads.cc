@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/synchronization/mutex.h"
 #include "grpc/support/time.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/channel.h"
@@ -56,7 +57,10 @@ class Keeper {
 }  // namespace
 
 void KeepGrpcThreads() {
-  [[maybe_unused]] static const Keeper* const kept = new Keeper;  // never deleted
+  [[maybe_unused]] static const Keeper* const kept = [] {
+    absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+    return new Keeper;  // never deleted
+  }();
 }
 
 }  // namespace strata

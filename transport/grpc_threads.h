@@ -1,4 +1,4 @@
-// Keeps the threads that run gRPC's callbacks, and keeps them awake.
+// Keeps the threads that run gRPC's callbacks, keeps them awake, and keeps their locks cheap.
 #pragma once
 
 namespace strata {
@@ -11,6 +11,9 @@ namespace strata {
 // - One that had nothing to do for 1 s sleeps for 100 ms. When all of them do, whatever arrives
 //   waits for them. So a call on that channel, which fails at once, is made several times a second:
 //   whoever got it last is awake.
+// And it locks many of Abseil's mutexes for each message. Abseil as it is packaged (Debian
+// builds it without NDEBUG) searches for deadlocks at every lock: that is switched off, for all
+// mutexes of the process. Tests without gRPC keep it.
 // Any thread; the first call does it.
 void KeepGrpcThreads();
 

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -56,6 +57,9 @@ class Link {
 
   // What the peer said of itself.
   virtual const wire::Hello& peer() const = 0;
+
+  // What it goes over, for people: "gRPC", "UCX posix".
+  virtual std::string wire() const = 0;
 };
 
 // What an acceptor decides about a dialler.

@@ -37,6 +37,7 @@ class SessionLink : public Link {
   void Release(uint32_t frames) override { session_->Release(frames); }
   void Close(absl::Status status) override { session_->Close(std::move(status)); }
   const wire::Hello& peer() const override { return session_->peer_; }
+  std::string wire() const override { return session_->wire_name_; }
 
  private:
   const std::shared_ptr<LinkSession> session_;  // shared with its wire
@@ -171,27 +172,28 @@ void LinkSession::Detach() {
 }
 
 void LinkSession::Pump() {
-  Frame frame;
-  absl::Status why;
-  bool end = false;
-  {
-    MutexLock lock(&mu_);
-    if (writing_ || ending_) return;
-    if (NextFrame(&frame)) {
-      writing_ = true;
-    } else if (MayEnd()) {
-      end = ending_ = true;
-      if (final_.has_value()) why = Unshared(*final_);
-    } else {
-      return;
+  while (true) {
+    Frame frame;
+    absl::Status why;
+    bool end = false;
+    {
+      MutexLock lock(&mu_);
+      if (writing_ || ending_) return;
+      if (NextFrame(&frame)) {
+        writing_ = true;
+      } else if (MayEnd()) {
+        end = ending_ = true;
+        if (final_.has_value()) why = Unshared(*final_);
+      } else {
+        return;
+      }
     }
-  }
-  // Outside the lock, because a wire may do real work here. The wire stays: it does not end while a
-  // write is in flight, nor before End().
-  if (end) {
-    wire_->End(why);
-  } else {
-    wire_->Write(std::move(frame));
+    // Outside the lock, because a wire may do real work here. The wire stays: it does not end while
+    // a write is in flight, nor before End().
+    if (end) return wire_->End(why);
+    if (!wire_->Write(std::move(frame))) return;
+    MutexLock lock(&mu_);
+    writing_ = false;
   }
 }
 
@@ -326,10 +328,12 @@ absl::Status LinkSession::HandleHello(const Frame& frame) {
                                                    " frames; between 1 and ", kLinkCreditsMax,
                                                    " are right"));
   }
+  std::string name = wire_->name();
   MutexLock lock(&mu_);
   if (final_.has_value()) return absl::OkStatus();
   credit_ = peer.credits();
   peer_ = std::move(peer);
+  wire_name_ = std::move(name);
   open_ = true;
   changed_.NotifyAll();
   return absl::OkStatus();
@@ -346,6 +350,7 @@ absl::Status LinkSession::Answer(const wire::Hello& peer) {
   local_ = std::move(accepted->hello);
   if (!local_.has_versions()) *local_.mutable_versions() = LocalVersions();
   peer_ = peer;
+  wire_name_ = wire_->name();
   {
     MutexLock lock(&mu_);
     receiver_ = accepted->receiver;

@@ -16,6 +16,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -44,8 +45,9 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
     virtual ~Wire() = default;
     // Completes with LinkSession::OnRead().
     virtual void Read() = 0;
-    // Completes with LinkSession::OnWritten().
-    virtual void Write(Frame frame) = 0;
+    // False: completes with LinkSession::OnWritten(). True: done already, or the wire has broken
+    // and a read will say so; OnWritten() does not come.
+    virtual bool Write(Frame frame) = 0;
     // The link starts to close: if the wire has not ended kLinkCloseMs later, cancel it. At most
     // once. Must not block or call back.
     virtual void ExpectEnd() = 0;
@@ -56,6 +58,8 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
     virtual void Cancel() = 0;
     // Whether this thread may wait for OnEnded(). Not where the wire runs on this very thread.
     virtual bool CanWait() const { return true; }
+    // As Link::wire(). Asked once, in OnRead(), when the peer's Hello has come.
+    virtual std::string name() const = 0;
   };
 
   // The side that speaks first. `receiver` must outlive the link.
@@ -135,6 +139,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   // Written before the link opens, constant afterwards.
   wire::Hello local_;
   wire::Hello peer_;
+  std::string wire_name_;
 
   Mutex mu_;
   CondVar changed_;

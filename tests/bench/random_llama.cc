@@ -10,6 +10,15 @@ namespace {
 
 bool Find(absl::string_view shape, SizedModel* model) {
   if (shape == "1b") return true;
+  if (shape == "100m") {  // 0.1 billion weights
+    *model = {.name = "Random llama 0.1B",
+              .n_layer = 12,
+              .n_embd = 640,
+              .n_ff = 2048,
+              .n_head = 10,
+              .n_head_kv = 2};
+    return true;
+  }
   if (shape == "400m") {  // 0.4 billion weights, 16 layers
     *model = {
         .name = "Random llama 0.4B", .n_embd = 1280, .n_ff = 5120, .n_head = 20, .n_head_kv = 4};
@@ -35,7 +44,7 @@ bool Find(absl::string_view shape, SizedModel* model) {
 int main(int argc, char** argv) {
   strata::testing::SizedModel model;
   if (argc < 2 || argc > 3 || !strata::testing::Find(argc == 3 ? argv[2] : "1b", &model)) {
-    std::fprintf(stderr, "usage: random_llama FILE [1b|400m|moe]\n");
+    std::fprintf(stderr, "usage: random_llama FILE [1b|400m|100m|moe]\n");
     return 2;
   }
   const absl::Status status = strata::testing::WriteSizedModel(model, argv[1]);

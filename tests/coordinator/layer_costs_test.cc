@@ -69,7 +69,7 @@ TEST(LayerCosts, CountsWeightsByType) {
   EXPECT_THAT(costs.layers[1].dense,
               ElementsAre(TypedBytes{GGML_TYPE_Q8_0, Bytes(GGML_TYPE_Q8_0, 96)}));
   EXPECT_TRUE(costs.layers[1].experts.empty());
-  EXPECT_EQ(costs.activation_row_bytes(), 256);
+  EXPECT_EQ(costs.n_embd, 64);
   EXPECT_EQ(costs.n_vocab, 1000);
   EXPECT_THAT(costs.head, ElementsAre(TypedBytes{GGML_TYPE_F16, Bytes(GGML_TYPE_F16, 1000)}));
 }

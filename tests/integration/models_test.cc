@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -69,6 +70,62 @@ TEST_F(Models, LoadedThroughOneNodeIsUsedThroughAnyAndGoneWhenUnloaded) {
   const auto again = Strata(0, {"unload"});
   EXPECT_EQ(again->ExitStatus(), 3);
   EXPECT_THAT(again->err(), HasSubstr("no model is loaded"));
+}
+
+TEST_F(Models, StagesSendAsToldAlsoAfterOneWasLost) {
+  const std::vector<std::string> places = {"--assign", "attic=0-2,cellar=3-5"};
+  std::vector<std::string> load = {"load", kModel, "--activations", "q8_0", "--json"};
+  load.insert(load.end(), places.begin(), places.end());
+  const Json loaded = Run(0, load);
+  ASSERT_TRUE(loaded.is_object()) << loaded;
+  const auto stages = [this] {
+    Json by_stage = Json::object();
+    const Json status = Run(Coordinator(), {"status", "--json"});
+    if (!status.is_object()) return by_stage;
+    for (const auto& node : status["nodes"]) {
+      for (const auto& stage : node["stages"]) {
+        if (stage["state"] == "serving") by_stage[stage["stage"].dump()] = stage;
+      }
+    }
+    return by_stage;
+  };
+  const auto sends_blocks = [&stages] {
+    const Json now = stages();
+    return now.size() == 2 && now["0"]["activations"] == "q8_0" &&
+           now["1"]["activations"] == "f32";  // tokens, to the coordinator
+  };
+  EXPECT_TRUE(Eventually(sends_blocks)) << stages();
+  EXPECT_TRUE(Eventually([this] {
+    const auto status = Strata(0, {"status"});
+    return status->ExitStatus() == 0 && absl::StrContains(status->out(), ", sends q8_0");
+  }));
+  const std::vector<std::string> run = {"run", loaded["model"], "One", "--max-tokens",
+                                        "8",   "--json"};
+  EXPECT_THAT(Run(1, run)["tokens"], SizeIs(8));
+
+  const auto other = Strata(0, {"load", kModel, "--activations", "f16"});
+  EXPECT_EQ(other->ExitStatus(), 3);
+  EXPECT_THAT(other->err(), HasSubstr("--activations"));
+  EXPECT_EQ(Strata(0, {"load", kModel, "--activations", "q8_0"})->ExitStatus(), 0);
+
+  const pid_t worker = stages()["1"]["worker_pid"];
+  kill(worker, SIGKILL);
+  EXPECT_TRUE(Eventually([&] {
+    const Json now = stages();
+    return sends_blocks() && now.contains("1") && now["1"]["worker_pid"] != worker;
+  })) << stages();
+  EXPECT_THAT(Run(1, run)["tokens"], SizeIs(8));
+}
+
+TEST_F(Models, PlansSayWhatStagesSend) {
+  const auto plan =
+      Strata(0, {"plan", kModel, "--activations", "bf16", "--assign", "attic=0-2,cellar=3-5"});
+  ASSERT_EQ(plan->ExitStatus(), 0) << plan->err();
+  EXPECT_THAT(plan->out(), HasSubstr("SENDS"));
+  EXPECT_THAT(plan->out(), HasSubstr("bf16"));
+  const Json exact = Run(0, {"plan", kModel, "--assign", "attic=0-2,cellar=3-5", "--json"});
+  ASSERT_TRUE(exact.is_object()) << exact;
+  EXPECT_EQ(exact["stages"][0]["activations"], "f32");
 }
 
 TEST_F(Models, RunUnloadsWhatItLoadedEvenWhenItIsKilled) {

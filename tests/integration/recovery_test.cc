@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "shard/engine.h"
+#include "tests/integration/near_ties.h"
 #include "tests/integration/processes.h"
 #include "tests/integration/two_nodes.h"
 #include "tests/support/program.h"
@@ -21,50 +22,12 @@
 namespace strata {
 namespace {
 
-using ::strata::testing::BatchRow;
 using ::strata::testing::TwoNodes;
 using ::strata::testing::WholeModel;
 using ::testing::HasSubstr;
 
 // What rounding can do: a text that is fed again goes through the kernels in other batches.
 constexpr float kNearTie = 0.3f;
-
-// How many of `tokens` behind `prompt` are not the likeliest that libllama alone finds there,
-// though as likely within kNearTie. A token that is missing, twice or wrong shows as one that is
-// not.
-size_t NearTies(WholeModel* model, const std::vector<int32_t>& prompt,
-                const std::vector<int32_t>& tokens) {
-  const llama_vocab* const vocab = llama_model_get_vocab(model->model());
-  const auto n_vocab = static_cast<size_t>(llama_vocab_n_tokens(vocab));
-  std::vector<int32_t> text = prompt;
-  text.insert(text.end(), tokens.begin(), tokens.end());
-  size_t ties = 0;
-  for (size_t begin = 0; begin + 1 < text.size(); begin += 64) {
-    std::vector<BatchRow> rows;
-    for (size_t i = begin; i < std::min(begin + 64, text.size() - 1); ++i) {
-      rows.push_back({.token = text[i],
-                      .position = static_cast<int32_t>(i),
-                      .wants_logits = i + 1 >= prompt.size()});
-    }
-    const auto logits = model->Decode(rows);
-    EXPECT_TRUE(logits.ok()) << logits.status();
-    if (!logits.ok()) break;
-    const float* row = logits->data();
-    for (size_t i = std::max(begin, prompt.size() - 1); i < begin + rows.size(); ++i) {
-      float most = row[text[i + 1]];
-      for (size_t token = 0; token < n_vocab; ++token) {
-        if (!llama_vocab_is_eog(vocab, static_cast<int32_t>(token))) {
-          most = std::max(most, row[token]);
-        }
-      }
-      EXPECT_LT(most - row[text[i + 1]], kNearTie) << "token " << i + 1 - prompt.size();
-      ties += most > row[text[i + 1]];
-      row += n_vocab;
-    }
-  }
-  model->Drop(0);
-  return ties;
-}
 
 // The demo model on both nodes, and texts on their way through both.
 class Recovery : public TwoNodes {
@@ -113,7 +76,7 @@ class Recovery : public TwoNodes {
       ASSERT_TRUE(report.is_object()) << text->out();
       const std::vector<int32_t> tokens = report["tokens"];
       EXPECT_EQ(tokens.size(), kTokens);
-      ties += NearTies(whole->get(), report["prompt"]["tokens"], tokens);
+      ties += testing::NearTies(whole->get(), report["prompt"]["tokens"], tokens, kNearTie);
     }
     const std::string log = nodes_[AskedNode()]->err();
     EXPECT_THAT(log, HasSubstr("is served again")) << "nothing was lost";

@@ -67,6 +67,7 @@ class TwoNodes : public ::testing::Test {
 
   // More words for `strata node`.
   virtual std::vector<std::string> NodeArgs() const { return {}; }
+  virtual std::vector<std::string> NodeArgsOf(size_t /*node*/) const { return NodeArgs(); }
 
   // The demo model, half of its layers on each; what `strata load` says.
   Json LoadOnBoth(uint32_t seqs, uint32_t n_ctx) {
@@ -117,7 +118,7 @@ class TwoNodes : public ::testing::Test {
     std::vector<std::string> args = {"node",   "--listen",   "127.0.0.1:0", "--no-mdns",
                                      "--name", kNames[node], "--threads",   "1",
                                      "--http", "0",          "--data-dir",  folders_[node]};
-    for (std::string& arg : NodeArgs()) args.push_back(std::move(arg));
+    for (std::string& arg : NodeArgsOf(node)) args.push_back(std::move(arg));
     if (!peer.empty()) args.insert(args.end(), {"--peer", peer});
     nodes_[node] = std::make_unique<Program>(std::move(args));
     const Json ready = Json::parse(nodes_[node]->FirstLine(), nullptr, false);

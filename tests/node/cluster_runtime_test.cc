@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_event_loop.h"
+#include "transport/version.h"
 
 namespace strata {
 namespace {
@@ -95,7 +96,7 @@ class ClusterRuntimeTest : public testing::Test {
   // Node `n` listens at 10.0.0.<n>:7 and says so.
   struct Kind {
     std::string cluster = "home";
-    uint32_t protocol = 1;
+    uint32_t protocol = kProtocolVersion;
     std::vector<std::string> addresses = {};  // told instead
   };
   ClusterRuntime* Add(int n, std::vector<std::string> peers) {
@@ -193,7 +194,7 @@ TEST_F(ClusterRuntimeTest, TwoClustersDoNotMix) {
 
 TEST_F(ClusterRuntimeTest, AnotherProtocolVersionIsShownAndNotUsed) {
   ClusterRuntime* a = Add(1, {});
-  ClusterRuntime* b = Add(2, {"10.0.0.1:7"}, {.protocol = 2});
+  ClusterRuntime* b = Add(2, {"10.0.0.1:7"}, {.protocol = kProtocolVersion + 1});
   clock_.AdvanceMs(5000);
   EXPECT_EQ(StateOf(a, b), "other version");
   EXPECT_EQ(StateOf(b, a), "other version");

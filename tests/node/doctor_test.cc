@@ -183,6 +183,24 @@ TEST(Doctor, MemoryAndDisk) {
   EXPECT_THAT(Find(facts, "data", State::kWrong).text, HasSubstr("Read-only file system"));
 }
 
+TEST(Doctor, DevicesAndCardsThatGgmlDoesNotSee) {
+  DoctorFacts facts = Facts();
+  wire::DeviceInfo* device = facts.here.add_devices();
+  device->set_name("CPU");
+  device->set_description("a chip");
+  EXPECT_THAT(Find(facts, "machine-devices", State::kOk).text, HasSubstr("CPU (a chip)"));
+  facts.here.add_cards("NVIDIA");
+  EXPECT_THAT(Find(facts, "machine-devices", State::kNote).advice,
+              HasSubstr("libggml0-backend-cuda"));
+  device = facts.here.add_devices();
+  device->set_name("CUDA0");
+  device->set_kind(wire::DeviceInfo::GPU);
+  EXPECT_THAT(Find(facts, "machine-devices", State::kOk).text, HasSubstr("CUDA0"));
+  facts.here.clear_devices();
+  facts.here.set_devices_error("no devices were found: strata probe exited with status 3");
+  EXPECT_THAT(Find(facts, "machine-devices", State::kWrong).text, HasSubstr("status 3"));
+}
+
 TEST(Doctor, NobodyCoordinates) {
   DoctorFacts facts = Facts();
   facts.cluster.clear_coordinator();

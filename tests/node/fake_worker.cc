@@ -20,6 +20,8 @@
 #include "grpcpp/grpcpp.h"
 #include "node/parent_watch.h"
 #include "proto/node.grpc.pb.h"
+#include "transport/grpc_status.h"
+#include "transport/status_details.h"
 
 namespace strata {
 namespace {
@@ -78,6 +80,10 @@ class FakeWorker final : public wire::Worker::Service {
     if (spec.model_path() == "refuse") {
       return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "tensor blk.0.x is cut short");
     }
+    if (spec.model_path() == "room") {
+      return ToGrpc(WithShortage(absl::ResourceExhaustedError("too little"),
+                                 {.needed_bytes = 1 << 20, .free_bytes = spec.memory_bytes_max()}));
+    }
     if (spec.model_path() == "unavailable") {
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the disk is gone");
     }
@@ -90,6 +96,9 @@ class FakeWorker final : public wire::Worker::Service {
     info->set_stage(spec.stage());
     *info->mutable_layers() = spec.layers();
     info->set_worker_pid(getpid());
+    info->set_slice_bytes(1000);
+    info->set_kv_bytes(100);
+    info->set_compute_bytes(10);
     info->set_link_address("127.0.0.1:" + std::to_string(*port_));
     writer->Write(event);
     absl::MutexLock lock(mu_);

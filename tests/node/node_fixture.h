@@ -30,7 +30,11 @@ inline wire::Epoch EpochOf(uint64_t counter, const std::string& coordinator = "t
 
 class RunningNode {
  public:
-  explicit RunningNode(std::string worker_program, WorkerTimeouts timeouts = {}) {
+  // As --device and --memory.
+  struct Offer {
+    std::vector<std::string> devices, memory;
+  };
+  explicit RunningNode(std::string worker_program, WorkerTimeouts timeouts = {}, Offer offer = {}) {
     NodeOptions options;
     options.name = "node-2";
     options.ephemeral = true;
@@ -38,6 +42,8 @@ class RunningNode {
     options.measure = false;  // with this program
     options.worker_program = std::move(worker_program);
     options.timeouts = timeouts;
+    options.devices = std::move(offer.devices);
+    options.memory = std::move(offer.memory);
     auto started = Node::Start(loop_.get(), std::move(options));
     CHECK(started.ok()) << started.status();
     node_ = *std::move(started);

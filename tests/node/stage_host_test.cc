@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/node/node_fixture.h"
+#include "transport/status_details.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -132,6 +133,41 @@ TEST(StageHost, StagesOfADeviceShareAWorker) {
   wire::StageSpec other = Spec("fine", 2);
   other.set_device("CUDA0");
   EXPECT_NE(node.LoadStage(other).info.worker_pid(), first);
+}
+
+TEST(StageHost, RefusesADeviceThatIsNotOffered) {
+  RunningNode node(FAKE_WORKER, {}, {.devices = {"CUDA0"}});
+  EXPECT_EQ(node.LoadStage(Spec("fine")).status,
+            absl::FailedPreconditionError("stage 1 (layers 2-4) on node-2: CPU is not offered "
+                                          "there, only CUDA0 (--device)"));
+  EXPECT_EQ(node.GetInfo().stages_size(), 0);
+  wire::StageSpec spec = Spec("fine");
+  spec.set_device("CUDA0");
+  EXPECT_TRUE(node.LoadStage(spec).status.ok());
+}
+
+TEST(StageHost, LetsAStageHaveWhatOthersLeaveOfWhatIsOffered) {
+  RunningNode node(FAKE_WORKER, {}, {.memory = {"5000,CUDA0=700"}});
+  ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());
+  auto shortage = ShortageOf(node.LoadStage(Spec("room", 1)).status);
+  ASSERT_TRUE(shortage.has_value());
+  EXPECT_EQ(shortage->free_bytes, 5000u - 1110u);
+  wire::StageSpec spec = Spec("room", 2);
+  spec.set_device("CUDA0");
+  spec.set_memory_bytes_max(1 << 30);  // is not the caller's to say
+  shortage = ShortageOf(node.LoadStage(spec).status);
+  ASSERT_TRUE(shortage.has_value());
+  EXPECT_EQ(shortage->free_bytes, 700u);
+}
+
+TEST(StageHost, AWorkerThatDiesForMemoryWhileLoadingSaysThatItWasMemory) {
+  RunningNode node(FAKE_WORKER);
+  for (const char* how : {"kill", "bad_alloc"}) {
+    const absl::Status status = node.LoadStage(Spec(how)).status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_TRUE(ShortageOf(status).has_value()) << status;
+  }
+  EXPECT_FALSE(ShortageOf(node.LoadStage(Spec("abort")).status).has_value());
 }
 
 TEST(StageHost, AWorkerThatAbortsWhileLoadingIsAFailedStage) {

@@ -114,6 +114,10 @@ TEST(DoingText, SaysWhatAStageIsDoing) {
   EXPECT_EQ(doing(wire::StageStatus::SERVING), "on a step");
   stage.status.set_busy_ms(12'340);
   EXPECT_EQ(doing(wire::StageStatus::SERVING), "on one step for 12.3 s");
+  stage.status.set_busy_ms(0);
+  stage.status.mutable_activations()->set_type(wire::F16);
+  stage.status.mutable_activations()->set_f32_rows_max(8);
+  EXPECT_EQ(doing(wire::StageStatus::SERVING), "idle, sends f32 to 8 rows, then f16");
 }
 
 TEST(DoingText, KnowsNodesThatTellNoStates) {

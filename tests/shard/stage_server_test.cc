@@ -175,7 +175,7 @@ class StageServerTest : public ::testing::Test {
         server_->outgoing_receiver());
     ASSERT_TRUE(dialled.ok()) << dialled.status();
     out_wire_ = dialled->wire;
-    server_->SetOutgoing(std::move(dialled->link));
+    server_->SetOutgoing(std::move(dialled->link), "");
   }
 
   static Frame StepFrame(uint64_t id, int32_t position = 0) {
@@ -209,6 +209,45 @@ TEST_F(StageServerTest, SendsActivationsToTheNextStage) {
   EXPECT_THAT(step.tokens(), ElementsAre(1));
   ASSERT_EQ(step.timings_size(), 1);
   EXPECT_EQ(step.timings(0).stage(), 1);
+}
+
+TEST_F(StageServerTest, SendsAsItsRuleSaysAndReadsWhatTheStepSays) {
+  ConnectOut();
+  ConnectIn();
+  wire::ActivationRule rule;
+  rule.set_type(wire::F16);
+  rule.set_f32_rows_max(1);
+  ASSERT_TRUE(server_->SetActivations(rule).ok());
+  EXPECT_EQ(server_->activations().type(), wire::F16);
+  ASSERT_TRUE(in_->Send(StepFrame(1)).ok());
+  Frame frame = out_end_.Next();
+  wire::Step step;
+  ASSERT_TRUE(ParseHeader(frame, &step).ok());
+  EXPECT_EQ(step.activation_type(), wire::F32);
+  EXPECT_THAT(frame.payload.floats(), ElementsAre(2.5f, -1.0f));
+  // Two rows, that come as bf16: 1.5, -2, 3, 0.
+  ASSERT_TRUE(ParseHeader(StepFrame(2), &step).ok());
+  step.add_tokens(1);
+  step.add_positions(1);
+  step.add_slots(0);
+  step.set_activation_type(wire::BF16);
+  const std::string bytes("\xc0\x3f\x00\xc0\x40\x40\x00\x00", 8);
+  ASSERT_TRUE(in_->Send(MakeFrame(FrameType::kStep, step, Payload::Own(bytes))).ok());
+  frame = out_end_.Next();
+  ASSERT_TRUE(ParseHeader(frame, &step).ok());
+  EXPECT_EQ(step.activation_type(), wire::F16);
+  // 2.5, -1, 4, 1
+  EXPECT_EQ(frame.payload.bytes(), absl::string_view("\x00\x41\x00\xbc\x00\x44\x00\x3c", 8));
+}
+
+TEST_F(StageServerTest, RefusesARuleThatItsRowsCannotKeep) {
+  wire::ActivationRule rule;
+  rule.set_type(wire::Q8_0);
+  EXPECT_THAT(server_->SetActivations(rule),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rows of 2 values")));
+  rule.set_type(static_cast<wire::ActivationType>(9));
+  EXPECT_THAT(server_->SetActivations(rule), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(server_->activations().type(), wire::F32);
 }
 
 TEST_F(StageServerTest, CountsWhatItDoes) {

@@ -1,8 +1,11 @@
 #include "shard/step_check.h"
 
 #include <functional>
+#include <string>
+#include <utility>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -34,6 +37,13 @@ wire::Step Good() {
   }
   step.add_sample_rows(1);
   return step;
+}
+
+absl::StatusOr<wire::Step> ReadAs(wire::ActivationType type, size_t bytes, uint32_t n_embd) {
+  wire::Step step = Good();
+  step.set_activation_type(type);
+  return ReadStep(MakeFrame(FrameType::kStep, step, Payload::Own(std::string(bytes, 'x'))), Spec(),
+                  {.n_embd = n_embd, .n_seq_max = 2, .n_batch = 3}, /*last_step_id=*/6);
 }
 
 absl::StatusOr<wire::Step> Read(const wire::Step& step, size_t floats = 8) {
@@ -106,6 +116,31 @@ INSTANTIATE_TEST_SUITE_P(
               },
               "copied slot -3"}),
     [](const auto& param) { return std::string(param.param.name); });
+
+TEST(ReadStep, ThePayloadIsAsLongAsItsTypeSays) {
+  const std::pair<wire::ActivationType, size_t> right[] = {
+      {wire::F32, 512}, {wire::F16, 256}, {wire::BF16, 256}, {wire::Q8_0, 136}};
+  for (const auto& [type, bytes] : right) {
+    EXPECT_TRUE(ReadAs(type, bytes, 64).ok()) << type;
+    for (const size_t wrong : {size_t{0}, bytes - 1, bytes + 1, 2 * bytes}) {
+      EXPECT_THAT(ReadAs(type, wrong, 64),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           HasSubstr(absl::StrCat("payload of ", wrong, " bytes"))))
+          << type;
+    }
+  }
+}
+
+TEST(ReadStep, RefusesTypesThatRowsCannotHave) {
+  EXPECT_THAT(ReadAs(wire::Q8_0, 68, 48),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rows of 48 values as q8_0")));
+  for (const int type : {-1, 4, 1 << 30}) {
+    EXPECT_THAT(ReadAs(static_cast<wire::ActivationType>(type), 512, 64),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unknown")));
+  }
+  // The first stage has none.
+  EXPECT_THAT(ReadAs(wire::F16, 0, 0), StatusIs(absl::StatusCode::kInvalidArgument));
+}
 
 TEST(ReadStep, RefusesAHeaderThatIsNoStep) {
   Frame frame{.type = FrameType::kStep, .header = "\xff\xff\xff garbage", .payload = {}};

@@ -111,6 +111,32 @@ TEST_F(WorkerOfManyStages, UnloadsThemAtTheSameTime) {
   EXPECT_TRUE(Unload(0).ok());
 }
 
+TEST_F(WorkerOfManyStages, TellsByWhichRuleAStageSendsAndRefusesOneThatMeansNothing) {
+  const auto connect = [this](int type) {
+    grpc::ClientContext context;
+    wire::ConnectStageRequest request;
+    *request.mutable_epoch() = Epoch();
+    request.set_stage(3);
+    request.set_next_address(server_->address());
+    request.mutable_activations()->set_type(static_cast<wire::ActivationType>(type));
+    wire::ConnectStageResponse response;
+    return FromGrpc(stub_->ConnectStage(&context, request, &response));
+  };
+  const auto sends = [this] {
+    grpc::ClientContext context;
+    wire::PingResponse response;
+    EXPECT_TRUE(stub_->Ping(&context, {}, &response).ok());
+    EXPECT_EQ(response.stages_size(), static_cast<int>(kStages));
+    return response.stages(3).activations().type();
+  };
+  EXPECT_EQ(sends(), wire::F32);
+  EXPECT_EQ(connect(77).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(sends(), wire::F32);
+  // The next stage has a link; whether another is taken or not, this is the rule from now on.
+  (void)connect(wire::BF16);
+  EXPECT_EQ(sends(), wire::BF16);
+}
+
 TEST_F(WorkerOfManyStages, StopsWithThemLoaded) { server_.reset(); }
 
 TEST_F(WorkerOfManyStages, StopsWhileTheyAreUnloaded) {

@@ -51,6 +51,7 @@ class FaultyLink final : public Link, private Link::Receiver {
   void Release(uint32_t frames) override { inner_->Release(frames); }
   void Close(absl::Status status) override;
   const wire::Hello& peer() const override { return inner_->peer(); }
+  std::string wire() const override { return inner_->wire(); }
 
  private:
   void OnFrame(Frame frame) override;

@@ -256,11 +256,12 @@ absl::Status LocalPipelineImpl::Connect() {
       },
       last->outgoing_receiver());
   if (!back.ok()) return back.status();
-  last->SetOutgoing(std::move(back->link));
+  last->SetOutgoing(std::move(back->link), "");
   for (uint32_t i = n_stages() - 1; i-- > 0;) {
+    if (auto s = servers_[i]->SetActivations(options_.activations); !s.ok()) return s;
     auto link = DialInto(i + 1, servers_[i]->OutgoingHello(), servers_[i]->outgoing_receiver());
     if (!link.ok()) return link.status();
-    servers_[i]->SetOutgoing(*std::move(link));
+    servers_[i]->SetOutgoing(*std::move(link), "");
   }
   auto link = DialInto(0, Hello(n_stages(), 0), &first_receiver_);
   if (!link.ok()) return link.status();

@@ -20,6 +20,7 @@ struct LocalPipelineOptions {
   uint32_t n_slots = 4;
   uint32_t n_batch = 64;
   CacheOptions cache = {};
+  wire::ActivationRule activations = {};  // of every stage
 };
 
 class LocalPipeline : public Pipeline {

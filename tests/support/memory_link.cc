@@ -195,9 +195,10 @@ class WireEnd final : public LinkSession::Wire, public std::enable_shared_from_t
   ~WireEnd() override { pipe_->EndSide(side_); }
 
   void Read() override { pipe_->StartRead(side_); }
-  void Write(Frame frame) override {
+  bool Write(Frame frame) override {
     pipe_->Push(side_, Sent{EncodeFramePrefixAndHeader(frame), std::move(frame.payload)});
     executor_->Post([end = shared_from_this()] { end->session_->OnWritten(true); });
+    return false;
   }
   void ExpectEnd() override {
     executor_->PostAfterMs(kLinkCloseMs, [weak = weak_from_this()] {
@@ -209,6 +210,7 @@ class WireEnd final : public LinkSession::Wire, public std::enable_shared_from_t
     executor_->Post([pipe = pipe_] { pipe->Break(); });
   }
   bool CanWait() const override { return executor_->CanWait(); }
+  std::string name() const override { return "memory"; }
 
   void PostRead(absl::StatusOr<Frame> frame) {
     executor_->Post([end = shared_from_this(), frame = std::move(frame)]() mutable {
@@ -320,6 +322,7 @@ class MemoryLink final : public Link {
   void Release(uint32_t frames) override { link_->Release(frames); }
   void Close(absl::Status status) override { link_->Close(std::move(status)); }
   const wire::Hello& peer() const override { return link_->peer(); }
+  std::string wire() const override { return link_->wire(); }
 
  private:
   const std::shared_ptr<WireEnd> end_;  // shared with its posted work

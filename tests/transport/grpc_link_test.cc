@@ -2,17 +2,12 @@
 #include "transport/grpc_link.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <future>
 #include <memory>
 #include <optional>
@@ -29,6 +24,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/recorder.h"
 #include "tests/transport/grpc_server.h"
+#include "tests/transport/link_child.h"
 #include "transport/link_session.h"
 #include "transport/version.h"
 
@@ -430,46 +426,8 @@ TEST(GrpcLink, AServerThatShutsDownIsUnavailableAtBothEnds) {
   EXPECT_TRUE(absl::IsUnavailable((*link)->Send(Step(1))));
 }
 
-// Another process; killed when the test ends.
-class Child {
- public:
-  explicit Child(std::vector<std::string> arguments) {
-    int pipe_fds[2];
-    EXPECT_EQ(pipe2(pipe_fds, O_CLOEXEC), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], STDOUT_FILENO);
-    arguments.insert(arguments.begin(), LINK_PEER);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    EXPECT_EQ(posix_spawn(&pid_, LINK_PEER, &actions, nullptr, argv.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(pipe_fds[1]);
-    FILE* out = fdopen(pipe_fds[0], "r");
-    char line[64] = "";
-    EXPECT_NE(std::fgets(line, sizeof line, out), nullptr);
-    std::fclose(out);
-    said_ = line;
-  }
-  ~Child() { Kill(); }
-  void Stop() { kill(pid_, SIGSTOP); }
-  void Kill() {
-    if (pid_ == 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
-  // Its first line.
-  const std::string& said() const { return said_; }
-
- private:
-  pid_t pid_ = 0;
-  std::string said_;
-};
-
 TEST(GrpcLink, AKilledAcceptorIsUnavailable) {
-  Child child({"accept"});
+  LinkChild child({"accept"});
   Recorder heard;
   DialOptions options;
   options.address = absl::StrCat("127.0.0.1:", std::stoi(child.said()));
@@ -483,7 +441,7 @@ TEST(GrpcLink, AKilledAcceptorIsUnavailable) {
 
 TEST(GrpcLink, AKilledDiallerIsUnavailable) {
   Server server;
-  Child child({"dial", server.server().address()});
+  LinkChild child({"dial", server.server().address()});
   EXPECT_EQ(child.said(), "open\n");
   ASSERT_TRUE(server.heard.WaitForFrames(4));
   child.Kill();
@@ -491,7 +449,7 @@ TEST(GrpcLink, AKilledDiallerIsUnavailable) {
 }
 
 TEST(GrpcLink, APeerThatHangsIsUnavailable) {
-  Child child({"accept"});
+  LinkChild child({"accept"});
   Recorder heard;
   DialOptions options;
   options.address = absl::StrCat("127.0.0.1:", std::stoi(child.said()));

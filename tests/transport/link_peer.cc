@@ -2,6 +2,8 @@
 //
 //   link_peer accept          writes its port, then takes every link and every frame
 //   link_peer dial ADDRESS    dials, writes "open", then sends for as long as it lives
+//   link_peer ucx-accept TRANSPORTS                       the same over UCX: writes a ticket
+//   link_peer ucx-dial TRANSPORTS ADDRESS TOKEN KEY       (token and key as hexadecimal digits)
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,8 +13,10 @@
 #include <vector>
 
 #include "absl/log/check.h"
+#include "absl/strings/escaping.h"
 #include "tests/support/recorder.h"
 #include "tests/transport/grpc_server.h"
+#include "transport/ucx_link.h"
 
 namespace strata {
 namespace {
@@ -24,19 +28,32 @@ class Taker : public Link::Receiver {
   std::unique_ptr<Link> link;
 };
 
+AcceptedLink Take(Taker* taker) {
+  AcceptedLink accepted;
+  accepted.hello.set_credits(4);
+  accepted.receiver = taker;
+  accepted.on_open = [taker](std::unique_ptr<Link> link) { taker->link = std::move(link); };
+  return accepted;
+}
+
 int Accept() {
   std::vector<std::unique_ptr<Taker>> takers;
   GrpcServer server({}, [&](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
-    Taker* taker = takers.emplace_back(std::make_unique<Taker>()).get();
-    AcceptedLink accepted;
-    accepted.hello.set_credits(4);
-    accepted.receiver = taker;
-    accepted.on_open = [taker](std::unique_ptr<Link> link) { taker->link = std::move(link); };
-    return accepted;
+    return Take(takers.emplace_back(std::make_unique<Taker>()).get());
   });
   std::printf("%d\n", server.port());
   std::fflush(stdout);
   while (true) pause();
+}
+
+int SendForEver(Link* link, Recorder* heard) {
+  std::printf("open\n");
+  std::fflush(stdout);
+  size_t writable = 0;
+  while (true) {
+    absl::Status sent = link->Send(MakeFrame(FrameType::kStep, wire::Step()));
+    if (absl::IsResourceExhausted(sent)) heard->WaitForWritable(++writable);
+  }
 }
 
 int Dial(const std::string& address) {
@@ -45,13 +62,39 @@ int Dial(const std::string& address) {
   options.address = address;
   auto link = DialGrpcLink(options, &heard);
   CHECK_OK(link);
-  std::printf("open\n");
+  return SendForEver(link->get(), &heard);
+}
+
+std::unique_ptr<UcxLinks> StartUcx(const std::string& transports) {
+  UcxLinks::Options options;
+  options.transports = transports;
+  auto links = UcxLinks::Start(options);
+  CHECK_OK(links);
+  return *std::move(links);
+}
+
+int AcceptUcx(const std::string& transports) {
+  Taker taker;
+  const std::unique_ptr<UcxLinks> links = StartUcx(transports);
+  auto ticket = links->Offer(
+      {}, [&](const wire::Hello&) -> absl::StatusOr<AcceptedLink> { return Take(&taker); });
+  CHECK_OK(ticket);
+  std::printf("%s %s %s\n", ticket->address.c_str(), absl::BytesToHexString(ticket->token).c_str(),
+              absl::BytesToHexString(ticket->key).c_str());
   std::fflush(stdout);
-  size_t writable = 0;
-  while (true) {
-    absl::Status sent = (*link)->Send(MakeFrame(FrameType::kStep, wire::Step()));
-    if (absl::IsResourceExhausted(sent)) heard.WaitForWritable(++writable);
-  }
+  while (true) pause();
+}
+
+int DialUcx(const std::string& transports, UcxTicket ticket) {
+  Recorder heard;
+  const std::unique_ptr<UcxLinks> links = StartUcx(transports);
+  UcxDialOptions options;
+  CHECK(absl::HexStringToBytes(ticket.token, &options.ticket.token));
+  CHECK(absl::HexStringToBytes(ticket.key, &options.ticket.key));
+  options.ticket.address = std::move(ticket.address);
+  auto link = links->Dial(std::move(options), &heard);
+  CHECK_OK(link);
+  return SendForEver(link->get(), &heard);
 }
 
 }  // namespace
@@ -60,5 +103,9 @@ int Dial(const std::string& address) {
 int main(int argc, char** argv) {
   if (argc == 2 && std::string(argv[1]) == "accept") return strata::Accept();
   if (argc == 3 && std::string(argv[1]) == "dial") return strata::Dial(argv[2]);
+  if (argc == 3 && std::string(argv[1]) == "ucx-accept") return strata::AcceptUcx(argv[2]);
+  if (argc == 6 && std::string(argv[1]) == "ucx-dial") {
+    return strata::DialUcx(argv[2], {argv[3], argv[4], argv[5]});
+  }
   return 2;
 }

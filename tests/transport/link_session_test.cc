@@ -24,11 +24,12 @@ class ScriptedWire : public LinkSession::Wire {
     EXPECT_FALSE(reading);
     reading = true;
   }
-  void Write(Frame frame) override {
+  bool Write(Frame frame) override {
     EXPECT_FALSE(writing);
     EXPECT_FALSE(ended);
-    writing = true;
+    writing = !at_once;
     written.push_back(std::move(frame));
+    return at_once;
   }
   void ExpectEnd() override { ++expect_ends; }
   void End(const absl::Status& why) override {
@@ -39,7 +40,9 @@ class ScriptedWire : public LinkSession::Wire {
   }
   void Cancel() override { cancelled = true; }
   bool CanWait() const override { return false; }
+  std::string name() const override { return "script"; }
 
+  bool at_once = false;  // writes are done when Write() returns
   bool reading = false;
   bool writing = false;
   bool ended = false;
@@ -164,6 +167,17 @@ class SessionTest : public testing::Test {
   int asked_ = 0;
   bool over_ = false;
 };
+
+TEST_F(SessionTest, FramesLeaveOneByOneOverAWireThatWritesAtOnce) {
+  wire_.at_once = true;
+  DialOpen(8);
+  for (uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(link_->Send(Step(i)).ok());
+  ASSERT_EQ(wire_.written.size(), 9u);  // and the Hello
+  link_->Close(absl::AbortedError("plan"));
+  EXPECT_EQ(wire_.written.back().type, FrameType::kClose);
+  EXPECT_TRUE(wire_.ended);
+  EXPECT_EQ(wire_.expect_ends, 1);
+}
 
 TEST_F(SessionTest, AStepBeforeHelloIsRefused) {
   Accept();

@@ -1,0 +1,46 @@
+// A plan carried out, and made again where a device had less memory than its node told.
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "node/coordinator.h"
+
+namespace strata {
+namespace {
+
+constexpr int kPlansMax = 4;
+
+}  // namespace
+
+absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
+    PlanningOptions planning, std::unique_ptr<PlannedModel> planned,
+    const wire::LoadModelRequest& request, DeploymentPtr instead_of, const Caller& caller) {
+  planning.known = planned->model;
+  planning.model_id = planned->model->id();
+  const wire::ModelSource source = planned->source;
+  for (int plans = 1;; ++plans) {
+    std::optional<MemoryCap> cap;
+    auto deployment = Deploy(std::move(planned), request, instead_of, caller, &cap);
+    if (deployment.ok() || !cap || plans == kPlansMax || !request.wishes().assign().empty()) {
+      return deployment;
+    }
+    planning.caps.push_back(*cap);
+    instead_of.reset();  // what failed had its place
+    const absl::Status why = deployment.status();
+    LOG(WARNING) << why.message() << "; the layers are placed again";
+    if (!caller.go_on() || !caller.note(absl::StrCat(why.message(), "; planning again…"))) {
+      return absl::CancelledError("interrupted");
+    }
+    auto again = PlanModel(planning, source, request.wishes());
+    if (!again.ok()) {
+      // What the nodes told looked like room enough: the load's own words come first.
+      return absl::Status(again.status().code(),
+                          absl::StrCat(why.message(), "; then: ", again.status().message()));
+    }
+    planned = *std::move(again);
+  }
+}
+
+}  // namespace strata

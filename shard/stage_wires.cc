@@ -1,0 +1,291 @@
+#include "shard/stage_wires.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "proto/node.grpc.pb.h"
+#include "transport/grpc_link.h"
+#include "transport/grpc_status.h"
+#include "transport/trusted_networks.h"
+
+namespace strata {
+namespace {
+
+constexpr char kLoopback[] = "127.0.0.1";
+constexpr std::chrono::seconds kAskTimeout(2);
+// Short, because gRPC is there when it fails.
+constexpr int64_t kUcxDialMs = 3000;
+
+// Equal for processes that reach each other over loopback and share memory; empty: not known, so
+// nobody is on this host.
+std::string HostIdentity() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string identity;
+  if (!(file >> identity)) return "";
+  for (const char* name : {"/proc/self/ns/net", "/proc/self/ns/ipc"}) {
+    char text[64];
+    const ssize_t size = readlink(name, text, sizeof text);
+    if (size <= 0) return "";
+    absl::StrAppend(&identity, " ", absl::string_view(text, static_cast<size_t>(size)));
+  }
+  return identity;
+}
+
+absl::StatusOr<absl::Duration> TimeOver(
+    absl::FunctionRef<absl::StatusOr<std::unique_ptr<Link>>(Link::Receiver*)> dial) {
+  RoundTripTimer timer;
+  absl::StatusOr<std::unique_ptr<Link>> link = dial(&timer);
+  if (!link.ok()) return link.status();
+  return timer.Measure(link->get());
+}
+
+wire::Hello ProbeHello() {
+  wire::Hello hello;
+  hello.set_probe(true);
+  return hello;
+}
+
+}  // namespace
+
+StageWires::StageWires(StageWireOptions options, AcceptFn accept)
+    : options_(std::move(options)), accept_(std::move(accept)), host_(HostIdentity()) {}
+
+StageWires::~StageWires() { Stop(); }
+
+void StageWires::Stop() {
+  {
+    MutexLock lock(&mu_);
+    stopped_ = true;
+  }
+  sink_.Clear();
+}
+
+absl::StatusOr<AcceptedLink> StageWires::Accept(const wire::Hello& peer) {
+  {
+    MutexLock lock(&mu_);
+    if (stopped_) return absl::UnavailableError("the worker stops");
+  }
+  return peer.probe() ? sink_.Accept() : accept_(peer);
+}
+
+wire::LinkPlace StageWires::Place() const {
+  wire::LinkPlace place;
+  place.set_host(host_);
+  for (const TrustedAddress& address : AddressesOf(options_.trusted_interfaces)) {
+    place.add_trusted(TrustedAddressText(address));
+  }
+  return place;
+}
+
+absl::StatusOr<UcxLinks*> StageWires::LinksOn(const std::string& host) {
+  MutexLock lock(&links_mu_);
+  auto found = links_.find(host);
+  if (found == links_.end()) {
+    UcxLinks::Options options;
+    options.host = host;
+    options.transports = host == kLoopback ? kUcxSharedMemory : kUcxNetwork;
+    options.spin = options_.spin;
+    found = links_.emplace(host, UcxLinks::Start(options)).first;
+  }
+  if (!found->second.ok()) return found->second.status();
+  return found->second->get();
+}
+
+absl::StatusOr<UcxTicket> StageWires::GiveTicket(const std::string& host) {
+  const absl::StatusOr<UcxLinks*> links = LinksOn(host);
+  if (!links.ok()) return links.status();
+  UcxOfferOptions offer;
+  offer.allow_mixed_versions = options_.allow_mixed_versions;
+  return (*links)->Offer(offer, [this](const wire::Hello& peer) { return Accept(peer); });
+}
+
+// --- for who will dial
+// ----------------------------------------------------------------------------
+
+wire::OfferLinkResponse StageWires::Offer(const wire::OfferLinkRequest& request) {
+  sink_.Sweep();
+  wire::OfferLinkResponse response;
+  if (!options_.ucx) {
+    response.set_why_not("the next worker was started with --no-ucx");
+    return response;
+  }
+  std::string host;
+  if (!host_.empty() && host_ == request.place().host()) {
+    host = kLoopback;
+    response.set_from_host(kLoopback);
+  }
+  if (host.empty()) {
+    const std::vector<TrustedAddress> mine = AddressesOf(options_.trusted_interfaces);
+    for (const std::string& text : request.place().trusted()) {
+      const absl::StatusOr<TrustedAddress> theirs = ParseTrustedAddress(text);
+      if (!theirs.ok()) continue;
+      const auto shared = std::find_if(mine.begin(), mine.end(), [&](const TrustedAddress& one) {
+        return SameNetwork(one, *theirs);
+      });
+      if (shared == mine.end()) continue;
+      host = shared->host;
+      response.set_from_host(theirs->host);
+      break;
+    }
+  }
+  if (host.empty()) {
+    response.set_why_not("another machine, and both name no network that they trust in common");
+    return response;
+  }
+  const absl::StatusOr<UcxTicket> ticket = GiveTicket(host);
+  if (!ticket.ok()) {
+    response.set_why_not(ValidUtf8(ticket.status().message()));
+    return response;
+  }
+  response.set_address(ticket->address);
+  response.set_token(ticket->token);
+  response.set_key(ticket->key);
+  return response;
+}
+
+// --- dialling
+// -------------------------------------------------------------------------------------
+
+absl::StatusOr<StageWires::Dialled> StageWires::Dial(DialOptions options,
+                                                     Link::Receiver* receiver) {
+  Dialled dialled;
+  if (options.to_worker) {
+    absl::StatusOr<std::unique_ptr<Link>> link = DialUcx(options, receiver);
+    if (link.ok()) {
+      dialled.link = *std::move(link);
+      return dialled;
+    }
+    dialled.note = std::string(link.status().message());
+  }
+  auto link = DialGrpcLink({.address = options.address,
+                            .hello = std::move(options.hello),
+                            .allow_mixed_versions = options_.allow_mixed_versions},
+                           receiver);
+  if (!link.ok()) return link.status();
+  dialled.link = *std::move(link);
+  return dialled;
+}
+
+absl::StatusOr<std::unique_ptr<Link>> StageWires::DialUcx(const DialOptions& options,
+                                                          Link::Receiver* receiver) {
+  if (!options_.ucx) return absl::UnavailableError("this worker was started with --no-ucx");
+  Way way = Known(options.address);
+  if (std::chrono::steady_clock::now() < way.avoid_until) {
+    return absl::UnavailableError(absl::StrCat("UCX failed: ", way.failure));
+  }
+  if (!way.measured) {
+    absl::StatusOr<Way> measured = MeasureWay(options.address);
+    if (!measured.ok()) return measured.status();
+    way = *std::move(measured);
+    Remember(options.address, way);
+  }
+  if (way.grpc < way.ucx) {
+    return absl::UnavailableError(absl::StrCat("16 KiB and back take ",
+                                               absl::FormatDuration(way.ucx), " over UCX, ",
+                                               absl::FormatDuration(way.grpc), " over gRPC"));
+  }
+  const absl::StatusOr<wire::OfferLinkResponse> offer = Ask(options.address);
+  if (!offer.ok()) return offer.status();
+  auto link = DialOffered(*offer, options.address, options.hello, receiver);
+  if (!link.ok()) Avoid(options.address, link.status());
+  return link;
+}
+
+absl::StatusOr<StageWires::Way> StageWires::MeasureWay(const std::string& address) {
+  const absl::StatusOr<wire::OfferLinkResponse> offer = Ask(address);
+  if (!offer.ok()) return offer.status();
+  Way way;
+  const absl::StatusOr<absl::Duration> ucx = TimeOver([&](Link::Receiver* receiver) {
+    return DialOffered(*offer, address, ProbeHello(), receiver);
+  });
+  if (!ucx.ok()) {
+    Avoid(address, ucx.status());
+    return ucx.status();
+  }
+  const absl::StatusOr<absl::Duration> grpc = TimeOver([&](Link::Receiver* receiver) {
+    return DialGrpcLink({.address = address,
+                         .hello = ProbeHello(),
+                         .allow_mixed_versions = options_.allow_mixed_versions},
+                        receiver);
+  });
+  if (!grpc.ok()) return grpc.status();
+  way.measured = true;
+  way.ucx = *ucx;
+  way.grpc = *grpc;
+  LOG(INFO) << "to " << address << ": 16 KiB and back take " << way.ucx << " over UCX, " << way.grpc
+            << " over gRPC";
+  return way;
+}
+
+absl::StatusOr<wire::OfferLinkResponse> StageWires::Ask(const std::string& address) {
+  const auto worker = wire::Worker::NewStub(MakeChannel(address));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kAskTimeout);
+  wire::OfferLinkRequest request;
+  *request.mutable_place() = Place();
+  wire::OfferLinkResponse offer;
+  const absl::Status asked = FromGrpc(worker->OfferLink(&context, request, &offer));
+  if (!asked.ok()) {
+    return absl::Status(asked.code(),
+                        absl::StrCat("the next worker offers no link over UCX: ", asked.message()));
+  }
+  if (offer.address().empty()) return absl::UnavailableError(offer.why_not());
+  // Nobody makes this machine listen where no person said that it may.
+  const auto& trusted = request.place().trusted();
+  const bool may = offer.from_host() == kLoopback ||
+                   std::any_of(trusted.begin(), trusted.end(), [&](const std::string& text) {
+                     const auto one = ParseTrustedAddress(text);
+                     return one.ok() && one->host == offer.from_host();
+                   });
+  if (!may) return absl::UnavailableError("the next worker offers an address that is not trusted");
+  return offer;
+}
+
+absl::StatusOr<std::unique_ptr<Link>> StageWires::DialOffered(const wire::OfferLinkResponse& offer,
+                                                              const std::string& address,
+                                                              wire::Hello hello,
+                                                              Link::Receiver* receiver) {
+  const absl::StatusOr<UcxLinks*> links = LinksOn(offer.from_host());
+  if (!links.ok()) return links.status();
+  UcxDialOptions dial;
+  dial.ticket = {offer.address(), offer.token(), offer.key()};
+  dial.hello = std::move(hello);
+  dial.allow_mixed_versions = options_.allow_mixed_versions;
+  dial.timeout_ms = kUcxDialMs;
+  dial.on_break = [this, address](const absl::Status& why) { Avoid(address, why); };
+  return (*links)->Dial(std::move(dial), receiver);
+}
+
+// --- what is known of ways
+// ------------------------------------------------------------------------
+
+StageWires::Way StageWires::Known(const std::string& address) {
+  MutexLock lock(&mu_);
+  const auto found = ways_.find(address);
+  return found == ways_.end() ? Way{} : found->second;
+}
+
+void StageWires::Remember(const std::string& address, Way way) {
+  MutexLock lock(&mu_);
+  if (ways_.size() >= kStageWaysMax && ways_.count(address) == 0) ways_.clear();
+  ways_[address] = std::move(way);
+}
+
+void StageWires::Avoid(const std::string& address, const absl::Status& why) {
+  LOG(WARNING) << "links to " << address << " go over gRPC for the next " << kUcxAvoided.count()
+               << " minutes: " << why;
+  Way way = Known(address);
+  way.failure = std::string(why.message());
+  way.avoid_until = std::chrono::steady_clock::now() + kUcxAvoided;
+  Remember(address, std::move(way));
+}
+
+}  // namespace strata

@@ -1,0 +1,176 @@
+// Where a decoded token's time goes between one step and the next, over nodes that run already, one
+// stage each: one text, the likeliest token, through the real scheduler. With one node, what is
+// left of a step beside computing and sampling is the turn: from the last stage's token, by way of
+// the coordinator, to the first stage's next start.
+//
+//   turn_bench MODEL TOKENS HOST:PORT…     lines of "part p50 p90 p99 share-of-the-step", us
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "coordinator/node_client.h"
+#include "coordinator/pipeline.h"
+#include "coordinator/text_server.h"
+#include "shard/model_file.h"
+#include "transport/clock.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kWarmSteps = 20;
+constexpr uint32_t kPromptTokens = 16;
+
+// Looks at each result on its way to the texts, and at each step on its way to the pipeline.
+class Turns final : public Pipeline::Listener, public Pipeline {
+ public:
+  explicit Turns(TextServer* texts) : texts_(texts) {}
+  void SetPipeline(Pipeline* pipeline) { pipeline_ = pipeline; }  // before the first step
+
+  absl::StatusOr<uint64_t> Submit(wire::Step step) override {
+    const int64_t now_us = Clock::Real()->NowUs();
+    auto id = pipeline_->Submit(std::move(step));
+    sent_us_ = Clock::Real()->NowUs() - now_us;
+    return id;
+  }
+  absl::Status Diagnose(const absl::Status& broken) override { return pipeline_->Diagnose(broken); }
+  const std::vector<wire::StageInfo>& stages() const override { return pipeline_->stages(); }
+
+  void OnResult(wire::Result result) override {
+    const int64_t now_us = Clock::Real()->NowUs();
+    const bool decode = result.tokens_size() == 1;
+    std::vector<std::pair<std::string, int64_t>> parts;
+    int64_t rest_us = now_us - last_us_;
+    parts.emplace_back("step", rest_us);
+    for (const wire::StageTiming& timing : result.timings()) {
+      const std::string stage = absl::StrCat("stage ", timing.stage());
+      parts.emplace_back(stage + " computes", timing.compute_us());
+      parts.emplace_back(stage + " inbox", timing.queue_us());
+      rest_us -= timing.compute_us() + timing.queue_us() + timing.sample_us();
+    }
+    const auto stages = static_cast<size_t>(result.timings_size());
+    const auto sample_us =
+        stages == 0 ? 0 : result.timings(static_cast<int>(stages) - 1).sample_us();
+    parts.emplace_back("sampling", sample_us);
+    if (stages == 1) parts.emplace_back("turn", rest_us + result.timings(0).queue_us());
+    parts.emplace_back("scheduler", scheduled_us_ - sent_us_);
+    parts.emplace_back("first send", sent_us_);
+    parts.emplace_back("links", rest_us - scheduled_us_);
+    texts_->OnResult(std::move(result));  // sends the next step
+    scheduled_us_ = Clock::Real()->NowUs() - now_us;
+    last_us_ = now_us;
+    if (!decode || ++seen_ <= kWarmSteps) return;
+    for (const auto& [part, us] : parts) us_[part].push_back(us);
+  }
+  void OnStepError(wire::StepError error) override { texts_->OnStepError(std::move(error)); }
+  void OnWritable() override { texts_->OnWritable(); }
+  void OnBroken(absl::Status status) override { texts_->OnBroken(std::move(status)); }
+
+  // Once no more results come.
+  void Print() {
+    auto& steps = us_["step"];
+    if (steps.empty()) return;
+    std::sort(steps.begin(), steps.end());
+    const auto step_us = static_cast<double>(steps[steps.size() / 2]);
+    for (auto& [part, us] : us_) {
+      std::sort(us.begin(), us.end());
+      const auto at = [&us](size_t percent) { return us[us.size() * percent / 100]; };
+      absl::PrintF("%-20s %8d %8d %8d %7.1f %%\n", part, at(50), at(90), at(99),
+                   100 * static_cast<double>(at(50)) / step_us);
+    }
+  }
+
+ private:
+  TextServer* const texts_;
+  Pipeline* pipeline_ = nullptr;
+  // Of the last stage's link's thread, then of main.
+  int64_t last_us_ = 0;
+  int64_t scheduled_us_ = 0;  // of the last result, with what it took to send the next step
+  int64_t sent_us_ = 0;
+  size_t seen_ = 0;
+  std::map<std::string, std::vector<int64_t>> us_;
+};
+
+class Text final : public TextListener {
+ public:
+  void OnToken(const wire::SampledToken&) override {}
+  void OnEnd(absl::Status status, FinishReason, const TextUsage&) override {
+    status_ = std::move(status);
+    ended_.Notify();
+  }
+  absl::Status Wait() {
+    ended_.WaitForNotification();
+    return status_;
+  }
+
+ private:
+  absl::Status status_;
+  absl::Notification ended_;
+};
+
+absl::Status Run(const std::string& path, uint32_t tokens, const std::vector<std::string>& nodes) {
+  auto file = ModelFile::Open(path);
+  if (!file.ok()) return file.status();
+  std::vector<std::unique_ptr<NodeClient>> clients;
+  PipelineOptions build;
+  build.model_path = path;
+  build.model_id = (*file)->id();
+  build.epoch.set_counter(static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())));
+  build.epoch.set_coordinator_id("turn_bench");
+  const auto n_nodes = static_cast<uint32_t>(nodes.size());
+  for (uint32_t i = 0; i < n_nodes; ++i) {
+    auto client = NodeClient::Connect({.address = nodes[i]});
+    if (!client.ok()) return client.status();
+    build.nodes.push_back(client->get());
+    clients.push_back(*std::move(client));
+    const uint32_t n_layer = (*file)->n_layer();
+    build.stages.push_back({n_layer * i / n_nodes, n_layer * (i + 1) / n_nodes});
+  }
+  build.n_ctx = kPromptTokens + tokens + 16;
+  build.n_threads = 1;
+  TextServer texts({});
+  Turns turns(&texts);
+  auto pipeline = Pipeline::Build(std::move(build), &turns,
+                                  [](size_t, const wire::LoadProgress&) { return true; });
+  if (!pipeline.ok()) return pipeline.status();
+  turns.SetPipeline(pipeline->get());
+  if (auto s = texts.Start(&turns); !s.ok()) return s;
+  TextRequest request;
+  for (uint32_t i = 0; i < kPromptTokens; ++i)
+    request.prompt.push_back(static_cast<int32_t>(i + 5));
+  request.tokens_max = tokens;
+  request.sampler.set_ignore_eog(true);
+  const auto text = std::make_shared<Text>();  // shared with the server
+  if (auto id = texts.Add(std::move(request), text); !id.ok()) return id.status();
+  const absl::Status status = text->Wait();
+  texts.Stop(absl::OkStatus());
+  pipeline->reset();
+  if (status.ok()) turns.Print();
+  return status;
+}
+
+}  // namespace
+}  // namespace strata
+
+int main(int argc, char** argv) {
+  uint32_t tokens = 0;
+  if (argc < 4 || !absl::SimpleAtoi(argv[2], &tokens)) {
+    std::fprintf(stderr, "usage: turn_bench MODEL TOKENS HOST:PORT...\n");
+    return 2;
+  }
+  const absl::Status status = strata::Run(argv[1], tokens, {argv + 3, argv + argc});
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "turn_bench: %s\n", std::string(status.message()).c_str());
+  return 1;
+}

@@ -1,0 +1,92 @@
+// Nodes with a second device beside the CPU: what they offer, and texts that pass through both.
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "shard/engine.h"
+#include "tests/integration/near_ties.h"
+#include "tests/integration/two_nodes.h"
+#include "tests/support/program.h"
+#include "tests/support/second_device.h"
+#include "tests/support/whole_model.h"
+
+namespace strata {
+namespace {
+
+using ::strata::testing::NearTies;
+using ::strata::testing::TwoNodes;
+using ::strata::testing::WholeModel;
+using ::testing::HasSubstr;
+
+const bool shown = (testing::ShowSoftwareDevices(), true);
+
+// Of logits up to 20: see second_device_test.cc.
+constexpr float kNearTie = 0.5f;
+
+class Devices : public TwoNodes {
+ protected:
+  void SetUp() override {
+    second_ = testing::SecondDevice();
+    if (second_.empty()) GTEST_SKIP() << testing::kNoSecondDevice;
+    ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
+    // A software device takes some seconds.
+    ASSERT_TRUE(Eventually([this] {
+      const Json status = Run(0, {"status", "--json"});
+      if (!status.is_object()) return false;
+      for (const auto& node : status["nodes"]) {
+        if (node["measuring"].get<bool>() || node["devices"].empty()) return false;
+      }
+      return true;
+    }));
+  }
+  // The first has both, the other one its second device alone.
+  std::vector<std::string> NodeArgsOf(size_t node) const override {
+    if (node == 0) return {"--memory", "CPU=2GiB"};
+    return {"--device", second_};
+  }
+
+  std::string second_;
+};
+
+// One test, because each start measures the devices anew.
+TEST_F(Devices, OnlyWhatIsOfferedIsUsedAndTextsPassThroughDevicesOfOneNodeAndOfTwo) {
+  const Json status = Run(0, {"status", "--json"});
+  for (const auto& node : status["nodes"]) {
+    for (const auto& device : node["devices"]) {
+      if (node["name"] == kNames[1]) {
+        EXPECT_EQ(device["name"], second_);
+      } else if (device["name"] == "CPU") {
+        EXPECT_LE(device["memory_free"].get<uint64_t>(), 2ull << 30);
+      }
+    }
+  }
+  const auto not_offered = Strata(0, {"plan", STRATA_DEMO_MODEL, "--assign", "cellar/CPU=0-5"});
+  EXPECT_NE(not_offered->ExitStatus(), 0);
+  EXPECT_THAT(not_offered->err(), HasSubstr("cellar/CPU"));
+
+  StartEngine();
+  auto whole = WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = 256, .n_seq_max = 1});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  for (const std::string& assign :
+       {absl::StrCat("attic/CPU=0-2,attic/", second_, "=3-5"),
+        absl::StrCat("attic/", second_, "=0-2,attic/CPU=3-5"),
+        absl::StrCat("cellar/", second_, "=0-2,attic/CPU=3-5"),
+        absl::StrCat("attic/CPU=0-1,cellar/", second_, "=2-3,attic/", second_, "=4-5")}) {
+    SCOPED_TRACE(assign);
+    const Json text =
+        Run(1, {"run", STRATA_DEMO_MODEL, "The old captain", "--assign", assign, "--ctx", "256",
+                "--max-tokens", "60", "--temperature", "0", "--ignore-eos", "--json"});
+    ASSERT_TRUE(text.is_object()) << text;
+    const std::vector<int32_t> tokens = text["tokens"];
+    EXPECT_EQ(tokens.size(), 60u);
+    const size_t ties = NearTies(whole->get(), text["prompt"]["tokens"], tokens, kNearTie);
+    std::cout << assign << ": " << ties << " of 60 tokens are as likely as the CPU's likeliest "
+              << "within " << kNearTie << ", the others are it\n";
+  }
+}
+
+}  // namespace
+}  // namespace strata

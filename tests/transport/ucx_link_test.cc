@@ -1,0 +1,601 @@
+// What is particular to links over UCX: tickets, strangers, what was changed on its way, peers that
+// die, what is copied. Built once for each kind of transport (ucx_test_transports.h).
+#include "transport/ucx_link.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/recorder.h"
+#include "tests/transport/link_child.h"
+#include "tests/transport/ucx_test_transports.h"
+#include "transport/ucx_address.h"
+#include "transport/ucx_core.h"
+#include "transport/ucx_seal.h"
+#include "transport/ucx_wire.h"
+#include "transport/version.h"
+
+namespace strata {
+namespace {
+
+using testing::HasSubstr;
+
+Frame Step(uint64_t id, Payload payload = {}) {
+  wire::Step step;
+  step.set_step_id(id);
+  return MakeFrame(FrameType::kStep, step, std::move(payload));
+}
+
+Frame Hello() {
+  wire::Hello hello;
+  *hello.mutable_versions() = LocalVersions();
+  return MakeFrame(FrameType::kHello, hello);
+}
+
+std::unique_ptr<UcxLinks> StartLinks(UcxLinks::Options options = {}) {
+  options.transports = kUcxTestTransports;
+  auto links = UcxLinks::Start(options);
+  EXPECT_TRUE(links.ok()) << links.status();
+  return *std::move(links);
+}
+
+// Opens links into one receiver.
+class Server {
+ public:
+  explicit Server(UcxLinks::Options options = {}) : links_(StartLinks(std::move(options))) {}
+  ~Server() { Drop(); }
+
+  UcxTicket Offer(UcxOfferOptions options = {}) {
+    auto ticket =
+        links_->Offer(options, [this](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
+          AcceptedLink accepted;
+          accepted.hello.set_credits(4);
+          accepted.receiver = &heard;
+          accepted.on_open = [this](std::unique_ptr<Link> link) {
+            MutexLock lock(&mu_);
+            opened_.push_back(std::move(link));
+            changed_.NotifyAll();
+          };
+          return accepted;
+        });
+    EXPECT_TRUE(ticket.ok()) << ticket.status();
+    return *std::move(ticket);
+  }
+  void WaitForLinks(size_t n) {
+    MutexLock lock(&mu_);
+    while (opened_.size() < n) changed_.Wait(&mu_);
+  }
+  size_t n_links() {
+    MutexLock lock(&mu_);
+    return opened_.size();
+  }
+  Link* link(size_t i) {
+    MutexLock lock(&mu_);
+    return opened_[i].get();
+  }
+  void Drop() {
+    std::vector<std::unique_ptr<Link>> links;
+    MutexLock lock(&mu_);
+    links.swap(opened_);
+  }
+  UcxLinks& links() { return *links_; }
+  void Stop() { links_.reset(); }
+
+  Recorder heard;
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<std::unique_ptr<Link>> opened_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<UcxLinks> links_;
+};
+
+absl::StatusOr<std::unique_ptr<Link>> Dial(UcxLinks* links, UcxTicket ticket,
+                                           Link::Receiver* receiver) {
+  UcxDialOptions options;
+  options.ticket = std::move(ticket);
+  options.timeout_ms = 30'000;
+  return links->Dial(std::move(options), receiver);
+}
+
+// A link still opens and carries a frame: whatever came before did no harm.
+void ExpectServes(Server* server) {
+  Recorder heard;
+  const std::unique_ptr<UcxLinks> links = StartLinks();
+  const size_t before = server->heard.n_frames();
+  auto link = Dial(links.get(), server->Offer(), &heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  EXPECT_TRUE((*link)->Send(Step(1)).ok());
+  EXPECT_TRUE(server->heard.WaitForFrames(before + 1));
+}
+
+// Says over UCX whatever it is told to, on this thread, as a stranger might.
+class Stranger {
+ public:
+  explicit Stranger(const UcxTicket& ticket) : seal(ticket.key, UcxSeal::Direction::kFromDialler) {
+    auto core = UcxCore::Make({.transports = kUcxTestTransports, .devices = "lo"});
+    EXPECT_TRUE(core.ok()) << core.status();
+    core_ = *core;
+    const UcxAddress address = *ParseUcxAddress(ticket.address);
+    ucp_ep_params_t params{};
+    params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR |
+                        UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+    params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&address.bytes);
+    params.sockaddr.addrlen = address.size;
+    params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    params.err_handler.cb = [](void* self, ucp_ep_h, ucs_status_t) {
+      static_cast<Stranger*>(self)->gone_ = true;
+    };
+    params.err_handler.arg = this;
+    EXPECT_EQ(ucp_ep_create(core_->worker(), &params, &ep_), UCS_OK);
+  }
+  ~Stranger() {
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    Finish(ucp_ep_close_nbx(ep_, &param));
+  }
+
+  // A message as it is; the checksum in front is in `header`.
+  void SendRaw(UcxKind kind, std::string header, const std::string& data = "") {
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_REPLY;
+    Finish(ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), header.data(), header.size(),
+                           data.data(), data.size(), &param));
+  }
+  // With the right checksum.
+  void Send(UcxKind kind, const std::string& front, const std::string& data = "") {
+    SendRaw(kind, Sealed(kind, front, data), data);
+  }
+  void Send(const Frame& frame) {
+    Send(UcxKind::kFrame, EncodeFramePrefixAndHeader(frame), std::string(frame.payload.bytes()));
+  }
+  std::string Sealed(UcxKind kind, const std::string& front, const std::string& data) {
+    const absl::string_view parts[] = {front, data};
+    const UcxSum sum = seal.Next(static_cast<uint8_t>(kind), parts);
+    return std::string(sum.data(), sum.size()) + front;
+  }
+  // Until the other side has cut it off; false after half a minute.
+  bool WaitUntilGone() {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!gone_ && std::chrono::steady_clock::now() < until) {
+      if (ucp_worker_progress(core_->worker()) == 0) std::this_thread::yield();
+    }
+    return gone_;
+  }
+
+  UcxSeal seal;
+
+ private:
+  void Finish(ucs_status_ptr_t request) {
+    if (request == nullptr || UCS_PTR_IS_ERR(request)) return;
+    while (ucp_request_check_status(request) == UCS_INPROGRESS) {
+      if (ucp_worker_progress(core_->worker()) == 0) std::this_thread::yield();
+    }
+    ucp_request_free(request);
+  }
+
+  std::shared_ptr<UcxCore> core_;
+  ucp_ep_h ep_ = nullptr;
+  bool gone_ = false;
+};
+
+// --- tickets
+// ---------------------------------------------------------------------------------------
+
+class UcxLink : public testing::Test {
+ protected:
+  Server server_;
+  const std::unique_ptr<UcxLinks> diallers_ = StartLinks();
+};
+
+TEST_F(UcxLink, ATokenNeverGivenOutOpensNothing) {
+  UcxTicket ticket = server_.Offer();
+  UcxTicket wrong = ticket;
+  wrong.token[31] ^= 1;
+  Recorder heard;
+  const auto link = Dial(diallers_.get(), wrong, &heard);
+  EXPECT_TRUE(absl::IsUnavailable(link.status())) << link.status();
+  EXPECT_EQ(heard.n_closed(), 0u);
+  EXPECT_EQ(server_.n_links(), 0u);
+  EXPECT_TRUE(Dial(diallers_.get(), ticket, &heard).ok());
+}
+
+TEST_F(UcxLink, ATokenIsGoodForOneLink) {
+  const UcxTicket ticket = server_.Offer();
+  Recorder first, second;
+  auto link = Dial(diallers_.get(), ticket, &first);
+  ASSERT_TRUE(link.ok()) << link.status();
+  EXPECT_TRUE(absl::IsUnavailable(Dial(diallers_.get(), ticket, &second).status()));
+  EXPECT_TRUE((*link)->Send(Step(1)).ok());
+  EXPECT_TRUE(server_.heard.WaitForFrames(1));
+  EXPECT_EQ(server_.n_links(), 1u);
+}
+
+TEST_F(UcxLink, AnOldTokenOpensNothing) {
+  UcxOfferOptions options;
+  options.ticket_timeout_ms = 0;
+  Recorder heard;
+  EXPECT_TRUE(absl::IsUnavailable(Dial(diallers_.get(), server_.Offer(options), &heard).status()));
+  EXPECT_EQ(server_.n_links(), 0u);
+}
+
+TEST_F(UcxLink, ATokenWithoutItsKeyOpensNothingAndIsUsedUp) {
+  const UcxTicket ticket = server_.Offer();
+  UcxTicket wrong = ticket;
+  wrong.key[0] ^= 1;
+  Recorder heard;
+  EXPECT_TRUE(absl::IsUnavailable(Dial(diallers_.get(), wrong, &heard).status()));
+  EXPECT_TRUE(absl::IsUnavailable(Dial(diallers_.get(), ticket, &heard).status()));
+  EXPECT_EQ(server_.n_links(), 0u);
+}
+
+TEST_F(UcxLink, AnUnfitTicketIsRefusedBeforeDialling) {
+  const UcxTicket ticket = server_.Offer();
+  Recorder heard;
+  for (const UcxTicket& unfit :
+       {UcxTicket{"localhost:1", ticket.token, ticket.key}, UcxTicket{"", ticket.token, ticket.key},
+        UcxTicket{ticket.address, "short", ticket.key},
+        UcxTicket{ticket.address, ticket.token, ""}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(Dial(diallers_.get(), unfit, &heard).status()));
+  }
+}
+
+TEST_F(UcxLink, TicketsThatAreOutAreBounded) {
+  for (size_t i = 0; i < kUcxTicketsMax; ++i) server_.Offer();
+  const auto refuse = [](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
+    return absl::AbortedError("not asked");
+  };
+  EXPECT_TRUE(absl::IsResourceExhausted(server_.links().Offer({}, refuse).status()));
+}
+
+TEST_F(UcxLink, OldTicketsMakeRoom) {
+  UcxOfferOptions options;
+  options.ticket_timeout_ms = 0;
+  for (size_t i = 0; i < 2 * kUcxTicketsMax; ++i) server_.Offer(options);
+}
+
+// --- strangers
+// -------------------------------------------------------------------------------------
+
+TEST_F(UcxLink, WhoSpeaksBeforeShowingATokenIsCut) {
+  Stranger stranger(server_.Offer());
+  stranger.Send(Hello());
+  EXPECT_TRUE(stranger.WaitUntilGone());
+  EXPECT_EQ(server_.n_links(), 0u);
+  ExpectServes(&server_);
+}
+
+TEST_F(UcxLink, GarbageForATokenIsCut) {
+  for (const std::string& garbage :
+       {std::string(), std::string(1000, '\xff'), std::string(48, 'x')}) {
+    Stranger stranger(server_.Offer());
+    stranger.SendRaw(UcxKind::kOpen, garbage, garbage);
+    EXPECT_TRUE(stranger.WaitUntilGone());
+  }
+  EXPECT_EQ(server_.n_links(), 0u);
+  ExpectServes(&server_);
+}
+
+TEST(UcxLinks, ASilentStrangerIsCut) {
+  UcxLinks::Options options;
+  options.prove_timeout_ms = 50;
+  Server server(std::move(options));
+  Stranger stranger(server.Offer());
+  EXPECT_TRUE(stranger.WaitUntilGone());
+}
+
+TEST_F(UcxLink, AFloodBeforeTheTokenIsCut) {
+  Stranger stranger(server_.Offer());
+  // Whatever the other side sees first, it cuts.
+  for (size_t i = 0; i < 4 * kUcxUnprovenInboxMax; ++i) {
+    stranger.SendRaw(UcxKind::kFrame, std::string(40, '\0'), std::string(1000, 'x'));
+  }
+  EXPECT_TRUE(stranger.WaitUntilGone());
+  ExpectServes(&server_);
+}
+
+// A stranger with a ticket: what a peer does that went wrong.
+class UcxPeer : public UcxLink {
+ protected:
+  void SetUp() override {
+    const UcxTicket ticket = server_.Offer();
+    peer_ = std::make_unique<Stranger>(ticket);
+    peer_->Send(UcxKind::kOpen, ticket.token);
+    peer_->Send(Hello());
+    server_.WaitForLinks(1);
+  }
+  absl::Status HowItClosed() { return server_.heard.WaitForClosed(); }
+
+  std::unique_ptr<Stranger> peer_;
+};
+
+TEST_F(UcxPeer, AChangedByteClosesTheLink) {
+  const Frame step = Step(1, Payload::Own(std::string(1000, 'x')));
+  const std::string front = EncodeFramePrefixAndHeader(step);
+  std::string data(step.payload.bytes());
+  const std::string header = peer_->Sealed(UcxKind::kFrame, front, data);
+  data[500] ^= 1;
+  peer_->SendRaw(UcxKind::kFrame, header, data);
+  const absl::Status closed = HowItClosed();
+  EXPECT_TRUE(absl::IsInvalidArgument(closed)) << closed;
+  EXPECT_THAT(std::string(closed.message()), HasSubstr("checksum"));
+  EXPECT_EQ(server_.heard.n_frames(), 0u);
+  ExpectServes(&server_);
+}
+
+TEST_F(UcxPeer, AMessageSentAgainClosesTheLink) {
+  const std::string front = EncodeFramePrefixAndHeader(Step(1));
+  const std::string header = peer_->Sealed(UcxKind::kFrame, front, "");
+  peer_->SendRaw(UcxKind::kFrame, header);
+  peer_->SendRaw(UcxKind::kFrame, header);
+  EXPECT_THAT(std::string(HowItClosed().message()), HasSubstr("checksum"));
+  EXPECT_EQ(server_.heard.n_frames(), 1u);
+}
+
+TEST_F(UcxPeer, AnotherKindWithTheSameSumClosesTheLink) {
+  peer_->SendRaw(UcxKind::kEnd, peer_->Sealed(UcxKind::kPing, "", ""));
+  EXPECT_THAT(std::string(HowItClosed().message()), HasSubstr("checksum"));
+}
+
+TEST_F(UcxPeer, FramesBeyondTheCreditCloseTheLink) {
+  for (uint64_t i = 0; i < 5; ++i) peer_->Send(Step(i));
+  EXPECT_TRUE(absl::IsResourceExhausted(HowItClosed()));
+  EXPECT_EQ(server_.heard.n_frames(), 4u);
+}
+
+TEST_F(UcxPeer, AnAnnouncedSizeThatIsNotTheMessagesClosesTheLink) {
+  std::string front = EncodeFramePrefixAndHeader(Step(1, Payload::Own(std::string(4, 'x'))));
+  peer_->Send(UcxKind::kFrame, front, std::string(8 << 20, 'x'));
+  EXPECT_TRUE(absl::IsInvalidArgument(HowItClosed()));
+}
+
+TEST_F(UcxPeer, AnEnormousAnnouncedSizeClosesTheLink) {
+  std::string front = EncodeFramePrefixAndHeader(Step(1));
+  for (size_t i = 16; i < 24; ++i) front[i] = '\x7f';
+  peer_->Send(UcxKind::kFrame, front, "x");
+  const absl::Status closed = HowItClosed();
+  EXPECT_TRUE(absl::IsInvalidArgument(closed)) << closed;
+  EXPECT_THAT(std::string(closed.message()), HasSubstr("at most"));
+}
+
+TEST_F(UcxPeer, TheTokenShownAgainClosesTheLink) {
+  peer_->Send(UcxKind::kOpen, std::string(kUcxTokenBytes, 'x'));
+  EXPECT_TRUE(absl::IsInvalidArgument(HowItClosed()));
+}
+
+TEST_F(UcxPeer, APeerThatStopsTalkingIsUnavailable) {
+  EXPECT_TRUE(absl::IsUnavailable(HowItClosed()));
+}
+
+TEST_F(UcxPeer, APeerThatEndsWithoutACloseIsUnavailable) {
+  peer_->Send(UcxKind::kEnd, "");
+  EXPECT_TRUE(absl::IsUnavailable(HowItClosed()));
+}
+
+TEST_F(UcxPeer, APeerThatTakesNothingDelaysDestructionForABoundedTime) {
+  server_.Drop();
+  EXPECT_EQ(server_.heard.n_closed(), 1u);
+}
+
+// --- where it listens
+// ------------------------------------------------------------------------------
+
+TEST(UcxLinks, OnlyAnAddressOfOneInterfaceIsTaken) {
+  for (const char* host : {"0.0.0.0", "::", "192.0.2.1", "localhost", "", "127.0.0.1:80"}) {
+    UcxLinks::Options options;
+    options.host = host;
+    EXPECT_TRUE(absl::IsInvalidArgument(UcxLinks::Start(options).status())) << host;
+  }
+}
+
+TEST(UcxLinks, TransportsThatDoNotExistAreAnError) {
+  UcxLinks::Options options;
+  options.transports = "carrier_pigeon";
+  EXPECT_TRUE(absl::IsUnavailable(UcxLinks::Start(options).status()));
+}
+
+// The local addresses, in the kernel's hexadecimal, that this process listens on.
+std::vector<std::string> ListeningOn() {
+  std::set<std::string> inodes;
+  DIR* fds = opendir("/proc/self/fd");
+  while (const dirent* entry = readdir(fds)) {
+    char target[128] = "";
+    const std::string path = absl::StrCat("/proc/self/fd/", entry->d_name);
+    const ssize_t size = readlink(path.c_str(), target, sizeof target - 1);
+    if (size > 0 && absl::StartsWith(target, "socket:[")) {
+      inodes.insert(std::string(target + 8, static_cast<size_t>(size) - 9));
+    }
+  }
+  closedir(fds);
+  std::vector<std::string> addresses;
+  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream lines(table);
+    std::string line;
+    std::getline(lines, line);
+    while (std::getline(lines, line)) {
+      std::istringstream words(line);
+      std::vector<std::string> word;
+      for (std::string one; words >> one;) word.push_back(one);
+      constexpr size_t kLocal = 1, kState = 3, kInode = 9;
+      if (word.size() > kInode && word[kState] == "0A" && inodes.count(word[kInode]) > 0) {
+        addresses.push_back(word[kLocal]);
+      }
+    }
+  }
+  return addresses;
+}
+
+TEST(UcxLinks, NothingListensOnAnotherInterface) {
+  Server server;
+  Recorder heard;
+  const std::unique_ptr<UcxLinks> diallers = StartLinks();
+  auto link = Dial(diallers.get(), server.Offer(), &heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  EXPECT_THAT(ListeningOn(), testing::Not(testing::IsEmpty()));
+  EXPECT_THAT(ListeningOn(), testing::Each(testing::StartsWith("0100007F:")));
+}
+
+// --- nobody there, or nobody home
+// ------------------------------------------------------------------
+
+TEST_F(UcxLink, NobodyThereIsUnavailable) {
+  const UcxTicket ticket = server_.Offer();
+  server_.Stop();
+  Recorder heard;
+  const absl::Status status = Dial(diallers_.get(), ticket, &heard).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(ticket.address));
+  EXPECT_EQ(heard.n_closed(), 0u);
+}
+
+TEST_F(UcxLink, ALinkWhoseOwnerGoesIsUnavailableAtBothEnds) {
+  Recorder heard;
+  auto link = Dial(diallers_.get(), server_.Offer(), &heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  server_.WaitForLinks(1);
+  server_.Stop();
+  EXPECT_TRUE(absl::IsUnavailable(heard.WaitForClosed()));
+  EXPECT_TRUE(absl::IsUnavailable(server_.heard.WaitForClosed()));
+  EXPECT_TRUE(absl::IsUnavailable((*link)->Send(Step(1))));
+}
+
+UcxTicket TicketOf(const LinkChild& child) {
+  std::istringstream said(child.said());
+  UcxTicket ticket;
+  std::string token, key;
+  said >> ticket.address >> token >> key;
+  EXPECT_TRUE(absl::HexStringToBytes(token, &ticket.token));
+  EXPECT_TRUE(absl::HexStringToBytes(key, &ticket.key));
+  return ticket;
+}
+
+TEST_F(UcxLink, AKilledAcceptorIsUnavailable) {
+  LinkChild child({"ucx-accept", kUcxTestTransports});
+  Recorder heard;
+  auto link = Dial(diallers_.get(), TicketOf(child), &heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  ASSERT_TRUE((*link)->Send(Step(1)).ok());
+  child.Kill();
+  EXPECT_TRUE(absl::IsUnavailable(heard.WaitForClosed()));
+  EXPECT_TRUE(absl::IsUnavailable((*link)->Send(Step(2))));
+}
+
+TEST_F(UcxLink, AKilledDiallerIsUnavailable) {
+  const UcxTicket ticket = server_.Offer();
+  LinkChild child({"ucx-dial", kUcxTestTransports, ticket.address,
+                   absl::BytesToHexString(ticket.token), absl::BytesToHexString(ticket.key)});
+  EXPECT_EQ(child.said(), "open\n");
+  ASSERT_TRUE(server_.heard.WaitForFrames(4));
+  child.Kill();
+  EXPECT_TRUE(absl::IsUnavailable(server_.heard.WaitForClosed()));
+}
+
+TEST_F(UcxLink, APeerThatHangsIsUnavailable) {
+  LinkChild child({"ucx-accept", kUcxTestTransports});
+  Recorder heard;
+  auto link = Dial(diallers_.get(), TicketOf(child), &heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  child.Stop();  // its kernel still answers; only the pings can tell
+  EXPECT_TRUE(absl::IsUnavailable(heard.WaitForClosed()));
+}
+
+// --- what is copied and kept
+// -----------------------------------------------------------------------
+
+TEST_F(UcxLink, LongHeadersTravelAndTheirPayloadsStayAligned) {
+  Recorder heard;
+  auto link = Dial(diallers_.get(), server_.Offer(), &heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  for (const size_t floats : {0, 1, 5000, 1 << 20}) {
+    wire::Step step;
+    for (int i = 0; i < 5000; ++i) step.add_tokens(100'000 + i);
+    const Frame frame =
+        MakeFrame(FrameType::kStep, step, Payload::Own(std::vector<float>(floats, 1.5f)));
+    ASSERT_GT(frame.header.size(), kUcxShortHeaderMax);
+    const size_t n = server_.heard.n_frames();
+    ASSERT_TRUE((*link)->Send(frame).ok());
+    ASSERT_TRUE(server_.heard.WaitForFrames(n + 1)) << floats;
+    const Frame got = server_.heard.frames()[n];
+    EXPECT_EQ(got.header, frame.header);
+    ASSERT_EQ(got.payload.floats().size(), floats);
+    for (float f : got.payload.floats()) ASSERT_EQ(f, 1.5f);
+  }
+}
+
+TEST_F(UcxLink, ASentPayloadIsLetGo) {
+  for (const size_t floats : {1 << 8, 1 << 12, 1 << 20}) {
+    std::vector<float> values(floats, 1.5f);
+    std::promise<void> gone;
+    Recorder heard;
+    auto link = Dial(diallers_.get(), server_.Offer(), &heard);
+    ASSERT_TRUE(link.ok()) << link.status();
+    {
+      std::shared_ptr<const void> owner(values.data(), [&](const void*) { gone.set_value(); });
+      ASSERT_TRUE((*link)
+                      ->Send(Step(1, Payload::Share(owner, values.data(), floats * sizeof(float))))
+                      .ok());
+    }
+    EXPECT_EQ(gone.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  }
+}
+
+TEST_F(UcxLink, APayloadMayOutliveItsLinks) {
+  Frame kept;
+  {
+    Server server;
+    Recorder heard;
+    auto link = Dial(diallers_.get(), server.Offer(), &heard);
+    ASSERT_TRUE(link.ok()) << link.status();
+    ASSERT_TRUE((*link)->Send(Step(1, Payload::Own(std::vector<float>(4096, 2.5f)))).ok());
+    ASSERT_TRUE(server.heard.WaitForFrames(1));
+    kept = server.heard.frames()[0];
+  }
+  ASSERT_EQ(kept.payload.floats().size(), 4096u);
+  EXPECT_EQ(kept.payload.floats()[4095], 2.5f);
+}
+
+TEST_F(UcxLink, ManyLinksOpenAndCloseAtOnce) {
+  std::vector<std::thread> threads;
+  std::atomic<int> failed = 0;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 15; ++i) {
+        Recorder heard;
+        auto link = Dial(diallers_.get(), server_.Offer(), &heard);
+        if (!link.ok() || !(*link)->Send(Step(1)).ok()) ++failed;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed, 0);
+}
+
+TEST(UcxLinks, ASpinningThreadServesToo) {
+  UcxLinks::Options options;
+  options.spin = true;
+  Server server(std::move(options));
+  ExpectServes(&server);
+}
+
+}  // namespace
+}  // namespace strata

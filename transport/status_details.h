@@ -1,0 +1,36 @@
+// What a status says beside its code and its words: how much memory was short, and where. It
+// travels in the details of a gRPC status (grpc_status.h), so that whoever plans again has the
+// figures. Pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace strata {
+
+// "where: message", with the details of `status`. OK stays OK.
+absl::Status Prefixed(absl::string_view where, const absl::Status& status);
+
+// What something wanted of a device's memory, and what there was for it.
+struct MemoryShortage {
+  uint64_t needed_bytes = 0;  // 0: neither is known
+  uint64_t free_bytes = 0;
+};
+absl::Status WithShortage(absl::Status status, const MemoryShortage& shortage);
+// None: `status` has no such figures.
+std::optional<MemoryShortage> ShortageOf(const absl::Status& status);
+
+// The stage of the plan that a load failed in. Does not leave the process.
+absl::Status WithStage(absl::Status status, uint32_t stage);
+std::optional<uint32_t> StageOf(const absl::Status& status);
+
+// The details as text, in lines that begin with their end, empty where there are none; and back:
+// lines that are not understood add nothing.
+std::string DetailsText(const absl::Status& status);
+absl::Status WithDetails(absl::Status status, absl::string_view text);
+
+}  // namespace strata

@@ -1,0 +1,10 @@
+// In place of ucx_link.cc where UCX is not installed: everything else works over gRPC.
+#include "transport/ucx_link.h"
+
+namespace strata {
+
+absl::StatusOr<std::unique_ptr<UcxLinks>> UcxLinks::Start(Options) {
+  return absl::UnimplementedError("this Strata was built without UCX: links go over gRPC");
+}
+
+}  // namespace strata
