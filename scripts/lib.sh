@@ -114,6 +114,7 @@ strata_bin_dir() { echo "$strata_repo/build/$1/bin"; }
 strata_exec() {
   # Relative paths in the cache's keys: a second clone finds what the first one compiled.
   export CCACHE_DIR=${CCACHE_DIR:-$strata_cache/ccache} CCACHE_BASEDIR=$strata_repo CCACHE_NOHASHDIR=1
+  export CCACHE_SLOPPINESS=pch_defines,time_macros # With precompiled headers, ccache asks for this.
   # Behind the release build comes a stand-in that builds it first.
   local path
   path=$(strata_bin_dir release):$strata_repo/scripts/shim

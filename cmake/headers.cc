@@ -1,0 +1,1 @@
+// CMake gives a precompiled header to a target that has a source.
