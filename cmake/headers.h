@@ -3,6 +3,8 @@
 // What most sources include, and what takes longest to read (PrecompiledHeaders.cmake). Each source
 // includes what it uses all the same: preset dev is built without this.
 
+#include <grpcpp/grpcpp.h>
+
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -15,8 +17,6 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include <grpcpp/grpcpp.h>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/log/log.h"

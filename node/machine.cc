@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "shard/control_group.h"
+#include "shard/host_identity.h"
 #include "shard/memory.h"
 
 #ifdef __APPLE__
@@ -20,15 +21,6 @@
 
 namespace strata {
 namespace {
-
-// Equal for all processes of this machine until it starts again, in containers too; empty where the
-// system has none.
-std::string BootId() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  file >> id;
-  return id;
-}
 
 #ifndef __APPLE__
 // Of the machine, without control groups.

@@ -1,9 +1,6 @@
 #include "shard/stage_wires.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -12,6 +9,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "proto/node.grpc.pb.h"
+#include "shard/host_identity.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/trusted_networks.h"
@@ -23,21 +21,6 @@ constexpr char kLoopback[] = "127.0.0.1";
 constexpr std::chrono::seconds kAskTimeout(2);
 // Short, because gRPC is there when it fails.
 constexpr int64_t kUcxDialMs = 3000;
-
-// Equal for processes that reach each other over loopback and share memory; empty: not known, so
-// nobody is on this host.
-std::string HostIdentity() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string identity;
-  if (!(file >> identity)) return "";
-  for (const char* name : {"/proc/self/ns/net", "/proc/self/ns/ipc"}) {
-    char text[64];
-    const ssize_t size = readlink(name, text, sizeof text);
-    if (size <= 0) return "";
-    absl::StrAppend(&identity, " ", absl::string_view(text, static_cast<size_t>(size)));
-  }
-  return identity;
-}
 
 absl::StatusOr<absl::Duration> TimeOver(
     absl::FunctionRef<absl::StatusOr<std::unique_ptr<Link>>(Link::Receiver*)> dial) {

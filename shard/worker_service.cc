@@ -22,6 +22,7 @@
 #include "transport/epoch.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/promised_link.h"
 
 namespace strata {
 namespace {
@@ -155,22 +156,6 @@ absl::StatusOr<std::shared_ptr<StageServer>> WorkerServerImpl::FindStage(const w
   return found->second;
 }
 
-// Tells the stage when the peer leaves between its Hello and the open link.
-class PromisedLink {
- public:
-  explicit PromisedLink(std::shared_ptr<StageServer> stage) : stage_(std::move(stage)) {}
-  PromisedLink(PromisedLink&&) = default;
-  ~PromisedLink() {
-    if (stage_ != nullptr) stage_->AbandonIncoming();
-  }
-  void Keep(std::unique_ptr<Link> link) {
-    std::exchange(stage_, nullptr)->SetIncoming(std::move(link));
-  }
-
- private:
-  std::shared_ptr<StageServer> stage_;  // shared with the worker's table
-};
-
 absl::StatusOr<GrpcLinkAcceptor::Accepted> WorkerServerImpl::AcceptLink(const wire::Hello& peer) {
   auto stage = FindStage(peer.epoch(), peer.to_stage());
   if (!stage.ok()) return stage.status();
@@ -179,8 +164,7 @@ absl::StatusOr<GrpcLinkAcceptor::Accepted> WorkerServerImpl::AcceptLink(const wi
   GrpcLinkAcceptor::Accepted accepted;
   accepted.hello = std::move(incoming->hello);
   accepted.receiver = incoming->receiver;
-  accepted.on_open = [promised = PromisedLink(*std::move(stage))](
-                         std::unique_ptr<Link> link) mutable { promised.Keep(std::move(link)); };
+  accepted.on_open = PromisedLink(*std::move(stage));
   return accepted;
 }
 

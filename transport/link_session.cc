@@ -35,7 +35,7 @@ class SessionLink : public Link {
 
   absl::Status Send(Frame frame) override { return session_->Send(std::move(frame)); }
   void Release(uint32_t frames) override { session_->Release(frames); }
-  void Close(absl::Status status) override { session_->Close(std::move(status)); }
+  void Close(absl::Status status) override { session_->Close(status); }
   const wire::Hello& peer() const override { return session_->peer_; }
   std::string wire() const override { return session_->wire_name_; }
 
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Link>> LinkSession::AwaitOpen(int64_t timeout_ms)
   return Unshared(*final_);
 }
 
-void LinkSession::CloseUnlessOpen(absl::Status status) {
+void LinkSession::CloseUnlessOpen(const absl::Status& status) {
   {
     MutexLock lock(&mu_);
     if (open_) return;
@@ -137,7 +137,7 @@ void LinkSession::Release(uint32_t frames) {
   Pump();
 }
 
-void LinkSession::Close(absl::Status status) {
+void LinkSession::Close(const absl::Status& status) {
   {
     MutexLock lock(&mu_);
     StartClose(status);
@@ -228,7 +228,7 @@ void LinkSession::OnRead(absl::StatusOr<Frame> frame) {
   bool more = true;
   if (frame.ok()) {
     absl::Status status = Handle(*std::move(frame));
-    if (!status.ok()) Close(std::move(status));
+    if (!status.ok()) Close(status);
   } else if (absl::IsInvalidArgument(frame.status())) {
     Close(frame.status());
   } else {

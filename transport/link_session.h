@@ -77,7 +77,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   absl::StatusOr<std::unique_ptr<Link>> AwaitOpen(int64_t timeout_ms);
 
   // Closes with `status` unless the link is open by now.
-  void CloseUnlessOpen(absl::Status status);
+  void CloseUnlessOpen(const absl::Status& status);
 
   // From the wire. One OnRead() and one OnWritten() at a time, perhaps at the same time as each
   // other. A status of OnRead(): kInvalidArgument when the bytes were no frame and reading may go
@@ -103,7 +103,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   // What Link promises.
   absl::Status Send(Frame frame);
   void Release(uint32_t frames);
-  void Close(absl::Status status);
+  void Close(const absl::Status& status);
   void Detach();
 
   // Starts the next write, or ends the wire when all is said.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "transport/promised_link.h"
 
 namespace strata {
 namespace {
@@ -78,12 +79,12 @@ void RoundTripTimer::OnClosed(absl::Status status) {
 
 class RoundTripSink::End final : public Link::Receiver {
  public:
-  void Open(std::unique_ptr<Link> link) {
+  void SetIncoming(std::unique_ptr<Link> link) {
     link_ = std::move(link);
     ready_ = true;
   }
   // The peer left before its link was open.
-  void Abandon() { closed_ = ready_ = true; }
+  void AbandonIncoming() { closed_ = ready_ = true; }
   void OnFrame(Frame) override { link_->Release(1); }
   void OnClosed(absl::Status) override { closed_ = true; }
   // Nobody calls any more, so that it can be destroyed at once.
@@ -93,22 +94,6 @@ class RoundTripSink::End final : public Link::Receiver {
   std::atomic<bool> ready_{false};
   std::atomic<bool> closed_{false};
   std::unique_ptr<Link> link_;  // set once, before the first frame
-};
-
-// Called, or destroyed when the peer leaves between its Hello and the open link.
-class RoundTripSink::Opening {
- public:
-  explicit Opening(std::shared_ptr<End> end) : end_(std::move(end)) {}
-  Opening(Opening&&) = default;
-  ~Opening() {
-    if (end_ != nullptr) end_->Abandon();
-  }
-  void operator()(std::unique_ptr<Link> link) {
-    std::exchange(end_, nullptr)->Open(std::move(link));
-  }
-
- private:
-  std::shared_ptr<End> end_;  // shared with the sink
 };
 
 RoundTripSink::RoundTripSink() = default;
@@ -130,7 +115,7 @@ absl::StatusOr<AcceptedLink> RoundTripSink::Accept() {
   accepted.hello.set_probe(true);
   accepted.hello.set_credits(1);
   accepted.receiver = end.get();
-  accepted.on_open = Opening(std::move(end));
+  accepted.on_open = PromisedLink(std::move(end));
   return accepted;
 }
 

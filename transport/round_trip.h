@@ -59,7 +59,6 @@ class RoundTripSink {
 
  private:
   class End;
-  class Opening;
   Mutex mu_;
   std::vector<std::shared_ptr<End>> ends_ ABSL_GUARDED_BY(mu_);  // with their link's acceptor
 };

@@ -308,7 +308,7 @@ void UcxLinksImpl::TickAll() {
 }
 
 void UcxLinksImpl::AcceptAll() {
-  for (const ucp_conn_request_h request : std::exchange(requests_, {})) {
+  for (ucp_conn_request_h request : std::exchange(requests_, {})) {
     size_t unproven = 0;
     for (const auto& [ep, held] : wires_) unproven += held.wire->proven() ? 0 : 1;
     if (stop_ || unproven >= kUcxUnprovenMax) {
@@ -346,11 +346,11 @@ void UcxLinksImpl::CloseOver() {
       param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
       param.cb.send = OnFlushed;
       param.user_data = done.get();
-      const ucs_status_ptr_t request = ucp_ep_flush_nbx(ep, &param);
+      std::shared_ptr<bool>* const given = done.release();  // OnFlushed()'s, unless over at once
+      ucs_status_ptr_t request = ucp_ep_flush_nbx(ep, &param);
       if (request == nullptr || UCS_PTR_IS_ERR(request)) {
+        done.reset(given);
         *held.flushed = true;
-      } else {
-        static_cast<void>(done.release());  // OnFlushed()'s
       }
     }
     if (held.wire->in_order() && !*held.flushed && Now() < held.close_by) {

@@ -123,17 +123,16 @@ std::string UcxWire::name() const {
 // --- out
 // ------------------------------------------------------------------------------------------
 
-void UcxWire::SendOpen(absl::string_view token) {
-  Send(UcxKind::kOpen, std::string(token), "", Payload());
-}
+void UcxWire::SendOpen(absl::string_view token) { Send(UcxKind::kOpen, token, "", Payload()); }
 
 bool UcxWire::Write(Frame frame) {
   UcxFrameParts parts = SplitFrame(std::move(frame));
-  Send(parts.kind, std::move(parts.front), std::move(parts.long_header), std::move(parts.payload));
+  Send(parts.kind, parts.front, std::move(parts.long_header), std::move(parts.payload));
   return true;
 }
 
-void UcxWire::Send(UcxKind kind, std::string front, std::string long_header, Payload payload) {
+void UcxWire::Send(UcxKind kind, absl::string_view front, std::string long_header,
+                   Payload payload) {
   auto outgoing = std::make_unique<UcxOutgoing>();
   outgoing->core = core_.get();
   outgoing->long_header = std::move(long_header);
@@ -143,7 +142,7 @@ void UcxWire::Send(UcxKind kind, std::string front, std::string long_header, Pay
   const UcxSum sum = seal_out_->Next(static_cast<uint8_t>(kind), parts);
   outgoing->header.reserve(sum.size() + front.size());
   outgoing->header.append(sum.data(), sum.size());
-  outgoing->header += front;
+  outgoing->header.append(front.data(), front.size());
 
   ucp_request_param_t param{};
   param.op_attr_mask =
@@ -165,14 +164,13 @@ void UcxWire::Send(UcxKind kind, std::string front, std::string long_header, Pay
   MutexLock lock(&core_->mu);
   if (broken_ || told_) return;
   last_sent_ = std::chrono::steady_clock::now();
-  const ucs_status_ptr_t request =
-      ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), outgoing->header.data(),
-                      outgoing->header.size(), data, count, &param);
+  UcxOutgoing* const given = outgoing.release();  // OnSent()'s, unless it is over at once
+  ucs_status_ptr_t request = ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), given->header.data(),
+                                             given->header.size(), data, count, &param);
+  if (request == nullptr || UCS_PTR_IS_ERR(request)) outgoing.reset(given);
   if (request == nullptr) return;
   if (UCS_PTR_IS_ERR(request)) {
     Break(FromUcx(UCS_PTR_STATUS(request), absl::StrCat("the link to ", peer_, " broke")));
-  } else {
-    static_cast<void>(outgoing.release());  // OnSent()'s
   }
   // The rest of it is for the thread that progresses.
   if (CanWait()) core_->Wake();
@@ -286,13 +284,13 @@ void UcxWire::Fetch() {
     param.user_data = fetch.get();
     fetching_bytes_ += size;
     void* const announced = std::exchange(message->announced, nullptr);
-    const ucs_status_ptr_t request =
+    UcxFetch* const given = fetch.release();  // UcxFetch::Done()'s, unless it is over at once
+    ucs_status_ptr_t request =
         ucp_am_recv_data_nbx(core_->worker(), announced, message->fetched.get(), size, &param);
     if (request == nullptr || UCS_PTR_IS_ERR(request)) {
+      fetch.reset(given);
       Fetched(message.get(), request == nullptr ? UCS_OK : UCS_PTR_STATUS(request));
       if (broken_) return;  // and the inbox is not what it was
-    } else {
-      static_cast<void>(fetch.release());  // UcxFetch::Done()'s
     }
   }
 }
@@ -339,7 +337,7 @@ bool UcxWire::Step() {
     }
   }
   if (message != nullptr) {
-    Handle(*std::move(message));
+    Handle(*message);
   } else if (tell_end) {
     if (!ended.ok() && on_break_ != nullptr) std::move(on_break_)(ended);
     session_->OnEnded(std::move(ended));
@@ -349,7 +347,7 @@ bool UcxWire::Step() {
   return true;
 }
 
-void UcxWire::Handle(Message message) {
+void UcxWire::Handle(const Message& message) {
   if (!open_seen_) return HandleOpen(message);
   absl::Status status = message.bad;
   if (status.ok() && message.kind == UcxKind::kOpen) {

@@ -95,12 +95,12 @@ class UcxWire final : public LinkSession::Wire, public std::enable_shared_from_t
   friend struct UcxFetch;
   struct Message;
 
-  void Send(UcxKind kind, std::string front, std::string long_header, Payload payload);
+  void Send(UcxKind kind, absl::string_view front, std::string long_header, Payload payload);
   // Begins to fetch what was announced, as far as allowed.
   void Fetch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void Fetched(Message* message, ucs_status_t status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   // Takes a message that has its turn.
-  void Handle(Message message);
+  void Handle(const Message& message);
   void HandleOpen(const Message& message);
   void Refuse(const absl::Status& status);
   absl::Status CheckSum(const Message& message);

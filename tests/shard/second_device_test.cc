@@ -16,12 +16,14 @@
 #include "shard/model_file.h"
 #include "shard/slice.h"
 #include "shard/stage.h"
+#include "tests/support/stage_chain.h"
 #include "tests/support/whole_model.h"
 
 namespace strata {
 namespace {
 
 using testing::BatchRow;
+using testing::DecodeThrough;
 using testing::WholeModel;
 
 const bool shown = (testing::ShowSoftwareDevices(), true);
@@ -87,29 +89,8 @@ TEST_P(SecondDeviceTest, GivesTheLogitsOfTheCpuWithinItsArithmetic) {
     ASSERT_TRUE(stage.ok()) << stage.status();
     stages.push_back(*std::move(stage));
   }
-  const auto decode = [&](const std::vector<BatchRow>& rows) -> std::vector<float> {
-    std::vector<int32_t> tokens, positions, slots;
-    std::vector<uint32_t> outputs;
-    for (uint32_t i = 0; i < rows.size(); ++i) {
-      tokens.push_back(rows[i].token);
-      positions.push_back(rows[i].position);
-      slots.push_back(rows[i].slot);
-      if (rows[i].wants_logits) outputs.push_back(i);
-    }
-    Payload activations;
-    for (const auto& stage : stages) {
-      Stage::Batch batch = {.positions = positions, .slots = slots};
-      if (stage->facts().is_first) batch.tokens = tokens;
-      if (!stage->facts().is_first) batch.activations = activations.floats();
-      if (stage->facts().is_last) batch.output_rows = outputs;
-      const absl::Status status = stage->Decode(batch);
-      EXPECT_TRUE(status.ok()) << status;
-      if (!status.ok()) return {};
-      if (!stage->facts().is_last) activations = stage->TakeActivations();
-    }
-    const absl::Span<const float> row = stages.back()->Logits(0);
-    return {row.begin(), row.end()};
-  };
+  std::vector<Stage*> chain;
+  for (const auto& stage : stages) chain.push_back(stage.get());
 
   // Texts that the whole model writes; both see the same tokens, whatever the stages would choose.
   Difference difference;
@@ -120,7 +101,9 @@ TEST_P(SecondDeviceTest, GivesTheLogitsOfTheCpuWithinItsArithmetic) {
   for (int32_t position = kPrompt;; ++position) {
     const auto right = (*whole)->Decode(rows);
     ASSERT_TRUE(right.ok()) << right.status();
-    ASSERT_NO_FATAL_FAILURE(Compare(*right, decode(rows), &difference));
+    const auto other = DecodeThrough(chain, rows);
+    ASSERT_TRUE(other.ok()) << other.status();
+    ASSERT_NO_FATAL_FAILURE(Compare(*right, *other, &difference));
     if (position == kPrompt + kDecodes) break;
     const auto token =
         static_cast<int32_t>(std::max_element(right->begin(), right->end()) - right->begin());

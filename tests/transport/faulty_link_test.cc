@@ -7,21 +7,13 @@
 #include "gtest/gtest.h"
 #include "tests/support/memory_link.h"
 #include "tests/support/recorder.h"
+#include "tests/transport/step_frame.h"
 
 namespace strata {
 namespace {
 
-Frame Step(uint64_t id) {
-  wire::Step step;
-  step.set_step_id(id);
-  return MakeFrame(FrameType::kStep, step);
-}
-
-uint64_t StepId(const Frame& frame) {
-  wire::Step step;
-  EXPECT_TRUE(ParseHeader(frame, &step).ok());
-  return step.step_id();
-}
+using testing::Step;
+using testing::StepId;
 
 // A memory link whose dialler's end is faulty.
 class Faulty {

@@ -25,6 +25,7 @@
 #include "tests/support/recorder.h"
 #include "tests/transport/grpc_server.h"
 #include "tests/transport/link_child.h"
+#include "tests/transport/step_frame.h"
 #include "transport/link_session.h"
 #include "transport/version.h"
 
@@ -32,12 +33,7 @@ namespace strata {
 namespace {
 
 using testing::HasSubstr;
-
-Frame Step(uint64_t id, Payload payload = {}) {
-  wire::Step step;
-  step.set_step_id(id);
-  return MakeFrame(FrameType::kStep, step, std::move(payload));
-}
+using testing::Step;
 
 // A server that opens links into one receiver.
 class Server {

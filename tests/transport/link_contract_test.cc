@@ -12,24 +12,15 @@
 #include "gtest/gtest.h"
 #include "tests/support/recorder.h"
 #include "tests/transport/link_maker.h"
+#include "tests/transport/step_frame.h"
 #include "transport/version.h"
 
 namespace strata {
 namespace {
 
 using testing::HasSubstr;
-
-Frame Step(uint64_t id, Payload payload = {}) {
-  wire::Step step;
-  step.set_step_id(id);
-  return MakeFrame(FrameType::kStep, step, std::move(payload));
-}
-
-uint64_t StepId(const Frame& frame) {
-  wire::Step step;
-  EXPECT_TRUE(ParseHeader(frame, &step).ok());
-  return step.step_id();
-}
+using testing::Step;
+using testing::StepId;
 
 // Two links of one pair and what they heard.
 class Pair {

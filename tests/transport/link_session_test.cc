@@ -12,11 +12,14 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/support/recorder.h"
+#include "tests/transport/step_frame.h"
 #include "transport/grpc_status.h"
 #include "transport/version.h"
 
 namespace strata {
 namespace {
+
+using testing::Step;
 
 class ScriptedWire : public LinkSession::Wire {
  public:
@@ -60,12 +63,6 @@ wire::Hello GoodHello(uint32_t credits = 2) {
 }
 
 Frame Hello(uint32_t credits = 2) { return MakeFrame(FrameType::kHello, GoodHello(credits)); }
-
-Frame Step(uint64_t id = 0) {
-  wire::Step step;
-  step.set_step_id(id);
-  return MakeFrame(FrameType::kStep, step);
-}
 
 Frame Credit(uint32_t frames) {
   wire::Credit credit;

@@ -25,6 +25,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/recorder.h"
 #include "tests/transport/link_child.h"
+#include "tests/transport/step_frame.h"
 #include "tests/transport/ucx_test_transports.h"
 #include "transport/ucx_address.h"
 #include "transport/ucx_core.h"
@@ -36,12 +37,7 @@ namespace strata {
 namespace {
 
 using testing::HasSubstr;
-
-Frame Step(uint64_t id, Payload payload = {}) {
-  wire::Step step;
-  step.set_step_id(id);
-  return MakeFrame(FrameType::kStep, step, std::move(payload));
-}
+using testing::Step;
 
 Frame Hello() {
   wire::Hello hello;
