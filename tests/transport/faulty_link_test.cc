@@ -12,9 +12,6 @@
 namespace strata {
 namespace {
 
-using testing::Step;
-using testing::StepId;
-
 // A memory link whose dialler's end is faulty.
 class Faulty {
  public:

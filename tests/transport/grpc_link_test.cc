@@ -33,7 +33,6 @@ namespace strata {
 namespace {
 
 using testing::HasSubstr;
-using testing::Step;
 
 // A server that opens links into one receiver.
 class Server {

@@ -19,8 +19,6 @@ namespace strata {
 namespace {
 
 using testing::HasSubstr;
-using testing::Step;
-using testing::StepId;
 
 // Two links of one pair and what they heard.
 class Pair {

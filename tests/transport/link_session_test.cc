@@ -19,8 +19,6 @@
 namespace strata {
 namespace {
 
-using testing::Step;
-
 class ScriptedWire : public LinkSession::Wire {
  public:
   void Read() override {

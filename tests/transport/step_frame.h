@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "transport/frame.h"
 
-namespace strata::testing {
+namespace strata {
 
 inline Frame Step(uint64_t id = 0, Payload payload = {}) {
   wire::Step step;
@@ -21,4 +21,4 @@ inline uint64_t StepId(const Frame& frame) {
   return step.step_id();
 }
 
-}  // namespace strata::testing
+}  // namespace strata

@@ -37,7 +37,6 @@ namespace strata {
 namespace {
 
 using testing::HasSubstr;
-using testing::Step;
 
 Frame Hello() {
   wire::Hello hello;
