@@ -48,7 +48,7 @@ class PipelineImpl final : public Pipeline {
     closing_ = true;
     const absl::Status done = absl::OkStatus();
     if (first_ != nullptr) first_->Close(done);
-    Unload();
+    if (!stages_left_) Unload();
     first_.reset();
     {
       absl::MutexLock lock(mu_);
@@ -65,6 +65,8 @@ class PipelineImpl final : public Pipeline {
       server_->Wait();
     }
   }
+
+  void LeaveStages() override { stages_left_ = true; }
 
   absl::Status Load(Progress progress);
   absl::Status ConnectLinks();
@@ -112,6 +114,7 @@ class PipelineImpl final : public Pipeline {
   ReturnReceiver return_receiver_{this};
   std::atomic<bool> closing_{false};
   std::atomic<bool> broken_{false};
+  std::atomic<bool> stages_left_{false};
   std::atomic<uint64_t> bytes_returned_{0};
 
   // Constant after Build().

@@ -77,6 +77,9 @@ class Pipeline {
                                                          Listener* listener, Progress progress);
   // Closes the links and unloads the stages. Blocks.
   virtual ~Pipeline() = default;
+  // The destructor leaves the stages where they are: whoever coordinates next learns from them what
+  // was served.
+  virtual void LeaveStages() {}
 
   // Fills in model, epoch and step id, and sends the step. Any thread, never blocks.
   // kResourceExhausted: the first stage has no room, wait for OnWritable(). Returns the step's id.

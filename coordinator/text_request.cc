@@ -1,5 +1,7 @@
 #include "coordinator/text_request.h"
 
+#include <utility>
+
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -9,6 +11,16 @@ namespace {
 
 constexpr absl::string_view kRetryAfterMs = "strata/retry_after_ms";
 constexpr absl::string_view kOfOneClient = "strata/of_one_client";
+constexpr absl::string_view kHandedOver = "strata/handed_over";
+
+bool IsMarked(const absl::Status& status, absl::string_view mark) {
+  return status.GetPayload(mark).has_value();
+}
+
+absl::Status Marked(absl::Status status, absl::string_view mark) {
+  status.SetPayload(mark, absl::Cord(absl::string_view("yes")));
+  return status;
+}
 
 }  // namespace
 
@@ -27,13 +39,9 @@ absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms) {
   return status;
 }
 
-bool IsOfOneClient(const absl::Status& status) {
-  return status.GetPayload(kOfOneClient).has_value();
-}
-
-absl::Status AsOfOneClient(absl::Status status) {
-  status.SetPayload(kOfOneClient, absl::Cord(absl::string_view("yes")));
-  return status;
-}
+bool IsOfOneClient(const absl::Status& status) { return IsMarked(status, kOfOneClient); }
+absl::Status AsOfOneClient(absl::Status status) { return Marked(std::move(status), kOfOneClient); }
+bool IsHandedOver(const absl::Status& status) { return IsMarked(status, kHandedOver); }
+absl::Status AsHandedOver(absl::Status status) { return Marked(std::move(status), kHandedOver); }
 
 }  // namespace strata

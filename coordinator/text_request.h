@@ -57,5 +57,8 @@ absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms);
 // Whether those who wait are this client's own; else everybody's.
 bool IsOfOneClient(const absl::Status& status);
 absl::Status AsOfOneClient(absl::Status status);
+// Whether the text was let go of and not ended: another node may coordinate soon and go on with it.
+bool IsHandedOver(const absl::Status& status);
+absl::Status AsHandedOver(absl::Status status);
 
 }  // namespace strata

@@ -92,16 +92,23 @@ void Coordinator::Stop() {
   StopCalls();
   if (mender_.joinable()) mender_.join();  // first: it makes new ones
   std::vector<DeploymentPtr> models;
+  bool has_heirs = false;
   {
     absl::MutexLock lock(mu_);
     for (auto& [id, model] : models_) models.push_back(model);
     models_.clear();
     shares_.clear();
+    has_heirs = has_heirs_;
   }
   std::vector<std::thread> threads;
   for (const DeploymentPtr& model : models) {
-    threads.emplace_back([&model] {
-      model->Unload(absl::UnavailableError("the node that coordinates is stopping"));
+    threads.emplace_back([&model, has_heirs] {
+      const absl::Status why = absl::UnavailableError("the node that coordinates is stopping");
+      if (has_heirs && !model->request().hold()) {
+        model->HandOver(why);
+      } else {
+        model->Unload(why);
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();

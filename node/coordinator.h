@@ -1,9 +1,9 @@
 // The role that one node of a cluster has: it plans, loads and unloads models, and serves texts.
 // Every node has one of these, and it is idle on all but the node that membership made the
-// coordinator. When the role goes, its models are unloaded. When it comes, stages that a
-// coordinator before has left behind are, and models that it had loaded to stay are loaded again. A
-// model that loses a stage is mended: its layers are placed again on the nodes that are left, and
-// its texts go on there.
+// coordinator. When the role goes, its models are unloaded, and its texts are handed over to
+// whoever coordinates next. When it comes, stages that a coordinator before has left behind are
+// unloaded, and models that it had loaded to stay are loaded again. A model that loses a stage is
+// mended: its layers are placed again on the nodes that are left, and its texts go on there.
 //
 // Thread-safe, but for Tick(). What blocks says so; nothing of it is called on the loop.
 #pragma once
@@ -53,8 +53,9 @@ class Coordinator {
 
   // Calls that wait end soon with kUnavailable, and no new ones begin. Any number of times.
   void StopCalls();
-  // The same, then ends what is under way and unloads all models. Blocks until that is done; nodes
-  // that hang are given half a minute. Once.
+  // The same, then ends what is under way and unloads all models; those that are loaded to stay are
+  // handed over where another node is there to coordinate. Blocks until that is done; nodes that
+  // hang are given half a minute. Once.
   void Stop();
 
   // Who coordinates, as this node sees it.
@@ -184,6 +185,7 @@ class Coordinator {
   uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;       // under way: memory that comes back
   bool in_office_ ABSL_GUARDED_BY(mu_) = false;     // as last looked at
   bool settled_ ABSL_GUARDED_BY(mu_) = false;       // the same
+  bool has_heirs_ ABSL_GUARDED_BY(mu_) = false;     // the same: others may coordinate next
   uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;  // grows when the members change
   bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended
   bool retry_due_ ABSL_GUARDED_BY(mu_) = false;     // those that could not be may be now

@@ -12,6 +12,7 @@
 #include "absl/log/log.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/text_request.h"
 #include "node/cluster_client.h"
 #include "node/cluster_report.h"
 #include "node/coordinator.h"
@@ -88,6 +89,7 @@ bool Coordinator::IsGone(const std::string& node_id) {
 void Coordinator::LookAtOffice() {
   in_office_ = cluster_->view().is_coordinator;
   settled_ = cluster_->view().settled;
+  has_heirs_ = cluster_->view().members.size() > 1;
 }
 
 void Coordinator::Tick() {
@@ -133,8 +135,9 @@ void Coordinator::Keep() {
     }
     for (const DeploymentPtr& model : lost) {
       LOG(WARNING) << "another node coordinates now: " << model->name() << " is unloaded";
-      model->Unload(
-          absl::UnavailableError("another node coordinates the cluster now; load the model again"));
+      // Perhaps that one serves it, too.
+      model->Unload(AsHandedOver(absl::UnavailableError(
+          "another node coordinates the cluster now; load the model again")));
     }
     if (in_office && (seen != swept || absl::Now() >= sweep_at)) {
       swept = seen;

@@ -122,7 +122,13 @@ absl::Status Deployment::Build(Progress progress) {
                                       : texts_->Start(pipeline_.get());
 }
 
-void Deployment::Unload(const absl::Status& why) {
+void Deployment::Unload(const absl::Status& why) { End(why, /*leave_stages=*/false); }
+
+void Deployment::HandOver(const absl::Status& why) {
+  End(AsHandedOver(why), /*leave_stages=*/true);
+}
+
+void Deployment::End(const absl::Status& why, bool leave_stages) {
   {
     absl::MutexLock lock(mu_);
     if (state_ != wire::ModelStatus::FAILED) state_ = wire::ModelStatus::UNLOADING;
@@ -138,6 +144,7 @@ void Deployment::Unload(const absl::Status& why) {
   }
   for (const Request& request : kept) request.call->Refuse(why);
   if (!bequeathed) texts_->Stop(why);
+  if (leave_stages && pipeline_ != nullptr) pipeline_->LeaveStages();
   pipeline_.reset();
 }
 

@@ -60,6 +60,9 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // Ends all texts with `why`, and a load; then unloads the stages. Blocks until their memory is
   // free, or their nodes do not answer. Any number of times; the first reason counts.
   void Unload(const absl::Status& why);
+  // The same, but the stages stay on their nodes, for whoever coordinates next to find, and texts
+  // go on there: `why` is marked as AsHandedOver().
+  void HandOver(const absl::Status& why);
 
   // True the first time.
   bool BeginMending();
@@ -118,6 +121,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   void OnWritable() override { texts_->OnWritable(); }
   void OnBroken(absl::Status status) override;
   void Diagnose();
+  void End(const absl::Status& why, bool leave_stages);
   absl::Status Build(Progress progress);
   bool unloading() const;
   // Keeps it until the model is mended; false: it is not being mended.

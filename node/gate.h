@@ -8,6 +8,13 @@ namespace strata {
 
 class Gate {
  public:
+  // False: somebody waits, or has waited, for all to leave.
+  bool TryEnter() {
+    absl::MutexLock lock(mu_);
+    if (closed_) return false;
+    ++inside_;
+    return true;
+  }
   void Enter() {
     absl::MutexLock lock(mu_);
     ++inside_;
@@ -20,11 +27,13 @@ class Gate {
   // Blocks until everybody has left.
   void Wait() {
     absl::MutexLock lock(mu_);
+    closed_ = true;
     mu_.Await(absl::Condition(+[](int* inside) { return *inside == 0; }, &inside_));
   }
 
  private:
   absl::Mutex mu_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
   int inside_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

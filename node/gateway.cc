@@ -37,7 +37,7 @@ absl::Status Stopping() { return absl::UnavailableError("the node is stopping");
 using Stub = wire::Coordinator::Stub;
 
 // The call of a text that another node writes, if one does. Thread-safe.
-class RemoteText final : public std::enable_shared_from_this<RemoteText> {
+class RemoteText final : public TextControl, public std::enable_shared_from_this<RemoteText> {
  public:
   RemoteText() { context_.AddMetadata(kForwardedKey, "1"); }
 
@@ -49,9 +49,9 @@ class RemoteText final : public std::enable_shared_from_this<RemoteText> {
     number_ = number;
   }
 
-  void Cancel() { context_.TryCancel(); }
+  void Cancel() override { context_.TryCancel(); }
   // What the other node says at its end still comes.
-  void Finish() {
+  void Finish() override {
     struct Call {
       grpc::ClientContext context;
       wire::FinishTextRequest request;
@@ -85,55 +85,82 @@ class RemoteText final : public std::enable_shared_from_this<RemoteText> {
 
 }  // namespace
 
-// A text that is written here or elsewhere: only the loop knows, and it has not been asked yet.
+// A text that is written here or elsewhere, by one source after the other.
 class Gateway::Text final : public TextControl {
  public:
-  explicit Text(std::shared_ptr<TextSink> sink)
-      : call_(std::make_shared<TextCall>(std::move(sink))) {}
+  explicit Text(std::shared_ptr<TextSink> sink) : call_(std::move(sink)) {}
 
-  void Cancel() override {
-    call_->Cancel();
-    if (const auto remote = this->remote(); remote != nullptr) remote->Cancel();
-  }
-  void Finish() override {
-    call_->Finish();
-    if (const auto remote = this->remote(); remote != nullptr) remote->Finish();
-  }
+  void Cancel() override { Say(&TextControl::Cancel); }
+  void Finish() override { Say(&TextControl::Finish); }
+  bool wanted() const { return call_.wanted(); }
+  // While it has no source.
+  void Refuse(absl::Status status) { call_.Refuse(std::move(status)); }
 
-  const std::shared_ptr<TextCall>& call() const { return call_; }
-
-  // A call to the node that coordinates, in the place of an earlier one.
-  std::shared_ptr<RemoteText> NewRemote() {
-    auto remote = std::make_shared<RemoteText>();
+  // Takes the place of the source before, and hears what was said meanwhile.
+  void SetSource(const std::shared_ptr<TextControl>& source) {
+    Word said = nullptr;
     {
       absl::MutexLock lock(mu_);
-      remote_ = remote;
+      source_ = source;
+      said = said_;
     }
-    if (!call_->wanted()) remote->Cancel();
-    return remote;
+    if (said != nullptr) (source.get()->*said)();
   }
 
  private:
-  std::shared_ptr<RemoteText> remote() {
-    absl::MutexLock lock(mu_);
-    return remote_;
+  using Word = void (TextControl::*)();
+
+  void Say(Word word) {
+    (call_.*word)();
+    std::shared_ptr<TextControl> source;
+    {
+      absl::MutexLock lock(mu_);
+      if (said_ == nullptr) said_ = word;
+      source = source_;
+    }
+    if (source != nullptr) (source.get()->*word)();
   }
 
-  const std::shared_ptr<TextCall> call_;  // shared with the text's server
+  TextCall call_;
   absl::Mutex mu_;
-  std::shared_ptr<RemoteText> remote_ ABSL_GUARDED_BY(mu_);  // shared with the reader
+  Word said_ ABSL_GUARDED_BY(mu_) = nullptr;                  // first
+  std::shared_ptr<TextControl> source_ ABSL_GUARDED_BY(mu_);  // shared with who runs it
+};
+
+// Hears what this node writes.
+class Gateway::Local final : public TextSink {
+ public:
+  Local(Gateway* gateway, Asked asked)
+      : gateway_(gateway), gate_(gateway->gate_), asked_(std::move(asked)), to_(asked_.sink) {}
+
+  void OnStarted(const std::vector<int32_t>& prompt) override { to_->OnStarted(prompt); }
+  void OnToken(const wire::SampledToken& token) override { to_->OnToken(token); }
+  void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override {
+    Asked asked = std::move(asked_);  // and lets go of the text, which holds this
+    // Who passed it on goes on with it elsewhere.
+    if (IsHandedOver(status) && asked.options.pass_on && asked.text->wanted() &&
+        gate_->TryEnter()) {
+      gateway_->Resume(std::move(asked));
+      gate_->Leave();
+    } else {
+      to_->OnEnd(std::move(status), reason, usage);
+    }
+  }
+
+ private:
+  Gateway* const gateway_;            // only inside the gate
+  const std::shared_ptr<Gate> gate_;  // shared with the gateway
+  Asked asked_;
+  const std::shared_ptr<ResumableText> to_;  // shared with who asked
 };
 
 // Reads what another node writes. Its own, until the call's end.
 class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextEvent> {
  public:
   Reader(Gateway* gateway, Asked asked, std::shared_ptr<Stub> stub)
-      : gateway_(gateway),
-        asked_(std::move(asked)),
-        to_(asked_.sink),
-        stub_(std::move(stub)),
-        text_(asked_.text->NewRemote()) {
-    gateway_->gate_.Enter();
+      : gateway_(gateway), asked_(std::move(asked)), to_(asked_.sink), stub_(std::move(stub)) {
+    gateway_->gate_->Enter();
+    asked_.text->SetSource(text_);
   }
 
   void Start() {
@@ -167,13 +194,16 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
   }
   void OnDone(const grpc::Status& status) override {
     Gateway* const gateway = gateway_;
-    const bool wanted = !status.ok() && asked_.text->call()->wanted();
+    const bool wanted = !status.ok() && asked_.text->wanted();
+    const absl::Status said = TextStatusFromGrpc(status);
     // A node that has just begun to coordinate may have to load the model first.
     const bool too_early = asked_.resumed && !started_ &&
                            (status.error_code() == grpc::StatusCode::NOT_FOUND ||
                             status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ||
                             status.error_code() == grpc::StatusCode::UNAVAILABLE);
-    if (wanted && !SaidByPeer(status)) {
+    if (wanted && IsHandedOver(said)) {
+      gateway->Resume(std::move(asked_));
+    } else if (wanted && !SaidByPeer(status)) {
       // Another node may coordinate soon.
       if (started_) {
         gateway->Resume(std::move(asked_));
@@ -181,21 +211,22 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
         gateway->Wait(std::move(asked_));
       }
     } else if (wanted && too_early) {
-      asked_.last = TextStatusFromGrpc(status);
+      asked_.last = said;
       asked_.not_before = absl::Now() + kResumePause;
       gateway->Wait(std::move(asked_));
     } else {
-      to_->OnEnd(TextStatusFromGrpc(status), ended_.reason, ended_.usage);
+      to_->OnEnd(said, ended_.reason, ended_.usage);
     }
+    const std::shared_ptr<Gate> gate = gateway->gate_;
     delete this;
-    gateway->gate_.Leave();
+    gate->Leave();
   }
 
   Gateway* const gateway_;
   Asked asked_;
   const std::shared_ptr<ResumableText> to_;  // shared with who asked
   const std::shared_ptr<Stub> stub_;         // shared with calls about the text
-  const std::shared_ptr<RemoteText> text_;   // shared with the text's control
+  const std::shared_ptr<RemoteText> text_ = std::make_shared<RemoteText>();  // with the text
   bool started_ = false;
   wire::GenerateTextEvent event_;
   EndedText ended_;
@@ -210,7 +241,7 @@ Gateway::Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordina
 Gateway::~Gateway() {
   Stop();
   lister_.join();
-  gate_.Wait();
+  gate_->Wait();
 }
 
 void Gateway::Stop() {
@@ -222,7 +253,7 @@ void Gateway::Stop() {
     for (Asked& asked : texts_waiting_) left.push_back(std::move(asked));
     texts_waiting_.clear();
   }
-  for (const Asked& asked : left) asked.text->call()->Refuse(Stopping());
+  for (const Asked& asked : left) asked.text->Refuse(Stopping());
 }
 
 bool Gateway::stopping() {
@@ -258,7 +289,7 @@ std::shared_ptr<TextControl> Gateway::Generate(const wire::GenerateTextRequest& 
       return text;
     }
   }
-  text->call()->Refuse(Stopping());
+  text->Refuse(Stopping());
   return text;
 }
 
@@ -277,7 +308,11 @@ void Gateway::Begin(Asked asked) {
     if (asked.resumed && !coordinator_->Serves(asked.request.model())) {
       Wait(std::move(asked));
     } else {
-      coordinator_->Generate(asked.request, asked.text->call());
+      const wire::GenerateTextRequest request = asked.request;
+      const std::shared_ptr<Text> text = asked.text;  // shared with who asked
+      const auto call = std::make_shared<TextCall>(std::make_shared<Local>(this, std::move(asked)));
+      text->SetSource(call);
+      coordinator_->Generate(request, call);
     }
     return;
   }
@@ -292,9 +327,9 @@ void Gateway::Begin(Asked asked) {
 }
 
 void Gateway::Resume(Asked asked) {
-  LOG_EVERY_N_SEC(WARNING, 1) << "the node that coordinates has gone; texts go on when another one "
-                                 "has their models";
-  asked.request = asked.sink->Rest();
+  LOG_EVERY_N_SEC(WARNING, 1) << "the node that coordinated does no more; texts go on when another "
+                                 "one has their models";
+  if (asked.sink->started()) asked.request = asked.sink->Rest();
   asked.resumed = true;
   asked.last = absl::OkStatus();
   asked.until = absl::Now() + options_.resume_time;
@@ -303,7 +338,7 @@ void Gateway::Resume(Asked asked) {
 
 void Gateway::Wait(Asked asked) {
   absl::Status why = asked.last.ok() ? NoCoordinator() : asked.last;
-  if (!asked.text->call()->wanted()) {
+  if (!asked.text->wanted()) {
     why = absl::CancelledError("nobody wants the text any more");
   } else if (absl::Now() < asked.until) {
     absl::MutexLock lock(mu_);
@@ -316,7 +351,7 @@ void Gateway::Wait(Asked asked) {
       return;
     }
   }
-  asked.text->call()->Refuse(std::move(why));
+  asked.text->Refuse(std::move(why));
 }
 
 void Gateway::Tick() {

@@ -79,6 +79,7 @@ class Gateway final : public TextSource {
 
  private:
   class Reader;
+  class Local;
   class Text;
   struct Asked {
     std::shared_ptr<Text> text;  // shared with who asked
@@ -106,7 +107,7 @@ class Gateway final : public TextSource {
   ClusterRuntime* const cluster_;
   Coordinator* const coordinator_;
   const Options options_;
-  Gate gate_;  // for Readers
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();  // shared with Readers and Locals
 
   std::unique_ptr<EventLoop::Handle> tick_;  // loop; while texts wait
 

@@ -19,6 +19,8 @@ class ResumableText final : public TextSink {
   ResumableText(const wire::GenerateTextRequest& request, std::shared_ptr<TextSink> sink)
       : request_(request), sink_(std::move(sink)) {}
 
+  bool started() const { return started_; }
+
   // What to ask the next source for, once the text has started.
   wire::GenerateTextRequest Rest() const {
     wire::GenerateTextRequest rest = request_;

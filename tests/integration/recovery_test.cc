@@ -113,6 +113,11 @@ TEST_F(Recovery, TextsGoOnWhenANodeIsKilled) {
   ExpectWholeTexts();
 }
 
+TEST_F(Recovery, TextsGoOnWhenANodeIsStopped) {
+  kill((*nodes_[1 - coordinator_])->pid(), SIGTERM);
+  ExpectWholeTexts();
+}
+
 TEST_F(Recovery, TextsGoOnWhenANodeFreezes) {
   const pid_t node = (*nodes_[1 - coordinator_])->pid();
   std::vector<pid_t> frozen = Descendants(node);
@@ -130,6 +135,11 @@ class RecoveryOfTheCoordinator : public Recovery {
 
 TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItIsKilled) {
   kill((*nodes_[coordinator_])->pid(), SIGKILL);
+  ExpectWholeTexts();
+}
+
+TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItIsStopped) {
+  kill((*nodes_[coordinator_])->pid(), SIGTERM);
   ExpectWholeTexts();
 }
 
