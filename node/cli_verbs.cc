@@ -42,7 +42,7 @@ Examples:
   strata load model.gguf --seqs 8 --ctx 8192 --objective throughput
   strata load model.gguf --cache-type-k q8_0 --cache-type-v q8_0
 
-The model stays until it is unloaded, or until the node that coordinates stops: 'strata run NAME'
+The model stays until it is unloaded, and is loaded again where a node stops or dies: 'strata run NAME'
 and other programs use it.)";
 
 constexpr char kUnloadFooter[] = R"(

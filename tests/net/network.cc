@@ -119,6 +119,27 @@ void Switch::SetSpeed(const Host& host, const std::string& interface, uint32_t m
   host_.Shell(absl::StrCat("tc qdisc replace dev ", PortOf(host, interface), shape));
 }
 
+void Switch::SetFullSpeed(const Host& host, const std::string& interface) {
+  const std::string none = "tc qdisc del dev ";
+  host.Shell(absl::StrCat(none, interface, " root"));
+  host_.Shell(absl::StrCat(none, PortOf(host, interface), " root"));
+}
+
+void Switch::Lose(const Host& from, const Host* to, const std::string& interface, int percent) {
+  std::string match = absl::StrCat("iifname ", PortOf(from, interface));
+  if (to != nullptr) absl::StrAppend(&match, " oifname ", PortOf(*to, interface));
+  if (percent < 100) absl::StrAppend(&match, " numgen random mod 100 < ", percent);
+  host_.Shell(
+      absl::StrCat("nft -f - <<'END'\n"
+                   "table bridge lossy {\n"
+                   "  chain pass { type filter hook forward priority 0; }\n"
+                   "}\n"
+                   "add rule bridge lossy pass ",
+                   match, " drop\nEND\n"));
+}
+
+void Switch::LoseNothing() { host_.TryShell("nft delete table bridge lossy", nullptr); }
+
 NodeOn::NodeOn(const Host* host, std::string name, std::vector<std::string> options,
                Measure measure, const Limits* limits)
     : host_(host), name_(std::move(name)) {

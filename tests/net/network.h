@@ -59,6 +59,11 @@ class Switch {
   // Makes the cable that slow, both ways. Little is let through at once, so that a small frame
   // takes its time, too.
   void SetSpeed(const Host& host, const std::string& interface, uint32_t mbit_per_s);
+  void SetFullSpeed(const Host& host, const std::string& interface);
+
+  // So many of a hundred packets that `from` sends to `to`, or to anybody if it is null, are lost.
+  void Lose(const Host& from, const Host* to, const std::string& interface, int percent);
+  void LoseNothing();
 
   const Host& host() const { return host_; }
 
@@ -93,6 +98,7 @@ class NodeOn {
   bool Sees(const NodeOn& other) const;
   bool SeesGone(const NodeOn& other) const;
 
+  pid_t pid() const { return process_ == nullptr ? 0 : process_->pid(); }
   // As a person would stop it, and as a failing machine would.
   void Stop() { process_.reset(); }
 
