@@ -51,6 +51,7 @@ strata_native() {
 #   test   what the tests, scripts/check and debugging need on top
 #   bench  what scripts/bench-serving compares with, on top of test
 #   train  what scripts/train_demo_model needs on top of base
+#   verbs  what scripts/test-verbs makes its machine with, on top of test
 #   gpu    ggml's Vulkan plug-in; with an NVIDIA card it comes by itself, and the CUDA plug-in instead
 #          where the mirror has the one that fits (scripts/setup)
 strata_packages() {
@@ -59,7 +60,7 @@ strata_packages() {
     darwin*:base) names="cmake ninja ccache pkgconf git coreutils grpc protobuf abseil libuv cli11
       nlohmann-json blake3 boost ftxui llama.cpp" ;;
     darwin*:test) names="googletest google-benchmark llvm shellcheck node" ;;
-    darwin*:bench | darwin*:gpu) names="" ;;
+    darwin*:bench | darwin*:gpu | darwin*:verbs) names="" ;;
     darwin*:train) names="pytorch numpy" ;;
     *:base) names="g++ cmake ninja-build ccache pkgconf mold git ca-certificates procps
       libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
@@ -70,6 +71,7 @@ strata_packages() {
       llama.cpp-tools llama.cpp-tools-extra nodejs libggml0-backend-vulkan mesa-vulkan-drivers" ;;
     *:bench) names="libggml0-backend-rpc ucx-utils" ;;
     *:gpu) names="libggml0-backend-vulkan" ;;
+    *:verbs) names="qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core ibverbs-providers" ;;
     *:train) names="python3-torch libtorch-dev python3-numpy python3-gguf python3-tokenizers" ;;
   esac
   # shellcheck disable=SC2086
@@ -81,7 +83,7 @@ strata_nvidia() { [[ -e ${STRATA_NVIDIA_DEVICE:-/dev/nvidia0} ]]; }
 
 # The disk space that a set needs in a root, in MiB.
 strata_set_mib() {
-  case $1 in base) echo 1000 ;; test) echo 900 ;; bench) echo 1 ;; gpu) echo 1500 ;; train) echo 1500 ;; esac
+  case $1 in base) echo 1000 ;; test) echo 900 ;; bench) echo 1 ;; verbs) echo 700 ;; gpu) echo 1500 ;; train) echo 1500 ;; esac
 }
 
 # The file that says a set is installed: it holds the set's package list and is written last.

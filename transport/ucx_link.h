@@ -24,7 +24,7 @@ namespace strata {
 // TCP alone; between hosts verbs and RoCE where the interface has them, else TCP.
 inline constexpr char kUcxSharedMemory[] = "posix,sysv,self,tcp";
 inline constexpr char kUcxTcp[] = "tcp,self";
-inline constexpr char kUcxNetwork[] = "rc,tcp,self";
+inline constexpr char kUcxNetwork[] = "rc,tcp";
 
 // Tickets given out and not used yet; strangers that have shown none.
 inline constexpr size_t kUcxTicketsMax = 256;

@@ -69,9 +69,9 @@ int FromEnvironment(const char* name, int otherwise) {
 }
 
 // `strata run` on a host.
-class Run {
+class StrataRun {
  public:
-  Run(const Host& host, std::vector<std::string> args) {
+  StrataRun(const Host& host, std::vector<std::string> args) {
     args.insert(args.begin(), STRATA_PROGRAM);
     ChildProcess::Options options;
     options.program = "/usr/bin/nsenter";
@@ -121,7 +121,8 @@ class ChaosTest : public ::testing::Test {
 
   void StartNode(size_t i) {
     nodes_.resize(kNodes);
-    nodes_[i] = std::make_unique<NodeOn>(hosts_[i].get(), hosts_[i]->name());
+    nodes_[i] = std::make_unique<NodeOn>(hosts_[i].get(), hosts_[i]->name(),
+                                         std::vector<std::string>{}, NodeOn::Measure::kYes);
   }
 
   // Everybody sees everybody.
@@ -138,7 +139,7 @@ class ChaosTest : public ::testing::Test {
 
   Json Strata(size_t node, std::vector<std::string> args) {
     args.insert(args.end(), {"--json", "--node", nodes_[node]->address()});
-    Run run(*hosts_[node], std::move(args));
+    StrataRun run(*hosts_[node], std::move(args));
     if (!run.WaitUntil(absl::Now() + kSettlesWithin)) return "no end";
     return run.Report();
   }
@@ -255,10 +256,10 @@ void ChaosTest::Round(uint32_t seed) {
   const absl::Duration begins = absl::Milliseconds(below(1500));
   const absl::Duration lasts = absl::Milliseconds(300 + below(6000));
 
-  std::vector<std::unique_ptr<Run>> texts;
+  std::vector<std::unique_ptr<StrataRun>> texts;
   for (size_t i = 0; i < kTexts; ++i) {
     const size_t at = gateways[i % 2];
-    texts.push_back(std::make_unique<Run>(
+    texts.push_back(std::make_unique<StrataRun>(
         *hosts_[at],
         std::vector<std::string>{"run", model, absl::StrCat("Chapter ", seed, " of ", i, "\n"),
                                  "--max-tokens", absl::StrCat(kTokens), "--ignore-eos",

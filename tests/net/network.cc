@@ -39,7 +39,8 @@ absl::Status CanMakeNetworks() {
   return absl::OkStatus();
 }
 
-Host::Host(std::string name) : name_(std::move(name)), holder_(HoldNetworkNamespace()) {
+Host::Host(std::string name, Sys sys)
+    : name_(std::move(name)), sys_(sys), holder_(HoldNetworkNamespace()) {
   if (holder_ != 0) TryShell("ip link set lo up", nullptr);
 }
 
@@ -50,6 +51,10 @@ Host::~Host() {
 }
 
 std::vector<std::string> Host::Inside(std::vector<std::string> args) const {
+  if (sys_ == Sys::kOwn) {
+    args.insert(args.begin(), {"unshare", "--mount", "sh", "-c",
+                               "mount -t sysfs sysfs /sys && exec \"$@\"", "sh"});
+  }
   args.insert(args.begin(), {"nsenter", absl::StrCat("--net=/proc/", holder_, "/ns/net"), "--"});
   return args;
 }

@@ -24,7 +24,10 @@ namespace strata {
 // A network namespace with loopback up.
 class Host {
  public:
-  explicit Host(std::string name);
+  // What programs inside see below /sys: this machine's, with its control groups, or the host's own,
+  // with its interfaces, which is where UCX looks for them.
+  enum class Sys { kShared, kOwn };
+  explicit Host(std::string name, Sys sys = Sys::kShared);
   ~Host();
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
@@ -41,6 +44,7 @@ class Host {
 
  private:
   const std::string name_;
+  const Sys sys_;
   pid_t holder_ = 0;
 };
 

@@ -35,7 +35,7 @@ class WiresTest : public ::testing::Test {
     lan_ = std::make_unique<Switch>("lan");
     cable_ = std::make_unique<Switch>("cable");
     for (int i = 1; i <= 2; ++i) {
-      hosts_.push_back(std::make_unique<Host>(absl::StrCat("host-", i)));
+      hosts_.push_back(std::make_unique<Host>(absl::StrCat("host-", i), Host::Sys::kOwn));
       lan_->Plug(*hosts_.back(), "eth0", {absl::StrCat("10.81.0.", i, "/24")});
       cable_->Plug(*hosts_.back(), "eth1", {absl::StrCat("10.82.0.", i, "/24")});
     }
@@ -47,7 +47,8 @@ class WiresTest : public ::testing::Test {
       if (on_switch_only) {
         its.insert(its.end(), {"--listen", absl::StrCat("10.81.0.", nodes_.size() + 1, ":0")});
       }
-      nodes_.push_back(std::make_unique<NodeOn>(host.get(), host->name(), its));
+      nodes_.push_back(
+          std::make_unique<NodeOn>(host.get(), host->name(), its, NodeOn::Measure::kYes));
     }
     for (const auto& node : nodes_) {
       for (const auto& other : nodes_) {
@@ -61,7 +62,10 @@ class WiresTest : public ::testing::Test {
     hosts_[0]->TryShell(absl::StrCat(STRATA_PROGRAM, " ", verb_and_options, " --json --node ",
                                      nodes_[0]->address(), " 2>&1"),
                         &out);
-    const auto json = nlohmann::json::parse(out, nullptr, /*allow_exceptions=*/false);
+    // Behind what it says meanwhile; or why it failed.
+    const size_t line = out.rfind("\n{");
+    const auto json = nlohmann::json::parse(out.substr(line == std::string::npos ? 0 : line + 1),
+                                            nullptr, /*allow_exceptions=*/false);
     return json.is_object() ? json : nlohmann::json(out);
   }
 
@@ -70,7 +74,7 @@ class WiresTest : public ::testing::Test {
     const nlohmann::json loaded = Strata(absl::StrCat(
         "load ", STRATA_DEMO_MODEL, " --assign host-1=0-2,host-2=3-5 --ctx 1024 --seqs 2"));
     ASSERT_TRUE(loaded.is_object()) << loaded;
-    model_ = loaded["model"];
+    model_ = absl::StrCat("'", loaded["model"].get<std::string>(), "'");
   }
 
   // Of the stage with the model's first layers, as status says.
@@ -137,7 +141,8 @@ TEST_F(WiresTest, ATrustedNetworkIsUsedAndNoOther) {
 TEST_F(WiresTest, ATextOutlivesTheTrustedNetwork) {
   ASSERT_NO_FATAL_FAILURE(StartNodes({"--trust-link", "eth1"}, /*on_switch_only=*/true));
   ASSERT_NO_FATAL_FAILURE(Load());
-  if (FirstStage()["link_wire"] == "gRPC") GTEST_SKIP() << "gRPC was measured faster this time";
+  if (FirstStage()["link_wire"] == "gRPC")
+    GTEST_SKIP() << "gRPC was measured faster this time: " << FirstStage()["link_note"];
   std::future<nlohmann::json> text = std::async(std::launch::async, [this] {
     return Strata(absl::StrCat("run ", model_,
                                " \"Chapter 1\" --max-tokens 900 --temperature 0 --ignore-eos"));
@@ -156,7 +161,8 @@ TEST_F(WiresTest, ATextOutlivesTheTrustedNetwork) {
   const nlohmann::json stage = FirstStage();
   ASSERT_TRUE(stage.is_object()) << stage;
   EXPECT_EQ(stage["link_wire"], "gRPC") << nodes_[0]->errors();
-  EXPECT_THAT(stage["link_note"].get<std::string>(), HasSubstr("UCX failed"));
+  EXPECT_THAT(stage["link_note"].get<std::string>(),
+              AnyOf(HasSubstr("UCX failed"), HasSubstr("UCX does not start")));
 }
 
 }  // namespace

@@ -12,9 +12,7 @@ namespace strata {
 namespace {
 
 std::unique_ptr<UcxLinks> Start() {
-  UcxLinks::Options options;
-  options.transports = kUcxTestTransports;
-  auto links = UcxLinks::Start(options);
+  auto links = UcxLinks::Start(UcxTestOptions());
   EXPECT_TRUE(links.ok()) << links.status();
   return *std::move(links);
 }
