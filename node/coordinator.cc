@@ -22,6 +22,8 @@ namespace {
 
 constexpr uint64_t kTickMs = 200;
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
+// So long who asks for the models waits for those that are being loaded again.
+constexpr absl::Duration kAdoptionTime = absl::Seconds(5);
 constexpr size_t kIdCharsShown = 8;  // of a model's id, in messages
 constexpr int64_t kRetryAfterMs = 2'000;
 
@@ -383,6 +385,10 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
 
 absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
   if (auto s = CheckOffice(); !s.ok()) return s;
+  for (const absl::Time until = absl::Now() + kAdoptionTime;
+       Adopts() && !stopping() && absl::Now() < until;) {
+    absl::SleepFor(kPoll);
+  }
   std::vector<DeploymentPtr> models;
   {
     absl::MutexLock lock(mu_);
@@ -407,6 +413,19 @@ std::vector<Coordinator::ModelStats> Coordinator::Stats() {
   return stats;
 }
 
+bool Coordinator::Adopts() {
+  absl::MutexLock lock(mu_);
+  return in_office_ && (adopts_ || orphans_untried_ > 0);
+}
+
+absl::Status Coordinator::LoadingAgain() {
+  return WithRetryAfterMs(
+      absl::UnavailableError(
+          "the node that coordinated has gone, and models are being loaded again; "
+          "try again in a few seconds"),
+      kRetryAfterMs);
+}
+
 bool Coordinator::Serves(const std::string& model) {
   const auto deployment = Find(model);
   return deployment.ok() && ((*deployment)->serving() || (*deployment)->mending());
@@ -423,10 +442,7 @@ void Coordinator::Generate(const wire::GenerateTextRequest& request,
   {
     absl::MutexLock lock(mu_);
     if (!orphans_.empty() || adopts_) {
-      why = WithRetryAfterMs(
-          absl::UnavailableError("the node that coordinated has gone, and models are being loaded "
-                                 "again; try again in a few seconds"),
-          kRetryAfterMs);
+      why = LoadingAgain();
     }
   }
   call->Refuse(std::move(why));

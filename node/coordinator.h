@@ -98,6 +98,7 @@ class Coordinator {
   // nothing when the share is no more: the model was unloaded, or it stays now.
   bool HasShare(uint64_t share);
   void Release(uint64_t share);
+  // Blocks for a few seconds where models of the coordinator before are being loaded again.
   absl::StatusOr<std::vector<wire::ModelStatus>> Models();
   // What they do, for graphs; none where this node does not coordinate. Does not block.
   struct ModelStats {
@@ -111,6 +112,9 @@ class Coordinator {
   std::vector<ModelStats> Stats();
   // Whether Generate() would find it at work, or soon. Does not block.
   bool Serves(const std::string& model);
+  // The role is new, and models of the coordinator before may be loaded again soon. Does not block.
+  bool Adopts();
+  static absl::Status LoadingAgain();  // what texts end with meanwhile
   // Does not block. Errors go to the call's sink.
   void Generate(const wire::GenerateTextRequest& request, std::shared_ptr<TextCall> call);
   // Blocks until nothing is on the node any more: texts under way end first, then its layers go to
@@ -192,6 +196,7 @@ class Coordinator {
   bool adopts_ ABSL_GUARDED_BY(mu_) = false;        // has not looked since the office began
   // Models of the coordinator before, by id, until they are loaded; at most kModelsMax.
   std::map<std::string, wire::LoadModelRequest> orphans_ ABSL_GUARDED_BY(mu_);
+  size_t orphans_untried_ ABSL_GUARDED_BY(mu_) = 0;
 
   size_t members_ = 0;                        // loop
   std::unique_ptr<EventLoop::Handle> timer_;  // loop

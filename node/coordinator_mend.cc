@@ -85,11 +85,12 @@ void Coordinator::Adopt(const std::string& id, wire::LoadModelRequest orphan) {
     orphan.mutable_wishes()->clear_assign();  // it may name who has gone
     loaded = Load(orphan, caller);
   }
+  {
+    absl::MutexLock lock(mu_);
+    if (orphans_untried_ > 0) --orphans_untried_;
+    if (loaded.ok()) orphans_.erase(id);
+  }
   if (loaded.ok()) {
-    {
-      absl::MutexLock lock(mu_);
-      orphans_.erase(id);
-    }
     LOG(WARNING) << loaded->deployment->name()
                  << ", which another node had coordinated, is served again: loaded in "
                  << absl::ToInt64Milliseconds(absl::Now() - begin) << " ms";

@@ -103,6 +103,8 @@ void Coordinator::Tick() {
     // Those that could not be mended may be when a node has come.
     if (model->mending()) mend_due_ = true;
   }
+  // Nor for one that knows nothing of the models that this one is about to load again.
+  live += static_cast<uint32_t>(orphans_.size());
   if (members_changed) retry_due_ = true;
   cluster_->membership()->SetLiveRequests(live);
   LookAtOffice();
@@ -128,6 +130,7 @@ void Coordinator::Keep() {
       if (!in_office_) {
         adopts_ = true;
         orphans_.clear();
+        orphans_untried_ = 0;
         for (auto& [id, model] : models_) lost.push_back(model);
         models_.clear();
         shares_.clear();
@@ -195,6 +198,7 @@ void Coordinator::Sweep() {
     orphans_[id] = std::move(origin);
     retry_due_ = true;
   }
+  orphans_untried_ = orphans_.size();
 }
 
 absl::StatusOr<ClusterReport> Coordinator::Report(const std::vector<std::string>& only) {

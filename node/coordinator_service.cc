@@ -1,5 +1,6 @@
 #include "node/coordinator_service.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -12,6 +13,8 @@
 
 namespace strata {
 namespace {
+
+using Stub = wire::Coordinator::Stub;
 
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr int64_t kRetryAfterMs = 2'000;
@@ -27,12 +30,13 @@ Request WithSource(const Request& request, const std::string& node_id) {
   return filled;
 }
 
-// Reads what the other node writes until its end.
+// Reads what the other node writes until its end. `said` is set by the first event.
 template <typename Event>
 grpc::Status Pass(std::unique_ptr<grpc::ClientReader<Event>> from, grpc::ClientContext* context,
-                  grpc::ServerWriter<Event>* to) {
+                  grpc::ServerWriter<Event>* to, bool* said) {
   Event event;
   while (from->Read(&event)) {
+    *said = true;
     if (!to->Write(event)) context->TryCancel();
   }
   return from->Finish();
@@ -92,18 +96,34 @@ absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Els
   }
 }
 
+template <typename Call>
+std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext& context,
+                                                       Call call) {
+  for (const absl::Time until = absl::Now() + kOfficeTime;; absl::SleepFor(kPoll)) {
+    auto elsewhere = Elsewhere(context);
+    if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
+    if (*elsewhere == nullptr) return std::nullopt;
+    const auto onward = Onward(context);
+    bool said = false;
+    const grpc::Status status = call(elsewhere->get(), onward.get(), &said);
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE || SaidByPeer(status)) return status;
+    if (said || context.IsCancelled() || absl::Now() >= until) {
+      return ToGrpc(absl::UnavailableError(
+          "the node that coordinates does not answer; try again in a few seconds"));
+    }
+  }
+}
+
 grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
                                            const wire::PlanModelRequest* request,
                                            grpc::ServerWriter<wire::PlanModelEvent>* writer) {
   const Admission admission(this, kCoordinatorLongCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   const wire::PlanModelRequest filled = WithSource(*request, options_.node_id);
-  auto elsewhere = Elsewhere(*context);
-  if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
-  if (*elsewhere != nullptr) {
-    const auto onward = Onward(*context);
-    return Pass((*elsewhere)->PlanModel(onward.get(), filled), onward.get(), writer);
-  }
+  const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
+    return Pass(to->PlanModel(onward, filled), onward, writer, said);
+  });
+  if (passed_on) return *passed_on;
   auto plan = coordinator_->Plan(filled, CallerOf(context, writer));
   if (!plan.ok()) return ToGrpc(plan.status());
   wire::PlanModelEvent event;
@@ -118,12 +138,10 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
   const Admission admission(this, kCoordinatorLongCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   const wire::LoadModelRequest filled = WithSource(*request, options_.node_id);
-  auto elsewhere = Elsewhere(*context);
-  if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
-  if (*elsewhere != nullptr) {
-    const auto onward = Onward(*context);
-    return Pass((*elsewhere)->LoadModel(onward.get(), filled), onward.get(), writer);
-  }
+  const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
+    return Pass(to->LoadModel(onward, filled), onward, writer, said);
+  });
+  if (passed_on) return *passed_on;
   Coordinator::Caller caller = CallerOf(context, writer);
   caller.placed = [writer](const wire::ModelStatus& placed) {
     wire::LoadModelEvent event;
@@ -154,12 +172,10 @@ grpc::Status CoordinatorService::UnloadModel(grpc::ServerContext* context,
                                              wire::UnloadModelResponse* response) {
   const Admission admission(this, kCoordinatorCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
-  auto elsewhere = Elsewhere(*context);
-  if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
-  if (*elsewhere != nullptr) {
-    const auto onward = Onward(*context);
-    return (*elsewhere)->UnloadModel(onward.get(), *request, response);
-  }
+  const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
+    return to->UnloadModel(onward, *request, response);
+  });
+  if (passed_on) return *passed_on;
   if (request->share() != 0) {
     coordinator_->Release(request->share());
     return grpc::Status::OK;
@@ -174,12 +190,10 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
                                             wire::ListModelsResponse* response) {
   const Admission admission(this, kCoordinatorCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
-  auto elsewhere = Elsewhere(*context);
-  if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
-  if (*elsewhere != nullptr) {
-    const auto onward = Onward(*context);
-    return (*elsewhere)->ListModels(onward.get(), *request, response);
-  }
+  const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
+    return to->ListModels(onward, *request, response);
+  });
+  if (passed_on) return *passed_on;
   auto models = coordinator_->Models();
   if (!models.ok()) return ToGrpc(models.status());
   response->set_coordinator(options_.node_id);
@@ -216,12 +230,10 @@ grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
                                            grpc::ServerWriter<wire::DrainNodeEvent>* writer) {
   const Admission admission(this, kCoordinatorLongCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
-  auto elsewhere = Elsewhere(*context);
-  if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
-  if (*elsewhere != nullptr) {
-    const auto onward = Onward(*context);
-    return Pass((*elsewhere)->DrainNode(onward.get(), *request), onward.get(), writer);
-  }
+  const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
+    return Pass(to->DrainNode(onward, *request), onward, writer, said);
+  });
+  if (passed_on) return *passed_on;
   return ToGrpc(coordinator_->Drain(*request, CallerOf(context, writer)));
 }
 

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -61,6 +62,11 @@ class CoordinatorService final
   // kUnavailable: nobody does, or the call has been passed on once already.
   absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> Elsewhere(
       const grpc::ServerContext& context);
+  // What the node that coordinates answers to `call(Stub*, grpc::ClientContext*, bool* said)`;
+  // nullopt: it is this one. Asks again for a little while where that node has gone before it
+  // `said` anything.
+  template <typename Call>
+  std::optional<grpc::Status> PassOn(const grpc::ServerContext& context, Call call);
 
   Coordinator* const coordinator_;
   Gateway* const gateway_;

@@ -305,7 +305,9 @@ void Gateway::Pump() {
 void Gateway::Begin(Asked asked) {
   const ClusterView& view = cluster_->view();
   if (view.is_coordinator) {
-    if (asked.resumed && !coordinator_->Serves(asked.request.model())) {
+    const bool may_come = asked.resumed || coordinator_->Adopts();
+    if (may_come && !coordinator_->Serves(asked.request.model())) {
+      if (!asked.resumed) asked.last = Coordinator::LoadingAgain();
       Wait(std::move(asked));
     } else {
       const wire::GenerateTextRequest request = asked.request;

@@ -271,14 +271,17 @@ void ChaosTest::Round(uint32_t seed) {
   mend();
   const absl::Time mended = absl::Now();
 
-  size_t excused = 0;
   for (size_t i = 0; i < kTexts; ++i) {
-    const bool may_fail =
-        gateways[i % 2] == victim && (kind.fault == Fault::kKill || kind.fault == Fault::kStop);
     ASSERT_TRUE(texts[i]->WaitUntil(mended + kEndsWithin))
         << "text " << i << " by " << hosts_[gateways[i % 2]]->name() << " has not ended; "
         << kind.name << ": " << hosts_[victim]->name()
         << "; coordinates: " << hosts_[coordinator]->name();
+  }
+  const double took = absl::ToDoubleSeconds(absl::Now() - mended);
+  size_t excused = 0;
+  for (size_t i = 0; i < kTexts; ++i) {
+    const bool may_fail =
+        gateways[i % 2] == victim && (kind.fault == Fault::kKill || kind.fault == Fault::kStop);
     const Json report = texts[i]->Report();
     if (!report.is_object() && may_fail) {
       ++excused;
@@ -292,7 +295,6 @@ void ChaosTest::Round(uint32_t seed) {
     ties_ += testing::NearTies(whole_.get(), report["prompt"]["tokens"], tokens, kNearTie);
     tokens_ += tokens.size();
   }
-  const double took = absl::ToDoubleSeconds(absl::Now() - mended);
   seconds_.push_back(took);
   excused_ += excused;
   std::cout

@@ -151,9 +151,13 @@ TEST(ActivationCodec, AnyBytesAreSomeValues) {
     std::string bytes(rows * ActivationRowBytes(type, kWidth), '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
     std::vector<float> scratch(random() % 3000, 1.0f);
-    const auto values = DecodeActivations(type, Payload::Own(bytes), &scratch);
+    const Payload payload = Payload::Own(bytes);
+    const auto values = DecodeActivations(type, payload, &scratch);
     ASSERT_EQ(values.size(), rows * kWidth);
-    for (const float value : values) (void)std::isnan(value);
+    // All of them are read, which the address sanitizer sees.
+    const auto numbers =
+        std::count_if(values.begin(), values.end(), [](float value) { return !std::isnan(value); });
+    ASSERT_LE(static_cast<size_t>(numbers), values.size());
   }
 }
 
