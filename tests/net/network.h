@@ -24,8 +24,8 @@ namespace strata {
 // A network namespace with loopback up.
 class Host {
  public:
-  // What programs inside see below /sys: this machine's, with its control groups, or the host's own,
-  // with its interfaces, which is where UCX looks for them.
+  // What programs inside see below /sys: this machine's, with its control groups, or the host's
+  // own, with its interfaces, which is where UCX looks for them.
   enum class Sys { kShared, kOwn };
   explicit Host(std::string name, Sys sys = Sys::kShared);
   ~Host();

@@ -37,7 +37,7 @@ class DoctorServiceTest : public ::testing::Test {
 TEST_F(DoctorServiceTest, ConnectsToNodesItKnowsAndTellsWhoAnswers) {
   const wire::ReachResult result = Reach(node_.address(), /*identify=*/true);
   EXPECT_EQ(result.outcome(), wire::ReachResult::CONNECTED) << result.error();
-  EXPECT_EQ(result.who().cluster(), "default");
+  EXPECT_EQ(result.who().cluster(), testing::RunningNode::Cluster());
   EXPECT_EQ(result.who().node_id().size(), 16u);
 }
 

@@ -1,6 +1,8 @@
 // A node in this process, its loop on a thread of its own, and a client of its service.
 #pragma once
 
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <thread>
@@ -9,6 +11,7 @@
 
 #include "absl/log/check.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
@@ -37,6 +40,7 @@ class RunningNode {
   explicit RunningNode(std::string worker_program, WorkerTimeouts timeouts = {}, Offer offer = {}) {
     NodeOptions options;
     options.name = "node-2";
+    options.cluster = Cluster();
     options.ephemeral = true;
     options.n_threads = 1;
     options.measure = false;  // with this program
@@ -51,6 +55,9 @@ class RunningNode {
     thread_ = std::thread([this] { loop_->Run(); });
   }
   ~RunningNode() { Stop(); }
+
+  // Other tests run on this machine at the same time.
+  static std::string Cluster() { return absl::StrCat("test-", getpid()); }
 
   // As SIGTERM does it.
   void Stop() {

@@ -1,5 +1,5 @@
-// What UCX may choose from, in a test that is built once for TCP, once for shared memory and once for
-// the network that UCX_TEST_HOST is an address of (scripts/test-verbs).
+// What UCX may choose from, in a test that is built once for TCP, once for shared memory and once
+// for the network that UCX_TEST_HOST is an address of (scripts/test-verbs).
 #pragma once
 
 #include <cstdlib>
