@@ -100,7 +100,7 @@ class RunningNode {
     request.set_stage(stage);
     request.set_text(text);
     wire::TokenizeResponse response;
-    const absl::Status status = FromGrpc(stub_->Tokenize(&context, request, &response));
+    absl::Status status = FromGrpc(stub_->Tokenize(&context, request, &response));
     if (!status.ok()) return status;
     return response;
   }

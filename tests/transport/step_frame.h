@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "proto/frame.pb.h"
 #include "transport/frame.h"
 
 namespace strata {
