@@ -42,7 +42,8 @@ struct PlanDevice {
 };
 
 struct PlanNode {
-  std::string name;  // unique
+  std::string name;      // unique
+  std::string kept_out;  // why no plan may use it, for people; empty: any may
 };
 
 struct MemoryPool {

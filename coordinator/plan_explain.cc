@@ -164,6 +164,8 @@ std::string Explainer::LeftOut(size_t device) const {
     if (PlaceMeans(request_, place, device)) return "left out: excluded by hand";
   }
   const PlanDevice& facts = request_.devices[device];
+  const std::string& kept_out = request_.nodes[facts.node].kept_out;
+  if (!kept_out.empty()) return absl::StrCat("left out: ", kept_out);
   if (facts.speed.types.empty()) return "left out: its speed has not been measured";
   const auto& candidates = problem_.candidates();
   const auto found = std::find_if(candidates.begin(), candidates.end(),

@@ -97,7 +97,8 @@ PlanProblem::PlanProblem(const PlanRequest& request, const StepShape& step)
     const bool excluded =
         std::any_of(request.exclude.begin(), request.exclude.end(),
                     [&](const std::string& place) { return PlaceMeans(request, place, i); });
-    if (excluded || device.speed.types.empty()) continue;
+    const bool kept_out = !request.nodes[device.node].kept_out.empty();
+    if (excluded || kept_out || device.speed.types.empty()) continue;
     Candidate candidate;
     candidate.device = i;
     candidate.node = device.node;

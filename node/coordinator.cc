@@ -154,15 +154,18 @@ absl::StatusOr<std::unique_lock<absl::Mutex>> Coordinator::StartWork(const Calle
   return work;
 }
 
-PlanningOptions Coordinator::PlanningFor(const Caller& caller) const {
-  return {.self_address = self_address_,
-          .fetcher = fetcher_,
-          .freed = {},
-          .model_id = "",
-          .known = nullptr,
-          .opened = nullptr,
-          .note = caller.note,
-          .go_on = caller.go_on};
+PlanningOptions Coordinator::PlanningFor(const Caller& caller) {
+  PlanningOptions planning = {.self_address = self_address_,
+                              .fetcher = fetcher_,
+                              .freed = {},
+                              .model_id = "",
+                              .known = nullptr,
+                              .opened = nullptr,
+                              .note = caller.note,
+                              .go_on = caller.go_on};
+  absl::MutexLock lock(mu_);
+  planning.kept_out = losses_.KeptOut(absl::Now());
+  return planning;
 }
 
 absl::StatusOr<wire::PlanExplained> Coordinator::Plan(const wire::PlanModelRequest& request,

@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "coordinator/losses.h"
 #include "node/cluster_runtime.h"
 #include "node/deployment.h"
 #include "node/text_call.h"
@@ -140,7 +141,7 @@ class Coordinator {
   absl::Status DrainNow(const wire::DrainNodeRequest& request, const Caller& caller);
   // Takes a share in `there` for `request`. Null: it is not there any more.
   std::unique_ptr<Loaded> Join(const DeploymentPtr& there, const wire::LoadModelRequest& request);
-  PlanningOptions PlanningFor(const Caller& caller) const;
+  PlanningOptions PlanningFor(const Caller& caller);
   absl::StatusOr<DeploymentPtr> Find(const std::string& model);
   // `instead_of`, if any, is still there, or nothing is done: null. `cap`: set where the load
   // failed for want of memory.
@@ -194,11 +195,12 @@ class Coordinator {
   bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended
   bool retry_due_ ABSL_GUARDED_BY(mu_) = false;     // those that could not be may be now
   bool adopts_ ABSL_GUARDED_BY(mu_) = false;        // has not looked since the office began
+  Losses losses_ ABSL_GUARDED_BY(mu_);
   // Models of the coordinator before, by id, until they are loaded; at most kModelsMax.
   std::map<std::string, wire::LoadModelRequest> orphans_ ABSL_GUARDED_BY(mu_);
   size_t orphans_untried_ ABSL_GUARDED_BY(mu_) = 0;
 
-  size_t members_ = 0;                        // loop
+  std::vector<NodeId> members_;               // loop
   std::unique_ptr<EventLoop::Handle> timer_;  // loop
   std::thread keeper_, mender_;
 };

@@ -94,7 +94,7 @@ void Coordinator::LookAtOffice() {
 
 void Coordinator::Tick() {
   const ClusterView& view = cluster_->view();
-  const bool members_changed = view.members.size() != members_;
+  const bool members_changed = view.members != members_;
   uint32_t live = 0;
   absl::MutexLock lock(mu_);
   // A group that has models loaded is not given up for one that has none.
@@ -109,7 +109,12 @@ void Coordinator::Tick() {
   cluster_->membership()->SetLiveRequests(live);
   LookAtOffice();
   if (members_changed) {
-    members_ = view.members.size();
+    for (const NodeId& id : members_) {
+      const ClusterView::Node* const node = view.Find(id);
+      const bool gone = node == nullptr || node->state == ClusterView::State::kGone;
+      if (gone) losses_.Add(id.ToHex(), absl::Now());
+    }
+    members_ = view.members;
     ++members_seen_;
   }
 }

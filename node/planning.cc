@@ -178,7 +178,19 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
     if (!reserve.ok()) return reserve.status();
     request.reserve = *std::move(reserve);
   }
+  bool any_kept_out = false;
+  for (size_t i = 0; i < planned->inputs.places.size(); ++i) {
+    const auto found =
+        options.kept_out.find(planned->report.nodes[planned->inputs.places[i]].info.node_id());
+    if (found == options.kept_out.end()) continue;
+    request.nodes[i].kept_out = found->second;
+    any_kept_out = true;
+  }
   auto plan = MakePlan(request);
+  if (!plan.ok() && any_kept_out) {
+    for (PlanNode& node : request.nodes) node.kept_out.clear();
+    plan = MakePlan(request);
+  }
   if (!plan.ok()) return plan.status();
   planned->plan = *std::move(plan);
   return absl::OkStatus();

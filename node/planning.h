@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,8 @@ struct PlanningOptions {
   };
   std::vector<Freed> freed;
   std::vector<MemoryCap> caps;  // no more than that is planned, whatever the nodes say
+  // By node id: why it is better left alone, while the others suffice.
+  std::map<std::string, std::string> kept_out;
   // Not empty: any node that has this model in the same place will do in place of a source that has
   // gone.
   std::string model_id;

@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "node/coordinator_client.h"
 #include "node/interrupt.h"
@@ -224,6 +225,7 @@ absl::Status TextSession::Write() {
         }
         if (event.has_token()) {
           report_.tokens.push_back(event.token());
+          report_.OnToken(absl::Now());
           return options.json || out.Write(event.token().piece());
         }
         if (!event.has_ended()) return true;

@@ -11,6 +11,9 @@
 namespace strata {
 namespace {
 
+// Something was lost and mended meanwhile, or the machine is very slow.
+constexpr absl::Duration kPauseWorthSaying = absl::Seconds(2);
+
 double PerSecond(size_t count, int64_t us) {
   return us <= 0 ? 0.0 : static_cast<double>(count) * 1e6 / static_cast<double>(us);
 }
@@ -51,10 +54,15 @@ std::vector<std::string> StageLabels(const TextReport& report) {
 }
 
 std::string TextSummary(const TextReport& report) {
-  return absl::StrFormat("%s · %d prompt tokens, %d tokens · prompt %.1f tok/s · decode %.1f tok/s",
-                         Nodes(report), report.prompt_tokens.size(), report.tokens.size(),
-                         PerSecond(report.prompt_tokens.size(), report.prompt_us),
-                         DecodeRate(report));
+  std::string summary =
+      absl::StrFormat("%s · %d prompt tokens, %d tokens · prompt %.1f tok/s · decode %.1f tok/s",
+                      Nodes(report), report.prompt_tokens.size(), report.tokens.size(),
+                      PerSecond(report.prompt_tokens.size(), report.prompt_us), DecodeRate(report));
+  if (report.longest_pause >= kPauseWorthSaying) {
+    absl::StrAppendFormat(&summary, " · paused for %.1f s",
+                          absl::ToDoubleSeconds(report.longest_pause));
+  }
+  return summary;
 }
 
 std::string TextJson(const TextReport& report) {
@@ -97,6 +105,7 @@ std::string TextJson(const TextReport& report) {
       {"seed", report.seed},
       {"prompt_ms", static_cast<double>(report.prompt_us) / 1000},
       {"decode_ms", static_cast<double>(report.decode_us) / 1000},
+      {"longest_pause_ms", absl::ToDoubleMilliseconds(report.longest_pause)},
       {"prompt_tokens_per_second", PerSecond(report.prompt_tokens.size(), report.prompt_us)},
       {"decode_tokens_per_second", DecodeRate(report)}};
   // A text may end inside a character.

@@ -4,11 +4,13 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "coordinator/text_request.h"
 #include "proto/frame.pb.h"
 #include "proto/node.pb.h"
@@ -36,8 +38,18 @@ struct TextReport {
   std::vector<wire::SampledToken> tokens;
   std::string finish_reason;
   uint64_t seed = 0;
-  int64_t prompt_us = 0;  // to the first token
-  int64_t decode_us = 0;  // from the first token to the last
+  int64_t prompt_us = 0;         // to the first token
+  int64_t decode_us = 0;         // from the first token to the last
+  absl::Duration longest_pause;  // between two tokens
+
+  // The next token has come.
+  void OnToken(absl::Time now) {
+    if (last_token != absl::InfinitePast()) {
+      longest_pause = std::max(longest_pause, now - last_token);
+    }
+    last_token = now;
+  }
+  absl::Time last_token = absl::InfinitePast();
 };
 
 // "qwen: 28 layers, 1.2 GiB, on 3 nodes", and the label of each stage's progress bar.

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "coordinator/generate.h"
 #include "coordinator/pipeline.h"
 #include "node/interrupt.h"
@@ -131,6 +132,7 @@ absl::Status TextRun::Impl::Generate() {
     out.Write(options_.prompt);
   }
   auto result = generator_.Run(pipeline_.get(), request_, [&](const wire::SampledToken& token) {
+    report_.OnToken(absl::Now());
     return options_.json || out.Write(token.piece());
   });
   absl::Status written = options_.json ? absl::OkStatus() : out.Finish();

@@ -172,6 +172,15 @@ TEST(Planner, LeavesOutWhatIsExcluded) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"nobody\"")));
 }
 
+TEST(Planner, LeavesOutWhatIsKeptOutAndSaysWhy) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{9 * kGiB, 50e9}, {9 * kGiB, 40e9}});
+  request.nodes[0].kept_out = "it was lost twice";
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  EXPECT_EQ(Ranges(request, *plan), "n1=0-31");
+  EXPECT_EQ(plan->devices[0].text, "left out: it was lost twice");
+}
+
 TEST(Planner, SaysHowMuchMemoryIsMissingAndWhere) {
   const LayerCosts costs = EightGiB();
   const PlanRequest request = RequestFor(costs, {{3 * kGiB, 50e9}, {2 * kGiB, 50e9}});
@@ -239,6 +248,7 @@ TEST(Planner, HintsAtSlowLinks) {
               Contains(AllOf(HasSubstr("links of n1"), HasSubstr("less)"))));
 }
 
+// Placement by hand: exo #957 #2253, llama.cpp #11435, mlx #1804.
 TEST(Planner, TakesAnAssignmentAsItIs) {
   const LayerCosts costs = EightGiB();
   PlanRequest request = RequestFor(costs, {{16 * kGiB, 20e9}, {5 * kGiB, 200e9}});

@@ -97,6 +97,7 @@ TEST_F(DiscoveryTest, NodesOfOneHostAndAnotherFindEachOther) {
   })) << first.errors();
 }
 
+// exo #2191 #2257 #2243 #2271.
 TEST_F(DiscoveryTest, AMultiHomedNodeIsReachedOnEachOfItsNetworks) {
   Switch other_lan("lan-2");
   Host* middle = AddHost("middle", 1);
@@ -149,6 +150,7 @@ TEST_F(DiscoveryTest, TwoClustersOfOneNetworkDoNotMix) {
       << "a person is told why: " << blue_2.errors();
 }
 
+// LocalAI #3968, cake #56.
 TEST_F(DiscoveryTest, WithoutMulticastAPeerIsEnoughAndTellsOfOthers) {
   Host* a = AddHost("a", 1);
   Host* b = AddHost("b", 2);
