@@ -236,7 +236,7 @@ bool TextServer::idle() const {
   return state_->listeners.empty() && !state_->is_pumping;
 }
 
-void TextServer::Stop(absl::Status status) {
+void TextServer::Stop(const absl::Status& status) {
   {
     MutexLock lock(&state_->mu);
     state_->LetGo();

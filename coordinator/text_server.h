@@ -89,7 +89,7 @@ class TextServer final : public Pipeline::Listener {
 
   // Ends every request with `status` (OK: kCancelled), and feeds the pipeline no more. No listener
   // is called after it returns, and the pipeline may go. Blocks for as long as a listener does.
-  void Stop(absl::Status status);
+  void Stop(const absl::Status& status);
 
   SchedulerStats Stats() const;
 

@@ -105,7 +105,7 @@ std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext
     if (*elsewhere == nullptr) return std::nullopt;
     const auto onward = Onward(context);
     bool said = false;
-    const grpc::Status status = call(elsewhere->get(), onward.get(), &said);
+    grpc::Status status = call(elsewhere->get(), onward.get(), &said);
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE || SaidByPeer(status)) return status;
     if (said || context.IsCancelled() || absl::Now() >= until) {
       return ToGrpc(absl::UnavailableError(

@@ -46,7 +46,7 @@ std::string PathOf(const std::string& model) {
 
 // Where a model's file is for the node that is asked. kNotFound: a name that means nothing here.
 absl::StatusOr<std::string> SourceOf(const std::string& model) {
-  const std::string path = PathOf(model);
+  std::string path = PathOf(model);
   if (std::filesystem::path(path).is_absolute()) return path;
   return absl::NotFoundError(
       absl::StrCat(model,
@@ -254,7 +254,7 @@ absl::Status TextSession::Write() {
         return true;
       });
   const bool shown = !options.json && !report_.prompt_tokens.empty();
-  const absl::Status written = shown ? out.Finish() : absl::OkStatus();
+  absl::Status written = shown ? out.Finish() : absl::OkStatus();
   if (!written.ok()) return written;
   if (!status.ok()) return WhyFailed(status);
   if (!ended) return absl::InternalError("the text ended without a word");

@@ -59,8 +59,8 @@ class Prober {
   double Seconds() const;
   bool OutOfTime() const { return absl::Now() - start_ > limit_; }
 
-  ggml_backend_dev_t const device_;
-  ggml_backend_t const backend_;
+  ggml_backend_device* const device_;
+  ggml_backend* const backend_;
   const ProbeOptions& options_;
   const std::optional<absl::Duration> quota_period_;
   const absl::Time start_;

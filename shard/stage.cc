@@ -200,7 +200,7 @@ class Room {
 
  private:
   const Slice& slice_;
-  ggml_backend_dev_t const device_;
+  ggml_backend_device* const device_;
   const std::string name_;
   const uint64_t limit_bytes_;  // 0: none
 };

@@ -30,7 +30,7 @@ bool SameHost(const sockaddr_storage& a, const sockaddr* b) {
 }  // namespace
 
 absl::StatusOr<UcxAddress> ParseUcxAddress(absl::string_view host_port) {
-  const absl::Status wrong = absl::InvalidArgumentError(
+  absl::Status wrong = absl::InvalidArgumentError(
       absl::StrCat("\"", host_port, "\" is not an address and a port in numbers"));
   const size_t colon = host_port.rfind(':');
   if (colon == absl::string_view::npos) return wrong;

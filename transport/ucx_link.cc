@@ -370,12 +370,12 @@ void UcxLinksImpl::Close(ucp_ep_h ep) {
   param.cb.send = OnClosed;
   param.user_data = core_.get();
   settle_ = kSettleRounds;
-  const ucs_status_ptr_t request = ucp_ep_close_nbx(ep, &param);
+  void* const request = ucp_ep_close_nbx(ep, &param);
   if (request != nullptr && !UCS_PTR_IS_ERR(request)) ++core_->closing;
 }
 
 void UcxLinksImpl::BeginStop() {
-  for (const ucp_conn_request_h request : std::exchange(requests_, {})) {
+  for (ucp_conn_request* const request : std::exchange(requests_, {})) {
     ucp_listener_reject(listener_, request);
   }
   if (listener_ != nullptr) ucp_listener_destroy(std::exchange(listener_, nullptr));
@@ -436,7 +436,7 @@ absl::StatusOr<std::unique_ptr<UcxLinks>> UcxLinks::Start(Options options) {
       UcxCore::Make({.transports = options.transports, .devices = UcxDevices(*interface)});
   if (!core.ok()) return core.status();
   auto links = std::make_unique<UcxLinksImpl>(std::move(options), *std::move(core));
-  const absl::Status status = links->Listen(*address);
+  absl::Status status = links->Listen(*address);
   if (!status.ok()) return status;
   return links;
 }

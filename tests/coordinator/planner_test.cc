@@ -16,11 +16,9 @@ namespace {
 
 using ::absl_testing::StatusIs;
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr uint64_t kGiB = 1ull << 30;

@@ -38,7 +38,7 @@ class HeterogeneousTest : public ::testing::Test {
 
   // A node on a host of its own, measured before the next one starts: they share this machine's
   // cores.
-  void AddNode(Limits::Options options) {
+  void AddNode(const Limits::Options& options) {
     auto limits = Limits::Make(options);
     ASSERT_TRUE(limits.ok()) << limits.status();
     limits_.push_back(*std::move(limits));

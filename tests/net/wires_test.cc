@@ -79,7 +79,7 @@ class WiresTest : public ::testing::Test {
 
   // Of the stage with the model's first layers, as status says.
   nlohmann::json FirstStage() const {
-    const nlohmann::json status = Strata("status");
+    nlohmann::json status = Strata("status");
     if (!status.is_object()) return status;
     for (const auto& node : status["nodes"]) {
       for (const auto& stage : node["stages"]) {

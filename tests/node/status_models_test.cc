@@ -40,8 +40,8 @@ ClusterReport TwoNodes() {
 
 TEST(ModelsOf, PutsStagesOfAllNodesInThePlansOrder) {
   ClusterReport report = TwoNodes();
-  Add(&report.nodes[0], {.stage = 2, .begin = 8, .end = 10});
-  Add(&report.nodes[0], {.stage = 0, .begin = 0, .end = 4});
+  Add(&report.nodes.front(), {.stage = 2, .begin = 8, .end = 10});
+  Add(&report.nodes.front(), {.stage = 0, .begin = 0, .end = 4});
   Add(&report.nodes[1], {.stage = 1, .begin = 4, .end = 8});
   const auto models = ModelsOf(report, nullptr);
   ASSERT_EQ(models.size(), 1u);
@@ -56,7 +56,7 @@ TEST(ModelsOf, PutsStagesOfAllNodesInThePlansOrder) {
 
 TEST(ModelsOf, KeepsModelsAndPlansApartTheNewestFirst) {
   ClusterReport report = TwoNodes();
-  Add(&report.nodes[0], {.stage = 0, .end = 4, .epoch = 3, .model = "b"});
+  Add(&report.nodes.front(), {.stage = 0, .end = 4, .epoch = 3, .model = "b"});
   Add(&report.nodes[1], {.stage = 0, .end = 4, .epoch = 12, .model = "b"});
   Add(&report.nodes[1], {.stage = 0, .end = 4, .epoch = 3, .model = "a"});
   const auto models = ModelsOf(report, nullptr);
@@ -68,7 +68,7 @@ TEST(ModelsOf, KeepsModelsAndPlansApartTheNewestFirst) {
 
 TEST(ModelsOf, ShowsWhatNobodyTellsOf) {
   ClusterReport report = TwoNodes();
-  Add(&report.nodes[0], {.stage = 2, .begin = 8, .end = 10})->set_n_stages(1'000'000'000);
+  Add(&report.nodes.front(), {.stage = 2, .begin = 8, .end = 10})->set_n_stages(1'000'000'000);
   const auto models = ModelsOf(report, nullptr);
   ASSERT_EQ(models[0].stages.size(), 3u);
   EXPECT_EQ(StageText(models[0].stages[0]), "0-1");
@@ -81,7 +81,7 @@ TEST(ModelsOf, ShowsWhatNobodyTellsOf) {
 TEST(ModelsOf, CountsStepsByTheNodesOwnClock) {
   ClusterReport before = TwoNodes(), now = TwoNodes();
   for (ClusterReport* report : {&before, &now}) {
-    wire::StageStatus* stage = Add(&report->nodes[0], {.stage = 0, .end = 4});
+    wire::StageStatus* stage = Add(&report->nodes.front(), {.stage = 0, .end = 4});
     stage->set_worker_pid(7);
     stage->set_told_ms(report == &before ? 1'000 : 1'500);
     stage->set_steps_done(report == &before ? 10 : 20);

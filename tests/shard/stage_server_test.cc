@@ -120,7 +120,7 @@ class StageServerTest : public ::testing::Test {
     absl::Notification loaded;
     server_ = StageServer::Start(
         Spec(), Clock::Real(), [gate] { return std::make_unique<FakeStage>(gate); },
-        [&loaded](absl::StatusOr<Stage::Facts> facts) {
+        [&loaded](const absl::StatusOr<Stage::Facts>& facts) {
           EXPECT_TRUE(facts.ok());
           loaded.Notify();
         });
@@ -461,7 +461,7 @@ TEST_F(StageServerTest, AFailedLoadIsReportedAndServesNothing) {
       []() -> absl::StatusOr<std::unique_ptr<Stage>> {
         return absl::ResourceExhaustedError("needs 9 GiB, 1 GiB are free");
       },
-      [&](absl::StatusOr<Stage::Facts> facts) {
+      [&](const absl::StatusOr<Stage::Facts>& facts) {
         EXPECT_THAT(facts, StatusIs(absl::StatusCode::kResourceExhausted));
         told.Notify();
       });

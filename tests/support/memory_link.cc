@@ -217,7 +217,7 @@ class WireEnd final : public LinkSession::Wire, public std::enable_shared_from_t
       end->session_->OnRead(std::move(frame));
     });
   }
-  void PostEnded(absl::Status status) {
+  void PostEnded(const absl::Status& status) {
     executor_->Post([end = shared_from_this(), status] { end->session_->OnEnded(status); });
   }
 

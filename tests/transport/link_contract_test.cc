@@ -56,8 +56,8 @@ class Pair {
   }
 
   // Sends, waiting for credit as long as it takes.
-  absl::Status SendAll(std::vector<Frame> frames) {
-    for (Frame& frame : frames) {
+  absl::Status SendAll(const std::vector<Frame>& frames) {
+    for (const Frame& frame : frames) {
       while (true) {
         const size_t writable = dialler_heard.n_writable();
         absl::Status sent = dialler->Send(frame);
@@ -177,7 +177,7 @@ TEST_F(LinkContract, ManyFramesPassThroughLittleCredit) {
   });
   std::vector<Frame> frames;
   for (uint64_t i = 0; i < kFrames; ++i) frames.push_back(Step(i));
-  EXPECT_TRUE(pair.SendAll(std::move(frames)).ok());
+  EXPECT_TRUE(pair.SendAll(frames).ok());
   consumer.join();
   for (uint64_t i = 0; i < kFrames; ++i) EXPECT_EQ(StepId(pair.acceptor_heard.frames()[i]), i);
 }

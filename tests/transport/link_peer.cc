@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -69,7 +68,6 @@ int Dial(const std::string& address) {
 std::unique_ptr<UcxLinks> StartUcx(const std::string& transports) {
   UcxLinks::Options options;
   options.transports = transports;
-  if (const char* const host = std::getenv("UCX_TEST_HOST")) options.host = host;
   auto links = UcxLinks::Start(options);
   CHECK_OK(links);
   return *std::move(links);

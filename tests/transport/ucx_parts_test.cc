@@ -27,7 +27,7 @@ const std::string& Key() {
   return *key;
 }
 
-UcxSum SumOf(UcxSeal* seal, uint8_t kind, std::vector<absl::string_view> parts) {
+UcxSum SumOf(UcxSeal* seal, uint8_t kind, const std::vector<absl::string_view>& parts) {
   return seal->Next(kind, parts);
 }
 
@@ -42,9 +42,9 @@ TEST(UcxSeal, BothEndsGetTheSame) {
 TEST(UcxSeal, AnythingElseGivesAnother) {
   std::set<UcxSum> sums;
   const auto first = [](const std::string& key, UcxSeal::Direction direction, uint8_t kind,
-                        std::vector<absl::string_view> parts) {
+                        const std::vector<absl::string_view>& parts) {
     UcxSeal seal(key, direction);
-    return SumOf(&seal, kind, std::move(parts));
+    return SumOf(&seal, kind, parts);
   };
   const auto dialler = UcxSeal::Direction::kFromDialler;
   sums.insert(first(Key(), dialler, 2, {"a", "bc"}));
