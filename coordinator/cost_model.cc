@@ -15,6 +15,9 @@ constexpr double kRowHeaderBytes = 12;  // position, slot, token id
 // Of each row that the last stage samples, for each token of the vocabulary: 0.14 ms for 32000 on a
 // core of a Xeon of 2023 (tests/bench/README.md). Sampling is the host's work, on GPUs too.
 constexpr double kSampleTokenSeconds = 4e-9;
+// Two devices of one machine that wait for each other twice, and the bus between them.
+constexpr double kHandOverSeconds = 50e-6;
+constexpr double kHandOverBytesPerSecond = 8e9;
 
 // Seconds for a byte at `rows`, between what was measured; beyond, along the last line.
 double Interpolate(const TypeSpeed& speed, double rows, MatrixUse use) {
@@ -98,20 +101,36 @@ double SecondsPerByte(const DeviceSpeed& speed, uint32_t type, double rows, Matr
   return Interpolate(*nearest, rows, use) * nearest_bits / bits;
 }
 
+LayerTime PredictExperts(const LayerCosts& costs, uint32_t layer, const DeviceSpeed& speed,
+                         const StepShape& step) {
+  const LayerCost& cost = costs.layers[layer];
+  if (cost.n_expert == 0) return {};
+  const double touched = cost.ExpertsTouched(step.rows);
+  const double share = touched / cost.n_expert;
+  const double rows_each = touched > 0 ? step.rows * cost.n_expert_used / touched : 1;
+  const double seconds = share * WeightSeconds(cost.experts, speed, rows_each, MatrixUse::kExperts);
+  return Finish(seconds, share * Sum(cost.experts), speed);
+}
+
 LayerTime PredictLayer(const LayerCosts& costs, uint32_t layer, const DeviceSpeed& speed,
                        const StepShape& step) {
+  const LayerTime rest = PredictWithoutExperts(costs, layer, speed, step);
+  const LayerTime experts = PredictExperts(costs, layer, speed, step);
+  return {rest.seconds + experts.seconds, rest.memory_seconds + experts.memory_seconds};
+}
+
+double HandOverSeconds(const LayerCosts& costs, const StepShape& step) {
+  const double bytes = 2.0 * step.rows * costs.n_embd * sizeof(float);
+  return kHandOverSeconds + bytes / kHandOverBytesPerSecond;
+}
+
+LayerTime PredictWithoutExperts(const LayerCosts& costs, uint32_t layer, const DeviceSpeed& speed,
+                                const StepShape& step) {
   const LayerCost& cost = costs.layers[layer];
   const double rows = step.rows;
   double seconds = WeightSeconds(cost.dense, speed, rows) +
                    cost.n_ops * (speed.op_s + rows * costs.n_embd * speed.op_float_s);
-  double bytes = Sum(cost.dense);
-  if (cost.n_expert > 0) {
-    const double touched = cost.ExpertsTouched(rows);
-    const double share = touched / cost.n_expert;
-    const double rows_each = touched > 0 ? rows * cost.n_expert_used / touched : 1;
-    seconds += share * WeightSeconds(cost.experts, speed, rows_each, MatrixUse::kExperts);
-    bytes += share * Sum(cost.experts);
-  }
+  const double bytes = Sum(cost.dense);
   uint32_t positions = step.positions;
   if (cost.window > 0) positions = std::min(positions, cost.window);
   const double cached = static_cast<double>(step.sequences) * positions *

@@ -71,6 +71,14 @@ struct LayerTime {
 };
 LayerTime PredictLayer(const LayerCosts& costs, uint32_t layer, const DeviceSpeed& speed,
                        const StepShape& step);
+// The layer in two: what its routed experts take, and all the rest.
+LayerTime PredictExperts(const LayerCosts& costs, uint32_t layer, const DeviceSpeed& speed,
+                         const StepShape& step);
+LayerTime PredictWithoutExperts(const LayerCosts& costs, uint32_t layer, const DeviceSpeed& speed,
+                                const StepShape& step);
+// Of a layer whose experts the host computes for another device: its activations go over and back,
+// and both devices wait for each other. Assumed, not measured.
+double HandOverSeconds(const LayerCosts& costs, const StepShape& step);
 LayerTime PredictHead(const LayerCosts& costs, const DeviceSpeed& speed, const StepShape& step);
 
 // A device as a data sheet would describe it, for comparisons with published ones: every type in

@@ -182,6 +182,12 @@ double LayerCost::ExpertsTouched(double rows) const {
   return n * (1 - std::pow(1 - k / n, rows));
 }
 
+uint64_t LayerCost::ExpertBytes() const {
+  uint64_t bytes = 0;
+  for (const TypedBytes& each : experts) bytes += each.bytes;
+  return bytes;
+}
+
 uint64_t LayerCosts::EndBytes(bool is_first, bool is_last) const {
   if (is_first && is_last) return first_bytes + last_bytes - tied_bytes;
   if (is_first) return first_bytes + first_placeholder_bytes;

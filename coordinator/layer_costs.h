@@ -46,6 +46,7 @@ struct LayerCost {
   // Different experts that `rows` tokens touch, on average: n(1 - (1 - k/n)^rows), as if each token
   // drew its k of n anew and evenly.
   double ExpertsTouched(double rows) const;
+  uint64_t ExpertBytes() const;  // all of them
 };
 
 struct LayerCostsOptions {

@@ -146,6 +146,7 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
   spec.set_n_batch(options_.n_batch);
   spec.set_n_threads(options_.n_threads);
   if (!options_.devices.empty()) spec.set_device(options_.devices[stage]);
+  if (!options_.n_cpu_moe.empty()) spec.set_n_cpu_moe(options_.n_cpu_moe[stage]);
   spec.set_unverified(options_.unverified);
   *spec.mutable_cache() = options_.cache;
   spec.set_use_mmap(options_.use_mmap);

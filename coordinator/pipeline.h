@@ -35,6 +35,7 @@ struct PipelineOptions {
   uint32_t n_batch = 512;
   uint32_t n_threads = 0;            // per stage; 0: the node's default
   std::vector<std::string> devices;  // [stages] as ggml names them; empty: the CPU of each node
+  std::vector<uint32_t> n_cpu_moe;   // [stages] as of StageSpec; empty: none
   wire::CacheSpec cache;
   std::vector<wire::ActivationRule> activations;  // [stages], by which each sends; empty: f32
   std::string origin;                             // as of StageSpec

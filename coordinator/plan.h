@@ -25,6 +25,15 @@ enum class Objective {
 };
 
 inline constexpr int kOwnPool = -1;  // shared with no other device
+inline constexpr int kNoHost = -1;
+
+// Where the routed experts of a model are when its layers are on a device that is not a CPU: there
+// too, or in the memory of the node's CPU, which then computes them (llama.cpp's --cpu-moe).
+enum class CpuMoe {
+  kAuto,  // as many as do not fit the device, where that makes the plan better
+  kAll,   // in the CPU's, wherever a node has both
+  kNone,
+};
 
 struct PlanDevice {
   size_t node = 0;   // in PlanRequest::nodes
@@ -39,6 +48,12 @@ struct PlanDevice {
   int memory_pool = kOwnPool;
   int bandwidth_pool = kOwnPool;
   int cores_pool = kOwnPool;
+  // The CPU of its node, a place in PlanRequest::devices, that keeps and computes the experts of
+  // those layers in `cpu_moe` that a stage here has; it gets no stage of its own then. The planner
+  // fills both in (plan_moe.h).
+  int moe_host = kNoHost;
+  LayerRange cpu_moe = {0, UINT32_MAX};
+  bool is_cpu = false;
 };
 
 struct PlanNode {
@@ -80,6 +95,7 @@ struct PlanRequest {
   CacheShape cache;        // what the caches must hold
   uint32_t positions = 0;  // of the cache, that times are predicted for; 0: n_ctx
   Objective objective = Objective::kLatency;
+  CpuMoe cpu_moe = CpuMoe::kAuto;
   // Texts in the step that is made fast; 0: 1 for kLatency, n_seqs (at most 16) for kThroughput.
   uint32_t batch = 0;
 
@@ -121,12 +137,15 @@ struct StepTime {
 struct PlannedStage {
   size_t device = 0;  // in PlanRequest::devices
   LayerRange layers;
-  uint64_t weight_bytes = 0;
+  uint64_t weight_bytes = 0;  // on the device
   uint64_t cache_bytes = 0;
   uint64_t compute_bytes = 0;
   double compute_s = 0;        // at the batch planned for
   double hop_in_s = 0;         // from the stage before, or the coordinator
   wire::ActivationRule sends;  // to the next stage; the last one sends none
+  // The experts of its first so many layers are in the memory of the node's CPU.
+  uint32_t n_cpu_moe = 0;
+  uint64_t host_bytes = 0;
   uint64_t memory_bytes() const { return weight_bytes + cache_bytes + compute_bytes; }
 };
 

@@ -133,8 +133,8 @@ Annealing::Cost Annealing::CostOf(const Chain& chain) {
   for (size_t i = 0; i < n; ++i) {
     const size_t c = chain.devices[i], begin = chain.cuts[i], end = chain.cuts[i + 1];
     if (!problem_.SizeAllowed(begin, end)) return {};
-    const auto bytes = static_cast<double>(problem_.StageBytes(begin, end));
-    if (bytes > static_cast<double>(candidates[c].memory_bytes)) return {};
+    if (!problem_.Fits({c, begin, end}, {})) return {};
+    const auto bytes = static_cast<double>(problem_.StageBytes({c, begin, end}));
     if (const int pool = memory_pool_[c]; pool != kOwnPool) {
       double& taken = bytes_[static_cast<size_t>(pool)];
       taken += bytes;

@@ -152,7 +152,12 @@ absl::StatusOr<Pieces> AssignedPieces(const PlanProblem& problem) {
     }
     if (!fits) {
       const auto& candidate = problem.candidates()[best.candidate];
-      const uint64_t needed = problem.StageBytes(best.begin, best.end);
+      const uint64_t needed = problem.StageBytes(best);
+      if (needed <= candidate.memory_bytes) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            LayersText(each.layers), " do not fit on ", PlaceName(request, candidate.device),
+            ": their experts do not fit the memory of the node's CPU (--cpu-moe)"));
+      }
       return absl::ResourceExhaustedError(
           absl::StrCat(LayersText(each.layers), " do not fit on ",
                        PlaceName(request, candidate.device), ": they need ", BytesText(needed),

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/plan_assign.h"
 #include "coordinator/plan_exact.h"
+#include "coordinator/plan_moe.h"
 #include "coordinator/plan_search.h"
 #include "coordinator/plan_solve.h"
 #include "coordinator/planner.h"
@@ -41,6 +42,7 @@ class Explainer {
 
   std::string Used(size_t at) const;
   std::string LeftOut(size_t device) const;
+  std::string MoeText(const Piece& piece) const;
 
  private:
   // Takes the pieces if they may be and are cheaper than `best`.
@@ -105,13 +107,14 @@ std::string Explainer::Used(size_t at) const {
   const Piece& piece = pieces_[at];
   const auto& candidate = problem_.candidates()[piece.candidate];
   const LayerRange layers = problem_.Layers(piece);
-  const uint64_t bytes = problem_.StageBytes(piece.begin, piece.end);
+  const uint64_t bytes = problem_.StageBytes(piece);
   const double in = at == 0 ? problem_.HopIn(piece.candidate)
                             : problem_.Hop(pieces_[at - 1].candidate, piece.candidate);
   std::string text = absl::StrFormat(
       "%s (%d of %d), %s of %s; computes %s and %s to reach it, of a step's %s", LayersText(layers),
       layers.size(), request_.costs->n_layer(), BytesText(bytes), BytesText(candidate.memory_bytes),
       TimeText(problem_.StageSeconds(piece)), TimeText(in), TimeText(sum_));
+  absl::StrAppend(&text, MoeText(piece));
   if (pieces_.size() == 1) return absl::StrCat(text, "; it has the whole model");
   Change best;
   bool has_neighbour_place = false;
@@ -121,8 +124,8 @@ std::string Explainer::Used(size_t at) const {
     if (!grown.has_value()) continue;
     has_neighbour_place = true;
     Consider(*grown, &best);
-    needed = std::min(needed, left ? problem_.StageBytes(piece.begin - 1, piece.end)
-                                   : problem_.StageBytes(piece.begin, piece.end + 1));
+    needed = std::min(needed, problem_.StageBytes({piece.candidate, piece.begin - (left ? 1 : 0),
+                                                   piece.end + (left ? 0 : 1)}));
   }
   if (best.cost < kNever) {
     absl::StrAppend(&text, "; with more layers ", More(best.cost));
@@ -135,6 +138,20 @@ std::string Explainer::Used(size_t at) const {
     absl::StrAppend(&text, "; not more: the architecture or a missing link does not allow it");
   }
   return text;
+}
+
+std::string Explainer::MoeText(const Piece& piece) const {
+  const PlanDevice& device = request_.devices[problem_.candidates()[piece.candidate].device];
+  if (device.moe_host == kNoHost || device.cpu_moe.size() == 0) return "";
+  uint64_t bytes = 0;
+  for (uint32_t i = device.cpu_moe.begin; i < device.cpu_moe.end; ++i) {
+    bytes += request_.costs->layers[i].ExpertBytes();
+  }
+  const LayerRange layers = problem_.Layers(piece);
+  return absl::StrFormat(
+      "; the experts of %s, %s, are computed by %s",
+      device.cpu_moe.size() == layers.size() ? "these" : LayersText(device.cpu_moe),
+      BytesText(bytes), PlaceName(request_, static_cast<size_t>(device.moe_host)));
 }
 
 Change Explainer::With(size_t candidate) const {
@@ -167,6 +184,7 @@ std::string Explainer::LeftOut(size_t device) const {
   const std::string& kept_out = request_.nodes[facts.node].kept_out;
   if (!kept_out.empty()) return absl::StrCat("left out: ", kept_out);
   if (facts.speed.types.empty()) return "left out: its speed has not been measured";
+  if (IsMoeHost(request_, device)) return "computes experts for the node's other device";
   const auto& candidates = problem_.candidates();
   const auto found = std::find_if(candidates.begin(), candidates.end(),
                                   [&](const auto& c) { return c.device == device; });
@@ -187,8 +205,7 @@ std::string Explainer::LeftOut(size_t device) const {
 // The request reduced to these devices, for planning again.
 PlanRequest Reduced(const PlanRequest& request, const std::vector<size_t>& devices) {
   PlanRequest reduced = request;
-  reduced.devices.clear();
-  for (const size_t device : devices) reduced.devices.push_back(request.devices[device]);
+  reduced.devices = WithMoeHosts(request, devices);
   reduced.assignments.clear();
   reduced.with_hints = false;
   return reduced;

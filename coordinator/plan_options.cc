@@ -83,6 +83,13 @@ absl::StatusOr<Objective> ParseObjective(absl::string_view text) {
   return Wrong("--objective", text, "latency or throughput");
 }
 
+absl::StatusOr<CpuMoe> ParseCpuMoe(absl::string_view text) {
+  if (text == "auto") return CpuMoe::kAuto;
+  if (text == "all") return CpuMoe::kAll;
+  if (text == "none") return CpuMoe::kNone;
+  return Wrong("--cpu-moe", text, "auto, all or none");
+}
+
 std::string ObjectiveName(Objective objective) {
   return objective == Objective::kLatency ? "latency" : "throughput";
 }

@@ -1,4 +1,5 @@
-// What people write to override the planner, parsed: --assign, --exclude, --reserve, --objective.
+// What people write to override the planner, parsed: --assign, --exclude, --reserve, --objective,
+// --cpu-moe.
 // Names are checked against the cluster by MakePlan. Pure; any thread.
 #pragma once
 
@@ -22,6 +23,8 @@ absl::StatusOr<std::vector<Reserve>> ParseReserve(absl::string_view text);
 // "latency", "throughput"
 absl::StatusOr<Objective> ParseObjective(absl::string_view text);
 std::string ObjectiveName(Objective objective);
+// "auto", "all", "none"
+absl::StatusOr<CpuMoe> ParseCpuMoe(absl::string_view text);
 
 // "4096", "512M", "1.5GiB"; K, M, G, T are powers of 1024, with or without B or iB.
 absl::StatusOr<uint64_t> ParseBytes(absl::string_view text);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/plan_moe.h"
 #include "shard/activation_codec.h"
 
 namespace strata {
@@ -12,6 +13,11 @@ namespace {
 constexpr uint32_t kThroughputBatchMax = 16;
 
 uint64_t Less(uint64_t bytes, uint64_t taken) { return bytes > taken ? bytes - taken : 0; }
+
+// Of the layers between two points, what is not in the device's memory.
+uint64_t HostBytes(const PlanProblem::Candidate& c, size_t begin, size_t end) {
+  return c.shares_with_host ? 0 : c.host_bytes[end] - c.host_bytes[begin];
+}
 
 }  // namespace
 
@@ -98,7 +104,7 @@ PlanProblem::PlanProblem(const PlanRequest& request, const StepShape& step)
         std::any_of(request.exclude.begin(), request.exclude.end(),
                     [&](const std::string& place) { return PlaceMeans(request, place, i); });
     const bool kept_out = !request.nodes[device.node].kept_out.empty();
-    if (excluded || kept_out || device.speed.types.empty()) continue;
+    if (excluded || kept_out || device.speed.types.empty() || IsMoeHost(request, i)) continue;
     Candidate candidate;
     candidate.device = i;
     candidate.node = device.node;
@@ -111,29 +117,59 @@ PlanProblem::PlanProblem(const PlanRequest& request, const StepShape& step)
     } else {
       candidate.memory_bytes = std::min(candidate.memory_bytes, PoolBytes(device.memory_pool));
     }
-    bool has_room = false;
-    for (size_t begin = 0; begin < last_point() && !has_room; ++begin) {
-      for (const auto& [first, last] : runs_[begin]) {
-        has_room |= StageBytes(begin, first) <= candidate.memory_bytes;
-      }
+    PriceLayers(device, &candidate);
+    const auto has_room = [&](size_t begin, size_t end) {
+      return StageBytes(begin, end) - HostBytes(candidate, begin, end) <= candidate.memory_bytes &&
+             HostBytes(candidate, begin, end) <= candidate.host_bytes_max;
+    };
+    bool has_any = false;
+    for (size_t begin = 0; begin < last_point() && !has_any; ++begin) {
+      for (const auto& [first, last] : runs_[begin]) has_any |= has_room(begin, first);
     }
-    if (!has_room) continue;
-    LayerTime sum;
-    for (size_t p = 0, layer = 0; p < points_.size(); ++p) {
-      for (; layer < points_[p]; ++layer) {
-        const LayerTime time =
-            PredictLayer(costs, static_cast<uint32_t>(layer), device.speed, step);
-        sum.seconds += time.seconds;
-        sum.memory_seconds += time.memory_seconds;
-      }
-      candidate.seconds.push_back(sum.seconds);
-      candidate.memory_seconds.push_back(sum.memory_seconds);
-    }
+    if (!has_any) continue;
     const LayerTime head = PredictHead(costs, device.speed, step);
     candidate.head_s = head.seconds;
     candidate.head_memory_s = head.memory_seconds;
     candidate.overhead_s = device.step_overhead_s;
     candidates_.push_back(std::move(candidate));
+  }
+}
+
+void PlanProblem::PriceLayers(const PlanDevice& device, Candidate* candidate) const {
+  const LayerCosts& costs = *request_.costs;
+  const PlanDevice* const host = device.moe_host == kNoHost
+                                     ? nullptr
+                                     : &request_.devices[static_cast<size_t>(device.moe_host)];
+  if (host != nullptr) {
+    candidate->host_bytes_max = MoeHostBytes(request_, device);
+    candidate->cores_pool = host->cores_pool;
+    candidate->shares_with_host =
+        device.memory_pool != kOwnPool && device.memory_pool == host->memory_pool;
+  }
+  const bool host_bandwidth = host != nullptr && device.bandwidth_pool == kOwnPool;
+  if (host_bandwidth) candidate->bandwidth_pool = host->bandwidth_pool;
+  LayerTime sum;
+  uint64_t host_bytes = 0;
+  for (size_t p = 0, next = 0; p < points_.size(); ++p) {
+    for (; next < points_[p]; ++next) {
+      const auto layer = static_cast<uint32_t>(next);
+      const bool elsewhere = host != nullptr && layer >= device.cpu_moe.begin &&
+                             layer < device.cpu_moe.end && costs.layers[layer].n_expert > 0;
+      if (!elsewhere) {
+        const LayerTime time = PredictLayer(costs, layer, device.speed, step_);
+        sum.seconds += time.seconds;
+        if (!host_bandwidth) sum.memory_seconds += time.memory_seconds;
+        continue;
+      }
+      const LayerTime here = PredictWithoutExperts(costs, layer, device.speed, step_);
+      const LayerTime there = PredictExperts(costs, layer, host->speed, step_);
+      sum.seconds += here.seconds + there.seconds + HandOverSeconds(costs, step_);
+      sum.memory_seconds += there.memory_seconds + (host_bandwidth ? 0 : here.memory_seconds);
+      host_bytes += costs.layers[layer].ExpertBytes();
+    }
+    candidate->seconds.push_back(sum.seconds);
+    candidate->memory_seconds.push_back(sum.memory_seconds);
+    candidate->host_bytes.push_back(host_bytes);
   }
 }
 
@@ -162,6 +198,11 @@ uint64_t PlanProblem::StageBytes(size_t begin, size_t end) const {
          (is_last ? compute_last_bytes_ : compute_bytes_);
 }
 
+uint64_t PlanProblem::StageBytes(const Piece& piece) const {
+  return StageBytes(piece.begin, piece.end) -
+         HostBytes(candidates_[piece.candidate], piece.begin, piece.end);
+}
+
 double PlanProblem::Between(size_t from_node, size_t to_node, double bytes) const {
   if (from_node == to_node) return request_.local_hop_s;
   return HopSeconds(request_.Link(from_node, to_node), bytes);
@@ -180,9 +221,10 @@ double PlanProblem::HopBack(size_t from) const {
 }
 
 bool PlanProblem::Fits(const Piece& piece, const Caps& caps) const {
-  const uint64_t memory = std::min(caps.memory_bytes, candidates_[piece.candidate].memory_bytes);
-  return StageBytes(piece.begin, piece.end) <= memory && StageSeconds(piece) <= caps.seconds &&
-         StageMemorySeconds(piece) <= caps.memory_seconds;
+  const Candidate& c = candidates_[piece.candidate];
+  return StageBytes(piece) <= std::min(caps.memory_bytes, c.memory_bytes) &&
+         HostBytes(c, piece.begin, piece.end) <= c.host_bytes_max &&
+         StageSeconds(piece) <= caps.seconds && StageMemorySeconds(piece) <= caps.memory_seconds;
 }
 
 std::vector<size_t> PlanProblem::LatestEnds(size_t candidate, const Caps& caps) const {

@@ -42,6 +42,10 @@ class PlanProblem {
     uint64_t memory_bytes = 0;           // that it may use: after the reserve, its pool's if less
     std::vector<double> seconds;         // [points], of all layers before
     std::vector<double> memory_seconds;  // [points]
+    // Of experts that are in the memory of the node's CPU, and what they may take of it.
+    std::vector<uint64_t> host_bytes;  // [points], of all layers before
+    uint64_t host_bytes_max = 0;
+    bool shares_with_host = false;  // one memory: they count as the stage's all the same
     double head_s = 0, head_memory_s = 0;
     double overhead_s = 0;
     int memory_pool = kOwnPool, bandwidth_pool = kOwnPool, cores_pool = kOwnPool;
@@ -65,6 +69,7 @@ class PlanProblem {
   double StageSeconds(const Piece& piece) const;
   double StageMemorySeconds(const Piece& piece) const;
   uint64_t StageBytes(size_t begin, size_t end) const;         // weights, cache, compute buffer
+  uint64_t StageBytes(const Piece& piece) const;               // of those, on its device
   uint64_t StageFixedBytes() const { return compute_bytes_; }  // that do not depend on its layers
   // Of a pool, after the reserves of the nodes that use it.
   uint64_t PoolBytes(int pool) const { return pool_bytes_[static_cast<size_t>(pool)]; }
@@ -79,6 +84,8 @@ class PlanProblem {
   bool Fits(const Piece& piece, const Caps& caps) const;
 
  private:
+  // How long the device takes for its layers, and what they have in the memory of its host.
+  void PriceLayers(const PlanDevice& device, Candidate* candidate) const;
   double Between(size_t from_node, size_t to_node, double bytes) const;
 
   const PlanRequest& request_;

@@ -10,6 +10,7 @@
 #include "coordinator/plan_assign.h"
 #include "coordinator/plan_exact.h"
 #include "coordinator/plan_explain.h"
+#include "coordinator/plan_moe.h"
 #include "coordinator/plan_problem.h"
 #include "coordinator/plan_search.h"
 #include "coordinator/plan_solve.h"
@@ -101,10 +102,11 @@ StepTime Predict(const PlanRequest& request, const std::vector<PlannedStage>& st
                  const StepShape& step, uint32_t batch) {
   // Only the devices in use.
   PlanRequest used = request;
-  used.devices.clear();
   used.exclude.clear();
   used.reserve.clear();
-  for (const PlannedStage& stage : stages) used.devices.push_back(request.devices[stage.device]);
+  std::vector<size_t> devices;
+  for (const PlannedStage& stage : stages) devices.push_back(stage.device);
+  used.devices = WithMoeHosts(request, devices);
   for (PlanDevice& device : used.devices) device.memory_free_bytes = UINT64_MAX;
   for (MemoryPool& pool : used.memory_pools) pool.free_bytes = UINT64_MAX;
   const PlanProblem problem(used, step);
@@ -118,6 +120,24 @@ StepTime Predict(const PlanRequest& request, const std::vector<PlannedStage>& st
     pieces.push_back({i, at(stages[i].layers.begin), at(stages[i].layers.end)});
   }
   return {batch, CostOf(problem, Aim::kSum, pieces), CostOf(problem, Aim::kMax, pieces)};
+}
+
+// Without the head.
+double StageSeconds(const PlanRequest& request, const PlannedStage& stage, const StepShape& step) {
+  const LayerCosts& costs = *request.costs;
+  const PlanDevice& device = request.devices[stage.device];
+  double seconds = device.step_overhead_s;
+  for (uint32_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
+    if (layer - stage.layers.begin >= stage.n_cpu_moe) {
+      seconds += PredictLayer(costs, layer, device.speed, step).seconds;
+      continue;
+    }
+    const PlanDevice& host = request.devices[static_cast<size_t>(device.moe_host)];
+    seconds += PredictWithoutExperts(costs, layer, device.speed, step).seconds +
+               PredictExperts(costs, layer, host.speed, step).seconds +
+               HandOverSeconds(costs, step);
+  }
+  return seconds;
 }
 
 // As what each stage sends, and how long that takes it. Returns the request with what was chosen.
@@ -138,11 +158,7 @@ PlanRequest ChooseSent(const PlanRequest& request, const StepShape& step,
     if (device.node == to) continue;
     const auto stage_s = [&](uint32_t rows) {
       const StepShape of_one_text = PromptStep(rows, step.positions);
-      double seconds = device.step_overhead_s;
-      for (uint32_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
-        seconds += PredictLayer(*request.costs, layer, device.speed, of_one_text).seconds;
-      }
-      return seconds;
+      return StageSeconds(request, stage, of_one_text);
     };
     const PlanLink& link = request.Link(device.node, to);
     stage.sends = ChooseActivations({.bytes_per_s = link.bytes_per_s,
@@ -169,10 +185,14 @@ Plan Finish(const PlanRequest& request, const PlanProblem& problem, const Soluti
     PlannedStage stage;
     stage.device = problem.candidates()[pieces[i].candidate].device;
     stage.layers = problem.Layers(pieces[i]);
-    stage.weight_bytes = costs.WeightBytes(stage.layers);
+    const PlanDevice& device = request.devices[stage.device];
+    if (device.moe_host != kNoHost) stage.n_cpu_moe = device.cpu_moe.size();
     for (uint32_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
-      stage.cache_bytes += CacheBytes(costs.layers[layer], request.cache);
+      const LayerCost& cost = costs.layers[layer];
+      stage.cache_bytes += CacheBytes(cost, request.cache);
+      if (layer - stage.layers.begin < stage.n_cpu_moe) stage.host_bytes += cost.ExpertBytes();
     }
+    stage.weight_bytes = costs.WeightBytes(stage.layers) - stage.host_bytes;
     stage.compute_bytes = ComputeBytes(costs, request.cache, stage.layers.end == costs.n_layer());
     stage.compute_s = problem.StageSeconds(pieces[i]);
     stage.hop_in_s = i == 0 ? problem.HopIn(pieces[i].candidate)
@@ -205,19 +225,23 @@ std::string PlaceName(const PlanRequest& request, size_t device) {
 
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
   if (absl::Status status = Check(request); !status.ok()) return status;
-  const PlanProblem problem(request, StepOf(request));
-  Solution solution;
-  if (!request.assignments.empty()) {
+  absl::Status why;  // it does not fit without experts elsewhere
+  const MoePlan placed = PlaceMoe(request, [&](const PlanProblem& problem) {
+    Solution solution;
+    if (request.assignments.empty()) {
+      solution = Solve(problem);
+      if (!solution.found() && why.ok()) why = DoesNotFit(problem);
+      return solution;
+    }
     absl::StatusOr<Pieces> pieces = AssignedPieces(problem);
-    if (!pieces.ok()) return pieces.status();
-    solution.pieces = *std::move(pieces);
+    if (!pieces.ok() && why.ok()) why = pieces.status();
+    if (pieces.ok()) solution.pieces = *std::move(pieces);
     solution.is_exact = false;
     solution.gap = 1;
-  } else {
-    solution = Solve(problem);
-    if (!solution.found()) return DoesNotFit(problem);
-  }
-  return Finish(request, problem, solution);
+    return solution;
+  });
+  if (!placed.solution.found()) return why;
+  return Finish(placed.request, PlanProblem(placed.request, StepOf(request)), placed.solution);
 }
 
 }  // namespace strata

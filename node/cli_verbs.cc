@@ -133,6 +133,11 @@ void AddPlacement(CLI::App* verb, PlanOptions* options) {
                    "fewer bytes where a link is slow")
       ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "auto"}))
       ->type_name("TYPE");
+  verb->add_option("--cpu-moe", options->cpu_moe,
+                   "Experts in the CPU's memory, the rest of their layers on the node's GPU: auto "
+                   "(default; as many as do not fit the GPU), all, none")
+      ->check(CLI::IsMember({"auto", "all", "none"}))
+      ->type_name("WHICH");
   verb->add_option("--reserve", options->reserve,
                    "Memory to leave free: 2GiB on every node, or nodeA=2GiB,nodeB=512M")
       ->check(Utf8())

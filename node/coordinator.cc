@@ -53,6 +53,7 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
   if (!wants.exclude().empty() && wants.exclude() != has.exclude()) return differs("--exclude");
   if (!wants.reserve().empty() && wants.reserve() != has.reserve()) return differs("--reserve");
   if (IsOther(wants.activations(), has.activations(), "f32")) return differs("--activations");
+  if (IsOther(wants.cpu_moe(), has.cpu_moe(), "auto")) return differs("--cpu-moe");
   const wire::CacheSpec& spec = has.cache();
   const wire::CacheSpec& wish = wants.cache();
   if (IsOther(wish.type_k(), spec.type_k(), "f16")) return differs("--cache-type-k");

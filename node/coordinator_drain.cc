@@ -81,6 +81,11 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
       planning.freed.push_back({.node_id = now.NodeOf(stage).info.node_id(),
                                 .device = now.inputs.request.devices[stage.device].name,
                                 .bytes = stage.memory_bytes()});
+      if (const PlanDevice* const cpu = now.CpuOf(stage); stage.host_bytes > 0 && cpu != nullptr) {
+        planning.freed.push_back({.node_id = now.NodeOf(stage).info.node_id(),
+                                  .device = cpu->name,
+                                  .bytes = stage.host_bytes});
+      }
     }
   }
   wire::LoadModelRequest request = from->request();

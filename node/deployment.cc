@@ -93,6 +93,7 @@ absl::Status Deployment::Build(Progress progress) {
     build.stages.push_back(stage.layers);
     build.nodes.push_back(planned_->NodeOf(stage).client.get());
     build.devices.push_back(request.devices[stage.device].name);
+    build.n_cpu_moe.push_back(stage.n_cpu_moe);
     build.activations.push_back(stage.sends);
   }
   build.source = planned_->SourceNode()->client.get();

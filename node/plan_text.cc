@@ -73,6 +73,8 @@ std::string PlanJson(const ModelFile& model, const PlanRequest& request, const P
                       {"device", device.name},
                       {"layers", {stage.layers.begin, stage.layers.end}},
                       {"weight_bytes", stage.weight_bytes},
+                      {"cpu_moe_layers", stage.n_cpu_moe},
+                      {"cpu_moe_bytes", stage.host_bytes},
                       {"cache_bytes", stage.cache_bytes},
                       {"compute_bytes", stage.compute_bytes},
                       {"compute_ms", stage.compute_s * 1e3},

@@ -159,6 +159,9 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
   auto activations = ParseActivations(wishes.activations());
   if (!activations.ok()) return activations.status();
   request.activations = *activations;
+  auto cpu_moe = ParseCpuMoe(wishes.cpu_moe().empty() ? "auto" : wishes.cpu_moe());
+  if (!cpu_moe.ok()) return cpu_moe.status();
+  request.cpu_moe = *cpu_moe;
   if (!wishes.assign().empty()) {
     auto assign = ParseAssign(wishes.assign());
     if (!assign.ok()) return assign.status();
@@ -209,6 +212,14 @@ const NodeReport& PlannedModel::NodeOf(const PlannedStage& stage) const {
   return report.nodes[inputs.places[inputs.request.devices[stage.device].node]];
 }
 
+const PlanDevice* PlannedModel::CpuOf(const PlannedStage& stage) const {
+  const std::vector<PlanDevice>& devices = inputs.request.devices;
+  for (const PlanDevice& device : devices) {
+    if (device.is_cpu && device.node == devices[stage.device].node) return &device;
+  }
+  return nullptr;
+}
+
 NodeReport* PlannedModel::SourceNode() {
   for (NodeReport& node : report.nodes) {
     if (absl::BytesToHexString(node.id()) == source.node()) return &node;
@@ -224,15 +235,19 @@ std::optional<MemoryCap> MemoryCapOf(const PlannedModel& planned, const absl::St
     return std::nullopt;
   }
   const PlannedStage& at = planned.plan.stages[*stage];
-  const uint64_t bytes = at.memory_bytes();
+  const NodeReport& node = planned.NodeOf(at);
+  const PlanDevice* const cpu = planned.CpuOf(at);
+  const bool on_host = shortage->on_host && at.host_bytes > 0 && cpu != nullptr;
+  const uint64_t bytes = on_host ? at.host_bytes : at.memory_bytes();
   // In the planner's figures, which may be off by as much as the stage turned out larger. Where
   // nothing is known but that it was too much, a quarter less.
   uint64_t missing = bytes / 4;
   if (shortage->needed_bytes > shortage->free_bytes) {
     missing = shortage->needed_bytes - shortage->free_bytes;
   }
-  return MemoryCap{.node_id = planned.NodeOf(at).info.node_id(),
-                   .device = planned.inputs.request.devices[at.device].name,
+  const PlanDevice& device = planned.inputs.request.devices[at.device];
+  return MemoryCap{.node_id = node.info.node_id(),
+                   .device = on_host ? cpu->name : device.name,
                    .bytes = bytes - std::min(bytes, std::max<uint64_t>(missing, 1))};
 }
 

@@ -51,6 +51,8 @@ struct PlannedModel {
   // The node of a stage, and its client; the client of the node with the file.
   const NodeReport& NodeOf(const PlannedStage& stage) const;
   NodeReport* SourceNode();
+  // The CPU of a stage's node; null: it was not measured.
+  const PlanDevice* CpuOf(const PlannedStage& stage) const;
 };
 
 // Where a load of `planned` failed with `why` for want of memory: what may be planned for the

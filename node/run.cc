@@ -64,6 +64,7 @@ wire::PlanWishes WishesOf(const PlanOptions& options) {
   wishes.set_reserve(options.reserve);
   wishes.set_unverified(options.unverified);
   wishes.set_activations(options.activations);
+  wishes.set_cpu_moe(options.cpu_moe);
   wishes.mutable_cache()->set_type_k(options.type_k);
   wishes.mutable_cache()->set_type_v(options.type_v);
   wishes.mutable_cache()->set_flash_attention(options.flash_attention);

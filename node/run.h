@@ -21,6 +21,7 @@ struct PlanOptions {
   std::string objective = "latency";
   std::string assign, exclude, reserve;  // coordinator/plan_options.h
   std::string activations;               // what goes between stages; empty: f32
+  std::string cpu_moe;                   // experts in the CPU's memory; empty: auto
   std::string type_k, type_v;            // of the cache; empty: f16
   std::string flash_attention;           // empty: auto
   uint32_t kv_cells = 0;                 // positions of all texts together; 0: n_ctx for each

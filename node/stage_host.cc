@@ -9,6 +9,7 @@
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "node/stage_host_impl.h"
+#include "shard/device_probe.h"
 #include "transport/epoch.h"
 #include "transport/grpc_status.h"
 #include "transport/status_details.h"
@@ -252,10 +253,20 @@ std::vector<wire::StageStatus> StageHost::Stages() const {
 uint64_t StageHost::BytesOn(const std::string& device) const {
   uint64_t bytes = 0;
   for (const auto& [key, stage] : stages_) {
-    if (!stage.loaded || stage.state == State::kFailed || stage.spec.device() != device) continue;
-    bytes += stage.info.slice_bytes() + stage.info.kv_bytes() + stage.info.compute_bytes();
+    if (!stage.loaded || stage.state == State::kFailed) continue;
+    const wire::StageInfo& info = stage.info;
+    if (device == kCpuDevice) bytes += info.host_bytes();
+    if (stage.spec.device() != device) continue;
+    bytes += info.slice_bytes() - info.host_bytes() + info.kv_bytes() + info.compute_bytes();
   }
   return bytes;
+}
+
+uint64_t StageHost::LeftOf(const std::string& device) const {
+  const uint64_t limit = options_.offer.MemoryOf(device);
+  const uint64_t used = BytesOn(device);
+  if (limit == 0) return 0;
+  return used < limit ? limit - used : 1;
 }
 
 void StageHost::StartShutdown() {

@@ -73,6 +73,8 @@ class StageHost {
   std::vector<wire::StageStatus> Stages() const;
   // What the stages on a device take of its memory, as their workers told when they had loaded.
   uint64_t BytesOn(const std::string& device) const;
+  // Of what is offered of it, 1 or more; 0: all that is free.
+  uint64_t LeftOf(const std::string& device) const;
   // Whether a worker computes or loads.
   bool Busy() const;
 

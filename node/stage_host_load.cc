@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "node/stage_host_impl.h"
+#include "shard/device_probe.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
@@ -69,7 +70,7 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
   Stage stage;
   stage.spec = spec;
   stage.model_name = ModelName(spec.model_path());  // a fetched copy lies elsewhere
-  if (stage.spec.device().empty()) stage.spec.set_device("CPU");
+  if (stage.spec.device().empty()) stage.spec.set_device(kCpuDevice);
   if (stopping_) {
     stream->End(At(stage, absl::UnavailableError("the node is stopping")));
     return;
@@ -191,11 +192,8 @@ void StageHost::BeginLoad(Stage* stage) {
   stage->state = State::kLoading;
   stage->worker_pid = stage->device->worker->pid();
   UpdateLoading(stage->device);
-  stage->spec.clear_memory_bytes_max();
-  if (const uint64_t limit = options_.offer.MemoryOf(stage->device->name); limit != 0) {
-    const uint64_t used = BytesOn(stage->device->name);
-    stage->spec.set_memory_bytes_max(used < limit ? limit - used : 1);
-  }
+  stage->spec.set_memory_bytes_max(LeftOf(stage->device->name));
+  stage->spec.set_host_bytes_max(LeftOf(kCpuDevice));
   calls_[stage->id] = stage->context;
   gate_.Enter();
   (new LoadReader(this, *stage))->Start(stage->device->worker->stub());

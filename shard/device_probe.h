@@ -15,6 +15,8 @@
 
 namespace strata {
 
+inline constexpr char kCpuDevice[] = "CPU";  // as ggml names it
+
 // A device as ggml lists it. Accelerators that only help the CPU (BLAS) are part of it.
 struct DeviceFacts {
   std::string name;         // "CPU", "CUDA0", "Vulkan0", "Metal"

@@ -162,6 +162,16 @@ uint64_t LogCapture::ComputeBytes() const {
   return Sum(kComputeMark, [](absl::string_view) { return true; });
 }
 
+uint64_t LogCapture::HostWeightBytes() const {
+  // "load_tensors:  Vulkan_Host model buffer size = …", "CPU", "CPU_Mapped", "CPU_REPACK".
+  auto is_host = [](absl::string_view line) {
+    absl::string_view buffer = line.substr(0, line.find(kWeightsMark));
+    buffer.remove_prefix(buffer.rfind(' ') + 1);  // npos + 1 is 0
+    return absl::StartsWith(buffer, "CPU") || absl::EndsWith(buffer, "_Host");
+  };
+  return Sum(kWeightsMark, is_host);
+}
+
 uint64_t LogCapture::UnmappedWeightBytes() const {
   auto is_copy = [](absl::string_view line) { return !absl::StrContains(line, kMappedMark); };
   return Sum(kWeightsMark, is_copy);

@@ -47,6 +47,8 @@ class LogCapture {
   uint64_t ComputeBytes() const;
   // Bytes of weights that were copied out of a mapped file, for example to be repacked.
   uint64_t UnmappedWeightBytes() const;
+  // Bytes of weights in the host's memory, whatever the device.
+  uint64_t HostWeightBytes() const;
 
   void Add(int level, absl::string_view text);  // for the log callback
 

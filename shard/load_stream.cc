@@ -96,6 +96,8 @@ absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::StageSpec& spec, Loa
   options.n_threads = spec.n_threads();
   options.device = spec.device();
   options.memory_bytes_max = spec.memory_bytes_max();
+  options.n_cpu_moe = spec.n_cpu_moe();
+  options.host_bytes_max = spec.host_bytes_max();
   options.cache = CacheOptionsOf(spec.cache());
   options.use_mmap = spec.use_mmap();
   return Stage::Load(*slice, options, [stream](uint64_t done, uint64_t total) {
@@ -111,6 +113,7 @@ wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& f
   info.set_link_address(link_address);
   info.set_n_embd(facts.n_embd);
   info.set_slice_bytes(facts.slice_bytes);
+  info.set_host_bytes(facts.host_bytes);
   info.set_kv_bytes(facts.kv_bytes);
   info.set_compute_bytes(facts.compute_bytes);
   info.set_resident_bytes(ResidentBytes());

@@ -13,6 +13,7 @@
 #include "llama.h"
 #include "shard/derived.h"
 #include "shard/engine.h"
+#include "shard/experts.h"
 #include "shard/llama_stage.h"
 #include "shard/memory.h"
 #include "transport/status_details.h"
@@ -114,11 +115,21 @@ struct LoadProgress {
   }
 };
 
+// How many of the stage's layers leave their experts in the host's memory.
+uint32_t HostLayers(const Slice& slice, const StageOptions& options, ggml_backend_dev_t device) {
+  return device == nullptr ? 0 : std::min(options.n_cpu_moe, slice.layers().size());
+}
+
 absl::StatusOr<LlamaModelPtr> LoadModel(const Slice& slice, const StageOptions& options,
                                         ggml_backend_dev_t device, bool with_data,
                                         LoadProgress* progress) {
   ggml_backend_dev_t devices[] = {device, nullptr};  // none: the CPU
   llama_model_params params = llama_model_default_params();
+  const uint32_t n_host = HostLayers(slice, options, device);
+  const std::string experts = ExpertPattern(n_host);
+  const llama_model_tensor_buft_override overrides[] = {
+      {experts.c_str(), ggml_backend_cpu_buffer_type()}, {nullptr, nullptr}};
+  if (n_host > 0) params.tensor_buft_overrides = overrides;
   params.devices = devices;
   params.n_gpu_layers = device == nullptr ? 0 : -1;
   params.split_mode = LLAMA_SPLIT_MODE_NONE;
@@ -126,7 +137,9 @@ absl::StatusOr<LlamaModelPtr> LoadModel(const Slice& slice, const StageOptions& 
   params.no_alloc = !with_data;
   params.progress_callback = LoadProgress::Report;
   params.progress_callback_user_data = progress;
-  if (with_data && slice.is_whole() && options.use_mmap && llama_supports_mmap()) {
+  const bool map =
+      options.use_mmap && n_host == 0;  // what the CPU computes is copied to its liking
+  if (with_data && slice.is_whole() && map && llama_supports_mmap()) {
     params.load_mode = LLAMA_LOAD_MODE_MMAP;
     std::vector<const char*> paths;
     for (const std::string& path : slice.model().paths()) paths.push_back(path.c_str());
@@ -153,8 +166,9 @@ uint64_t OutputBytes(const llama_context_params& params, const llama_model* mode
 // Where a stage takes its memory from, and how much of it there may be.
 class Room {
  public:
-  Room(const Slice& slice, const StageOptions& options, ggml_backend_dev_t device)
-      : slice_(slice),
+  // `weight_bytes`: of those that it takes there.
+  Room(uint64_t weight_bytes, const StageOptions& options, ggml_backend_dev_t device)
+      : weight_bytes_(weight_bytes),
         device_(device),
         name_(options.device.empty() ? "CPU" : options.device),
         limit_bytes_(options.memory_bytes_max) {}
@@ -178,7 +192,7 @@ class Room {
     return WithShortage(
         absl::ResourceExhaustedError(absl::StrCat(
             "not enough memory on ", name_, ": the stage needs ", Mib(needed_bytes),
-            " MiB, of which ", Mib(slice_.tensor_bytes()), " MiB for weights; ", Mib(free_bytes),
+            " MiB, of which ", Mib(weight_bytes_), " MiB for weights; ", Mib(free_bytes),
             is_limit ? " MiB of what is offered are left" : " MiB are free")),
         {.needed_bytes = needed_bytes, .free_bytes = free_bytes});
   }
@@ -199,11 +213,23 @@ class Room {
   }
 
  private:
-  const Slice& slice_;
+  const uint64_t weight_bytes_;
   ggml_backend_device* const device_;
   const std::string name_;
   const uint64_t limit_bytes_;  // 0: none
 };
+
+// Where experts stay in the host's memory. kResourceExhausted.
+absl::Status CheckHostRoom(uint64_t needed_bytes, const StageOptions& options) {
+  uint64_t free_bytes = AvailableBytes();
+  if (options.host_bytes_max != 0) free_bytes = std::min(free_bytes, options.host_bytes_max);
+  if (needed_bytes <= free_bytes) return absl::OkStatus();
+  return WithShortage(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "not enough memory on CPU for the experts of ", options.n_cpu_moe, " layers: they need ",
+          Mib(needed_bytes), " MiB, ", Mib(free_bytes), " MiB are free")),
+      {.needed_bytes = needed_bytes, .free_bytes = free_bytes, .on_host = true});
+}
 
 // As CheckDerived(), with the whole model's header loaded beside the slice's.
 absl::Status CheckAgainstWhole(const Slice& slice, const StageOptions& options,
@@ -243,10 +269,11 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   }
   const uint64_t kv_cells = CellsOf(options.cache, options.n_ctx, options.n_seq_max);
   const uint64_t cells_bytes = kv_cells * kCellBytes;
-  const Room room(slice, options, *device);
-  if (absl::Status status = room.Check(slice.tensor_bytes() + cells_bytes); !status.ok()) {
-    return status;
-  }
+  const uint64_t host_bytes = ExpertBytes(slice.header(), {0, HostLayers(slice, options, *device)});
+  const uint64_t weight_bytes = slice.tensor_bytes() - host_bytes;
+  const Room room(weight_bytes, options, *device);
+  if (absl::Status status = CheckHostRoom(host_bytes, options); !status.ok()) return status;
+  if (absl::Status status = room.Check(weight_bytes + cells_bytes); !status.ok()) return status;
 
   // First without data: what libllama would allocate is known before anything is.
   uint64_t kv_bytes = 0;
@@ -261,7 +288,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
     absl::StatusOr<LlamaModelPtr> model =
         LoadModel(slice, options, *device, /*with_data=*/false, &no_progress);
     if (!model.ok()) return model.status();
-    if (*model == nullptr) return room.LoadError(log, slice.tensor_bytes());
+    if (*model == nullptr) return room.LoadError(log, weight_bytes);
     if (absl::Status status = CheckAgainstWhole(slice, options, *device, room, model->get());
         !status.ok()) {
       return status;
@@ -271,7 +298,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
     }
     llama_context_params params = ContextParams(slice, options, model->get());
     LlamaContextPtr context(llama_init_from_model(model->get(), params));
-    if (context == nullptr) return room.LoadError(log, slice.tensor_bytes());
+    if (context == nullptr) return room.LoadError(log, weight_bytes);
     kv_bytes = log.CacheBytes() + cells_bytes;
     if (n_checkpoints > 0) {
       const auto window = static_cast<uint32_t>(std::max(0, llama_model_n_swa(model->get())));
@@ -285,7 +312,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
     compute_bytes = log.ComputeBytes() + OutputBytes(params, model->get());
   }
   const uint64_t needed_bytes =
-      slice.tensor_bytes() + kv_bytes + compute_bytes + (*device == nullptr ? checkpoint_bytes : 0);
+      weight_bytes + kv_bytes + compute_bytes + (*device == nullptr ? checkpoint_bytes : 0);
   if (absl::Status status = room.Check(needed_bytes); !status.ok()) return status;
   if (*device != nullptr && checkpoint_bytes > AvailableBytes()) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -327,6 +354,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   facts.cache = config.ability;
   facts.cache.window_tokens = static_cast<uint32_t>(std::max(0, llama_model_n_swa(model->get())));
   facts.slice_bytes = slice.tensor_bytes();
+  facts.host_bytes = *device == nullptr ? 0 : log.HostWeightBytes();
   facts.kv_bytes = kv_bytes;
   facts.kv_cells = kv_cells;
   facts.n_checkpoints = n_checkpoints;

@@ -31,6 +31,10 @@ struct StageOptions {
   uint32_t n_threads = 1;
   std::string device;             // as ggml names it; empty: CPU
   uint64_t memory_bytes_max = 0;  // to take of the device's memory; 0: all that is free
+  // The routed experts of the first so many layers of the stage stay in the host's memory, and the
+  // CPU computes them. Not read on the CPU.
+  uint32_t n_cpu_moe = 0;
+  uint64_t host_bytes_max = 0;  // as memory_bytes_max, of the host's for those experts
   CacheOptions cache;
   bool use_mmap = true;  // map the file where the slice is the whole model
 };
@@ -97,6 +101,7 @@ class Stage {
     uint32_t n_batch = 0;
     CacheAbility cache;
     uint64_t slice_bytes = 0;  // weights resident
+    uint64_t host_bytes = 0;   // of those, in the host's memory: experts, libllama's embedding
     uint64_t kv_bytes = 0;     // with what libllama keeps about each cell
     uint64_t kv_cells = 0;     // positions of all slots together
     uint32_t n_checkpoints = 0;

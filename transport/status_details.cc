@@ -13,13 +13,15 @@ namespace {
 
 constexpr char kShortage[] = "strata/memory";
 constexpr char kStage[] = "strata/stage";
-// A line "memory=NEEDED/FREE".
+// A line "memory=NEEDED/FREE" or "memory=NEEDED/FREE/host".
 constexpr absl::string_view kMemoryField = "memory=";
+constexpr absl::string_view kOnHost = "/host";
 
 std::optional<MemoryShortage> Parse(absl::string_view text) {
+  MemoryShortage shortage;
+  shortage.on_host = absl::ConsumeSuffix(&text, kOnHost);
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits('/', 1));
-  MemoryShortage shortage;
   if (!absl::SimpleAtoi(parts.first, &shortage.needed_bytes) ||
       !absl::SimpleAtoi(parts.second, &shortage.free_bytes)) {
     return std::nullopt;
@@ -38,7 +40,8 @@ absl::Status Prefixed(absl::string_view where, const absl::Status& status) {
 }
 
 absl::Status WithShortage(absl::Status status, const MemoryShortage& shortage) {
-  const std::string text = absl::StrCat(shortage.needed_bytes, "/", shortage.free_bytes);
+  const std::string text = absl::StrCat(shortage.needed_bytes, "/", shortage.free_bytes,
+                                        shortage.on_host ? kOnHost : "");
   status.SetPayload(kShortage, absl::Cord(absl::string_view(text)));
   return status;
 }

@@ -19,6 +19,7 @@ absl::Status Prefixed(absl::string_view where, const absl::Status& status);
 struct MemoryShortage {
   uint64_t needed_bytes = 0;  // 0: neither is known
   uint64_t free_bytes = 0;
+  bool on_host = false;  // of the host's, for experts of a stage that is on another device
 };
 absl::Status WithShortage(absl::Status status, const MemoryShortage& shortage);
 // None: `status` has no such figures.

@@ -18,6 +18,17 @@ TEST(StatusDetails, FiguresOfAShortageSurviveTheWireAndAPrefix) {
   ASSERT_TRUE(figures.has_value());
   EXPECT_EQ(figures->needed_bytes, 5ull << 40);
   EXPECT_EQ(figures->free_bytes, 7u);
+  EXPECT_FALSE(figures->on_host);
+}
+
+TEST(StatusDetails, TheHostsMemoryIsToldFromTheDevices) {
+  const absl::Status short_of = WithShortage(absl::ResourceExhaustedError("x"),
+                                             {.needed_bytes = 9, .free_bytes = 7, .on_host = true});
+  const auto figures = ShortageOf(FromGrpc(ToGrpc(short_of)));
+  ASSERT_TRUE(figures.has_value());
+  EXPECT_EQ(figures->needed_bytes, 9u);
+  EXPECT_EQ(figures->free_bytes, 7u);
+  EXPECT_TRUE(figures->on_host);
 }
 
 TEST(StatusDetails, AStatusWithoutFiguresHasNone) {
@@ -29,7 +40,8 @@ TEST(StatusDetails, AStatusWithoutFiguresHasNone) {
 TEST(StatusDetails, WhatAPeerSaysIsNotTrusted) {
   for (const char* details :
        {"strata\nmemory=", "strata\nmemory=1", "strata\nmemory=-1/2", "strata\nmemory=1/2/3",
-        "\nmemory=1/2", "strata\nother=1/2", "strata\nmemory=99999999999999999999/1"}) {
+        "strata\nmemory=1/2/host/host", "strata\nmemory=1/host", "\nmemory=1/2",
+        "strata\nother=1/2", "strata\nmemory=99999999999999999999/1"}) {
     const absl::Status status =
         FromGrpc(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "x", std::string(details)));
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
