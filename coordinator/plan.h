@@ -53,7 +53,8 @@ struct PlanDevice {
   // fills both in (plan_moe.h).
   int moe_host = kNoHost;
   LayerRange cpu_moe = {0, UINT32_MAX};
-  bool is_cpu = false;
+  bool is_cpu =
+      false;  // the device that ggml calls so, where libllama computes what the host keeps
 };
 
 struct PlanNode {

@@ -314,6 +314,7 @@ absl::Status RunLoad(const LoadOptions& options) {
                         {"device", stage.device()},
                         {"layers", {stage.layers().begin(), stage.layers().end()}},
                         {"slice_bytes", stage.info().slice_bytes()},
+                        {"host_bytes", stage.info().host_bytes()},
                         {"kv_bytes", stage.info().kv_bytes()},
                         {"load_ms", stage.info().load_ms()}});
     }

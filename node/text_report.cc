@@ -81,6 +81,7 @@ std::string TextJson(const TextReport& report) {
                   {"worker_pid", from.info.worker_pid()},
                   {"layers", {from.layers.begin, from.layers.end}},
                   {"slice_bytes", from.info.slice_bytes()},
+                  {"host_bytes", from.info.host_bytes()},
                   {"kv_bytes", from.info.kv_bytes()},
                   {"compute_bytes", from.info.compute_bytes()},
                   {"resident_bytes", from.info.resident_bytes()},
