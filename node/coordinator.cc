@@ -159,6 +159,7 @@ PlanningOptions Coordinator::PlanningFor(const Caller& caller) {
   PlanningOptions planning = {.self_address = self_address_,
                               .fetcher = fetcher_,
                               .freed = {},
+                              .in_haste = caller.in_haste,
                               .model_id = "",
                               .known = nullptr,
                               .opened = nullptr,

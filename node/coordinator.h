@@ -80,6 +80,7 @@ class Coordinator {
     std::function<bool(const std::string& note)> note;
     std::function<bool(const wire::ModelStatus& placed)> placed;              // LoadModel()
     std::function<bool(uint32_t stage, const wire::LoadProgress&)> progress;  // LoadModel()
+    bool in_haste = false;  // as of PlanningOptions
   };
   // Blocks; errors of PlanModel().
   absl::StatusOr<wire::PlanExplained> Plan(const wire::PlanModelRequest& request,

@@ -78,7 +78,10 @@ void Coordinator::Adopt(const std::string& id, wire::LoadModelRequest orphan) {
     LOG(INFO) << words;
     return true;
   };
-  const Caller caller = {.go_on = [this] { return office().mine; }, .note = note};
+  Caller caller;
+  caller.go_on = [this] { return office().mine; };
+  caller.note = note;
+  caller.in_haste = true;
   const absl::Time begin = absl::Now();
   auto loaded = Load(orphan, caller);
   if (!loaded.ok() && !orphan.wishes().assign().empty()) {
@@ -109,6 +112,7 @@ bool Coordinator::IsThere(const DeploymentPtr& deployment) {
 
 void Coordinator::Mend(const DeploymentPtr& lost) {
   Caller caller;
+  caller.in_haste = true;
   caller.go_on = [this, &lost] { return !stopping() && IsThere(lost); };
   caller.note = [&lost](const std::string& note) {
     LOG(INFO) << lost->name() << ": " << note;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -27,15 +28,15 @@ constexpr int64_t kAnswerMs = 5'000;
 constexpr uint32_t kCheckpointsForEach = 2;
 constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
 
-// Asks all nodes, and again until they have measured.
-absl::Status Ask(const PlanningOptions& options, PlannedModel* planned) {
+// Asks all nodes, and again until they have measured or so much time has passed.
+absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedModel* planned) {
   const auto client = ClusterClient::At(options.self_address, kAnswerMs);
-  const absl::Time until = absl::Now() + kMeasureTime;
+  const absl::Time until = absl::Now() + wait;
   for (bool told = false;;) {
     auto report = CollectReport(client.get());
     if (!report.ok()) return report.status();
     planned->report = *std::move(report);
-    if (!planned->report.measuring() || absl::Now() > until) return absl::OkStatus();
+    if (!planned->report.measuring() || absl::Now() >= until) return absl::OkStatus();
     if (!options.go_on()) return absl::CancelledError("interrupted");
     if (!told && !options.note("The nodes are measuring their devices and links…")) {
       return absl::CancelledError("interrupted");
@@ -199,6 +200,22 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
   return absl::OkStatus();
 }
 
+// `has_source`: that the nodes that were asked have the file.
+absl::Status AskAndPlace(const PlanningOptions& options, const wire::PlanWishes& wishes,
+                         absl::FunctionRef<absl::Status()> has_source, PlannedModel* planned) {
+  const auto try_within = [&](absl::Duration wait) {
+    absl::Status status = Ask(options, wait, planned);
+    if (status.ok()) status = has_source();
+    if (status.ok()) status = Place(options, wishes, planned);
+    return status;
+  };
+  if (options.in_haste) {
+    absl::Status status = try_within(absl::ZeroDuration());
+    if (status.ok() || !planned->report.measuring()) return status;
+  }
+  return try_within(kMeasureTime);
+}
+
 }  // namespace
 
 uint32_t ContextFor(uint32_t asked, const ModelFile& model) {
@@ -258,9 +275,8 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
   planned->source = source;
   if (options.known != nullptr) {
     planned->model = options.known;
-    if (auto s = Ask(options, planned.get()); !s.ok()) return s;
-    if (auto s = FindSource(options.model_id, planned.get()); !s.ok()) return s;
-    if (auto s = Place(options, wishes, planned.get()); !s.ok()) return s;
+    const auto find = [&] { return FindSource(options.model_id, planned.get()); };
+    if (auto s = AskAndPlace(options, wishes, find, planned.get()); !s.ok()) return s;
     return planned;
   }
   // The file first: what is wrong with it is said at once.
@@ -275,9 +291,8 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
   if (options.opened) {
     if (auto s = options.opened(*planned->model); !s.ok()) return s;
   }
-  if (auto s = Ask(options, planned.get()); !s.ok()) return s;
-  if (auto s = SourceAnswers(planned.get()); !s.ok()) return s;  // it may have gone meanwhile
-  if (auto s = Place(options, wishes, planned.get()); !s.ok()) return s;
+  const auto still_there = [&] { return SourceAnswers(planned.get()); };
+  if (auto s = AskAndPlace(options, wishes, still_there, planned.get()); !s.ok()) return s;
   return planned;
 }
 

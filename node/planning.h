@@ -72,6 +72,8 @@ struct PlanningOptions {
   std::vector<MemoryCap> caps;  // no more than that is planned, whatever the nodes say
   // By node id: why it is better left alone, while the others suffice.
   std::map<std::string, std::string> kept_out;
+  // Texts wait: nodes that still measure are waited for only where the others do not suffice.
+  bool in_haste = false;
   // Not empty: any node that has this model in the same place will do in place of a source that has
   // gone.
   std::string model_id;
@@ -84,9 +86,9 @@ struct PlanningOptions {
   std::function<bool()> go_on;
 };
 
-// Waits for measurements under way for at most 20 s. kUnavailable: the node with the file does not
-// answer; kNotFound, kInvalidArgument: the file; errors of MakePlan() and CutRuleFor();
-// kFailedPrecondition: the headers cannot be had, and why.
+// Waits for measurements under way for at most 20 s, unless it is in haste. kUnavailable: the node
+// with the file does not answer; kNotFound, kInvalidArgument: the file; errors of MakePlan() and
+// CutRuleFor(); kFailedPrecondition: the headers cannot be had, and why.
 absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& options,
                                                         const wire::ModelSource& source,
                                                         const wire::PlanWishes& wishes);

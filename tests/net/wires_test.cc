@@ -1,7 +1,9 @@
 // Links over UCX between machines: on the network that both trust and on no other, and what becomes
-// of a text when that network goes.
+// of a text when that network goes; and what goes over a slow one.
 #include <cstdint>
 #include <future>
+#include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +28,7 @@ using ::testing::StartsWith;
 
 // What rounding can do: a text that is fed again goes through the kernels in other batches.
 constexpr float kNearTie = 0.3f;
+constexpr uint32_t kSlowMbitPerS = 20;
 
 // Two machines on one switch, and a cable from one to the other beside it.
 class WiresTest : public ::testing::Test {
@@ -70,9 +73,10 @@ class WiresTest : public ::testing::Test {
   }
 
   // The first three layers on one machine, the others on the other.
-  void Load() {
-    const nlohmann::json loaded = Strata(absl::StrCat(
-        "load ", STRATA_DEMO_MODEL, " --assign host-1=0-2,host-2=3-5 --ctx 1024 --seqs 2"));
+  void Load(const std::string& options = "") {
+    const nlohmann::json loaded =
+        Strata(absl::StrCat("load ", STRATA_DEMO_MODEL,
+                            " --assign host-1=0-2,host-2=3-5 --ctx 1024 --seqs 2 ", options));
     ASSERT_TRUE(loaded.is_object()) << loaded;
     model_ = absl::StrCat("'", loaded["model"].get<std::string>(), "'");
   }
@@ -136,6 +140,43 @@ TEST_F(WiresTest, ATrustedNetworkIsUsedAndNoOther) {
       " --ignore-eos --assign host-1=0-5"));
   ASSERT_TRUE(one.is_object()) << one;
   EXPECT_EQ(one["tokens"], both["tokens"]);
+}
+
+// Wi-Fi between two rooms, say. The figures that it prints are in tests/bench/README.md.
+TEST_F(WiresTest, AutoSendsFewerBytesOverASlowLink) {
+  for (const auto& host : hosts_) lan_->SetSpeed(*host, "eth0", kSlowMbitPerS);
+  ASSERT_NO_FATAL_FAILURE(StartNodes({"--no-ucx"}, /*on_switch_only=*/true));
+  StartEngine();
+  auto whole = testing::WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = 1024, .n_seq_max = 1});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  std::string prompt = "The old captain";
+  while (prompt.size() < 1500) prompt += " told the crew of the ship that came home";
+  std::map<std::string, uint64_t> sent;
+  for (const std::string wish : {"f32", "auto"}) {
+    SCOPED_TRACE(wish);
+    ASSERT_NO_FATAL_FAILURE(Load("--activations " + wish));
+    const nlohmann::json stage = FirstStage();
+    ASSERT_TRUE(stage.is_object()) << stage;
+    if (wish == "auto") {
+      EXPECT_THAT(stage["activations"], AnyOf("f16", "q8_0"));
+    } else {
+      EXPECT_EQ(stage["activations"], "f32");
+    }
+    const nlohmann::json text = Strata(absl::StrCat(
+        "run ", model_, " \"", prompt, "\" --max-tokens 40 --temperature 0 --ignore-eos"));
+    ASSERT_TRUE(text.is_object()) << text;
+    const std::vector<int32_t> tokens = text["tokens"];
+    EXPECT_THAT(tokens, SizeIs(40));
+    const size_t ties = testing::NearTies(whole->get(), text["prompt"]["tokens"], tokens, kNearTie);
+    sent[wish] = FirstStage()["bytes_out"];
+    std::cout << wish << " over " << kSlowMbitPerS << " Mbit/s: sent as " << stage["activations"]
+              << " above " << stage["f32_rows_max"] << " rows, " << sent[wish]
+              << " bytes; a prompt of " << text["prompt"]["tokens"].size() << " tokens in "
+              << text["prompt_ms"] << " ms, 40 tokens in " << text["decode_ms"] << " ms; " << ties
+              << " of 40 tokens are as likely as the likeliest\n";
+    EXPECT_TRUE(Strata(absl::StrCat("unload ", model_)).is_object());
+  }
+  EXPECT_LT(sent["auto"], sent["f32"] * 6 / 10);
 }
 
 TEST_F(WiresTest, ATextOutlivesTheTrustedNetwork) {
