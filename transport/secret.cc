@@ -1,0 +1,26 @@
+#include "transport/secret.h"
+
+#include <openssl/crypto.h>
+
+#include <utility>
+
+namespace strata {
+
+void Wipe(std::string* text) {
+  text->resize(text->capacity());
+  OPENSSL_cleanse(text->data(), text->size());
+  text->clear();
+}
+
+void Secret::WipeAndDelete::operator()(std::string* text) const {
+  Wipe(text);
+  delete text;
+}
+
+Secret::Secret() : text_(new std::string) {}
+
+Secret::Secret(std::string text) : text_(new std::string(std::move(text))) {
+  Wipe(&text);  // a short text is copied by a move
+}
+
+}  // namespace strata
