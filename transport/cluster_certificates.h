@@ -1,0 +1,84 @@
+// The certificate authority that every node of a cluster makes for itself from the cluster's key,
+// and the certificates that it issues: X.509 v3 (RFC 5280), Ed25519 (RFC 8032, RFC 8410).
+//
+//   authority's private key   the 32 bytes that the cluster's key gives for "certificate authority
+//                             ed25519" (cluster_key.h), as an Ed25519 private key
+//   authority's certificate   the same bytes on every node, for all in it is fixed and Ed25519
+//                             signs without chance: version 3, serial 1, subject = issuer = CN
+//                             "strata cluster ID", valid 2020-01-01 to 9999-12-31 (a key ends by
+//                             rotation, not by a date), CA without further authorities, may only
+//                             sign certificates
+//   node's certificate        a new private key and a random serial each time; CN = node id; DNS
+//                             names NodeName() and ClusterName(), which TLS checks in the place of
+//                             a host's name; for servers and clients; valid from a day before it is
+//                             made, so that machines whose clocks differ by less talk to each other
+//
+// Whoever has the key can make a certificate for any node id: an id tells members apart, it does
+// not protect one from another. Everything here is thread-safe but for moves, and blocks for some
+// hundred microseconds at most. Errors are kInternal with OpenSSL's own words where not said.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "transport/cluster_key.h"
+#include "transport/secret.h"
+
+struct evp_pkey_st;  // OpenSSL's
+
+namespace strata {
+
+inline constexpr absl::Duration kClockSkewMax = absl::Hours(24);
+// How long a node's certificate is good for. Connections that stand outlive it.
+inline constexpr absl::Duration kNodeCertificateValidity = absl::Hours(24 * 30);
+
+// What a certificate says its holder is called, and what who dials asks for: any node of a cluster,
+// or one of them. No DNS knows these names.
+std::string ClusterName(absl::string_view cluster_id);
+std::string NodeName(absl::string_view node_id);
+
+struct NodeCertificate {
+  std::string certificate_pem;
+  Secret private_key_pem;  // PKCS #8
+  absl::Time not_before;
+  absl::Time not_after;
+
+  // Two thirds of its time have gone, or the clock stands before its beginning: make another.
+  bool RenewalDue(absl::Time now) const;
+};
+
+class ClusterAuthority {
+ public:
+  static absl::StatusOr<ClusterAuthority> Of(const ClusterKey& key);
+
+  ClusterAuthority(ClusterAuthority&&) noexcept = default;
+  ClusterAuthority& operator=(ClusterAuthority&&) noexcept = default;
+  ~ClusterAuthority() = default;
+
+  const std::string& cluster_id() const { return cluster_id_; }
+  // No secret.
+  const std::string& certificate_pem() const { return certificate_pem_; }
+
+  struct NodeOptions {
+    std::string node_id;
+    absl::Time now = absl::Now();
+    absl::Duration validity = kNodeCertificateValidity;  // from `now`
+  };
+  // kInvalidArgument: a node id that is no DNS label (letters, digits and hyphens, at most 48).
+  absl::StatusOr<NodeCertificate> Issue(const NodeOptions& options) const;
+
+ private:
+  struct Free {
+    void operator()(evp_pkey_st* key) const;  // wipes it
+  };
+  ClusterAuthority() = default;
+
+  std::string cluster_id_;
+  std::unique_ptr<evp_pkey_st, Free> private_key_;
+  std::string certificate_pem_;
+};
+
+}  // namespace strata
