@@ -29,7 +29,7 @@ absl::StatusOr<ClusterKey> ReadKeyFile(const std::string& path) {
 }
 
 absl::Status CreateKeyFile(const std::string& path, const ClusterKey& key) {
-  const absl::Status status = Write(path, key, PrivateFileMode::kNew);
+  absl::Status status = Write(path, key, PrivateFileMode::kNew);
   if (!absl::IsAlreadyExists(status)) return status;
   return absl::AlreadyExistsError(absl::StrCat("there is a key already, in ", path));
 }

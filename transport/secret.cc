@@ -2,8 +2,6 @@
 
 #include <openssl/crypto.h>
 
-#include <utility>
-
 namespace strata {
 
 void Wipe(std::string* text) {
@@ -19,8 +17,9 @@ void Secret::WipeAndDelete::operator()(std::string* text) const {
 
 Secret::Secret() : text_(new std::string) {}
 
-Secret::Secret(std::string text) : text_(new std::string(std::move(text))) {
-  Wipe(&text);  // a short text is copied by a move
+Secret::Secret(std::string text) : text_(new std::string) {
+  text_->swap(text);
+  Wipe(&text);  // a short text was copied
 }
 
 }  // namespace strata
