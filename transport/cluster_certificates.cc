@@ -111,18 +111,19 @@ absl::StatusOr<Certificate> FromPem(const std::string& pem) {
 absl::StatusOr<std::string> MakeAuthorityPem(const std::string& cluster_id, EVP_PKEY* key) {
   const Certificate certificate(X509_new());
   X509* const x = certificate.get();
-  const bool ok = x != nullptr && X509_set_version(x, X509_VERSION_3) == 1 &&
-                  ASN1_INTEGER_set(X509_get_serialNumber(x), 1) == 1 &&
-                  SetName(X509_get_subject_name(x), absl::StrCat("strata cluster ", cluster_id)) &&
-                  X509_set_issuer_name(x, X509_get_subject_name(x)) == 1 &&
-                  ASN1_TIME_set_string_X509(X509_getm_notBefore(x), kAuthorityNotBefore) == 1 &&
-                  ASN1_TIME_set_string_X509(X509_getm_notAfter(x), kAuthorityNotAfter) == 1 &&
-                  X509_set_pubkey(x, key) == 1 &&
-                  AddExtensions(x, x,
-                                {{NID_basic_constraints, "critical,CA:TRUE,pathlen:0"},
-                                 {NID_key_usage, "critical,keyCertSign"},
-                                 {NID_subject_key_identifier, "hash"}}) &&
-                  X509_sign(x, key, nullptr) > 0;
+  const bool ok =
+      x != nullptr && X509_set_version(x, X509_VERSION_3) == 1 &&
+      ASN1_INTEGER_set(X509_get_serialNumber(x), 1) == 1 &&
+      SetName(X509_get_subject_name(x), absl::StrCat(kAuthorityNamePrefix, cluster_id)) &&
+      X509_set_issuer_name(x, X509_get_subject_name(x)) == 1 &&
+      ASN1_TIME_set_string_X509(X509_getm_notBefore(x), kAuthorityNotBefore) == 1 &&
+      ASN1_TIME_set_string_X509(X509_getm_notAfter(x), kAuthorityNotAfter) == 1 &&
+      X509_set_pubkey(x, key) == 1 &&
+      AddExtensions(x, x,
+                    {{NID_basic_constraints, "critical,CA:TRUE,pathlen:0"},
+                     {NID_key_usage, "critical,keyCertSign"},
+                     {NID_subject_key_identifier, "hash"}}) &&
+      X509_sign(x, key, nullptr) > 0;
   if (!ok) return OpensslError("making the cluster's certificate");
   return ToPem(x);
 }

@@ -35,6 +35,9 @@ inline constexpr absl::Duration kClockSkewMax = absl::Hours(24);
 // How long a node's certificate is good for. Connections that stand outlive it.
 inline constexpr absl::Duration kNodeCertificateValidity = absl::Hours(24 * 30);
 
+// How the common name of an authority begins; the cluster's id follows.
+inline constexpr absl::string_view kAuthorityNamePrefix = "strata cluster ";
+
 // What a certificate says its holder is called, and what who dials asks for: any node of a cluster,
 // or one of them. No DNS knows these names.
 std::string ClusterName(absl::string_view cluster_id);
