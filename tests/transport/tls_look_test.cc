@@ -22,6 +22,7 @@ namespace {
 using absl_testing::IsOk;
 using absl_testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using testing::Credentials;
 using ::testing::HasSubstr;
 using testing::Issue;
@@ -98,8 +99,9 @@ TEST(LookAtCertificate, OneThatHangsUpDoesNotEndTheProgram) {
       setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
       close(fd);
     });
-    EXPECT_THAT(LookAtCertificate(rude.address(), kLong),
-                StatusIs(absl::StatusCode::kFailedPrecondition));
+    // It may have gone before the connection is seen to stand.
+    EXPECT_THAT(LookAtCertificate(rude.address(), kLong).status().code(),
+                AnyOf(absl::StatusCode::kFailedPrecondition, absl::StatusCode::kUnavailable));
     thread.join();
   }
 }
