@@ -11,6 +11,8 @@
 #include "absl/status/status_matchers.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
 #include "gtest/gtest.h"
@@ -192,6 +194,28 @@ TEST_F(Tls, ACertificateIsRenewedWhileTheServerRuns) {
   EXPECT_FALSE(Ask(server.address(), bert_->ForChannel(), Member(cluster_)).status.ok());
   ASSERT_TRUE(renewed->Replace({cluster_.certificate_pem()}, Issue(cluster_, kAnna)).ok());
   EXPECT_TRUE(Becomes(true, server, *bert_, Member(cluster_)));
+}
+
+TEST_F(Tls, AChannelThatConnectsAgainShowsTheRenewedCertificate) {
+  const auto renewed = Credentials({cluster_.certificate_pem()},
+                                   Issue(cluster_, kBert, absl::Now() - absl::Hours(24 * 31)));
+  const Server anna(anna_->ForServer());
+  grpc::ChannelArguments arguments = Member(cluster_);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
+  const auto stub = wire::Cluster::NewStub(
+      grpc::CreateCustomChannel(anna.address(), renewed->ForChannel(), arguments));
+  const auto ask = [&](bool wait) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(wait);
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    wire::IdentifyResponse response;
+    return stub->Identify(&context, wire::IdentifyRequest(), &response);
+  };
+  EXPECT_EQ(ask(false).error_code(), kRefused);
+  ASSERT_TRUE(renewed->Replace({cluster_.certificate_pem()}, Issue(cluster_, kBert)).ok());
+  EXPECT_TRUE(ask(true).ok());
 }
 
 TEST_F(Tls, AClusterChangesItsKeyWhileTheServerRuns) {
