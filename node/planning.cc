@@ -211,7 +211,8 @@ absl::Status AskAndPlace(const PlanningOptions& options, const wire::PlanWishes&
   };
   if (options.in_haste) {
     absl::Status status = try_within(absl::ZeroDuration());
-    if (status.ok() || !planned->report.measuring()) return status;
+    // Layers by hand are given up first: a node that they name may have gone.
+    if (status.ok() || !wishes.assign().empty() || !planned->report.measuring()) return status;
   }
   return try_within(kMeasureTime);
 }

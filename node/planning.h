@@ -72,7 +72,8 @@ struct PlanningOptions {
   std::vector<MemoryCap> caps;  // no more than that is planned, whatever the nodes say
   // By node id: why it is better left alone, while the others suffice.
   std::map<std::string, std::string> kept_out;
-  // Texts wait: nodes that still measure are waited for only where the others do not suffice.
+  // Texts wait: nodes that still measure are waited for only where the others do not suffice, and
+  // not for layers that a person has placed.
   bool in_haste = false;
   // Not empty: any node that has this model in the same place will do in place of a source that has
   // gone.

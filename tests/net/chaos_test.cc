@@ -333,9 +333,9 @@ TEST_F(ChaosTest, EveryTextEndsAndIsRight) {
   const int seed = FromEnvironment("STRATA_CHAOS_SEED", 1);
   for (int i = 0; i < rounds; ++i) {
     Round(static_cast<uint32_t>(seed + i));
-    if (HasFatalFailure()) {
+    if (HasFatalFailure() || std::getenv("STRATA_CHAOS_LOGS") != nullptr) {
       for (const auto& node : nodes_) std::cout << node->name() << ":\n" << node->errors() << "\n";
-      return;
+      if (HasFatalFailure()) return;
     }
   }
   const auto percentiles = [](std::vector<double> values) {
