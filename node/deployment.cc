@@ -41,7 +41,7 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
       bos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.bos_token_id")),
       eos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.eos_token_id")),
       texts_(options_.heritage != nullptr ? options_.heritage
-                                          : std::make_shared<TextServer>(TextServerOptions())),
+                                          : std::make_shared<TextServer>(options_.texts)),
       since_(absl::Now()) {
   NodeClient* const first = planned_->NodeOf(planned_->plan.stages.front()).client.get();
   tokenizer_ = std::make_shared<Tokenizer>(first, Tokenizer::Options());
@@ -114,7 +114,7 @@ absl::Status Deployment::Build(Progress progress) {
   build.coordinator_node = options_.self_node;
   build.gone = options_.gone;
   auto pipeline =
-      Pipeline::Build(std::move(build), this, [&](size_t stage, const wire::LoadProgress& done) {
+      options_.build(std::move(build), this, [&](size_t stage, const wire::LoadProgress& done) {
         return !unloading() && progress(static_cast<uint32_t>(stage), done);
       });
   if (!pipeline.ok()) return pipeline.status();

@@ -46,6 +46,12 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
     std::shared_ptr<TextServer> heritage;  // another deployment's heritage(); null: none
     uint32_t mends_in_a_row = 0;           // that led to this
     std::vector<MemoryCap> caps;           // that it was planned with
+    // For simulations: how a pipeline is built, and what texts are served with where nothing is
+    // inherited.
+    std::function<absl::StatusOr<std::unique_ptr<Pipeline>>(PipelineOptions, Pipeline::Listener*,
+                                                            Pipeline::Progress)>
+        build = Pipeline::Build;
+    TextServerOptions texts;
   };
   // `stage`, bytes; false cancels the load.
   using Progress = std::function<bool(uint32_t stage, const wire::LoadProgress& progress)>;
