@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kNone = SIZE_MAX;
 constexpr uint32_t kNoMessage = UINT32_MAX;
+constexpr uint32_t kNoNode = UINT32_MAX;  // the message is one of calls_
 constexpr size_t kTraceLinesMax = 60;
 constexpr size_t kFetchAhead = 6;  // events
 
@@ -168,6 +169,12 @@ void ClusterSim::RunMs(int64_t ms) {
     if (!event.has_value()) break;
     FetchAhead();
     now_us_ = event->at_us;
+    if (event->node == kNoNode) {
+      const std::function<void()> call = std::exchange(calls_[event->message], nullptr);
+      free_calls_.push_back(event->message);
+      call();
+      continue;
+    }
     Node& node = nodes_[event->node];
     const bool wake = event->message == kNoMessage;
     if (wake && event->at_us != node.wake_us) continue;  // another came before it
@@ -180,6 +187,32 @@ void ClusterSim::RunMs(int64_t ms) {
     }
   }
   now_us_ = end_us;
+}
+
+void ClusterSim::At(int64_t at_us, std::function<void()> fn) {
+  auto call = static_cast<uint32_t>(calls_.size());
+  if (free_calls_.empty()) {
+    calls_.push_back(std::move(fn));
+  } else {
+    call = free_calls_.back();
+    free_calls_.pop_back();
+    calls_[call] = std::move(fn);
+  }
+  events_.Push({std::max(at_us, now_us_), order_++, kNoNode, call});
+}
+
+void ClusterSim::ForgetCalls() {
+  while (!calls_.empty()) {
+    // What they hold may make others when it goes.
+    const std::vector<std::function<void()>> forgotten = std::exchange(calls_, {});
+    free_calls_.clear();
+  }
+}
+
+void ClusterSim::Fail(const std::string& what) {
+  if (!violation_.empty()) return;
+  violation_ = what;
+  Note(what);
 }
 
 void ClusterSim::Push(int64_t at_us, size_t node, uint32_t message) {
@@ -232,7 +265,7 @@ void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat)
 // Thousands of messages are under way, more than the nearest cache keeps.
 void ClusterSim::FetchAhead() const {
   const EventQueue::Event* const event = events_.Upcoming(kFetchAhead);
-  if (event == nullptr || event->message == kNoMessage) return;
+  if (event == nullptr || event->message == kNoMessage || event->node == kNoNode) return;
   const auto* const flying = reinterpret_cast<const char*>(&flying_[event->message]);
   for (size_t offset = 0; offset < sizeof(Flying); offset += 64) {
     __builtin_prefetch(flying + offset);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -53,6 +54,26 @@ class ClusterSim {
   void Introduce();
 
   void RunMs(int64_t ms);
+
+  // Calls `fn` at that time, for what else is simulated on this clock. A process that sleeps then
+  // is up to the caller.
+  void At(int64_t at_us, std::function<void()> fn);
+  // Those that are not due yet never are; RunMs() is over.
+  void ForgetCalls();
+  int64_t now_us() const { return now_us_; }
+  int64_t LocalUs(size_t n) const { return Local(nodes_[n]); }
+  // When that much time of the node's own clock has passed.
+  int64_t AfterLocalUs(size_t n, int64_t us) const {
+    return now_us_ + static_cast<int64_t>(static_cast<double>(us) / nodes_[n].clock_rate) + 1;
+  }
+  int64_t paused_until_us(size_t n) const { return nodes_[n].paused_until_us; }
+  Membership& membership(size_t n) { return *nodes_[n].membership; }
+  // For a node that is running; its wake is looked up again.
+  void Touch(size_t n) { Schedule(n); }
+  bool IsCut(size_t from, size_t to) const { return cut_[from * options_.nodes + to] != 0; }
+  double loss() const { return loss_; }
+  // A promise of something else was broken; the first one counts.
+  void Fail(const std::string& what);
 
   bool running(size_t n) const { return nodes_[n].membership != nullptr; }
   bool Linked(size_t a, size_t b) const;
@@ -126,6 +147,8 @@ class ClusterSim {
   EventQueue events_;
   std::vector<Flying> flying_;
   std::vector<uint32_t> free_slots_;
+  std::vector<std::function<void()>> calls_;  // of At(), until they are due
+  std::vector<uint32_t> free_calls_;
   std::string violation_;
   std::deque<std::string> trace_;
 };

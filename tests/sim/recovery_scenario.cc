@@ -1,0 +1,197 @@
+#include "tests/sim/recovery_scenario.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/log/globals.h"
+#include "absl/strings/str_cat.h"
+
+namespace strata {
+namespace {
+
+constexpr int64_t kWildMs = 12'000;
+constexpr int64_t kStepMs = 250;
+constexpr int64_t kReadyMs = 20'000;  // until a model is loaded
+constexpr int64_t kEndMs = 100'000;   // until all texts have ended: a gateway waits for 60 s
+constexpr int64_t kLoadAgainMs = 8'000;
+constexpr int kGentleFaults = 4;
+constexpr int64_t kGentleMs = 7'000;  // from one to the next
+
+class Run {
+ public:
+  Run(const RecoveryScenario& scenario, const RecoverySim::Options& options)
+      : scenario_(scenario), nodes_(options.nodes), sim_(options) {}
+
+  std::string Play() {
+    for (size_t n = 0; n < nodes_; ++n) sim_.Start(n);
+    for (int64_t ms = 0; ms < kReadyMs && !sim_.Serves(); ms += kStepMs) {
+      if (ms % 2000 == 0) sim_.Load();
+      RunMs(kStepMs);
+    }
+    if (scenario_.gentle) {
+      PlayGently();
+    } else {
+      PlayWildly();
+    }
+    Quiet();
+    for (int64_t ms = 0; ms < kEndMs && sim_.open_texts() > 0 && ok(); ms += kStepMs)
+      RunMs(kStepMs);
+    sim_.CheckEnded();
+    if (ok()) CheckFates();
+    return ok() ? "" : sim_.cluster().violation() + sim_.cluster().Trace();
+  }
+  RecoverySim& sim() { return sim_; }
+
+ private:
+  bool ok() { return sim_.cluster().violation().empty(); }
+  size_t Random(size_t n) { return sim_.cluster().Random(n); }
+
+  void RunMs(int64_t ms) {
+    sim_.RunMs(ms);
+    without_ms_ = sim_.HasModel() ? 0 : without_ms_ + ms;
+    // A person sees that there is none.
+    if (without_ms_ < kLoadAgainMs) return;
+    without_ms_ = 0;
+    if (scenario_.gentle) sim_.cluster().Fail("no node has the model");
+    sim_.Load();
+  }
+
+  void AskSome(size_t most) {
+    for (size_t left = Random(most + 1); left > 0; --left) sim_.Ask(Random(nodes_));
+  }
+
+  void PlayWildly() {
+    sim_.cluster().SetLoss(Random(3) == 0 ? 0.1 : 0.0);
+    for (int64_t ms = 0; ms < kWildMs && ok();) {
+      const auto step = static_cast<int64_t>(1 + Random(800));
+      RunMs(step);
+      ms += step;
+      AskSome(3);
+      if (Random(3) == 0) Disturb();
+    }
+  }
+
+  void Disturb() {
+    ClusterSim& cluster = sim_.cluster();
+    const size_t n = Random(nodes_), m = Random(nodes_);
+    switch (Random(13)) {
+      case 0:
+      case 1:
+        sim_.Crash(n);
+        break;
+      case 2:
+      case 3:
+        if (!cluster.running(n)) sim_.Start(n);
+        break;
+      case 4:
+        sim_.Start(n);
+        break;
+      case 5:
+        cluster.Pause(n, 50 + static_cast<int64_t>(Random(4000)));
+        break;
+      case 6: {
+        std::vector<size_t> group_of(nodes_);
+        for (size_t& group : group_of) group = Random(2);
+        cluster.Partition(group_of);
+        break;
+      }
+      case 7:
+      case 8:
+        cluster.Heal();
+        break;
+      case 9:
+        sim_.KillWorker(n);
+        break;
+      case 10:
+        sim_.Stop(n);
+        break;
+      case 11:
+        cluster.Note(absl::StrCat("cut ", n, " to ", m));
+        if (n != m) cluster.Cut(n, m);
+        break;
+      default:
+        sim_.StopText();
+        break;
+    }
+  }
+
+  void PlayGently() {
+    for (int i = 0; i < kGentleFaults && ok(); ++i) {
+      for (int64_t ms = 0; ms < kGentleMs; ms += 500) {
+        RunMs(500);
+        if (Random(3) == 0) AskSome(2);
+      }
+      AskSome(8);
+      RunMs(static_cast<int64_t>(Random(600)));
+      const size_t n = Random(nodes_);
+      switch (Random(5)) {
+        case 0:
+          sim_.KillWorker(n);
+          break;
+        case 1:
+          sim_.Stop(n);
+          break;
+        case 2:
+          sim_.cluster().Pause(n, 50 + static_cast<int64_t>(Random(700)));
+          break;
+        default:
+          sim_.Crash(n);
+          break;
+      }
+      for (int64_t ms = 0; ms < kGentleMs; ms += 500) {
+        RunMs(500);
+        if (Random(3) == 0) AskSome(2);
+      }
+      if (!sim_.cluster().running(n)) sim_.Start(n);
+    }
+  }
+
+  // Everything is mended.
+  void Quiet() {
+    ClusterSim& cluster = sim_.cluster();
+    cluster.Heal();
+    cluster.SetLoss(0);
+    for (size_t n = 0; n < nodes_; ++n) {
+      if (!cluster.running(n)) sim_.Start(n);
+      cluster.Pause(n, 0);
+    }
+    cluster.Introduce();
+    cluster.Note("the last change");
+  }
+
+  void CheckFates() {
+    const RecoverySim::Counts counts = sim_.counts();
+    for (const auto& [words, n] : counts.failures) {
+      if (scenario_.gentle) sim_.cluster().Fail(absl::StrCat("a text ended with ", words));
+    }
+  }
+
+  const RecoveryScenario scenario_;
+  const size_t nodes_;
+  RecoverySim sim_;
+  int64_t without_ms_ = 0;
+};
+
+}  // namespace
+
+RecoveryOutcome Play(const RecoveryScenario& scenario) {
+  // What the program says of each lost stage.
+  absl::SetMinLogLevel(absl::LogSeverityAtLeast::kFatal);
+  RecoverySim::Options options;
+  options.seed = scenario.seed;
+  options.nodes = scenario.nodes != 0 ? scenario.nodes : 3 + scenario.seed % 4;
+  if (scenario.gentle) options.nodes = std::max<size_t>(options.nodes, 4);
+  options.tight = !scenario.gentle && scenario.seed % 3 == 0;
+  if (!scenario.gentle && scenario.seed % 4 == 0) options.step_failures_per_mille = 4;
+  options.plans_past_memory = scenario.plans_past_memory;
+  options.forgets_orphans = scenario.forgets_orphans;
+  Run run(scenario, options);
+  RecoveryOutcome outcome;
+  outcome.wrong = run.Play();
+  outcome.counts = run.sim().counts();
+  outcome.messages = run.sim().cluster().messages();
+  outcome.digest = run.sim().cluster().digest();
+  return outcome;
+}
+
+}  // namespace strata

@@ -1,0 +1,32 @@
+// One run of a simulated cluster that serves texts: things happen to it for a while, then nothing
+// does, and every text has to end. Equal scenarios give equal outcomes. tests/sim only; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "tests/sim/recovery_sim.h"
+
+namespace strata {
+
+struct RecoveryScenario {
+  uint64_t seed = 1;
+  size_t nodes = 0;  // 0: 3 to 6, by the seed
+  // One thing at a time happens, and the rest of the nodes can hold the model: no text fails but
+  // those whose own node dies.
+  bool gentle = false;
+  bool plans_past_memory = false;
+  bool forgets_orphans = false;
+};
+
+struct RecoveryOutcome {
+  std::string wrong;  // what was, and the last things that happened; empty: nothing
+  RecoverySim::Counts counts;
+  uint64_t messages = 0;
+  uint64_t digest = 0;  // of all that happened, to tell runs apart
+};
+
+RecoveryOutcome Play(const RecoveryScenario& scenario);
+
+}  // namespace strata

@@ -1,0 +1,297 @@
+#include "tests/sim/recovery_sim.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/coordinator/planner_instance.h"
+#include "tests/sim/sim_client.h"
+
+namespace strata {
+namespace {
+
+constexpr uint64_t kLayerBytes = 256ull << 20;
+constexpr uint64_t kRoomBytes = 700ull << 20;  // for vocabulary, graphs and caches
+constexpr int64_t kBoundsEveryMs = 50;
+
+ClusterSim::Options ClusterOf(const RecoverySim::Options& options) {
+  ClusterSim::Options cluster;
+  cluster.seed = options.seed;
+  cluster.nodes = options.nodes;
+  return cluster;
+}
+
+}  // namespace
+
+// What a node's process reads, that goes on while it is not there.
+class RecoverySim::NodeClock final : public Clock {
+ public:
+  NodeClock(const ClusterSim* cluster, size_t node) : cluster_(cluster), node_(node) {}
+  int64_t NowUs() const override { return cluster_->LocalUs(node_); }
+
+ private:
+  const ClusterSim* const cluster_;
+  const size_t node_;
+};
+
+RecoverySim::RecoverySim(const Options& options)
+    : options_(options),
+      cluster_(ClusterOf(options)),
+      processes_(&cluster_, options.nodes),
+      nodes_(options.nodes) {
+  model_.file = SimModelFile();
+  model_.costs = testing::EqualLayers(options.layers, kLayerBytes);
+  model_.rule = testing::CutAnywhere(options.layers);
+  model_.cache = {
+      .n_ctx = 96, .n_seqs = 2 + static_cast<uint32_t>(cluster_.Random(3)), .n_batch = 32};
+  if (options.tight) model_.cache.kv_cells = 120 + cluster_.Random(80);
+  model_.trims = cluster_.Random(3) != 0;
+  model_.plans_past_memory = options.plans_past_memory;
+  policy_.chunk_tokens = 8 + static_cast<uint32_t>(cluster_.Random(32));
+  if (options.tight) policy_.queue_max = 4 + static_cast<uint32_t>(cluster_.Random(8));
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    Node& node = nodes_[n];
+    node.clock = std::make_unique<NodeClock>(&cluster_, n);
+    // All but two hold the model, and none holds it alone: when that one dies and coordinates,
+    // nobody is left who could tell of the model. Where it is tight, anything may be.
+    const auto share = static_cast<uint64_t>((options.layers + options.nodes - 3) /
+                                             std::max<size_t>(options.nodes - 2, 2));
+    const uint64_t layers =
+        options.tight ? 1 + cluster_.Random(options.layers) : share + cluster_.Random(2);
+    node.memory_bytes = layers * kLayerBytes + kRoomBytes;
+    if (options.tight && cluster_.Random(4) == 0) node.truth = 1.2;
+    model_.bytes_per_s.push_back(10e9 * (1 + static_cast<double>(cluster_.Random(8))));
+    if (!options.tight || n == 0 || cluster_.Random(2) == 0) model_.sources.push_back(n);
+  }
+}
+
+RecoverySim::~RecoverySim() {
+  for (size_t n = 0; n < nodes_.size(); ++n) Crash(n);
+  processes_.ForgetWires();
+  cluster_.ForgetCalls();
+}
+
+void RecoverySim::Start(size_t n) {
+  Crash(n);
+  cluster_.Start(n, 2);
+  processes_.Started(n);
+  Node& node = nodes_[n];
+  SimCluster cluster;
+  cluster.processes = &processes_;
+  cluster.host_of = [this](size_t k) { return nodes_[k].host.get(); };
+  cluster.violation = [this](const std::string& what) { cluster_.Fail(what); };
+  SimHost::Options host;
+  host.processes = &processes_;
+  host.node = n;
+  host.memory_bytes = node.memory_bytes;
+  host.truth = node.truth;
+  host.failures_per_mille = options_.step_failures_per_mille;
+  host.host_of = cluster.host_of;
+  host.violation = cluster.violation;
+  node.host = std::make_unique<SimHost>(std::move(host));
+  SimCoordinator::Options coordinator;
+  coordinator.cluster = cluster;
+  coordinator.node = n;
+  coordinator.nodes = nodes_.size();
+  coordinator.model = &model_;
+  coordinator.texts = {.policy = policy_, .clock = node.clock.get()};
+  coordinator.forgets_orphans = options_.forgets_orphans;
+  node.coordinator = std::make_unique<SimCoordinator>(std::move(coordinator));
+  SimGateway::Options gateway;
+  gateway.processes = &processes_;
+  gateway.node = n;
+  gateway.gateway_of = [this](size_t k) { return nodes_[k].gateway.get(); };
+  gateway.coordinator = node.coordinator.get();
+  gateway.violation = cluster.violation;
+  node.gateway = std::make_unique<SimGateway>(std::move(gateway));
+  node.coordinator->Start();
+  node.gateway->Start();
+}
+
+void RecoverySim::End(size_t n) {
+  Node& node = nodes_[n];
+  if (node.host == nullptr) return;
+  for (const auto& client : clients_) {
+    if (client->node() == n) client->Gone();
+  }
+  ended_.mends += node.coordinator->mends();
+  ended_.adoptions += node.coordinator->adoptions();
+  ended_.resumed += node.gateway->resumed();
+  ended_.strays += node.host->refused();
+  node.coordinator = nullptr;
+  node.gateway = nullptr;
+  node.host = nullptr;
+  cluster_.SetLive(n, 0);
+}
+
+void RecoverySim::Crash(size_t n) {
+  cluster_.Crash(n);
+  End(n);
+}
+
+void RecoverySim::Stop(size_t n) {
+  Node& node = nodes_[n];
+  if (node.host == nullptr || cluster_.paused_until_us(n) > cluster_.now_us()) return;
+  for (const auto& client : clients_) {
+    if (client->node() == n) client->Gone();
+  }
+  node.gateway->Stop();
+  node.coordinator->Stop();
+  cluster_.Leave(n);
+  End(n);
+}
+
+void RecoverySim::KillWorker(size_t n) {
+  if (nodes_[n].host == nullptr || !nodes_[n].host->holds_stages()) return;
+  cluster_.Note(absl::StrCat("the worker of ", n, " dies"));
+  nodes_[n].host->KillWorker();
+}
+
+void RecoverySim::Ask(size_t n) {
+  if (nodes_[n].host == nullptr) return;
+  SimClient::Options options;
+  options.number = clients_.size();
+  options.node = n;
+  options.layers = options_.layers;
+  options.n_ctx = model_.cache.n_ctx;
+  options.violation = [this](const std::string& what) { cluster_.Fail(what); };
+  wire::GenerateTextRequest& request = options.request;
+  // Many begin alike.
+  const size_t alike = cluster_.Random(24);
+  const size_t length = 1 + alike + cluster_.Random(12);
+  for (size_t i = 0; i < length; ++i) {
+    request.add_tokens(static_cast<int32_t>(i < alike ? i * 7 : cluster_.Random(kSimVocabulary)));
+  }
+  request.set_tokens_max(1 + static_cast<uint32_t>(cluster_.Random(70)));
+  request.mutable_sampler()->set_seed(cluster_.Random(1'000'000));
+  request.set_client(absl::StrCat("client ", cluster_.Random(3)));
+  clients_.push_back(std::make_shared<SimClient>(options));
+  const std::shared_ptr<SimClient> client = clients_.back();  // shared with the text's source
+  processes_.In(n, cluster_.now_us(), [this, n, client, request] {
+    const auto control = nodes_[n].gateway->Generate(request, client, /*pass_on=*/true);
+    if (client->open()) client->SetControl(control);
+  });
+}
+
+void RecoverySim::StopText() {
+  if (clients_.empty()) return;
+  const std::shared_ptr<SimClient> client = clients_[cluster_.Random(clients_.size())];
+  const bool finish = cluster_.Random(2) == 0;
+  if (!client->open() || !client->has_control()) return;
+  processes_.In(client->node(), cluster_.now_us(), [client, finish] {
+    if (client->open()) client->Stop(finish);
+  });
+}
+
+bool RecoverySim::Load() {
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (nodes_[n].host == nullptr || !cluster_.View(n).is_coordinator) continue;
+    if (!cluster_.View(n).settled) continue;
+    const size_t source = model_.sources[cluster_.Random(model_.sources.size())];
+    processes_.In(n, cluster_.now_us(), [this, n, source] { nodes_[n].coordinator->Load(source); });
+    return true;
+  }
+  return false;
+}
+
+bool RecoverySim::HasModel() const {
+  return std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
+    return node.coordinator != nullptr && node.coordinator->HasModel();
+  });
+}
+
+bool RecoverySim::Serves() const {
+  return std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
+    return node.coordinator != nullptr && node.coordinator->serving();
+  });
+}
+
+void RecoverySim::CheckBounds() {
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (nodes_[n].coordinator == nullptr) continue;
+    const std::string wrong = nodes_[n].coordinator->OverBound();
+    if (!wrong.empty()) cluster_.Fail(absl::StrCat("node ", n, ": over its bound: ", wrong));
+  }
+}
+
+void RecoverySim::RunMs(int64_t ms) {
+  while (ms > 0 && cluster_.violation().empty()) {
+    const int64_t step_ms = std::min(ms, kBoundsEveryMs);
+    cluster_.RunMs(step_ms);
+    ms -= step_ms;
+    CheckBounds();
+  }
+}
+
+size_t RecoverySim::open_texts() const {
+  return static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(),
+                                           [](const auto& client) { return client->open(); }));
+}
+
+RecoverySim::Counts RecoverySim::counts() const {
+  Counts counts = ended_;
+  for (const Node& node : nodes_) {
+    if (node.host == nullptr) continue;
+    counts.mends += node.coordinator->mends();
+    counts.adoptions += node.coordinator->adoptions();
+    counts.resumed += node.gateway->resumed();
+    counts.strays += node.host->refused();
+  }
+  for (const auto& client : clients_) {
+    ++counts.asked;
+    counts.tokens += client->tokens();
+    switch (client->fate()) {
+      case SimClient::Fate::kOpen:
+        break;
+      case SimClient::Fate::kComplete:
+        ++counts.complete;
+        break;
+      case SimClient::Fate::kFailed:
+        ++counts.failed;
+        ++counts.failures[std::string(client->status().message())];
+        break;
+      case SimClient::Fate::kRefused:
+        ++counts.refused;
+        ++counts.refusals[std::string(client->status().message())];
+        break;
+      case SimClient::Fate::kStopped:
+        ++counts.stopped;
+        break;
+      case SimClient::Fate::kGone:
+        ++counts.gone;
+        break;
+    }
+  }
+  return counts;
+}
+
+void RecoverySim::Counts::Add(const Counts& other) {
+  asked += other.asked;
+  complete += other.complete;
+  refused += other.refused;
+  failed += other.failed;
+  gone += other.gone;
+  stopped += other.stopped;
+  tokens += other.tokens;
+  mends += other.mends;
+  adoptions += other.adoptions;
+  resumed += other.resumed;
+  strays += other.strays;
+  for (const auto& [words, n] : other.failures) failures[words] += n;
+  for (const auto& [words, n] : other.refusals) refusals[words] += n;
+}
+
+std::string RecoverySim::Counts::ToString() const {
+  return absl::StrCat(asked, " texts: ", complete, " complete, ", refused, " refused, ", failed,
+                      " failed, ", stopped, " stopped, ", gone, " whose node went; ", tokens,
+                      " tokens, ", mends, " mends, ", adoptions, " adoptions, ", resumed,
+                      " resumed, ", strays, " late steps refused");
+}
+
+void RecoverySim::CheckEnded() {
+  for (const auto& client : clients_) {
+    if (client->open()) cluster_.Fail(absl::StrCat("text ", client->number(), " never ends"));
+  }
+}
+
+}  // namespace strata

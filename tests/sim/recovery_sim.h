@@ -1,0 +1,93 @@
+// A cluster that serves texts while things happen to it: membership (cluster_sim.h), and on the
+// same clock and queue of events the stages, links, coordinators, gateways and clients of all
+// nodes. Equal options give equal runs. What is checked all the time: every text is the one that
+// its request determines, position by position, and ends at most once; no stage runs a step of
+// another epoch; no plan and no node takes more memory than there is; no queue is over its bound.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/cluster_sim.h"
+#include "tests/sim/sim_coordinator.h"
+#include "tests/sim/sim_gateway.h"
+#include "tests/sim/sim_host.h"
+
+namespace strata {
+
+class SimClient;
+
+class RecoverySim {
+ public:
+  struct Options {
+    uint64_t seed = 1;
+    size_t nodes = 4;
+    uint32_t layers = 8;
+    uint32_t step_failures_per_mille = 0;
+    bool tight = false;  // of memory, queues and caches
+    bool plans_past_memory = false;
+    bool forgets_orphans = false;
+  };
+  explicit RecoverySim(const Options& options);
+  ~RecoverySim();
+
+  ClusterSim& cluster() { return cluster_; }
+  void Start(size_t n);
+  void Crash(size_t n);
+  // In order: texts and models go to whoever coordinates next.
+  void Stop(size_t n);
+  void KillWorker(size_t n);
+  // Somebody asks node `n` for a text.
+  void Ask(size_t n);
+  // A client loses interest, or has what it wanted.
+  void StopText();
+  // Somebody has the model loaded, if a coordinator is there.
+  bool Load();
+  bool HasModel() const;
+  bool Serves() const;
+
+  void RunMs(int64_t ms);
+
+  // Texts whose clients wait still.
+  size_t open_texts() const;
+  struct Counts {
+    uint64_t asked = 0, complete = 0, refused = 0, failed = 0, gone = 0, stopped = 0;
+    uint64_t tokens = 0, mends = 0, adoptions = 0, resumed = 0, strays = 0;
+    std::map<std::string, uint64_t> failures, refusals;  // by their words
+
+    void Add(const Counts& other);
+    std::string ToString() const;
+  };
+  Counts counts() const;
+  // What is checked when everybody has ended.
+  void CheckEnded();
+
+ private:
+  class NodeClock;
+  struct Node {
+    std::unique_ptr<NodeClock> clock;
+    uint64_t memory_bytes = 0;
+    double truth = 1;
+    std::unique_ptr<SimHost> host;
+    std::unique_ptr<SimCoordinator> coordinator;
+    std::unique_ptr<SimGateway> gateway;
+  };
+
+  void End(size_t n);  // what runs there ends with its process
+  void CheckBounds();
+
+  const Options options_;
+  ClusterSim cluster_;
+  SimProcesses processes_;
+  SimModel model_;
+  SchedulerPolicy policy_;
+  std::vector<Node> nodes_;
+  std::vector<std::shared_ptr<SimClient>> clients_;  // shared with the sources of their texts
+  Counts ended_;                                     // of processes that are no more
+};
+
+}  // namespace strata

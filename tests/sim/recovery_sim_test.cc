@@ -1,0 +1,59 @@
+// Texts in a simulated cluster to which things happen, for many seeds. STRATA_SIM_RECOVERY_SEEDS
+// sets how many of each kind, STRATA_SIM_FIRST_SEED where they begin.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "gtest/gtest.h"
+#include "tests/sim/recovery_scenario.h"
+
+namespace strata {
+namespace {
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  uint64_t value = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
+}
+
+RecoverySim::Counts PlayAll(RecoveryScenario scenario, uint64_t seeds) {
+  const uint64_t first = FromEnvironment("STRATA_SIM_FIRST_SEED", 1);
+  seeds = FromEnvironment("STRATA_SIM_RECOVERY_SEEDS", seeds);
+  RecoverySim::Counts all;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    scenario.seed = seed;
+    const RecoveryOutcome outcome = Play(scenario);
+    EXPECT_EQ(outcome.wrong, "") << "seed " << seed;
+    if (!outcome.wrong.empty()) break;
+    all.Add(outcome.counts);
+  }
+  // For people; what counts is asserted.
+  std::cout << seeds << " seeds: " << all.ToString() << "\n";
+  return all;
+}
+
+TEST(RecoverySim, EveryTextEndsOnceAndIsRight) {
+  const RecoverySim::Counts all = PlayAll({}, 150);
+  // All of it was tried.
+  EXPECT_GT(all.complete, 0u);
+  EXPECT_GT(all.mends, 0u);
+  EXPECT_GT(all.resumed, 0u);
+}
+
+TEST(RecoverySim, NoTextFailsWhileTheRestOfTheNodesCanHoldTheModel) {
+  PlayAll({.gentle = true}, 50);
+}
+
+TEST(RecoverySim, ASeedIsPlayedAlike) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const RecoveryOutcome once = Play({.seed = seed}), again = Play({.seed = seed});
+    EXPECT_EQ(once.digest, again.digest) << "seed " << seed;
+    EXPECT_EQ(once.counts.ToString(), again.counts.ToString()) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,125 @@
+// Whoever asked for a text and hears of it: holds it against the text that its request determines.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "node/text_call.h"
+#include "proto/coordinator.pb.h"
+#include "tests/sim/sim_text.h"
+
+namespace strata {
+
+class SimClient final : public TextSink {
+ public:
+  struct Options {
+    size_t number = 0;
+    size_t node = 0;  // that was asked
+    wire::GenerateTextRequest request;
+    uint32_t layers = 1;
+    uint32_t n_ctx = 1;
+    std::function<void(const std::string&)> violation;
+  };
+  enum class Fate {
+    kOpen,      // waits
+    kComplete,  // all of it came
+    kRefused,   // it never started
+    kFailed,    // it had started
+    kStopped,   // by the client
+    kGone,      // the node that was asked has died
+  };
+
+  explicit SimClient(Options options)
+      : options_(std::move(options)),
+        text_(options_.layers,
+              {options_.request.tokens().begin(), options_.request.tokens().end()}),
+        prompt_(text_.length()) {}
+
+  Fate fate() const { return fate_; }
+  bool open() const { return fate_ == Fate::kOpen; }
+  size_t node() const { return options_.node; }
+  size_t number() const { return options_.number; }
+  size_t tokens() const { return text_.length() - prompt_; }
+  const absl::Status& status() const { return status_; }
+  bool has_control() const { return control_ != nullptr; }
+
+  void SetControl(std::shared_ptr<TextControl> control) { control_ = std::move(control); }
+  void Stop(bool finish) {
+    stopped_ = true;
+    if (finish) {
+      control_->Finish();
+    } else {
+      control_->Cancel();
+    }
+  }
+  // Its connection is lost: it hears nothing more.
+  void Gone() {
+    if (open()) fate_ = Fate::kGone;
+    control_ = nullptr;
+  }
+
+  void OnStarted(const std::vector<int32_t>& prompt) override {
+    if (fate_ == Fate::kGone) return;
+    if (!open() || started_) Wrong("starts a second time, or after its end");
+    if (prompt.size() != prompt_) Wrong("has another prompt");
+    started_ = true;
+  }
+
+  void OnToken(const wire::SampledToken& token) override {
+    if (fate_ == Fate::kGone) return;
+    if (!open()) return Wrong("gets a token after its end");
+    if (!started_) Wrong("gets a token before its start");
+    const SimChoice next = text_.Next(options_.request.sampler().seed());
+    if (token.position() != static_cast<int32_t>(text_.length())) {
+      return Wrong(
+          absl::StrCat("gets position ", token.position(), " instead of ", text_.length()));
+    }
+    if (next.is_end || token.token() != next.token) {
+      return Wrong(absl::StrCat("gets another token at ", text_.length()));
+    }
+    text_.Push(token.token());
+    if (tokens() > options_.request.tokens_max()) Wrong("gets more tokens than it asked for");
+  }
+
+  void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override {
+    if (fate_ == Fate::kGone) return;
+    if (!open()) return Wrong("ends a second time");
+    status_ = std::move(status);
+    control_ = nullptr;
+    if (stopped_) {
+      fate_ = Fate::kStopped;
+    } else if (!status_.ok()) {
+      fate_ = started_ ? Fate::kFailed : Fate::kRefused;
+    } else {
+      fate_ = Fate::kComplete;
+      const bool ends = text_.Next(options_.request.sampler().seed()).is_end;
+      const bool full =
+          tokens() == options_.request.tokens_max() || text_.length() > options_.n_ctx;
+      if (reason == FinishReason::kEndOfGeneration ? !ends : !full) {
+        Wrong(absl::StrCat("ends after ", tokens(), " tokens of ", options_.request.tokens_max()));
+      }
+      if (usage.tokens != tokens()) Wrong("is told another number of tokens than it got");
+    }
+  }
+
+ private:
+  void Wrong(const std::string& what) {
+    options_.violation(absl::StrCat("text ", options_.number, " ", what));
+  }
+
+  const Options options_;
+  SimText text_;
+  const size_t prompt_;
+  Fate fate_ = Fate::kOpen;
+  bool started_ = false;
+  bool stopped_ = false;
+  absl::Status status_;
+  std::shared_ptr<TextControl> control_;  // shared with the text's source
+};
+
+}  // namespace strata

@@ -1,0 +1,228 @@
+// The role: what node/coordinator.cc and coordinator_office.cc do. sim_coordinator_mend.cc has what
+// takes a plan.
+#include "tests/sim/sim_coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "coordinator/text_request.h"
+#include "node/coordinator.h"
+#include "transport/epoch.h"
+
+namespace strata {
+namespace {
+
+// As in node/coordinator.cc and coordinator_office.cc.
+constexpr int64_t kTickUs = 200'000;
+constexpr int64_t kOfficeUs = 200'000;
+constexpr int64_t kSweepUs = 5'000'000;
+constexpr int64_t kUnloadTimeoutUs = 1'000'000;
+
+}  // namespace
+
+SimCoordinator::~SimCoordinator() {
+  if (model_ != nullptr) model_->Unload(absl::CancelledError("the process has ended"));
+}
+
+void SimCoordinator::After(int64_t us, std::function<void()> fn) {
+  options_.cluster.processes->After(options_.node, us, std::move(fn));
+}
+
+void SimCoordinator::Start() {
+  Tick();
+  Keep();
+}
+
+void SimCoordinator::Stop() {
+  stopping_ = true;
+  if (model_ == nullptr) return;
+  const absl::Status why = absl::UnavailableError("the node that coordinates is stopping");
+  const DeploymentPtr model = std::exchange(model_, nullptr);
+  if (has_heirs_) {
+    model->HandOver(why);
+  } else {
+    model->Unload(why);
+  }
+}
+
+bool SimCoordinator::in_office() const { return cluster().View(options_.node).is_coordinator; }
+bool SimCoordinator::Serves() const {
+  return model_ != nullptr && (model_->serving() || model_->mending());
+}
+bool SimCoordinator::Adopts() const { return in_office_ && (adopts_ || orphan_untried_); }
+
+bool SimCoordinator::IsGone(size_t node) const {
+  const ClusterView& view = cluster().View(options_.node);
+  const ClusterView::Node* const seen = view.Find(cluster().IdOf(node));
+  return seen == nullptr || seen->state == ClusterView::State::kGone;
+}
+
+std::vector<size_t> SimCoordinator::Members() const {
+  std::vector<size_t> members;
+  for (const NodeId& id : cluster().View(options_.node).members) {
+    members.push_back(cluster().NumberOf(id));
+  }
+  return members;
+}
+
+void SimCoordinator::Generate(const wire::GenerateTextRequest& request,
+                              std::shared_ptr<TextCall> call) {
+  if (model_ != nullptr) return model_->Generate(request, std::move(call));
+  if (orphan_.has_value() || adopts_) return call->Refuse(Coordinator::LoadingAgain());
+  call->Refuse(absl::NotFoundError("no model is loaded"));
+}
+
+void SimCoordinator::LookAtOffice() {
+  const ClusterView& view = cluster().View(options_.node);
+  in_office_ = view.is_coordinator;
+  settled_ = view.settled;
+  has_heirs_ = view.members.size() > 1;
+}
+
+void SimCoordinator::Tick() {
+  After(kTickUs, [this] { Tick(); });
+  if (stopping_) return;
+  const ClusterView& view = cluster().View(options_.node);
+  const bool members_changed = view.members != members_;
+  uint32_t live = orphan_.has_value() ? 1 : 0;
+  if (model_ != nullptr) {
+    live += 1 + model_->texts();
+    if (model_->mending()) mend_due_ = true;
+  }
+  if (members_changed) retry_due_ = true;
+  if (live != live_) cluster().SetLive(options_.node, live_ = live);
+  LookAtOffice();
+  if (members_changed) {
+    for (const NodeId& id : members_) {
+      if (IsGone(cluster().NumberOf(id))) losses_.Add(id.ToHex(), Now());
+    }
+    members_ = view.members;
+    ++members_seen_;
+  }
+  KeepMending();
+}
+
+void SimCoordinator::Keep() {
+  After(kOfficeUs, [this] { Keep(); });
+  if (stopping_) return;
+  const bool in_office = in_office_ && settled_;
+  if (!in_office_) {
+    adopts_ = true;
+    orphan_.reset();
+    orphan_untried_ = false;
+    if (const DeploymentPtr lost = std::exchange(model_, nullptr)) {
+      lost->Unload(AsHandedOver(absl::UnavailableError(
+          "another node coordinates the cluster now; load the model again")));
+    }
+  }
+  if (in_office && !sweeping_ && (members_seen_ != swept_ || now_us() >= sweep_at_us_)) {
+    swept_ = members_seen_;
+    sweep_at_us_ = now_us() + kSweepUs;
+    Sweep();
+  }
+}
+
+void SimCoordinator::Sweep() {
+  sweeping_ = true;
+  CollectSimReport(options_.cluster, options_.node, Members(),
+                   [this](const SimReport& report) { OnSwept(report); });
+}
+
+void SimCoordinator::OnSwept(const SimReport& report) {
+  sweeping_ = false;
+  if (stopping_ || !in_office_ || !settled_) return;
+  const bool adopts = adopts_;
+  std::optional<wire::LoadModelRequest> orphan;
+  struct Left {
+    size_t node;
+    StageKey key;
+  };
+  std::vector<Left> leftovers;
+  for (const SimReport::Node& node : report.nodes) {
+    for (const wire::StageStatus& stage : node.stages) {
+      if (model_ != nullptr && CompareEpochs(model_->epoch(), stage.epoch()) == 0) continue;
+      const bool was_served =
+          stage.state() == wire::StageStatus::SERVING || stage.state() == wire::StageStatus::FAILED;
+      wire::LoadModelRequest origin;
+      if (adopts && was_served && !stage.origin().empty() &&
+          origin.ParseFromString(stage.origin())) {
+        orphan = std::move(origin);
+      }
+      leftovers.push_back({node.node, StageKeyOf(stage.epoch(), stage.stage())});
+    }
+  }
+  if (options_.forgets_orphans) orphan.reset();
+  if (leftovers.empty()) return Adopted(std::move(orphan));
+  sweeping_ = true;
+  const auto left = std::make_shared<size_t>(leftovers.size());  // shared by the calls
+  for (const Left& one : leftovers) {
+    SimAsk(
+        options_.cluster.processes, options_.node, one.node, kUnloadTimeoutUs,
+        [cluster = options_.cluster, one](SimAnswer answer) {
+          cluster.host_of(one.node)->Unload(one.key);
+          answer([] {});
+        },
+        [this, left, orphan](bool) {
+          if (--*left > 0) return;
+          sweeping_ = false;
+          Adopted(orphan);
+        });
+  }
+}
+
+void SimCoordinator::Adopted(std::optional<wire::LoadModelRequest> orphan) {
+  if (!adopts_ || !in_office_) return;
+  adopts_ = false;
+  if (orphan.has_value() && model_ == nullptr) {
+    orphan_ = std::move(orphan);
+    retry_due_ = true;
+  }
+  orphan_untried_ = orphan_.has_value();
+}
+
+void SimCoordinator::StartWork(std::function<void()> job) {
+  waiting_.push_back(std::move(job));
+  NextWork();
+}
+
+void SimCoordinator::NextWork() {
+  if (working_ || unloads_ > 0 || waiting_.empty()) return;
+  working_ = true;
+  const std::function<void()> job = std::move(waiting_.front());
+  waiting_.pop_front();
+  job();
+}
+
+void SimCoordinator::EndWork() {
+  working_ = false;
+  After(0, [this] { NextWork(); });
+}
+
+void SimCoordinator::AfterUnloads(std::function<void()> fn) {
+  if (unloads_ == 0) return fn();
+  after_unloads_.push_back(std::move(fn));
+}
+
+std::string SimCoordinator::OverBound() const {
+  if (model_ == nullptr) return "";
+  const SchedulerStats stats = model_->Stats();
+  const auto over = [](const char* what, uint64_t is, uint64_t bound) {
+    return is > bound ? absl::StrCat(what, ": ", is, " of ", bound) : std::string();
+  };
+  const CacheShape& cache = model_->planned().inputs.request.cache;
+  const uint64_t stages = stats.stages.size();
+  // Texts that have lost their slots wait beside those in the queue.
+  for (const std::string& wrong :
+       {over("texts that wait", stats.waiting, options_.texts.policy.queue_max + cache.n_seqs),
+        over("texts that run", stats.running, cache.n_seqs),
+        over("steps in flight", stats.steps_in_flight, stages + 1),
+        over("cells", stats.kv_cells_used, stats.kv_cells)}) {
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+}  // namespace strata

@@ -1,0 +1,130 @@
+// The role of a coordinator on a simulated node: when it plans, loads, mends, adopts, unloads and
+// hands over. A model of node/coordinator.h, whose threads wait for what is answered over gRPC;
+// here each wait is a call back. Its order of acts, its times and its conditions are kept, and what
+// it works with is real: Deployment with TextServer and Scheduler, Losses, MemoryCapOf() and the
+// planner, and the view of Membership. One model.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "coordinator/losses.h"
+#include "node/deployment.h"
+#include "node/text_call.h"
+#include "tests/sim/sim_planning.h"
+#include "transport/clock.h"
+
+namespace strata {
+
+class SimCoordinator {
+ public:
+  struct Options {
+    SimCluster cluster;
+    size_t node = 0;
+    size_t nodes = 0;
+    const SimModel* model = nullptr;
+    TextServerOptions texts;
+    bool forgets_orphans = false;  // breaks the protocol, to show that it is noticed
+  };
+  explicit SimCoordinator(Options options) : options_(std::move(options)) {}
+  // The process ends: nothing is told to anybody.
+  ~SimCoordinator();
+
+  void Start();
+  // In order: texts and models are handed over.
+  void Stop();
+
+  bool in_office() const;
+  bool Serves() const;
+  bool Adopts() const;
+  bool HasModel() const { return model_ != nullptr || orphan_.has_value(); }
+  bool serving() const { return model_ != nullptr && model_->serving(); }
+  void Generate(const wire::GenerateTextRequest& request, std::shared_ptr<TextCall> call);
+  // Somebody on `source`'s node has the model loaded, to stay.
+  void Load(size_t source);
+
+  // Empty: every queue is within its bound.
+  std::string OverBound() const;
+  uint32_t mends() const { return mends_; }
+  uint32_t adoptions() const { return adoptions_; }
+
+ private:
+  using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls under way
+  struct Times {
+    int64_t since_us = 0;
+    int64_t served_for_us = 0;
+  };
+  using Then = std::function<void(absl::Status)>;
+
+  ClusterSim& cluster() const { return options_.cluster.processes->cluster(); }
+  int64_t now_us() const { return cluster().LocalUs(options_.node); }
+  void After(int64_t us, std::function<void()> fn);
+  bool IsGone(size_t node) const;
+  std::vector<size_t> Members() const;
+  absl::Time Now() const { return absl::UnixEpoch() + absl::Microseconds(now_us()); }
+
+  void LookAtOffice();
+  void Tick();
+  void Keep();
+  void Sweep();
+  void OnSwept(const SimReport& report);
+  void Adopted(std::optional<wire::LoadModelRequest> orphan);
+
+  void StartWork(std::function<void()> job);
+  void NextWork();
+  void EndWork();
+  void AfterUnloads(std::function<void()> fn);
+
+  void KeepMending();
+  void EndMending();
+  void Adopt();
+  void Mend(const DeploymentPtr& lost);
+  void MendNow(const DeploymentPtr& lost, const Then& then);
+  void PlaceAgain(const DeploymentPtr& lost, uint32_t in_a_row, bool healthy,
+                  const absl::Status& why, SimReport report, const Then& then);
+  void LoadNow(const wire::LoadModelRequest& request, const Then& then);
+  void Deploy(SimPlanning planning, int plans, const wire::LoadModelRequest& request,
+              const Then& then);
+  absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
+  // Loads its stages, then the deployment.
+  void Carry(const DeploymentPtr& deployment, const Then& then);
+  SimPlanning PlanningFor(const wire::LoadModelRequest& request, SimReport report) const;
+
+  const Options options_;
+  DeploymentPtr model_;
+  std::map<const Deployment*, Times> times_;
+  // What the deployment that is built next becomes its pipeline by.
+  absl::StatusOr<SimLoadPtr> loaded_ = absl::UnknownError("nothing is loaded");
+  bool built_ = false;
+  bool stopping_ = false;
+  bool in_office_ = false;
+  bool settled_ = false;
+  bool has_heirs_ = false;
+  uint64_t members_seen_ = 0;
+  uint64_t swept_ = 0;
+  int64_t sweep_at_us_ = 0;
+  bool sweeping_ = false;
+  bool mend_due_ = false;
+  bool retry_due_ = false;
+  bool adopts_ = false;
+  bool orphan_untried_ = false;
+  std::optional<wire::LoadModelRequest> orphan_;
+  Losses losses_;
+  std::vector<NodeId> members_;
+  uint32_t live_ = 0;
+
+  bool mending_ = false;  // the thread that mends is at it
+  bool working_ = false;
+  std::deque<std::function<void()>> waiting_;  // for their turn
+  uint32_t unloads_ = 0;
+  std::vector<std::function<void()>> after_unloads_;
+  uint32_t mends_ = 0;
+  uint32_t adoptions_ = 0;
+};
+
+}  // namespace strata

@@ -1,0 +1,283 @@
+// What node/coordinator.cc, coordinator_deploy.cc and coordinator_mend.cc do: loads, and what is
+// done about lost stages.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/sim_coordinator.h"
+#include "transport/epoch.h"
+
+namespace strata {
+namespace {
+
+// As in node/coordinator_mend.cc and coordinator_deploy.cc.
+constexpr int64_t kHealthyUs = 30'000'000;
+constexpr uint32_t kMendsInARowMax = 5;
+constexpr int64_t kPauseUs = 250'000;
+constexpr int64_t kPatienceUs = 10'000'000;
+constexpr int kPlansMax = 4;
+
+}  // namespace
+
+absl::StatusOr<Deployment::Options> SimCoordinator::OptionsFor(
+    const wire::LoadModelRequest& request) {
+  const absl::StatusOr<ClusterEpoch> epoch =
+      cluster().membership(options_.node).NextEpoch(now_us());
+  cluster().Touch(options_.node);
+  if (!epoch.ok()) return epoch.status();
+  Deployment::Options options;
+  options.epoch.set_counter(epoch->counter);
+  options.epoch.set_coordinator_id(epoch->coordinator.ToHex());
+  options.request = request;
+  options.self_node = cluster().IdOf(options_.node).ToHex();
+  options.texts = options_.texts;
+  options.broken = [this] {
+    mend_due_ = true;
+    After(0, [this] { KeepMending(); });
+  };
+  options.build = [this](const PipelineOptions& build, Pipeline::Listener* listener,
+                         const Pipeline::Progress&) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
+    built_ = true;
+    if (!loaded_.ok()) return loaded_.status();
+    const SimLoadPtr load = *loaded_;
+    if (CompareEpochs(build.epoch, load->stages.spec.epoch()) != 0) {
+      options_.cluster.violation("a deployment is built from another one's stages");
+    }
+    // Its destructor unloads, which takes time here.
+    const auto unload = [this, stages = load->stages] {
+      ++unloads_;
+      UnloadSimStages(
+          options_.cluster, options_.node, stages, [this](size_t node) { return IsGone(node); },
+          [this] {
+            if (--unloads_ > 0) return;
+            for (const auto& fn : std::exchange(after_unloads_, {})) fn();
+            NextWork();
+          });
+    };
+    return MakeSimPipeline(options_.cluster, options_.node, load, listener, unload);
+  };
+  return options;
+}
+
+SimPlanning SimCoordinator::PlanningFor(const wire::LoadModelRequest& request,
+                                        SimReport report) const {
+  SimPlanning planning;
+  planning.model = options_.model;
+  planning.report = std::move(report);
+  planning.coordinator = options_.node;
+  planning.source = request.source();
+  planning.kept_out = losses_.KeptOut(Now());
+  planning.n_seqs = request.wishes().n_seqs();
+  return planning;
+}
+
+void SimCoordinator::Carry(const DeploymentPtr& deployment, const Then& then) {
+  const PlannedModel& planned = deployment->planned();
+  SimStages stages;
+  // What Deployment::Build() and Pipeline::SpecOf() make of a plan.
+  stages.spec.set_model_id(deployment->model_id());
+  *stages.spec.mutable_epoch() = deployment->epoch();
+  stages.spec.set_n_stages(static_cast<uint32_t>(planned.plan.stages.size()));
+  const CacheShape& cache = planned.inputs.request.cache;
+  stages.spec.set_n_ctx(cache.n_ctx);
+  stages.spec.set_n_seq_max(cache.n_seqs);
+  stages.spec.set_n_batch(std::min(cache.n_ctx, 512u));
+  stages.spec.mutable_cache()->set_kv_cells(static_cast<uint32_t>(cache.cells()));
+  if (!options_.model->trims) stages.spec.mutable_cache()->set_checkpoints(1);
+  wire::LoadModelRequest origin = deployment->request();
+  *origin.mutable_source() = planned.source;
+  origin.set_model_id(deployment->model_id());
+  stages.spec.set_origin(origin.SerializeAsString());
+  for (const PlannedStage& stage : planned.plan.stages) {
+    stages.layers.push_back(stage.layers);
+    const std::string& id = planned.NodeOf(stage).info.node_id();
+    const absl::StatusOr<NodeId> node = NodeId::FromHex(id);
+    stages.places.push_back(
+        {.node = cluster().NumberOf(*node), .planned_bytes = stage.memory_bytes()});
+  }
+  LoadSimStages(
+      options_.cluster, options_.node, stages, [this](size_t node) { return IsGone(node); },
+      [this, deployment, stages, then](absl::StatusOr<SimLoadPtr> load) {
+        loaded_ = load;
+        built_ = false;
+        absl::Status status =
+            deployment->Load([](uint32_t, const wire::LoadProgress&) { return true; });
+        loaded_ = absl::UnknownError("nothing is loaded");
+        times_[deployment.get()].since_us = now_us();
+        if (built_ || !load.ok()) return then(status);
+        // It was unloaded while it was loaded, and has not seen its stages.
+        (*load)->first->Close();
+        UnloadSimStages(
+            options_.cluster, options_.node, stages, [this](size_t node) { return IsGone(node); },
+            [then, status] { then(status); });
+      });
+}
+
+void SimCoordinator::KeepMending() {
+  if (stopping_ || mending_ || !(mend_due_ || retry_due_)) return;
+  const bool retry = std::exchange(retry_due_, false);
+  mend_due_ = false;
+  if (!in_office_ || !settled_) return;
+  if (model_ != nullptr && (model_->mending() || (retry && model_->lost_a_stage()))) {
+    mending_ = true;
+    Mend(model_);
+  } else if (retry && orphan_.has_value()) {
+    mending_ = true;
+    Adopt();
+  }
+}
+
+void SimCoordinator::EndMending() {
+  mending_ = false;
+  After(0, [this] { KeepMending(); });
+}
+
+void SimCoordinator::Adopt() {
+  LoadNow(*orphan_, [this](const absl::Status& status) {
+    orphan_untried_ = false;
+    if (status.ok()) {
+      orphan_.reset();
+      ++adoptions_;
+      cluster().Note("the model is adopted");
+    }
+    EndMending();
+  });
+}
+
+void SimCoordinator::Load(size_t source) {
+  wire::LoadModelRequest request;
+  request.mutable_source()->set_node(cluster().IdOf(source).ToHex());
+  request.mutable_wishes()->set_n_seqs(options_.model->cache.n_seqs);
+  request.set_model_id(options_.model->file->id());
+  LoadNow(request, [](const absl::Status&) {});
+}
+
+void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, const Then& then) {
+  if (!in_office()) return then(absl::UnavailableError("this node does not coordinate"));
+  StartWork([this, request, then = [this, then](const absl::Status& status) {
+    EndWork();
+    then(status);
+  }] {
+    if (stopping_ || !in_office()) return then(absl::UnavailableError("not any more"));
+    if (model_ != nullptr) {
+      if (model_->mending()) return then(absl::UnavailableError("its layers are placed again"));
+      if (model_->serving()) return then(absl::OkStatus());
+      // Failed: it makes room for this.
+      const DeploymentPtr failed = std::exchange(model_, nullptr);
+      failed->Unload(absl::UnavailableError("the model is loaded again"));
+    }
+    AfterUnloads([this, request, then] {
+      CollectSimReport(options_.cluster, options_.node, Members(),
+                       [this, request, then](SimReport report) {
+                         Deploy(PlanningFor(request, std::move(report)), 1, request, then);
+                       });
+    });
+  });
+}
+
+void SimCoordinator::Deploy(SimPlanning planning, int plans, const wire::LoadModelRequest& request,
+                            const Then& then) {
+  auto planned = PlanSimModel(options_.cluster, planning);
+  if (!planned.ok()) return then(planned.status());
+  auto options = OptionsFor(request);
+  if (!options.ok()) return then(options.status());
+  if (stopping_) return then(absl::UnavailableError("the node is stopping"));
+  const auto deployment = std::make_shared<Deployment>(*std::move(options), *std::move(planned));
+  cluster().Note(absl::StrCat("node ", options_.node, " loads the model, epoch ",
+                              deployment->epoch().counter()));
+  model_ = deployment;
+  Carry(deployment, [this, deployment, planning = std::move(planning), plans, request,
+                     then](const absl::Status& status) {
+    if (status.ok()) {
+      cluster().Note("the model is loaded");
+      return then(status);
+    }
+    cluster().Note(absl::StrCat("it was not loaded: ", status.ToString()));
+    const std::optional<MemoryCap> cap = MemoryCapOf(deployment->planned(), status);
+    if (model_ == deployment) model_ = nullptr;
+    deployment->Unload(status);
+    if (!cap.has_value() || plans == kPlansMax) return then(status);
+    SimPlanning again = planning;
+    again.caps.push_back(*cap);
+    CollectSimReport(options_.cluster, options_.node, Members(),
+                     [this, again, plans, request, then](SimReport report) {
+                       SimPlanning now = again;
+                       now.report = std::move(report);
+                       Deploy(std::move(now), plans + 1, request, then);
+                     });
+  });
+}
+
+void SimCoordinator::Mend(const DeploymentPtr& lost) {
+  const auto begin = [this, lost] {
+    if (stopping_ || model_ != lost) return EndMending();
+    StartWork([this, lost] {
+      const auto end = [this] {
+        EndWork();
+        EndMending();
+      };
+      if (stopping_ || model_ != lost) return end();
+      const bool was_mending = lost->mending();
+      MendNow(lost, [this, lost, was_mending, end](const absl::Status& status) {
+        const bool gave_up = !status.ok() && !stopping_ && model_ == lost;
+        const int64_t lost_for_us = now_us() - times_[lost.get()].since_us;
+        const bool patient =
+            absl::IsUnavailable(status) && was_mending && lost_for_us < kPatienceUs;
+        if (gave_up && !patient) {
+          cluster().Note(absl::StrCat("it cannot be mended: ", status.ToString()));
+          lost->Fail(status);
+        }
+        end();
+      });
+    });
+  };
+  const bool waits = lost->mending() && lost->mends_in_a_row() > 0;
+  After(waits ? (int64_t{1} << lost->mends_in_a_row()) * kPauseUs : 0, begin);
+}
+
+void SimCoordinator::MendNow(const DeploymentPtr& lost, const Then& then) {
+  Times& times = times_[lost.get()];
+  if (lost->BeginMending()) {
+    ++mends_;
+    times = {.since_us = now_us(), .served_for_us = now_us() - times.since_us};
+  }
+  const absl::Status why = lost->why();
+  const bool healthy = times.served_for_us >= kHealthyUs || !lost->mending();
+  const uint32_t in_a_row = healthy ? 0 : lost->mends_in_a_row();
+  if (in_a_row >= kMendsInARowMax) return then(absl::AbortedError("lost too often"));
+  cluster().Note(absl::StrCat("node ", options_.node, " mends epoch ", lost->epoch().counter()));
+  lost->UnloadStages();
+  AfterUnloads([this, lost, in_a_row, healthy, why, then] {
+    CollectSimReport(options_.cluster, options_.node, Members(),
+                     [this, lost, in_a_row, healthy, why, then](SimReport report) {
+                       PlaceAgain(lost, in_a_row, healthy, why, std::move(report), then);
+                     });
+  });
+}
+
+void SimCoordinator::PlaceAgain(const DeploymentPtr& lost, uint32_t in_a_row, bool healthy,
+                                const absl::Status& why, SimReport report, const Then& then) {
+  SimPlanning planning = PlanningFor(lost->request(), std::move(report));
+  planning.source = lost->planned().source;
+  if (!healthy) planning.caps = lost->caps();
+  if (const auto cap = MemoryCapOf(lost->planned(), why)) planning.caps.push_back(*cap);
+  auto planned = PlanSimModel(options_.cluster, planning);
+  if (!planned.ok()) return then(planned.status());
+  auto options = OptionsFor(lost->request());
+  if (!options.ok()) return then(options.status());
+  options->heritage = lost->heritage();
+  options->mends_in_a_row = in_a_row + 1;
+  options->caps = planning.caps;
+  const auto next = std::make_shared<Deployment>(*std::move(options), *std::move(planned));
+  if (stopping_ || model_ != lost) return then(absl::OkStatus());  // then both end the texts
+  next->TakeRequests(lost->Bequeath());
+  model_ = next;
+  times_.erase(lost.get());
+  cluster().Note(absl::StrCat("placed again, epoch ", next->epoch().counter()));
+  Carry(next, [this, then](const absl::Status& status) {
+    cluster().Note(absl::StrCat("loaded again: ", status.ToString()));
+    then(absl::OkStatus());  // if not, it is the one to mend now
+  });
+}
+
+}  // namespace strata

@@ -1,0 +1,289 @@
+#include "tests/sim/sim_gateway.h"
+
+#include <utility>
+
+#include "coordinator/text_request.h"
+#include "node/coordinator.h"
+#include "node/gateway.h"
+
+namespace strata {
+namespace {
+
+// As in node/gateway.h and gateway.cc.
+constexpr int64_t kOfficeUs = 5'000'000;
+constexpr int64_t kResumeUs = 60'000'000;
+constexpr int64_t kResumePauseUs = 500'000;
+constexpr int64_t kTickUs = 100'000;
+
+absl::Status NoCoordinator() {
+  return absl::UnavailableError("no node coordinates at present; try again in a few seconds");
+}
+
+// The text at the node that writes it, which tells the one that asked.
+class Told final : public TextSink {
+ public:
+  struct To {
+    std::function<void(std::vector<int32_t>)> started;
+    std::function<void(wire::SampledToken)> token;
+    std::function<void(absl::Status, FinishReason, TextUsage)> end;
+  };
+  Told(std::shared_ptr<SimWire> wire, To to) : wire_(std::move(wire)), to_(std::move(to)) {}
+
+  void OnStarted(const std::vector<int32_t>& prompt) override {
+    wire_->Send(1, [prompt, fn = to_.started] { fn(prompt); });
+  }
+  void OnToken(const wire::SampledToken& token) override {
+    wire_->Send(1, [token, fn = to_.token] { fn(token); });
+  }
+  void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override {
+    wire_->Send(1, [status, reason, usage, fn = to_.end] { fn(status, reason, usage); });
+  }
+
+ private:
+  const std::shared_ptr<SimWire> wire_;  // shared with both ends
+  const To to_;
+};
+
+}  // namespace
+
+// As Gateway::Text.
+class SimGateway::Text final : public TextControl {
+ public:
+  explicit Text(std::shared_ptr<TextSink> sink) : call_(std::move(sink)) {}
+
+  void Cancel() override { Say(&TextControl::Cancel); }
+  void Finish() override { Say(&TextControl::Finish); }
+  bool wanted() const { return call_.wanted(); }
+  void Refuse(absl::Status status) { call_.Refuse(std::move(status)); }
+  void SetSource(const std::shared_ptr<TextControl>& source) {
+    source_ = source;
+    if (said_ != nullptr) (source.get()->*said_)();
+  }
+
+ private:
+  using Word = void (TextControl::*)();
+  void Say(Word word) {
+    (call_.*word)();
+    if (said_ == nullptr) said_ = word;
+    if (const auto source = source_) (source.get()->*word)();
+  }
+
+  TextCall call_;
+  Word said_ = nullptr;
+  std::shared_ptr<TextControl> source_;  // shared with who runs it
+};
+
+// As Gateway::Local.
+class SimGateway::Local final : public TextSink {
+ public:
+  Local(SimGateway* gateway, Asked asked)
+      : gateway_(gateway), asked_(std::move(asked)), to_(asked_.sink) {}
+
+  void OnStarted(const std::vector<int32_t>& prompt) override { to_->OnStarted(prompt); }
+  void OnToken(const wire::SampledToken& token) override { to_->OnToken(token); }
+  void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override {
+    Asked asked = std::move(asked_);
+    if (IsHandedOver(status) && asked.pass_on && asked.text->wanted()) {
+      gateway_->Resume(std::move(asked));
+    } else {
+      to_->OnEnd(std::move(status), reason, usage);
+    }
+  }
+
+ private:
+  SimGateway* const gateway_;
+  Asked asked_;
+  const std::shared_ptr<ResumableText> to_;  // shared with who asked
+};
+
+// As Gateway::Reader and RemoteText: the call of a text that another node writes.
+class SimGateway::Remote final : public TextControl,
+                                 public std::enable_shared_from_this<SimGateway::Remote> {
+ public:
+  Remote(SimGateway* gateway, Asked asked)
+      : gateway_(gateway), asked_(std::move(asked)), to_(asked_.sink) {}
+
+  void Start(size_t node) {
+    const std::shared_ptr<Text> text = asked_.text;  // shared with who asked
+    const auto self = shared_from_this();
+    if (!gateway_->cluster().running(node)) {
+      gateway_->options_.processes->After(gateway_->options_.node, 1'000, [self] {
+        self->OnDone(NoCoordinator(), /*said_by_peer=*/false, FinishReason::kCancelled, {});
+      });
+      return text->SetSource(self);
+    }
+    const auto there = std::make_shared<std::shared_ptr<TextControl>>();  // with the other end
+    wire_ = SimWire::Open(gateway_->options_.processes,
+                          {gateway_->options_.node,
+                           [self] {
+                             self->OnDone(absl::UnavailableError("the call broke"), false,
+                                          FinishReason::kCancelled, {});
+                           }},
+                          {node, [there] {
+                             if (*there != nullptr) (*there)->Cancel();
+                           }});
+    there_ = there;
+    wire_->Send(0, [self, node, there, wire = wire_, request = asked_.request,
+                    gateway_of = gateway_->options_.gateway_of] {
+      Told::To to;
+      to.started = [self](const std::vector<int32_t>& prompt) { self->OnStarted(prompt); };
+      to.token = [self](const wire::SampledToken& token) {
+        if (!self->done_) self->to_->OnToken(token);
+      };
+      to.end = [self](const absl::Status& status, FinishReason reason, const TextUsage& usage) {
+        self->OnDone(status, /*said_by_peer=*/true, reason, usage);
+      };
+      *there = gateway_of(node)->Generate(request, std::make_shared<Told>(wire, std::move(to)),
+                                          /*pass_on=*/false);
+    });
+    text->SetSource(self);
+  }
+
+  // Its process has ended.
+  void Forget() {
+    done_ = true;
+    asked_ = Asked();
+  }
+
+  void Cancel() override {
+    if (done_) return;
+    if (wire_ != nullptr) wire_->Close(0);
+    gateway_->options_.processes->After(
+        gateway_->options_.node, 1'000, [self = shared_from_this()] {
+          self->OnDone(absl::CancelledError("cancelled"), false, FinishReason::kCancelled, {});
+        });
+  }
+  void Finish() override {
+    if (!started_ || done_) return Cancel();
+    wire_->Send(0, [there = there_] {
+      if (*there != nullptr) (*there)->Finish();
+    });
+  }
+
+ private:
+  void OnStarted(const std::vector<int32_t>& prompt) {
+    if (done_) return;
+    started_ = true;
+    to_->OnStarted(prompt);
+  }
+  void OnDone(const absl::Status& status, bool said_by_peer, FinishReason reason,
+              const TextUsage& usage) {
+    if (std::exchange(done_, true)) return;
+    if (wire_ != nullptr) wire_->Close(0);
+    const bool wanted = !status.ok() && asked_.text->wanted();
+    const bool too_early = asked_.resumed && !started_ &&
+                           (absl::IsNotFound(status) || absl::IsResourceExhausted(status) ||
+                            absl::IsUnavailable(status));
+    if (wanted && IsHandedOver(status)) {
+      gateway_->Resume(std::move(asked_));
+    } else if (wanted && !said_by_peer) {
+      if (started_) {
+        gateway_->Resume(std::move(asked_));
+      } else {
+        gateway_->Wait(std::move(asked_));
+      }
+    } else if (wanted && too_early) {
+      asked_.last = status;
+      asked_.not_before_us = gateway_->now_us() + kResumePauseUs;
+      gateway_->Wait(std::move(asked_));
+    } else {
+      to_->OnEnd(status, reason, usage);
+    }
+  }
+
+  SimGateway* const gateway_;
+  Asked asked_;
+  const std::shared_ptr<ResumableText> to_;              // shared with who asked
+  std::shared_ptr<SimWire> wire_;                        // shared with both ends
+  std::shared_ptr<std::shared_ptr<TextControl>> there_;  // shared with the other end
+  bool started_ = false;
+  bool done_ = false;
+};
+
+SimGateway::~SimGateway() {
+  // A text and its source hold each other.
+  for (const std::weak_ptr<Remote>& remote : remotes_) {
+    if (const auto still = remote.lock()) still->Forget();
+  }
+}
+
+void SimGateway::Stop() {
+  stopping_ = true;
+  for (const Asked& asked : std::exchange(waiting_, {})) {
+    asked.text->Refuse(absl::UnavailableError("the node is stopping"));
+  }
+}
+
+std::shared_ptr<TextControl> SimGateway::Generate(const wire::GenerateTextRequest& request,
+                                                  std::shared_ptr<TextSink> sink, bool pass_on) {
+  const auto resumable = std::make_shared<ResumableText>(request, std::move(sink));
+  const auto text = std::make_shared<Text>(resumable);  // shared with who asked
+  if (stopping_) {
+    text->Refuse(absl::UnavailableError("the node is stopping"));
+    return text;
+  }
+  Begin({.text = text,
+         .request = request,
+         .sink = resumable,
+         .pass_on = pass_on,
+         .until_us = now_us() + kOfficeUs});
+  return text;
+}
+
+void SimGateway::Begin(Asked asked) {
+  const ClusterView& view = cluster().View(options_.node);
+  if (view.is_coordinator) {
+    const bool may_come = asked.resumed || options_.coordinator->Adopts();
+    if (may_come && !options_.coordinator->Serves()) {
+      if (!asked.resumed) asked.last = Coordinator::LoadingAgain();
+      Wait(std::move(asked));
+    } else {
+      const wire::GenerateTextRequest request = asked.request;
+      const std::shared_ptr<Text> text = asked.text;  // shared with who asked
+      const auto call = std::make_shared<TextCall>(std::make_shared<Local>(this, std::move(asked)));
+      text->SetSource(call);
+      options_.coordinator->Generate(request, call);
+    }
+    return;
+  }
+  if (!asked.pass_on || view.coordinator.is_nobody()) return Wait(std::move(asked));
+  const auto remote = std::make_shared<Remote>(this, std::move(asked));  // shared with its text
+  std::erase_if(remotes_, [](const auto& other) { return other.expired(); });
+  remotes_.push_back(remote);
+  remote->Start(cluster().NumberOf(view.coordinator));
+}
+
+void SimGateway::Resume(Asked asked) {
+  ++resumed_;
+  if (asked.sink->started()) asked.request = asked.sink->Rest();
+  asked.resumed = true;
+  asked.last = absl::OkStatus();
+  asked.until_us = now_us() + kResumeUs;
+  Wait(std::move(asked));
+}
+
+void SimGateway::Wait(Asked asked) {
+  absl::Status why = asked.last.ok() ? NoCoordinator() : asked.last;
+  if (!asked.text->wanted()) {
+    why = absl::CancelledError("nobody wants the text any more");
+  } else if (stopping_) {
+    why = absl::UnavailableError("the node is stopping");
+  } else if (now_us() < asked.until_us && waiting_.size() < kTextsWaitingMax) {
+    waiting_.push_back(std::move(asked));
+    return;
+  }
+  asked.text->Refuse(std::move(why));
+}
+
+void SimGateway::Tick() {
+  options_.processes->After(options_.node, kTickUs, [this] { Tick(); });
+  for (Asked& one : std::exchange(waiting_, {})) {
+    if (now_us() < one.not_before_us) {
+      Wait(std::move(one));
+    } else {
+      Begin(std::move(one));
+    }
+  }
+}
+
+}  // namespace strata

@@ -1,0 +1,70 @@
+// How texts reach the coordinator from a simulated node, and go on with the next one. A model of
+// node/gateway.h, whose calls are gRPC's; what a client has heard is kept by the real
+// ResumableText, and a text's begin and end are put in order by the real TextCall.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "node/resumable_text.h"
+#include "node/text_call.h"
+#include "proto/coordinator.pb.h"
+#include "tests/sim/sim_coordinator.h"
+#include "tests/sim/sim_wire.h"
+
+namespace strata {
+
+class SimGateway {
+ public:
+  struct Options {
+    SimProcesses* processes = nullptr;
+    size_t node = 0;
+    std::function<SimGateway*(size_t node)> gateway_of;  // null: that node does not run
+    SimCoordinator* coordinator = nullptr;               // this node's; outlives it
+    std::function<void(const std::string&)> violation;
+  };
+  explicit SimGateway(Options options) : options_(std::move(options)) {}
+  ~SimGateway();
+
+  void Start() { Tick(); }
+  // Whoever waits is told, and who comes from now on.
+  void Stop();
+
+  std::shared_ptr<TextControl> Generate(const wire::GenerateTextRequest& request,
+                                        std::shared_ptr<TextSink> sink, bool pass_on);
+  uint32_t resumed() const { return resumed_; }
+
+ private:
+  class Text;
+  class Local;
+  class Remote;
+  struct Asked {
+    std::shared_ptr<Text> text;  // shared with who asked
+    wire::GenerateTextRequest request;
+    std::shared_ptr<ResumableText> sink;  // shared with the text's source
+    bool pass_on = true;
+    int64_t until_us = 0;
+    bool resumed = false;
+    absl::Status last;
+    int64_t not_before_us = 0;
+  };
+
+  ClusterSim& cluster() const { return options_.processes->cluster(); }
+  int64_t now_us() const { return cluster().LocalUs(options_.node); }
+  void Begin(Asked asked);
+  void Resume(Asked asked);
+  void Wait(Asked asked);
+  void Tick();
+
+  const Options options_;
+  bool stopping_ = false;
+  std::vector<Asked> waiting_;
+  std::vector<std::weak_ptr<Remote>> remotes_;
+  uint32_t resumed_ = 0;
+};
+
+}  // namespace strata

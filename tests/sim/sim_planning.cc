@@ -1,0 +1,128 @@
+#include "tests/sim/sim_planning.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/log/check.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/planner.h"
+#include "tests/coordinator/planner_instance.h"
+#include "tests/support/gguf_builder.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+constexpr int64_t kAnswerUs = 1'000'000;
+
+}  // namespace
+
+std::shared_ptr<const ModelFile> SimModelFile() {
+  static const auto* const file = [] {
+    const std::string path = testing::MakeTestFolder() + "/model.gguf";
+    testing::WriteFile(path, testing::TinyLlama({.n_layer = 1}).Build());
+    auto opened = ModelFile::Open(path);
+    CHECK(opened.ok()) << opened.status();
+    return new std::shared_ptr<const ModelFile>(*std::move(opened));  // shared by all runs
+  }();
+  return *file;
+}
+
+void CollectSimReport(const SimCluster& cluster, size_t from, const std::vector<size_t>& nodes,
+                      std::function<void(SimReport)> done) {
+  struct Collecting {
+    SimReport report;
+    size_t left = 0;
+  };
+  const auto all = std::make_shared<Collecting>();  // shared by the calls
+  all->left = nodes.size();
+  for (const size_t node : nodes) {
+    SimAsk(
+        cluster.processes, from, node, kAnswerUs,
+        [cluster, node, all](SimAnswer answer) {
+          const SimHost& host = *cluster.host_of(node);
+          SimReport::Node told = {
+              .node = node, .free_bytes = host.free_bytes(), .stages = host.Stages()};
+          answer([all, told] { all->report.nodes.push_back(told); });
+        },
+        [all, done](bool) {
+          if (--all->left > 0) return;
+          std::sort(all->report.nodes.begin(), all->report.nodes.end(),
+                    [](const auto& a, const auto& b) { return a.node < b.node; });
+          done(std::move(all->report));
+        });
+  }
+}
+
+absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& cluster,
+                                                           const SimPlanning& planning) {
+  const SimModel& model = *planning.model;
+  const ClusterSim& nodes = cluster.processes->cluster();
+  auto planned = std::make_unique<PlannedModel>();
+  planned->model = model.file;
+  planned->costs = model.costs;
+  planned->source = planning.source;
+  PlanRequest& request = planned->inputs.request;
+  bool has_source = false;
+  std::string other_source;
+  for (const SimReport::Node& told : planning.report.nodes) {
+    const std::string id = nodes.IdOf(told.node).ToHex();
+    if (told.node == planning.coordinator) request.coordinator_node = request.nodes.size();
+    has_source |= id == planned->source.node();
+    if (std::count(model.sources.begin(), model.sources.end(), told.node) > 0) other_source = id;
+    NodeReport& report = planned->report.nodes.emplace_back();
+    CHECK(absl::HexStringToBytes(id, report.seen.mutable_record()->mutable_node_id()));
+    report.seen.mutable_record()->set_name(absl::StrCat("node", told.node));
+    report.info.set_node_id(id);
+    PlanDevice device;
+    device.node = request.nodes.size();
+    device.name = "CPU";
+    device.memory_free_bytes = told.free_bytes;
+    device.speed = testing::SpeedOf(model.bytes_per_s[told.node]);
+    for (const MemoryCap& cap : planning.caps) {
+      if (cap.node_id != id || cap.device != device.name) continue;
+      device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
+    }
+    if (model.plans_past_memory) device.memory_free_bytes *= 2;
+    planned->inputs.places.push_back(request.nodes.size());
+    PlanNode& node = request.nodes.emplace_back();
+    node.name = absl::StrCat("node", told.node);
+    if (const auto why = planning.kept_out.find(id); why != planning.kept_out.end()) {
+      node.kept_out = why->second;
+    }
+    request.devices.push_back(std::move(device));
+  }
+  if (!has_source && !other_source.empty()) planned->source.set_node(other_source);
+  if (!has_source && other_source.empty()) {
+    return absl::UnavailableError("no node that answers has the model's file");
+  }
+  request.costs = &planned->costs;
+  request.rule = model.rule;
+  request.cache = model.cache;
+  request.cache.n_seqs = planning.n_seqs;
+  request.with_hints = false;
+  request.links.assign(request.nodes.size() * request.nodes.size(),
+                       {.round_trip_s = 1e-3, .bytes_per_s = 125e6});
+  absl::StatusOr<Plan> plan = MakePlan(request);
+  if (!plan.ok() && !planning.kept_out.empty()) {
+    for (PlanNode& node : request.nodes) node.kept_out.clear();
+    plan = MakePlan(request);
+  }
+  if (!plan.ok()) return plan.status();
+  planned->plan = *std::move(plan);
+  for (const SimReport::Node& told : planning.report.nodes) {
+    uint64_t bytes = 0;
+    for (const PlannedStage& stage : planned->plan.stages) {
+      const size_t place = request.devices[stage.device].node;
+      if (planning.report.nodes[place].node == told.node) bytes += stage.memory_bytes();
+    }
+    if (bytes > told.free_bytes) {
+      cluster.violation(absl::StrCat("a plan puts ", bytes, " bytes on node ", told.node,
+                                     ", which told of ", told.free_bytes));
+    }
+  }
+  return planned;
+}
+
+}  // namespace strata

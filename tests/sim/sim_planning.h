@@ -1,0 +1,60 @@
+// Plans for a simulated cluster: the real planner (coordinator/planner.h) on what the nodes tell of
+// their memory and on speeds that were made up. A model of node/planning.h, whose PlannedModel and
+// MemoryCapOf() are used as they are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/plan.h"
+#include "node/planning.h"
+#include "shard/model_file.h"
+#include "tests/sim/sim_pipeline.h"
+
+namespace strata {
+
+// Of the whole run.
+struct SimModel {
+  std::shared_ptr<const ModelFile> file;  // shared with every plan; its header says nothing here
+  LayerCosts costs;
+  CutRule rule;
+  CacheShape cache;
+  bool trims = true;
+  std::vector<size_t> sources;      // nodes that have the file
+  std::vector<double> bytes_per_s;  // [nodes]
+  bool plans_past_memory = false;   // breaks the protocol, to show that it is noticed
+};
+
+std::shared_ptr<const ModelFile> SimModelFile();
+
+struct SimReport {
+  struct Node {
+    size_t node = 0;
+    uint64_t free_bytes = 0;
+    std::vector<wire::StageStatus> stages;
+  };
+  std::vector<Node> nodes;  // those that answered
+};
+void CollectSimReport(const SimCluster& cluster, size_t from, const std::vector<size_t>& nodes,
+                      std::function<void(SimReport)> done);
+
+struct SimPlanning {
+  const SimModel* model = nullptr;
+  SimReport report;
+  size_t coordinator = 0;
+  wire::ModelSource source;
+  std::vector<MemoryCap> caps;
+  std::map<std::string, std::string> kept_out;  // by node id
+  uint32_t n_seqs = 1;
+};
+// As PlanModel(). `report` is left.
+absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& cluster,
+                                                           const SimPlanning& planning);
+
+}  // namespace strata
