@@ -133,14 +133,20 @@ class Gateway::Local final : public TextSink {
   Local(Gateway* gateway, Asked asked)
       : gateway_(gateway), gate_(gateway->gate_), asked_(std::move(asked)), to_(asked_.sink) {}
 
-  void OnStarted(const std::vector<int32_t>& prompt) override { to_->OnStarted(prompt); }
+  void OnStarted(const std::vector<int32_t>& prompt) override {
+    started_ = true;
+    to_->OnStarted(prompt);
+  }
   void OnToken(const wire::SampledToken& token) override { to_->OnToken(token); }
   void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override {
     Asked asked = std::move(asked_);  // and lets go of the text, which holds this
+    const AfterSource next = WhatFollows({.status = status,
+                                          .started = started_,
+                                          .resumed = asked.resumed,
+                                          .wanted = asked.text->wanted()});
     // Who passed it on goes on with it elsewhere.
-    if (IsHandedOver(status) && asked.options.pass_on && asked.text->wanted() &&
-        gate_->TryEnter()) {
-      gateway_->Resume(std::move(asked));
+    if (next != AfterSource::kEnds && asked.options.pass_on && gate_->TryEnter()) {
+      gateway_->GoOn(std::move(asked), next, status);
       gate_->Leave();
     } else {
       to_->OnEnd(std::move(status), reason, usage);
@@ -152,6 +158,7 @@ class Gateway::Local final : public TextSink {
   const std::shared_ptr<Gate> gate_;  // shared with the gateway
   Asked asked_;
   const std::shared_ptr<ResumableText> to_;  // shared with who asked
+  bool started_ = false;
 };
 
 // Reads what another node writes. Its own, until the call's end.
@@ -194,28 +201,16 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
   }
   void OnDone(const grpc::Status& status) override {
     Gateway* const gateway = gateway_;
-    const bool wanted = !status.ok() && asked_.text->wanted();
     const absl::Status said = TextStatusFromGrpc(status);
-    // A node that has just begun to coordinate may have to load the model first.
-    const bool too_early = asked_.resumed && !started_ &&
-                           (status.error_code() == grpc::StatusCode::NOT_FOUND ||
-                            status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ||
-                            status.error_code() == grpc::StatusCode::UNAVAILABLE);
-    if (wanted && IsHandedOver(said)) {
-      gateway->Resume(std::move(asked_));
-    } else if (wanted && !SaidByPeer(status)) {
-      // Another node may coordinate soon.
-      if (started_) {
-        gateway->Resume(std::move(asked_));
-      } else {
-        gateway->Wait(std::move(asked_));
-      }
-    } else if (wanted && too_early) {
-      asked_.last = said;
-      asked_.not_before = absl::Now() + kResumePause;
-      gateway->Wait(std::move(asked_));
-    } else {
+    const AfterSource next = WhatFollows({.status = said,
+                                          .said_by_source = SaidByPeer(status),
+                                          .started = started_,
+                                          .resumed = asked_.resumed,
+                                          .wanted = asked_.text->wanted()});
+    if (next == AfterSource::kEnds) {
       to_->OnEnd(said, ended_.reason, ended_.usage);
+    } else {
+      gateway->GoOn(std::move(asked_), next, said);
     }
     const std::shared_ptr<Gate> gate = gateway->gate_;
     delete this;
@@ -326,6 +321,15 @@ void Gateway::Begin(Asked asked) {
   } else {
     (new Reader(this, std::move(asked), StubAt(address)))->Start();
   }
+}
+
+void Gateway::GoOn(Asked asked, AfterSource how, const absl::Status& said) {
+  if (how == AfterSource::kResumes) return Resume(std::move(asked));
+  if (how == AfterSource::kAsksAgain) {
+    asked.last = said;
+    asked.not_before = absl::Now() + kResumePause;
+  }
+  Wait(std::move(asked));
 }
 
 void Gateway::Resume(Asked asked) {

@@ -93,6 +93,8 @@ class Gateway final : public TextSource {
   };
 
   void Begin(Asked asked);  // loop
+  // Its source has ended, but the text has not; `said`: why. Any thread.
+  void GoOn(Asked asked, AfterSource how, const absl::Status& said);
   // Its source has gone in the middle.
   void Resume(Asked asked);
   void Wait(Asked asked);  // any thread

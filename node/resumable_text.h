@@ -7,10 +7,36 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "coordinator/text_request.h"
 #include "node/text_call.h"
 #include "proto/coordinator.pb.h"
 
 namespace strata {
+
+// How a source ended.
+struct SourceEnd {
+  absl::Status status;
+  bool said_by_source = true;  // false: the way to it broke
+  bool started = false;        // the text had, at this source
+  bool resumed = false;        // it had begun at one before
+  bool wanted = true;          // somebody still wants the text
+};
+enum class AfterSource {
+  kEnds,       // with the source's status
+  kResumes,    // with another source, which goes on where this one was
+  kWaits,      // for another source, which begins as this one did
+  kAsksAgain,  // the same, after a pause: the next coordinator has to load the model first, or has
+               // more texts to go on with than it takes at once
+};
+inline AfterSource WhatFollows(const SourceEnd& end) {
+  if (end.status.ok() || !end.wanted) return AfterSource::kEnds;
+  if (IsHandedOver(end.status)) return AfterSource::kResumes;
+  if (!end.said_by_source) return end.started ? AfterSource::kResumes : AfterSource::kWaits;
+  const bool too_early = absl::IsNotFound(end.status) || absl::IsResourceExhausted(end.status) ||
+                         absl::IsUnavailable(end.status);
+  return end.resumed && !end.started && too_early ? AfterSource::kAsksAgain : AfterSource::kEnds;
+}
 
 // Calls come as TextSink's: one source at a time, and a later one begins after the earlier one's
 // last call. Not thread-safe.

@@ -97,5 +97,32 @@ TEST(ResumableText, TheSamplersOwnStateGoesAlong) {
   EXPECT_THAT(text.Rest().mirostat_mu(), ElementsAre(4.5f, 4.25f));
 }
 
+const absl::Status kFull = absl::ResourceExhaustedError("too many wait");
+
+TEST(WhatFollows, ATextEndsWithWhatItsSourceSays) {
+  EXPECT_EQ(WhatFollows({.status = absl::OkStatus(), .started = true}), AfterSource::kEnds);
+  EXPECT_EQ(WhatFollows({.status = kFull}), AfterSource::kEnds);
+  EXPECT_EQ(WhatFollows({.status = absl::InternalError("broken"), .started = true}),
+            AfterSource::kEnds);
+}
+
+TEST(WhatFollows, ATextGoesOnWhereItsSourceHasGone) {
+  const absl::Status gone = absl::UnavailableError("the node does not answer");
+  EXPECT_EQ(WhatFollows({.status = gone, .said_by_source = false, .started = true}),
+            AfterSource::kResumes);
+  EXPECT_EQ(WhatFollows({.status = gone, .said_by_source = false}), AfterSource::kWaits);
+  EXPECT_EQ(WhatFollows({.status = AsHandedOver(gone), .started = true}), AfterSource::kResumes);
+  EXPECT_EQ(WhatFollows({.status = AsHandedOver(gone), .started = true, .wanted = false}),
+            AfterSource::kEnds);
+}
+
+// It had begun elsewhere, whoever writes it now.
+TEST(WhatFollows, ATextThatHadBegunIsNotEndedByAFullQueue) {
+  EXPECT_EQ(WhatFollows({.status = kFull, .resumed = true}), AfterSource::kAsksAgain);
+  EXPECT_EQ(WhatFollows({.status = absl::NotFoundError("no model"), .resumed = true}),
+            AfterSource::kAsksAgain);
+  EXPECT_EQ(WhatFollows({.status = kFull, .started = true, .resumed = true}), AfterSource::kEnds);
+}
+
 }  // namespace
 }  // namespace strata
