@@ -185,6 +185,7 @@ RecoveryOutcome Play(const RecoveryScenario& scenario) {
   if (!scenario.gentle && scenario.seed % 4 == 0) options.step_failures_per_mille = 4;
   options.plans_past_memory = scenario.plans_past_memory;
   options.forgets_orphans = scenario.forgets_orphans;
+  options.forgets_tokens = scenario.forgets_tokens;
   Run run(scenario, options);
   RecoveryOutcome outcome;
   outcome.wrong = run.Play();

@@ -16,8 +16,10 @@ struct RecoveryScenario {
   // One thing at a time happens, and the rest of the nodes can hold the model: no text fails but
   // those whose own node dies.
   bool gentle = false;
+  // Break the protocol, to show that it is noticed.
   bool plans_past_memory = false;
   bool forgets_orphans = false;
+  bool forgets_tokens = false;
 };
 
 struct RecoveryOutcome {

@@ -102,7 +102,7 @@ void RecoverySim::Start(size_t n) {
   gateway.node = n;
   gateway.gateway_of = [this](size_t k) { return nodes_[k].gateway.get(); };
   gateway.coordinator = node.coordinator.get();
-  gateway.violation = cluster.violation;
+  gateway.forgets_tokens = options_.forgets_tokens;
   node.gateway = std::make_unique<SimGateway>(std::move(gateway));
   node.coordinator->Start();
   node.gateway->Start();
@@ -154,6 +154,7 @@ void RecoverySim::Ask(size_t n) {
   options.node = n;
   options.layers = options_.layers;
   options.n_ctx = model_.cache.n_ctx;
+  options.steps_fail = options_.step_failures_per_mille > 0;
   options.violation = [this](const std::string& what) { cluster_.Fail(what); };
   wire::GenerateTextRequest& request = options.request;
   // Many begin alike.

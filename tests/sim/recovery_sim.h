@@ -29,8 +29,10 @@ class RecoverySim {
     uint32_t layers = 8;
     uint32_t step_failures_per_mille = 0;
     bool tight = false;  // of memory, queues and caches
+    // Break the protocol, to show that it is noticed.
     bool plans_past_memory = false;
     bool forgets_orphans = false;
+    bool forgets_tokens = false;
   };
   explicit RecoverySim(const Options& options);
   ~RecoverySim();

@@ -47,6 +47,26 @@ TEST(RecoverySim, NoTextFailsWhileTheRestOfTheNodesCanHoldTheModel) {
   PlayAll({.gentle = true}, 50);
 }
 
+size_t Noticed(RecoveryScenario scenario, const std::string& words) {
+  size_t noticed = 0;
+  for (scenario.seed = 1; scenario.seed <= 40; ++scenario.seed) {
+    if (Play(scenario).wrong.find(words) != std::string::npos) ++noticed;
+  }
+  return noticed;
+}
+
+TEST(RecoverySim, NoticesPlansThatTakeMoreMemoryThanThereIs) {
+  EXPECT_GT(Noticed({.plans_past_memory = true}, "a plan puts"), 0u);
+}
+
+TEST(RecoverySim, NoticesModelsThatGoWithTheirCoordinator) {
+  EXPECT_GT(Noticed({.gentle = true, .forgets_orphans = true}, "no node has the model"), 0u);
+}
+
+TEST(RecoverySim, NoticesTextsThatAreWrittenAgainFromTheirBeginning) {
+  EXPECT_GT(Noticed({.forgets_tokens = true}, "gets position"), 0u);
+}
+
 TEST(RecoverySim, ASeedIsPlayedAlike) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     const RecoveryOutcome once = Play({.seed = seed}), again = Play({.seed = seed});

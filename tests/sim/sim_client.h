@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/text_request.h"
 #include "node/text_call.h"
 #include "proto/coordinator.pb.h"
 #include "tests/sim/sim_text.h"
@@ -23,6 +25,7 @@ class SimClient final : public TextSink {
     wire::GenerateTextRequest request;
     uint32_t layers = 1;
     uint32_t n_ctx = 1;
+    bool steps_fail = false;
     std::function<void(const std::string&)> violation;
   };
   enum class Fate {
@@ -95,6 +98,7 @@ class SimClient final : public TextSink {
       fate_ = Fate::kStopped;
     } else if (!status_.ok()) {
       fate_ = started_ ? Fate::kFailed : Fate::kRefused;
+      CheckFailure();
     } else {
       fate_ = Fate::kComplete;
       const bool ends = text_.Next(options_.request.sampler().seed()).is_end;
@@ -108,6 +112,17 @@ class SimClient final : public TextSink {
   }
 
  private:
+  // What a cluster may say that has lost nodes.
+  void CheckFailure() {
+    const bool plain = absl::IsUnavailable(status_) || absl::IsResourceExhausted(status_) ||
+                       absl::IsNotFound(status_) || absl::IsAborted(status_) ||
+                       (options_.steps_fail && absl::IsInternal(status_));
+    if (!plain) Wrong(absl::StrCat("ends with ", status_.ToString()));
+    if (started_ && absl::IsResourceExhausted(status_) && RetryAfterMs(status_)) {
+      Wrong(absl::StrCat("had begun, and ends since others wait: ", status_.message()));
+    }
+  }
+
   void Wrong(const std::string& what) {
     options_.violation(absl::StrCat("text ", options_.number, " ", what));
   }

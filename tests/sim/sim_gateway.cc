@@ -79,12 +79,19 @@ class SimGateway::Local final : public TextSink {
   Local(SimGateway* gateway, Asked asked)
       : gateway_(gateway), asked_(std::move(asked)), to_(asked_.sink) {}
 
-  void OnStarted(const std::vector<int32_t>& prompt) override { to_->OnStarted(prompt); }
+  void OnStarted(const std::vector<int32_t>& prompt) override {
+    started_ = true;
+    to_->OnStarted(prompt);
+  }
   void OnToken(const wire::SampledToken& token) override { to_->OnToken(token); }
   void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override {
     Asked asked = std::move(asked_);
-    if (IsHandedOver(status) && asked.pass_on && asked.text->wanted()) {
-      gateway_->Resume(std::move(asked));
+    const AfterSource next = WhatFollows({.status = status,
+                                          .started = started_,
+                                          .resumed = asked.resumed,
+                                          .wanted = asked.text->wanted()});
+    if (next != AfterSource::kEnds && asked.pass_on) {
+      gateway_->GoOn(std::move(asked), next, status);
     } else {
       to_->OnEnd(std::move(status), reason, usage);
     }
@@ -94,6 +101,7 @@ class SimGateway::Local final : public TextSink {
   SimGateway* const gateway_;
   Asked asked_;
   const std::shared_ptr<ResumableText> to_;  // shared with who asked
+  bool started_ = false;
 };
 
 // As Gateway::Reader and RemoteText: the call of a text that another node writes.
@@ -170,24 +178,15 @@ class SimGateway::Remote final : public TextControl,
               const TextUsage& usage) {
     if (std::exchange(done_, true)) return;
     if (wire_ != nullptr) wire_->Close(0);
-    const bool wanted = !status.ok() && asked_.text->wanted();
-    const bool too_early = asked_.resumed && !started_ &&
-                           (absl::IsNotFound(status) || absl::IsResourceExhausted(status) ||
-                            absl::IsUnavailable(status));
-    if (wanted && IsHandedOver(status)) {
-      gateway_->Resume(std::move(asked_));
-    } else if (wanted && !said_by_peer) {
-      if (started_) {
-        gateway_->Resume(std::move(asked_));
-      } else {
-        gateway_->Wait(std::move(asked_));
-      }
-    } else if (wanted && too_early) {
-      asked_.last = status;
-      asked_.not_before_us = gateway_->now_us() + kResumePauseUs;
-      gateway_->Wait(std::move(asked_));
-    } else {
+    const AfterSource next = WhatFollows({.status = status,
+                                          .said_by_source = said_by_peer,
+                                          .started = started_,
+                                          .resumed = asked_.resumed,
+                                          .wanted = asked_.text->wanted()});
+    if (next == AfterSource::kEnds) {
       to_->OnEnd(status, reason, usage);
+    } else {
+      gateway_->GoOn(std::move(asked_), next, status);
     }
   }
 
@@ -253,9 +252,19 @@ void SimGateway::Begin(Asked asked) {
   remote->Start(cluster().NumberOf(view.coordinator));
 }
 
+void SimGateway::GoOn(Asked asked, AfterSource how, const absl::Status& said) {
+  if (how == AfterSource::kResumes) return Resume(std::move(asked));
+  if (how == AfterSource::kAsksAgain) {
+    asked.last = said;
+    asked.not_before_us = now_us() + kResumePauseUs;
+  }
+  Wait(std::move(asked));
+}
+
 void SimGateway::Resume(Asked asked) {
   ++resumed_;
   if (asked.sink->started()) asked.request = asked.sink->Rest();
+  if (options_.forgets_tokens) asked.request.clear_generated();
   asked.resumed = true;
   asked.last = absl::OkStatus();
   asked.until_us = now_us() + kResumeUs;

@@ -25,7 +25,7 @@ class SimGateway {
     size_t node = 0;
     std::function<SimGateway*(size_t node)> gateway_of;  // null: that node does not run
     SimCoordinator* coordinator = nullptr;               // this node's; outlives it
-    std::function<void(const std::string&)> violation;
+    bool forgets_tokens = false;  // breaks the protocol, to show that it is noticed
   };
   explicit SimGateway(Options options) : options_(std::move(options)) {}
   ~SimGateway();
@@ -56,6 +56,7 @@ class SimGateway {
   ClusterSim& cluster() const { return options_.processes->cluster(); }
   int64_t now_us() const { return cluster().LocalUs(options_.node); }
   void Begin(Asked asked);
+  void GoOn(Asked asked, AfterSource how, const absl::Status& said);
   void Resume(Asked asked);
   void Wait(Asked asked);
   void Tick();
