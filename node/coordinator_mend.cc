@@ -130,6 +130,8 @@ void Coordinator::Mend(const DeploymentPtr& lost) {
   const bool was_mending = lost->mending();
   const absl::Status status = MendNow(lost, caller);
   if (status.ok() || !caller.go_on()) return;
+  // Another node coordinates now, and the texts are handed over to it (Keep).
+  if (!office().mine) return;
   // Whoever does not answer now may have gone in a moment, or be back.
   if (absl::IsUnavailable(status) && was_mending && lost->lost_for() < kPatience) return;
   LOG(WARNING) << lost->name() << " cannot be served now: " << status.message();

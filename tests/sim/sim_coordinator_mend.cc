@@ -219,7 +219,7 @@ void SimCoordinator::Mend(const DeploymentPtr& lost) {
       if (stopping_ || model_ != lost) return end();
       const bool was_mending = lost->mending();
       MendNow(lost, [this, lost, was_mending, end](const absl::Status& status) {
-        const bool gave_up = !status.ok() && !stopping_ && model_ == lost;
+        const bool gave_up = !status.ok() && !stopping_ && model_ == lost && in_office();
         const int64_t lost_for_us = now_us() - times_[lost.get()].since_us;
         const bool patient =
             absl::IsUnavailable(status) && was_mending && lost_for_us < kPatienceUs;
