@@ -161,7 +161,7 @@ void SimCoordinator::OnSwept(const SimReport& report) {
   for (const Left& one : leftovers) {
     SimAsk(
         options_.cluster.processes, options_.node, one.node, kUnloadTimeoutUs,
-        [cluster = options_.cluster, one](SimAnswer answer) {
+        [cluster = options_.cluster, one](const SimAnswer& answer) {
           cluster.host_of(one.node)->Unload(one.key);
           answer([] {});
         },

@@ -153,7 +153,7 @@ void SimHost::Connect(const StageKey& key, size_t next_node, Connected connected
       options_.processes, options_.node, next_node, /*timeout_us=*/2'000'000,
       // There; this node may be gone by then.
       [this, host_of = options_.host_of, node = options_.node, next_node, next, link,
-       held](SimAnswer answer) {
+       held](const SimAnswer& answer) {
         *link = host_of(next_node)->Accept(
             next, node, [this, held] { Pump(held); }, [this, held] { CloseLinks(held); });
         answer([] {});

@@ -18,11 +18,11 @@ StageKey KeyOf(const SimStages& stages, size_t i) {
   return StageKeyOf(stages.spec.epoch(), static_cast<uint32_t>(i));
 }
 
-void UnloadOne(const SimCluster& cluster, size_t from, size_t node, StageKey key,
-               std::function<bool(size_t)> gone, std::function<void()> done) {
+void UnloadOne(const SimCluster& cluster, size_t from, size_t node, const StageKey& key,
+               const std::function<bool(size_t)>& gone, const std::function<void()>& done) {
   SimAsk(
       cluster.processes, from, node, kUnloadTimeoutUs,
-      [cluster, node, key](SimAnswer answer) {
+      [cluster, node, key](const SimAnswer& answer) {
         cluster.host_of(node)->Unload(key);
         answer([] {});
       },
@@ -142,11 +142,11 @@ void Loading::Start() {
     spec.mutable_layers()->set_end(stages.layers[i].end);
     SimAsk(
         cluster.processes, coordinator, stages.places[i].node, kLoadTimeoutUs,
-        [self = shared_from_this(), i, spec](SimAnswer answer) {
+        [self = shared_from_this(), i, spec](const SimAnswer& answer) {
           const SimPlace& place = self->load->stages.places[i];
           self->cluster.host_of(place.node)
               ->Load(spec, place.planned_bytes,
-                     [self, i, answer](absl::StatusOr<wire::StageInfo> info) {
+                     [self, i, answer](const absl::StatusOr<wire::StageInfo>& info) {
                        answer([self, i, info] {
                          self->outcomes[i] = info.status();
                          if (info.ok()) self->load->infos[i] = *info;
@@ -170,7 +170,7 @@ void Loading::LinkBack() {
   const size_t node = load->stages.places[last].node;
   SimAsk(
       cluster.processes, coordinator, node, kCallTimeoutUs,
-      [self = shared_from_this(), node, last](SimAnswer answer) {
+      [self = shared_from_this(), node, last](const SimAnswer& answer) {
         const std::weak_ptr<SimLoad> weak = self->load;
         const auto link = std::make_shared<std::shared_ptr<SimLink>>();
         const auto on_broken = [weak] {
@@ -214,7 +214,7 @@ void Loading::Link(size_t stage) {
   const auto outcome = std::make_shared<absl::Status>(absl::UnavailableError("no answer"));
   SimAsk(
       cluster.processes, coordinator, load->stages.places[from].node, kCallTimeoutUs,
-      [self = shared_from_this(), from, outcome](SimAnswer answer) {
+      [self = shared_from_this(), from, outcome](const SimAnswer& answer) {
         const SimStages& stages = self->load->stages;
         self->cluster.host_of(stages.places[from].node)
             ->Connect(KeyOf(stages, from), stages.places[from + 1].node,
@@ -232,7 +232,7 @@ void Loading::LinkFirst() {
   const size_t node = load->stages.places[0].node;
   SimAsk(
       cluster.processes, coordinator, node, kCallTimeoutUs,
-      [self = shared_from_this(), node](SimAnswer answer) {
+      [self = shared_from_this(), node](const SimAnswer& answer) {
         const std::weak_ptr<SimLoad> weak = self->load;
         self->load->first = self->cluster.host_of(node)->Accept(
             KeyOf(self->load->stages, 0), self->coordinator,
@@ -265,7 +265,7 @@ void Loading::Fail(const absl::Status& status) {
 }  // namespace
 
 void UnloadSimStages(const SimCluster& cluster, size_t coordinator, const SimStages& stages,
-                     std::function<bool(size_t)> gone, std::function<void()> done) {
+                     const std::function<bool(size_t)>& gone, std::function<void()> done) {
   const auto unloaded = AfterAll(stages.places.size(), std::move(done));
   for (size_t i = 0; i < stages.places.size(); ++i) {
     UnloadOne(cluster, coordinator, stages.places[i].node, KeyOf(stages, i), gone, unloaded);

@@ -37,7 +37,7 @@ struct SimStages {
 
 // Unloads them; a node that does not answer is asked again until `gone` says so. Then `done`.
 void UnloadSimStages(const SimCluster& cluster, size_t coordinator, const SimStages& stages,
-                     std::function<bool(size_t node)> gone, std::function<void()> done);
+                     const std::function<bool(size_t node)>& gone, std::function<void()> done);
 
 // Loads them all at once and links them from the last to the first. What was loaded is unloaded
 // again where one fails; the status says which (StageOf()).

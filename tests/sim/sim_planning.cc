@@ -30,7 +30,7 @@ std::shared_ptr<const ModelFile> SimModelFile() {
 }
 
 void CollectSimReport(const SimCluster& cluster, size_t from, const std::vector<size_t>& nodes,
-                      std::function<void(SimReport)> done) {
+                      const std::function<void(SimReport)>& done) {
   struct Collecting {
     SimReport report;
     size_t left = 0;
@@ -40,7 +40,7 @@ void CollectSimReport(const SimCluster& cluster, size_t from, const std::vector<
   for (const size_t node : nodes) {
     SimAsk(
         cluster.processes, from, node, kAnswerUs,
-        [cluster, node, all](SimAnswer answer) {
+        [cluster, node, all](const SimAnswer& answer) {
           const SimHost& host = *cluster.host_of(node);
           SimReport::Node told = {
               .node = node, .free_bytes = host.free_bytes(), .stages = host.Stages()};

@@ -42,7 +42,7 @@ struct SimReport {
   std::vector<Node> nodes;  // those that answered
 };
 void CollectSimReport(const SimCluster& cluster, size_t from, const std::vector<size_t>& nodes,
-                      std::function<void(SimReport)> done);
+                      const std::function<void(SimReport)>& done);
 
 struct SimPlanning {
   const SimModel* model = nullptr;

@@ -135,7 +135,7 @@ void SimWire::Watch() {
 }
 
 void SimAsk(SimProcesses* processes, size_t from, size_t to, int64_t timeout_us,
-            std::function<void(SimAnswer)> ask, std::function<void(bool)> done) {
+            std::function<void(const SimAnswer&)> ask, std::function<void(bool)> done) {
   struct Call {
     std::shared_ptr<SimWire> wire;
     std::function<void(bool)> done;

@@ -87,6 +87,6 @@ class SimWire : public std::enable_shared_from_this<SimWire> {
 // once on node `from`: true, after what was answered, or false where none came in time.
 using SimAnswer = std::function<void(std::function<void()>)>;
 void SimAsk(SimProcesses* processes, size_t from, size_t to, int64_t timeout_us,
-            std::function<void(SimAnswer)> ask, std::function<void(bool)> done);
+            std::function<void(const SimAnswer&)> ask, std::function<void(bool)> done);
 
 }  // namespace strata
