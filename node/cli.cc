@@ -108,6 +108,14 @@ int RunCommandLine(int argc, char** argv) {
     if (!fine.ok()) return Finish(fine.status(), /*about_models=*/false);
     return *fine ? kExitOk : kExitUnwell;
   }
+  if (app.got_subcommand("token")) {
+    StartLogging({});
+    const CLI::App* const token = app.get_subcommand("token");
+    const auto run = token->got_subcommand("new")    ? RunTokenNew
+                     : token->got_subcommand("list") ? RunTokenList
+                                                     : RunTokenRevoke;
+    return Finish(run(line.token), /*about_models=*/false);
+  }
   if (app.got_subcommand("load")) {
     StartLogging({});
     return Finish(RunLoad(line.load), /*about_models=*/true);

@@ -6,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "node/api_token_file.h"
 #include "node/cli_options.h"
 #include "shard/cache_options.h"
 
@@ -215,12 +216,14 @@ void AddNode(CLI::App* app, NodeOptions* options) {
                 options->http_any_port = false;
               },
               absl::StrCat("Where the HTTP API listens; [::]:PORT is all interfaces, for "
-                           "everybody on the network (default: ",
+                           "whoever has a token (strata token) (default: ",
                            kHttpDefault, ", or a free port where that is taken)"))
           ->type_name("[HOST:]PORT");
   verb->add_flag_callback(
           "--no-http", [options] { options->http.clear(); }, "No HTTP API")
       ->excludes(http);
+  verb->add_flag("--no-auth", options->http_no_auth,
+                 "Let everybody on the network use the HTTP API, without a token");
   verb->add_option("--name", options->name, "What people call it (default: the machine's name)")
       ->check(Utf8())
       ->type_name("NAME");
@@ -385,6 +388,39 @@ void AddDrain(CLI::App* app, DrainOptions* options) {
   verb->add_flag("--json", options->json, "Print JSON");
 }
 
+void AddToken(CLI::App* app, TokenOptions* options) {
+  CLI::App* verb =
+      app->add_subcommand("token", "Who may use this machine's HTTP API from elsewhere");
+  verb->require_subcommand(1);
+  const auto add = [&](const char* name, const char* what) {
+    CLI::App* action = verb->add_subcommand(name, what);
+    action
+        ->add_option("--data-dir", options->data_dir,
+                     "The node's (default: $XDG_STATE_HOME/strata or ~/.local/state/strata)")
+        ->type_name("DIR");
+    return action;
+  };
+  CLI::App* made = add("new", "Make a token and print it, this once");
+  CLI::App* list = add("list", "Show the tokens there are, without their texts");
+  CLI::App* revoke = add("revoke", "Let nobody in with this token any more");
+  for (CLI::App* action : {made, revoke}) {
+    action->add_option("name", options->name, "What people call it: letters, digits and -_.@")
+        ->required()
+        ->type_name("NAME");
+  }
+  made->add_option("--requests-per-minute", options->requests_per_minute,
+                   "Requests in any minute (default: any number)")
+      ->check(Between(1, kRequestsPerMinuteMax))
+      ->type_name("N");
+  made->add_option("--texts", options->streams_max, "Texts at once (default: any number)")
+      ->check(Between(1, kTokenStreamsMax))
+      ->type_name("N");
+  made->add_option("--days", options->days, "Days that it is good for (default: until revoked)")
+      ->check(Between(1, 36500))
+      ->type_name("N");
+  list->add_flag("--json", options->json, "Print JSON");
+}
+
 void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
   CLI::App* verb = app->add_subcommand("worker", "Hold the stages of one device; a node starts it");
   verb->group("");  // not shown
@@ -411,6 +447,7 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddDrain(app, &line->drain);
   AddDemo(app, &line->demo);
   AddDoctor(app, &line->doctor);
+  AddToken(app, &line->token);
   AddProbe(app, &line->probe);
   AddWorker(app, &line->worker, &line->worker_verbose);
 }

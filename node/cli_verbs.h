@@ -9,6 +9,7 @@
 #include "node/probe.h"
 #include "node/run.h"
 #include "node/status.h"
+#include "node/token_verbs.h"
 #include "node/worker.h"
 
 namespace CLI {
@@ -30,6 +31,7 @@ struct CommandLine {
   DrainOptions drain;
   DemoOptions demo;
   DoctorOptions doctor;
+  TokenOptions token;
   ProbeRunOptions probe;
   WorkerRunOptions worker;
   bool run_verbose = false;

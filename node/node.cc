@@ -21,6 +21,7 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
+#include "node/api_token_file.h"
 #include "node/child_process.h"
 #include "node/device_offer.h"
 #include "node/machine.h"
@@ -28,6 +29,7 @@
 #include "node/parent_watch.h"
 #include "node/standard_output.h"
 #include "node/worker.h"
+#include "transport/clock.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/link_probe.h"
@@ -266,6 +268,31 @@ uint16_t Node::Listen(const HostPort& listen) {
   return server_ == nullptr ? 0 : static_cast<uint16_t>(port);
 }
 
+absl::Status Node::UseTokens(const NodeOptions& options, const std::string& host) {
+  if (IsLoopbackHost(host)) return absl::OkStatus();
+  if (options.http_no_auth) {
+    LOG(WARNING) << "the HTTP API lets everybody in who reaches " << host << " (--no-auth)";
+    return absl::OkStatus();
+  }
+  if (options.ephemeral) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--http ", options.http,
+                     ": others need a token there, and an ephemeral node keeps none; --no-auth "
+                     "lets everybody in"));
+  }
+  absl::StatusOr<std::string> folder = options.data_dir;
+  if (folder->empty()) folder = DataDir::Default();
+  if (!folder.ok()) return folder.status();
+  const std::string path = ApiTokenFilePath(*folder);
+  const auto tokens = ReadApiTokens(path);
+  if (!tokens.ok()) return tokens.status();
+  if (tokens->empty()) {
+    LOG(WARNING) << "the HTTP API lets nobody in yet: strata token new NAME makes a token";
+  }
+  tokens_ = std::make_unique<ApiTokens>(path, Clock::Real());
+  return absl::OkStatus();
+}
+
 absl::Status Node::ListenHttp(const NodeOptions& options) {
   if (options.http.empty()) return absl::OkStatus();
   absl::StatusOr<HostPort> address = ParseHostPort(options.http);
@@ -273,8 +300,10 @@ absl::Status Node::ListenHttp(const NodeOptions& options) {
   if (!address.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--http ", address.status().message()));
   }
+  if (absl::Status status = UseTokens(options, address->host); !status.ok()) return status;
   auto api = std::make_unique<OpenAiApi>(
-      gateway_.get(), coordinator_.get(), OpenAiApi::Options{.node_id = id_, .node_name = name_},
+      gateway_.get(), coordinator_.get(),
+      OpenAiApi::Options{.node_id = id_, .node_name = name_, .tokens = tokens_.get()},
       [this](OpenAiApi::OnStages then) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });

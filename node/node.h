@@ -14,6 +14,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "node/api_tokens.h"
 #include "node/cluster_runtime.h"
 #include "node/cluster_service.h"
 #include "node/coordinator.h"
@@ -48,6 +49,7 @@ struct NodeOptions {
   // [host:]port of the HTTP API; empty: none. A port that is taken is a warning.
   std::string http;
   bool http_any_port = false;      // where that port is taken, any other will do
+  bool http_no_auth = false;       // nobody needs a token, wherever it listens
   std::vector<std::string> peers;  // host:port of nodes to look for, besides mDNS
   std::vector<std::string>
       advertise;  // host or host:port told to others instead of the interfaces'
@@ -100,6 +102,8 @@ class Node {
   // Starts the server; returns its port, 0: it cannot listen there.
   uint16_t Listen(const HostPort& listen);
   absl::Status ListenHttp(const NodeOptions& options);
+  // Sets tokens_ where the API listens for others.
+  absl::Status UseTokens(const NodeOptions& options, const std::string& host);
 
   EventLoop* const loop_;
   const std::string name_;
@@ -120,8 +124,9 @@ class Node {
   std::unique_ptr<CoordinatorService> coordinator_service_;
   std::unique_ptr<grpc::Server> server_;
   std::string http_url_;
-  std::unique_ptr<OpenAiApi> api_;    // null: no HTTP
-  std::unique_ptr<HttpServer> http_;  // the same
+  std::unique_ptr<OpenAiApi> api_;     // null: no HTTP
+  std::unique_ptr<ApiTokens> tokens_;  // the API's; null: everybody may use it
+  std::unique_ptr<HttpServer> http_;   // the same
   std::thread shutdown_;
 };
 

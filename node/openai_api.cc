@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/log/log.h"
 #include "absl/random/random.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -94,6 +95,38 @@ void OpenAiApi::SetServer(const HttpServer* server) {
   server_ = server;
 }
 
+bool OpenAiApi::Admit(const HttpRequest& request, bool texts, const Responder& responder,
+                      RequestRecord* record) {
+  if (options_.tokens == nullptr) return true;
+  constexpr absl::string_view kScheme = "Bearer ";  // RFC 6750
+  absl::string_view text = request.Header("authorization");
+  if (absl::StartsWithIgnoreCase(text, kScheme)) text.remove_prefix(kScheme.size());
+  ApiTokens::Answer answer =
+      options_.tokens->Admit({.text = text, .stream = texts, .now = absl::Now()});
+  if (answer.status.ok()) {
+    record->SetAdmission(std::move(answer.admission));
+    return true;
+  }
+  HttpResponse response;
+  if (absl::IsUnauthenticated(answer.status)) {
+    response = ErrorResponse(401, std::string(answer.status.message()));
+    response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  } else if (absl::IsResourceExhausted(answer.status)) {
+    response = ErrorResponse(429, std::string(answer.status.message()));
+    if (answer.retry_after > absl::ZeroDuration()) {
+      const int64_t ms =
+          absl::ToInt64Milliseconds(absl::Ceil(answer.retry_after, absl::Milliseconds(1)));
+      response.headers.emplace_back("Retry-After", absl::StrCat((ms + 999) / 1000));
+      response.headers.emplace_back("retry-after-ms", absl::StrCat(ms));
+    }
+  } else {
+    LOG_EVERY_N_SEC(ERROR, 10) << "HTTP API: " << answer.status.message();
+    response = ErrorResponse(503, "tokens cannot be checked at present; the node's log says why");
+  }
+  responder->Answer(std::move(response));
+  return false;
+}
+
 void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecorded) {
   const auto record = std::make_shared<RequestRecord>(request);  // shared with the responder
   const Responder responder = Recorded(std::move(unrecorded), record);
@@ -105,6 +138,7 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrec
   const bool texts = path == "/v1/completions" || path == "/v1/chat/completions";
   const bool reads = path == "/health" || path == "/metrics" || path == "/v1/models" ||
                      absl::StartsWith(path, "/v1/models/");
+  if (!Admit(request, texts, responder, record.get())) return;
   if (!texts && !reads) {
     responder->Answer(ErrorResponse(404, absl::StrCat("there is nothing at ", path)));
     return;

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
+#include "node/api_tokens.h"
 #include "node/chat_template.h"
 #include "node/coordinator.h"
 #include "node/gateway.h"
@@ -31,6 +32,7 @@ class OpenAiApi {
   struct Options {
     std::string node_id;
     std::string node_name;
+    ApiTokens* tokens = nullptr;  // of those who may use it; null: everybody may
   };
   // Says which stages this node holds, on any thread; never blocks.
   using OnStages = absl::AnyInvocable<void(std::vector<wire::StageStatus>) &&>;
@@ -48,6 +50,9 @@ class OpenAiApi {
   using Responder = std::shared_ptr<HttpResponder>;  // shared with the connection
   using OnModel = std::function<void(const wire::ModelStatus&)>;
 
+  // Whether the request may go on; else it is answered.
+  bool Admit(const HttpRequest& request, bool texts, const Responder& responder,
+             RequestRecord* record);
   void Models(const Responder& responder);
   void Model(const std::string& name, const Responder& responder);
   using Record = std::shared_ptr<RequestRecord>;  // shared with the responder

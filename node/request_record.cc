@@ -49,6 +49,7 @@ RequestRecord::~RequestRecord() {
   if (!RequestLogOn() || IsRoutine(path_, status_)) return;
   RequestLine line("request", id_);
   line.Add("client", client_).Add("method", method_).Add("path", path_).Add("status", status_);
+  if (!admission_.name().empty()) line.Add("token", admission_.name());
   if (texts_) {
     line.Add("model", texts_->model)
         .Add("outcome", texts_->outcome)
@@ -67,6 +68,11 @@ RequestRecord::~RequestRecord() {
 void RequestRecord::SetHttpStatus(int status) {
   absl::MutexLock lock(mu_);
   if (status_ == 0) status_ = status;
+}
+
+void RequestRecord::SetAdmission(ApiTokens::Admission admission) {
+  absl::MutexLock lock(mu_);
+  admission_ = std::move(admission);
 }
 
 void RequestRecord::SetTexts(Texts texts) {

@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "node/api_tokens.h"
 #include "node/http_server.h"
 
 namespace strata {
@@ -36,6 +37,8 @@ class RequestRecord {
     std::string error;                          // nothing that may quote what the client sent
   };
   void SetTexts(Texts texts);
+  // Of the token that the request came with; kept as long as this is.
+  void SetAdmission(ApiTokens::Admission admission);
 
  private:
   const std::string id_, client_, method_, path_;
@@ -44,6 +47,7 @@ class RequestRecord {
   absl::Mutex mu_;
   int status_ ABSL_GUARDED_BY(mu_) = 0;
   std::optional<Texts> texts_ ABSL_GUARDED_BY(mu_);
+  ApiTokens::Admission admission_ ABSL_GUARDED_BY(mu_);
 };
 
 // `to`, which also tells `record` how the request is answered.

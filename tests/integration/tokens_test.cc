@@ -1,0 +1,169 @@
+// Who may use the HTTP API of a node that listens for others.
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/http_client.h"
+#include "tests/support/program.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+using ::strata::testing::HttpClient;
+using ::strata::testing::HttpReply;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class Tokens : public ::testing::Test {
+ protected:
+  void Start(const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"node",           "--listen",   "127.0.0.1:0",  "--no-mdns",
+                                     "--name",         "attic",      "--no-measure", "--verbose",
+                                     "--log-requests", "--data-dir", folder_};
+    args.insert(args.end(), more.begin(), more.end());
+    node_ = std::make_unique<Program>(std::move(args));
+    const auto ready = nlohmann::json::parse(node_->FirstLine(), nullptr, false);
+    ASSERT_TRUE(ready.is_object()) << node_->err();
+    const std::string url = ready["node"]["http"];
+    uint32_t port = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(url.substr(url.rfind(':') + 1), &port)) << url;
+    port_ = static_cast<uint16_t>(port);
+  }
+  // `authorization`: that header; empty: without it.
+  HttpReply Get(const std::string& path, const std::string& authorization = "") {
+    HttpClient client(port_);
+    EXPECT_TRUE(client.Send(absl::StrCat(
+        "GET ", path, " HTTP/1.1\r\nHost: localhost\r\n",
+        authorization.empty() ? "" : absl::StrCat("Authorization: ", authorization, "\r\n"),
+        "\r\n")));
+    return client.Read();
+  }
+  // Until that is the answer, or for a few seconds: the file is looked at once a second.
+  int Settles(const std::string& authorization, int wanted) {
+    int status = 0;
+    const absl::Time until = absl::Now() + absl::Seconds(10);
+    while ((status = Get("/v1/models", authorization).status) != wanted && absl::Now() < until) {
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    return status;
+  }
+  std::unique_ptr<Program> Token(std::vector<std::string> args) {
+    args.insert(args.begin(), "token");
+    args.insert(args.end(), {"--data-dir", folder_});
+    return std::make_unique<Program>(std::move(args));
+  }
+
+  const std::string folder_ = testing::MakeTestFolder();
+  std::unique_ptr<Program> node_;
+  uint16_t port_ = 0;
+};
+
+TEST_F(Tokens, WithoutOneNobodyIsLetInFromElsewhere) {
+  Start({"--http", "0.0.0.0:0"});
+  EXPECT_THAT(node_->err(), HasSubstr("strata token new"));
+  for (const char* path : {"/v1/models", "/health", "/metrics", "/v1/models/x", "/nothing"}) {
+    const HttpReply reply = Get(path);
+    EXPECT_EQ(reply.status, 401) << path;
+    EXPECT_EQ(reply.Header("WWW-Authenticate"), "Bearer");
+    EXPECT_THAT(reply.body, HasSubstr("no valid token"));
+    EXPECT_THAT(reply.body, Not(HasSubstr("attic")));
+  }
+  HttpClient client(port_);
+  EXPECT_TRUE(client.Post("/v1/completions", R"({"model": "x", "prompt": "y"})"));
+  EXPECT_EQ(client.Read().status, 401);
+}
+
+TEST_F(Tokens, AreMadeListedAndRevokedWhileTheNodeRuns) {
+  Start({"--http", "0.0.0.0:0"});
+  const auto made = Token({"new", "kitchen"});
+  ASSERT_EQ(made->ExitStatus(), 0) << made->err();
+  const std::string token = made->out();
+  EXPECT_THAT(token, StartsWith("strata-token-1-"));
+  EXPECT_EQ(Settles("Bearer " + token, 200), 200);
+  EXPECT_EQ(Get("/health", "bearer " + token).status, 200);
+  EXPECT_EQ(Get("/nothing", "Bearer " + token).status, 404);
+  std::string other = token;
+  other.back() = other.back() == '0' ? '2' : '0';
+  EXPECT_EQ(Get("/v1/models", "Bearer " + other).status, 401);
+  EXPECT_EQ(Get("/v1/models", "Basic " + token).status, 401);
+
+  struct stat about = {};
+  ASSERT_EQ(stat((folder_ + "/api_tokens").c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600u);
+
+  const auto again = Token({"new", "kitchen"});
+  EXPECT_NE(again->ExitStatus(), 0);
+  EXPECT_THAT(again->err(), HasSubstr("kitchen already"));
+  const auto list = Token({"list"});
+  EXPECT_EQ(list->ExitStatus(), 0);
+  EXPECT_THAT(list->out(), HasSubstr("kitchen"));
+  EXPECT_THAT(list->out(), Not(HasSubstr(token)));
+
+  const auto revoked = Token({"revoke", "kitchen"});
+  EXPECT_EQ(revoked->ExitStatus(), 0) << revoked->err();
+  EXPECT_EQ(Settles("Bearer " + token, 401), 401);
+  const auto gone = Token({"revoke", "kitchen"});
+  EXPECT_NE(gone->ExitStatus(), 0);
+  EXPECT_THAT(gone->err(), HasSubstr("no token kitchen"));
+  // Who asked is in the log, with what is not.
+  EXPECT_THAT(node_->err(), HasSubstr("kitchen"));
+  EXPECT_THAT(node_->err(), Not(HasSubstr(token.substr(20))));
+}
+
+TEST_F(Tokens, HaveLimitsOfTheirOwn) {
+  Start({"--http", "0.0.0.0:0"});
+  const auto made = Token({"new", "slow", "--requests-per-minute", "2"});
+  ASSERT_EQ(made->ExitStatus(), 0) << made->err();
+  const std::string bearer = "Bearer " + made->out();
+  ASSERT_EQ(Settles(bearer, 200), 200);
+  EXPECT_EQ(Get("/v1/models", bearer).status, 200);
+  const HttpReply reply = Get("/v1/models", bearer);
+  EXPECT_EQ(reply.status, 429);
+  int seconds = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(reply.Header("Retry-After"), &seconds));
+  EXPECT_GT(seconds, 0);
+  EXPECT_LE(seconds, 60);
+}
+
+TEST_F(Tokens, AFileThatOthersMayReadLetsNobodyIn) {
+  const auto made = Token({"new", "kitchen"});  // the node has not run yet
+  ASSERT_EQ(made->ExitStatus(), 0) << made->err();
+  Start({"--http", "0.0.0.0:0"});
+  const std::string bearer = "Bearer " + made->out();
+  EXPECT_EQ(Settles(bearer, 200), 200);
+  ASSERT_EQ(chmod((folder_ + "/api_tokens").c_str(), 0644), 0);
+  EXPECT_EQ(Settles(bearer, 503), 503);
+  EXPECT_THAT(node_->err(), HasSubstr("chmod 600"));
+  EXPECT_THAT(Get("/v1/models", bearer).body, Not(HasSubstr(folder_)));
+}
+
+TEST_F(Tokens, AreNotAskedForOnThisMachineOrWhereAPersonSaysSo) {
+  Start({"--http", "0"});
+  EXPECT_EQ(Get("/v1/models").status, 200);
+  node_.reset();
+  Start({"--http", "0.0.0.0:0", "--no-auth"});
+  EXPECT_EQ(Get("/v1/models").status, 200);
+  EXPECT_THAT(node_->err(), HasSubstr("--no-auth"));
+}
+
+TEST_F(Tokens, ANodeThatKeepsNothingHasNone) {
+  Program node({"node", "--ephemeral", "--listen", "127.0.0.1:0", "--no-mdns", "--no-measure",
+                "--http", "0.0.0.0:0"});
+  EXPECT_EQ(node.ExitStatus(), 2);
+  EXPECT_THAT(node.err(), HasSubstr("--no-auth"));
+}
+
+}  // namespace
+}  // namespace strata
