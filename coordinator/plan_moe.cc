@@ -88,13 +88,9 @@ Tried Try(const PlanRequest& request, const std::vector<size_t>& nodes,
   Solution& solution = tried.plan.solution;
   solution = solve(problem);
   if (!solution.found()) return tried;
-  if (!nodes.empty()) {
-    PlanRequest filled = tried.plan.request;
-    BringBack(problem, solution.pieces, &filled);
-    tried.plan.request = std::move(filled);
-    solution.is_exact = false;
-    solution.gap = 1;
-  }
+  PlanRequest filled = tried.plan.request;  // `problem` reads the other one
+  BringBack(problem, solution.pieces, &filled);
+  tried.plan.request = std::move(filled);
   const PlanProblem priced(tried.plan.request, StepOf(request));
   tried.cost = {CostOf(priced, AimOf(request.objective), solution.pieces),
                 CostOf(priced, Aim::kSum, solution.pieces)};
@@ -167,7 +163,9 @@ MoePlan PlaceMoe(const PlanRequest& request,
     }
     if (helps) joined.push_back(better);
   }
-  best.plan.solution.is_exact = best.plan.solution.is_exact && nodes.empty();
+  // Not every way to share out the experts was tried.
+  best.plan.solution.is_exact = false;
+  best.plan.solution.gap = 1;
   return std::move(best.plan);
 }
 
