@@ -57,13 +57,13 @@ strata_native() {
 strata_packages() {
   local names
   case $OSTYPE:$1 in
-    darwin*:base) names="cmake ninja ccache pkgconf git coreutils grpc protobuf abseil libuv cli11
+    darwin*:base) names="cmake ninja ccache pkgconf git coreutils grpc openssl protobuf abseil libuv cli11
       nlohmann-json blake3 boost ftxui llama.cpp" ;;
     darwin*:test) names="googletest google-benchmark llvm shellcheck node" ;;
     darwin*:bench | darwin*:gpu | darwin*:verbs) names="" ;;
     darwin*:train) names="pytorch numpy" ;;
     *:base) names="g++ cmake ninja-build ccache pkgconf mold git ca-certificates procps
-      libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
+      libgrpc++-dev libssl-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev libuv1-dev
       libcli11-dev nlohmann-json3-dev libboost-dev libminja-dev libblake3-dev libavahi-core-dev libftxui-dev libucx-dev libllama-dev
       libggml-dev" ;;
     *:test) names="libgtest-dev libgmock-dev libbenchmark-dev clang clang-tidy clang-format
