@@ -32,7 +32,8 @@ std::string PlanText(const ModelFile& model, const PlanRequest& request, const P
       request.cache.n_seqs, request.cache.n_seqs == 1 ? " text of " : " texts of ",
       request.cache.n_ctx, " positions, ", CellsText(request.cache),
       plan.is_by_hand ? "placed by hand" : absl::StrCat("for ", ObjectiveName(plan.objective)),
-      plan.is_by_hand || plan.is_exact ? "" : " (the best found; there are more ways than can be tried)",
+      plan.is_by_hand || plan.is_exact ? ""
+                                       : " (the best found; there are more ways than can be tried)",
       "\n\n");
   std::vector<std::vector<std::string>> rows = {
       {"STAGE", "DEVICE", "LAYERS", "WEIGHTS", "CACHE", "COMPUTE", "HOP TO IT"}};
