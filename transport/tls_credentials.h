@@ -14,14 +14,13 @@
 //
 // Limits of gRPC 1.51, and what is done about them:
 // - It has no public way to forbid TLS 1.2. What a channel or server would take of 1.2 is set by
-// the
-//   environment variable GRPC_SSL_CIPHER_SUITES, read once: a program that has this file linked in
-//   sets it before main() to a suite of pre-shared keys, which gRPC never has, so a handshake
-//   of 1.2 finds no suite. (Later versions are told directly as well.) No other TLS of gRPC's in
-//   the process can use 1.2 either.
+//   the environment variable GRPC_SSL_CIPHER_SUITES, read once: a program that has this file
+//   linked in sets it before main() to a suite of pre-shared keys, which gRPC never has, so a
+//   handshake of 1.2 finds no suite. (Later versions are told directly as well.) No other TLS of
+//   gRPC's in the process can use 1.2 either.
 // - Certificates change without a restart only where they are read from files, by a thread that
-// looks
-//   each `reread_s`. So the node's certificate and private key lie in a folder that is its owner's.
+//   looks each `reread_s`. So the node's certificate and private key lie in a folder that is its
+//   owner's.
 #pragma once
 
 #include <cstdint>
