@@ -22,6 +22,7 @@
 #include "tests/support/random_model.h"
 #include "tests/support/second_device.h"
 #include "tests/support/stage_chain.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/whole_model.h"
 #include "transport/status_details.h"
 
@@ -65,7 +66,7 @@ class CpuMoeTest : public ::testing::TestWithParam<std::string> {
       for (auto& [key, value] : spec.metadata) {
         if (key == "expert_used_count") value = uint32_t{4};  // all: none is chosen by a rounding
       }
-      auto path = testing::WriteRandomModel(spec, ::testing::TempDir());
+      auto path = testing::WriteRandomModel(spec, testing::ProcessTempFolder());
       ASSERT_TRUE(path.ok()) << path.status();
       path_ = *std::move(path);
     }

@@ -79,6 +79,9 @@ class SimGateway::Local final : public TextSink {
   Local(SimGateway* gateway, Asked asked)
       : gateway_(gateway), asked_(std::move(asked)), to_(asked_.sink) {}
 
+  // Its process has ended.
+  void Forget() { asked_ = Asked(); }
+
   void OnStarted(const std::vector<int32_t>& prompt) override {
     started_ = true;
     to_->OnStarted(prompt);
@@ -151,6 +154,7 @@ class SimGateway::Remote final : public TextControl,
   void Forget() {
     done_ = true;
     asked_ = Asked();
+    LetGo();
   }
 
   void Cancel() override {
@@ -178,6 +182,7 @@ class SimGateway::Remote final : public TextControl,
               const TextUsage& usage) {
     if (std::exchange(done_, true)) return;
     if (wire_ != nullptr) wire_->Close(0);
+    LetGo();
     const AfterSource next = WhatFollows({.status = status,
                                           .said_by_source = said_by_peer,
                                           .started = started_,
@@ -188,6 +193,12 @@ class SimGateway::Remote final : public TextControl,
     } else {
       gateway_->GoOn(std::move(asked_), next, status);
     }
+  }
+
+  // The text at the other end holds this in turn.
+  void LetGo() {
+    wire_ = nullptr;
+    there_ = nullptr;
   }
 
   SimGateway* const gateway_;
@@ -201,6 +212,9 @@ class SimGateway::Remote final : public TextControl,
 
 SimGateway::~SimGateway() {
   // A text and its source hold each other.
+  for (const std::weak_ptr<Local>& local : locals_) {
+    if (const auto still = local.lock()) still->Forget();
+  }
   for (const std::weak_ptr<Remote>& remote : remotes_) {
     if (const auto still = remote.lock()) still->Forget();
   }
@@ -238,8 +252,11 @@ void SimGateway::Begin(Asked asked) {
       Wait(std::move(asked));
     } else {
       const wire::GenerateTextRequest request = asked.request;
-      const std::shared_ptr<Text> text = asked.text;  // shared with who asked
-      const auto call = std::make_shared<TextCall>(std::make_shared<Local>(this, std::move(asked)));
+      const std::shared_ptr<Text> text = asked.text;                       // shared with who asked
+      const auto local = std::make_shared<Local>(this, std::move(asked));  // shared with its text
+      std::erase_if(locals_, [](const auto& other) { return other.expired(); });
+      locals_.push_back(local);
+      const auto call = std::make_shared<TextCall>(local);
       text->SetSource(call);
       options_.coordinator->Generate(request, call);
     }

@@ -64,6 +64,7 @@ class SimGateway {
   const Options options_;
   bool stopping_ = false;
   std::vector<Asked> waiting_;
+  std::vector<std::weak_ptr<Local>> locals_;
   std::vector<std::weak_ptr<Remote>> remotes_;
   uint32_t resumed_ = 0;
 };
