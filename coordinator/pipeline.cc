@@ -17,6 +17,7 @@
 #include "transport/epoch.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/process_security.h"
 #include "transport/status_details.h"
 #include "transport/version.h"
 
@@ -205,7 +206,7 @@ absl::Status PipelineImpl::Listen() {
   grpc::ServerBuilder builder;
   ConfigureServer(&builder);
   int port = 0;
-  builder.AddListeningPort(absl::StrCat(options_.listen_host, ":0"), LinkServerCredentials(),
+  builder.AddListeningPort(absl::StrCat(options_.listen_host, ":0"), ProcessServerCredentials(),
                            &port);
   builder.RegisterCallbackGenericService(returns_.service());
   server_ = builder.BuildAndStart();

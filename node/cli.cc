@@ -116,6 +116,18 @@ int RunCommandLine(int argc, char** argv) {
                                                      : RunTokenRevoke;
     return Finish(run(line.token), /*about_models=*/false);
   }
+  if (app.got_subcommand("approve")) {
+    StartLogging({});
+    return Finish(RunApprove(line.approve), /*about_models=*/false);
+  }
+  if (app.got_subcommand("key")) {
+    StartLogging({});
+    const CLI::App* const key = app.get_subcommand("key");
+    const auto run = key->got_subcommand("show")  ? RunKeyShow
+                     : key->got_subcommand("new") ? RunKeyNew
+                                                  : RunKeySet;
+    return Finish(run(line.key), /*about_models=*/false);
+  }
   if (app.got_subcommand("load")) {
     StartLogging({});
     return Finish(RunLoad(line.load), /*about_models=*/true);

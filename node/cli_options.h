@@ -3,6 +3,7 @@
 
 #include "CLI/CLI.hpp"
 #include "node/cli_verbs.h"
+#include "node/node_security.h"
 
 namespace strata {
 
@@ -10,6 +11,9 @@ namespace strata {
 // UTF-8.
 CLI::Validator Utf8();
 CLI::Validator Between(double least, double most);
+
+// What every verb has that talks to nodes: --open, --key-file.
+void AddKey(CLI::App* verb, KeyOptions* options);
 
 // What every verb that asks a cluster has.
 void AddClient(CLI::App* verb, ClusterClient::Options* options);
@@ -20,5 +24,10 @@ void AddStatus(CLI::App* app, StatusOptions* options);
 void AddMeasure(CLI::App* app, MeasureOptions* options);
 void AddProbe(CLI::App* app, ProbeRunOptions* options);
 void AddDoctor(CLI::App* app, DoctorOptions* options);
+
+// Those of cli_verbs_keys.cc.
+void AddApprove(CLI::App* app, ApproveOptions* options);
+void AddKeyVerbs(CLI::App* app, KeyVerbOptions* options);
+void AddToken(CLI::App* app, TokenOptions* options);
 
 }  // namespace strata

@@ -6,7 +6,6 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "node/api_token_file.h"
 #include "node/cli_options.h"
 #include "shard/cache_options.h"
 
@@ -18,7 +17,8 @@ Examples:
   strata node                                        found by others on this network
   strata node --listen [::]:7400 --peer 10.8.0.3:7400    another one behind a VPN
 
-Nodes of one --cluster find each other by mDNS, and tell each other whom they know. Prints
+Nodes of one cluster have one key, find each other by mDNS, and tell each other whom they know. The
+first one makes the key; the next ones wait until 'strata approve' there admits them. Prints
 {"node":{"id":…,"name":…,"cluster":…,"address":…,"addresses":[…],"http":…,"pid":…}} to stdout when it
 listens.)";
 
@@ -274,6 +274,7 @@ void AddNode(CLI::App* app, NodeOptions* options) {
                    "Where the node keeps its id (default: $XDG_STATE_HOME/strata or "
                    "~/.local/state/strata)")
       ->type_name("DIR");
+  AddKey(verb, &options->key);
   verb->add_option("--cache-dir", options->cache_dir,
                    "Where weights from other nodes are kept (default: in the data dir)")
       ->type_name("DIR");
@@ -388,43 +389,12 @@ void AddDrain(CLI::App* app, DrainOptions* options) {
   verb->add_flag("--json", options->json, "Print JSON");
 }
 
-void AddToken(CLI::App* app, TokenOptions* options) {
-  CLI::App* verb =
-      app->add_subcommand("token", "Who may use this machine's HTTP API from elsewhere");
-  verb->require_subcommand(1);
-  const auto add = [&](const char* name, const char* what) {
-    CLI::App* action = verb->add_subcommand(name, what);
-    action
-        ->add_option("--data-dir", options->data_dir,
-                     "The node's (default: $XDG_STATE_HOME/strata or ~/.local/state/strata)")
-        ->type_name("DIR");
-    return action;
-  };
-  CLI::App* made = add("new", "Make a token and print it, this once");
-  CLI::App* list = add("list", "Show the tokens there are, without their texts");
-  CLI::App* revoke = add("revoke", "Let nobody in with this token any more");
-  for (CLI::App* action : {made, revoke}) {
-    action->add_option("name", options->name, "What people call it: letters, digits and -_.@")
-        ->required()
-        ->type_name("NAME");
-  }
-  made->add_option("--requests-per-minute", options->requests_per_minute,
-                   "Requests in any minute (default: any number)")
-      ->check(Between(1, kRequestsPerMinuteMax))
-      ->type_name("N");
-  made->add_option("--texts", options->streams_max, "Texts at once (default: any number)")
-      ->check(Between(1, kTokenStreamsMax))
-      ->type_name("N");
-  made->add_option("--days", options->days, "Days that it is good for (default: until revoked)")
-      ->check(Between(1, 36500))
-      ->type_name("N");
-  list->add_flag("--json", options->json, "Print JSON");
-}
-
 void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
   CLI::App* verb = app->add_subcommand("worker", "Hold the stages of one device; a node starts it");
   verb->group("");  // not shown
   verb->add_option("--listen", options->listen, "Address to listen on")->type_name("HOST:PORT");
+  verb->add_option("--tls-dir", options->tls_folder, "Its node's certificates")->type_name("DIR");
+  verb->add_flag("--open", options->open, "Without certificates");
   verb->add_option("--threads", options->n_threads, "Threads that compute a stage")
       ->check(Between(1, 4096))
       ->type_name("N");
@@ -447,6 +417,8 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddDrain(app, &line->drain);
   AddDemo(app, &line->demo);
   AddDoctor(app, &line->doctor);
+  AddApprove(app, &line->approve);
+  AddKeyVerbs(app, &line->key);
   AddToken(app, &line->token);
   AddProbe(app, &line->probe);
   AddWorker(app, &line->worker, &line->worker_verbose);

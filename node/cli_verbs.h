@@ -1,9 +1,11 @@
 // The verbs of the command line and their options: names, help, and what values are taken.
 #pragma once
 
+#include "node/approve.h"
 #include "node/cluster_nodes.h"
 #include "node/demo.h"
 #include "node/doctor.h"
+#include "node/key_verbs.h"
 #include "node/measure.h"
 #include "node/node.h"
 #include "node/probe.h"
@@ -32,6 +34,8 @@ struct CommandLine {
   DemoOptions demo;
   DoctorOptions doctor;
   TokenOptions token;
+  ApproveOptions approve;
+  KeyVerbOptions key;
   ProbeRunOptions probe;
   WorkerRunOptions worker;
   bool run_verbose = false;

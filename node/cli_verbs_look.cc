@@ -74,6 +74,16 @@ CLI::Validator Between(double least, double most) {
       "");
 }
 
+void AddKey(CLI::App* verb, KeyOptions* options) {
+  verb->add_flag("--open", options->open,
+                 "Without a key: nothing between nodes is encrypted, and whoever reaches one may "
+                 "use it");
+  verb->add_option("--key-file", options->file,
+                   "The cluster's key (default: the one in the data dir)")
+      ->envname("STRATA_KEY_FILE")
+      ->type_name("FILE");
+}
+
 void AddClient(CLI::App* verb, ClusterClient::Options* options) {
   verb->add_option("--node", options->node,
                    "The node to ask (default: this machine's, else one found by mDNS)")
@@ -82,6 +92,7 @@ void AddClient(CLI::App* verb, ClusterClient::Options* options) {
       ->check(Utf8())
       ->type_name("NAME");
   verb->add_option("--data-dir", options->data_dir, "Of this machine's node")->type_name("DIR");
+  AddKey(verb, &options->key);
 }
 
 void AddNodes(CLI::App* app, NodesOptions* options) {

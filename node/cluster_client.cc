@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "node/data_dir.h"
@@ -14,6 +16,8 @@
 #include "transport/event_loop.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/process_security.h"
+#include "transport/tls_look.h"
 
 namespace strata {
 namespace {
@@ -82,33 +86,72 @@ class FirstFound final : public Discovery::Listener {
   FirstFound(EventLoop* loop, std::string cluster) : loop_(loop), cluster_(std::move(cluster)) {}
   void OnFound(const DiscoveryRecord& record) override {
     if (!cluster_.empty() && record.cluster != cluster_) return;
+    if (record.waits) return;
+    if (record.key_id != ProcessClusterId()) {
+      has_other_key = record.addresses;
+      return;
+    }
     addresses = record.addresses;
     loop_->Stop();
   }
   void OnLost(const std::string&) override {}
 
   std::vector<std::string> addresses;
+  std::vector<std::string> has_other_key;  // the addresses of one that is not of this cluster
 
  private:
   EventLoop* const loop_;
   const std::string cluster_;
 };
 
-std::vector<std::string> Look(const ClusterClient::Options& options) {
+// Whether it is for the key that what listens at `address` does not answer.
+absl::Status RefusedForKey(const std::string& address) {
+  const auto shown = LookAtCertificate(address, absl::Milliseconds(kTryMs));
+  const std::string own = ProcessClusterId();
+  if (shown.ok() && !own.empty()) {
+    const std::string why = WhyRefused(*shown, own, absl::Now());
+    return why.empty() ? absl::OkStatus()
+                       : absl::UnauthenticatedError(absl::StrCat(address, ": ", why));
+  }
+  if (shown.ok()) {
+    return absl::UnauthenticatedError(
+        absl::StrCat("the node at ", address,
+                     " wants its cluster's key, which is not here: run a node here and admit it "
+                     "there with 'strata approve', or name the key's file with --key-file"));
+  }
+  if (absl::IsFailedPrecondition(shown.status()) && !own.empty()) {
+    return absl::UnauthenticatedError(
+        absl::StrCat(address,
+                     " does not prove that it is of this cluster: if it is a node that "
+                     "runs with --open, say --open here, too"));
+  }
+  return absl::OkStatus();
+}
+
+// kUnauthenticated: there are nodes, and none of them with the key that is here.
+absl::StatusOr<std::vector<std::string>> Look(const ClusterClient::Options& options) {
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
   FirstFound found(loop.get(), options.cluster);
   absl::StatusOr<std::unique_ptr<Discovery>> discovery =
       Discovery::StartMdns(loop.get(), {.self = {.node_id = NewNodeId()}}, &found);
-  if (!discovery.ok()) return {};
+  if (!discovery.ok()) return std::vector<std::string>();
   const auto timer = loop->StartTimer({.delay_ms = static_cast<uint64_t>(options.look_ms)},
                                       [&loop] { loop->Stop(); });
   loop->Run();
-  return found.addresses;
+  if (found.addresses.empty()) {
+    for (const std::string& address : found.has_other_key) {
+      if (absl::Status refused = RefusedForKey(address); !refused.ok()) return refused;
+    }
+  }
+  return std::move(found.addresses);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(const Options& options) {
+  if (absl::Status status = SecureClient(options.key, options.data_dir); !status.ok()) {
+    return status;
+  }
   wire::GetClusterResponse response;
   if (!options.node.empty()) {
     if (absl::StatusOr<HostPort> parsed = ParseHostPort(options.node); !parsed.ok()) {
@@ -116,7 +159,8 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(const Opti
     }
     auto client = std::make_unique<ClusterClientImpl>(options.node, options.timeout_ms);
     if (absl::Status status = client->Ask(options.timeout_ms, &response); !status.ok()) {
-      return status;
+      const absl::Status refused = RefusedForKey(options.node);
+      return refused.ok() ? status : refused;
     }
     return client;
   }
@@ -124,18 +168,28 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(const Opti
   absl::StatusOr<std::string> dir = options.data_dir;
   if (dir->empty()) dir = DataDir::Default();
   std::vector<std::string> addresses;
+  absl::Status refused;
   if (dir.ok()) {
     if (absl::StatusOr<std::string> local = DataDir::ReadAddress(*dir); local.ok()) {
       addresses.push_back(*local);
     }
   }
   for (const bool look : {false, true}) {
-    if (look) addresses = Look(options);
+    if (look) {
+      auto found = Look(options);
+      if (!found.ok()) {
+        refused = found.status();
+        break;
+      }
+      addresses = *std::move(found);
+    }
     for (const std::string& address : addresses) {
       auto client = std::make_unique<ClusterClientImpl>(address, options.timeout_ms);
       if (client->Ask(kTryMs, &response).ok()) return client;
+      if (refused.ok()) refused = RefusedForKey(address);
     }
   }
+  if (!refused.ok()) return refused;
   return absl::UnavailableError(
       "no node is running here, and none was found on the network: start one with 'strata node', "
       "or name one with --node host:port");

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "node/node_security.h"
 #include "proto/cluster.pb.h"
 
 namespace strata {
@@ -16,11 +17,14 @@ class ClusterClient {
   struct Options {
     std::string node;      // host:port; empty: the one on this machine, else one that mDNS finds
     std::string data_dir;  // of the node on this machine; empty: DataDir::Default()
+    KeyOptions key;        // with which to ask
     std::string cluster;   // among those found by mDNS; empty: whichever answers first
     int64_t timeout_ms = 5'000;
     int64_t look_ms = 2'000;  // for mDNS
   };
-  // kUnavailable: nobody is there, and what to do; kInvalidArgument: an option.
+  // Secures this process by the key, if there is one. kUnavailable: nobody is there, and what to
+  // do; kUnauthenticated: a node is there that has another key, or none; kInvalidArgument: an
+  // option; else FindKey()'s.
   static absl::StatusOr<std::unique_ptr<ClusterClient>> Connect(const Options& options);
   // The node at an address that a cluster told: does not ask it anything yet.
   static std::unique_ptr<ClusterClient> At(const std::string& address, int64_t timeout_ms);

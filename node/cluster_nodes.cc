@@ -56,8 +56,18 @@ std::string NodesTable(const wire::GetClusterResponse& cluster) {
       coordinator = absl::StrCat(record.name(), " (", ShortId(record.node_id()), ") coordinates");
     }
   }
+  for (const wire::WaitingNode& node : cluster.waiting()) {
+    rows.push_back({node.name().empty() ? "?" : node.name(), ShortId(node.node_id()), "waiting",
+                    node.addresses().empty() ? "-" : node.addresses(0), "-", "-", "-", "-"});
+  }
   std::string out = TextTable(rows);
   absl::StrAppend(&out, "Cluster ", cluster.cluster(), ": ", coordinator, ".\n");
+  if (cluster.key_id().empty()) {
+    absl::StrAppend(&out, "It is open: whoever reaches a node may use it (--open).\n");
+  }
+  if (!cluster.waiting().empty()) {
+    absl::StrAppend(&out, "Who waits is admitted with 'strata approve NAME'.\n");
+  }
   return out;
 }
 
@@ -86,7 +96,17 @@ std::string NodesJson(const wire::GetClusterResponse& cluster) {
                      {"protocol", record.versions().protocol()},
                      {"libllama", record.versions().llama()}});
   }
+  nlohmann::json waiting = nlohmann::json::array();
+  for (const wire::WaitingNode& node : cluster.waiting()) {
+    nlohmann::json addresses = nlohmann::json::array();
+    for (const std::string& address : node.addresses()) addresses.push_back(address);
+    waiting.push_back({{"id", absl::BytesToHexString(node.node_id())},
+                       {"name", node.name()},
+                       {"addresses", std::move(addresses)}});
+  }
   const nlohmann::json out = {{"cluster", cluster.cluster()},
+                              {"key_id", cluster.key_id()},
+                              {"waiting", std::move(waiting)},
                               {"asked", id_or_null(cluster.asked())},
                               {"coordinator", id_or_null(cluster.coordinator())},
                               {"epoch", cluster.epoch().counter()},

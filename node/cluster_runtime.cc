@@ -62,6 +62,7 @@ void ClusterRuntime::Start(Listening listening) {
     DiscoveryRecord self = {.node_id = id().ToHex(),
                             .name = options_.self.name,
                             .cluster = options_.self.cluster,
+                            .key_id = options_.key_id,
                             .protocol = options_.self.protocol};
     absl::StatusOr<std::unique_ptr<Discovery>> discovery = Discovery::StartMdns(
         loop_, {.self = std::move(self), .port = listening_.address.port}, this);
@@ -278,6 +279,13 @@ wire::GetClusterResponse ClusterRuntime::Describe() {
   wire::GetClusterResponse response;
   response.set_cluster(options_.self.cluster);
   response.set_asked(IdBytes(id()));
+  response.set_key_id(options_.key_id);
+  for (const auto& [node, record] : waiting_) {
+    wire::WaitingNode* out = response.add_waiting();
+    out->set_node_id(IdBytes(node));
+    out->set_name(record.name);
+    for (const std::string& address : record.addresses) out->add_addresses(address);
+  }
   if (!now.coordinator.is_nobody()) response.set_coordinator(IdBytes(now.coordinator));
   *response.mutable_epoch() = ToWire(now.epoch);
   for (const ClusterView::Node& node : now.nodes) {

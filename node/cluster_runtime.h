@@ -26,6 +26,8 @@ namespace strata {
 // --peer options, and heartbeats under way to one node, at most.
 inline constexpr size_t kStaticPeersMax = 64;
 inline constexpr int kHeartbeatsUnderWayMax = 4;
+// Nodes without a key that are told of; more are not.
+inline constexpr size_t kWaitingNodesMax = 16;
 
 // The clock that membership needs: it goes on while the machine sleeps. Lives as long as the
 // process.
@@ -35,6 +37,7 @@ class ClusterRuntime final : private Discovery::Listener {
  public:
   struct Options {
     NodeRecord self;                 // its addresses are filled in
+    std::string key_id;              // of the cluster's key; empty: it has none
     std::vector<std::string> peers;  // host:port of nodes that may be there
     bool mdns = true;
     MembershipOptions membership;
@@ -101,6 +104,7 @@ class ClusterRuntime final : private Discovery::Listener {
 
   void OnFound(const DiscoveryRecord& record) override;
   void OnLost(const std::string& node_id) override;
+  void OnWaiting(const DiscoveryRecord& record);
 
   void LeaveNow();
   void Pump();    // sends what is due
@@ -146,6 +150,7 @@ class ClusterRuntime final : private Discovery::Listener {
 
   std::map<NodeId, std::unique_ptr<Peer>> peers_;
   std::vector<StaticPeer> static_peers_;
+  std::map<NodeId, DiscoveryRecord> waiting_;  // for a key
   std::vector<InterfaceAddress> interfaces_;
   std::vector<std::string> own_addresses_;
   std::unique_ptr<Discovery> discovery_;

@@ -19,6 +19,9 @@ bool HasScope(absl::string_view address) { return absl::StrContains(address, '%'
 void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
   const absl::StatusOr<NodeId> node = NodeId::FromHex(record.node_id);
   if (leaving_ || !node.ok() || record.cluster != options_.self.cluster) return;
+  if (record.waits) return OnWaiting(record);
+  waiting_.erase(*node);
+  if (record.key_id != options_.key_id) return;  // another cluster, whatever it is called
   NodeRecord learned = {
       .id = *node, .name = record.name, .cluster = record.cluster, .protocol = record.protocol};
   for (const std::string& address : record.addresses) {
@@ -36,8 +39,22 @@ void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
   Settle();
 }
 
+void ClusterRuntime::OnWaiting(const DiscoveryRecord& record) {
+  if (options_.key_id.empty()) return;  // nobody needs a key here
+  const NodeId node = NodeId::FromHex(record.node_id).value();
+  const bool is_new = !waiting_.contains(node);
+  if (is_new && waiting_.size() >= kWaitingNodesMax) return;
+  waiting_[node] = record;
+  if (is_new) {
+    LOG(WARNING) << record.name << " has no key and waits to be admitted: strata approve "
+                 << record.name;
+  }
+}
+
 // Heartbeats say better who is there: multicast gets lost sooner than connections.
-void ClusterRuntime::OnLost(const std::string&) {}
+void ClusterRuntime::OnLost(const std::string& node_id) {
+  if (const auto node = NodeId::FromHex(node_id); node.ok()) waiting_.erase(*node);
+}
 
 void ClusterRuntime::AskStaticPeers() {
   for (size_t i = 0; i < static_peers_.size(); ++i) {

@@ -20,7 +20,9 @@ struct DiscoveryRecord {
   std::string node_id;
   std::string name;
   std::string cluster;
-  uint32_t protocol = 0;               // kProtocolVersion of its program
+  std::string key_id;     // of the cluster's key (ClusterKey::id()); empty: it has none
+  bool waits = false;     // for a key (admission.h), at its port
+  uint32_t protocol = 0;  // kProtocolVersion of its program
   std::vector<std::string> addresses;  // host:port, as gRPC takes them; the best is not known
 };
 

@@ -1,8 +1,11 @@
 #include "node/local_cluster.h"
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
@@ -10,6 +13,8 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "node/child_process.h"
+#include "node/key_file.h"
+#include "node/node_security.h"
 
 namespace strata {
 namespace {
@@ -24,24 +29,28 @@ class LocalClusterImpl final : public LocalCluster {
   }
 
   absl::Status StartAll(Options options) {
+    // There until all nodes have read it.
+    const absl::StatusOr<std::string> folder = NewPrivateFolder();
+    if (!folder.ok()) return folder.status();
+    const absl::Cleanup remove = [&folder] {
+      std::error_code error;
+      std::filesystem::remove_all(*folder, error);
+    };
+    const std::string key_file = KeyFilePath(*folder);
+    const absl::StatusOr<ClusterKey> key = ClusterKey::New();
+    if (!key.ok()) return key.status();
+    if (absl::Status status = CreateKeyFile(key_file, *key); !status.ok()) return status;
+    if (absl::Status status = SecureClient(*key); !status.ok()) return status;
     for (uint32_t i = 0; i < options.nodes; ++i) {
       const std::string name = absl::StrCat("node-", i + 1);
       auto child = std::make_unique<Child>();
       ChildProcess::Options start;
       start.program = OwnProgram();
-      start.args = {"strata",
-                    "node",
-                    "--listen",
-                    "127.0.0.1:0",
-                    "--name",
-                    name,
-                    "--threads",
-                    absl::StrCat(options.threads),
-                    "--no-mdns",
-                    "--no-measure",
-                    "--no-http",
-                    "--ephemeral",
-                    "--stop-with-parent"};
+      start.args = {
+          "strata",     "node",         "--listen",          "127.0.0.1:0",
+          "--name",     name,           "--threads",         absl::StrCat(options.threads),
+          "--no-mdns",  "--no-measure", "--no-http",         "--ephemeral",
+          "--key-file", key_file,       "--stop-with-parent"};
       if (options.verbose) start.args.push_back("--verbose");
       start.on_stdout_line = [ready = child->ready](absl::string_view line) { ready->Read(line); };
       if (options.verbose) {

@@ -26,8 +26,9 @@ class LocalCluster {
     int pid = 0;
   };
 
-  // Starts the nodes and waits until each listens. Blocks. kUnavailable: a node ended instead, with
-  // its last words; kDeadlineExceeded: it says nothing.
+  // Starts the nodes and waits until each listens. They have a key of their own, which secures this
+  // process, too (node_security.h): one such cluster in a process. Blocks. kUnavailable: a node
+  // ended instead, with its last words; kDeadlineExceeded: it says nothing.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(Options options);
 
   // Stops all nodes, at once and in order, and waits for them.

@@ -36,6 +36,11 @@ std::vector<std::string> MdnsText(const DiscoveryRecord& self, uint16_t port) {
                                       absl::StrCat("version=", self.protocol),
                                       absl::StrCat("port=", port),
                                       absl::StrCat("name=", self.name)};
+  if (self.waits) {
+    strings.push_back("waits=1");
+  } else if (!self.key_id.empty()) {
+    strings.push_back(absl::StrCat("key=", self.key_id));
+  }
   for (std::string& text : strings) text = Head(text, kStringBytesMax);
   return strings;
 }
@@ -54,6 +59,8 @@ absl::StatusOr<DiscoveryRecord> ParseMdnsText(const std::vector<absl::string_vie
   }
   record.cluster = ValidUtf8(values["cluster"]);
   record.name = ValidUtf8(values["name"]);
+  record.key_id = ValidUtf8(values["key"]);
+  record.waits = values["waits"] == "1";
   return record;
 }
 

@@ -21,9 +21,11 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
+#include "node/admission.h"
 #include "node/api_token_file.h"
 #include "node/child_process.h"
 #include "node/device_offer.h"
+#include "node/key_file.h"
 #include "node/machine.h"
 #include "node/openai_error.h"
 #include "node/parent_watch.h"
@@ -33,6 +35,7 @@
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/link_probe.h"
+#include "transport/process_security.h"
 #include "transport/trusted_networks.h"
 #include "transport/version.h"
 
@@ -101,7 +104,26 @@ absl::Status CheckName(absl::string_view option, const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions options) {
+absl::StatusOr<NodeIdentity> Node::Identify(const NodeOptions& options) {
+  NodeIdentity identity;
+  if (options.ephemeral) {
+    identity.id = NewNodeId();
+    return identity;
+  }
+  absl::StatusOr<std::string> path = options.data_dir;
+  if (path->empty()) path = DataDir::Default();
+  if (!path.ok()) return path.status();
+  absl::StatusOr<DataDir> dir = DataDir::Open(*path);
+  if (!dir.ok()) return dir.status();
+  identity.id = dir->node_id();
+  identity.folder = *std::move(path);
+  identity.data_dir.emplace(*std::move(dir));
+  return identity;
+}
+
+absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions options,
+                                                  NodeIdentity identity,
+                                                  const NodeSecurity* security) {
   if (options.name.empty()) options.name = MachineName();
   if (absl::Status status = CheckName("--name", options.name); !status.ok()) return status;
   if (absl::Status status = CheckName("--cluster", options.cluster); !status.ok()) return status;
@@ -126,20 +148,13 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
 
   std::unique_ptr<Node> node(new Node(loop, options.name));
   std::string hashes_dir, devices_path, doctor_dir;
-  if (options.ephemeral) {
-    node->id_ = NewNodeId();
-  } else {
-    absl::StatusOr<std::string> path = options.data_dir;
-    if (path->empty()) path = DataDir::Default();
-    if (!path.ok()) return path.status();
-    absl::StatusOr<DataDir> dir = DataDir::Open(*path);
-    if (!dir.ok()) return dir.status();
-    node->id_ = dir->node_id();
-    node->data_dir_.emplace(*std::move(dir));
-    hashes_dir = *path + "/hashes";
-    devices_path = *path + "/devices";
-    doctor_dir = *path;
-    if (options.cache_dir.empty()) options.cache_dir = *path + "/weights";
+  node->id_ = identity.id;
+  if (identity.data_dir.has_value()) {
+    node->data_dir_.emplace(*std::move(identity.data_dir));
+    hashes_dir = identity.folder + "/hashes";
+    devices_path = identity.folder + "/devices";
+    doctor_dir = identity.folder;
+    if (options.cache_dir.empty()) options.cache_dir = identity.folder + "/weights";
   }
   std::shared_ptr<WeightCache> cache;  // shared with the fetcher and its leases
   if (!options.cache_dir.empty()) {
@@ -162,6 +177,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
                   .strata = LocalVersions().strata(),
                   .llama = LocalVersions().llama(),
                   .ggml = LocalVersions().ggml()};
+  if (security != nullptr) cluster.key_id = security->cluster_id();
   cluster.peers = options.peers;
   cluster.mdns = options.mdns;
   cluster.membership.suspect_after_ms = options.suspect_after_ms;
@@ -175,6 +191,11 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.worker_args = {"strata",    "worker",
                         "--listen",  JoinHostPort(ListenHost(*listen), 0),
                         "--threads", absl::StrCat(n_threads)};
+  if (security == nullptr) {
+    stages.worker_args.push_back("--open");
+  } else {
+    stages.worker_args.insert(stages.worker_args.end(), {"--tls-dir", security->folder()});
+  }
   for (std::string& arg : WireArgs(options.wires)) stages.worker_args.push_back(std::move(arg));
   if (options.verbose) stages.worker_args.push_back("--verbose");
   if (options.log_requests || options.verbose) stages.worker_args.push_back("--log-requests");
@@ -242,7 +263,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
       return status;
     }
   }
-  if (absl::Status status = node->ListenHttp(options); !status.ok()) return status;
+  if (absl::Status status = node->ListenHttp(options, identity.folder); !status.ok()) return status;
   node->coordinator_->Start(LocalAddress(*listen));
   node->cluster_->Start({.address = *listen, .advertise = *std::move(advertise)});
   const std::vector<std::string>& told = node->cluster_->own_addresses();
@@ -256,8 +277,8 @@ uint16_t Node::Listen(const HostPort& listen) {
   grpc::ServerBuilder builder;
   ConfigureServer(&builder);
   int port = 0;
-  builder.AddListeningPort(JoinHostPort(ListenHost(listen), listen.port), LinkServerCredentials(),
-                           &port);
+  builder.AddListeningPort(JoinHostPort(ListenHost(listen), listen.port),
+                           ProcessServerCredentials(), &port);
   builder.RegisterService(service_.get());
   builder.RegisterService(weights_.get());
   builder.RegisterService(cluster_service_.get());
@@ -268,7 +289,8 @@ uint16_t Node::Listen(const HostPort& listen) {
   return server_ == nullptr ? 0 : static_cast<uint16_t>(port);
 }
 
-absl::Status Node::UseTokens(const NodeOptions& options, const std::string& host) {
+absl::Status Node::UseTokens(const NodeOptions& options, const std::string& folder,
+                             const std::string& host) {
   if (IsLoopbackHost(host)) return absl::OkStatus();
   if (options.http_no_auth) {
     LOG(WARNING) << "the HTTP API lets everybody in who reaches " << host << " (--no-auth)";
@@ -280,10 +302,7 @@ absl::Status Node::UseTokens(const NodeOptions& options, const std::string& host
                      ": others need a token there, and an ephemeral node keeps none; --no-auth "
                      "lets everybody in"));
   }
-  absl::StatusOr<std::string> folder = options.data_dir;
-  if (folder->empty()) folder = DataDir::Default();
-  if (!folder.ok()) return folder.status();
-  const std::string path = ApiTokenFilePath(*folder);
+  const std::string path = ApiTokenFilePath(folder);
   const auto tokens = ReadApiTokens(path);
   if (!tokens.ok()) return tokens.status();
   if (tokens->empty()) {
@@ -293,14 +312,14 @@ absl::Status Node::UseTokens(const NodeOptions& options, const std::string& host
   return absl::OkStatus();
 }
 
-absl::Status Node::ListenHttp(const NodeOptions& options) {
+absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& folder) {
   if (options.http.empty()) return absl::OkStatus();
   absl::StatusOr<HostPort> address = ParseHostPort(options.http);
   if (!address.ok()) address = ParseHostPort(absl::StrCat("127.0.0.1:", options.http));
   if (!address.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--http ", address.status().message()));
   }
-  if (absl::Status status = UseTokens(options, address->host); !status.ok()) return status;
+  if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
   auto api = std::make_unique<OpenAiApi>(
       gateway_.get(), coordinator_.get(),
       OpenAiApi::Options{.node_id = id_, .node_name = name_, .tokens = tokens_.get()},
@@ -369,6 +388,38 @@ Node::~Node() {
   }
 }
 
+namespace {
+
+// Null: by --open, everything is plain.
+absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(EventLoop* loop, const NodeOptions& options,
+                                                     const NodeIdentity& identity) {
+  if (options.key.open) {
+    LOG(WARNING) << "--open: whoever reaches this node may use it, and reads what goes between "
+                    "nodes; only for networks where you trust everybody";
+    return nullptr;
+  }
+  absl::StatusOr<ClusterKey> key = FindKey(options.key, identity.folder);
+  if (absl::IsNotFound(key.status()) && options.key.file.empty()) {
+    const absl::StatusOr<HostPort> listen = ParseOption("--listen", options.listen);
+    if (!listen.ok()) return listen.status();
+    key = AwaitKey({.self = {.node_id = identity.id,
+                             .name = options.name.empty() ? MachineName() : options.name,
+                             .cluster = options.cluster,
+                             .protocol = LocalVersions().protocol()},
+                    .listen = *listen,
+                    .mdns = options.mdns,
+                    .peers = options.peers,
+                    .key_path = identity.folder.empty() ? "" : KeyFilePath(identity.folder),
+                    .stop_with_parent = options.stop_with_parent});
+  }
+  if (!key.ok()) return key.status();
+  return NodeSecurity::Start(
+      loop, *std::move(key),
+      {.node_id = identity.id, .folder = identity.folder.empty() ? "" : identity.folder + "/tls"});
+}
+
+}  // namespace
+
 absl::Status RunNode(const NodeOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   AllowDescriptors();
@@ -376,7 +427,13 @@ absl::Status RunNode(const NodeOptions& options) {
   if (!offer.ok()) return offer.status();
   if (auto s = CheckDeviceOffer(*offer, OwnProgram()); !s.ok()) return s;
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
-  absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(loop.get(), options);
+  absl::StatusOr<NodeIdentity> identity = Node::Identify(options);
+  if (!identity.ok()) return identity.status();
+  const auto security = Secure(loop.get(), options, *identity);
+  if (absl::IsCancelled(security.status())) return absl::OkStatus();  // as when a node is stopped
+  if (!security.ok()) return security.status();
+  absl::StatusOr<std::unique_ptr<Node>> node =
+      Node::Start(loop.get(), options, *std::move(identity), security->get());
   if (!node.ok()) return node.status();
 
   bool stopping = false;

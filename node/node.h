@@ -23,6 +23,7 @@
 #include "node/doctor_service.h"
 #include "node/gateway.h"
 #include "node/http_server.h"
+#include "node/node_security.h"
 #include "node/node_service.h"
 #include "node/openai_api.h"
 #include "node/peer_addresses.h"
@@ -61,11 +62,12 @@ struct NodeOptions {
   std::vector<std::string> devices;  // offered, as ParseDeviceOffer() takes them; empty: all
   std::vector<std::string> memory;   // of them, at most; the same
   std::string data_dir;              // empty: DataDir::Default()
-  bool ephemeral = false;            // an id that is not kept, no data dir
-  std::string cache_dir;             // fetched weights; empty: in the data dir, if there is one
-  uint64_t cache_bytes_max = 0;      // 0: half of what is free on its disk
-  bool stop_with_parent = false;     // stop when stdin ends
-  StageWireOptions wires;            // how its stages link with others
+  KeyOptions key;
+  bool ephemeral = false;         // an id that is not kept, no data dir
+  std::string cache_dir;          // fetched weights; empty: in the data dir, if there is one
+  uint64_t cache_bytes_max = 0;   // 0: half of what is free on its disk
+  bool stop_with_parent = false;  // stop when stdin ends
+  StageWireOptions wires;         // how its stages link with others
   bool verbose = false;
   bool log_requests = false;  // from HTTP to every stage; with `verbose`, too
   LogFormat log_format = LogFormat::kText;
@@ -73,11 +75,24 @@ struct NodeOptions {
   WorkerTimeouts timeouts;
 };
 
+// Who a node is, and the lock that it is that alone.
+struct NodeIdentity {
+  std::string id;
+  std::string folder;               // where it keeps things; empty: nowhere
+  std::optional<DataDir> data_dir;  // that folder's
+};
+
 class Node {
  public:
+  // Of the options --data-dir and --ephemeral. Errors are DataDir's.
+  static absl::StatusOr<NodeIdentity> Identify(const NodeOptions& options);
+
   // `loop` outlives the node and is not running yet, or this is its thread. kInvalidArgument: an
   // option; kUnavailable: the address cannot be listened on; else what DataDir says.
-  static absl::StatusOr<std::unique_ptr<Node>> Start(EventLoop* loop, NodeOptions options);
+  // `security`, that of this process, outlives the node; null: everything is plain.
+  static absl::StatusOr<std::unique_ptr<Node>> Start(EventLoop* loop, NodeOptions options,
+                                                     NodeIdentity identity,
+                                                     const NodeSecurity* security);
 
   // After the loop has run.
   ~Node();
@@ -101,9 +116,11 @@ class Node {
 
   // Starts the server; returns its port, 0: it cannot listen there.
   uint16_t Listen(const HostPort& listen);
-  absl::Status ListenHttp(const NodeOptions& options);
+  // `folder`: where this node keeps things.
+  absl::Status ListenHttp(const NodeOptions& options, const std::string& folder);
   // Sets tokens_ where the API listens for others.
-  absl::Status UseTokens(const NodeOptions& options, const std::string& host);
+  absl::Status UseTokens(const NodeOptions& options, const std::string& folder,
+                         const std::string& host);
 
   EventLoop* const loop_;
   const std::string name_;

@@ -17,9 +17,14 @@
 #include "shard/worker_service.h"
 #include "transport/clock.h"
 #include "transport/event_loop.h"
+#include "transport/process_security.h"
+#include "transport/tls_credentials.h"
 
 namespace strata {
 namespace {
+
+// The cluster, by its name here: which one that is the folder says.
+constexpr char kOfItsNode[] = "of the node";
 
 // A worker is what may die on this machine: when memory runs out the kernel is to take it and not
 // the node, and when it aborts nobody waits for gigabytes of weights to be written to a core file.
@@ -47,6 +52,11 @@ std::vector<std::string> WireArgs(const StageWireOptions& wires) {
 absl::Status RunWorker(const WorkerRunOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   VolunteerToDie();
+  if (!options.open) {
+    auto credentials = ClusterCredentials::Follow({.folder = options.tls_folder});
+    if (!credentials.ok()) return credentials.status();
+    SecureThisProcess(kOfItsNode, *std::move(credentials));
+  }
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
   // Destroyed after the server, whose end may hang in a step.
   const std::unique_ptr<ParentWatch> watch =

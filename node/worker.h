@@ -13,6 +13,8 @@
 namespace strata {
 
 struct WorkerRunOptions {
+  std::string tls_folder;  // of its node's certificates (node_security.h); empty: with `open` only
+  bool open = false;       // everything is plain
   std::string listen = "127.0.0.1:0";
   uint32_t n_threads = 1;
   StageWireOptions wires;

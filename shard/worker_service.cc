@@ -22,6 +22,7 @@
 #include "transport/epoch.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/process_security.h"
 #include "transport/promised_link.h"
 
 namespace strata {
@@ -67,7 +68,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
     int port = 0;
-    builder.AddListeningPort(options_.listen, LinkServerCredentials(), &port);
+    builder.AddListeningPort(options_.listen, ProcessServerCredentials(), &port);
     builder.RegisterService(this);
     builder.RegisterCallbackGenericService(links_.service());
     server_ = builder.BuildAndStart();

@@ -137,10 +137,6 @@ bool IsLabel(absl::string_view text) {
 
 }  // namespace
 
-std::string ClusterName(absl::string_view cluster_id) {
-  return absl::StrCat("cluster-", cluster_id, ".strata.internal");
-}
-
 std::string NodeName(absl::string_view node_id) {
   return absl::StrCat("node-", node_id, ".strata.internal");
 }
@@ -194,8 +190,8 @@ absl::StatusOr<NodeCertificate> ClusterAuthority::Issue(const NodeOptions& optio
                     {{NID_basic_constraints, "critical,CA:FALSE"},
                      {NID_key_usage, "critical,digitalSignature"},
                      {NID_ext_key_usage, "serverAuth,clientAuth"},
-                     {NID_subject_alt_name, absl::StrCat("DNS:", NodeName(options.node_id),
-                                                         ",DNS:", ClusterName(cluster_id_))},
+                     {NID_subject_alt_name,
+                      absl::StrCat("DNS:", NodeName(options.node_id), ",DNS:", kMemberName)},
                      {NID_subject_key_identifier, "hash"},
                      {NID_authority_key_identifier, "keyid:always"}}) &&
       X509_sign(x, private_key_.get(), nullptr) > 0;

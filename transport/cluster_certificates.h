@@ -9,8 +9,8 @@
 //                             rotation, not by a date), CA without further authorities, may only
 //                             sign certificates
 //   node's certificate        a new private key and a random serial each time; CN = node id; DNS
-//                             names NodeName() and ClusterName(), which TLS checks in the place of
-//                             a host's name; for servers and clients; valid from a day before it is
+//                             names NodeName() and kMemberName, which TLS checks in the place of a
+//                             host's name; for servers and clients; valid from a day before it is
 //                             made, so that machines whose clocks differ by less talk to each other
 //
 // Whoever has the key can make a certificate for any node id: an id tells members apart, it does
@@ -38,9 +38,9 @@ inline constexpr absl::Duration kNodeCertificateValidity = absl::Hours(24 * 30);
 // How the common name of an authority begins; the cluster's id follows.
 inline constexpr absl::string_view kAuthorityNamePrefix = "strata cluster ";
 
-// What a certificate says its holder is called, and what who dials asks for: any node of a cluster,
-// or one of them. No DNS knows these names.
-std::string ClusterName(absl::string_view cluster_id);
+// What a certificate says its holder is called, and what who dials asks for: any node of the
+// cluster, whose authority says which that is, or one of them. No DNS knows these names.
+inline constexpr absl::string_view kMemberName = "member.strata.internal";
 std::string NodeName(absl::string_view node_id);
 
 struct NodeCertificate {

@@ -15,14 +15,13 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/generic/generic_stub.h"
-#include "grpcpp/security/credentials.h"
-#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "transport/grpc_status.h"
 #include "transport/grpc_threads.h"
 #include "transport/link_session.h"
 #include "transport/mutex.h"
+#include "transport/process_security.h"
 
 namespace strata {
 namespace {
@@ -236,14 +235,6 @@ class RefusedCall final : public grpc::ServerGenericBidiReactor {
 
 }  // namespace
 
-std::shared_ptr<grpc::ChannelCredentials> LinkChannelCredentials() {
-  return grpc::InsecureChannelCredentials();
-}
-
-std::shared_ptr<grpc::ServerCredentials> LinkServerCredentials() {
-  return grpc::InsecureServerCredentials();
-}
-
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   KeepGrpcThreads();
   grpc::ChannelArguments arguments;
@@ -257,7 +248,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  return grpc::CreateCustomChannel(address, LinkChannelCredentials(), arguments);
+  const auto credentials = ProcessChannelCredentials(&arguments);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
 void ConfigureServer(grpc::ServerBuilder* builder) {
@@ -268,6 +260,7 @@ void ConfigureServer(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               kKeepaliveTimeMs / 2);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  SetConnectionBounds(builder);
 }
 
 absl::StatusOr<std::unique_ptr<Link>> DialGrpcLink(DialOptions options, Link::Receiver* receiver) {

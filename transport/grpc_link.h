@@ -18,21 +18,17 @@
 namespace grpc {
 class CallbackGenericService;
 class Channel;
-class ChannelCredentials;
 class ServerBuilder;
-class ServerCredentials;
 }  // namespace grpc
 
 namespace strata {
 
-// Channels and servers of control services and links alike are made with these, so that keys have
-// one place to go.
-std::shared_ptr<grpc::ChannelCredentials> LinkChannelCredentials();
-std::shared_ptr<grpc::ServerCredentials> LinkServerCredentials();
-// With the keepalive and message size settings that links need, and a connection of its own. Does
-// not connect yet.
+// Channels of control services and links alike are made with this, so that keys have one place to
+// go (process_security.h): with the keepalive and message size settings that links need, and a
+// connection of its own. Does not connect yet.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
-// The same settings for a server, which then also never shares its port with a stale process.
+// The same settings for a server, which then also never shares its port with a stale process. Its
+// ports are added with ProcessServerCredentials().
 void ConfigureServer(grpc::ServerBuilder* builder);
 
 struct DialOptions {

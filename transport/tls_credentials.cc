@@ -66,31 +66,51 @@ absl::Status MakeFolder(const std::string& path) {
 
 }  // namespace
 
-// gRPC's own; named here, so that the header needs none of gRPC's.
-class ClusterCredentials::Provider final : public grpc::experimental::CertificateProviderInterface {
- public:
-  Provider(const std::string& node_path, const std::string& authorities_path, uint32_t reread_s)
-      : files_(node_path, node_path, authorities_path, reread_s) {}
-  grpc_tls_certificate_provider* c_provider() override { return files_.c_provider(); }
-
- private:
-  grpc::experimental::FileWatcherCertificateProvider files_;
-};
-
 absl::StatusOr<std::unique_ptr<ClusterCredentials>> ClusterCredentials::Create(
     const Options& options, absl::Span<const std::string> authority_pems,
     const NodeCertificate& node) {
   CHECK_GE(options.reread_s, 1u);
   if (absl::Status status = MakeFolder(options.folder); !status.ok()) return status;
   std::unique_ptr<ClusterCredentials> made(new ClusterCredentials(options.folder));
+  made->owns_folder_ = true;
   if (absl::Status status = made->Replace(authority_pems, node); !status.ok()) return status;
-  made->provider_ =
-      std::make_shared<Provider>(made->NodePath(), made->AuthoritiesPath(), options.reread_s);
+  made->ReadFiles(options.reread_s);
   return made;
+}
+
+absl::StatusOr<std::unique_ptr<ClusterCredentials>> ClusterCredentials::Follow(
+    const Options& options) {
+  CHECK_GE(options.reread_s, 1u);
+  std::unique_ptr<ClusterCredentials> made(new ClusterCredentials(options.folder));
+  for (const std::string& path : {made->AuthoritiesPath(), made->NodePath()}) {
+    if (const auto bytes = ReadPrivateFile(path); !bytes.ok()) return bytes.status();
+  }
+  made->ReadFiles(options.reread_s);
+  return made;
+}
+
+std::unique_ptr<ClusterCredentials> ClusterCredentials::InMemory(
+    absl::Span<const std::string> authority_pems, const NodeCertificate& node) {
+  std::unique_ptr<ClusterCredentials> made(new ClusterCredentials(""));
+  made->provider_ = std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+      absl::StrJoin(authority_pems, ""),
+      std::vector<grpc::experimental::IdentityKeyCertPair>{
+          {node.private_key_pem.Reveal(), node.certificate_pem}});
+  return made;
+}
+
+void ClusterCredentials::ReadFiles(uint32_t reread_s) {
+  provider_ = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+      NodePath(), NodePath(), AuthoritiesPath(), reread_s);
 }
 
 ClusterCredentials::~ClusterCredentials() {
   provider_.reset();
+  RemoveFiles();
+}
+
+void ClusterCredentials::RemoveFiles() const {
+  if (!owns_folder_) return;
   unlink(NodePath().c_str());
   unlink(AuthoritiesPath().c_str());
   rmdir(folder_.c_str());
@@ -98,6 +118,7 @@ ClusterCredentials::~ClusterCredentials() {
 
 absl::Status ClusterCredentials::Replace(absl::Span<const std::string> authority_pems,
                                          const NodeCertificate& node) {
+  CHECK(owns_folder_);
   return WriteFiles(AuthoritiesPath(), NodePath(), authority_pems, node);
 }
 
@@ -124,8 +145,8 @@ std::shared_ptr<grpc::ChannelCredentials> ClusterCredentials::ForChannel() const
   return grpc::experimental::TlsCredentials(options);
 }
 
-void ExpectMember(absl::string_view cluster_id, grpc::ChannelArguments* arguments) {
-  arguments->SetSslTargetNameOverride(ClusterName(cluster_id));
+void ExpectMember(grpc::ChannelArguments* arguments) {
+  arguments->SetSslTargetNameOverride(std::string(kMemberName));
 }
 
 void ExpectNode(absl::string_view node_id, grpc::ChannelArguments* arguments) {

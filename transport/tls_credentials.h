@@ -4,7 +4,7 @@
 //   auto tls = ClusterCredentials::Create({.folder = data_dir + "/tls"},
 //                                         {authority.certificate_pem()}, node_certificate);
 //   builder.AddListeningPort(address, (*tls)->ForServer(), &port);
-//   ExpectMember(authority.cluster_id(), &channel_arguments);   // or ExpectNode(node_id, …)
+//   ExpectMember(&channel_arguments);   // or ExpectNode(node_id, …)
 //   grpc::CreateCustomChannel(address, (*tls)->ForChannel(), channel_arguments);
 //
 // Who dials sees that whoever answers has a certificate of an authority that it trusts, with the
@@ -39,6 +39,9 @@ class AuthContext;
 class ChannelArguments;
 class ChannelCredentials;
 class ServerCredentials;
+namespace experimental {
+class CertificateProviderInterface;
+}
 }  // namespace grpc
 
 namespace strata {
@@ -57,30 +60,41 @@ class ClusterCredentials {
   static absl::StatusOr<std::unique_ptr<ClusterCredentials>> Create(
       const Options& options, absl::Span<const std::string> authority_pems,
       const NodeCertificate& node);
+  // Of the folder that another process has made, and keeps: what it replaces is seen here. Errors
+  // are ReadPrivateFile()'s.
+  static absl::StatusOr<std::unique_ptr<ClusterCredentials>> Follow(const Options& options);
+  // Without a folder, for programs that end before a certificate does.
+  static std::unique_ptr<ClusterCredentials> InMemory(absl::Span<const std::string> authority_pems,
+                                                      const NodeCertificate& node);
   ~ClusterCredentials();
   ClusterCredentials(const ClusterCredentials&) = delete;
   ClusterCredentials& operator=(const ClusterCredentials&) = delete;
 
-  // For connections that begin from `reread_s` after this on; those that stand stay. Trusting a new
-  // authority comes first, showing its certificates second. Errors as Create()'s: what there was is
-  // still good. Blocks on the disk.
+  // Of Create()'s. For connections that begin from `reread_s` after this on; those that stand stay.
+  // Trusting a new authority comes first, showing its certificates second. Errors as Create()'s:
+  // what there was is still good. Blocks on the disk.
   absl::Status Replace(absl::Span<const std::string> authority_pems, const NodeCertificate& node);
+
+  // Of Create()'s: its files and folder go, as when it is destroyed; no connection begins any more.
+  void RemoveFiles() const;
 
   std::shared_ptr<grpc::ServerCredentials> ForServer() const;
   std::shared_ptr<grpc::ChannelCredentials> ForChannel() const;
 
  private:
-  class Provider;
   explicit ClusterCredentials(std::string folder) : folder_(std::move(folder)) {}
+  void ReadFiles(uint32_t reread_s);
   std::string AuthoritiesPath() const { return folder_ + "/authorities.pem"; }
   std::string NodePath() const { return folder_ + "/node.pem"; }
 
-  const std::string folder_;
-  std::shared_ptr<Provider> provider_;  // shared with nobody but copies of options
+  const std::string folder_;  // empty: in memory
+  bool owns_folder_ = false;
+  // Shared with nobody but copies of options.
+  std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider_;
 };
 
 // A channel made with these arguments takes any node of the cluster at the other end, or only one.
-void ExpectMember(absl::string_view cluster_id, grpc::ChannelArguments* arguments);
+void ExpectMember(grpc::ChannelArguments* arguments);
 void ExpectNode(absl::string_view node_id, grpc::ChannelArguments* arguments);
 
 // The node at the other end, of ServerContext::auth_context() or ClientContext's: what its

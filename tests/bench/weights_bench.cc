@@ -24,6 +24,7 @@
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/link_probe.h"
+#include "transport/process_security.h"
 
 namespace strata {
 namespace {
@@ -37,7 +38,7 @@ struct Server {
   explicit Server(const std::string& listen) {
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
-    builder.AddListeningPort(listen, LinkServerCredentials(), &port);
+    builder.AddListeningPort(listen, ProcessServerCredentials(), &port);
     builder.RegisterService(probe.get());
     builder.RegisterService(&weights);
     grpc = builder.BuildAndStart();

@@ -18,6 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "node/child_process.h"
 #include "tests/net/limits.h"
+#include "tests/support/test_key.h"
 
 namespace strata {
 

@@ -100,7 +100,7 @@ TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
 
 TEST(Cli, ANodeSaysWhereItListensAndAnswersThere) {
   Program program({"node", "--no-http", "--no-mdns", "--name", "kitchen", "--data-dir",
-                   testing::MakeTestFolder(), "--threads", "1"});
+                   testing::MakeTestFolder(), "--threads", "1", "--open"});  // as this asks it
   const auto ready = nlohmann::json::parse(program.FirstLine(), nullptr, false);
   ASSERT_TRUE(ready.is_object() && ready.contains("node")) << program.FirstLine();
   EXPECT_EQ(ready["node"]["name"], "kitchen");
@@ -190,7 +190,7 @@ TEST(Cli, AModelThatIsNotThereIsStatus3) {
 }
 
 TEST(Cli, AWorkerStopsWhenItsParentIsGone) {
-  Program program({"worker"});
+  Program program({"worker", "--open"});
   EXPECT_THAT(program.FirstLine(), StartsWith("{\"worker\":"));
   program->Terminate();
   EXPECT_EQ(program.ExitStatus(), 0);

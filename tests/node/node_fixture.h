@@ -48,7 +48,10 @@ class RunningNode {
     options.timeouts = timeouts;
     options.devices = std::move(offer.devices);
     options.memory = std::move(offer.memory);
-    auto started = Node::Start(loop_.get(), std::move(options));
+    auto identity = Node::Identify(options);
+    CHECK(identity.ok()) << identity.status();
+    auto started =
+        Node::Start(loop_.get(), std::move(options), *std::move(identity), /*security=*/nullptr);
     CHECK(started.ok()) << started.status();
     node_ = *std::move(started);
     stub_ = wire::Node::NewStub(MakeChannel(node_->address()));

@@ -28,7 +28,10 @@ absl::StatusOr<uint16_t> PortOfARun(const std::string& folder, const std::string
   options.mdns = false;
   options.measure = false;
   options.data_dir = folder;
-  auto node = Node::Start(loop.get(), std::move(options));
+  auto identity = Node::Identify(options);
+  if (!identity.ok()) return identity.status();
+  auto node =
+      Node::Start(loop.get(), std::move(options), *std::move(identity), /*security=*/nullptr);
   if (!node.ok()) return node.status();
   const absl::StatusOr<HostPort> address = ParseHostPort((*node)->address());
   loop->Post([&] { (*node)->Shutdown([&] { loop->Stop(); }); });

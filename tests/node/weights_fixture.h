@@ -29,6 +29,7 @@
 #include "tests/support/temp_folder.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/process_security.h"
 
 namespace strata::testing {
 
@@ -85,7 +86,7 @@ class Source {
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
     int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", LinkServerCredentials(), &port);
+    builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     address_ = absl::StrCat("127.0.0.1:", port);

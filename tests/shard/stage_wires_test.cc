@@ -20,6 +20,7 @@
 #include "tests/support/recorder.h"
 #include "transport/grpc_link.h"
 #include "transport/mutex.h"
+#include "transport/process_security.h"
 
 namespace strata {
 namespace {
@@ -43,7 +44,7 @@ class Acceptor final : public wire::Worker::CallbackService {
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
     int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", LinkServerCredentials(), &port);
+    builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
     builder.RegisterService(this);
     builder.RegisterCallbackGenericService(links_.service());
     server_ = builder.BuildAndStart();
@@ -226,7 +227,7 @@ TEST(StageWires, AWorkerThatKnowsNoOffersIsReachedOverGrpc) {
   grpc::ServerBuilder builder;
   ConfigureServer(&builder);
   int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", LinkServerCredentials(), &port);
+  builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
   builder.RegisterService(&old);
   builder.RegisterCallbackGenericService(links.service());
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "node/child_process.h"
+#include "tests/support/test_key.h"
 
 namespace strata {
 

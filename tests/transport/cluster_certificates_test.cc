@@ -126,15 +126,15 @@ TEST(NodeCertificate, IsGoodForServersAndClients) {
       X509_V_OK);
 }
 
-TEST(NodeCertificate, IsForItsNodeAndItsClusterAndNobodyElse) {
+TEST(NodeCertificate, IsForItsNodeAndAMemberAndNobodyElse) {
   const ClusterAuthority authority = Authority();
   const NodeCertificate node = Issue(authority);
   const auto as = [&](const std::string& name) {
     return Judge{.authority = authority, .name = name}(node.certificate_pem);
   };
-  EXPECT_EQ(as(ClusterName(authority.cluster_id())), X509_V_OK);
+  EXPECT_EQ(as(std::string(kMemberName)), X509_V_OK);
   EXPECT_EQ(as(NodeName(std::string(32, 'f'))), X509_V_ERR_HOSTNAME_MISMATCH);
-  EXPECT_EQ(as(ClusterName("another")), X509_V_ERR_HOSTNAME_MISMATCH);
+  EXPECT_EQ(as("another.strata.internal"), X509_V_ERR_HOSTNAME_MISMATCH);
   EXPECT_EQ(as(kNodeId), X509_V_ERR_HOSTNAME_MISMATCH);
 }
 

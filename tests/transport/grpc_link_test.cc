@@ -27,6 +27,7 @@
 #include "tests/transport/link_child.h"
 #include "tests/transport/step_frame.h"
 #include "transport/link_session.h"
+#include "transport/process_security.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -280,7 +281,7 @@ TEST(GrpcLink, DiallingAServerWithoutLinksSaysSo) {
   grpc::ServerBuilder builder;
   ConfigureServer(&builder);
   int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", LinkServerCredentials(), &port);
+  builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
   class Nothing : public grpc::CallbackGenericService {
   } nothing;
   builder.RegisterCallbackGenericService(&nothing);
@@ -384,7 +385,7 @@ TEST(GrpcLink, AnAcceptorThatSaysNothingFailsInTime) {
   grpc::ServerBuilder builder;
   ConfigureServer(&builder);
   int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", LinkServerCredentials(), &port);
+  builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
   builder.RegisterCallbackGenericService(&silent);
   auto server = builder.BuildAndStart();
   Recorder heard;
@@ -402,7 +403,7 @@ TEST(GrpcLink, APortIsNotSharedWithAnotherServer) {
   GrpcLinkAcceptor acceptor({}, [](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
     return absl::UnavailableError("wrong server");
   });
-  builder.AddListeningPort(server.server().address(), LinkServerCredentials());
+  builder.AddListeningPort(server.server().address(), ProcessServerCredentials());
   builder.RegisterCallbackGenericService(acceptor.service());
   EXPECT_EQ(builder.BuildAndStart(), nullptr);
 }

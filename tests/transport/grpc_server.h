@@ -11,6 +11,7 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "transport/grpc_link.h"
+#include "transport/process_security.h"
 
 namespace strata {
 
@@ -20,7 +21,7 @@ class GrpcServer {
       : acceptor_(options, std::move(accept)) {
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
-    builder.AddListeningPort("127.0.0.1:0", LinkServerCredentials(), &port_);
+    builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port_);
     builder.RegisterCallbackGenericService(acceptor_.service());
     server_ = builder.BuildAndStart();
     CHECK(server_ != nullptr);

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "proto/probe.grpc.pb.h"
 #include "transport/grpc_link.h"
+#include "transport/process_security.h"
 
 namespace strata {
 namespace {
@@ -27,7 +28,7 @@ class LinkProbe : public testing::Test {
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
     int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", LinkServerCredentials(), &port);
+    builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
     builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
     address_ = absl::StrCat("127.0.0.1:", port);

@@ -56,7 +56,7 @@ bool Talk(const ClusterCredentials& client, const ClusterCredentials& server,
 
 TEST_F(Tls, NodesOfOneClusterTalkAndKnowEachOther) {
   const Server anna(anna_->ForServer());
-  const Answer answer = Ask(anna.address(), bert_->ForChannel(), Member(cluster_));
+  const Answer answer = Ask(anna.address(), bert_->ForChannel(), Member());
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
   EXPECT_EQ(answer.asker, kBert);
   EXPECT_EQ(answer.answerer, kAnna);
@@ -67,9 +67,9 @@ TEST_F(Tls, ManyChannelsAndServersShareOnesCredentials) {
   const Server other(anna_->ForServer());
   const auto channel = bert_->ForChannel();
   for (int i = 0; i < 5; ++i) {
-    EXPECT_TRUE(Ask(one.address(), channel, Member(cluster_)).status.ok());
-    EXPECT_TRUE(Ask(other.address(), bert_->ForChannel(), Member(cluster_)).status.ok());
-    EXPECT_TRUE(Ask(one.address(), anna_->ForChannel(), Member(cluster_)).status.ok());
+    EXPECT_TRUE(Ask(one.address(), channel, Member()).status.ok());
+    EXPECT_TRUE(Ask(other.address(), bert_->ForChannel(), Member()).status.ok());
+    EXPECT_TRUE(Ask(one.address(), anna_->ForChannel(), Member()).status.ok());
   }
 }
 
@@ -82,57 +82,52 @@ TEST_F(Tls, WhoExpectsNothingGetsNothing) {
   EXPECT_FALSE(Talk(*bert_, *anna_, grpc::ChannelArguments()));
 }
 
-TEST_F(Tls, WhoExpectsAnotherClusterGetsNothing) {
-  EXPECT_FALSE(Talk(*bert_, *anna_, Member(NewAuthority())));
-}
-
 TEST_F(Tls, ANodeOfAnotherClusterIsRefused) {
   const ClusterAuthority other = NewAuthority();
   const auto stranger = Credentials(other, kBert);
-  // Each says no: the one who asks, also when it looks for the cluster that is there.
-  EXPECT_FALSE(Talk(*stranger, *anna_, Member(cluster_)));
-  EXPECT_FALSE(Talk(*stranger, *anna_, Member(other)));
-  // And the one who answers, when the one who asks would trust it.
+  // Each says no: the one who asks,
+  EXPECT_FALSE(Talk(*stranger, *anna_, Member()));
+  // and the one who answers, when the one who asks would trust it.
   const auto trusting =
       Credentials({cluster_.certificate_pem(), other.certificate_pem()}, Issue(other, kBert));
-  EXPECT_FALSE(Talk(*trusting, *anna_, Member(cluster_)));
-  EXPECT_FALSE(Talk(*anna_, *trusting, Member(other)));
+  EXPECT_FALSE(Talk(*trusting, *anna_, Member()));
+  EXPECT_FALSE(Talk(*anna_, *trusting, Member()));
 }
 
 TEST_F(Tls, AnAuthorityOfTheSameNameIsRefused) {
   const testing::Forgery forgery = testing::Forge(cluster_, Issue(cluster_, kBert));
   const auto forged = Credentials({forgery.authority_pem}, forgery.node);
-  EXPECT_TRUE(Talk(*forged, *forged, Member(cluster_)));  // it is well made
-  EXPECT_FALSE(Talk(*anna_, *forged, Member(cluster_)));
+  EXPECT_TRUE(Talk(*forged, *forged, Member()));  // it is well made
+  EXPECT_FALSE(Talk(*anna_, *forged, Member()));
   // One that finds nothing wrong with the server; the first of a name is whom OpenSSL asks.
   const auto trusting =
       Credentials({cluster_.certificate_pem(), forgery.authority_pem}, forgery.node);
-  EXPECT_FALSE(Talk(*trusting, *anna_, Member(cluster_)));
+  EXPECT_FALSE(Talk(*trusting, *anna_, Member()));
 }
 
 TEST_F(Tls, ACertificateThatHasEndedIsRefused) {
   const auto ended = Credentials({cluster_.certificate_pem()},
                                  Issue(cluster_, kBert, absl::Now() - absl::Hours(24 * 31)));
-  EXPECT_FALSE(Talk(*ended, *anna_, Member(cluster_)));
-  EXPECT_FALSE(Talk(*anna_, *ended, Member(cluster_)));
+  EXPECT_FALSE(Talk(*ended, *anna_, Member()));
+  EXPECT_FALSE(Talk(*anna_, *ended, Member()));
 }
 
 TEST_F(Tls, ACertificateOfTomorrowIsTakenAndOneOfNextWeekIsNot) {
   const auto ahead = [&](absl::Duration by) {
     return Credentials({cluster_.certificate_pem()}, Issue(cluster_, kBert, absl::Now() + by));
   };
-  EXPECT_TRUE(Talk(*ahead(absl::Hours(23)), *anna_, Member(cluster_)));
-  EXPECT_TRUE(Talk(*anna_, *ahead(absl::Hours(23)), Member(cluster_)));
-  EXPECT_FALSE(Talk(*ahead(absl::Hours(24 * 7)), *anna_, Member(cluster_)));
-  EXPECT_FALSE(Talk(*anna_, *ahead(absl::Hours(24 * 7)), Member(cluster_)));
+  EXPECT_TRUE(Talk(*ahead(absl::Hours(23)), *anna_, Member()));
+  EXPECT_TRUE(Talk(*anna_, *ahead(absl::Hours(23)), Member()));
+  EXPECT_FALSE(Talk(*ahead(absl::Hours(24 * 7)), *anna_, Member()));
+  EXPECT_FALSE(Talk(*anna_, *ahead(absl::Hours(24 * 7)), Member()));
 }
 
 TEST_F(Tls, ThePrivateKeyMustBeTheCertificates) {
   NodeCertificate mixed = Issue(cluster_, kBert);
   mixed.private_key_pem = std::move(Issue(cluster_, kBert).private_key_pem);
   const auto thief = Credentials({cluster_.certificate_pem()}, mixed);
-  EXPECT_FALSE(Talk(*thief, *anna_, Member(cluster_)));
-  EXPECT_FALSE(Talk(*anna_, *thief, Member(cluster_)));
+  EXPECT_FALSE(Talk(*thief, *anna_, Member()));
+  EXPECT_FALSE(Talk(*anna_, *thief, Member()));
 }
 
 TEST_F(Tls, WhatIsNoCertificateIsNeverPlainText) {
@@ -140,10 +135,10 @@ TEST_F(Tls, WhatIsNoCertificateIsNeverPlainText) {
   broken.certificate_pem = "nonsense";
   const auto credentials = Credentials({cluster_.certificate_pem()}, broken);
   const Server server(credentials->ForServer());
-  EXPECT_FALSE(Ask(server.address(), anna_->ForChannel(), Member(cluster_)).status.ok());
+  EXPECT_FALSE(Ask(server.address(), anna_->ForChannel(), Member()).status.ok());
   EXPECT_FALSE(Ask(server.address(), grpc::InsecureChannelCredentials(), {}).status.ok());
   const Server plain(grpc::InsecureServerCredentials());
-  EXPECT_FALSE(Ask(plain.address(), credentials->ForChannel(), Member(cluster_)).status.ok());
+  EXPECT_FALSE(Ask(plain.address(), credentials->ForChannel(), Member()).status.ok());
 }
 
 TEST_F(Tls, PlainTextIsRefusedOnBothSides) {
@@ -151,22 +146,20 @@ TEST_F(Tls, PlainTextIsRefusedOnBothSides) {
   EXPECT_EQ(Ask(anna.address(), grpc::InsecureChannelCredentials(), {}).status.error_code(),
             kRefused);
   const Server plain(grpc::InsecureServerCredentials());
-  EXPECT_EQ(Ask(plain.address(), bert_->ForChannel(), Member(cluster_)).status.error_code(),
-            kRefused);
+  EXPECT_EQ(Ask(plain.address(), bert_->ForChannel(), Member()).status.error_code(), kRefused);
 }
 
 TEST_F(Tls, AClientWithoutACertificateIsRefused) {
   const Server anna(anna_->ForServer());
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = cluster_.certificate_pem();
-  EXPECT_EQ(
-      Ask(anna.address(), grpc::SslCredentials(options), Member(cluster_)).status.error_code(),
-      kRefused);
+  EXPECT_EQ(Ask(anna.address(), grpc::SslCredentials(options), Member()).status.error_code(),
+            kRefused);
   // With one it would be let in.
   const NodeCertificate node = Issue(cluster_, kBert);
   options.pem_cert_chain = node.certificate_pem;
   options.pem_private_key = node.private_key_pem.Reveal();
-  EXPECT_TRUE(Ask(anna.address(), grpc::SslCredentials(options), Member(cluster_)).status.ok());
+  EXPECT_TRUE(Ask(anna.address(), grpc::SslCredentials(options), Member()).status.ok());
 }
 
 TEST_F(Tls, APeerWithoutTlsIsNobody) {
@@ -191,16 +184,16 @@ TEST_F(Tls, ACertificateIsRenewedWhileTheServerRuns) {
   const auto renewed = Credentials({cluster_.certificate_pem()},
                                    Issue(cluster_, kAnna, absl::Now() - absl::Hours(24 * 31)));
   const Server server(renewed->ForServer());
-  EXPECT_FALSE(Ask(server.address(), bert_->ForChannel(), Member(cluster_)).status.ok());
+  EXPECT_FALSE(Ask(server.address(), bert_->ForChannel(), Member()).status.ok());
   ASSERT_TRUE(renewed->Replace({cluster_.certificate_pem()}, Issue(cluster_, kAnna)).ok());
-  EXPECT_TRUE(Becomes(true, server, *bert_, Member(cluster_)));
+  EXPECT_TRUE(Becomes(true, server, *bert_, Member()));
 }
 
 TEST_F(Tls, AChannelThatConnectsAgainShowsTheRenewedCertificate) {
   const auto renewed = Credentials({cluster_.certificate_pem()},
                                    Issue(cluster_, kBert, absl::Now() - absl::Hours(24 * 31)));
   const Server anna(anna_->ForServer());
-  grpc::ChannelArguments arguments = Member(cluster_);
+  grpc::ChannelArguments arguments = Member();
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
@@ -227,14 +220,14 @@ TEST_F(Tls, AClusterChangesItsKeyWhileTheServerRuns) {
   ASSERT_TRUE(
       changing->Replace({cluster_.certificate_pem(), next.certificate_pem()}, Issue(next, kAnna))
           .ok());
-  EXPECT_TRUE(Becomes(true, server, *other, Member(next)));
+  EXPECT_TRUE(Becomes(true, server, *other, Member()));
   const auto old =
       Credentials({cluster_.certificate_pem(), next.certificate_pem()}, Issue(cluster_, kBert));
-  EXPECT_TRUE(Ask(server.address(), old->ForChannel(), Member(next)).status.ok());
+  EXPECT_TRUE(Ask(server.address(), old->ForChannel(), Member()).status.ok());
   // Then the next one alone.
   ASSERT_TRUE(changing->Replace({next.certificate_pem()}, Issue(next, kAnna)).ok());
-  EXPECT_TRUE(Becomes(false, server, *old, Member(next)));
-  EXPECT_TRUE(Ask(server.address(), other->ForChannel(), Member(next)).status.ok());
+  EXPECT_TRUE(Becomes(false, server, *old, Member()));
+  EXPECT_TRUE(Ask(server.address(), other->ForChannel(), Member()).status.ok());
 }
 
 TEST_F(Tls, FilesAreTheOwnersAndGoWithTheirObject) {

@@ -106,9 +106,9 @@ inline Answer Ask(const std::string& address,
   return answer;
 }
 
-inline grpc::ChannelArguments Member(const ClusterAuthority& authority) {
+inline grpc::ChannelArguments Member() {
   grpc::ChannelArguments arguments;
-  ExpectMember(authority.cluster_id(), &arguments);
+  ExpectMember(&arguments);
   return arguments;
 }
 

@@ -138,7 +138,7 @@ bool ChannelConnectsTo(const ClusterAuthority& cluster, int version) {
     accepted = SSL_accept(ssl.get()) == 1;  // both certificates verified
   });
   // It is no HTTP/2, so the call fails either way.
-  EXPECT_FALSE(Ask(address, credentials->ForChannel(), Member(cluster)).status.ok());
+  EXPECT_FALSE(Ask(address, credentials->ForChannel(), Member()).status.ok());
   server.join();
   return accepted;
 }
@@ -161,7 +161,7 @@ TEST(TlsVersion, AServerOutlivesStrangersBytes) {
     BIO_write(bio.get(), bytes.data(), static_cast<int>(bytes.size()));
   }
   const auto bert = Credentials(cluster, kBert);
-  EXPECT_TRUE(Ask(server.address(), bert->ForChannel(), Member(cluster)).status.ok());
+  EXPECT_TRUE(Ask(server.address(), bert->ForChannel(), Member()).status.ok());
 }
 
 }  // namespace

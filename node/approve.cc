@@ -1,0 +1,86 @@
+#include "node/approve.h"
+
+#include <iostream>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "node/peer_addresses.h"
+#include "transport/pairing_service.h"
+
+namespace strata {
+namespace {
+
+// Where the one that a person means can be admitted.
+absl::StatusOr<std::vector<std::string>> Find(const wire::GetClusterResponse& cluster,
+                                              const std::string& wanted) {
+  std::vector<const wire::WaitingNode*> meant;
+  std::vector<std::string> names;
+  for (const wire::WaitingNode& node : cluster.waiting()) {
+    names.push_back(node.name());
+    if (wanted.empty() || node.name() == wanted ||
+        absl::StartsWith(absl::BytesToHexString(node.node_id()), wanted)) {
+      meant.push_back(&node);
+    }
+  }
+  if (meant.size() == 1) {
+    return std::vector<std::string>(meant[0]->addresses().begin(), meant[0]->addresses().end());
+  }
+  if (meant.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "several nodes wait (", absl::StrJoin(names, ", "), "): say which, by its name or id"));
+  }
+  if (ParseHostPort(wanted).ok()) return std::vector<std::string>{wanted};
+  return absl::NotFoundError(absl::StrCat(
+      wanted.empty() ? "no node is" : absl::StrCat("no node ", wanted, " is"),
+      " seen to wait for a key", names.empty() ? "" : " (",
+      names.empty() ? "" : absl::StrJoin(names, ", ") + " is)",
+      "; run 'strata node' on the new machine, and where mDNS does not reach it say 'strata "
+      "approve HOST:PORT'"));
+}
+
+absl::StatusOr<bool> Ask(const std::string& code) {
+  std::cerr << "The code is  " << code << "  . Does the new node show the same? [y/N] "
+            << std::flush;
+  std::string line;
+  std::getline(std::cin, line);
+  const std::string answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(line));
+  return answer == "y" || answer == "yes";
+}
+
+}  // namespace
+
+absl::Status RunApprove(const ApproveOptions& options) {
+  const absl::StatusOr<ClusterKey> key = FindKey(options.client.key, options.client.data_dir);
+  if (!key.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a member's key is needed here to admit others: ", key.status().message()));
+  }
+  auto client = ClusterClient::Connect(options.client);
+  if (!client.ok()) return client.status();
+  const absl::StatusOr<wire::GetClusterResponse> cluster = (*client)->GetCluster();
+  if (!cluster.ok()) return cluster.status();
+  const auto addresses = Find(*cluster, options.node);
+  if (!addresses.ok()) return addresses.status();
+
+  PairWithOptions pairing;
+  pairing.self.cluster = cluster->cluster();
+  for (const wire::ClusterNode& node : cluster->nodes()) {
+    if (node.record().node_id() != cluster->asked()) continue;
+    pairing.self.node_id = absl::BytesToHexString(node.record().node_id());
+    pairing.self.name = node.record().name();
+  }
+  absl::Status status = absl::UnavailableError("it told no address");
+  for (const std::string& address : *addresses) {
+    pairing.address = address;
+    status = PairWith(pairing, Ask, *key);
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) break;
+  }
+  if (status.ok()) std::cerr << "It is admitted, and will be among 'strata nodes' in a moment.\n";
+  return status;
+}
+
+}  // namespace strata

@@ -1,0 +1,94 @@
+#include "node/key_verbs.h"
+
+#include <termios.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+#include <system_error>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "node/data_dir.h"
+#include "node/key_file.h"
+#include "node/standard_output.h"
+#include "transport/cluster_key.h"
+#include "transport/secret.h"
+
+namespace strata {
+namespace {
+
+absl::StatusOr<std::string> FileOf(const KeyVerbOptions& options) {
+  absl::StatusOr<std::string> folder = options.data_dir;
+  if (folder->empty()) folder = DataDir::Default();
+  if (!folder.ok()) return folder.status();
+  // The node may not have run yet.
+  std::error_code error;
+  std::filesystem::create_directories(*folder, error);
+  if (error) return absl::UnavailableError(absl::StrCat(*folder, ": ", error.message()));
+  return KeyFilePath(*folder);
+}
+
+Secret ReadLine() {
+  termios shown = {};
+  const bool terminal = tcgetattr(STDIN_FILENO, &shown) == 0;
+  const absl::Cleanup show = [&] {
+    if (terminal) tcsetattr(STDIN_FILENO, TCSANOW, &shown);
+  };
+  if (terminal) {
+    termios hidden = shown;
+    hidden.c_lflag &= ~static_cast<tcflag_t>(ECHO);
+    tcsetattr(STDIN_FILENO, TCSANOW, &hidden);
+    std::cerr << "The key, as 'strata key show' writes it (it is not shown): " << std::flush;
+  }
+  std::string line;
+  std::getline(std::cin, line);
+  if (terminal) std::cerr << "\n";
+  return Secret(std::move(line));
+}
+
+absl::Status Keep(const std::string& path, const ClusterKey& key) {
+  if (absl::Status status = CreateKeyFile(path, key); !status.ok()) return status;
+  std::cerr << "The key of cluster " << key.id() << " is in " << path
+            << "; nodes that are started from now on use it\n";
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunKeyShow(const KeyVerbOptions& options) {
+  const absl::StatusOr<std::string> path = FileOf(options);
+  if (!path.ok()) return path.status();
+  const absl::StatusOr<ClusterKey> key = ReadKeyFile(*path);
+  if (absl::IsNotFound(key.status())) {
+    return absl::NotFoundError(absl::StrCat("there is no key in ", *path,
+                                            ": 'strata node' gets one, or founds a cluster"));
+  }
+  if (!key.ok()) return key.status();
+  std::cerr << "The key of cluster " << key->id()
+            << ". Whoever has it is a member: give it to your own machines only ('strata key set' "
+               "there).\n";
+  const Secret text = key->ToText();
+  const Secret line(text.Reveal() + "\n");
+  return WriteToStdout(line.Reveal());
+}
+
+absl::Status RunKeyNew(const KeyVerbOptions& options) {
+  const absl::StatusOr<std::string> path = FileOf(options);
+  if (!path.ok()) return path.status();
+  const absl::StatusOr<ClusterKey> key = ClusterKey::New();
+  if (!key.ok()) return key.status();
+  return Keep(*path, *key);
+}
+
+absl::Status RunKeySet(const KeyVerbOptions& options) {
+  const absl::StatusOr<std::string> path = FileOf(options);
+  if (!path.ok()) return path.status();
+  const Secret line = ReadLine();
+  const absl::StatusOr<ClusterKey> key = ClusterKey::FromText(line.Reveal());
+  if (!key.ok()) return key.status();
+  return Keep(*path, *key);
+}
+
+}  // namespace strata

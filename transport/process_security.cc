@@ -1,0 +1,76 @@
+#include "transport/process_security.h"
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/log/check.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+#include "grpcpp/support/channel_arguments.h"
+#include "transport/mutex.h"
+#include "transport/tls_credentials.h"
+
+namespace strata {
+namespace {
+
+// For a handshake, from the first byte on.
+constexpr int kHandshakeMaxMs = 5'000;
+// Then a connection takes no new calls, and who called connects again; calls under way go on.
+constexpr int kConnectionAgeMaxMs = 60'000;
+
+struct Security {
+  Mutex mu;
+  std::string cluster_id ABSL_GUARDED_BY(mu);
+  // Shared with who renews them.
+  std::shared_ptr<const ClusterCredentials> credentials ABSL_GUARDED_BY(mu);
+};
+
+// Lives as long as the process, whose channels have it.
+Security& Process() {
+  static Security* const security = new Security;
+  return *security;
+}
+
+const ClusterCredentials* Credentials() {
+  MutexLock lock(&Process().mu);
+  return Process().credentials.get();
+}
+
+}  // namespace
+
+void SecureThisProcess(std::string cluster_id,
+                       std::shared_ptr<const ClusterCredentials> credentials) {
+  CHECK(credentials != nullptr && !cluster_id.empty());
+  MutexLock lock(&Process().mu);
+  CHECK(Process().credentials == nullptr) << "a process belongs to one cluster";
+  Process().cluster_id = std::move(cluster_id);
+  Process().credentials = std::move(credentials);
+}
+
+std::string ProcessClusterId() {
+  MutexLock lock(&Process().mu);
+  return Process().cluster_id;
+}
+
+std::shared_ptr<grpc::ChannelCredentials> ProcessChannelCredentials(
+    grpc::ChannelArguments* arguments) {
+  const ClusterCredentials* const credentials = Credentials();
+  if (credentials == nullptr) return grpc::InsecureChannelCredentials();
+  ExpectMember(arguments);
+  return credentials->ForChannel();
+}
+
+std::shared_ptr<grpc::ServerCredentials> ProcessServerCredentials() {
+  const ClusterCredentials* const credentials = Credentials();
+  return credentials == nullptr ? grpc::InsecureServerCredentials() : credentials->ForServer();
+}
+
+void SetConnectionBounds(grpc::ServerBuilder* builder) {
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMaxMs);
+  if (ThisProcessIsSecured()) {
+    builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionAgeMaxMs);
+  }
+}
+
+}  // namespace strata
