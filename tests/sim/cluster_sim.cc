@@ -17,6 +17,10 @@ constexpr uint32_t kNoMessage = UINT32_MAX;
 constexpr uint32_t kNoNode = UINT32_MAX;  // the message is one of calls_
 constexpr size_t kTraceLinesMax = 60;
 constexpr size_t kFetchAhead = 6;  // events
+// Between tries to connect to a node that may have ended.
+constexpr int64_t kKnockUs = 100'000;
+// After which what a firewall refuses is known to be refused to the living.
+constexpr int64_t kFirewallUs = 1'000'000;
 
 }  // namespace
 
@@ -24,7 +28,10 @@ ClusterSim::ClusterSim(const Options& options)
     : options_(options),
       random_(options.seed),
       nodes_(options.nodes),
-      cut_(options.nodes * options.nodes, 0) {
+      cut_(options.nodes * options.nodes, 0),
+      refuses_(cut_),
+      refuses_since_(cut_.size(), 0),
+      knocks_(cut_) {
   for (size_t n = 0; n < nodes_.size(); ++n) {
     Node& node = nodes_[n];
     node.id = NodeId{absl::Uniform<uint64_t>(random_), n + 1};
@@ -107,6 +114,7 @@ void ClusterSim::Leave(size_t n) {
 void ClusterSim::Pause(size_t n, int64_t ms) {
   Note(absl::StrCat("pause ", n, " for ", ms, " ms"));
   if (!running(n)) return;
+  nodes_[n].paused_us = now_us_;
   nodes_[n].paused_until_us = now_us_ + ms * 1000;
   nodes_[n].wake_us = INT64_MAX;
   WakeAt(n, nodes_[n].paused_until_us);
@@ -148,6 +156,46 @@ void ClusterSim::Isolate(size_t n, bool cut) {
 void ClusterSim::Heal() {
   Note("heal");
   std::fill(cut_.begin(), cut_.end(), 0);
+  std::fill(refuses_.begin(), refuses_.end(), 0);
+}
+
+void ClusterSim::Refuse(size_t from, size_t to) {
+  if (from == to || Refuses(from, to) || Refuses(to, from)) return;
+  Note(absl::StrCat("a firewall refuses ", from, " what it asks ", to));
+  refuses_[from * nodes_.size() + to] = 1;
+  refuses_since_[from * nodes_.size() + to] = now_us_;
+}
+
+// What membership.h does not promise is left out: a firewall that comes up while the node sleeps,
+// or just before.
+bool ClusterSim::IsRefused(size_t from, size_t to) const {
+  const size_t pair = from * nodes_.size() + to;
+  if (cut_[pair] != 0 || cut_[to * nodes_.size() + from] != 0) return false;
+  if (!running(to)) return true;
+  const Node& node = nodes_[to];
+  const bool slept = node.paused_until_us > refuses_since_[pair];
+  return refuses_[pair] != 0 && !(slept && node.paused_us < refuses_since_[pair] + kFirewallUs);
+}
+
+// As node/cluster_runtime.cc does when a request fails.
+void ClusterSim::Knock(size_t from, size_t to, int64_t delay_us) {
+  char& knocks = knocks_[from * nodes_.size() + to];
+  if (std::exchange(knocks, 1) != 0) return;
+  At(now_us_ + delay_us, [this, from, to, boot = nodes_[from].boot] {
+    knocks_[from * nodes_.size() + to] = 0;
+    Node& node = nodes_[from];
+    if (!running(from) || node.boot != boot || node.paused_until_us > now_us_) return;
+    const ClusterView::Node* const seen = View(from).Find(nodes_[to].id);
+    const bool here = seen != nullptr && (seen->state == ClusterView::State::kAlive ||
+                                          seen->state == ClusterView::State::kSuspected);
+    if (!here || !IsRefused(from, to)) return;
+    const int64_t tried_us = Local(node);
+    if (seen->last_heard_us >= tried_us) return;
+    node.membership->OnRefused(nodes_[to].id, tried_us, tried_us);
+    CheckNode(from);
+    Schedule(from);
+    Knock(from, to, kKnockUs);
+  });
 }
 
 void ClusterSim::Introduce() {
@@ -247,6 +295,11 @@ void ClusterSim::Wake(size_t n) {
 void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat) {
   ++messages_;
   if (cut_[from * nodes_.size() + to] != 0) return;
+  if (!reply && IsRefused(from, to)) {
+    Knock(from, to, absl::Uniform<int64_t>(random_, 100, options_.delay_max_us));
+    return;
+  }
+  if (!reply && Refuses(from, to)) return;
   if (loss_ > 0 && absl::Bernoulli(random_, loss_)) return;
   auto slot = static_cast<uint32_t>(flying_.size());
   if (free_slots_.empty()) {
@@ -333,7 +386,7 @@ void ClusterSim::CheckNode(size_t n) {
 
 bool ClusterSim::Linked(size_t a, size_t b) const {
   return running(a) && running(b) && cut_[a * nodes_.size() + b] == 0 &&
-         cut_[b * nodes_.size() + a] == 0;
+         cut_[b * nodes_.size() + a] == 0 && !Refuses(a, b) && !Refuses(b, a);
 }
 
 size_t ClusterSim::NumberOf(const NodeId& id) const { return static_cast<size_t>(id.low) - 1; }
