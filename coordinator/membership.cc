@@ -195,7 +195,7 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
   if (message.your_boot > self_.boot) BeginBoot(message.your_boot + 1, now_us);
   peer.other_version = false;
   // What was under way when it ended comes soon after, if at all.
-  if (peer.refused_us != 0 && now_us - peer.refused_us >= options_.refused_ms * 1000) {
+  if (peer.first_refused_us != 0 && now_us - peer.first_refused_us >= options_.refused_ms * 1000) {
     peer.always_refuses = true;
   }
   peer.refused_us = 0;

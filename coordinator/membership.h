@@ -41,9 +41,10 @@
 // that refused for refused_ms, and was silent for silent_ms all the while, has ended: it is gone,
 // and so is every lease that it gave or was granted. A living node is refused only where a firewall
 // answers in its name; it is heard all the same, after which its refusals mean nothing until it
-// starts again. One promise is weaker there: if such a firewall comes up while a coordinator stalls
-// for silent_ms, or keeps both sides from each other, a member obeys another before the first one's
-// lease has ended by that one's clock. Epochs keep order then as ever.
+// starts again. One promise is weaker there: where such a firewall keeps both sides from each
+// other, or comes up less than a second before a coordinator falls silent otherwise, a member may
+// obey another before the first one's lease has ended by that one's clock. Epochs keep order then
+// as ever.
 //
 // Epochs. A node takes no epoch below the newest it obeyed (its floor). A coordinator claims an
 // epoch when it gains its first member or plans (NextEpoch), and a higher one only when it plans
@@ -187,8 +188,9 @@ class Membership {
     IndexSet members;                  // if it coordinates; no bound before there are details
     std::vector<std::string> learned;  // addresses from discovery, newest first
     int64_t since_us = 0;
-    int64_t refused_us = 0;  // the first try that was refused since it was heard; 0: none was
-    size_t known_next = 0;   // where the next round of records to pass on begins
+    int64_t first_refused_us = 0;  // the first try that was refused since it started; 0: none was
+    int64_t refused_us = 0;        // the same, since it was heard
+    size_t known_next = 0;         // where the next round of records to pass on begins
   };
 
   // Of a node that has not spoken since it started.

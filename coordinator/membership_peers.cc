@@ -149,6 +149,7 @@ void Membership::Restarted(size_t i, int64_t now_us) {
   peer.welcomes_me = false;
   peer.answered_us = 0;
   peer.always_refuses = false;
+  peer.first_refused_us = peer.refused_us = 0;
   peer.members.Clear();
   peer.since_us = now_us;
   peer.invited_until_us = 0;
@@ -170,6 +171,7 @@ void Membership::OnRefused(const NodeId& node, int64_t tried_us, int64_t now_us)
   if (peer.ended || peer.always_refuses || peer.last_heard_us == 0 || tried_us < silent_since_us) {
     return;
   }
+  if (peer.first_refused_us == 0) peer.first_refused_us = tried_us;
   if (peer.refused_us < silent_since_us) peer.refused_us = tried_us;
   if (tried_us - peer.refused_us < options_.refused_ms * 1000 ||
       tried_us - silent_since_us < options_.silent_ms * 1000) {

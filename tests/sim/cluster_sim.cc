@@ -30,7 +30,7 @@ ClusterSim::ClusterSim(const Options& options)
       nodes_(options.nodes),
       cut_(options.nodes * options.nodes, 0),
       refuses_(cut_),
-      refuses_since_(cut_.size(), 0),
+      refused_since_(cut_.size(), 0),
       knocks_(cut_) {
   for (size_t n = 0; n < nodes_.size(); ++n) {
     Node& node = nodes_[n];
@@ -77,6 +77,10 @@ void ClusterSim::Start(size_t n, size_t introduce) {
   node.obeys = NodeId();
   node.epoch = ClusterEpoch();
   Note(absl::StrCat("start ", n));
+  // What was noticed of firewalls was by, or of, another process.
+  for (size_t k = 0; k < nodes_.size(); ++k) {
+    refused_since_[n * nodes_.size() + k] = refused_since_[k * nodes_.size() + n] = 0;
+  }
   std::vector<size_t> others;
   for (size_t k = 0; k < nodes_.size(); ++k) {
     if (k != n && running(k)) others.push_back(k);
@@ -114,7 +118,7 @@ void ClusterSim::Leave(size_t n) {
 void ClusterSim::Pause(size_t n, int64_t ms) {
   Note(absl::StrCat("pause ", n, " for ", ms, " ms"));
   if (!running(n)) return;
-  nodes_[n].paused_us = now_us_;
+  for (size_t k = 0; k < nodes_.size(); ++k) DropNewFirewalls(k, n);
   nodes_[n].paused_until_us = now_us_ + ms * 1000;
   nodes_[n].wake_us = INT64_MAX;
   WakeAt(n, nodes_[n].paused_until_us);
@@ -159,22 +163,33 @@ void ClusterSim::Heal() {
   std::fill(refuses_.begin(), refuses_.end(), 0);
 }
 
-void ClusterSim::Refuse(size_t from, size_t to) {
-  if (from == to || Refuses(from, to) || Refuses(to, from)) return;
-  Note(absl::StrCat("a firewall refuses ", from, " what it asks ", to));
-  refuses_[from * nodes_.size() + to] = 1;
-  refuses_since_[from * nodes_.size() + to] = now_us_;
+void ClusterSim::Cut(size_t from, size_t to, bool cut) {
+  cut_[from * nodes_.size() + to] = cut;
+  if (!cut) return;
+  DropNewFirewalls(from, to);
+  DropNewFirewalls(to, from);
 }
 
-// What membership.h does not promise is left out: a firewall that comes up while the node sleeps,
-// or just before.
+void ClusterSim::Refuse(size_t from, size_t to) {
+  const bool reach = Linked(from, to) && nodes_[to].paused_until_us <= now_us_;
+  if (from == to || !reach) return;
+  Note(absl::StrCat("a firewall refuses ", from, " what it asks ", to));
+  refuses_[from * nodes_.size() + to] = 1;
+  refused_since_[from * nodes_.size() + to] = 0;
+}
+
+// What membership.h does not promise is left out: a node that falls silent just after a firewall
+// came up before it.
+void ClusterSim::DropNewFirewalls(size_t from, size_t to) {
+  const size_t pair = from * nodes_.size() + to;
+  const int64_t since_us = refused_since_[pair];
+  if (since_us == 0 || now_us_ - since_us < kFirewallUs) refuses_[pair] = 0;
+}
+
 bool ClusterSim::IsRefused(size_t from, size_t to) const {
   const size_t pair = from * nodes_.size() + to;
   if (cut_[pair] != 0 || cut_[to * nodes_.size() + from] != 0) return false;
-  if (!running(to)) return true;
-  const Node& node = nodes_[to];
-  const bool slept = node.paused_until_us > refuses_since_[pair];
-  return refuses_[pair] != 0 && !(slept && node.paused_us < refuses_since_[pair] + kFirewallUs);
+  return !running(to) || refuses_[pair] != 0;
 }
 
 // As node/cluster_runtime.cc does when a request fails.
@@ -191,6 +206,8 @@ void ClusterSim::Knock(size_t from, size_t to, int64_t delay_us) {
     if (!here || !IsRefused(from, to)) return;
     const int64_t tried_us = Local(node);
     if (seen->last_heard_us >= tried_us) return;
+    int64_t& since_us = refused_since_[from * nodes_.size() + to];
+    if (since_us == 0) since_us = now_us_;
     node.membership->OnRefused(nodes_[to].id, tried_us, tried_us);
     CheckNode(from);
     Schedule(from);
@@ -299,7 +316,6 @@ void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat)
     Knock(from, to, absl::Uniform<int64_t>(random_, 100, options_.delay_max_us));
     return;
   }
-  if (!reply && Refuses(from, to)) return;
   if (loss_ > 0 && absl::Bernoulli(random_, loss_)) return;
   auto slot = static_cast<uint32_t>(flying_.size());
   if (free_slots_.empty()) {

@@ -45,7 +45,7 @@ class ClusterSim {
   // What a coordinator does before it plans; false if it is none.
   bool Plan(size_t n);
 
-  void Cut(size_t from, size_t to, bool cut = true) { cut_[from * options_.nodes + to] = cut; }
+  void Cut(size_t from, size_t to, bool cut = true);
   // A firewall answers `from` that nobody listens at `to`; what `to` asks comes through.
   void Refuse(size_t from, size_t to);
   bool Refuses(size_t from, size_t to) const { return refuses_[from * options_.nodes + to] != 0; }
@@ -113,7 +113,6 @@ class ClusterSim {
     uint64_t boot = 0;
     int64_t clock_offset_us = 0;
     double clock_rate = 1;
-    int64_t paused_us = INT64_MIN / 2;  // since when, or when last
     int64_t paused_until_us = 0;
     int64_t wake_us = INT64_MAX;    // scheduled
     std::vector<uint32_t> waiting;  // messages that came while it was paused
@@ -132,6 +131,7 @@ class ClusterSim {
   void Push(int64_t at_us, size_t node, uint32_t message);
   void Knock(size_t from, size_t to, int64_t delay_us);
   bool IsRefused(size_t from, size_t to) const;
+  void DropNewFirewalls(size_t from, size_t to);
   void Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat);
   void Deliver(size_t to, uint32_t slot);
   void FetchAhead() const;
@@ -147,7 +147,7 @@ class ClusterSim {
   std::vector<Node> nodes_;
   std::vector<char> cut_;               // [from, to]
   std::vector<char> refuses_;           // the same
-  std::vector<int64_t> refuses_since_;  // the same
+  std::vector<int64_t> refused_since_;  // the same: when `from` first noticed; 0: not yet
   std::vector<char> knocks_;            // the same: it is being found out whether `to` has ended
   double loss_ = 0;
   int64_t now_us_ = 0;
