@@ -30,6 +30,7 @@ Membership::Membership(const MembershipOptions& options, NodeRecord self, int64_
       records_(options.nodes_max),
       send_due_us_(options.nodes_max, kNever),
       now_us_(now_us),
+      awake_since_us_(now_us),
       started_us_(now_us),
       heard_(options.nodes_max),
       nobody_(options.nodes_max),
@@ -193,6 +194,12 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
   }
   if (message.your_boot > self_.boot) BeginBoot(message.your_boot + 1, now_us);
   peer.other_version = false;
+  // What was under way when it ended comes soon after, if at all.
+  if (peer.first_refused_us != 0 && now_us - peer.first_refused_us >= options_.refused_ms * 1000) {
+    peer.always_refuses = true;
+  }
+  peer.refused_us = 0;
+  peer.ended = false;
   peer.last_heard_us = now_us;
   if (message.sent_us <= peer.heard_sent_us) return i;  // overtaken
   peer.heard_sent_us = message.sent_us;

@@ -36,6 +36,16 @@
 // one lease, since it may have granted one before. So no node ever obeys two coordinators, whatever
 // is lost, late, or out of order.
 //
+// Refusals. Where a process has ended and its machine has not, the machine's system refuses
+// connections to it (ECONNREFUSED), which says in a moment what silence says in seconds. A node
+// that refused for refused_ms, and was silent for silent_ms all the while, has ended: it is gone,
+// and so is every lease that it gave or was granted. A living node is refused only where a firewall
+// answers in its name; it is heard all the same, after which its refusals mean nothing until it
+// starts again. One promise is weaker there: where such a firewall keeps both sides from each
+// other, or comes up less than a second before a coordinator falls silent otherwise, a member may
+// obey another before the first one's lease has ended by that one's clock. Epochs keep order then
+// as ever.
+//
 // Epochs. A node takes no epoch below the newest it obeyed (its floor). A coordinator claims an
 // epoch when it gains its first member or plans (NextEpoch), and a higher one only when it plans
 // again or admits a node whose floor is above its own: so a node that was away and did nothing
@@ -64,6 +74,8 @@ struct MembershipOptions {
   int64_t settle_ms = 300;          // a new coordinator waits for others before it joins any
   int64_t join_wait_ms = 750;       // a released node waits so long for its next coordinator
   int64_t move_after_ms = 5000;     // that a member wants another group before it asks to go
+  int64_t refused_ms = 200;         // from the first refusal to one after which a node has ended
+  int64_t silent_ms = 625;          // of a node that has ended by then, two and a half heartbeats
   double clock_drift_max = 0.005;   // rates of two clocks differ by less
   size_t nodes_max = 1024;          // known at a time, this one among them
   size_t addresses_max = 32;        // kept of a node
@@ -112,6 +124,10 @@ class Membership {
   // The answer to a request sent by Tick or Probe. Errors as OnRequest.
   absl::Status OnReply(const Heartbeat& reply, int64_t now_us);
 
+  // Wherever the node had answered lately, connecting to it was tried at `tried_us` and refused
+  // (ECONNREFUSED). See "Refusals". Try again soon, until the node is gone or heard.
+  void OnRefused(const NodeId& node, int64_t tried_us, int64_t now_us);
+
   // Says good-bye: members are released, nothing is obeyed or granted any more. Call Tick once
   // more and send what it says.
   void Leave(int64_t now_us);
@@ -158,6 +174,8 @@ class Membership {
     ClusterView::State state = ClusterView::State::kUnheard;
     bool other_version = false;
     bool leaving = false;
+    bool ended = false;           // of "Refusals"; until it is heard again
+    bool always_refuses = false;  // the same: it lives all the same
     bool welcomes_me = false;
     bool details_incomplete = false;  // more ids than nodes_max
 
@@ -170,7 +188,9 @@ class Membership {
     IndexSet members;                  // if it coordinates; no bound before there are details
     std::vector<std::string> learned;  // addresses from discovery, newest first
     int64_t since_us = 0;
-    size_t known_next = 0;  // where the next round of records to pass on begins
+    int64_t first_refused_us = 0;  // the first try that was refused since it started; 0: none was
+    int64_t refused_us = 0;        // the same, since it was heard
+    size_t known_next = 0;         // where the next round of records to pass on begins
   };
 
   // Of a node that has not spoken since it started.
@@ -189,6 +209,8 @@ class Membership {
   void HasRecord(size_t i);  // heartbeats go to it from now on
   void TakeGossip(const std::shared_ptr<const NodeRecord>& record, int64_t now_us);
   void Restarted(size_t i, int64_t now_us);
+  void Ended(size_t i, int64_t now_us);
+  bool HasAllWhoAreThere(int64_t now_us) const;
   absl::Status Check(const Heartbeat& message) const;
   absl::StatusOr<size_t> Take(const Heartbeat& message, int64_t now_us);
   void TakeDetails(size_t i, const Heartbeat& message);
@@ -245,6 +267,7 @@ class Membership {
   // To each peer; kNever: it has no record. Apart from them, since all are looked at in each wake.
   std::vector<int64_t> send_due_us_;
   int64_t now_us_ = 0;  // of the last call
+  int64_t awake_since_us_ = 0;
   int64_t started_us_ = 0;
   int64_t last_stamp_us_ = 0;
   int64_t next_wake_us_ = 0;

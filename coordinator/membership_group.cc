@@ -34,6 +34,7 @@ bool Membership::HoldsLease(const NodeId& node, int64_t now_us) const {
 
 // What time alone brings about.
 void Membership::Advance(int64_t now_us) {
+  if (now_us - now_us_ > options_.heartbeat_ms * 1000) awake_since_us_ = now_us;
   // A coordinator that slept starts over in rank: others have served meanwhile.
   const bool slept = now_us - now_us_ > options_.suspect_after_ms * 1000;
   now_us_ = std::max(now_us_, now_us);

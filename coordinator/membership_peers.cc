@@ -148,6 +148,8 @@ void Membership::Restarted(size_t i, int64_t now_us) {
   peer.has_my_details = 0;
   peer.welcomes_me = false;
   peer.answered_us = 0;
+  peer.always_refuses = false;
+  peer.first_refused_us = peer.refused_us = 0;
   peer.members.Clear();
   peer.since_us = now_us;
   peer.invited_until_us = 0;
@@ -157,6 +159,39 @@ void Membership::Restarted(size_t i, int64_t now_us) {
   if (members_.Has(i)) DropMember(i);
   if (role_ == Role::kMember && obeyed_ == i) BecomeFree(ReachGraph::kNone, now_us);
   ++changes_;
+}
+
+void Membership::OnRefused(const NodeId& node, int64_t tried_us, int64_t now_us) {
+  Advance(now_us);
+  const size_t i = graph_.Find(node);
+  if (i == ReachGraph::kNone || i == 0) return;
+  Peer& peer = peers_[i];
+  // What a stalled process has not looked at yet may be from that node.
+  const int64_t silent_since_us = std::max(peer.last_heard_us, awake_since_us_);
+  if (peer.ended || peer.always_refuses || peer.last_heard_us == 0 || tried_us < silent_since_us) {
+    return;
+  }
+  if (peer.first_refused_us == 0) peer.first_refused_us = tried_us;
+  if (peer.refused_us < silent_since_us) peer.refused_us = tried_us;
+  if (tried_us - peer.refused_us < options_.refused_ms * 1000 ||
+      tried_us - silent_since_us < options_.silent_ms * 1000) {
+    return;
+  }
+  Ended(i, now_us);
+}
+
+void Membership::Ended(size_t i, int64_t now_us) {
+  Peer& peer = peers_[i];
+  peer.ended = true;
+  peer.answered_us = 0;
+  peer.welcomes_me = false;
+  peer.invited_until_us = 0;
+  if (members_.Has(i)) DropMember(i);
+  const bool awaited =
+      (role_ == Role::kMember && obeyed_ == i) || (role_ == Role::kFree && wanted_ == i);
+  if (awaited) BecomeFree(ReachGraph::kNone, now_us);
+  UpdateStates(now_us);
+  next_check_us_ = next_wake_us_ = now_us;
 }
 
 std::shared_ptr<const HeartbeatBody> Membership::NothingSaid() {
@@ -206,8 +241,10 @@ bool Membership::EvictPeer() {
 
 void Membership::UpdateStates(int64_t now_us) {
   using State = ClusterView::State;
+  const int64_t settles_ms =
+      HasAllWhoAreThere(now_us) ? options_.settle_ms : options_.suspect_after_ms;
   const bool settled = role_ == Role::kCoordinator && wanted_ == ReachGraph::kNone &&
-                       now_us - office_since_us_ >= options_.suspect_after_ms * 1000;
+                       now_us - office_since_us_ >= settles_ms * 1000;
   if (settled != settled_) ++changes_;
   settled_ = settled;
   for (size_t i = 1; i < graph_.bound(); ++i) {
@@ -219,7 +256,7 @@ void Membership::UpdateStates(int64_t now_us) {
       state = State::kOtherVersion;
     } else if (peer.last_heard_us == 0) {
       state = State::kUnheard;
-    } else if (peer.leaving || silent_us >= options_.gone_after_ms * 1000) {
+    } else if (peer.leaving || peer.ended || silent_us >= options_.gone_after_ms * 1000) {
       state = State::kGone;
     } else if (silent_us >= options_.suspect_after_ms * 1000) {
       state = State::kSuspected;
@@ -239,8 +276,23 @@ void Membership::UpdateStates(int64_t now_us) {
   }
 }
 
+// Whoever was heard lately is a member or has gone, by its own words or those of its machine: not
+// merely silent, as all are to a node that is cut off.
+bool Membership::HasAllWhoAreThere(int64_t now_us) const {
+  for (size_t i = 1; i < graph_.bound(); ++i) {
+    const Peer& peer = peers_[i];
+    if (records_[i] == nullptr || members_.Has(i) || peer.leaving || peer.ended ||
+        peer.other_version) {
+      continue;
+    }
+    const bool lately = now_us - peer.last_heard_us < options_.gone_after_ms * 5000;
+    if (lately || peer.last_heard_us == 0) return false;
+  }
+  return true;
+}
+
 bool Membership::Fresh(const Peer& peer, int64_t now_us) const {
-  return peer.details != nullptr && !peer.leaving && !peer.other_version &&
+  return peer.details != nullptr && !peer.leaving && !peer.ended && !peer.other_version &&
          now_us - peer.last_heard_us < options_.suspect_after_ms * 1000;
 }
 

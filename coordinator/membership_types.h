@@ -109,7 +109,7 @@ struct ClusterView {
     kUnheard,       // somebody told of it; it has not answered yet
     kAlive,         // heard lately
     kSuspected,     // silent for suspect_after_ms
-    kGone,          // silent for gone_after_ms, or said good-bye
+    kGone,          // silent for gone_after_ms, said good-bye, or its process has ended
     kOtherVersion,  // speaks another protocol; not used
   };
   struct Node {
@@ -128,7 +128,8 @@ struct ClusterView {
   NodeId coordinator;           // whom this node obeys; nobody while it is between two
   ClusterEpoch epoch;           // of that coordinator; counter 0: none claimed yet
   bool is_coordinator = false;
-  // A coordinator for a while and not about to join another: worth planning for.
+  // A coordinator for a while, or of all who are there, and not about to join another: worth
+  // planning for.
   bool settled = false;
 
   const Node* Find(const NodeId& id) const;

@@ -119,7 +119,7 @@ void ClusterRuntime::Settle() {
     if (on_change_ && !std::exchange(change_posted_, true)) {
       loop_->Post(WhileAlive([this] {
         change_posted_ = false;
-        on_change_();
+        if (on_change_) on_change_();
       }));
     }
   }
@@ -184,7 +184,7 @@ void ClusterRuntime::SendOver(const NodeId& node, const std::string& address,
           } else if (absl::IsNotFound(reply.status())) {
             it->second->paths.Wrong(address, now_us);  // another node's by now
           } else {
-            it->second->paths.Failed(address, sent_us, now_us);
+            Failed(node, address, sent_us, reply.status());
           }
         }
         if (!reply.ok()) return;
@@ -194,6 +194,52 @@ void ClusterRuntime::SendOver(const NodeId& node, const std::string& address,
         if (!status.ok()) LOG(INFO) << node.ToHex() << " at " << address << ": " << status;
         Settle();
       }));
+}
+
+void ClusterRuntime::Failed(const NodeId& node, const std::string& address, int64_t sent_us,
+                            const absl::Status& why) {
+  PeerOf(node).paths.Failed(address, sent_us, clock_->NowUs());
+  // Perhaps its process has ended; the system of its machine knows.
+  if (absl::IsUnavailable(why) && !leaving_) KnockAt(node);
+}
+
+// At all addresses: one that refuses may have a firewall before it, or be another machine's.
+void ClusterRuntime::KnockAt(const NodeId& node) {
+  Peer& peer = PeerOf(node);
+  const int64_t now_us = clock_->NowUs();
+  const std::vector<std::string> addresses = peer.paths.Answering(now_us);
+  const ClusterView::Node* const known = membership_.view().Find(node);
+  const bool here = known != nullptr && (known->state == ClusterView::State::kAlive ||
+                                         known->state == ClusterView::State::kSuspected);
+  if (peer.knocking || addresses.empty() || !here) return;
+  struct Round {
+    size_t left;
+    bool refused = true;
+  };
+  const auto round = std::make_shared<Round>(Round{addresses.size()});  // shared by its knocks
+  peer.knocking = true;
+  for (const std::string& address : addresses) {
+    transport_->IsRefused(address, options_.answer_ms,
+                          WhileAlive([this, node, round, now_us](bool refused) {
+                            round->refused = round->refused && refused;
+                            if (--round->left == 0) OnKnocked(node, now_us, round->refused);
+                          }));
+  }
+}
+
+void ClusterRuntime::OnKnocked(const NodeId& node, int64_t tried_us, bool refused) {
+  const auto it = peers_.find(node);
+  if (it == peers_.end()) return;
+  it->second->knocking = false;
+  const ClusterView::Node* const known = membership_.view().Find(node);
+  // One that is heard lives.
+  if (!refused || known == nullptr || known->last_heard_us >= tried_us) return;
+  it->second->next_knock =
+      loop_->StartTimer({.delay_ms = static_cast<uint64_t>(options_.knock_ms)}, [this, node] {
+        if (!leaving_ && peers_.contains(node)) KnockAt(node);
+      });
+  membership_.OnRefused(node, tried_us, clock_->NowUs());
+  Settle();
 }
 
 void ClusterRuntime::SendProbes(const NodeId& node) {
@@ -214,7 +260,7 @@ void ClusterRuntime::OnProbed(const NodeId& node, const std::string& address, in
   Peer& peer = *it->second;
   const int64_t now_us = clock_->NowUs();
   if (!response.ok()) {
-    peer.paths.Failed(address, sent_us, now_us);
+    Failed(node, address, sent_us, response.status());
     return;
   }
   if (IdOf(response->node_id()) != node) {

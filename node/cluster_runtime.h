@@ -44,6 +44,7 @@ class ClusterRuntime final : private Discovery::Listener {
     int64_t answer_ms = 1'000;           // a request unanswered for so long has failed
     int64_t peer_retry_ms = 1'000;       // between questions to an address of `peers`
     int64_t interfaces_poll_ms = 1'000;  // how soon a change of addresses is seen
+    int64_t knock_ms = 100;              // between questions whether a process has ended
   };
 
   // `loop` and `clock` outlive it. Sends nothing before Start().
@@ -93,6 +94,9 @@ class ClusterRuntime final : private Discovery::Listener {
     // The newest heartbeat that had no way to go; sent as soon as there is one.
     std::unique_ptr<Heartbeat> waiting;
     int64_t waiting_us = 0;
+    // While it is found out whether its process has ended.
+    bool knocking = false;
+    std::unique_ptr<EventLoop::Handle> next_knock;
   };
   // An address that a person gave; its node is not known before it answers.
   struct StaticPeer {
@@ -116,6 +120,11 @@ class ClusterRuntime final : private Discovery::Listener {
   void Observe(const NodeId& node, const std::string& from_host);
   void AskStaticPeers();
   void OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat> reply);
+
+  void Failed(const NodeId& node, const std::string& address, int64_t sent_us,
+              const absl::Status& why);
+  void KnockAt(const NodeId& node);
+  void OnKnocked(const NodeId& node, int64_t tried_us, bool refused);
 
   void SendTo(const NodeId& node, Heartbeat message);
   void SendOver(const NodeId& node, const std::string& address, const Heartbeat& message);

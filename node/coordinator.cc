@@ -78,11 +78,13 @@ Coordinator::Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher
 void Coordinator::Start(std::string self_address) {
   self_address_ = std::move(self_address);
   timer_ = loop_->StartTimer({.delay_ms = kTickMs, .repeat_ms = kTickMs}, [this] { Tick(); });
+  cluster_->OnChange([this] { Tick(); });
   keeper_ = std::thread([this] { Keep(); });
   mender_ = std::thread([this] { KeepMending(); });
 }
 
 Coordinator::~Coordinator() {
+  cluster_->OnChange(nullptr);
   if (keeper_.joinable()) Stop();
 }
 

@@ -128,8 +128,11 @@ void Coordinator::Keep() {
     uint64_t seen = 0;
     {
       absl::MutexLock lock(mu_);
-      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_; };
-      if (mu_.AwaitWithTimeout(absl::Condition(&wanted), kOfficeEvery)) return;
+      const auto wanted = [this, &swept]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return stopping_ || (in_office_ && settled_ && members_seen_ != swept);
+      };
+      mu_.AwaitWithTimeout(absl::Condition(&wanted), kOfficeEvery);
+      if (stopping_) return;
       in_office = in_office_ && settled_;
       seen = members_seen_;
       if (!in_office_) {

@@ -11,6 +11,8 @@ namespace {
 // smoothed one at most: one late answer is a busy machine, many are a slow way.
 constexpr int64_t kSmoothing = 8;
 constexpr int64_t kOutlier = 2;
+// Lately: within the time of so many probes of an address that works.
+constexpr int64_t kLately = 3;
 
 }  // namespace
 
@@ -148,6 +150,7 @@ void PeerPaths::Wrong(const std::string& address, int64_t now_us) {
   it->second.works = false;
   it->second.wait_us = options_.retry_wrong_ms * 1000;
   it->second.observed = 0;  // it was, once
+  it->second.answered_sent_us = 0;
   DropUnwanted();
 }
 
@@ -180,6 +183,17 @@ void PeerPaths::Choose() {
 int64_t PeerPaths::round_trip_us() const {
   const auto it = paths_.find(best_);
   return it == paths_.end() ? 0 : it->second.round_trip_us;
+}
+
+std::vector<std::string> PeerPaths::Answering(int64_t now_us) const {
+  std::vector<std::string> addresses;
+  for (const auto& [address, path] : paths_) {
+    if (path.answered_sent_us == 0) continue;
+    if (now_us - path.answered_sent_us <= kLately * options_.remeasure_ms * 1000) {
+      addresses.push_back(address);
+    }
+  }
+  return addresses;
 }
 
 std::vector<std::string> PeerPaths::addresses() const {

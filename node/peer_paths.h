@@ -48,6 +48,8 @@ class PeerPaths {
   // The best working address; empty: none.
   std::string best() const { return best_; }
   int64_t round_trip_us() const;  // over the best; 0: not measured
+  // All that have answered lately, whether or not the last request failed.
+  std::vector<std::string> Answering(int64_t now_us) const;
   std::vector<std::string> addresses() const;
 
  private:

@@ -1,6 +1,8 @@
 #include "node/peer_transport.h"
 
+#include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -10,6 +12,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "node/gate.h"
+#include "node/knock.h"
 #include "proto/cluster.grpc.pb.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
@@ -37,6 +40,15 @@ class GrpcPeerTransport final : public PeerTransport {
                 Done<wire::IdentifyResponse> done) override {
     Start(address, wire::IdentifyRequest(), timeout_ms, std::move(done),
           [](Stub* stub, auto... arguments) { stub->async()->Identify(std::move(arguments)...); });
+  }
+  void IsRefused(const std::string& address, int64_t timeout_ms,
+                 absl::AnyInvocable<void(bool) &&> done) override {
+    const uint64_t number = ++knocks_made_;
+    knocks_[number] = Knock::Start(
+        loop_, address, timeout_ms, [this, number, done = std::move(done)](int error) mutable {
+          const std::unique_ptr<Knock> knock = std::move(knocks_.extract(number).mapped());
+          std::move(done)(error == ECONNREFUSED);
+        });
   }
   void Forget(const std::string& address) override { stubs_.erase(address); }
 
@@ -97,6 +109,8 @@ class GrpcPeerTransport final : public PeerTransport {
   std::map<std::string, std::shared_ptr<Stub>> stubs_;  // by address
   // Of the calls under way, which they keep.
   std::set<std::shared_ptr<grpc::ClientContext>> calls_;
+  std::map<uint64_t, std::unique_ptr<Knock>> knocks_;
+  uint64_t knocks_made_ = 0;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // watched by posted ends
 
   Gate gate_;  // for gRPC's callbacks

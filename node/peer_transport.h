@@ -33,6 +33,12 @@ class PeerTransport {
   virtual void Identify(const std::string& address, int64_t timeout_ms,
                         Done<wire::IdentifyResponse> done) = 0;
 
+  // Whether the system of the machine at the address refuses a fresh connection: nobody listens
+  // there. Not known (false) where the host is a name, or nothing comes back in time. `done` as
+  // above.
+  virtual void IsRefused(const std::string& address, int64_t timeout_ms,
+                         absl::AnyInvocable<void(bool) &&> done) = 0;
+
   // Closes the connection to an address that is not used any more.
   virtual void Forget(const std::string& address) = 0;
 };

@@ -181,7 +181,7 @@ TEST(Membership, APairThatReachesEachOtherOneWayIsNotLinked) {
 
 TEST(Membership, ASilentNodeIsSuspectedAndThenGone) {
   ClusterSim sim = AtRest(1, 2, 2);
-  sim.Crash(1);
+  sim.Isolate(1, true);
   sim.RunMs(500);
   EXPECT_EQ(StateOf(&sim, 0, 1), State::kAlive);
   sim.RunMs(750);
@@ -189,6 +189,87 @@ TEST(Membership, ASilentNodeIsSuspectedAndThenGone) {
   sim.RunMs(1000);
   EXPECT_EQ(StateOf(&sim, 0, 1), State::kGone);
   EXPECT_THAT(sim.View(0).members, ElementsAre(sim.IdOf(0)));
+}
+
+TEST(Membership, AKilledCoordinatorIsReplacedBeforeItsLeasesEnd) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = AtRest(seed, 4, 4);
+    const size_t killed = sim.CoordinatorOf(0), other = (killed + 1) % 4;
+    sim.Crash(killed);
+    sim.RunMs(900);
+    EXPECT_EQ(StateOf(&sim, other, killed), State::kGone) << "seed " << seed << sim.Trace();
+    sim.RunMs(900);
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+    EXPECT_EQ(sim.View(other).members.size(), 3u) << "seed " << seed << sim.Trace();
+    EXPECT_TRUE(sim.View(sim.CoordinatorOf(other)).settled) << "seed " << seed << sim.Trace();
+  }
+}
+
+TEST(Membership, ANodeThatAFirewallRefusesIsThereWhileItIsHeard) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = AtRest(seed, 3, 3);
+    const size_t refused = sim.CoordinatorOf(0), other = (refused + 1) % 3;
+    sim.Refuse(other, refused);
+    for (int step = 0; step < 100; ++step) {
+      sim.RunMs(50);
+      ASSERT_EQ(StateOf(&sim, other, refused), State::kAlive) << "seed " << seed << sim.Trace();
+    }
+    EXPECT_EQ(sim.violation(), "");
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+    // From now on its refusals say nothing, even while it sleeps.
+    sim.Pause(refused, 900);
+    sim.RunMs(850);
+    EXPECT_EQ(StateOf(&sim, other, refused), State::kAlive) << "seed " << seed << sim.Trace();
+    // But they do of the process that comes after it.
+    sim.Heal();
+    sim.Start(refused);
+    sim.RunMs(5000);
+    sim.Crash(refused);
+    sim.RunMs(900);
+    EXPECT_EQ(StateOf(&sim, other, refused), State::kGone) << "seed " << seed << sim.Trace();
+  }
+}
+
+TEST(Membership, ANodeThatIsStartedAgainAtOnceIsTheSameButFree) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = AtRest(seed, 3, 3);
+    const size_t again = sim.CoordinatorOf(0), other = (again + 1) % 3;
+    sim.Crash(again);
+    sim.RunMs(static_cast<int64_t>(sim.Random(400)));
+    sim.Start(again);
+    sim.RunMs(400);
+    EXPECT_EQ(StateOf(&sim, other, again), State::kAlive) << "seed " << seed << sim.Trace();
+    EXPECT_EQ(sim.CoordinatorOf(again), kNobody);
+    sim.RunMs(5000);
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+  }
+}
+
+// Two tries in a row, of a node that was heard just before, or by one that has just slept.
+TEST(Membership, OneRefusalOrALateOneSaysNothing) {
+  ClusterSim sim = AtRest(1, 2, 2);
+  const size_t at = sim.CoordinatorOf(0), other = 1 - at;
+  const auto refused = [&](int64_t tried_ms_ago) {
+    const int64_t now_us = sim.LocalUs(at);
+    sim.membership(at).OnRefused(sim.IdOf(other), now_us - tried_ms_ago * 1000, now_us);
+    return StateOf(&sim, at, other) == State::kGone;
+  };
+  sim.Cut(other, at);
+  sim.RunMs(1000);
+  EXPECT_FALSE(refused(300));
+  EXPECT_FALSE(refused(200));
+  EXPECT_FALSE(refused(300)) << "as old as the first";
+  EXPECT_TRUE(refused(0));
+  sim.Heal();
+  sim.RunMs(5000);
+  EXPECT_EQ(StateOf(&sim, at, other), State::kAlive);
+  EXPECT_FALSE(refused(2000)) << "before it was heard";
+  sim.Cut(other, at);
+  sim.Pause(at, 900);
+  sim.RunMs(901);
+  EXPECT_FALSE(refused(900));
+  EXPECT_FALSE(refused(600));
+  EXPECT_FALSE(refused(0));
 }
 
 TEST(Membership, ANodeThatLeavesIsGoneAtOnceAndItsMembersAreFree) {

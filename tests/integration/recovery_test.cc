@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -70,18 +71,22 @@ class Recovery : public TwoNodes {
     auto whole = WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = 1024, .n_seq_max = 1});
     ASSERT_TRUE(whole.ok()) << whole.status();
     size_t ties = 0;
+    double pause_ms = 0;
     for (const auto& text : texts_) {
       ASSERT_EQ(text->ExitStatus(), 0) << text->err();
       const Json report = Json::parse(text->out(), nullptr, /*allow_exceptions=*/false);
       ASSERT_TRUE(report.is_object()) << text->out();
       const std::vector<int32_t> tokens = report["tokens"];
       EXPECT_EQ(tokens.size(), kTokens);
+      pause_ms = std::max(pause_ms, report["longest_pause_ms"].get<double>());
       ties += testing::NearTies(whole->get(), report["prompt"]["tokens"], tokens, kNearTie);
     }
     const std::string log = nodes_[AskedNode()]->err();
     EXPECT_THAT(log, HasSubstr("is served again")) << "nothing was lost";
-    std::cout << log.substr(log.rfind("is served")) << "; " << ties << " of " << kTexts * kTokens
+    std::cout << log.substr(log.rfind("is served")) << "; the longest pause was " << pause_ms
+              << " ms; " << ties << " of " << kTexts * kTokens
               << " tokens are as likely as the likeliest within rounding, the others are it\n";
+    if (std::getenv("STRATA_CHAOS_LOGS") != nullptr) std::cout << log << "\n";
   }
 
   // Of a node's stage, as status says.

@@ -52,6 +52,14 @@ class FakeNetwork {
           },
           std::move(done));
     }
+    void IsRefused(const std::string& address, int64_t timeout_ms,
+                   absl::AnyInvocable<void(bool) &&> done) override {
+      const auto it = network_->ways.find(address);
+      const bool refused = it == network_->ways.end();
+      const bool silent = !refused && it->second.silent;
+      network_->After(silent ? timeout_ms : 1,
+                      [refused, done = std::move(done)]() mutable { std::move(done)(refused); });
+    }
     void Forget(const std::string&) override {}
 
    private:
@@ -215,6 +223,43 @@ TEST_F(ClusterRuntimeTest, ASilentNodeIsGoneAndItsReturnIsSeen) {
   clock_.AdvanceMs(3'500);
   EXPECT_EQ(StateOf(a, b), "alive");
   EXPECT_EQ(StateOf(b, a), "alive");
+}
+
+TEST_F(ClusterRuntimeTest, AKilledNodeIsGoneSoonerThanASilentOne) {
+  ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
+  ClusterRuntime* b = Add(2, {});
+  const NodeId killed = b->id();
+  clock_.AdvanceMs(8000);
+  nodes_.pop_back();
+  network_.ways.erase("10.0.0.2:7");
+  clock_.AdvanceMs(400);
+  EXPECT_EQ(a->view().Find(killed)->state, ClusterView::State::kAlive);
+  clock_.AdvanceMs(500);
+  EXPECT_EQ(a->view().Find(killed)->state, ClusterView::State::kGone);
+  EXPECT_TRUE(a->view().is_coordinator);
+}
+
+TEST_F(ClusterRuntimeTest, ANodeThatRefusesAtOneAddressIsThereAtAnother) {
+  ClusterRuntime* a = Add(1, {"10.0.0.2:7", "10.9.0.2:7"});
+  ClusterRuntime* b = Add(2, {}, {.addresses = {"10.0.0.2:7", "10.9.0.2:7"}});
+  network_.ways["10.9.0.2:7"] = {.node = b, .one_way_ms = 20};
+  clock_.AdvanceMs(8000);
+  network_.ways.erase("10.0.0.2:7");
+  for (int i = 0; i < 30; ++i) {
+    clock_.AdvanceMs(100);
+    ASSERT_EQ(StateOf(a, b), "alive");
+  }
+}
+
+TEST_F(ClusterRuntimeTest, ANodeThatRefusesAndIsHeardLives) {
+  ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
+  ClusterRuntime* b = Add(2, {"10.0.0.1:7"});
+  clock_.AdvanceMs(8000);
+  network_.ways.erase("10.0.0.2:7");
+  for (int i = 0; i < 30; ++i) {
+    clock_.AdvanceMs(100);
+    ASSERT_EQ(StateOf(a, b), "alive");
+  }
 }
 
 TEST_F(ClusterRuntimeTest, ANodeThatLeavesIsGoneAtOnceAndSaysWhenItIsDone) {

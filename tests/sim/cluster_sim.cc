@@ -17,6 +17,10 @@ constexpr uint32_t kNoMessage = UINT32_MAX;
 constexpr uint32_t kNoNode = UINT32_MAX;  // the message is one of calls_
 constexpr size_t kTraceLinesMax = 60;
 constexpr size_t kFetchAhead = 6;  // events
+// Between tries to connect to a node that may have ended.
+constexpr int64_t kKnockUs = 100'000;
+// After which what a firewall refuses is known to be refused to the living.
+constexpr int64_t kFirewallUs = 1'000'000;
 
 }  // namespace
 
@@ -24,7 +28,10 @@ ClusterSim::ClusterSim(const Options& options)
     : options_(options),
       random_(options.seed),
       nodes_(options.nodes),
-      cut_(options.nodes * options.nodes, 0) {
+      cut_(options.nodes * options.nodes, 0),
+      refuses_(cut_),
+      refused_since_(cut_.size(), 0),
+      knocks_(cut_) {
   for (size_t n = 0; n < nodes_.size(); ++n) {
     Node& node = nodes_[n];
     node.id = NodeId{absl::Uniform<uint64_t>(random_), n + 1};
@@ -70,6 +77,10 @@ void ClusterSim::Start(size_t n, size_t introduce) {
   node.obeys = NodeId();
   node.epoch = ClusterEpoch();
   Note(absl::StrCat("start ", n));
+  // What was noticed of firewalls was by, or of, another process.
+  for (size_t k = 0; k < nodes_.size(); ++k) {
+    refused_since_[n * nodes_.size() + k] = refused_since_[k * nodes_.size() + n] = 0;
+  }
   std::vector<size_t> others;
   for (size_t k = 0; k < nodes_.size(); ++k) {
     if (k != n && running(k)) others.push_back(k);
@@ -107,6 +118,7 @@ void ClusterSim::Leave(size_t n) {
 void ClusterSim::Pause(size_t n, int64_t ms) {
   Note(absl::StrCat("pause ", n, " for ", ms, " ms"));
   if (!running(n)) return;
+  for (size_t k = 0; k < nodes_.size(); ++k) DropNewFirewalls(k, n);
   nodes_[n].paused_until_us = now_us_ + ms * 1000;
   nodes_[n].wake_us = INT64_MAX;
   WakeAt(n, nodes_[n].paused_until_us);
@@ -148,6 +160,59 @@ void ClusterSim::Isolate(size_t n, bool cut) {
 void ClusterSim::Heal() {
   Note("heal");
   std::fill(cut_.begin(), cut_.end(), 0);
+  std::fill(refuses_.begin(), refuses_.end(), 0);
+}
+
+void ClusterSim::Cut(size_t from, size_t to, bool cut) {
+  cut_[from * nodes_.size() + to] = cut;
+  if (!cut) return;
+  DropNewFirewalls(from, to);
+  DropNewFirewalls(to, from);
+}
+
+void ClusterSim::Refuse(size_t from, size_t to) {
+  const bool reach = Linked(from, to) && nodes_[to].paused_until_us <= now_us_;
+  if (from == to || !reach) return;
+  Note(absl::StrCat("a firewall refuses ", from, " what it asks ", to));
+  refuses_[from * nodes_.size() + to] = 1;
+  refused_since_[from * nodes_.size() + to] = 0;
+}
+
+// What membership.h does not promise is left out: a node that falls silent just after a firewall
+// came up before it.
+void ClusterSim::DropNewFirewalls(size_t from, size_t to) {
+  const size_t pair = from * nodes_.size() + to;
+  const int64_t since_us = refused_since_[pair];
+  if (since_us == 0 || now_us_ - since_us < kFirewallUs) refuses_[pair] = 0;
+}
+
+bool ClusterSim::IsRefused(size_t from, size_t to) const {
+  const size_t pair = from * nodes_.size() + to;
+  if (cut_[pair] != 0 || cut_[to * nodes_.size() + from] != 0) return false;
+  return !running(to) || refuses_[pair] != 0;
+}
+
+// As node/cluster_runtime.cc does when a request fails.
+void ClusterSim::Knock(size_t from, size_t to, int64_t delay_us) {
+  char& knocks = knocks_[from * nodes_.size() + to];
+  if (std::exchange(knocks, 1) != 0) return;
+  At(now_us_ + delay_us, [this, from, to, boot = nodes_[from].boot] {
+    knocks_[from * nodes_.size() + to] = 0;
+    Node& node = nodes_[from];
+    if (!running(from) || node.boot != boot || node.paused_until_us > now_us_) return;
+    const ClusterView::Node* const seen = View(from).Find(nodes_[to].id);
+    const bool here = seen != nullptr && (seen->state == ClusterView::State::kAlive ||
+                                          seen->state == ClusterView::State::kSuspected);
+    if (!here || !IsRefused(from, to)) return;
+    const int64_t tried_us = Local(node);
+    if (seen->last_heard_us >= tried_us) return;
+    int64_t& since_us = refused_since_[from * nodes_.size() + to];
+    if (since_us == 0) since_us = now_us_;
+    node.membership->OnRefused(nodes_[to].id, tried_us, tried_us);
+    CheckNode(from);
+    Schedule(from);
+    Knock(from, to, kKnockUs);
+  });
 }
 
 void ClusterSim::Introduce() {
@@ -247,6 +312,10 @@ void ClusterSim::Wake(size_t n) {
 void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat) {
   ++messages_;
   if (cut_[from * nodes_.size() + to] != 0) return;
+  if (!reply && IsRefused(from, to)) {
+    Knock(from, to, absl::Uniform<int64_t>(random_, 100, options_.delay_max_us));
+    return;
+  }
   if (loss_ > 0 && absl::Bernoulli(random_, loss_)) return;
   auto slot = static_cast<uint32_t>(flying_.size());
   if (free_slots_.empty()) {
@@ -333,7 +402,7 @@ void ClusterSim::CheckNode(size_t n) {
 
 bool ClusterSim::Linked(size_t a, size_t b) const {
   return running(a) && running(b) && cut_[a * nodes_.size() + b] == 0 &&
-         cut_[b * nodes_.size() + a] == 0;
+         cut_[b * nodes_.size() + a] == 0 && !Refuses(a, b) && !Refuses(b, a);
 }
 
 size_t ClusterSim::NumberOf(const NodeId& id) const { return static_cast<size_t>(id.low) - 1; }

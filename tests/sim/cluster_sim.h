@@ -1,7 +1,8 @@
 // A cluster of Membership state machines on one fake clock: messages with delays, losses, cuts in
-// one direction or both, crashes, restarts, processes that sleep, clocks that run at different
-// rates. Equal seeds give equal runs. After each event it checks that nobody obeys, or is held by,
-// two coordinators.
+// one direction or both, crashes whose machines refuse connections, firewalls that do so in the
+// name of the living, restarts, processes that sleep, clocks that run at different rates. Equal
+// seeds give equal runs. After each event it checks that nobody obeys, or is held by, two
+// coordinators.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +45,10 @@ class ClusterSim {
   // What a coordinator does before it plans; false if it is none.
   bool Plan(size_t n);
 
-  void Cut(size_t from, size_t to, bool cut = true) { cut_[from * options_.nodes + to] = cut; }
+  void Cut(size_t from, size_t to, bool cut = true);
+  // A firewall answers `from` that nobody listens at `to`; what `to` asks comes through.
+  void Refuse(size_t from, size_t to);
+  bool Refuses(size_t from, size_t to) const { return refuses_[from * options_.nodes + to] != 0; }
   // Nodes of different groups cannot reach each other.
   void Partition(const std::vector<size_t>& group_of);
   void Isolate(size_t n, bool cut);
@@ -125,6 +129,9 @@ class ClusterSim {
   int64_t Local(const Node& node) const;
   int64_t Global(const Node& node, int64_t local_us) const;
   void Push(int64_t at_us, size_t node, uint32_t message);
+  void Knock(size_t from, size_t to, int64_t delay_us);
+  bool IsRefused(size_t from, size_t to) const;
+  void DropNewFirewalls(size_t from, size_t to);
   void Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat);
   void Deliver(size_t to, uint32_t slot);
   void FetchAhead() const;
@@ -138,7 +145,10 @@ class ClusterSim {
   const Options options_;
   std::mt19937_64 random_;
   std::vector<Node> nodes_;
-  std::vector<char> cut_;  // [from, to]
+  std::vector<char> cut_;               // [from, to]
+  std::vector<char> refuses_;           // the same
+  std::vector<int64_t> refused_since_;  // the same: when `from` first noticed; 0: not yet
+  std::vector<char> knocks_;            // the same: it is being found out whether `to` has ended
   double loss_ = 0;
   int64_t now_us_ = 0;
   uint64_t order_ = 0;

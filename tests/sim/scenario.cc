@@ -20,7 +20,7 @@ constexpr int64_t kMovedMs = 60'000;
 // One thing happens to the cluster. With `cliques` only what leaves the links transitive.
 void Disturb(ClusterSim& sim, size_t nodes, bool cliques) {
   const size_t n = sim.Random(nodes), m = sim.Random(nodes);
-  switch (sim.Random(cliques ? 10 : 14)) {
+  switch (sim.Random(cliques ? 10 : 15)) {
     case 0:
       sim.Crash(n);
       break;
@@ -62,6 +62,10 @@ void Disturb(ClusterSim& sim, size_t nodes, bool cliques) {
       sim.Note(absl::StrCat("cut ", n, " and ", m));
       sim.Cut(n, m);
       sim.Cut(m, n);
+      break;
+    case 13:
+      // Connections lose nothing; a lost message stands for a late one.
+      if (sim.loss() == 0) sim.Refuse(n, m);
       break;
     default:
       sim.Isolate(n, sim.Random(2) == 0);
