@@ -21,6 +21,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <sstream>
@@ -33,7 +34,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tests/transport/grpc_server.h"
+#include "transport/cluster_certificates.h"
+#include "transport/cluster_key.h"
 #include "transport/mutex.h"
+#include "transport/process_security.h"
+#include "transport/tls_credentials.h"
 #include "transport/ucx_link.h"
 
 namespace strata {
@@ -46,6 +51,8 @@ constexpr size_t kThroughputBytes = 1 << 20;
 constexpr size_t kThroughputFrames = 1000;
 constexpr uint32_t kThroughputCredits = 8;
 constexpr int kKills = 10;
+constexpr char kGrpcTls[] = "grpc-tls";
+constexpr char kKeyVariable[] = "WIRE_BENCH_KEY";  // of the bench's own cluster
 
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -76,6 +83,16 @@ Samples* Map(const std::string& path) {
   CHECK(mapped != MAP_FAILED);
   close(fd);
   return static_cast<Samples*>(mapped);
+}
+
+// All that this process dials or serves is TLS from now on, as between nodes.
+void Secure(const ClusterKey& key) {
+  const auto authority = ClusterAuthority::Of(key);
+  CHECK_OK(authority);
+  const auto certificate = authority->Issue({.node_id = absl::StrCat(getpid())});
+  CHECK_OK(certificate);
+  SecureThisProcess(key.id(),
+                    ClusterCredentials::InMemory({authority->certificate_pem()}, *certificate));
 }
 
 std::string Transports(const std::string& wire) {
@@ -166,6 +183,11 @@ class Taker : public Link::Receiver {
 
 [[noreturn]] void Receive(const std::string& wire, Samples* samples, uint32_t credits) {
   if (wire == "tcp") ReceiveBareTcp(samples);
+  if (wire == kGrpcTls) {
+    const auto key = ClusterKey::FromText(getenv(kKeyVariable));
+    CHECK_OK(key);
+    Secure(*key);
+  }
   Taker taker(samples);
   const auto accept = [&](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
     AcceptedLink accepted;
@@ -174,7 +196,7 @@ class Taker : public Link::Receiver {
     accepted.on_open = [&](std::unique_ptr<Link> link) { taker.link = std::move(link); };
     return accepted;
   };
-  if (wire == "grpc") {
+  if (wire == "grpc" || wire == kGrpcTls) {
     GrpcServer server({}, accept);
     Say(server.address());
   }
@@ -272,7 +294,7 @@ struct Way {
     std::istringstream said(other.said);
     std::string address, token, key;
     said >> address >> token >> key;
-    if (wire == "grpc") {
+    if (wire == "grpc" || wire == kGrpcTls) {
       DialOptions options;
       options.address = address;
       auto dialled = DialGrpcLink(options, &sender);
@@ -398,6 +420,11 @@ int Measure(size_t n) {
   MeasureLink("grpc", "gRPC", n);
   MeasureLink("ucx-tcp", "UCX tcp", n);
   MeasureLink("ucx-shm", "UCX shared memory", n);
+  const auto key = ClusterKey::New();
+  CHECK_OK(key);
+  setenv(kKeyVariable, key->ToText().Reveal().c_str(), 1);
+  Secure(*key);
+  MeasureLink(kGrpcTls, "gRPC, TLS", n);
   return 0;
 }
 

@@ -35,11 +35,20 @@ class Machine {
   }
   // Does not wait: it may listen only once it was admitted.
   void Start(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> args = {"/usr/bin/env", testing::kNoTestKey,  STRATA_PROGRAM,
-                                     "node",         "--name",             name_,
-                                     "--data-dir",   folder_,              "--threads",
-                                     "1",            "--stop-with-parent", "--no-measure",
-                                     "--listen",     "[::]:7400"};
+    std::vector<std::string> args = {"/usr/bin/env",
+                                     testing::kNoTestKey,
+                                     STRATA_PROGRAM,
+                                     "node",
+                                     "--name",
+                                     name_,
+                                     "--data-dir",
+                                     folder_,
+                                     "--threads",
+                                     "1",
+                                     "--stop-with-parent",
+                                     "--no-measure",
+                                     "--listen",
+                                     "[::]:7400"};
     args.insert(args.end(), more.begin(), more.end());
     ChildProcess::Options options;
     options.program = "/usr/bin/nsenter";
