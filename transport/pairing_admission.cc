@@ -117,7 +117,7 @@ absl::StatusOr<std::string> SealPairing(const PairingKeys& keys, const Secret& p
 }
 
 absl::StatusOr<Secret> UnsealPairing(const PairingKeys& keys, absl::string_view sealed) {
-  const absl::Status wrong = absl::UnauthenticatedError(
+  absl::Status wrong = absl::UnauthenticatedError(
       "what came was not sealed by who began this pairing, or changed on its way");
   if (sealed.size() < kTagBytes || sealed.size() > kPairingSealedBytesMax) return wrong;
   const Context context = Start(keys, /*encrypt=*/false);

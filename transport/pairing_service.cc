@@ -144,7 +144,7 @@ absl::Status PairWith(const PairWithOptions& options, AskPersonFn ask_person,
   absl::StatusOr<PairingMember> member = PairingMember::New(options.self, options.clock);
   if (!member.ok()) return member.status();
   Caller caller(options.address, options.call_timeout);
-  const absl::Status status = Pair(&caller, &*member, ask_person, key);
+  absl::Status status = Pair(&caller, &*member, ask_person, key);
   if (status.ok()) return status;
   // So that the code goes from the guest's screen; if that does not arrive, it goes by itself.
   if (const absl::StatusOr<wire::PairingRefuseRequest> refuse = member->MakeRefuse(); refuse.ok()) {

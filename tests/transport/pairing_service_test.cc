@@ -32,7 +32,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kKnownKeyId;
 using testing::KnownKey;
-using ::testing::Not;
 using testing::TestGuest;
 
 // Any service on loopback, as a guest would serve strangers.
