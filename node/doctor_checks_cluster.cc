@@ -97,6 +97,25 @@ void CheckHeard(const DoctorFacts& facts, std::vector<Check>* checks) {
            .advice = absl::StrCat("If it should be in this one, start it there with: strata node "
                                   "--cluster ",
                                   facts.cluster.cluster())});
+    } else if (record.waits && !facts.cluster.key_id().empty()) {
+      checks->push_back({.id = "waiting",
+                         .target = record.name,
+                         .state = State::kNote,
+                         .text = absl::StrCat("(", at, ") has no key and waits to be admitted"),
+                         .advice = absl::StrCat("If it is yours: strata approve ", record.name)});
+    } else if (record.key_id != facts.cluster.key_id()) {
+      checks->push_back(
+          {.id = "other-key",
+           .target = record.name,
+           .state = State::kNote,
+           .text = absl::StrCat("(", at, ") has ",
+                                record.key_id.empty() ? "no key (--open)" : "another key",
+                                ": it is of another cluster"),
+           .advice = absl::StrCat("If it should be in this one, stop it, move away the file "
+                                  "cluster_key in its data dir, start it again",
+                                  facts.cluster.key_id().empty()
+                                      ? " with --open."
+                                      : " without --open, and admit it: strata approve.")});
     } else if (!facts.nodes.empty() && facts.nodes[0].here) {
       checks->push_back({.id = "unknown-node",
                          .target = record.name,

@@ -227,6 +227,22 @@ TEST(Doctor, NodesThatAnnounceThemselvesAndAreNotThere) {
   EXPECT_THAT(Find(facts, "unknown-node", State::kWrong).advice, HasSubstr("strata doctor cellar"));
 }
 
+TEST(Doctor, NodesThatHaveAnotherKeyOrWaitForOne) {
+  DoctorFacts facts = Facts();
+  facts.cluster.set_key_id("our key");
+  facts.heard = {{.node_id = std::string(32, 'a'),
+                  .name = "cellar",
+                  .cluster = "home",
+                  .key_id = "its key",
+                  .protocol = 1,
+                  .addresses = {"10.0.0.3:7400"}}};
+  EXPECT_THAT(Find(facts, "other-key", State::kNote).text, HasSubstr("another key"));
+  facts.heard[0].key_id = "";
+  EXPECT_THAT(Find(facts, "other-key", State::kNote).text, HasSubstr("--open"));
+  facts.heard[0].waits = true;
+  EXPECT_THAT(Find(facts, "waiting", State::kNote).advice, HasSubstr("strata approve cellar"));
+}
+
 TEST(Doctor, ANodeThatIsGone) {
   DoctorFacts facts = Facts();
   NodeFacts& attic = facts.nodes[1];

@@ -37,6 +37,20 @@ TEST(MdnsRecord, IsReadAsItWasWritten) {
   EXPECT_EQ(record->protocol, 7u);
 }
 
+TEST(MdnsRecord, TellsOfItsKeyOrThatItWaitsForOne) {
+  DiscoveryRecord self = Self();
+  const std::vector<std::string> open = MdnsText(self, 1);
+  EXPECT_EQ(ParseMdnsText(Views(open))->key_id, "");
+  self.key_id = "3m08dfmbw4p56kmn";
+  const std::vector<std::string> locked = MdnsText(self, 1);
+  EXPECT_EQ(ParseMdnsText(Views(locked))->key_id, self.key_id);
+  EXPECT_FALSE(ParseMdnsText(Views(locked))->waits);
+  self.key_id = "";
+  self.waits = true;
+  const std::vector<std::string> waiting = MdnsText(self, 1);
+  EXPECT_TRUE(ParseMdnsText(Views(waiting))->waits);
+}
+
 TEST(MdnsRecord, AnInstanceIsNamedAfterTheNodeAndItsId) {
   EXPECT_EQ(MdnsInstanceName(Self()), "kitchen 00112233");
 }
