@@ -433,6 +433,13 @@ void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }
 
+void AddTemplate(CLI::App* app, TemplateLimits* limits) {
+  CLI::App* verb = app->add_subcommand("template", "Run chat templates; a node starts it");
+  verb->group("");  // not shown
+  verb->add_option("--time", limits->time_ms, "Of one request")->type_name("MS");
+  verb->add_option("--memory", limits->memory_bytes, "The same")->type_name("BYTES");
+}
+
 }  // namespace
 
 void AddVerbs(CLI::App* app, CommandLine* line) {
@@ -450,6 +457,7 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddToken(app, &line->token);
   AddProbe(app, &line->probe);
   AddWorker(app, &line->worker, &line->worker_verbose);
+  AddTemplate(app, &line->template_limits);
 }
 
 }  // namespace strata

@@ -9,6 +9,7 @@
 #include "node/probe.h"
 #include "node/run.h"
 #include "node/status.h"
+#include "node/template_process.h"
 #include "node/token_verbs.h"
 #include "node/worker.h"
 
@@ -34,6 +35,7 @@ struct CommandLine {
   TokenOptions token;
   ProbeRunOptions probe;
   WorkerRunOptions worker;
+  TemplateLimits template_limits;
   bool run_verbose = false;
   bool worker_verbose = false;
 };

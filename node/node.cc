@@ -303,7 +303,10 @@ absl::Status Node::ListenHttp(const NodeOptions& options) {
   if (absl::Status status = UseTokens(options, address->host); !status.ok()) return status;
   auto api = std::make_unique<OpenAiApi>(
       gateway_.get(), coordinator_.get(),
-      OpenAiApi::Options{.node_id = id_, .node_name = name_, .tokens = tokens_.get()},
+      OpenAiApi::Options{.node_id = id_,
+                         .node_name = name_,
+                         .tokens = tokens_.get(),
+                         .templates = {.program = options.worker_program}},
       [this](OpenAiApi::OnStages then) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });

@@ -88,7 +88,8 @@ OpenAiApi::OpenAiApi(Gateway* gateway, Coordinator* coordinator, Options options
       coordinator_(coordinator),
       options_(std::move(options)),
       ask_stages_(std::move(ask_stages)),
-      counters_(std::make_shared<ApiCounters>()) {}
+      counters_(std::make_shared<ApiCounters>()),
+      templates_(options_.templates) {}
 
 void OpenAiApi::SetServer(const HttpServer* server) {
   absl::MutexLock lock(mu_);
@@ -278,33 +279,6 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
     responder->Answer(ErrorResponse(status));
     return;
   }
-  if (request.chat) {
-    const auto chat_template = TemplateOf(model);
-    if (!chat_template.ok()) {
-      responder->Answer(ErrorResponse(chat_template.status()));
-      return;
-    }
-    auto prompt = (*chat_template)->Render(request.messages, request.tools, absl::Now());
-    if (!prompt.ok()) {
-      responder->Answer(ErrorResponse(prompt.status()));
-      return;
-    }
-    request.messages.clear();
-    request.prompts.push_back({.text = std::move(prompt->text)});
-    call.parse_special = true;
-    call.no_special = prompt->has_bos;
-  }
-  for (const ApiPrompt& prompt : request.prompts) {
-    if (prompt.text.size() / kTokenBytesMax <= model.n_ctx() &&
-        prompt.tokens.size() <= model.n_ctx()) {
-      continue;
-    }
-    responder->Answer(ErrorResponse(WithErrorCode(
-        BadParam(request.chat ? "messages" : "prompt",
-                 absl::StrCat("longer than the context of ", model.n_ctx(), " tokens")),
-        "context_length_exceeded")));
-    return;
-  }
   call.answer = {.chat = request.chat,
                  .id = NewAnswerId(request.chat),
                  .created_s = absl::ToUnixSeconds(absl::Now()),
@@ -315,30 +289,46 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
   call.model_id = absl::BytesToHexString(model.model_id());
   call.tokens_max = request.tokens_max.value_or(model.n_ctx());
   call.request = std::move(request);
-  ApiCall::Start(gateway_, std::move(call), responder, counters_);
+  if (!call.request.chat) {
+    Start(std::move(call), model.n_ctx(), responder);
+    return;
+  }
+  if (model.chat_template().empty()) {
+    responder->Answer(
+        ErrorResponse(BadParam("model", absl::StrCat(model.name(),
+                                                     " comes without a chat template; it can do "
+                                                     "/v1/completions"))));
+    return;
+  }
+  TemplateQuestion question = {
+      .source = {.text = model.chat_template(), .bos = model.bos_text(), .eos = model.eos_text()},
+      .messages = std::move(call.request.messages),
+      .tools = call.request.tools,
+      .now = absl::Now()};
+  call.request.messages.clear();
+  templates_.Render(std::move(question), [this, call = std::move(call), n_ctx = model.n_ctx(),
+                                          responder](auto prompt) mutable {
+    if (!prompt.ok()) {
+      responder->Answer(ErrorResponse(prompt.status()));
+      return;
+    }
+    call.request.prompts.push_back({.text = std::move(prompt->text)});
+    call.parse_special = true;
+    call.no_special = prompt->has_bos;
+    Start(std::move(call), n_ctx, responder);
+  });
 }
 
-absl::StatusOr<std::shared_ptr<const ChatTemplate>> OpenAiApi::TemplateOf(
-    const wire::ModelStatus& model) {
-  if (model.chat_template().empty()) {
-    return BadParam("model", absl::StrCat(model.name(),
-                                          " comes without a chat template; it can do "
-                                          "/v1/completions"));
+void OpenAiApi::Start(ApiCall::Options call, uint32_t n_ctx, const Responder& responder) {
+  for (const ApiPrompt& prompt : call.request.prompts) {
+    if (prompt.text.size() / kTokenBytesMax <= n_ctx && prompt.tokens.size() <= n_ctx) continue;
+    responder->Answer(ErrorResponse(
+        WithErrorCode(BadParam(call.request.chat ? "messages" : "prompt",
+                               absl::StrCat("longer than the context of ", n_ctx, " tokens")),
+                      "context_length_exceeded")));
+    return;
   }
-  const std::string key =
-      absl::StrCat(model.bos_text(), "\n", model.eos_text(), "\n", model.chat_template());
-  {
-    absl::MutexLock lock(mu_);
-    const auto known = templates_.find(key);
-    if (known != templates_.end()) return known->second;
-  }
-  auto parsed = ChatTemplate::Parse(
-      {.text = model.chat_template(), .bos = model.bos_text(), .eos = model.eos_text()});
-  if (!parsed.ok()) return parsed.status();
-  absl::MutexLock lock(mu_);
-  if (templates_.size() >= kChatTemplatesMax) templates_.clear();
-  templates_[key] = *parsed;
-  return *std::move(parsed);
+  ApiCall::Start(gateway_, std::move(call), responder, counters_);
 }
 
 }  // namespace strata
