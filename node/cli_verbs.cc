@@ -224,6 +224,12 @@ void AddNode(CLI::App* app, NodeOptions* options) {
       ->excludes(http);
   verb->add_flag("--no-auth", options->http_no_auth,
                  "Let everybody on the network use the HTTP API, without a token");
+  verb->add_option("--tls-cert", options->http_certificate,
+                   "The HTTP API speaks HTTPS, with this certificate and those that it rests on")
+      ->type_name("FILE.pem");
+  verb->add_option("--tls-key", options->http_key,
+                   "The private key of --tls-cert; nobody else may read the file")
+      ->type_name("FILE.pem");
   verb->add_option("--name", options->name, "What people call it (default: the machine's name)")
       ->check(Utf8())
       ->type_name("NAME");

@@ -24,6 +24,7 @@
 #include "node/api_token_file.h"
 #include "node/child_process.h"
 #include "node/device_offer.h"
+#include "node/http_tls.h"
 #include "node/machine.h"
 #include "node/openai_error.h"
 #include "node/parent_watch.h"
@@ -311,6 +312,12 @@ absl::Status Node::ListenHttp(const NodeOptions& options) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });
   HttpServer::Options http;
+  if (!options.http_certificate.empty() || !options.http_key.empty()) {
+    auto tls = HttpTls::Load({.certificate = options.http_certificate, .key = options.http_key},
+                             absl::Now());
+    if (!tls.ok()) return tls.status();
+    http.tls = *std::move(tls);
+  }
   http.host = address->host;
   http.port = address->port;
   http.handler = [api = api.get()](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -334,7 +341,8 @@ absl::Status Node::ListenHttp(const NodeOptions& options) {
   api_ = std::move(api);
   http_ = *std::move(server);
   api_->SetServer(http_.get());
-  http_url_ = absl::StrCat("http://", LocalAddress({address->host, http_->port()}));
+  http_url_ = absl::StrCat(http.tls == nullptr ? "http://" : "https://",
+                           LocalAddress({address->host, http_->port()}));
   return absl::OkStatus();
 }
 
