@@ -230,6 +230,11 @@ void AddNode(CLI::App* app, NodeOptions* options) {
   verb->add_option("--tls-key", options->http_key,
                    "The private key of --tls-cert; nobody else may read the file")
       ->type_name("FILE.pem");
+  verb->add_option("--allow-origin", options->allowed_origins,
+                   "Origin of pages in browsers that may use the HTTP API, as "
+                   "https://chat.example; may be given again")
+      ->allow_extra_args(false)
+      ->type_name("ORIGIN");
   verb->add_option("--name", options->name, "What people call it (default: the machine's name)")
       ->check(Utf8())
       ->type_name("NAME");

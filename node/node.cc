@@ -23,6 +23,7 @@
 #include "nlohmann/json.hpp"
 #include "node/api_token_file.h"
 #include "node/child_process.h"
+#include "node/cross_origin.h"
 #include "node/device_offer.h"
 #include "node/http_tls.h"
 #include "node/machine.h"
@@ -301,13 +302,15 @@ absl::Status Node::ListenHttp(const NodeOptions& options) {
   if (!address.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--http ", address.status().message()));
   }
+  if (absl::Status s = CheckOrigins(options.allowed_origins); !s.ok()) return s;
   if (absl::Status status = UseTokens(options, address->host); !status.ok()) return status;
   auto api = std::make_unique<OpenAiApi>(
       gateway_.get(), coordinator_.get(),
       OpenAiApi::Options{.node_id = id_,
                          .node_name = name_,
                          .tokens = tokens_.get(),
-                         .templates = {.program = options.worker_program}},
+                         .templates = {.program = options.worker_program},
+                         .allowed_origins = options.allowed_origins},
       [this](OpenAiApi::OnStages then) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });

@@ -13,13 +13,13 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
+#include "node/cross_origin.h"
 #include "node/metrics.h"
 #include "node/model_match.h"
 #include "node/openai_error.h"
 #include "node/openai_request.h"
 #include "node/openai_response.h"
 #include "node/openai_tools.h"
-#include "node/peer_addresses.h"
 
 namespace strata {
 namespace {
@@ -49,29 +49,6 @@ std::string PercentDecoded(absl::string_view text) {
     }
   }
   return out;
-}
-
-std::string HostOf(absl::string_view authority) {
-  const auto parsed = ParseHostPort(authority);
-  std::string host = parsed.ok() ? parsed->host : std::string(authority);
-  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]"))
-    host = host.substr(1, host.size() - 2);
-  return host;
-}
-
-// Pages in a browser are not among the API's clients: one of another site must neither use this
-// machine nor read what it says, not even under a name that it points here.
-absl::Status CheckBrowser(const HttpRequest& request) {
-  const absl::string_view host = request.Header("host");
-  absl::string_view origin = request.Header("origin");
-  if (!origin.empty() && !(absl::ConsumePrefix(&origin, "http://") && origin == host)) {
-    return absl::PermissionDeniedError("pages of other sites may not use this API");
-  }
-  if (request.to_loopback && !host.empty() && !IsLoopbackHost(HostOf(host))) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("this machine is not called ", host, " here: use localhost or 127.0.0.1"));
-  }
-  return absl::OkStatus();
 }
 
 HttpResponse MethodNotAllowed(const char* allowed) {
@@ -130,8 +107,9 @@ bool OpenAiApi::Admit(const HttpRequest& request, bool texts, const Responder& r
 
 void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecorded) {
   const auto record = std::make_shared<RequestRecord>(request);  // shared with the responder
-  const Responder responder = Recorded(std::move(unrecorded), record);
-  if (absl::Status status = CheckBrowser(request); !status.ok()) {
+  const Responder responder =
+      Recorded(WithOrigin(std::move(unrecorded), request, options_.allowed_origins), record);
+  if (absl::Status status = CheckBrowser(request, options_.allowed_origins); !status.ok()) {
     responder->Answer(ErrorResponse(403, std::string(status.message())));
     return;
   }
@@ -139,12 +117,16 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrec
   const bool texts = path == "/v1/completions" || path == "/v1/chat/completions";
   const bool reads = path == "/health" || path == "/metrics" || path == "/v1/models" ||
                      absl::StartsWith(path, "/v1/models/");
+  const char* allowed = texts ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+  if (IsPreflight(request, options_.allowed_origins)) {  // which never has a token
+    responder->Answer(AnswerPreflight(request, allowed));
+    return;
+  }
   if (!Admit(request, texts, responder, record.get())) return;
   if (!texts && !reads) {
     responder->Answer(ErrorResponse(404, absl::StrCat("there is nothing at ", path)));
     return;
   }
-  const char* allowed = texts ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
   if (request.method == "OPTIONS") {
     responder->Answer({.status = 204, .headers = {{"Allow", allowed}}});
   } else if (request.method != (texts ? "POST" : "GET")) {

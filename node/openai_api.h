@@ -32,6 +32,7 @@ class OpenAiApi {
     std::string node_name;
     ApiTokens* tokens = nullptr;  // of those who may use it; null: everybody may
     TemplatePool::Options templates;
+    std::vector<std::string> allowed_origins;  // of pages in browsers, besides this node's own
   };
   // Says which stages this node holds, on any thread; never blocks.
   using OnStages = absl::AnyInvocable<void(std::vector<wire::StageStatus>) &&>;
