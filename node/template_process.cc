@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -27,14 +28,17 @@
 namespace strata {
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
-
 constexpr size_t kTemplatesMax = 32;  // read and kept
 constexpr absl::Duration kLookEvery = absl::Milliseconds(5);
-// The node kills it first; this is for a node that is no longer there to do so.
-constexpr std::chrono::milliseconds kGrace(1'000);
 // Address space that is not memory: arenas and stacks of threads.
 constexpr uint64_t kAddressesBytes = 512ull * 1024 * 1024;
+
+// Of this process, so that a machine that is busy elsewhere makes no template slow.
+absl::Duration ProcessorTime() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
 
 struct Memory {
   uint64_t addresses = 0, resident = 0;  // bytes
@@ -98,7 +102,7 @@ class TemplateServer {
       if (mu_.AwaitWithTimeout(absl::Condition(&done), kLookEvery)) return;
       if (!busy_since_) continue;
       if (Grown() > limits_.memory_bytes) _exit(kTemplateMemoryExit);
-      if (SteadyClock::now() - *busy_since_ > std::chrono::milliseconds(limits_.time_ms) + kGrace) {
+      if (ProcessorTime() - *busy_since_ > absl::Milliseconds(limits_.time_ms)) {
         _exit(kTemplateTimeExit);
       }
     }
@@ -144,7 +148,7 @@ class TemplateServer {
   void SetBusy(bool busy) {
     absl::MutexLock lock(mu_);
     busy_since_.reset();
-    if (busy) busy_since_ = SteadyClock::now();
+    if (busy) busy_since_ = ProcessorTime();
   }
 
   const TemplateLimits limits_;
@@ -154,7 +158,7 @@ class TemplateServer {
   std::map<std::string, std::shared_ptr<const ChatTemplate>> templates_;
 
   absl::Mutex mu_;
-  std::optional<SteadyTime> busy_since_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Duration> busy_since_ ABSL_GUARDED_BY(mu_);  // in processor time
   bool done_ ABSL_GUARDED_BY(mu_) = false;
 };
 

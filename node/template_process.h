@@ -11,7 +11,7 @@ namespace strata {
 
 // Of one request: reading the template, unless it is known there, and making the prompt.
 struct TemplateLimits {
-  int64_t time_ms = 5'000;
+  int64_t time_ms = 5'000;                       // of a processor
   uint64_t memory_bytes = 512ull * 1024 * 1024;  // more than the process has at first
 };
 
