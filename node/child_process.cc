@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -259,10 +260,15 @@ class ChildProcess::Impl {
     posix_spawn_file_actions_adddup2(&files, stderr_pipe_.write.get(), STDERR_FILENO);
     // Every descriptor of ours is close-on-exec; this is for those that libraries opened.
     int flags = POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF;
+    int kept = STDERR_FILENO;
+    if (options_.socket >= 0) {
+      kept = kChildSocket;
+      posix_spawn_file_actions_adddup2(&files, options_.socket, kChildSocket);
+    }
 #if defined(__APPLE__)
     flags |= POSIX_SPAWN_CLOEXEC_DEFAULT;
 #elif defined(__GLIBC__)
-    posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+    posix_spawn_file_actions_addclosefrom_np(&files, kept + 1);
 #endif
     sigset_t none, all;
     sigemptyset(&none);
@@ -380,6 +386,14 @@ std::string ChildExit::Words() const {
                     out_of_memory ? ": the machine ran out of memory" : ": perhaps out of memory");
   }
   return words;
+}
+
+void VolunteerToDie() {
+  const rlimit no_core = {0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+#ifdef __linux__
+  std::ofstream("/proc/self/oom_score_adj") << 800;
+#endif
 }
 
 std::string OwnProgram() {

@@ -26,6 +26,9 @@ inline constexpr size_t kLastWordsBytesMax = 4 * 1024;
 // A longer line of output is passed on in pieces of this size.
 inline constexpr size_t kChildLineBytesMax = 64 * 1024;
 
+// The descriptor that a child has Options::socket as.
+inline constexpr int kChildSocket = 3;
+
 // How a child ended.
 struct ChildExit {
   pid_t pid = 0;
@@ -49,6 +52,7 @@ class ChildProcess {
     std::string program;                // path of the executable
     std::vector<std::string> args;      // argv[0] included
     std::vector<std::string> env = {};  // "NAME=value", in addition to this process's own
+    int socket = -1;                    // becomes its kChildSocket; the caller's to close; -1: none
     // Called on a thread of the child, one call at a time, without the line's end. They must not
     // block for long (the child would, writing) and must not destroy the ChildProcess.
     absl::AnyInvocable<void(absl::string_view line)> on_stdout_line = {};
@@ -84,6 +88,10 @@ class ChildProcess {
   explicit ChildProcess(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// In a child that may die: when memory runs out the kernel is to take it and not the node, and when
+// it aborts nobody waits for gigabytes to be written to a core file.
+void VolunteerToDie();
 
 // Path of the running program, good for starting it again even when its file was replaced since.
 std::string OwnProgram();

@@ -151,6 +151,9 @@ int RunCommandLine(int argc, char** argv) {
                   .is_worker = true});
     return Finish(RunWorker(line.worker), /*about_models=*/false);
   }
+  if (app.got_subcommand("template")) {
+    return Finish(RunTemplateProcess(line.template_limits), /*about_models=*/false);
+  }
   if (app.got_subcommand("node")) {
     StartLogging({.verbose = line.node.verbose,
                   .requests = line.node.log_requests,

@@ -224,6 +224,17 @@ void AddNode(CLI::App* app, NodeOptions* options) {
       ->excludes(http);
   verb->add_flag("--no-auth", options->http_no_auth,
                  "Let everybody on the network use the HTTP API, without a token");
+  verb->add_option("--tls-cert", options->http_certificate,
+                   "The HTTP API speaks HTTPS, with this certificate and those that it rests on")
+      ->type_name("FILE.pem");
+  verb->add_option("--tls-key", options->http_key,
+                   "The private key of --tls-cert; nobody else may read the file")
+      ->type_name("FILE.pem");
+  verb->add_option("--allow-origin", options->allowed_origins,
+                   "Origin of pages in browsers that may use the HTTP API, as "
+                   "https://chat.example; may be given again")
+      ->allow_extra_args(false)
+      ->type_name("ORIGIN");
   verb->add_option("--name", options->name, "What people call it (default: the machine's name)")
       ->check(Utf8())
       ->type_name("NAME");
@@ -403,6 +414,13 @@ void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }
 
+void AddTemplate(CLI::App* app, TemplateLimits* limits) {
+  CLI::App* verb = app->add_subcommand("template", "Run chat templates; a node starts it");
+  verb->group("");  // not shown
+  verb->add_option("--time", limits->time_ms, "Of one request")->type_name("MS");
+  verb->add_option("--memory", limits->memory_bytes, "The same")->type_name("BYTES");
+}
+
 }  // namespace
 
 void AddVerbs(CLI::App* app, CommandLine* line) {
@@ -422,6 +440,7 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddToken(app, &line->token);
   AddProbe(app, &line->probe);
   AddWorker(app, &line->worker, &line->worker_verbose);
+  AddTemplate(app, &line->template_limits);
 }
 
 }  // namespace strata

@@ -11,6 +11,7 @@
 #include "node/probe.h"
 #include "node/run.h"
 #include "node/status.h"
+#include "node/template_process.h"
 #include "node/token_verbs.h"
 #include "node/worker.h"
 
@@ -38,6 +39,7 @@ struct CommandLine {
   KeyVerbOptions key;
   ProbeRunOptions probe;
   WorkerRunOptions worker;
+  TemplateLimits template_limits;
   bool run_verbose = false;
   bool worker_verbose = false;
 };

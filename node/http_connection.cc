@@ -14,7 +14,6 @@ namespace {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
-using tcp = asio::ip::tcp;
 using SteadyClock = std::chrono::steady_clock;
 using Ms = std::chrono::milliseconds;
 
@@ -25,6 +24,10 @@ constexpr Ms kLinger(2'000);
 // A complete answer may take write_ms and a millisecond for so many bytes.
 constexpr size_t kAnswerBytesPerMsMin = 16;
 constexpr size_t kIdBytesMax = 64;
+// To who speaks plain HTTP where TLS is spoken.
+constexpr char kSpeaksHttps[] =
+    "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 37\r\n"
+    "Connection: close\r\n\r\nthis port speaks HTTPS: use https://\n";
 
 const char* Reason(int status) {
   switch (status) {
@@ -148,6 +151,32 @@ void HttpServer::Connection::Enter(State state, std::optional<Ms> limit) {
   if (limit) deadline_ = since_ + *limit;
 }
 
+void HttpServer::Connection::Handshake() {
+  Enter(State::kHandshake, Ms(core_->options().handshake_ms));
+  stream_.Handshake([self = shared_from_this()](const error_code& error) {
+    if (self->state_ == State::kHandshake) self->OnHandshake(error);
+  });
+}
+
+void HttpServer::Connection::OnHandshake(const error_code& error) {
+  if (!error) {
+    AwaitRequest();
+    WaitRead();
+    return;
+  }
+  ++core_->bad_requests;
+  if (stream_.spoke_http()) {
+    error_code ignored;
+    // What it sent is read, or closing would take our last words from it.
+    stream_.socket().read_some(asio::buffer(core_->scratch()), ignored);
+    stream_.socket().write_some(asio::buffer(kSpeaksHttps, sizeof(kSpeaksHttps) - 1), ignored);
+    stream_.ShutdownSend();
+    Enter(State::kLinger, kLinger);
+    return;
+  }
+  Close();
+}
+
 void HttpServer::Connection::AwaitRequest() {
   parser_.emplace();
   parser_->eager(true);
@@ -162,7 +191,7 @@ void HttpServer::Connection::WaitRead() {
   if (reading_ || state_ == State::kClosed) return;
   if (state_ == State::kHandling && in_.size() >= kPipelinedBytesMax) return;
   reading_ = true;
-  socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](const error_code& error) {
+  stream_.AwaitReadable([self = shared_from_this()](const error_code& error) {
     self->reading_ = false;
     self->OnReadable(error);
   });
@@ -172,7 +201,7 @@ void HttpServer::Connection::OnReadable(const error_code& error) {
   if (state_ == State::kClosed) return;
   error_code failed = error;
   size_t n = 0;
-  if (!failed) n = socket_.read_some(asio::buffer(core_->scratch()), failed);
+  if (!failed) n = stream_.ReadSome(core_->scratch().data(), core_->scratch().size(), &failed);
   if (failed == asio::error::would_block || failed == asio::error::try_again) {
     WaitRead();
     return;
@@ -252,6 +281,7 @@ void HttpServer::Connection::Dispatch() {
   if (head_only) request.method = "GET";
   request.client = client_;
   request.to_loopback = to_loopback_;
+  request.secure = stream_.has_tls();
   for (const auto& field : message) {
     request.headers.emplace_back(absl::AsciiStrToLower(field.name_string()),
                                  std::string(field.value()));
@@ -388,11 +418,10 @@ void HttpServer::Connection::Flush() {
 }
 
 void HttpServer::Connection::WriteSome() {
-  socket_.async_write_some(
-      asio::buffer(writing_bytes_.data() + written_, writing_bytes_.size() - written_),
-      [self = shared_from_this()](const error_code& error, size_t bytes) {
-        self->OnWritten(error, bytes);
-      });
+  stream_.WriteSome(absl::string_view(writing_bytes_).substr(written_),
+                    [self = shared_from_this()](const error_code& error, size_t bytes) {
+                      self->OnWritten(error, bytes);
+                    });
 }
 
 void HttpServer::Connection::OnWritten(const error_code& error, size_t bytes) {
@@ -429,8 +458,7 @@ void HttpServer::Connection::OnDrained() {
   }
   if (!keep_alive_) {
     // Closing with bytes unread would take our last words from the client.
-    error_code ignored;
-    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    stream_.ShutdownSend();
     in_.clear();
     Enter(State::kLinger, kLinger);
     WaitRead();
@@ -452,6 +480,7 @@ void HttpServer::Connection::CheckDeadlines(SteadyClock::time_point now) {
     ++core_->dropped;
     Refuse(408, "the request takes too long to arrive");
   } else if (slow_writer) {
+    if (state_ == State::kHandshake) ++core_->dropped;
     Close();
   } else if (state_ == State::kHandling && !writing_ &&
              now >= quiet_since_ + Ms(core_->options().quiet_ms)) {
@@ -471,8 +500,7 @@ void HttpServer::Connection::Close() {
   answer_deadline_.reset();
   ReleaseBody();
   parser_.reset();
-  error_code ignored;
-  socket_.close(ignored);
+  stream_.Close();
   absl::AnyInvocable<void() &&> on_gone;
   {
     absl::MutexLock lock(mu_);

@@ -27,6 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "node/http_server.h"
+#include "node/http_stream.h"
 
 namespace strata {
 
@@ -99,12 +100,12 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
 class HttpServer::Connection final : public std::enable_shared_from_this<Connection> {
  public:
   Connection(std::shared_ptr<Core> core, boost::asio::ip::tcp::socket socket)
-      : core_(std::move(core)), socket_(std::move(socket)) {
+      : core_(std::move(core)), stream_(std::move(socket), core_->options().tls.get()) {
     boost::system::error_code ignored;
-    if (const auto peer = socket_.remote_endpoint(ignored); !ignored) {
+    if (const auto peer = stream_.socket().remote_endpoint(ignored); !ignored) {
       client_ = peer.address().to_string();
     }
-    if (const auto local = socket_.local_endpoint(ignored); !ignored) {
+    if (const auto local = stream_.socket().local_endpoint(ignored); !ignored) {
       const boost::asio::ip::address address = local.address();
       to_loopback_ = address.is_loopback() || (address.is_v6() && address.to_v6().is_v4_mapped() &&
                                                address.to_v6().to_bytes()[12] == 127);
@@ -112,10 +113,14 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
   }
 
   void Start() {
+    if (stream_.has_tls()) {
+      Handshake();
+      return;
+    }
     AwaitRequest();
     WaitRead();
   }
-  // There are too many. Instead of Start().
+  // There are too many. Instead of Start(); not with TLS.
   void StartRefused() {
     Refuse(503, "too many connections; try again");
     WaitRead();
@@ -126,7 +131,9 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
   void Flush();
 
   // Gives way to others. Who has not asked for anything goes before who is about to.
-  bool may_go() const { return state_ == State::kIdle || state_ == State::kHeader; }
+  bool may_go() const {
+    return state_ == State::kHandshake || state_ == State::kIdle || state_ == State::kHeader;
+  }
   bool GoesBefore(const Connection& other) const {
     const bool asks = state_ == State::kHeader;
     const bool other_asks = other.state_ == State::kHeader;
@@ -141,10 +148,12 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
   void Run(absl::AnyInvocable<void() &&> fn) { core_->RunTask(std::move(fn)); }
 
  private:
-  enum class State { kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
+  enum class State { kHandshake, kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
   void Enter(State state, std::optional<std::chrono::milliseconds> limit);
+  void Handshake();
+  void OnHandshake(const boost::system::error_code& error);
   void AwaitRequest();
   void WaitRead();
   void OnReadable(const boost::system::error_code& error);
@@ -158,7 +167,7 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
   void OnDrained();
 
   const std::shared_ptr<Core> core_;
-  boost::asio::ip::tcp::socket socket_;
+  HttpStream stream_;
   std::string client_;
   bool to_loopback_ = false;
 

@@ -124,6 +124,7 @@ void HttpServer::Core::OnAccept(tcp::socket socket) {
   socket.set_option(tcp::no_delay(true), ignored);
   const bool refused = connections_.size() >= options_.connections_max && !MakeRoom();
   if (refused) ++refused_;
+  if (refused && options_.tls != nullptr) return;  // a handshake is more than it can have
   if (connections_.size() >= options_.connections_max + kHttpRefusalsMax) return;
   socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
   auto connection = std::make_shared<Connection>(shared_from_this(), std::move(socket));
@@ -148,8 +149,9 @@ bool HttpServer::Core::MakeRoom() {
 }
 
 void HttpServer::Core::Tick() {
-  const int64_t shortest = std::min({options_.header_ms, options_.body_ms, options_.idle_ms,
-                                     options_.write_ms, options_.quiet_ms, int64_t{2'000}});
+  const int64_t shortest =
+      std::min({options_.handshake_ms, options_.header_ms, options_.body_ms, options_.idle_ms,
+                options_.write_ms, options_.quiet_ms, int64_t{2'000}});
   tick_.expires_after(Ms(std::max<int64_t>(shortest / 4, 1)));
   tick_.async_wait([this](const error_code& error) {
     if (error || !acceptor_.is_open()) return;

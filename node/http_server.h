@@ -18,6 +18,8 @@
 
 namespace strata {
 
+class HttpTls;
+
 inline constexpr size_t kHttpConnectionsMax = 1024;
 // Of those beyond that, who are told so and closed; yet others are closed without a word.
 inline constexpr size_t kHttpRefusalsMax = 256;
@@ -35,6 +37,7 @@ struct HttpRequest {
   std::string query;
   std::string client;                                        // its IP address
   bool to_loopback = false;                                  // came in at 127.0.0.1 or ::1
+  bool secure = false;                                       // by TLS
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;
 
@@ -86,11 +89,13 @@ class HttpServer {
     std::function<HttpResponse(int status, const std::string& words)> error;
     int handler_threads = 2;
     size_t connections_max = kHttpConnectionsMax;
-    int64_t header_ms = 10'000;  // from a request's first byte to the end of its header
-    int64_t body_ms = 60'000;    // from there to the end of its body
-    int64_t idle_ms = 75'000;    // between requests
-    int64_t write_ms = 30'000;   // without a byte taken by the client
-    int64_t quiet_ms = 10'000;   // a stream without a byte; proxies cut it after 30 s or more
+    std::shared_ptr<const HttpTls> tls;  // null: plain HTTP; shared with who else serves by it
+    int64_t handshake_ms = 10'000;       // of TLS
+    int64_t header_ms = 10'000;          // from a request's first byte to the end of its header
+    int64_t body_ms = 60'000;            // from there to the end of its body
+    int64_t idle_ms = 75'000;            // between requests
+    int64_t write_ms = 30'000;           // without a byte taken by the client
+    int64_t quiet_ms = 10'000;  // a stream without a byte; proxies cut it after 30 s or more
   };
   struct Stats {
     size_t connections = 0;

@@ -24,7 +24,9 @@
 #include "node/admission.h"
 #include "node/api_token_file.h"
 #include "node/child_process.h"
+#include "node/cross_origin.h"
 #include "node/device_offer.h"
+#include "node/http_tls.h"
 #include "node/key_file.h"
 #include "node/machine.h"
 #include "node/openai_error.h"
@@ -319,14 +321,25 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   if (!address.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--http ", address.status().message()));
   }
+  if (absl::Status s = CheckOrigins(options.allowed_origins); !s.ok()) return s;
   if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
   auto api = std::make_unique<OpenAiApi>(
       gateway_.get(), coordinator_.get(),
-      OpenAiApi::Options{.node_id = id_, .node_name = name_, .tokens = tokens_.get()},
+      OpenAiApi::Options{.node_id = id_,
+                         .node_name = name_,
+                         .tokens = tokens_.get(),
+                         .templates = {.program = options.worker_program},
+                         .allowed_origins = options.allowed_origins},
       [this](OpenAiApi::OnStages then) {
         loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
       });
   HttpServer::Options http;
+  if (!options.http_certificate.empty() || !options.http_key.empty()) {
+    auto tls = HttpTls::Load({.certificate = options.http_certificate, .key = options.http_key},
+                             absl::Now());
+    if (!tls.ok()) return tls.status();
+    http.tls = *std::move(tls);
+  }
   http.host = address->host;
   http.port = address->port;
   http.handler = [api = api.get()](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -350,7 +363,8 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   api_ = std::move(api);
   http_ = *std::move(server);
   api_->SetServer(http_.get());
-  http_url_ = absl::StrCat("http://", LocalAddress({address->host, http_->port()}));
+  http_url_ = absl::StrCat(http.tls == nullptr ? "http://" : "https://",
+                           LocalAddress({address->host, http_->port()}));
   return absl::OkStatus();
 }
 

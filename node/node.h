@@ -49,9 +49,12 @@ struct NodeOptions {
   std::string cluster = "default";
   // [host:]port of the HTTP API; empty: none. A port that is taken is a warning.
   std::string http;
-  bool http_any_port = false;      // where that port is taken, any other will do
-  bool http_no_auth = false;       // nobody needs a token, wherever it listens
-  std::vector<std::string> peers;  // host:port of nodes to look for, besides mDNS
+  bool http_any_port = false;                // where that port is taken, any other will do
+  bool http_no_auth = false;                 // nobody needs a token, wherever it listens
+  std::string http_certificate;              // PEM; the API speaks HTTPS by it; empty: HTTP
+  std::string http_key;                      // PEM, of that certificate
+  std::vector<std::string> allowed_origins;  // of pages in browsers that may use the HTTP API
+  std::vector<std::string> peers;            // host:port of nodes to look for, besides mDNS
   std::vector<std::string>
       advertise;  // host or host:port told to others instead of the interfaces'
   bool mdns = true;

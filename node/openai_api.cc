@@ -13,13 +13,13 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
+#include "node/cross_origin.h"
 #include "node/metrics.h"
 #include "node/model_match.h"
 #include "node/openai_error.h"
 #include "node/openai_request.h"
 #include "node/openai_response.h"
 #include "node/openai_tools.h"
-#include "node/peer_addresses.h"
 
 namespace strata {
 namespace {
@@ -51,29 +51,6 @@ std::string PercentDecoded(absl::string_view text) {
   return out;
 }
 
-std::string HostOf(absl::string_view authority) {
-  const auto parsed = ParseHostPort(authority);
-  std::string host = parsed.ok() ? parsed->host : std::string(authority);
-  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]"))
-    host = host.substr(1, host.size() - 2);
-  return host;
-}
-
-// Pages in a browser are not among the API's clients: one of another site must neither use this
-// machine nor read what it says, not even under a name that it points here.
-absl::Status CheckBrowser(const HttpRequest& request) {
-  const absl::string_view host = request.Header("host");
-  absl::string_view origin = request.Header("origin");
-  if (!origin.empty() && !(absl::ConsumePrefix(&origin, "http://") && origin == host)) {
-    return absl::PermissionDeniedError("pages of other sites may not use this API");
-  }
-  if (request.to_loopback && !host.empty() && !IsLoopbackHost(HostOf(host))) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("this machine is not called ", host, " here: use localhost or 127.0.0.1"));
-  }
-  return absl::OkStatus();
-}
-
 HttpResponse MethodNotAllowed(const char* allowed) {
   HttpResponse response = ErrorResponse(405, absl::StrCat("this takes ", allowed));
   response.headers.emplace_back("Allow", allowed);
@@ -88,7 +65,8 @@ OpenAiApi::OpenAiApi(Gateway* gateway, Coordinator* coordinator, Options options
       coordinator_(coordinator),
       options_(std::move(options)),
       ask_stages_(std::move(ask_stages)),
-      counters_(std::make_shared<ApiCounters>()) {}
+      counters_(std::make_shared<ApiCounters>()),
+      templates_(options_.templates) {}
 
 void OpenAiApi::SetServer(const HttpServer* server) {
   absl::MutexLock lock(mu_);
@@ -129,8 +107,9 @@ bool OpenAiApi::Admit(const HttpRequest& request, bool texts, const Responder& r
 
 void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrecorded) {
   const auto record = std::make_shared<RequestRecord>(request);  // shared with the responder
-  const Responder responder = Recorded(std::move(unrecorded), record);
-  if (absl::Status status = CheckBrowser(request); !status.ok()) {
+  const Responder responder =
+      Recorded(WithOrigin(std::move(unrecorded), request, options_.allowed_origins), record);
+  if (absl::Status status = CheckBrowser(request, options_.allowed_origins); !status.ok()) {
     responder->Answer(ErrorResponse(403, std::string(status.message())));
     return;
   }
@@ -138,12 +117,16 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrec
   const bool texts = path == "/v1/completions" || path == "/v1/chat/completions";
   const bool reads = path == "/health" || path == "/metrics" || path == "/v1/models" ||
                      absl::StartsWith(path, "/v1/models/");
+  const char* allowed = texts ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+  if (IsPreflight(request, options_.allowed_origins)) {  // which never has a token
+    responder->Answer(AnswerPreflight(request, allowed));
+    return;
+  }
   if (!Admit(request, texts, responder, record.get())) return;
   if (!texts && !reads) {
     responder->Answer(ErrorResponse(404, absl::StrCat("there is nothing at ", path)));
     return;
   }
-  const char* allowed = texts ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
   if (request.method == "OPTIONS") {
     responder->Answer({.status = 204, .headers = {{"Allow", allowed}}});
   } else if (request.method != (texts ? "POST" : "GET")) {
@@ -278,33 +261,6 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
     responder->Answer(ErrorResponse(status));
     return;
   }
-  if (request.chat) {
-    const auto chat_template = TemplateOf(model);
-    if (!chat_template.ok()) {
-      responder->Answer(ErrorResponse(chat_template.status()));
-      return;
-    }
-    auto prompt = (*chat_template)->Render(request.messages, request.tools, absl::Now());
-    if (!prompt.ok()) {
-      responder->Answer(ErrorResponse(prompt.status()));
-      return;
-    }
-    request.messages.clear();
-    request.prompts.push_back({.text = std::move(prompt->text)});
-    call.parse_special = true;
-    call.no_special = prompt->has_bos;
-  }
-  for (const ApiPrompt& prompt : request.prompts) {
-    if (prompt.text.size() / kTokenBytesMax <= model.n_ctx() &&
-        prompt.tokens.size() <= model.n_ctx()) {
-      continue;
-    }
-    responder->Answer(ErrorResponse(WithErrorCode(
-        BadParam(request.chat ? "messages" : "prompt",
-                 absl::StrCat("longer than the context of ", model.n_ctx(), " tokens")),
-        "context_length_exceeded")));
-    return;
-  }
   call.answer = {.chat = request.chat,
                  .id = NewAnswerId(request.chat),
                  .created_s = absl::ToUnixSeconds(absl::Now()),
@@ -315,30 +271,46 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
   call.model_id = absl::BytesToHexString(model.model_id());
   call.tokens_max = request.tokens_max.value_or(model.n_ctx());
   call.request = std::move(request);
-  ApiCall::Start(gateway_, std::move(call), responder, counters_);
+  if (!call.request.chat) {
+    Start(std::move(call), model.n_ctx(), responder);
+    return;
+  }
+  if (model.chat_template().empty()) {
+    responder->Answer(
+        ErrorResponse(BadParam("model", absl::StrCat(model.name(),
+                                                     " comes without a chat template; it can do "
+                                                     "/v1/completions"))));
+    return;
+  }
+  TemplateQuestion question = {
+      .source = {.text = model.chat_template(), .bos = model.bos_text(), .eos = model.eos_text()},
+      .messages = std::move(call.request.messages),
+      .tools = call.request.tools,
+      .now = absl::Now()};
+  call.request.messages.clear();
+  templates_.Render(std::move(question), [this, call = std::move(call), n_ctx = model.n_ctx(),
+                                          responder](auto prompt) mutable {
+    if (!prompt.ok()) {
+      responder->Answer(ErrorResponse(prompt.status()));
+      return;
+    }
+    call.request.prompts.push_back({.text = std::move(prompt->text)});
+    call.parse_special = true;
+    call.no_special = prompt->has_bos;
+    Start(std::move(call), n_ctx, responder);
+  });
 }
 
-absl::StatusOr<std::shared_ptr<const ChatTemplate>> OpenAiApi::TemplateOf(
-    const wire::ModelStatus& model) {
-  if (model.chat_template().empty()) {
-    return BadParam("model", absl::StrCat(model.name(),
-                                          " comes without a chat template; it can do "
-                                          "/v1/completions"));
+void OpenAiApi::Start(ApiCall::Options call, uint32_t n_ctx, const Responder& responder) {
+  for (const ApiPrompt& prompt : call.request.prompts) {
+    if (prompt.text.size() / kTokenBytesMax <= n_ctx && prompt.tokens.size() <= n_ctx) continue;
+    responder->Answer(ErrorResponse(
+        WithErrorCode(BadParam(call.request.chat ? "messages" : "prompt",
+                               absl::StrCat("longer than the context of ", n_ctx, " tokens")),
+                      "context_length_exceeded")));
+    return;
   }
-  const std::string key =
-      absl::StrCat(model.bos_text(), "\n", model.eos_text(), "\n", model.chat_template());
-  {
-    absl::MutexLock lock(mu_);
-    const auto known = templates_.find(key);
-    if (known != templates_.end()) return known->second;
-  }
-  auto parsed = ChatTemplate::Parse(
-      {.text = model.chat_template(), .bos = model.bos_text(), .eos = model.eos_text()});
-  if (!parsed.ok()) return parsed.status();
-  absl::MutexLock lock(mu_);
-  if (templates_.size() >= kChatTemplatesMax) templates_.clear();
-  templates_[key] = *parsed;
-  return *std::move(parsed);
+  ApiCall::Start(gateway_, std::move(call), responder, counters_);
 }
 
 }  // namespace strata

@@ -1,11 +1,11 @@
 // The HTTP API of a node: OpenAI's /v1/models, /v1/completions and /v1/chat/completions, answered
 // by the cluster through node/gateway.h; /health, and /metrics for Prometheus.
 //
-//   client ─▶ HttpServer ─▶ OpenAiApi ─▶ openai_request ─▶ chat_template ─▶ ApiCall ─▶ Gateway
+//   client ─▶ HttpServer ─▶ OpenAiApi ─▶ openai_request ─▶ template_pool ─▶ ApiCall ─▶ Gateway
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,17 +14,15 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
 #include "node/api_tokens.h"
-#include "node/chat_template.h"
 #include "node/coordinator.h"
 #include "node/gateway.h"
 #include "node/http_server.h"
 #include "node/openai_call.h"
 #include "node/request_record.h"
+#include "node/template_pool.h"
 #include "proto/node.pb.h"
 
 namespace strata {
-
-inline constexpr size_t kChatTemplatesMax = 32;  // read and kept
 
 // Thread-safe.
 class OpenAiApi {
@@ -33,6 +31,8 @@ class OpenAiApi {
     std::string node_id;
     std::string node_name;
     ApiTokens* tokens = nullptr;  // of those who may use it; null: everybody may
+    TemplatePool::Options templates;
+    std::vector<std::string> allowed_origins;  // of pages in browsers, besides this node's own
   };
   // Says which stages this node holds, on any thread; never blocks.
   using OnStages = absl::AnyInvocable<void(std::vector<wire::StageStatus>) &&>;
@@ -59,12 +59,13 @@ class OpenAiApi {
   void Texts(HttpRequest http, const Responder& responder, const Record& record);
   void Write(ApiRequest request, const HttpRequest& http, const wire::ModelStatus& model,
              const Responder& responder, const Record& record);
+  // Its prompts are there, for a model with a context of `n_ctx` tokens.
+  void Start(ApiCall::Options call, uint32_t n_ctx, const Responder& responder);
   void Health(const Responder& responder);
   void Metrics(const Responder& responder);
 
   // Calls `then` with the model that is meant, on a handler's thread; else answers.
   void WithModel(const std::string& name, const Responder& responder, const OnModel& then);
-  absl::StatusOr<std::shared_ptr<const ChatTemplate>> TemplateOf(const wire::ModelStatus& model);
 
   Gateway* const gateway_;
   Coordinator* const coordinator_;
@@ -74,7 +75,8 @@ class OpenAiApi {
 
   absl::Mutex mu_;
   const HttpServer* server_ ABSL_GUARDED_BY(mu_) = nullptr;
-  std::map<std::string, std::shared_ptr<const ChatTemplate>> templates_ ABSL_GUARDED_BY(mu_);
+
+  TemplatePool templates_;  // last: its threads use the others
 };
 
 }  // namespace strata

@@ -1,11 +1,9 @@
 #include "node/worker.h"
 
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
+#include "node/child_process.h"
 #include "node/parent_watch.h"
 #include "shard/worker_service.h"
 #include "transport/clock.h"
@@ -25,16 +24,6 @@ namespace {
 
 // The cluster, by its name here: which one that is the folder says.
 constexpr char kOfItsNode[] = "of the node";
-
-// A worker is what may die on this machine: when memory runs out the kernel is to take it and not
-// the node, and when it aborts nobody waits for gigabytes of weights to be written to a core file.
-void VolunteerToDie() {
-  const rlimit no_core = {0, 0};
-  setrlimit(RLIMIT_CORE, &no_core);
-#ifdef __linux__
-  std::ofstream("/proc/self/oom_score_adj") << 800;
-#endif
-}
 
 }  // namespace
 

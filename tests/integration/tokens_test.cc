@@ -165,5 +165,54 @@ TEST_F(Tokens, ANodeThatKeepsNothingHasNone) {
   EXPECT_THAT(node.err(), HasSubstr("--no-auth"));
 }
 
+TEST_F(Tokens, PagesOfListedOriginsAreToldThatTheyMayAsk) {
+  Start({"--http", "0.0.0.0:0", "--allow-origin", "https://chat.example"});
+  const auto ask = [this](const std::string& line, const std::string& headers) {
+    HttpClient client(port_);
+    EXPECT_TRUE(
+        client.Send(absl::StrCat(line, " HTTP/1.1\r\nHost: localhost\r\n", headers, "\r\n")));
+    return client.Read();
+  };
+  HttpReply reply = ask("OPTIONS /v1/chat/completions",
+                        "Origin: https://chat.example\r\nAccess-Control-Request-Method: POST\r\n"
+                        "Access-Control-Request-Headers: authorization,content-type\r\n");
+  EXPECT_EQ(reply.status, 204);
+  EXPECT_EQ(reply.Header("Access-Control-Allow-Origin"), "https://chat.example");
+  EXPECT_EQ(reply.Header("Vary"), "Origin");
+  EXPECT_EQ(reply.Header("Access-Control-Allow-Methods"), "POST, OPTIONS");
+  EXPECT_EQ(reply.Header("Access-Control-Allow-Headers"),
+            "Authorization, Content-Type, X-Request-Id");
+
+  // That it may ask lets it in no more than others; it reads why.
+  reply = ask("GET /v1/models", "Origin: https://chat.example\r\n");
+  EXPECT_EQ(reply.status, 401);
+  EXPECT_EQ(reply.Header("Access-Control-Allow-Origin"), "https://chat.example");
+  const auto made = Token({"new", "kitchen"});
+  ASSERT_EQ(made->ExitStatus(), 0) << made->err();
+  EXPECT_EQ(Settles("Bearer " + made->out(), 200), 200);
+  reply = ask(
+      "GET /v1/models",
+      absl::StrCat("Origin: https://chat.example\r\nAuthorization: Bearer ", made->out(), "\r\n"));
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.Header("Access-Control-Allow-Origin"), "https://chat.example");
+
+  for (const char* other : {"http://chat.example", "https://evil.example", "null"}) {
+    for (const char* line : {"GET /v1/models", "OPTIONS /v1/models"}) {
+      reply =
+          ask(line, absl::StrCat("Origin: ", other, "\r\nAccess-Control-Request-Method: POST\r\n"));
+      EXPECT_EQ(reply.status, 403) << other;
+      EXPECT_EQ(reply.Header("Access-Control-Allow-Origin"), "");
+      EXPECT_EQ(reply.Header("Vary"), "Origin");
+    }
+  }
+}
+
+TEST_F(Tokens, EveryOriginIsNone) {
+  Program node({"node", "--listen", "127.0.0.1:0", "--no-mdns", "--no-measure", "--data-dir",
+                folder_, "--allow-origin", "*"});
+  EXPECT_NE(node.ExitStatus(), 0);
+  EXPECT_THAT(node.err(), HasSubstr("list the origins of those that may"));
+}
+
 }  // namespace
 }  // namespace strata

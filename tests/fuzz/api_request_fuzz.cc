@@ -1,0 +1,57 @@
+// Bodies of the HTTP API: whatever they say, reading ends in a request within its bounds or in an
+// error that the client may be told, and so does making a grammar of what it asks for.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "node/openai_request.h"
+#include "node/openai_tools.h"
+#include "shard/gbnf.h"
+
+namespace strata {
+namespace {
+
+void Check(bool right) {
+  if (!right) std::abort();
+}
+
+void CheckError(const absl::Status& status) {
+  Check(absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
+        absl::IsResourceExhausted(status));
+  Check(!status.message().empty());
+}
+
+void CheckRequest(absl::StatusOr<ApiRequest> request, bool chat) {
+  if (!request.ok()) {
+    CheckError(request.status());
+    return;
+  }
+  Check(request->chat == chat);
+  Check(chat ? !request->messages.empty() : !request->prompts.empty());
+  Check(request->messages.size() <= kApiMessagesMax && request->tools.list.size() <= kApiToolsMax);
+  Check(request->n >= 1 &&
+        request->n * std::max<size_t>(request->prompts.size(), 1) <= kApiChoicesMax);
+  Check(request->stops.size() <= kApiStopsMax);
+  Check(static_cast<size_t>(request->sampler.logit_bias_size()) <= kApiLogitBiasMax);
+  for (const ToolForm form : {ToolForm::kTagged, ToolForm::kBare, ToolForm::kMistral}) {
+    ApiRequest constrained = *request;
+    if (absl::Status status = Constrain(form, &constrained); !status.ok()) {
+      CheckError(status);
+    } else if (!constrained.sampler.grammar().empty()) {
+      Check(ParseGbnf(constrained.sampler.grammar(), constrained.sampler.grammar_root()).ok());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const absl::string_view body(reinterpret_cast<const char*>(data), size);
+  strata::CheckRequest(strata::ParseCompletion(body), /*chat=*/false);
+  strata::CheckRequest(strata::ParseChat(body), /*chat=*/true);
+  return 0;
+}
