@@ -103,10 +103,7 @@ absl::Status Deployment::Build(Progress progress) {
   build.cache = options_.request.wishes().cache();
   build.cache.set_kv_cells(static_cast<uint32_t>(request.cache.kv_cells));
   build.cache.set_checkpoints(request.cache.n_checkpoints);
-  wire::LoadModelRequest origin = options_.request;
-  *origin.mutable_source() = planned_->source;
-  origin.set_model_id(model_id());
-  build.origin = origin.SerializeAsString();
+  build.origin = Origin().SerializeAsString();
   build.unverified = options_.request.wishes().unverified();
   build.use_mmap = !options_.request.no_mmap();
   build.allow_mixed_versions = options_.request.allow_mixed_versions();
@@ -121,6 +118,13 @@ absl::Status Deployment::Build(Progress progress) {
   pipeline_ = *std::move(pipeline);
   return options_.heritage != nullptr ? texts_->Restart(pipeline_.get())
                                       : texts_->Start(pipeline_.get());
+}
+
+wire::LoadModelRequest Deployment::Origin() const {
+  wire::LoadModelRequest origin = options_.request;
+  *origin.mutable_source() = planned_->source;
+  origin.set_model_id(model_id());
+  return origin;
 }
 
 void Deployment::Unload(const absl::Status& why) { End(why, /*leave_stages=*/false); }
