@@ -8,6 +8,7 @@
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/text_request.h"
 #include "node/plan_text.h"
 #include "transport/grpc_status.h"
 #include "transport/request_log.h"
@@ -324,8 +325,10 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
   job.done = [self = shared_from_this(), text = std::move(text), request,
               call](absl::StatusOr<wire::TokenizeResponse> tokens) mutable {
     if (!tokens.ok()) {
-      // Perhaps only since the first stage was lost.
-      if (!self->Keep(request, call)) call->Refuse(tokens.status());
+      // Perhaps only since the first stage was lost, which its links may not have said yet.
+      if (self->Keep(request, call)) return;
+      const absl::Status why = tokens.status();
+      call->Refuse(absl::IsUnavailable(why) ? AsHandedOver(why) : why);
       return;
     }
     text.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());
