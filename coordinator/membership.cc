@@ -67,6 +67,18 @@ void Membership::SetAddresses(std::vector<std::string> addresses, int64_t now_us
   ++changes_;
 }
 
+void Membership::SetHeritage(std::vector<std::string> heritage, int64_t now_us) {
+  std::erase_if(heritage, [](const std::string& one) { return one.size() > kHeritageBytesMax; });
+  if (heritage.size() > kHeritagesMax) heritage.resize(kHeritagesMax);
+  if (heritage == my_heritage_) return;
+  my_heritage_ = std::move(heritage);
+  details_stale_ = true;
+  next_check_us_ = next_wake_us_ = now_us;
+  members_.ForEach([&](size_t i) {
+    if (i != 0) Hurry(i, now_us);
+  });
+}
+
 std::vector<OutgoingHeartbeat> Membership::Tick(int64_t now_us) {
   Advance(now_us);
   if (now_us >= next_check_us_) {
@@ -318,6 +330,7 @@ void Membership::RefreshDetails() {
     if (i != 0 && graph_.reaches(0).Has(i)) details->reaches.push_back(graph_.id(i));
     if (members_.Has(i)) details->members.push_back(graph_.id(i));
   }
+  details->heritage = my_heritage_;
   details_ = std::move(details);
   ++details_version_;
   details_stale_ = false;

@@ -103,6 +103,13 @@ class Membership {
   // This node's addresses changed; others hear with the next heartbeats.
   void SetAddresses(std::vector<std::string> addresses, int64_t now_us);
 
+  // What this node, while it coordinates, leaves to whoever does so after it; nothing to begin
+  // with. Members hear at once. What is over kHeritagesMax or kHeritageBytesMax is left out.
+  void SetHeritage(std::vector<std::string> heritage, int64_t now_us);
+  // What the coordinator that this node obeyed last had left when it was lost or left. Nothing
+  // where it lives and has let go of this node.
+  const std::vector<std::string>& heritage() const { return heritage_; }
+
   // Requests whose clients are connected to this node.
   void SetLiveRequests(uint32_t n) { live_requests_ = n; }
 
@@ -281,12 +288,14 @@ class Membership {
   Role role_ = Role::kStarting;
   ClusterEpoch epoch_;  // of the coordinator obeyed
   ClusterEpoch floor_;
-  size_t obeyed_ = ReachGraph::kNone;   // a member's coordinator
-  int64_t granted_us_ = 0;              // its newest offer that was granted, by its clock
-  int64_t obeys_until_us_ = 0;          // the lease granted, or the wait after a start
-  size_t wanted_ = ReachGraph::kNone;   // the coordinator to join
-  int64_t wanted_until_us_ = 0;         // of a free node
-  int64_t office_since_us_ = 0;         // a coordinator's
+  size_t obeyed_ = ReachGraph::kNone;  // a member's coordinator
+  int64_t granted_us_ = 0;             // its newest offer that was granted, by its clock
+  int64_t obeys_until_us_ = 0;         // the lease granted, or the wait after a start
+  size_t wanted_ = ReachGraph::kNone;  // the coordinator to join
+  int64_t wanted_until_us_ = 0;        // of a free node
+  int64_t office_since_us_ = 0;        // a coordinator's
+  std::vector<std::string> my_heritage_;
+  std::vector<std::string> heritage_;   // of who was obeyed last
   int64_t welcomed_us_ = 0;             // when this coordinator last welcomed another
   int64_t void_before_us_ = 0;          // grants of older offers are void
   int64_t unlinked_since_us_ = 0;       // two members are; 0: no

@@ -71,7 +71,9 @@ void Membership::Advance(int64_t now_us) {
 void Membership::TakeLease(size_t i, const Heartbeat& message, int64_t now_us) {
   const bool mine = role_ == Role::kMember && obeyed_ == i;
   if (message.release) {
-    if (mine) BecomeFree(graph_.Find(message.next), now_us);
+    if (!mine) return;
+    BecomeFree(graph_.Find(message.next), now_us);
+    if (!message.body->leaving) heritage_.clear();
     return;
   }
   const bool joins = role_ == Role::kFree && wanted_ == i;
@@ -86,6 +88,7 @@ void Membership::TakeLease(size_t i, const Heartbeat& message, int64_t now_us) {
   role_ = Role::kMember;
   obeyed_ = i;
   if (joins) wanted_ = move_to_ = kNone;
+  if (joins) heritage_.clear();
   epoch_ = floor_ = body.epoch;
   granted_us_ = message.sent_us;
   obeys_until_us_ = now_us + obedience_us_;
@@ -191,6 +194,9 @@ void Membership::BecomeCoordinator(int64_t now_us) {
 }
 
 void Membership::BecomeFree(size_t next, int64_t now_us) {
+  if (role_ == Role::kMember && peers_[obeyed_].details != nullptr) {
+    heritage_ = peers_[obeyed_].details->heritage;
+  }
   obeyed_ = wanted_ = kNone;
   epoch_ = ClusterEpoch();
   if (next == kNone || next == 0 || !Fresh(peers_[next], now_us)) {

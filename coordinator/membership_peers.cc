@@ -141,6 +141,7 @@ void Membership::TakeGossip(const std::shared_ptr<const NodeRecord>& record, int
 // All that it said and granted was said by a process that is dead.
 void Membership::Restarted(size_t i, int64_t now_us) {
   Peer& peer = peers_[i];
+  if (role_ == Role::kMember && obeyed_ == i) BecomeFree(ReachGraph::kNone, now_us);
   peer.heard_sent_us = 0;
   peer.details_version = 0;
   peer.details = nullptr;
@@ -157,7 +158,6 @@ void Membership::Restarted(size_t i, int64_t now_us) {
   if (graph_.SetReaches(0, i, false)) details_stale_ = true;
   heard_.Set(i, false);
   if (members_.Has(i)) DropMember(i);
-  if (role_ == Role::kMember && obeyed_ == i) BecomeFree(ReachGraph::kNone, now_us);
   ++changes_;
 }
 

@@ -143,6 +143,7 @@ wire::Heartbeat ToWire(const Heartbeat& heartbeat) {
     *details->mutable_record() = ToWire(*heartbeat.details->record);
     for (const NodeId& id : heartbeat.details->reaches) details->add_reaches(IdBytes(id));
     for (const NodeId& id : heartbeat.details->members) details->add_members(IdBytes(id));
+    for (const std::string& one : heartbeat.details->heritage) details->add_heritage(one);
   }
   for (const auto& record : heartbeat.known) *wire.add_known() = ToWire(*record);
   return wire;
@@ -198,6 +199,12 @@ absl::StatusOr<Heartbeat> FromWire(const wire::Heartbeat& wire) {
     if (!reaches.ok()) return reaches.status();
     absl::StatusOr<std::vector<NodeId>> members = IdsFromWire(wire.details().members());
     if (!members.ok()) return members.status();
+    const auto& heritage = wire.details().heritage();
+    if (static_cast<size_t>(heritage.size()) > kHeritagesMax) return Bad("too much heritage");
+    for (const std::string& one : heritage) {
+      if (one.size() > kHeritageBytesMax) return Bad("a heritage is too long");
+      details->heritage.push_back(one);
+    }
     details->record = *std::move(record);
     details->reaches = *std::move(reaches);
     details->members = *std::move(members);

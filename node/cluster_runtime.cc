@@ -356,6 +356,12 @@ wire::GetClusterResponse ClusterRuntime::Describe() {
   return response;
 }
 
+void ClusterRuntime::SetHeritage(std::vector<std::string> heritage) {
+  const int64_t wake_us = membership_.next_wake_us();
+  membership_.SetHeritage(std::move(heritage), clock_->NowUs());
+  if (membership_.next_wake_us() != wake_us) Settle();
+}
+
 absl::StatusOr<wire::Epoch> ClusterRuntime::NextEpoch() {
   absl::StatusOr<ClusterEpoch> epoch = membership_.NextEpoch(clock_->NowUs());
   Settle();

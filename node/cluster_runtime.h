@@ -79,6 +79,8 @@ class ClusterRuntime final : private Discovery::Listener {
   std::string AddressOf(const NodeId& node) const;
   // The answer to GetCluster.
   wire::GetClusterResponse Describe();
+  // As of Membership, and sent at once.
+  void SetHeritage(std::vector<std::string> heritage);
   // For a new plan. kFailedPrecondition unless this node coordinates.
   absl::StatusOr<wire::Epoch> NextEpoch();
 

@@ -254,8 +254,15 @@ std::unique_ptr<Coordinator::Loaded> Coordinator::Join(const DeploymentPtr& ther
     shares->second.insert(loaded->share);
   } else {
     shares_.erase(shares);  // from now on it stays
+    Stays(there);
   }
   return loaded;
+}
+
+void Coordinator::Stays(const DeploymentPtr& deployment) {
+  wire::LoadModelRequest& origin = stays_[deployment->model_id()];
+  origin = deployment->Origin();
+  origin.clear_hold();
 }
 
 absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRequest& request,
@@ -300,11 +307,13 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   if (!deployment.ok()) return deployment.status();
   Loaded loaded{.deployment = *std::move(deployment)};
   absl::MutexLock lock(mu_);
-  if (request.hold()) {
-    loaded.share = ++last_share_;
-    // It may be unloaded already; then the share is of nothing.
-    if (models_.contains(loaded.deployment->model_id())) {
+  if (request.hold()) loaded.share = ++last_share_;
+  // It may be unloaded already; then the share is of nothing.
+  if (models_.contains(loaded.deployment->model_id())) {
+    if (request.hold()) {
       shares_[loaded.deployment->model_id()] = {loaded.share};
+    } else {
+      Stays(loaded.deployment);
     }
   }
   return loaded;
@@ -314,6 +323,7 @@ bool Coordinator::TakeOut(const DeploymentPtr& deployment) {
   const auto entry = models_.find(deployment->model_id());
   if (entry == models_.end() || entry->second != deployment) return false;
   shares_.erase(entry->first);
+  stays_.erase(entry->first);
   models_.erase(entry);
   return true;
 }

@@ -170,7 +170,9 @@ class Coordinator {
   bool Remove(const DeploymentPtr& deployment, const absl::Status& why);
 
   void Tick();  // loop
-  void Keep();  // thread: takes and leaves office
+  void Stays(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellHeritage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
+  void Keep();                                             // thread: takes and leaves office
   void Sweep();
   bool stopping();
 
@@ -185,6 +187,8 @@ class Coordinator {
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, DeploymentPtr> models_ ABSL_GUARDED_BY(mu_);  // by id
+  // What loads again what was loaded to stay, by id; in models_, too.
+  std::map<std::string, wire::LoadModelRequest> stays_ ABSL_GUARDED_BY(mu_);
   // By id; one that stays has none. Shares are numbers that no coordinator before gave out.
   std::map<std::string, std::set<uint64_t>> shares_ ABSL_GUARDED_BY(mu_);
   uint64_t last_share_ ABSL_GUARDED_BY(mu_);

@@ -108,6 +108,7 @@ void Coordinator::Tick() {
   if (members_changed) retry_due_ = true;
   cluster_->membership()->SetLiveRequests(live);
   LookAtOffice();
+  TellHeritage();
   if (members_changed) {
     for (const NodeId& id : members_) {
       const ClusterView::Node* const node = view.Find(id);
@@ -117,6 +118,24 @@ void Coordinator::Tick() {
     members_ = view.members;
     ++members_seen_;
   }
+}
+
+// What is there to stay, and what this node has yet to load of what it has inherited itself. One
+// that stops leaves what it had.
+void Coordinator::TellHeritage() {
+  if (stopping_) return;
+  std::vector<std::string> heritage;
+  if (in_office_) {
+    for (const auto& [id, origin] : stays_) heritage.push_back(origin.SerializeAsString());
+    for (const auto& [id, orphan] : orphans_) {
+      if (!stays_.contains(id)) heritage.push_back(orphan.SerializeAsString());
+    }
+    if (adopts_) {
+      const std::vector<std::string>& inherited = cluster_->membership()->heritage();
+      heritage.insert(heritage.end(), inherited.begin(), inherited.end());
+    }
+  }
+  cluster_->SetHeritage(std::move(heritage));
 }
 
 void Coordinator::Keep() {
@@ -142,6 +161,7 @@ void Coordinator::Keep() {
         for (auto& [id, model] : models_) lost.push_back(model);
         models_.clear();
         shares_.clear();
+        stays_.clear();
       }
     }
     for (const DeploymentPtr& model : lost) {
@@ -173,6 +193,16 @@ void Coordinator::Sweep() {
     for (const auto& [id, model] : models_) known.push_back(model->epoch());
   }
   std::map<std::string, wire::LoadModelRequest> orphans;  // by id
+  if (adopts) {
+    const auto heritage = AskLoop<std::vector<std::string>>(
+        [cluster = cluster_] { return cluster->membership()->heritage(); });
+    if (!heritage.ok()) return;
+    for (const std::string& one : *heritage) {
+      wire::LoadModelRequest origin;
+      if (!origin.ParseFromString(one) || origin.model_id().empty()) continue;
+      orphans[origin.model_id()] = std::move(origin);
+    }
+  }
   for (const NodeReport& node : report->nodes) {
     if (node.client == nullptr || !node.seen.member()) continue;
     for (const wire::StageStatus& stage : node.info.stages()) {

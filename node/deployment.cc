@@ -8,6 +8,7 @@
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/text_request.h"
 #include "node/plan_text.h"
 #include "transport/grpc_status.h"
 #include "transport/request_log.h"
@@ -103,10 +104,7 @@ absl::Status Deployment::Build(Progress progress) {
   build.cache = options_.request.wishes().cache();
   build.cache.set_kv_cells(static_cast<uint32_t>(request.cache.kv_cells));
   build.cache.set_checkpoints(request.cache.n_checkpoints);
-  wire::LoadModelRequest origin = options_.request;
-  *origin.mutable_source() = planned_->source;
-  origin.set_model_id(model_id());
-  build.origin = origin.SerializeAsString();
+  build.origin = Origin().SerializeAsString();
   build.unverified = options_.request.wishes().unverified();
   build.use_mmap = !options_.request.no_mmap();
   build.allow_mixed_versions = options_.request.allow_mixed_versions();
@@ -121,6 +119,13 @@ absl::Status Deployment::Build(Progress progress) {
   pipeline_ = *std::move(pipeline);
   return options_.heritage != nullptr ? texts_->Restart(pipeline_.get())
                                       : texts_->Start(pipeline_.get());
+}
+
+wire::LoadModelRequest Deployment::Origin() const {
+  wire::LoadModelRequest origin = options_.request;
+  *origin.mutable_source() = planned_->source;
+  origin.set_model_id(model_id());
+  return origin;
 }
 
 void Deployment::Unload(const absl::Status& why) { End(why, /*leave_stages=*/false); }
@@ -320,8 +325,10 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
   job.done = [self = shared_from_this(), text = std::move(text), request,
               call](absl::StatusOr<wire::TokenizeResponse> tokens) mutable {
     if (!tokens.ok()) {
-      // Perhaps only since the first stage was lost.
-      if (!self->Keep(request, call)) call->Refuse(tokens.status());
+      // Perhaps only since the first stage was lost, which its links may not have said yet.
+      if (self->Keep(request, call)) return;
+      const absl::Status why = tokens.status();
+      call->Refuse(absl::IsUnavailable(why) ? AsHandedOver(why) : why);
       return;
     }
     text.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());

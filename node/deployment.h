@@ -108,6 +108,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   const std::string& model_id() const { return planned_->model->id(); }
   const std::string& name() const { return name_; }
   const wire::LoadModelRequest& request() const { return options_.request; }
+  // What whoever coordinates next needs to load it again.
+  wire::LoadModelRequest Origin() const;
   const PlannedModel& planned() const { return *planned_; }
   const wire::Epoch& epoch() const { return options_.epoch; }
   bool UsesNode(const std::string& node_id) const;

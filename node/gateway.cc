@@ -140,6 +140,7 @@ class Gateway::Local final : public TextSink {
   void OnToken(const wire::SampledToken& token) override { to_->OnToken(token); }
   void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override {
     Asked asked = std::move(asked_);  // and lets go of the text, which holds this
+    asked.started = started_;
     const AfterSource next = WhatFollows({.status = status,
                                           .started = started_,
                                           .resumed = asked.resumed,
@@ -210,6 +211,7 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
     if (next == AfterSource::kEnds) {
       to_->OnEnd(said, ended_.reason, ended_.usage);
     } else {
+      asked_.started = started_;
       gateway->GoOn(std::move(asked_), next, said);
     }
     const std::shared_ptr<Gate> gate = gateway->gate_;
@@ -336,9 +338,11 @@ void Gateway::Resume(Asked asked) {
   LOG_EVERY_N_SEC(WARNING, 1) << "the node that coordinated does no more; texts go on when another "
                                  "one has their models";
   if (asked.sink->started()) asked.request = asked.sink->Rest();
+  // Each source that begins with it gives it as much time again.
+  if (!asked.resumed || asked.started) asked.until = absl::Now() + options_.resume_time;
   asked.resumed = true;
+  asked.started = false;
   asked.last = absl::OkStatus();
-  asked.until = absl::Now() + options_.resume_time;
   Wait(std::move(asked));
 }
 

@@ -88,7 +88,8 @@ class Gateway final : public TextSource {
     GenerateOptions options;
     absl::Time until;  // so long it may wait
     bool resumed = false;
-    absl::Status last;  // resumed: what the last one that was asked said
+    bool started = false;  // at the source that it had last
+    absl::Status last;     // resumed: what the last one that was asked said
     absl::Time not_before = absl::InfinitePast();
   };
 

@@ -26,6 +26,7 @@ namespace {
 using ::strata::testing::TwoNodes;
 using ::strata::testing::WholeModel;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // What rounding can do: a text that is fed again goes through the kernels in other batches.
 constexpr float kNearTie = 0.3f;
@@ -157,6 +158,60 @@ TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItFreezes) {
   for (const pid_t pid : frozen) kill(pid, SIGSTOP);
   ExpectWholeTexts();
   for (const pid_t pid : frozen) kill(pid, SIGCONT);
+}
+
+// All stages where it coordinates: the other node knows of the model by its word alone.
+class RecoveryOfAllStages : public TwoNodes {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
+    coordinator_ = Coordinator();
+    ASSERT_LT(coordinator_, 2u);
+    const std::string assign = absl::StrCat(kNames[coordinator_], "=0-5");
+    const Json loaded =
+        Run(coordinator_, {"load", STRATA_DEMO_MODEL, "--assign", assign, "--json"});
+    ASSERT_TRUE(loaded.is_object()) << loaded;
+    model_ = loaded["model"];
+  }
+
+  void ExpectATextThatGoesOnAfter(int signal) {
+    const auto text =
+        Strata(1 - coordinator_, {"run", model_, "One\n", "--max-tokens", "900", "--ignore-eos"});
+    ASSERT_EQ(text->FirstLine(), "One") << text->err();
+    kill((*nodes_[coordinator_])->pid(), signal);
+    EXPECT_EQ(text->ExitStatus(), 0) << text->err();
+    EXPECT_THAT(nodes_[1 - coordinator_]->err(), HasSubstr("is served again"));
+  }
+
+  size_t coordinator_ = 99;
+  std::string model_;
+};
+
+TEST_F(RecoveryOfAllStages, AreLoadedAgainWhenTheirCoordinatorIsKilled) {
+  ExpectATextThatGoesOnAfter(SIGKILL);
+}
+
+TEST_F(RecoveryOfAllStages, AreLoadedAgainWhenTheirCoordinatorIsStopped) {
+  ExpectATextThatGoesOnAfter(SIGTERM);
+}
+
+TEST_F(RecoveryOfAllStages, AreNotLoadedAgainOnceTheyWereUnloaded) {
+  ASSERT_TRUE(Run(coordinator_, {"unload", model_, "--json"}).is_object());
+  // The office is looked at five times a second.
+  absl::SleepFor(absl::Seconds(1));
+  kill((*nodes_[coordinator_])->pid(), SIGKILL);
+  const size_t other = 1 - coordinator_;
+  Json status;
+  EXPECT_TRUE(Eventually([&] {
+    status = Run(other, {"status", "--json"});
+    if (!status.is_object()) return false;
+    for (const auto& each : status["nodes"]) {
+      if (each["name"] == kNames[other]) return each["id"] == status["coordinator"];
+    }
+    return false;
+  })) << status;
+  EXPECT_NE(Strata(other, {"run", model_, "One", "--max-tokens", "4"})->ExitStatus(), 0);
+  EXPECT_THAT(nodes_[other]->err(), Not(HasSubstr("is served again")));
 }
 
 TEST_F(TwoNodes, AModelThatHasNoPlaceLeftSaysWhatIsMissingAndComesBackWithItsNode) {

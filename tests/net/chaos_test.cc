@@ -1,26 +1,42 @@
 // Texts on their way through a cluster, and one thing after the other that goes wrong under them:
-// processes that die, hang or abort, and networks that break, split, lose or crawl. Every text
-// ends, and is what it would have been; only those whose own node went may end with an error.
+// processes that die, hang or abort, networks that break, split, lose or crawl, and disks that are
+// full when layers have to move. Every text ends, and is what it would have been; only those whose
+// own node went may end with an error. After each round no process and no socket is left over.
 //
-// A round is made from its seed alone. STRATA_CHAOS_ROUNDS and STRATA_CHAOS_SEED choose
-// (scripts/chaos).
+// A round is made from its seed alone. STRATA_CHAOS_ROUNDS and STRATA_CHAOS_SEED choose, and
+// STRATA_CHAOS_MODEL, _CONTEXT, _TOKENS and _END_S another model (scripts/chaos).
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -28,9 +44,11 @@
 #include "nlohmann/json.hpp"
 #include "node/child_process.h"
 #include "shard/engine.h"
+#include "shard/model_file.h"
 #include "tests/integration/near_ties.h"
 #include "tests/integration/processes.h"
 #include "tests/net/network.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/whole_model.h"
 
 namespace strata {
@@ -39,33 +57,113 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kNodes = 4;
+// The first nodes have the model's file, and the others fetch what they need of it. Whichever two
+// are cut off from the others, one of them has it.
+constexpr size_t kWithFile = 3;
 constexpr size_t kTexts = 8;
-constexpr int kTokens = 300;
-// After the last of what went wrong has been mended.
-constexpr absl::Duration kEndsWithin = absl::Seconds(30);
+constexpr uint64_t kDiskBytes = uint64_t{64} << 20;  // of a node's cache
 constexpr absl::Duration kSettlesWithin = absl::Seconds(60);
 // What rounding can do: a text that is fed again goes through the kernels in other batches.
 constexpr float kNearTie = 0.3f;
 
 constexpr char kInterface[] = "eth0";
 
-enum class Fault { kKill, kStop, kFreeze, kAbort, kCable, kSplit, kMute, kDeaf, kLoss, kSlow };
+enum class Fault {
+  kKill,
+  kStop,
+  kFreeze,
+  kAbort,
+  kCable,
+  kSplit,
+  kMute,
+  kDeaf,
+  kLoss,
+  kSlow,
+  kDisk
+};
 struct FaultKind {
   Fault fault;
   const char* name;
 };
 constexpr FaultKind kFaults[] = {
-    {Fault::kKill, "killed"},        {Fault::kStop, "stopped"},
-    {Fault::kFreeze, "frozen"},      {Fault::kAbort, "its worker aborted"},
-    {Fault::kCable, "cable pulled"}, {Fault::kSplit, "cut off from half of the others"},
-    {Fault::kMute, "not heard"},     {Fault::kDeaf, "hearing nothing"},
-    {Fault::kLoss, "30 % lost"},     {Fault::kSlow, "at 2 Mbit/s"},
+    {Fault::kKill, "killed"},
+    {Fault::kStop, "stopped"},
+    {Fault::kFreeze, "frozen"},
+    {Fault::kAbort, "its worker aborted"},
+    {Fault::kCable, "cable pulled"},
+    {Fault::kSplit, "cut off from half of the others"},
+    {Fault::kMute, "not heard"},
+    {Fault::kDeaf, "hearing nothing"},
+    {Fault::kLoss, "30 % lost"},
+    {Fault::kSlow, "at 2 Mbit/s"},
+    {Fault::kDisk, "killed while all disks are full"},
 };
 
 int FromEnvironment(const char* name, int otherwise) {
   const char* const value = std::getenv(name);
   int number = 0;
   return value != nullptr && absl::SimpleAtoi(value, &number) ? number : otherwise;
+}
+
+std::string ModelPath() {
+  const char* const path = std::getenv("STRATA_CHAOS_MODEL");
+  return path != nullptr && *path != 0 ? path : STRATA_DEMO_MODEL;
+}
+
+// Small disks in memory, seen by this process and what it starts, and gone with them.
+absl::Status CanMakeDisks() {
+  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+    return absl::ErrnoToStatus(errno, "no mounts of its own");
+  }
+  return absl::OkStatus();
+}
+
+// Sockets of one network namespace, by inode; those that the kernel only winds up have none.
+struct Socket {
+  std::string ends;  // as the kernel writes them
+  bool listens = false;
+  bool half_closed = false;  // the other end has gone, and this one has not noticed
+};
+std::map<std::string, Socket> SocketsOf(const Host& host) {
+  constexpr char kListens[] = "0A", kCloseWait[] = "08";
+  std::map<std::string, Socket> sockets;
+  for (const char* const table : {"net/tcp", "net/tcp6"}) {
+    std::istringstream lines(ReadProc(host.holder(), table));
+    std::string line;
+    std::getline(lines, line);  // the heading
+    while (std::getline(lines, line)) {
+      std::istringstream fields(line);
+      std::string number, local, remote, state, queues, timer, retransmits, user, timeout, inode;
+      fields >> number >> local >> remote >> state >> queues >> timer >> retransmits >> user >>
+          timeout >> inode;
+      if (inode.empty() || inode == "0") continue;
+      sockets[inode] = {.ends = absl::StrCat(host.name(), ": ", local, " ", remote),
+                        .listens = state == kListens,
+                        .half_closed = state == kCloseWait};
+    }
+  }
+  return sockets;
+}
+
+std::set<std::string> SocketsHeldBy(const std::vector<pid_t>& pids) {
+  std::set<std::string> inodes;
+  for (const pid_t pid : pids) {
+    const std::string folder = absl::StrCat("/proc/", pid, "/fd");
+    DIR* const dir = opendir(folder.c_str());
+    while (const dirent* entry = dir != nullptr ? readdir(dir) : nullptr) {
+      char target[64] = {};
+      if (readlink(absl::StrCat(folder, "/", entry->d_name).c_str(), target, sizeof target - 1) <=
+          0) {
+        continue;
+      }
+      absl::string_view socket = target;
+      if (absl::ConsumePrefix(&socket, "socket:[") && absl::ConsumeSuffix(&socket, "]")) {
+        inodes.emplace(socket);
+      }
+    }
+    if (dir != nullptr) closedir(dir);
+  }
+  return inodes;
 }
 
 // `strata run` on a host.
@@ -107,22 +205,104 @@ class ChaosTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();
+    std::cout << "without slow disks: nothing here makes one, neither a kernel module that delays "
+                 "a disk nor a limit of control groups for disks in memory\n";
+    if (absl::Status status = CanMakeDisks(); !status.ok()) {
+      std::cout << "without full disks: " << status.message() << "\n";
+    } else {
+      has_disks_ = true;
+    }
+    auto header = ModelFile::Open(ModelPath());
+    ASSERT_TRUE(header.ok()) << header.status();
+    n_layer_ = (*header)->n_layer();
+    ASSERT_GE(n_layer_, 3u);
+    disk_bytes_ = kDiskBytes + 2 * (*header)->tensor_bytes();
+    const std::string folder = testing::MakeTestFolder();
+    model_path_ = folder + "/model.gguf";
+    std::filesystem::create_symlink(std::filesystem::absolute(ModelPath()), model_path_);
     for (size_t i = 0; i < kNodes; ++i) {
       hosts_.push_back(std::make_unique<Host>(absl::StrCat("host-", i)));
       lan_.Plug(*hosts_[i], kInterface, {absl::StrCat("10.83.0.", i + 1, "/24")});
+      if (i >= kWithFile) hosts_[i]->Hide(folder);
+      disks_.push_back(testing::MakeTestFolder());
+      if (has_disks_) {
+        ASSERT_EQ(mount("tmpfs", disks_[i].c_str(), "tmpfs", 0,
+                        absl::StrCat("size=", disk_bytes_).c_str()),
+                  0)
+            << disks_[i];
+      }
       StartNode(i);
     }
     ASSERT_TRUE(Settles());
     StartEngine();
-    auto whole = testing::WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = 512, .n_seq_max = 1});
+    auto whole = testing::WholeModel::Open(
+        ModelPath(), {.n_ctx = static_cast<uint32_t>(context_), .n_seq_max = 1});
     ASSERT_TRUE(whole.ok()) << whole.status();
     whole_ = *std::move(whole);
   }
+  void TearDown() override {
+    nodes_.clear();
+    for (const std::string& disk : disks_) {
+      if (has_disks_) umount2(disk.c_str(), MNT_DETACH);
+    }
+  }
 
+  // It is full until the folder's file "full" goes.
+  void FillDisk(size_t node) {
+    const int fd = open(absl::StrCat(disks_[node], "/full").c_str(),
+                        O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0) return;
+    const std::string block(1 << 16, '.');
+    while (write(fd, block.data(), block.size()) > 0) {
+    }
+    close(fd);
+  }
+
+  // Processes and sockets of hosts that no node has, and what a node without a model should not
+  // have: workers, more doors than when it started, ends of connections that are no more.
+  std::vector<std::string> LeftOver() {
+    std::vector<std::string> left;
+    for (size_t i = 0; i < kNodes; ++i) {
+      const std::vector<pid_t> pids = ProcessesOf(i);
+      const std::string network = absl::StrCat("/proc/", hosts_[i]->holder(), "/ns/net");
+      struct stat own = {};
+      stat(network.c_str(), &own);
+      for (const pid_t pid : Descendants(getpid())) {
+        struct stat theirs = {};
+        if (pid == hosts_[i]->holder() ||
+            stat(absl::StrCat("/proc/", pid, "/ns/net").c_str(), &theirs) != 0 ||
+            theirs.st_ino != own.st_ino || !Runs(pid)) {
+          continue;
+        }
+        if (pid != nodes_[i]->pid()) left.push_back(DescribeProcess(pid));
+      }
+      const std::set<std::string> held = SocketsHeldBy(pids);
+      size_t doors = 0;
+      for (const auto& [inode, socket] : SocketsOf(*hosts_[i])) {
+        doors += socket.listens;
+        if (!held.contains(inode)) left.push_back(absl::StrCat(socket.ends, " is nobody's"));
+        if (socket.half_closed) left.push_back(absl::StrCat(socket.ends, " was closed over there"));
+      }
+      if (doors > doors_[i]) {
+        left.push_back(
+            absl::StrCat(hosts_[i]->name(), " listens at ", doors, " ports, not at ", doors_[i]));
+      }
+    }
+    return left;
+  }
+
+  // With nothing on its disk.
   void StartNode(size_t i) {
+    for (const auto& entry : std::filesystem::directory_iterator(disks_[i])) {
+      std::filesystem::remove_all(entry.path());
+    }
     nodes_.resize(kNodes);
     nodes_[i] = std::make_unique<NodeOn>(hosts_[i].get(), hosts_[i]->name(),
-                                         std::vector<std::string>{}, NodeOn::Measure::kYes);
+                                         std::vector<std::string>{"--cache-dir", disks_[i]},
+                                         NodeOn::Measure::kYes);
+    doors_.resize(kNodes);
+    doors_[i] = 0;
+    for (const auto& [inode, socket] : SocketsOf(*hosts_[i])) doors_[i] += socket.listens;
   }
 
   // Everybody sees everybody.
@@ -169,6 +349,17 @@ class ChaosTest : public ::testing::Test {
   std::vector<std::unique_ptr<Host>> hosts_;
   std::vector<std::unique_ptr<NodeOn>> nodes_;
   std::unique_ptr<testing::WholeModel> whole_;
+  const int context_ = FromEnvironment("STRATA_CHAOS_CONTEXT", 512);
+  const int n_tokens_ = FromEnvironment("STRATA_CHAOS_TOKENS", 300);
+  // After the last of what went wrong has been mended.
+  const absl::Duration ends_within_ = absl::Seconds(FromEnvironment("STRATA_CHAOS_END_S", 30));
+  bool has_disks_ = false;
+  uint64_t disk_bytes_ = 0;
+  std::string model_path_;
+  std::vector<std::string> disks_;  // of the nodes' caches
+  std::vector<size_t> doors_;       // ports at which each node listens when it has started
+  size_t n_layer_ = 0;
+  size_t hit_coordinator_ = 0, hit_gateway_ = 0, rounds_ = 0;
   std::vector<double> seconds_;  // from the mended fault to the last text's end, by round
   std::vector<double> pauses_;   // the longest between two tokens of any text, by round
   size_t ties_ = 0, tokens_ = 0, excused_ = 0;
@@ -226,6 +417,13 @@ std::function<void()> ChaosTest::Begin(Fault fault, size_t node, std::mt19937* r
     case Fault::kSlow:
       lan_.SetSpeed(host, kInterface, 2);
       return [this, &host] { lan_.SetFullSpeed(host, kInterface); };
+    case Fault::kDisk:
+      for (size_t i = 0; i < kNodes; ++i) FillDisk(i);
+      for (const pid_t pid : ProcessesOf(node)) kill(pid, SIGKILL);
+      return [this, node] {
+        for (const std::string& disk : disks_) unlink(absl::StrCat(disk, "/full").c_str());
+        StartNode(node);
+      };
   }
   return [] {};
 }
@@ -235,24 +433,29 @@ void ChaosTest::Round(uint32_t seed) {
   std::mt19937 random(seed);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
 
-  // Three of the four hold the model; any two take the texts.
+  // Three of the four hold the model; two take the texts.
   std::vector<size_t> order = {0, 1, 2, 3};
   for (size_t i = kNodes - 1; i > 0; --i) std::swap(order[i], order[below(i + 1)]);
-  const std::string assign =
-      absl::StrCat(hosts_[order[0]]->name(), "=0-1,", hosts_[order[1]]->name(), "=2-3,",
-                   hosts_[order[2]]->name(), "=4-5");
-  const size_t first = below(kNodes);
-  const size_t second = (first + 1 + below(kNodes - 1)) % kNodes;
+  const size_t third = n_layer_ / 3;
+  const std::string assign = absl::StrCat(
+      hosts_[order[0]]->name(), "=0-", third - 1, ",", hosts_[order[1]]->name(), "=", third, "-",
+      2 * third - 1, ",", hosts_[order[2]]->name(), "=", 2 * third, "-", n_layer_ - 1);
+  // On their own they can still do without the others.
+  const size_t first = below(kWithFile);
+  const size_t second = (first + 1 + below(kWithFile - 1)) % kWithFile;
   const size_t gateways[] = {first, second};
-  const Json loaded = Strata(gateways[0], {"load", STRATA_DEMO_MODEL, "--assign", assign, "--seqs",
-                                           absl::StrCat(kTexts), "--ctx", "512"});
+  const Json loaded =
+      Strata(below(kWithFile), {"load", model_path_, "--assign", assign, "--seqs",
+                                absl::StrCat(kTexts), "--ctx", absl::StrCat(context_)});
   ASSERT_TRUE(loaded.is_object()) << loaded;
   const std::string model = loaded["model"];
   const size_t coordinator = Coordinator(gateways[0]);
   ASSERT_LT(coordinator, kNodes);
 
-  const FaultKind kind = kFaults[below(std::size(kFaults))];
-  const size_t share = below(10);
+  // Full disks come last.
+  const FaultKind kind = kFaults[below(std::size(kFaults) - (has_disks_ ? 0 : 1))];
+  // Of ten rounds in a row three hit the coordinator, and three a node that takes texts.
+  const size_t share = seed % 10;
   const size_t victim = share < 3 ? coordinator : share < 6 ? gateways[0] : below(kNodes);
   const absl::Duration begins = absl::Milliseconds(below(1500));
   const absl::Duration lasts = absl::Milliseconds(300 + below(6000));
@@ -263,7 +466,7 @@ void ChaosTest::Round(uint32_t seed) {
     texts.push_back(std::make_unique<StrataRun>(
         *hosts_[at],
         std::vector<std::string>{"run", model, absl::StrCat("Chapter ", seed, " of ", i, "\n"),
-                                 "--max-tokens", absl::StrCat(kTokens), "--ignore-eos",
+                                 "--max-tokens", absl::StrCat(n_tokens_), "--ignore-eos",
                                  "--temperature", "0", "--json", "--node", nodes_[at]->address()}));
   }
   absl::SleepFor(begins);
@@ -273,7 +476,7 @@ void ChaosTest::Round(uint32_t seed) {
   const absl::Time mended = absl::Now();
 
   for (size_t i = 0; i < kTexts; ++i) {
-    ASSERT_TRUE(texts[i]->WaitUntil(mended + kEndsWithin))
+    ASSERT_TRUE(texts[i]->WaitUntil(mended + ends_within_))
         << "text " << i << " by " << hosts_[gateways[i % 2]]->name() << " has not ended; "
         << kind.name << ": " << hosts_[victim]->name()
         << "; coordinates: " << hosts_[coordinator]->name();
@@ -283,9 +486,15 @@ void ChaosTest::Round(uint32_t seed) {
   double pause = 0;
   for (size_t i = 0; i < kTexts; ++i) {
     const bool may_fail =
-        gateways[i % 2] == victim && (kind.fault == Fault::kKill || kind.fault == Fault::kStop);
+        gateways[i % 2] == victim &&
+        (kind.fault == Fault::kKill || kind.fault == Fault::kStop || kind.fault == Fault::kDisk);
     const Json report = texts[i]->Report();
-    if (!report.is_object() && may_fail) {
+    // A client waits some seconds for a word of its own node.
+    const std::string words = report.is_object() ? "" : report.dump();
+    const bool gave_up = gateways[i % 2] == victim && kind.fault == Fault::kFreeze &&
+                         (absl::StrContains(words, "no node answers at") ||
+                          absl::StrContains(words, "keepalive watchdog timeout"));
+    if (!report.is_object() && (may_fail || gave_up)) {
       ++excused;
       continue;
     }
@@ -293,7 +502,7 @@ void ChaosTest::Round(uint32_t seed) {
         << "text " << i << " by " << hosts_[gateways[i % 2]]->name() << ": " << report << "; "
         << kind.name << ": " << hosts_[victim]->name();
     const std::vector<int32_t> tokens = report["tokens"];
-    EXPECT_EQ(tokens.size(), static_cast<size_t>(kTokens));
+    EXPECT_EQ(tokens.size(), static_cast<size_t>(n_tokens_));
     ties_ += testing::NearTies(whole_.get(), report["prompt"]["tokens"], tokens, kNearTie);
     tokens_ += tokens.size();
     pause = std::max(pause, report["longest_pause_ms"].get<double>() / 1000);
@@ -301,6 +510,9 @@ void ChaosTest::Round(uint32_t seed) {
   seconds_.push_back(took);
   pauses_.push_back(pause);
   excused_ += excused;
+  ++rounds_;
+  hit_coordinator_ += victim == coordinator;
+  hit_gateway_ += victim == first || victim == second;
   std::cout << absl::StreamFormat(
                    "seed %u: %s %s%s%s after %.1f s for %.1f s; the longest pause was %.1f s, "
                    "texts ended %.1f s after it was mended, %u excused\n",
@@ -326,6 +538,15 @@ void ChaosTest::Round(uint32_t seed) {
       },
       kSettlesWithin))
       << status.dump(1);
+  std::vector<std::string> left;
+  EXPECT_TRUE(Eventually(
+      [&] {
+        left = LeftOver();
+        return left.empty();
+      },
+      kSettlesWithin))
+      << left.size() << " left over:\n"
+      << absl::StrJoin(left, "\n");
 }
 
 TEST_F(ChaosTest, EveryTextEndsAndIsRight) {
@@ -333,7 +554,7 @@ TEST_F(ChaosTest, EveryTextEndsAndIsRight) {
   const int seed = FromEnvironment("STRATA_CHAOS_SEED", 1);
   for (int i = 0; i < rounds; ++i) {
     Round(static_cast<uint32_t>(seed + i));
-    if (HasFatalFailure() || std::getenv("STRATA_CHAOS_LOGS") != nullptr) {
+    if (HasFailure() || std::getenv("STRATA_CHAOS_LOGS") != nullptr) {
       for (const auto& node : nodes_) std::cout << node->name() << ":\n" << node->errors() << "\n";
       if (HasFatalFailure()) return;
     }
@@ -344,10 +565,12 @@ TEST_F(ChaosTest, EveryTextEndsAndIsRight) {
                            values[values.size() * 99 / 100]);
   };
   std::cout << absl::StreamFormat(
-      "%d rounds: the longest pause was %s; the last text ended %s after the fault was mended; %u "
-      "texts excused; %u of %u tokens are as likely as the likeliest within rounding, the others "
-      "are it\n",
-      rounds, percentiles(pauses_), percentiles(seconds_), excused_, ties_, tokens_);
+      "%d rounds: texts paused for %s, the longest in each round; the last text ended %s after the "
+      "fault was mended; %.0f %% of the rounds hit the coordinator, %.0f %% a node that takes "
+      "texts; %u texts excused; %u of %u tokens are as likely as the likeliest within rounding, "
+      "the others are it\n",
+      rounds, percentiles(pauses_), percentiles(seconds_), 100.0 * hit_coordinator_ / rounds_,
+      100.0 * hit_gateway_ / rounds_, excused_, ties_, tokens_);
 }
 
 }  // namespace

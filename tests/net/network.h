@@ -33,6 +33,9 @@ class Host {
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
+  // What starts inside from now on finds an empty folder there.
+  void Hide(const std::string& folder) { hidden_ = folder; }
+
   const std::string& name() const { return name_; }
   pid_t holder() const { return holder_; }  // a process inside
 
@@ -46,6 +49,7 @@ class Host {
  private:
   const std::string name_;
   const Sys sys_;
+  std::string hidden_;
   pid_t holder_ = 0;
 };
 

@@ -95,6 +95,7 @@ void SimCoordinator::Tick() {
   if (members_changed) retry_due_ = true;
   if (live != live_) cluster().SetLive(options_.node, live_ = live);
   LookAtOffice();
+  TellHeritage();
   if (members_changed) {
     for (const NodeId& id : members_) {
       if (IsGone(cluster().NumberOf(id))) losses_.Add(id.ToHex(), Now());
@@ -103,6 +104,20 @@ void SimCoordinator::Tick() {
     ++members_seen_;
   }
   KeepMending();
+}
+
+void SimCoordinator::TellHeritage() {
+  std::vector<std::string> heritage;
+  if (in_office_) {
+    if (model_ == nullptr) stays_.clear();
+    if (serving()) stays_ = model_->Origin().SerializeAsString();
+    if (!stays_.empty()) heritage.push_back(stays_);
+    if (orphan_.has_value() && stays_.empty()) heritage.push_back(orphan_->SerializeAsString());
+    const auto& inherited = cluster().membership(options_.node).heritage();
+    if (adopts_) heritage.insert(heritage.end(), inherited.begin(), inherited.end());
+  }
+  cluster().membership(options_.node).SetHeritage(std::move(heritage), now_us());
+  cluster().Touch(options_.node);
 }
 
 void SimCoordinator::Keep() {
@@ -141,6 +156,12 @@ void SimCoordinator::OnSwept(const SimReport& report) {
     StageKey key;
   };
   std::vector<Left> leftovers;
+  if (adopts) {
+    for (const std::string& one : cluster().membership(options_.node).heritage()) {
+      wire::LoadModelRequest origin;
+      if (origin.ParseFromString(one)) orphan = std::move(origin);
+    }
+  }
   for (const SimReport::Node& node : report.nodes) {
     for (const wire::StageStatus& stage : node.stages) {
       if (model_ != nullptr && CompareEpochs(model_->epoch(), stage.epoch()) == 0) continue;

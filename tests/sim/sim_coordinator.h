@@ -70,6 +70,7 @@ class SimCoordinator {
 
   void LookAtOffice();
   void Tick();
+  void TellHeritage();
   void Keep();
   void Sweep();
   void OnSwept(const SimReport& report);
@@ -114,6 +115,7 @@ class SimCoordinator {
   bool adopts_ = false;
   bool orphan_untried_ = false;
   std::optional<wire::LoadModelRequest> orphan_;
+  std::string stays_;  // what loads the model again, once it was loaded
   Losses losses_;
   std::vector<NodeId> members_;
   uint32_t live_ = 0;

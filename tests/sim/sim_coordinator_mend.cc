@@ -84,10 +84,7 @@ void SimCoordinator::Carry(const DeploymentPtr& deployment, const Then& then) {
   stages.spec.set_n_batch(std::min(cache.n_ctx, 512u));
   stages.spec.mutable_cache()->set_kv_cells(static_cast<uint32_t>(cache.cells()));
   if (!options_.model->trims) stages.spec.mutable_cache()->set_checkpoints(1);
-  wire::LoadModelRequest origin = deployment->request();
-  *origin.mutable_source() = planned.source;
-  origin.set_model_id(deployment->model_id());
-  stages.spec.set_origin(origin.SerializeAsString());
+  stages.spec.set_origin(deployment->Origin().SerializeAsString());
   for (const PlannedStage& stage : planned.plan.stages) {
     stages.layers.push_back(stage.layers);
     const std::string& id = planned.NodeOf(stage).info.node_id();
