@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,7 +52,8 @@ absl::StatusOr<std::unique_ptr<PlansCluster>> PlansCluster::Start(std::vector<Ma
     const NodeOn& node = *cluster->nodes_.back();
     if (node.port() == 0) return absl::UnavailableError(node.errors());
     if (i == 0) {
-      auto client = ClusterClient::Connect({.node = absl::StrCat(AddressOf(0), ":", node.port())});
+      auto client = ClusterClient::Connect({.node = absl::StrCat(AddressOf(0), ":", node.port()),
+                                            .key = {.file = getenv("STRATA_KEY_FILE")}});
       if (!client.ok()) return client.status();
       cluster->client_ = *std::move(client);
     }

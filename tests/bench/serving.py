@@ -73,7 +73,7 @@ class Nodes:
         for number, core in enumerate(cores):
             command = ["taskset", "-c", str(core), options.bin + "/strata", "node", "--listen",
                        network.host(number + 1) + ":0", "--name", f"node-{number + 1}", "--threads", "1",
-                       "--no-mdns", "--no-measure", "--no-http", "--ephemeral", "--stop-with-parent"]
+                       "--no-mdns", "--no-measure", "--no-http", "--ephemeral", "--open", "--stop-with-parent"]
             self.processes.append(subprocess.Popen(network.inside(number + 1, command), text=True,
                                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         for process in self.processes:

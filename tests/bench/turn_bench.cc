@@ -4,9 +4,12 @@
 // the coordinator, to the first stage's next start.
 //
 //   turn_bench MODEL TOKENS HOST:PORT…     lines of "part p50 p90 p99 share-of-the-step", us
+//
+// STRATA_KEY_FILE names the nodes' key; without it they are --open.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +26,7 @@
 #include "coordinator/node_client.h"
 #include "coordinator/pipeline.h"
 #include "coordinator/text_server.h"
+#include "node/node_security.h"
 #include "shard/model_file.h"
 #include "transport/clock.h"
 
@@ -169,7 +173,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: turn_bench MODEL TOKENS HOST:PORT...\n");
     return 2;
   }
-  const absl::Status status = strata::Run(argv[1], tokens, {argv + 3, argv + argc});
+  const char* const key = std::getenv("STRATA_KEY_FILE");
+  absl::Status status =
+      strata::SecureClient({.open = key == nullptr, .file = key == nullptr ? "" : key}, "");
+  if (status.ok()) status = strata::Run(argv[1], tokens, {argv + 3, argv + argc});
   if (status.ok()) return 0;
   std::fprintf(stderr, "turn_bench: %s\n", std::string(status.message()).c_str());
   return 1;
