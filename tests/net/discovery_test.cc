@@ -15,10 +15,10 @@
 namespace strata {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
-class DiscoveryTest : public testing::Test {
+class DiscoveryTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();

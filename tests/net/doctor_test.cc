@@ -55,7 +55,7 @@ class DoctorNetTest : public ::testing::Test {
         node_a_ == nullptr ? "" : absl::StrCat("--node 127.0.0.1:", node_a_->port());
     a_->TryShell(
         absl::StrCat("rc=0; ", STRATA_PROGRAM, " doctor ", target, " --json ", node, " --data-dir ",
-                     testing::TempDir(), "/doctor-none 2>/dev/null || rc=$?; echo \"$rc\""),
+                     ::testing::TempDir(), "/doctor-none 2>/dev/null || rc=$?; echo \"$rc\""),
         &said_);
     const std::vector<std::string> lines = absl::StrSplit(said_, '\n', absl::SkipEmpty());
     exit_status_ = lines.empty() ? "" : lines.back();
