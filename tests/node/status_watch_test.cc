@@ -86,7 +86,9 @@ class StatusWatch : public ::testing::Test {
     close(far_);
   }
 
-  void Start() { pid_ = Spawn({"status", "--watch", "--node", node_.address()}, {.fd = near_}); }
+  void Start() {
+    pid_ = Spawn({"status", "--watch", "--open", "--node", node_.address()}, {.fd = near_});
+  }
 
   // Reads until `words` have been drawn.
   bool WaitFor(const std::string& words) {
@@ -182,7 +184,7 @@ TEST_F(StatusWatch, WritesLinesUntilNobodyReadsThem) {
   std::array<int, 2> ends;
   ASSERT_EQ(pipe(ends.data()), 0);
   fcntl(ends[0], F_SETFD, FD_CLOEXEC);  // else the program would read its own lines
-  pid_ = Spawn({"status", "--watch", "--json", "--node", node_.address()},
+  pid_ = Spawn({"status", "--watch", "--open", "--json", "--node", node_.address()},
                {.fd = ends[1], .only_stdout = true});
   close(ends[1]);
   std::string text;
