@@ -24,13 +24,13 @@ constexpr uint64_t kRenewalLookMs = 3'600'000;
 
 absl::StatusOr<std::string> NewPrivateFolder() {
   std::error_code error;
-  std::filesystem::path path = std::filesystem::temp_directory_path(error);
-  if (error) return absl::ErrnoToStatus(error.value(), "no folder for what is kept for a while");
-  std::string made = (path / "strata-XXXXXX").string();
-  if (mkdtemp(made.data()) == nullptr) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", made));
+  const std::string temporary = std::filesystem::temp_directory_path(error).string();
+  // First in memory, where keys leave nothing on a disk.
+  for (const std::string& parent : {std::string("/dev/shm"), temporary, std::string("/tmp")}) {
+    std::string made = parent + "/strata-XXXXXX";
+    if (!parent.empty() && mkdtemp(made.data()) != nullptr) return made;
   }
-  return made;
+  return absl::ErrnoToStatus(errno, "no folder for certificates can be made, not even in /tmp");
 }
 
 absl::StatusOr<ClusterKey> FindKey(const KeyOptions& options, const std::string& data_dir) {
