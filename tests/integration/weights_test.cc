@@ -22,6 +22,7 @@
 #include "shard/model_file.h"
 #include "tests/support/taken_port.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/test_key.h"
 
 namespace strata {
 namespace {
@@ -56,6 +57,7 @@ class FolderNode {
     absl::MutexLock lock(mu_);
     const auto told = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !address_.empty(); };
     EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&told), kStartTime));
+    testing::UseTestKey();
     auto client = NodeClient::Connect({.address = address_});
     EXPECT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);

@@ -8,6 +8,7 @@
 
 #include "absl/log/check.h"
 #include "node/key_file.h"
+#include "node/node_security.h"
 #include "tests/support/temp_folder.h"
 
 namespace strata::testing {
@@ -24,5 +25,8 @@ inline std::string MakeTestKey() {
 
 // Before main(): programs are started by the tests' own fixtures in many places.
 inline const bool kTestKeyIsThere = setenv("STRATA_KEY_FILE", MakeTestKey().c_str(), 1) == 0;
+
+// For tests that ask such nodes from their own process.
+inline void UseTestKey() { CHECK_OK(SecureClient({.file = getenv("STRATA_KEY_FILE")}, "")); }
 
 }  // namespace strata::testing
