@@ -27,6 +27,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// How a node says that it listens.
+constexpr char kListens[] = "{\"node\":";
+
 // A machine on the network with a node that has no key, and a data dir of its own.
 class Machine {
  public:
@@ -126,7 +129,7 @@ class Locked : public ::testing::Test {
   std::unique_ptr<Machine> AddFounder(const std::string& name) {
     auto machine = Add(name);
     machine->Start();
-    EXPECT_TRUE(machine->Says("listens on")) << machine->log();
+    EXPECT_TRUE(machine->Says(kListens)) << machine->log();
     return machine;
   }
 
@@ -196,7 +199,7 @@ TEST_F(Locked, AnotherKeyIsAnotherCluster) {
   const auto stranger = Add("stranger");
   stranger->Output("key new");
   stranger->Start();
-  ASSERT_TRUE(stranger->Says("listens on")) << stranger->log();
+  ASSERT_TRUE(stranger->Says(kListens)) << stranger->log();
   EXPECT_EQ(stranger->Alive(), 1u);
   EXPECT_EQ(attic->Alive(), 1u);
   std::string said;
@@ -250,7 +253,7 @@ std::string Shown(pid_t pid) {
 TEST_F(Locked, TheKeyIsShownNowhere) {
   const auto attic = Add("attic");
   attic->Start({"--verbose", "--log-requests"});
-  ASSERT_TRUE(attic->Says("listens on")) << attic->log();
+  ASSERT_TRUE(attic->Says(kListens)) << attic->log();
   std::ifstream file(attic->KeyPath());
   std::string key;
   std::getline(file, key);
