@@ -327,7 +327,7 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
     if (!tokens.ok()) {
       // Perhaps only since the first stage was lost, which its links may not have said yet.
       if (self->Keep(request, call)) return;
-      const absl::Status why = tokens.status();
+      const absl::Status& why = tokens.status();
       call->Refuse(absl::IsUnavailable(why) ? AsHandedOver(why) : why);
       return;
     }
