@@ -82,12 +82,11 @@ absl::Status UseCertificates(SSL_CTX* context, const std::string& path, absl::Ti
   }
   WarnOfDates(first.get(), path, now);
   for (size_t i = 0; i < kChainMax; ++i) {
-    Certificate next(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
+    const Certificate next(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
     if (next == nullptr) break;
-    if (SSL_CTX_add0_chain_cert(context, next.get()) != 1) {
+    if (SSL_CTX_add1_chain_cert(context, next.get()) != 1) {
       return Bad(kOption, path, "a further certificate of it cannot be used");
     }
-    (void)next.release();
   }
   // It ends with there being no more, not with one that is broken.
   const unsigned long error = ERR_peek_last_error();
