@@ -91,7 +91,8 @@ class HttpTlsTest : public ::testing::Test {
     auto tls = HttpTls::Load({.certificate = pair_.certificate, .key = pair_.key}, absl::Now());
     ASSERT_TRUE(tls.ok()) << tls.status();
     options.tls = *std::move(tls);
-    options.handler = [](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+    options.handler = [](const HttpRequest& request,
+                         const std::shared_ptr<HttpResponder>& responder) {
       if (request.path == "/stream") {
         responder->Begin({.content_type = "text/plain", .body = ""});
         for (int i = 0; i < 100; ++i) responder->Write(std::string(5'000, 'x'));

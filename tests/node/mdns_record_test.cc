@@ -14,7 +14,6 @@ namespace {
 using absl_testing::StatusIs;
 using testing::Contains;
 using testing::EndsWith;
-using testing::SizeIs;
 
 constexpr char kId[] = "00112233445566778899aabbccddeeff";
 
