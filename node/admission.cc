@@ -82,7 +82,7 @@ class Admission final : private Discovery::Listener {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kPairingMessageBytesMax);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    const std::string host = IsAnyHost(options_.listen.host) ? "::" : options_.listen.host;
+    const std::string host = ListenHost(options_.listen.host);
     int port = 0;
     // In plain text: pairing_service.h says why.
     builder.AddListeningPort(JoinHostPort(host, options_.listen.port),

@@ -27,8 +27,7 @@ struct AdmissionOptions {
 
 // Blocks until there is a key, or SIGINT, SIGTERM or SIGHUP; says on stderr what it waits for.
 // kCancelled: it was stopped before; kUnavailable: cannot listen; kUnauthenticated: the nodes here
-// have no key
-// (--open); else CreateKeyFile()'s.
+// have no key (--open); else CreateKeyFile()'s.
 absl::StatusOr<ClusterKey> AwaitKey(const AdmissionOptions& options);
 
 }  // namespace strata

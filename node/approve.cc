@@ -34,10 +34,11 @@ absl::StatusOr<std::vector<std::string>> Find(const wire::GetClusterResponse& cl
         "several nodes wait (", absl::StrJoin(names, ", "), "): say which, by its name or id"));
   }
   if (ParseHostPort(wanted).ok()) return std::vector<std::string>{wanted};
+  const std::string who = wanted.empty() ? "" : absl::StrCat(" ", wanted);
+  const std::string others =
+      names.empty() ? "" : absl::StrCat(" (", absl::StrJoin(names, ", "), " is)");
   return absl::NotFoundError(absl::StrCat(
-      wanted.empty() ? "no node is" : absl::StrCat("no node ", wanted, " is"),
-      " seen to wait for a key", names.empty() ? "" : " (",
-      names.empty() ? "" : absl::StrJoin(names, ", ") + " is)",
+      "no node", who, " is seen to wait for a key", others,
       "; run 'strata node' on the new machine, and where mDNS does not reach it say 'strata "
       "approve HOST:PORT'"));
 }

@@ -260,6 +260,8 @@ class ChatTemplate::Impl final : public ChatTemplate {
   Shape shape_;
 };
 
+std::string ChatTemplate::Source::Key() const { return absl::StrCat(bos, "\n", eos, "\n", text); }
+
 absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(const Source& source) {
   auto parsed = std::make_shared<Impl>();  // shared by requests
   if (absl::Status status = parsed->Init(source); !status.ok()) return status;

@@ -21,6 +21,9 @@ class ChatTemplate {
   struct Source {
     std::string text;
     std::string bos, eos;  // the tokens' texts
+
+    // Of two that are not alike, not the same.
+    std::string Key() const;
   };
   // kInvalidArgument: the template is none that we can read, and why.
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Parse(const Source& source);

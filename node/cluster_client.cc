@@ -165,8 +165,7 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(const Opti
     return client;
   }
 
-  absl::StatusOr<std::string> dir = options.data_dir;
-  if (dir->empty()) dir = DataDir::Default();
+  const absl::StatusOr<std::string> dir = DataDir::PathOf(options.data_dir);
   std::vector<std::string> addresses;
   absl::Status refused;
   if (dir.ok()) {

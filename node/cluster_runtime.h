@@ -110,7 +110,7 @@ class ClusterRuntime final : private Discovery::Listener {
 
   void OnFound(const DiscoveryRecord& record) override;
   void OnLost(const std::string& node_id) override;
-  void OnWaiting(const DiscoveryRecord& record);
+  void OnWaiting(const NodeId& node, const DiscoveryRecord& record);
 
   void LeaveNow();
   void Pump();    // sends what is due

@@ -19,7 +19,7 @@ bool HasScope(absl::string_view address) { return absl::StrContains(address, '%'
 void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
   const absl::StatusOr<NodeId> node = NodeId::FromHex(record.node_id);
   if (leaving_ || !node.ok() || record.cluster != options_.self.cluster) return;
-  if (record.waits) return OnWaiting(record);
+  if (record.waits) return OnWaiting(*node, record);
   waiting_.erase(*node);
   if (record.key_id != options_.key_id) return;  // another cluster, whatever it is called
   NodeRecord learned = {
@@ -39,9 +39,8 @@ void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
   Settle();
 }
 
-void ClusterRuntime::OnWaiting(const DiscoveryRecord& record) {
+void ClusterRuntime::OnWaiting(const NodeId& node, const DiscoveryRecord& record) {
   if (options_.key_id.empty()) return;  // nobody needs a key here
-  const NodeId node = NodeId::FromHex(record.node_id).value();
   const bool is_new = !waiting_.contains(node);
   if (is_new && waiting_.size() >= kWaitingNodesMax) return;
   waiting_[node] = record;

@@ -4,7 +4,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -20,18 +19,17 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "node/peer_addresses.h"
+#include "transport/node_id.h"
 
 namespace strata {
 namespace {
-
-constexpr size_t kIdDigits = 32;
 
 // kNotFound when there is none.
 absl::StatusOr<std::string> ReadId(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return absl::ErrnoToStatus(errno, path);
   absl::Cleanup close_fd = [fd] { close(fd); };
-  char bytes[kIdDigits + 2];
+  char bytes[kNodeIdDigits + 2];
   const ssize_t n = read(fd, bytes, sizeof bytes);
   if (n < 0) return absl::ErrnoToStatus(errno, path);
   const absl::string_view id =
@@ -61,17 +59,10 @@ absl::Status WriteLine(const std::string& path, const std::string& line) {
 
 }  // namespace
 
-bool IsNodeId(absl::string_view text) {
-  return text.size() == kIdDigits && std::all_of(text.begin(), text.end(), [](char c) {
-           return absl::ascii_isxdigit(static_cast<unsigned char>(c)) &&
-                  !absl::ascii_isupper(static_cast<unsigned char>(c));
-         });
-}
-
 std::string NewNodeId() {
   std::random_device device;
   std::string id;
-  for (size_t i = 0; i < kIdDigits / 8; ++i) {
+  for (size_t i = 0; i < kNodeIdDigits / 8; ++i) {
     absl::StrAppendFormat(&id, "%08x", static_cast<uint32_t>(device()));
   }
   return id;
@@ -83,6 +74,11 @@ absl::StatusOr<std::string> DataDir::Default() {
   const char* home = getenv("HOME");
   if (home != nullptr && home[0] == '/') return absl::StrCat(home, "/.local/state/strata");
   return absl::InvalidArgumentError("--data-dir is needed: HOME is not set");
+}
+
+absl::StatusOr<std::string> DataDir::PathOf(const std::string& option) {
+  if (!option.empty()) return option;
+  return Default();
 }
 
 absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {

@@ -13,12 +13,13 @@ namespace strata {
 
 // A new node id: 128 random bits, 32 lower-case hex digits.
 std::string NewNodeId();
-bool IsNodeId(absl::string_view text);
 
 class DataDir {
  public:
   // ${XDG_STATE_HOME:-~/.local/state}/strata. kInvalidArgument when neither variable is set.
   static absl::StatusOr<std::string> Default();
+  // As --data-dir says; where that is empty, Default().
+  static absl::StatusOr<std::string> PathOf(const std::string& option);
 
   // Makes the folder and the id if they are not there. Errors name the file and the system's
   // reason; kFailedPrecondition: another node uses the folder, or its id is damaged. Blocks.

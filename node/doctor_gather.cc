@@ -258,8 +258,7 @@ void Gatherer::AskNodes(size_t first) {
 
 absl::StatusOr<DoctorFacts> Gatherer::Run() {
   facts_.versions = LocalVersions();
-  absl::StatusOr<std::string> dir = options_.client.data_dir;
-  if (dir->empty()) dir = DataDir::Default();
+  const absl::StatusOr<std::string> dir = DataDir::PathOf(options_.client.data_dir);
   if (dir.ok()) {
     if (auto address = DataDir::ReadAddress(*dir); address.ok()) facts_.last_address = *address;
   }

@@ -26,9 +26,7 @@ constexpr int kSendBufferBytes = 256 * 1024;
 
 absl::Status HttpServer::Core::Listen() {
   error_code error;
-  std::string host = options_.host;
-  if (host == "localhost") host = "127.0.0.1";
-  if (IsAnyHost(host)) host = "::";
+  const std::string host = options_.host == "localhost" ? "127.0.0.1" : ListenHost(options_.host);
   const asio::ip::address address = asio::ip::make_address(host, error);
   if (error) {
     return absl::InvalidArgumentError(absl::StrCat("--http: ", options_.host,

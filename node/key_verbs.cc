@@ -20,8 +20,7 @@ namespace strata {
 namespace {
 
 absl::StatusOr<std::string> FileOf(const KeyVerbOptions& options) {
-  absl::StatusOr<std::string> folder = options.data_dir;
-  if (folder->empty()) folder = DataDir::Default();
+  const absl::StatusOr<std::string> folder = DataDir::PathOf(options.data_dir);
   if (!folder.ok()) return folder.status();
   // The node may not have run yet.
   std::error_code error;

@@ -5,8 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "node/data_dir.h"
 #include "transport/grpc_status.h"
+#include "transport/node_id.h"
 
 namespace strata {
 namespace {

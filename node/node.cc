@@ -57,11 +57,6 @@ absl::StatusOr<HostPort> ParseOption(absl::string_view option, const std::string
   return parsed;
 }
 
-// A host for gRPC to listen on. All interfaces means both versions of IP.
-std::string ListenHost(const HostPort& listen) {
-  return IsAnyHost(listen.host) ? "::" : listen.host;
-}
-
 // Where a program on this machine reaches what listens there.
 std::string LocalAddress(const HostPort& listen) {
   return JoinHostPort(IsAnyHost(listen.host) ? "127.0.0.1" : listen.host, listen.port);
@@ -112,8 +107,7 @@ absl::StatusOr<NodeIdentity> Node::Identify(const NodeOptions& options) {
     identity.id = NewNodeId();
     return identity;
   }
-  absl::StatusOr<std::string> path = options.data_dir;
-  if (path->empty()) path = DataDir::Default();
+  absl::StatusOr<std::string> path = DataDir::PathOf(options.data_dir);
   if (!path.ok()) return path.status();
   absl::StatusOr<DataDir> dir = DataDir::Open(*path);
   if (!dir.ok()) return dir.status();
@@ -191,7 +185,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.worker_program = options.worker_program.empty() ? OwnProgram() : options.worker_program;
   const uint32_t n_threads = options.n_threads == 0 ? MachineCores() : options.n_threads;
   stages.worker_args = {"strata",    "worker",
-                        "--listen",  JoinHostPort(ListenHost(*listen), 0),
+                        "--listen",  JoinHostPort(ListenHost(listen->host), 0),
                         "--threads", absl::StrCat(n_threads)};
   if (security == nullptr) {
     stages.worker_args.push_back("--open");
@@ -222,7 +216,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
       std::make_unique<ClusterService>(loop, node->cluster_.get(), node->surveys_.get());
   node->doctor_ = std::make_unique<DoctorService>(
       loop, node->cluster_.get(),
-      DoctorService::Options{.listen_host = ListenHost(*listen),
+      DoctorService::Options{.listen_host = ListenHost(listen->host),
                              .data_dir = doctor_dir,
                              .program = options.measure ? OwnProgram() : ""});
   node->service_ = std::make_unique<NodeService>(
@@ -237,9 +231,9 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   node->coordinator_ = std::make_unique<Coordinator>(
       loop, node->cluster_.get(), node->fetcher_.get(),
       Coordinator::Options{.node_id = node->id_,
-                           .listen_host = absl::StrContains(ListenHost(*listen), ':')
-                                              ? absl::StrCat("[", ListenHost(*listen), "]")
-                                              : ListenHost(*listen)});
+                           .listen_host = absl::StrContains(ListenHost(listen->host), ':')
+                                              ? absl::StrCat("[", ListenHost(listen->host), "]")
+                                              : ListenHost(listen->host)});
   node->gateway_ = std::make_unique<Gateway>(loop, node->cluster_.get(), node->coordinator_.get(),
                                              Gateway::Options());
   node->coordinator_service_ =
@@ -279,7 +273,7 @@ uint16_t Node::Listen(const HostPort& listen) {
   grpc::ServerBuilder builder;
   ConfigureServer(&builder);
   int port = 0;
-  builder.AddListeningPort(JoinHostPort(ListenHost(listen), listen.port),
+  builder.AddListeningPort(JoinHostPort(ListenHost(listen.host), listen.port),
                            ProcessServerCredentials(), &port);
   builder.RegisterService(service_.get());
   builder.RegisterService(weights_.get());

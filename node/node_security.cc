@@ -35,8 +35,7 @@ absl::StatusOr<std::string> NewPrivateFolder() {
 
 absl::StatusOr<ClusterKey> FindKey(const KeyOptions& options, const std::string& data_dir) {
   if (!options.file.empty()) return ReadKeyFile(options.file);
-  absl::StatusOr<std::string> folder = data_dir;
-  if (folder->empty()) folder = DataDir::Default();
+  const absl::StatusOr<std::string> folder = DataDir::PathOf(data_dir);
   if (!folder.ok()) return absl::NotFoundError(folder.status().message());
   return ReadKeyFile(KeyFilePath(*folder));
 }

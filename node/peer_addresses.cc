@@ -86,6 +86,8 @@ bool IsDialable(absl::string_view address) {
 
 bool IsAnyHost(absl::string_view host) { return host == "0.0.0.0" || host == "::" || host == "*"; }
 
+std::string ListenHost(const std::string& host) { return IsAnyHost(host) ? "::" : host; }
+
 bool IsLoopbackHost(absl::string_view host) {
   return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }

@@ -46,6 +46,8 @@ bool IsDialable(absl::string_view address);
 
 // "0.0.0.0", "::" and "*": listens on all interfaces.
 bool IsAnyHost(absl::string_view host);
+// `host` as a number to listen on: all interfaces means both versions of IP.
+std::string ListenHost(const std::string& host);
 // "localhost", 127.0.0.0/8 and "::1".
 bool IsLoopbackHost(absl::string_view host);
 

@@ -29,10 +29,6 @@ constexpr uint64_t kKeptPart = 4;  // of the limit
 // Fewer turns for a long prompt.
 constexpr int kSendBufferBytes = 1 << 20;
 
-std::string KeyOf(const ChatTemplate::Source& source) {
-  return absl::StrCat(source.bos, "\n", source.eos, "\n", source.text);
-}
-
 std::string TooSlow(const TemplateLimits& limits) {
   return absl::StrCat("takes more than ", absl::FormatDuration(absl::Milliseconds(limits.time_ms)));
 }
@@ -115,7 +111,7 @@ TemplatePool::~TemplatePool() {
 }
 
 void TemplatePool::Render(TemplateQuestion question, OnPrompt then) {
-  std::string key = KeyOf(question.source);
+  std::string key = question.source.Key();
   absl::Status status;
   {
     absl::MutexLock lock(mu_);

@@ -128,8 +128,7 @@ class TemplateServer {
   }
 
   absl::StatusOr<ChatTemplate::Prompt> Answer(const TemplateQuestion& question) {
-    const std::string key =
-        absl::StrCat(question.source.bos, "\n", question.source.eos, "\n", question.source.text);
+    const std::string key = question.source.Key();
     auto known = templates_.find(key);
     if (known == templates_.end()) {
       auto read = ChatTemplate::Parse(question.source);

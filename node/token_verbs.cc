@@ -22,8 +22,7 @@ namespace {
 constexpr absl::Duration kDay = absl::Hours(24);
 
 absl::StatusOr<std::string> FileOf(const TokenOptions& options) {
-  absl::StatusOr<std::string> folder = options.data_dir;
-  if (folder->empty()) folder = DataDir::Default();
+  const absl::StatusOr<std::string> folder = DataDir::PathOf(options.data_dir);
   if (!folder.ok()) return folder.status();
   return ApiTokenFilePath(*folder);
 }

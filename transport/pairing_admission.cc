@@ -4,18 +4,16 @@
 #include <openssl/err.h>
 #include <openssl/evp.h>
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "absl/log/check.h"
-#include "absl/strings/ascii.h"
+#include "transport/node_id.h"
 #include "transport/openssl_status.h"
 
 namespace strata {
 namespace {
 
-constexpr size_t kNodeIdBytes = 32;
 constexpr size_t kTagBytes = 16;
 
 struct Free {
@@ -43,13 +41,6 @@ Context Start(const PairingKeys& keys, bool encrypt) {
     return nullptr;
   }
   return context;
-}
-
-bool IsNodeId(absl::string_view text) {
-  return text.size() == kNodeIdBytes && std::all_of(text.begin(), text.end(), [](char c) {
-           return absl::ascii_isxdigit(static_cast<unsigned char>(c)) &&
-                  !absl::ascii_isupper(static_cast<unsigned char>(c));
-         });
 }
 
 absl::Status CheckNodeId(absl::string_view text) {
@@ -80,10 +71,10 @@ absl::StatusOr<Secret> PairingAdmission(const PairingIdentity& from, const Clust
 
 absl::StatusOr<OpenedAdmission> ReadPairingAdmission(const Secret& admission) {
   absl::string_view rest = admission.Reveal();
-  if (rest.size() <= kNodeIdBytes) return absl::InvalidArgumentError("the admission is cut short");
-  PairingIdentity from = {.node_id = std::string(rest.substr(0, kNodeIdBytes))};
-  const auto cluster_bytes = static_cast<unsigned char>(rest[kNodeIdBytes]);
-  rest.remove_prefix(kNodeIdBytes + 1);
+  if (rest.size() <= kNodeIdDigits) return absl::InvalidArgumentError("the admission is cut short");
+  PairingIdentity from = {.node_id = std::string(rest.substr(0, kNodeIdDigits))};
+  const auto cluster_bytes = static_cast<unsigned char>(rest[kNodeIdDigits]);
+  rest.remove_prefix(kNodeIdDigits + 1);
   if (rest.size() <= cluster_bytes) return absl::InvalidArgumentError("the admission is cut short");
   from.cluster = std::string(rest.substr(0, cluster_bytes));
   rest.remove_prefix(cluster_bytes);

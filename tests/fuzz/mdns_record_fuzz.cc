@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "node/data_dir.h"
 #include "node/mdns_record.h"
 #include "transport/grpc_status.h"
+#include "transport/node_id.h"
 
 namespace strata {
 namespace {
