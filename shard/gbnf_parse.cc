@@ -44,15 +44,16 @@ class Parser {
  private:
   void Fail(absl::string_view words) {
     if (!status_.ok()) return;
-    const size_t end = std::min(at_, text_.size());
     const auto line =
-        1 + std::count(text_.begin(), text_.begin() + static_cast<ptrdiff_t>(end), '\n');
+        1 + std::count(text_.begin(), text_.begin() + static_cast<ptrdiff_t>(at_), '\n');
     status_ = absl::InvalidArgumentError(absl::StrCat("grammar, line ", line, ": ", words));
     at_ = text_.size();
   }
   char Peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  // After a failure the rest of the text is passed over: what still moves on stays at its end.
+  void Skip(size_t bytes) { at_ = std::min(at_ + bytes, text_.size()); }
   bool Take(char c) {
-    if (Peek() != c) return false;
+    if (at_ >= text_.size() || text_[at_] != c) return false;
     ++at_;
     return true;
   }
@@ -95,8 +96,8 @@ class Parser {
     if (!status_.ok()) return;
     const size_t number = NumberOf(name);
     Space(false);
-    if (text_.substr(std::min(at_, text_.size()), 3) != "::=") return Fail("\"::=\" is missing");
-    at_ += 3;
+    if (text_.substr(at_, 3) != "::=") return Fail("\"::=\" is missing");
+    Skip(3);
     Space(true);
     GbnfExpr body = ReadChoice(0);
     if (!status_.ok()) return;
@@ -167,7 +168,7 @@ class Parser {
     } else if (Take('?')) {
       times.max = 1;
     } else if (!Take('*')) {
-      ++at_;
+      Skip(1);
       Space(true);
       times.min = ReadCount();
       times.max = times.min;
@@ -226,7 +227,7 @@ class Parser {
     }
     if (!Take('\\')) return ReadUtf8();
     const char c = Peek();
-    ++at_;
+    Skip(1);
     switch (c) {
       case 'x':
         return ReadHex(2);
@@ -253,14 +254,14 @@ class Parser {
 
   uint32_t ReadHex(size_t digits) {
     uint32_t value = 0;
-    const absl::string_view hex = text_.substr(std::min(at_, text_.size()), digits);
+    const absl::string_view hex = text_.substr(at_, digits);
     if (hex.size() != digits ||
         !std::all_of(hex.begin(), hex.end(),
                      [](unsigned char c) { return absl::ascii_isxdigit(c); }) ||
         !absl::SimpleHexAtoi(hex, &value)) {
       Fail(absl::StrCat("an escape wants ", digits, " hexadecimal digits"));
     }
-    at_ += digits;
+    Skip(digits);
     return value;
   }
 
@@ -285,7 +286,7 @@ class Parser {
       }
       point = point << 6 | (next & 0x3Fu);
     }
-    at_ += bytes;
+    Skip(bytes);
     return point;
   }
 
