@@ -135,6 +135,11 @@ class Membership {
   // (ECONNREFUSED). See "Refusals". Try again soon, until the node is gone or heard.
   void OnRefused(const NodeId& node, int64_t tried_us, int64_t now_us);
 
+  // That node was taken out of the cluster: it is gone, and with it every lease that it gave or was
+  // granted. Nothing of it is to be given to this from then on, unless it has become a member
+  // again.
+  void Remove(const NodeId& node, int64_t now_us);
+
   // Says good-bye: members are released, nothing is obeyed or granted any more. Call Tick once
   // more and send what it says.
   void Leave(int64_t now_us);

@@ -180,6 +180,12 @@ void Membership::OnRefused(const NodeId& node, int64_t tried_us, int64_t now_us)
   Ended(i, now_us);
 }
 
+void Membership::Remove(const NodeId& node, int64_t now_us) {
+  Advance(now_us);
+  const size_t i = graph_.Find(node);
+  if (i != ReachGraph::kNone && i != 0) Ended(i, now_us);
+}
+
 void Membership::Ended(size_t i, int64_t now_us) {
   Peer& peer = peers_[i];
   peer.ended = true;

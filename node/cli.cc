@@ -123,6 +123,9 @@ int RunCommandLine(int argc, char** argv) {
   if (app.got_subcommand("key")) {
     StartLogging({});
     const CLI::App* const key = app.get_subcommand("key");
+    if (key->got_subcommand("rotate")) {
+      return Finish(RunKeyRotate(line.key_change), /*about_models=*/false);
+    }
     const auto run = key->got_subcommand("show")  ? RunKeyShow
                      : key->got_subcommand("new") ? RunKeyNew
                                                   : RunKeySet;
@@ -162,7 +165,9 @@ int RunCommandLine(int argc, char** argv) {
   }
   if (app.got_subcommand("nodes")) {
     StartLogging({});
-    return Finish(RunNodes(line.nodes), /*about_models=*/false);
+    const bool remove = app.get_subcommand("nodes")->got_subcommand("remove");
+    return Finish(remove ? RunNodesRemove(line.key_change) : RunNodes(line.nodes),
+                  /*about_models=*/false);
   }
   StartLogging({.verbose = line.demo.verbose});
   if (!line.demo.cuts.empty() && app.get_subcommand("demo")->count("--nodes") == 0) {

@@ -19,7 +19,7 @@ void AddKey(CLI::App* verb, KeyOptions* options);
 void AddClient(CLI::App* verb, ClusterClient::Options* options);
 
 // What they take outlives the parsing.
-void AddNodes(CLI::App* app, NodesOptions* options);
+void AddNodes(CLI::App* app, NodesOptions* options, KeyChangeOptions* change);
 void AddStatus(CLI::App* app, StatusOptions* options);
 void AddMeasure(CLI::App* app, MeasureOptions* options);
 void AddProbe(CLI::App* app, ProbeRunOptions* options);
@@ -27,7 +27,7 @@ void AddDoctor(CLI::App* app, DoctorOptions* options);
 
 // Those of cli_verbs_keys.cc.
 void AddApprove(CLI::App* app, ApproveOptions* options);
-void AddKeyVerbs(CLI::App* app, KeyVerbOptions* options);
+void AddKeyVerbs(CLI::App* app, KeyVerbOptions* options, KeyChangeOptions* change);
 void AddToken(CLI::App* app, TokenOptions* options);
 
 }  // namespace strata

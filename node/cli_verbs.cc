@@ -425,7 +425,7 @@ void AddTemplate(CLI::App* app, TemplateLimits* limits) {
 
 void AddVerbs(CLI::App* app, CommandLine* line) {
   AddNode(app, &line->node);
-  AddNodes(app, &line->nodes);
+  AddNodes(app, &line->nodes, &line->key_change);
   AddStatus(app, &line->status);
   AddMeasure(app, &line->measure);
   AddPlan(app, &line->plan);
@@ -436,7 +436,7 @@ void AddVerbs(CLI::App* app, CommandLine* line) {
   AddDemo(app, &line->demo);
   AddDoctor(app, &line->doctor);
   AddApprove(app, &line->approve);
-  AddKeyVerbs(app, &line->key);
+  AddKeyVerbs(app, &line->key, &line->key_change);
   AddToken(app, &line->token);
   AddProbe(app, &line->probe);
   AddWorker(app, &line->worker, &line->worker_verbose);

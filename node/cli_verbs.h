@@ -5,6 +5,7 @@
 #include "node/cluster_nodes.h"
 #include "node/demo.h"
 #include "node/doctor.h"
+#include "node/key_change.h"
 #include "node/key_verbs.h"
 #include "node/measure.h"
 #include "node/node.h"
@@ -37,6 +38,7 @@ struct CommandLine {
   TokenOptions token;
   ApproveOptions approve;
   KeyVerbOptions key;
+  KeyChangeOptions key_change;
   ProbeRunOptions probe;
   WorkerRunOptions worker;
   TemplateLimits template_limits;

@@ -19,6 +19,7 @@ constexpr char kKeyFooter[] = R"(
 Examples:
   strata key show | ssh kitchen strata key set
   strata key new                       a cluster of which this machine is the first node
+  strata key rotate                    a new key for all nodes, while they go on
 
 Whoever has the key is a member: may use all nodes, and read all texts.)";
 
@@ -39,15 +40,21 @@ void AddApprove(CLI::App* app, ApproveOptions* options) {
   AddClient(verb, &options->client);
 }
 
-void AddKeyVerbs(CLI::App* app, KeyVerbOptions* options) {
+void AddKeyVerbs(CLI::App* app, KeyVerbOptions* options, KeyChangeOptions* change) {
   CLI::App* verb = app->add_subcommand("key", "The cluster's key on this machine");
   verb->footer(kKeyFooter);
   verb->require_subcommand(1);
-  for (const auto& [name, what] :
-       {std::pair("show", "Print it"), std::pair("new", "Make one, for a new cluster"),
-        std::pair("set", "Read one from stdin, and keep it")}) {
-    AddDataDir(verb->add_subcommand(name, what), &options->data_dir);
-  }
+  const auto add = [&](const char* name, const char* what) {
+    CLI::App* action = verb->add_subcommand(name, what);
+    AddDataDir(action, &options->data_dir);
+    return action;
+  };
+  add("show", "Print it");
+  add("new", "Make one, for a new cluster");
+  add("set", "Read one from stdin, and keep it")
+      ->add_flag("--replace", options->replace, "In place of the key that is there");
+  AddClient(verb->add_subcommand("rotate", "Give all nodes a new one, while they run"),
+            &change->client);
 }
 
 void AddToken(CLI::App* app, TokenOptions* options) {

@@ -14,6 +14,7 @@ constexpr char kNodesFooter[] = R"(
 Examples:
   strata nodes
   strata nodes --node 10.8.0.3:7400 --json
+  strata nodes remove attic              its layers move, then all others get a new key
 
 HERE: for how long it has been heard. HEARD: how long ago it was last.)";
 
@@ -95,11 +96,18 @@ void AddClient(CLI::App* verb, ClusterClient::Options* options) {
   AddKey(verb, &options->key);
 }
 
-void AddNodes(CLI::App* app, NodesOptions* options) {
-  CLI::App* verb = app->add_subcommand("nodes", "Show who is in the cluster");
+void AddNodes(CLI::App* app, NodesOptions* options, KeyChangeOptions* change) {
+  CLI::App* verb = app->add_subcommand("nodes", "Show who is in the cluster, or remove a node");
   verb->footer(kNodesFooter);
   AddClient(verb, &options->client);
   verb->add_flag("--json", options->json, "Print JSON");
+  CLI::App* remove = verb->add_subcommand("remove", "Take a node out: the others get a new key");
+  remove->add_option("name", change->node, "Its name, or the start of its id")
+      ->required()
+      ->check(Utf8())
+      ->type_name("NODE");
+  remove->add_flag("--now", change->now, "Do not wait until its layers are elsewhere");
+  AddClient(remove, &change->client);
 }
 
 void AddStatus(CLI::App* app, StatusOptions* options) {

@@ -48,7 +48,8 @@ ClusterRuntime::ClusterRuntime(EventLoop* loop, const Clock* clock, Options opti
       clock_(clock),
       options_(std::move(options)),
       transport_(std::move(transport)),
-      membership_(options_.membership, options_.self, clock->NowUs()) {
+      membership_(options_.membership, options_.self, clock->NowUs()),
+      key_id_(options_.key_id) {
   for (const std::string& address : options_.peers) {
     if (static_peers_.size() < kStaticPeersMax) static_peers_.push_back({.address = address});
   }
@@ -58,20 +59,7 @@ ClusterRuntime::~ClusterRuntime() = default;
 
 void ClusterRuntime::Start(Listening listening) {
   listening_ = std::move(listening);
-  if (options_.mdns) {
-    DiscoveryRecord self = {.node_id = id().ToHex(),
-                            .name = options_.self.name,
-                            .cluster = options_.self.cluster,
-                            .key_id = options_.key_id,
-                            .protocol = options_.self.protocol};
-    absl::StatusOr<std::unique_ptr<Discovery>> discovery = Discovery::StartMdns(
-        loop_, {.self = std::move(self), .port = listening_.address.port}, this);
-    if (discovery.ok()) {
-      discovery_ = *std::move(discovery);
-    } else {
-      LOG(WARNING) << "nodes are found by --peer only: " << discovery.status().message();
-    }
-  }
+  if (options_.mdns) StartDiscovery();
   ReadInterfaces();
   const auto poll_ms = static_cast<uint64_t>(options_.interfaces_poll_ms);
   interfaces_timer_ =
@@ -82,6 +70,53 @@ void ClusterRuntime::Start(Listening listening) {
         [this] { AskStaticPeers(); });
   }
   Pump();
+}
+
+void ClusterRuntime::StartDiscovery() {
+  DiscoveryRecord self = {.node_id = id().ToHex(),
+                          .name = options_.self.name,
+                          .cluster = options_.self.cluster,
+                          .key_id = key_id_,
+                          .protocol = options_.self.protocol};
+  absl::StatusOr<std::unique_ptr<Discovery>> discovery =
+      Discovery::StartMdns(loop_, {.self = std::move(self), .port = listening_.address.port}, this);
+  if (discovery.ok()) {
+    discovery_ = *std::move(discovery);
+  } else {
+    LOG(WARNING) << "nodes are found by --peer only: " << discovery.status().message();
+  }
+}
+
+void ClusterRuntime::SetKeyId(std::string key_id) {
+  if (key_id == key_id_) return;
+  key_id_ = std::move(key_id);
+  if (discovery_ == nullptr) return;
+  discovery_.reset();  // it says goodbye first, for what it announced is not so any more
+  StartDiscovery();
+  if (discovery_ != nullptr) discovery_->Announce(interfaces_);
+}
+
+void ClusterRuntime::Remove(const NodeId& node) {
+  if (node == id()) return;
+  removed_[node] = INT64_MAX;
+  membership_.Remove(node, clock_->NowUs());
+  Settle();
+}
+
+void ClusterRuntime::LetRemovedReturn() {
+  for (auto& [node, may_return_us] : removed_) {
+    may_return_us = std::min(may_return_us, clock_->NowUs() + kReturnMs * 1000);
+  }
+}
+
+bool ClusterRuntime::MayReturn(const NodeId& node) {
+  const auto it = removed_.find(node);
+  if (it == removed_.end()) return true;
+  if (clock_->NowUs() < it->second) return false;
+  removed_.erase(it);
+  // A connection from before proves nothing; the next one does.
+  for (const std::string& address : PeerOf(node).paths.addresses()) transport_->Forget(address);
+  return true;
 }
 
 void ClusterRuntime::Leave(absl::AnyInvocable<void() &&> done) {
@@ -152,6 +187,7 @@ void ClusterRuntime::TakeAddresses() {
 }
 
 void ClusterRuntime::SendTo(const NodeId& node, Heartbeat message) {
+  if (IsRemoved(node)) return;
   Peer& peer = PeerOf(node);
   SendProbes(node);
   const int64_t now_us = clock_->NowUs();
@@ -187,13 +223,20 @@ void ClusterRuntime::SendOver(const NodeId& node, const std::string& address,
             Failed(node, address, sent_us, reply.status());
           }
         }
-        if (!reply.ok()) return;
+        if (absl::IsPermissionDenied(reply.status())) OnRemoved(reply.status());
+        if (!reply.ok() || IsRemoved(node)) return;
         absl::StatusOr<Heartbeat> parsed = FromWire(*reply);
         absl::Status status = parsed.status();
         if (status.ok()) status = membership_.OnReply(*parsed, now_us);
         if (!status.ok()) LOG(INFO) << node.ToHex() << " at " << address << ": " << status;
         Settle();
       }));
+}
+
+void ClusterRuntime::OnRemoved(const absl::Status& why) {
+  if (std::exchange(told_removed_, true)) return;
+  LOG(WARNING) << "the cluster's other nodes say: " << why.message()
+               << "; to come back, stop this node, remove its key and be admitted (strata approve)";
 }
 
 void ClusterRuntime::Failed(const NodeId& node, const std::string& address, int64_t sent_us,
@@ -289,6 +332,11 @@ absl::StatusOr<wire::Heartbeat> ClusterRuntime::Exchange(const wire::Heartbeat& 
                                                          const std::string& from_host) {
   absl::StatusOr<Heartbeat> parsed = FromWire(request);
   if (!parsed.ok()) return parsed.status();
+  // One with the key of before does not get here (transport/call_gate.h), but for calls that were
+  // under way.
+  if (!MayReturn(parsed->body->from)) {
+    return absl::PermissionDeniedError("this node was removed from the cluster");
+  }
   const absl::StatusOr<Heartbeat> reply = membership_.OnRequest(*parsed, clock_->NowUs());
   Settle();
   if (!reply.ok()) return reply.status();
@@ -325,7 +373,7 @@ wire::GetClusterResponse ClusterRuntime::Describe() {
   wire::GetClusterResponse response;
   response.set_cluster(options_.self.cluster);
   response.set_asked(IdBytes(id()));
-  response.set_key_id(options_.key_id);
+  response.set_key_id(key_id_);
   for (const auto& [node, record] : waiting_) {
     wire::WaitingNode* out = response.add_waiting();
     out->set_node_id(IdBytes(node));

@@ -26,6 +26,8 @@ namespace strata {
 // --peer options, and heartbeats under way to one node, at most.
 inline constexpr size_t kStaticPeersMax = 64;
 inline constexpr int kHeartbeatsUnderWayMax = 4;
+// Certificates are read again each second, and heartbeats are under way for a second at most.
+inline constexpr int64_t kReturnMs = 5'000;
 // Nodes without a key that are told of; more are not.
 inline constexpr size_t kWaitingNodesMax = 16;
 
@@ -37,7 +39,7 @@ class ClusterRuntime final : private Discovery::Listener {
  public:
   struct Options {
     NodeRecord self;                 // its addresses are filled in
-    std::string key_id;              // of the cluster's key; empty: it has none
+    std::string key_id;              // of the cluster's key at first; empty: it has none
     std::vector<std::string> peers;  // host:port of nodes that may be there
     bool mdns = true;
     MembershipOptions membership;
@@ -84,6 +86,14 @@ class ClusterRuntime final : private Discovery::Listener {
   // For a new plan. kFailedPrecondition unless this node coordinates.
   absl::StatusOr<wire::Epoch> NextEpoch();
 
+  // The cluster's key has changed; others hear it by mDNS.
+  void SetKeyId(std::string key_id);
+  // That node does not get it: this one has nothing to do with it any more.
+  void Remove(const NodeId& node);
+  // The key of before lets nobody in any more: whoever was removed and is here again has the new
+  // one. From kReturnMs on, when what was under way has ended.
+  void LetRemovedReturn();
+
   // Requests that came in over the service Cluster. `from_host`: where from, empty if unknown.
   absl::StatusOr<wire::Heartbeat> Exchange(const wire::Heartbeat& request,
                                            const std::string& from_host);
@@ -112,8 +122,12 @@ class ClusterRuntime final : private Discovery::Listener {
   void OnLost(const std::string& node_id) override;
   void OnWaiting(const NodeId& node, const DiscoveryRecord& record);
 
+  void StartDiscovery();
   void LeaveNow();
-  void Pump();    // sends what is due
+  // Whether nothing is heard of it and nothing said to it.
+  bool IsRemoved(const NodeId& node) const { return removed_.contains(node); }
+  bool MayReturn(const NodeId& node);  // then it is not removed any more
+  void Pump();                         // sends what is due
   void Settle();  // after every call of membership: tells of changes, sets the next wake
   void ReadInterfaces();
   std::vector<std::string> OwnAddresses() const;
@@ -125,6 +139,8 @@ class ClusterRuntime final : private Discovery::Listener {
 
   void Failed(const NodeId& node, const std::string& address, int64_t sent_us,
               const absl::Status& why);
+  // They have changed the key, and not for this node.
+  void OnRemoved(const absl::Status& why);
   void KnockAt(const NodeId& node);
   void OnKnocked(const NodeId& node, int64_t tried_us, bool refused);
 
@@ -157,11 +173,14 @@ class ClusterRuntime final : private Discovery::Listener {
   bool change_posted_ = false;
   int under_way_ = 0;  // heartbeats to all nodes
   bool leaving_ = false;
+  bool told_removed_ = false;
   absl::AnyInvocable<void() &&> left_;
 
   std::map<NodeId, std::unique_ptr<Peer>> peers_;
   std::vector<StaticPeer> static_peers_;
   std::map<NodeId, DiscoveryRecord> waiting_;  // for a key
+  std::string key_id_;
+  std::map<NodeId, int64_t> removed_;  // and when they may return, by the clock
   std::vector<InterfaceAddress> interfaces_;
   std::vector<std::string> own_addresses_;
   std::unique_ptr<Discovery> discovery_;

@@ -21,7 +21,8 @@ void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
   if (leaving_ || !node.ok() || record.cluster != options_.self.cluster) return;
   if (record.waits) return OnWaiting(*node, record);
   waiting_.erase(*node);
-  if (record.key_id != options_.key_id) return;  // another cluster, whatever it is called
+  if (record.key_id != key_id_) return;  // another cluster, whatever it is called
+  if (!MayReturn(*node)) return;  // with the new key, as it says; connections show whether it has
   NodeRecord learned = {
       .id = *node, .name = record.name, .cluster = record.cluster, .protocol = record.protocol};
   for (const std::string& address : record.addresses) {
@@ -40,7 +41,7 @@ void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
 }
 
 void ClusterRuntime::OnWaiting(const NodeId& node, const DiscoveryRecord& record) {
-  if (options_.key_id.empty()) return;  // nobody needs a key here
+  if (key_id_.empty()) return;  // nobody needs a key here
   const bool is_new = !waiting_.contains(node);
   if (is_new && waiting_.size() >= kWaitingNodesMax) return;
   waiting_[node] = record;
@@ -80,6 +81,8 @@ void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat>
     if (status.ok() && parsed->body->from == id()) {
       peer.node = id();
       status = absl::FailedPreconditionError("that is this node");
+    } else if (status.ok() && !MayReturn(parsed->body->from)) {
+      status = absl::PermissionDeniedError("that node was removed from the cluster");
     } else if (status.ok()) {
       status = membership_.OnReply(*parsed, clock_->NowUs());
       if (status.ok()) peer.node = parsed->body->from;

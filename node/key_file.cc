@@ -1,5 +1,10 @@
 #include "node/key_file.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
 #include "absl/strings/str_cat.h"
 #include "transport/private_file.h"
 #include "transport/secret.h"
@@ -32,6 +37,13 @@ absl::Status CreateKeyFile(const std::string& path, const ClusterKey& key) {
   absl::Status status = Write(path, key, PrivateFileMode::kNew);
   if (!absl::IsAlreadyExists(status)) return status;
   return absl::AlreadyExistsError(absl::StrCat("there is a key already, in ", path));
+}
+
+absl::Status CheckKeyFileCanChange(const std::string& path) {
+  // A new file takes the place of the old one.
+  const std::string folder = std::filesystem::absolute(path).parent_path().string();
+  if (access(folder.c_str(), W_OK) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, absl::StrCat("the key in ", path, " cannot be changed"));
 }
 
 absl::Status ReplaceKeyFile(const std::string& path, const ClusterKey& key) {

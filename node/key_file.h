@@ -22,6 +22,9 @@ absl::StatusOr<ClusterKey> ReadKeyFile(const std::string& path);
 // kAlreadyExists: there is a key, or something else of that name, which stays.
 absl::Status CreateKeyFile(const std::string& path, const ClusterKey& key);
 
+// Whether ReplaceKeyFile() will be able to, as far as that can be known before.
+absl::Status CheckKeyFileCanChange(const std::string& path);
+
 // In place of the key that was there, if any: whoever reads sees the one or the other.
 absl::Status ReplaceKeyFile(const std::string& path, const ClusterKey& key);
 

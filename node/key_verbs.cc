@@ -47,8 +47,13 @@ Secret ReadLine() {
   return Secret(std::move(line));
 }
 
-absl::Status Keep(const std::string& path, const ClusterKey& key) {
-  if (absl::Status status = CreateKeyFile(path, key); !status.ok()) return status;
+absl::Status Keep(const std::string& path, const ClusterKey& key, bool replace) {
+  absl::Status status = replace ? ReplaceKeyFile(path, key) : CreateKeyFile(path, key);
+  if (absl::IsAlreadyExists(status)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(status.message(), "; 'strata key set --replace' takes its place"));
+  }
+  if (!status.ok()) return status;
   std::cerr << "The key of cluster " << key.id() << " is in " << path
             << "; nodes that are started from now on use it\n";
   return absl::OkStatus();
@@ -78,7 +83,7 @@ absl::Status RunKeyNew(const KeyVerbOptions& options) {
   if (!path.ok()) return path.status();
   const absl::StatusOr<ClusterKey> key = ClusterKey::New();
   if (!key.ok()) return key.status();
-  return Keep(*path, *key);
+  return Keep(*path, *key, /*replace=*/false);
 }
 
 absl::Status RunKeySet(const KeyVerbOptions& options) {
@@ -87,7 +92,7 @@ absl::Status RunKeySet(const KeyVerbOptions& options) {
   const Secret line = ReadLine();
   const absl::StatusOr<ClusterKey> key = ClusterKey::FromText(line.Reveal());
   if (!key.ok()) return key.status();
-  return Keep(*path, *key);
+  return Keep(*path, *key, options.replace);
 }
 
 }  // namespace strata

@@ -118,8 +118,7 @@ absl::StatusOr<NodeIdentity> Node::Identify(const NodeOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions options,
-                                                  NodeIdentity identity,
-                                                  const NodeSecurity* security) {
+                                                  NodeIdentity identity, NodeSecurity* security) {
   if (options.name.empty()) options.name = MachineName();
   if (absl::Status status = CheckName("--name", options.name); !status.ok()) return status;
   if (absl::Status status = CheckName("--cluster", options.cluster); !status.ok()) return status;
@@ -240,6 +239,8 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
       std::make_unique<CoordinatorService>(node->coordinator_.get(), node->gateway_.get(),
                                            CoordinatorService::Options{.node_id = node->id_});
 
+  node->key_service_ = std::make_unique<KeyService>(loop, node->cluster_.get(), security);
+
   // Others may have been told the port of last time by hand.
   const uint16_t last_port =
       listen->port == 0 && node->data_dir_ ? node->data_dir_->last_port() : 0;
@@ -281,6 +282,7 @@ uint16_t Node::Listen(const HostPort& listen) {
   builder.RegisterService(coordinator_service_.get());
   builder.RegisterService(link_probe_.get());
   builder.RegisterService(doctor_.get());
+  builder.RegisterService(key_service_.get());
   server_ = builder.BuildAndStart();
   return server_ == nullptr ? 0 : static_cast<uint16_t>(port);
 }
@@ -406,6 +408,9 @@ absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(EventLoop* loop, const Node
                     "nodes; only for networks where you trust everybody";
     return nullptr;
   }
+  const std::string key_path = !options.key.file.empty() ? options.key.file
+                               : identity.folder.empty() ? ""
+                                                         : KeyFilePath(identity.folder);
   absl::StatusOr<ClusterKey> key = FindKey(options.key, identity.folder);
   if (absl::IsNotFound(key.status()) && options.key.file.empty()) {
     const absl::StatusOr<HostPort> listen = ParseOption("--listen", options.listen);
@@ -417,13 +422,14 @@ absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(EventLoop* loop, const Node
                     .listen = *listen,
                     .mdns = options.mdns,
                     .peers = options.peers,
-                    .key_path = identity.folder.empty() ? "" : KeyFilePath(identity.folder),
+                    .key_path = key_path,
                     .stop_with_parent = options.stop_with_parent});
   }
   if (!key.ok()) return key.status();
-  return NodeSecurity::Start(
-      loop, *std::move(key),
-      {.node_id = identity.id, .folder = identity.folder.empty() ? "" : identity.folder + "/tls"});
+  return NodeSecurity::Start(loop, *std::move(key),
+                             {.node_id = identity.id,
+                              .folder = identity.folder.empty() ? "" : identity.folder + "/tls",
+                              .key_path = key_path});
 }
 
 }  // namespace

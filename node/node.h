@@ -23,6 +23,7 @@
 #include "node/doctor_service.h"
 #include "node/gateway.h"
 #include "node/http_server.h"
+#include "node/key_service.h"
 #include "node/node_security.h"
 #include "node/node_service.h"
 #include "node/openai_api.h"
@@ -94,8 +95,7 @@ class Node {
   // option; kUnavailable: the address cannot be listened on; else what DataDir says.
   // `security`, that of this process, outlives the node; null: everything is plain.
   static absl::StatusOr<std::unique_ptr<Node>> Start(EventLoop* loop, NodeOptions options,
-                                                     NodeIdentity identity,
-                                                     const NodeSecurity* security);
+                                                     NodeIdentity identity, NodeSecurity* security);
 
   // After the loop has run.
   ~Node();
@@ -142,6 +142,7 @@ class Node {
   std::unique_ptr<ClusterService> cluster_service_;
   std::unique_ptr<DoctorService> doctor_;
   std::unique_ptr<CoordinatorService> coordinator_service_;
+  std::unique_ptr<KeyService> key_service_;
   std::unique_ptr<grpc::Server> server_;
   std::string http_url_;
   std::unique_ptr<OpenAiApi> api_;     // null: no HTTP

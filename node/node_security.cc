@@ -1,11 +1,14 @@
 #include "node/node_security.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -19,6 +22,8 @@ namespace {
 
 // Certificates are good for a month.
 constexpr uint64_t kRenewalLookMs = 3'600'000;
+// More than one while the key changes; more than two where a change broke off.
+constexpr size_t kTrustedKeysMax = 8;
 
 }  // namespace
 
@@ -68,13 +73,13 @@ absl::StatusOr<std::unique_ptr<NodeSecurity>> NodeSecurity::Start(EventLoop* loo
   absl::StatusOr<ClusterAuthority> authority = ClusterAuthority::Of(key);
   if (!authority.ok()) return authority.status();
   std::unique_ptr<NodeSecurity> made(
-      new NodeSecurity(std::move(key), *std::move(authority), std::move(options)));
-  absl::StatusOr<NodeCertificate> certificate =
-      made->authority_.Issue({.node_id = made->options_.node_id});
+      new NodeSecurity({std::move(key), *std::move(authority)}, std::move(options)));
+  const ClusterAuthority& first = made->keys_.front().authority;
+  absl::StatusOr<NodeCertificate> certificate = first.Issue({.node_id = made->options_.node_id});
   if (!certificate.ok()) return certificate.status();
   made->certificate_ = *std::move(certificate);
-  auto credentials = ClusterCredentials::Create(
-      {.folder = made->folder()}, {made->authority_.certificate_pem()}, made->certificate_);
+  auto credentials = ClusterCredentials::Create({.folder = made->folder()},
+                                                {first.certificate_pem()}, made->certificate_);
   if (!credentials.ok()) return credentials.status();
   made->credentials_ = *std::move(credentials);
   SecureThisProcess(made->cluster_id(), made->credentials_);
@@ -83,18 +88,76 @@ absl::StatusOr<std::unique_ptr<NodeSecurity>> NodeSecurity::Start(EventLoop* loo
   return made;
 }
 
-NodeSecurity::NodeSecurity(ClusterKey key, ClusterAuthority authority, Options options)
-    : key_(std::move(key)), authority_(std::move(authority)), options_(std::move(options)) {}
+NodeSecurity::NodeSecurity(Trusted first, Options options) : options_(std::move(options)) {
+  keys_.push_back(std::move(first));
+}
 
 NodeSecurity::~NodeSecurity() {
   if (credentials_ != nullptr) credentials_->RemoveFiles();
 }
 
+absl::Status NodeSecurity::Show(const NodeCertificate& certificate, size_t n) {
+  std::vector<std::string> authorities;
+  for (size_t i = 0; i < n; ++i) authorities.push_back(keys_[i].authority.certificate_pem());
+  return credentials_->Replace(authorities, certificate);
+}
+
+absl::Status NodeSecurity::Trust(ClusterKey next) {
+  const bool is_known =
+      absl::c_any_of(keys_, [&](const Trusted& each) { return each.key.id() == next.id(); });
+  if (is_known) return absl::OkStatus();
+  if (keys_.size() >= kTrustedKeysMax) {
+    return absl::ResourceExhaustedError(
+        "the key was to change several times and did not; restart this node");
+  }
+  if (!options_.key_path.empty()) {
+    if (auto status = CheckKeyFileCanChange(options_.key_path); !status.ok()) return status;
+  }
+  absl::StatusOr<ClusterAuthority> authority = ClusterAuthority::Of(next);
+  if (!authority.ok()) return authority.status();
+  keys_.push_back({std::move(next), *std::move(authority)});
+  const absl::Status status = Show(certificate_, keys_.size());
+  if (!status.ok()) keys_.pop_back();
+  return status;
+}
+
+absl::Status NodeSecurity::Adopt(const std::string& key_id) {
+  const auto found =
+      absl::c_find_if(keys_, [&](const Trusted& each) { return each.key.id() == key_id; });
+  if (found == keys_.end()) return absl::NotFoundError("this node does not know the new key");
+  if (found == keys_.begin()) return absl::OkStatus();
+  absl::StatusOr<NodeCertificate> certificate =
+      found->authority.Issue({.node_id = options_.node_id});
+  if (!certificate.ok()) return certificate.status();
+  // First what outlives the process: a node that comes back with the key of before is alone.
+  if (!options_.key_path.empty()) {
+    if (auto status = ReplaceKeyFile(options_.key_path, found->key); !status.ok()) return status;
+  }
+  if (auto status = Show(*certificate, keys_.size()); !status.ok()) return status;
+  certificate_ = *std::move(certificate);
+  std::rotate(keys_.begin(), found, std::next(found));
+  SetProcessClusterId(cluster_id());
+  return absl::OkStatus();
+}
+
+absl::Status NodeSecurity::ForgetOthers() {
+  if (auto status = Show(certificate_, 1); !status.ok()) return status;
+  keys_.erase(std::next(keys_.begin()), keys_.end());
+  return absl::OkStatus();
+}
+
+absl::Status NodeSecurity::Forget(const std::string& key_id) {
+  if (key_id == cluster_id()) return absl::FailedPreconditionError("that is the cluster's key");
+  std::erase_if(keys_, [&](const Trusted& each) { return each.key.id() == key_id; });
+  return Show(certificate_, keys_.size());
+}
+
 void NodeSecurity::RenewIfDue() {
   if (!certificate_.RenewalDue(absl::Now())) return;
-  absl::StatusOr<NodeCertificate> certificate = authority_.Issue({.node_id = options_.node_id});
+  absl::StatusOr<NodeCertificate> certificate =
+      keys_.front().authority.Issue({.node_id = options_.node_id});
   absl::Status status = certificate.status();
-  if (status.ok()) status = credentials_->Replace({authority_.certificate_pem()}, *certificate);
+  if (status.ok()) status = Show(*certificate, keys_.size());
   if (status.ok()) {
     certificate_ = *std::move(certificate);
   } else {

@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -36,12 +38,14 @@ absl::Status SecureClient(const KeyOptions& options, const std::string& data_dir
 // With that key.
 absl::Status SecureClient(const ClusterKey& key);
 
-// A node's: its certificates lie in a folder, where its workers read them too.
+// A node's: its certificates lie in a folder, where its workers read them too. The key may change
+// while the node runs (key_change.h). Loop thread.
 class NodeSecurity {
  public:
   struct Options {
     std::string node_id;
-    std::string folder;  // for the certificates; of this node alone. Empty: a new one
+    std::string folder;    // for the certificates; of this node alone. Empty: a new one
+    std::string key_path;  // where the key is kept, and the next one will be; empty: nowhere
   };
   // From here on the process is secured. `loop` outlives it. Blocks on the disk; errors name the
   // file.
@@ -50,16 +54,33 @@ class NodeSecurity {
   // After the node's servers have shut down.
   ~NodeSecurity();
 
-  const std::string& cluster_id() const { return key_.id(); }
+  const std::string& cluster_id() const { return keys_.front().key.id(); }
   const std::string& folder() const { return options_.folder; }
 
- private:
-  NodeSecurity(ClusterKey key, ClusterAuthority authority, Options options);
-  void RenewIfDue();
+  // The key's change, of which connections that begin a second later hear. Errors are the file
+  // system's and name the file; what there was is good then.
+  //
+  // Takes members in that have `next`, too. kResourceExhausted: too many keys are trusted at once.
+  absl::Status Trust(ClusterKey next);
+  // Keeps that one, which is trusted, as the cluster's, and shows its certificates. kNotFound: it
+  // is not trusted.
+  absl::Status Adopt(const std::string& key_id);
+  // Trusts no other key than the cluster's any more; nor that one, which is not the cluster's.
+  absl::Status ForgetOthers();
+  absl::Status Forget(const std::string& key_id);
 
-  const ClusterKey key_;
-  const ClusterAuthority authority_;
+ private:
+  struct Trusted {
+    ClusterKey key;
+    ClusterAuthority authority;
+  };
+  NodeSecurity(Trusted first, Options options);
+  void RenewIfDue();
+  // Shows `certificate` and trusts the first `n` of keys_.
+  absl::Status Show(const NodeCertificate& certificate, size_t n);
+
   const Options options_;
+  std::vector<Trusted> keys_;  // the cluster's first
   NodeCertificate certificate_;
   std::shared_ptr<ClusterCredentials> credentials_;  // shared with the process
   std::unique_ptr<EventLoop::Handle> renewal_;

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "transport/openssl_status.h"
 
 namespace strata {
@@ -136,6 +137,19 @@ bool IsLabel(absl::string_view text) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> ClusterIdOf(const std::string& certificate_pem) {
+  const absl::StatusOr<Certificate> certificate = FromPem(certificate_pem);
+  if (!certificate.ok()) return certificate.status();
+  char name[128];
+  const int size = X509_NAME_get_text_by_NID(X509_get_issuer_name(certificate->get()),
+                                             NID_commonName, name, sizeof name);
+  absl::string_view issuer(name, static_cast<size_t>(std::max(0, size)));
+  if (!absl::ConsumePrefix(&issuer, kAuthorityNamePrefix)) {
+    return absl::InvalidArgumentError("no cluster has issued that certificate");
+  }
+  return std::string(issuer);
+}
 
 std::string NodeName(absl::string_view node_id) {
   return absl::StrCat("node-", node_id, ".strata.internal");

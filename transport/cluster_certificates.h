@@ -43,6 +43,9 @@ inline constexpr absl::string_view kAuthorityNamePrefix = "strata cluster ";
 inline constexpr absl::string_view kMemberName = "member.strata.internal";
 std::string NodeName(absl::string_view node_id);
 
+// Of a node's certificate: the id of the cluster whose authority has signed it, by what it says.
+absl::StatusOr<std::string> ClusterIdOf(const std::string& certificate_pem);
+
 struct NodeCertificate {
   std::string certificate_pem;
   Secret private_key_pem;  // PKCS #8

@@ -8,6 +8,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/channel_arguments.h"
+#include "transport/call_gate.h"
 #include "transport/mutex.h"
 #include "transport/tls_credentials.h"
 
@@ -24,6 +25,7 @@ struct Security {
   std::string cluster_id ABSL_GUARDED_BY(mu);
   // Shared with who renews them.
   std::shared_ptr<const ClusterCredentials> credentials ABSL_GUARDED_BY(mu);
+  const std::shared_ptr<CallGate> gate = std::make_shared<CallGate>();  // shared with all servers
 };
 
 // Lives as long as the process, whose channels have it.
@@ -53,6 +55,16 @@ std::string ProcessClusterId() {
   return Process().cluster_id;
 }
 
+void SetProcessClusterId(std::string cluster_id) {
+  MutexLock lock(&Process().mu);
+  CHECK(Process().credentials != nullptr && !cluster_id.empty());
+  Process().cluster_id = std::move(cluster_id);
+}
+
+void RefuseNode(const std::string& node_id, const std::string& cluster_id) {
+  Process().gate->Refuse(node_id, cluster_id);
+}
+
 std::shared_ptr<grpc::ChannelCredentials> ProcessChannelCredentials(
     grpc::ChannelArguments* arguments) {
   const ClusterCredentials* const credentials = Credentials();
@@ -63,7 +75,10 @@ std::shared_ptr<grpc::ChannelCredentials> ProcessChannelCredentials(
 
 std::shared_ptr<grpc::ServerCredentials> ProcessServerCredentials() {
   const ClusterCredentials* const credentials = Credentials();
-  return credentials == nullptr ? grpc::InsecureServerCredentials() : credentials->ForServer();
+  if (credentials == nullptr) return grpc::InsecureServerCredentials();
+  std::shared_ptr<grpc::ServerCredentials> made = credentials->ForServer();
+  made->SetAuthMetadataProcessor(Process().gate);
+  return made;
 }
 
 void SetConnectionBounds(grpc::ServerBuilder* builder) {

@@ -23,6 +23,10 @@ void SecureThisProcess(std::string cluster_id,
                        std::shared_ptr<const ClusterCredentials> credentials);
 // Of that cluster; empty: everything is plain.
 std::string ProcessClusterId();
+// The cluster's key has changed, and its id with it: `credentials` show the new one's certificates.
+void SetProcessClusterId(std::string cluster_id);
+// As CallGate::Refuse(), for all servers of the process (call_gate.h).
+void RefuseNode(const std::string& node_id, const std::string& cluster_id);
 inline bool ThisProcessIsSecured() { return !ProcessClusterId().empty(); }
 
 // What MakeChannel() and servers are made with (grpc_link.h); sets of `arguments` whom to expect.

@@ -161,4 +161,13 @@ absl::StatusOr<std::string> PeerNodeId(const grpc::AuthContext& peer) {
   return std::string(names[0].data(), names[0].size());
 }
 
+absl::StatusOr<std::string> PeerClusterId(const grpc::AuthContext& peer) {
+  const std::vector<grpc::string_ref> shown =
+      peer.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (!peer.IsPeerAuthenticated() || shown.size() != 1) {
+    return absl::UnauthenticatedError("the peer has shown no certificate");
+  }
+  return ClusterIdOf(std::string(shown[0].data(), shown[0].size()));
+}
+
 }  // namespace strata

@@ -101,5 +101,7 @@ void ExpectNode(absl::string_view node_id, grpc::ChannelArguments* arguments);
 // certificate says, which the cluster's authority has signed. kUnauthenticated where there is none:
 // the connection has no TLS.
 absl::StatusOr<std::string> PeerNodeId(const grpc::AuthContext& peer);
+// The id of the cluster's key that its certificate comes from; the same.
+absl::StatusOr<std::string> PeerClusterId(const grpc::AuthContext& peer);
 
 }  // namespace strata

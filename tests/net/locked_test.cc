@@ -1,24 +1,16 @@
 // Nodes as a person starts them, without any option: who founds a cluster, who waits, who is
 // admitted, and what somebody without the key gets to see.
-#include <signal.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <sstream>
 #include <string>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
-#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/net/network.h"
-#include "tests/support/temp_folder.h"
+#include "tests/net/keyed_machine.h"
 
 namespace strata {
 namespace {
@@ -27,115 +19,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// How a node says that it listens.
-constexpr char kListens[] = "{\"node\":";
-
-// A machine on the network with a node that has no key, and a data dir of its own.
-class Machine {
- public:
-  Machine(Switch* lan, const std::string& name, int last) : host_(name), name_(name) {
-    lan->Plug(host_, "eth0", {absl::StrCat("10.80.0.", last, "/24")});
-  }
-  // Does not wait: it may listen only once it was admitted.
-  void Start(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> args = {"/usr/bin/env",
-                                     testing::kNoTestKey,
-                                     STRATA_PROGRAM,
-                                     "node",
-                                     "--name",
-                                     name_,
-                                     "--data-dir",
-                                     folder_,
-                                     "--threads",
-                                     "1",
-                                     "--stop-with-parent",
-                                     "--no-measure",
-                                     "--listen",
-                                     "[::]:7400"};
-    args.insert(args.end(), more.begin(), more.end());
-    ChildProcess::Options options;
-    options.program = "/usr/bin/nsenter";
-    options.args = host_.Inside(std::move(args));
-    options.on_stdout_line = [lines = lines_](absl::string_view line) { lines->Add(line); };
-    options.on_stderr_line = [lines = lines_](absl::string_view line) { lines->Add(line); };
-    auto started = ChildProcess::Start(std::move(options));
-    ASSERT_TRUE(started.ok()) << started.status();
-    process_ = *std::move(started);
-  }
-  void Stop() { process_.reset(); }
-
-  // All that its node has written.
-  std::string log() const { return lines_->All(); }
-  bool Says(const std::string& words) const {
-    return Eventually([&] { return log().find(words) != std::string::npos; });
-  }
-  // A verb on this machine: its status is 0 and what it wrote; without, that of a stranger.
-  bool Run(const std::string& verb, std::string* out, const std::string& input = "") const {
-    return host_.TryShell(absl::StrCat("echo '", input, "' | ", testing::kNoTestKey, " ",
-                                       STRATA_PROGRAM, " ", verb, " --data-dir ", folder_, " 2>&1"),
-                          out);
-  }
-  std::string Output(const std::string& verb, const std::string& input = "") const {
-    std::string out;
-    Run(verb, &out, input);
-    return out;
-  }
-  // Nodes that are alive, as this one's `strata nodes` says.
-  size_t Alive() const {
-    const auto json = nlohmann::json::parse(Output("nodes --json"), nullptr, false);
-    size_t alive = 0;
-    if (json.is_object()) {
-      for (const auto& node : json["nodes"]) alive += node["state"] == "alive" ? 1 : 0;
-    }
-    return alive;
-  }
-  bool HasKey() const { return std::filesystem::exists(KeyPath()); }
-  std::string KeyPath() const { return folder_ + "/cluster_key"; }
-  const std::string& folder() const { return folder_; }
-  const std::string& name() const { return name_; }
-  pid_t pid() const { return process_->pid(); }
-
- private:
-  struct Lines {
-    void Add(absl::string_view line) {
-      absl::MutexLock lock(mu);
-      lines.emplace_back(line);
-    }
-    std::string All() {
-      absl::MutexLock lock(mu);
-      return absl::StrJoin(lines, "\n");
-    }
-    absl::Mutex mu;
-    std::vector<std::string> lines ABSL_GUARDED_BY(mu);
-  };
-
-  const Host host_;
-  const std::string name_;
-  const std::string folder_ = testing::MakeTestFolder();
-  const std::shared_ptr<Lines> lines_ = std::make_shared<Lines>();  // shared with the callbacks
-  std::unique_ptr<ChildProcess> process_;
-};
-
-class Locked : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();
-    lan_ = std::make_unique<Switch>("lan");
-  }
-  std::unique_ptr<Machine> Add(const std::string& name) {
-    return std::make_unique<Machine>(lan_.get(), name, ++last_);
-  }
-  // A cluster of one.
-  std::unique_ptr<Machine> AddFounder(const std::string& name) {
-    auto machine = Add(name);
-    machine->Start();
-    EXPECT_TRUE(machine->Says(kListens)) << machine->log();
-    return machine;
-  }
-
-  std::unique_ptr<Switch> lan_;
-  int last_ = 0;
-};
+class Locked : public Machines {};
 
 TEST_F(Locked, TwoThatStartTogetherBecomeOneCluster) {
   const auto attic = Add("attic"), cellar = Add("cellar");

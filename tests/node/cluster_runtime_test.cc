@@ -273,6 +273,34 @@ TEST_F(ClusterRuntimeTest, ANodeThatLeavesIsGoneAtOnceAndSaysWhenItIsDone) {
   EXPECT_EQ(StateOf(a, b), "gone");
 }
 
+TEST_F(ClusterRuntimeTest, ARemovedNodeIsGoneAtOnceWhateverItSays) {
+  ClusterRuntime* a = Add(1, {"10.0.0.3:7"});
+  ClusterRuntime* b = Add(2, {"10.0.0.1:7"});
+  ClusterRuntime* c = Add(3, {"10.0.0.1:7", "10.0.0.2:7"});
+  clock_.AdvanceMs(8000);
+  ASSERT_EQ(a->view().members.size(), 3u);
+  a->Remove(c->id());
+  b->Remove(c->id());
+  b->Remove(b->id());  // nobody removes itself
+  clock_.AdvanceMs(50);
+  EXPECT_EQ(StateOf(a, c), "gone");
+  EXPECT_EQ(StateOf(b, c), "gone");
+  for (int i = 0; i < 600; ++i) {
+    clock_.AdvanceMs(100);
+    ASSERT_EQ(StateOf(a, c), "gone");
+    ASSERT_EQ(StateOf(b, c), "gone");
+  }
+  EXPECT_EQ(a->view().members.size(), 2u);
+  EXPECT_EQ(a->view().coordinator, b->view().coordinator);
+  // From now on whoever gets through to them has the new key.
+  a->LetRemovedReturn();
+  b->LetRemovedReturn();
+  clock_.AdvanceMs(kReturnMs - 100);
+  EXPECT_EQ(StateOf(a, c), "gone");
+  clock_.AdvanceMs(8000);
+  EXPECT_EQ(a->view().members.size(), 3u);
+}
+
 TEST_F(ClusterRuntimeTest, ChangesAreToldOnceEach) {
   ClusterRuntime* a = Add(1, {});
   int changes = 0;

@@ -1,7 +1,10 @@
 #include "transport/tls_credentials.h"
 
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -16,6 +19,7 @@
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
 #include "gtest/gtest.h"
+#include "tests/transport/recording_proxy.h"
 #include "tests/transport/tls_fixture.h"
 #include "tests/transport/tls_forgery.h"
 
@@ -160,6 +164,34 @@ TEST_F(Tls, AClientWithoutACertificateIsRefused) {
   options.pem_cert_chain = node.certificate_pem;
   options.pem_private_key = node.private_key_pem.Reveal();
   EXPECT_TRUE(Ask(anna.address(), grpc::SslCredentials(options), Member()).status.ok());
+}
+
+TEST_F(Tls, AHandshakeThatIsRepeatedIsRefused) {
+  const Server anna(anna_->ForServer());
+  std::string said;
+  {
+    testing::RecordingProxy proxy(anna.port());
+    ASSERT_TRUE(Ask(proxy.address(), bert_->ForChannel(), Member()).status.ok());
+    said = proxy.Said();
+  }
+  ASSERT_EQ(anna.calls(), 1);
+  // All that the client said: its hello, which is as good as any, the rest of its handshake, and
+  // its call. A record's length is its fourth and fifth byte (RFC 8446, 5.1).
+  ASSERT_GT(said.size(), 5u);
+  const size_t hello = 5 + static_cast<uint8_t>(said[3]) * 256u + static_cast<uint8_t>(said[4]);
+  ASSERT_GT(said.size(), hello);
+  const int fd = testing::ConnectTo(anna.port());
+  char bytes[4096];
+  ASSERT_EQ(send(fd, said.data(), hello, MSG_NOSIGNAL), static_cast<ssize_t>(hello));
+  EXPECT_GT(read(fd, bytes, sizeof bytes), 0);
+  const size_t rest = said.size() - hello;
+  ASSERT_EQ(send(fd, said.data() + hello, rest, MSG_NOSIGNAL), static_cast<ssize_t>(rest));
+  ssize_t n = 0;
+  while ((n = read(fd, bytes, sizeof bytes)) > 0) {
+  }
+  EXPECT_TRUE(n == 0 || errno == ECONNRESET) << "the connection stands";
+  close(fd);
+  EXPECT_EQ(anna.calls(), 1);
 }
 
 TEST_F(Tls, APeerWithoutTlsIsNobody) {

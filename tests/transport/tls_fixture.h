@@ -2,6 +2,7 @@
 // with the id of whoever asks, as its certificate says it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -72,11 +73,14 @@ class Server final : public wire::Cluster::Service {
                         wire::IdentifyResponse* response) override {
     const absl::StatusOr<std::string> peer = PeerNodeId(*context->auth_context());
     response->set_node_id(peer.ok() ? *peer : peer.status().ToString());
+    ++calls_;
     return grpc::Status::OK;
   }
+  int calls() const { return calls_; }
 
  private:
   int port_ = 0;
+  std::atomic<int> calls_{0};
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -1,0 +1,132 @@
+#include "node/key_change.h"
+
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "node/coordinator_client.h"
+#include "node/standard_output.h"
+#include "proto/key.grpc.pb.h"
+#include "transport/grpc_link.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+// Some seconds for nodes to read what they are to trust, and more for those that are slow.
+constexpr std::chrono::minutes kChangeLimit(2);
+
+absl::StatusOr<std::unique_ptr<ClusterClient>> Connect(const KeyChangeOptions& options) {
+  if (options.client.key.open) {
+    return absl::InvalidArgumentError("--open: open nodes have no key to change");
+  }
+  return ClusterClient::Connect(options.client);
+}
+
+absl::StatusOr<wire::ChangeKeyResponse> ChangeKey(const std::string& address,
+                                                  const std::string& remove) {
+  std::cerr << "The nodes take a new key; this takes some seconds…\n";
+  const auto stub = wire::Key::NewStub(MakeChannel(address));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kChangeLimit);
+  wire::ChangeKeyRequest request;
+  request.set_remove(remove);
+  wire::ChangeKeyResponse response;
+  const grpc::Status status = stub->ChangeKey(&context, request, &response);
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the node at ", address, " cannot change keys yet: it is an older version"));
+  }
+  if (!status.ok()) return FromGrpc(status);
+  return response;
+}
+
+// What a person has to know, and to do for those that have it not.
+absl::Status Tell(const wire::ChangeKeyResponse& response, const std::string& first) {
+  std::string text = absl::StrCat(first, "The cluster has a new key, id ", response.key_id(),
+                                  ". It is with ", absl::StrJoin(response.changed(), ", "), ".\n");
+  if (!response.left_out().empty()) {
+    absl::StrAppend(&text, "Not with ", absl::StrJoin(response.left_out(), ", "),
+                    ", which did not answer: carry it there, with 'strata key show | ssh MACHINE "
+                    "strata key set --replace', and start the node again.\n");
+  }
+  return WriteToStdout(text);
+}
+
+absl::StatusOr<wire::ClusterNode> Find(const wire::GetClusterResponse& cluster,
+                                       const std::string& wanted) {
+  std::vector<wire::ClusterNode> meant;
+  for (const wire::ClusterNode& node : cluster.nodes()) {
+    if (node.record().name() == wanted ||
+        absl::StartsWith(absl::BytesToHexString(node.record().node_id()), wanted)) {
+      meant.push_back(node);
+    }
+  }
+  if (meant.empty()) {
+    return absl::NotFoundError(absl::StrCat("no node ", wanted, " (see: strata nodes)"));
+  }
+  if (meant.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(wanted, " means several nodes; name it by its id (strata nodes)"));
+  }
+  if (meant.front().record().node_id() == cluster.asked()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(wanted, " is the node that is asked: ask another one, with --node HOST:PORT"));
+  }
+  return meant.front();
+}
+
+absl::Status Drain(ClusterClient::Options client, const std::string& address,
+                   const std::string& node) {
+  client.node = address;
+  auto coordinator = CoordinatorClient::Connect(client);
+  if (!coordinator.ok()) return coordinator.status();
+  wire::DrainNodeRequest request;
+  request.set_node(node);
+  return (*coordinator)->DrainNode(request, [](const std::string& note) {
+    std::cerr << note << "\n";
+  });
+}
+
+}  // namespace
+
+absl::Status RunKeyRotate(const KeyChangeOptions& options) {
+  const auto client = Connect(options);
+  if (!client.ok()) return client.status();
+  const auto changed = ChangeKey((*client)->address(), "");
+  if (!changed.ok()) return changed.status();
+  return Tell(*changed, "");
+}
+
+absl::Status RunNodesRemove(const KeyChangeOptions& options) {
+  const auto client = Connect(options);
+  if (!client.ok()) return client.status();
+  const absl::StatusOr<wire::GetClusterResponse> cluster = (*client)->GetCluster();
+  if (!cluster.ok()) return cluster.status();
+  const absl::StatusOr<wire::ClusterNode> node = Find(*cluster, options.node);
+  if (!node.ok()) return node.status();
+  const std::string id = absl::BytesToHexString(node->record().node_id());
+  if (node->state() == "alive" && !options.now) {
+    absl::Status status = Drain(options.client, (*client)->address(), id);
+    if (!status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat(options.node,
+                                       " is not removed, for its layers cannot leave "
+                                       "it: ",
+                                       status.message(), "; --now removes it all the same"));
+    }
+  }
+  const auto changed = ChangeKey((*client)->address(), node->record().node_id());
+  if (!changed.ok()) return changed.status();
+  return Tell(*changed, absl::StrCat(node->record().name(), " is removed. "));
+}
+
+}  // namespace strata

@@ -1,0 +1,251 @@
+// The cluster's key changes while its nodes run: all have the new one, or all but the one that is
+// to go; texts that are being written are not disturbed.
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/net/keyed_machine.h"
+
+namespace strata {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kModel[] = STRATA_DEMO_MODEL;
+
+std::string KeyOf(const Machine& machine) {
+  std::ifstream file(machine.KeyPath());
+  std::string key;
+  std::getline(file, key);
+  return key;
+}
+
+// What is known of a node; null: nothing.
+nlohmann::json StateOf(const Machine& asked, const std::string& name) {
+  const auto json = nlohmann::json::parse(asked.Output("nodes --json"), nullptr, false);
+  if (!json.is_object()) return nullptr;
+  for (const auto& node : json["nodes"]) {
+    if (node["name"] == name) return node["state"];
+  }
+  return nullptr;
+}
+
+class KeyChange : public Machines {
+ protected:
+  static bool AllSee(const std::vector<const Machine*>& machines) {
+    return Eventually([&] {
+      for (const Machine* each : machines) {
+        if (each->Alive() != machines.size()) return false;
+      }
+      return true;
+    });
+  }
+};
+
+constexpr char kText[] =
+    " 'Once upon a time' --ctx 1024 --max-tokens 400 --temperature 0 --ignore-eos --json";
+
+// What `strata run` has written, as ids of tokens.
+std::string Tokens(const std::string& output) {
+  const size_t at = output.find('{');
+  const auto json =
+      nlohmann::json::parse(at == output.npos ? "" : output.substr(at), nullptr, false);
+  return json.is_object() && json.contains("tokens") ? json["tokens"].dump() : "none: " + output;
+}
+
+// Text after text of the loaded model, on one machine, until somebody wants to see them.
+class Writing {
+ public:
+  explicit Writing(const Machine& machine)
+      : thread_([this, &machine] {
+          while (!stop_)
+            texts_.push_back(Tokens(machine.Output(absl::StrCat("run ", kModel, kText))));
+        }) {}
+  std::vector<std::string> Texts() {
+    stop_ = true;
+    thread_.join();
+    return texts_;
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::vector<std::string> texts_;  // the thread's
+  std::thread thread_;
+};
+
+TEST_F(KeyChange, AllGetANewKeyWhileATextIsWritten) {
+  measure_ = true;  // for plans
+  const auto attic = AddFounder("attic");
+  const auto cellar = AddMember(*attic, "cellar");
+  ASSERT_TRUE(AllSee({attic.get(), cellar.get()})) << attic->log();
+  const std::string before = KeyOf(*attic);
+  const std::string whole = Tokens(attic->Output(absl::StrCat("run ", kModel, kText)));
+  std::string said;
+  const std::string load =
+      absl::StrCat("load ", kModel, " --ctx 1024 --assign attic=0-2,cellar=3-5");
+  ASSERT_TRUE(attic->Run(load, &said)) << said;
+  Writing writing(*attic);
+  EXPECT_TRUE(cellar->Run("key rotate", &said)) << said;
+  EXPECT_THAT(said, AllOf(HasSubstr("attic"), HasSubstr("cellar"), Not(HasSubstr("Not with"))));
+  const std::vector<std::string> texts = writing.Texts();
+  EXPECT_THAT(texts, AllOf(Not(IsEmpty()), Each(whole)));
+
+  EXPECT_NE(KeyOf(*attic), before);
+  EXPECT_EQ(KeyOf(*attic), KeyOf(*cellar));
+  EXPECT_THAT(said, Not(HasSubstr(KeyOf(*attic).substr(20))));
+  EXPECT_TRUE(AllSee({attic.get(), cellar.get()})) << attic->log();
+  // The key of before opens nothing any more.
+  const auto stranger = Add("stranger");
+  EXPECT_TRUE(stranger->Run("key set", &said, before)) << said;
+  EXPECT_FALSE(stranger->Run("nodes --node 10.80.0.1:7400", &said));
+  EXPECT_THAT(said, HasSubstr("it has another key"));
+  // New stages, with their own connections, work as before.
+  EXPECT_TRUE(attic->Run(absl::StrCat("unload ", kModel), &said)) << said;
+  EXPECT_TRUE(attic->Run(load, &said)) << said;
+  EXPECT_EQ(Tokens(cellar->Output(absl::StrCat("run ", kModel, kText))), whole);
+  // And so do those who start again.
+  cellar->Stop();
+  cellar->Start();
+  EXPECT_TRUE(AllSee({attic.get(), cellar.get()})) << cellar->log();
+}
+
+TEST_F(KeyChange, WhoWasAwayIsNamedAndGetsItByHand) {
+  const auto attic = AddFounder("attic");
+  const auto cellar = AddMember(*attic, "cellar");
+  ASSERT_TRUE(AllSee({attic.get(), cellar.get()}));
+  cellar->Stop();
+  ASSERT_TRUE(Eventually([&] { return StateOf(*attic, "cellar") == "gone"; }));
+  std::string said;
+  EXPECT_TRUE(attic->Run("key rotate", &said)) << said;
+  EXPECT_THAT(said, AllOf(HasSubstr("Not with cellar"), HasSubstr("key set --replace")));
+  cellar->Start();
+  EXPECT_TRUE(cellar->Says(kListens));
+  EXPECT_EQ(cellar->Alive(), 1u);
+  cellar->Stop();
+  EXPECT_FALSE(cellar->Run("key set", &said, KeyOf(*attic)));
+  EXPECT_THAT(said, HasSubstr("--replace"));
+  EXPECT_TRUE(cellar->Run("key set --replace", &said, KeyOf(*attic))) << said;
+  cellar->Start();
+  EXPECT_TRUE(AllSee({attic.get(), cellar.get()})) << cellar->log();
+}
+
+TEST_F(KeyChange, WhereOneCannotKeepItNothingChanges) {
+  const auto attic = AddFounder("attic");
+  const std::string folder = testing::MakeTestFolder();
+  std::filesystem::copy_file(attic->KeyPath(), folder + "/key");
+  const auto cellar = Add("cellar");
+  cellar->Start({"--key-file", folder + "/key"});
+  ASSERT_TRUE(Eventually([&] { return attic->Alive() == 2; })) << cellar->log();
+  const std::string before = KeyOf(*attic);
+  std::filesystem::remove_all(folder);
+  std::string said;
+  EXPECT_FALSE(attic->Run("key rotate", &said));
+  EXPECT_THAT(said, AllOf(HasSubstr("cellar"), HasSubstr(folder), HasSubstr("has not changed")));
+  EXPECT_EQ(KeyOf(*attic), before);
+  EXPECT_EQ(attic->Alive(), 2u);
+  std::filesystem::create_directory(folder);
+  EXPECT_TRUE(attic->Run("key rotate", &said)) << said;
+  EXPECT_TRUE(Eventually([&] { return attic->Alive() == 2; })) << cellar->log();
+  std::ifstream kept(folder + "/key");
+  std::string key;
+  std::getline(kept, key);
+  EXPECT_EQ(KeyOf(*attic), key);
+  EXPECT_NE(key, before);
+}
+
+TEST_F(KeyChange, TwoAtOnceEndWithOneKey) {
+  const auto attic = AddFounder("attic");
+  const auto cellar = AddMember(*attic, "cellar");
+  ASSERT_TRUE(AllSee({attic.get(), cellar.get()}));
+  std::string other;
+  std::thread at_once([&] { cellar->Run("key rotate", &other); });
+  std::string said;
+  attic->Run("key rotate", &said);
+  at_once.join();
+  EXPECT_EQ(KeyOf(*attic), KeyOf(*cellar)) << said << other;
+  EXPECT_TRUE(AllSee({attic.get(), cellar.get()})) << said << other;
+  EXPECT_THAT(said + other, HasSubstr("is being changed already"));
+}
+
+TEST_F(KeyChange, ANodeIsRemovedWhileATextIsWritten) {
+  measure_ = true;  // for plans
+  const auto attic = AddFounder("attic");
+  const auto cellar = AddMember(*attic, "cellar");
+  const auto shed = AddMember(*attic, "shed");
+  ASSERT_TRUE(AllSee({attic.get(), cellar.get(), shed.get()})) << attic->log();
+  const std::string before = KeyOf(*shed);
+  std::string said;
+  EXPECT_FALSE(attic->Run("nodes remove nobody", &said));
+  EXPECT_THAT(said, HasSubstr("no node nobody"));
+  EXPECT_FALSE(attic->Run("nodes remove attic", &said));
+  EXPECT_THAT(said, HasSubstr("ask another one"));
+  EXPECT_EQ(KeyOf(*shed), before);
+
+  const std::string whole = Tokens(attic->Output(absl::StrCat("run ", kModel, kText)));
+  ASSERT_TRUE(
+      attic->Run(absl::StrCat("load ", kModel, " --ctx 1024 --assign attic=0-2,shed=3-5"), &said))
+      << said;
+  Writing writing(*cellar);
+  EXPECT_TRUE(attic->Run("nodes remove shed", &said)) << said;
+  EXPECT_THAT(said, AllOf(HasSubstr("shed is removed"), HasSubstr("attic"), HasSubstr("cellar")));
+  const std::vector<std::string> texts = writing.Texts();
+  EXPECT_THAT(texts, AllOf(Not(IsEmpty()), Each(whole)));
+
+  EXPECT_EQ(KeyOf(*shed), before);
+  EXPECT_NE(KeyOf(*attic), before);
+  EXPECT_EQ(KeyOf(*attic), KeyOf(*cellar));
+  EXPECT_TRUE(AllSee({attic.get(), cellar.get()})) << attic->log();
+  EXPECT_TRUE(Eventually([&] { return shed->Alive() == 1; })) << shed->log();
+  EXPECT_FALSE(shed->Run("nodes --node 10.80.0.1:7400", &said));
+  EXPECT_EQ(StateOf(*attic, "shed"), "gone");
+  EXPECT_TRUE(shed->Says("this node was removed from the cluster")) << shed->log();
+
+  // It may be admitted again, as any other.
+  shed->Stop();
+  std::filesystem::remove(shed->KeyPath());
+  shed->Start();
+  Admit(*attic, *shed);
+  EXPECT_TRUE(AllSee({attic.get(), cellar.get(), shed.get()})) << attic->log() << shed->log();
+}
+
+TEST_F(KeyChange, TheOneThatCoordinatesIsRemovedAtOnce) {
+  measure_ = true;  // for plans
+  const auto attic = AddFounder("attic");
+  const auto cellar = AddMember(*attic, "cellar");
+  const auto shed = AddMember(*attic, "shed");
+  ASSERT_TRUE(AllSee({attic.get(), cellar.get(), shed.get()})) << attic->log();
+  const auto json = nlohmann::json::parse(attic->Output("nodes --json"));
+  const auto coordinates = [&](const Machine& machine) {
+    for (const auto& node : json["nodes"]) {
+      if (node["name"] == machine.name()) return node["id"] == json["coordinator"];
+    }
+    return false;
+  };
+  const Machine& asked = coordinates(*attic) ? *cellar : *attic;
+  const Machine& removed = coordinates(*attic) ? *attic : coordinates(*cellar) ? *cellar : *shed;
+  std::string said;
+  EXPECT_TRUE(asked.Run(absl::StrCat("nodes remove --now ", removed.name()), &said)) << said;
+  EXPECT_TRUE(Eventually([&] { return asked.Alive() == 2; })) << asked.log();
+  EXPECT_EQ(StateOf(asked, removed.name()), "gone");
+  EXPECT_TRUE(asked.Run(absl::StrCat("run ", kModel, " Hello --max-tokens 4"), &said)) << said;
+}
+
+TEST_F(KeyChange, OpenNodesHaveNoKeyToChange) {
+  const auto attic = AddFounder("attic", {"--open"});
+  std::string said;
+  EXPECT_FALSE(attic->Run("key rotate --open", &said));
+  EXPECT_THAT(said, HasSubstr("no key to change"));
+}
+
+}  // namespace
+}  // namespace strata

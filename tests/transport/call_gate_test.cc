@@ -1,0 +1,82 @@
+#include "transport/call_gate.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/log/log_entry.h"
+#include "absl/log/log_sink.h"
+#include "absl/log/log_sink_registry.h"
+#include "absl/strings/match.h"
+#include "absl/synchronization/mutex.h"
+#include "gmock/gmock.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/security/server_credentials.h"
+#include "gtest/gtest.h"
+#include "tests/transport/tls_fixture.h"
+
+namespace strata {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Counts what is logged of a node while it lives.
+class Heard final : public absl::LogSink {
+ public:
+  explicit Heard(std::string node) : node_(std::move(node)) { absl::AddLogSink(this); }
+  ~Heard() override { absl::RemoveLogSink(this); }
+  void Send(const absl::LogEntry& entry) override {
+    absl::MutexLock lock(mu_);
+    if (absl::StrContains(entry.text_message(), node_)) ++lines_;
+  }
+  int lines() {
+    absl::MutexLock lock(mu_);
+    return lines_;
+  }
+
+ private:
+  const std::string node_;
+  absl::Mutex mu_;
+  int lines_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+TEST(CallGate, RefusesARemovedNodeOverConnectionsThatStand) {
+  const ClusterAuthority cluster = testing::NewAuthority(), next = testing::NewAuthority();
+  const auto anna = testing::Credentials({cluster.certificate_pem(), next.certificate_pem()},
+                                         testing::Issue(cluster, testing::kAnna));
+  const auto gate = std::make_shared<CallGate>();  // shared with the server
+  const std::shared_ptr<grpc::ServerCredentials> credentials = anna->ForServer();
+  credentials->SetAuthMetadataProcessor(gate);
+  const testing::Server server(credentials);
+
+  const auto bert = testing::Credentials(cluster, testing::kBert);
+  const auto stub = wire::Cluster::NewStub(
+      grpc::CreateCustomChannel(server.address(), bert->ForChannel(), testing::Member()));
+  const auto ask = [&] {
+    grpc::ClientContext context;
+    wire::IdentifyResponse response;
+    return stub->Identify(&context, wire::IdentifyRequest(), &response);
+  };
+  ASSERT_TRUE(ask().ok());
+  gate->Refuse(testing::kBert, cluster.cluster_id());
+  Heard heard(testing::kBert);
+  for (int i = 0; i < 3; ++i) {
+    const grpc::Status status = ask();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    EXPECT_THAT(status.error_message(), HasSubstr("was removed"));
+  }
+  EXPECT_EQ(heard.lines(), 1);
+  // Others are not disturbed,
+  const auto carl = testing::Credentials(cluster, "cccccccccccccccccccccccccccccccc");
+  EXPECT_TRUE(testing::Ask(server.address(), carl->ForChannel(), testing::Member()).status.ok());
+  // nor is the same node with the new key.
+  const auto again = testing::Credentials({cluster.certificate_pem(), next.certificate_pem()},
+                                          testing::Issue(next, testing::kBert));
+  EXPECT_TRUE(testing::Ask(server.address(), again->ForChannel(), testing::Member()).status.ok());
+}
+
+}  // namespace
+}  // namespace strata
