@@ -13,8 +13,10 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "node/coordinator_client.h"
+#include "node/node_security.h"
 #include "node/standard_output.h"
 #include "proto/key.grpc.pb.h"
+#include "transport/cluster_key.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 
@@ -50,13 +52,21 @@ absl::StatusOr<wire::ChangeKeyResponse> ChangeKey(const std::string& address,
 }
 
 // What a person has to know, and to do for those that have it not.
-absl::Status Tell(const wire::ChangeKeyResponse& response, const std::string& first) {
+absl::Status Tell(const wire::ChangeKeyResponse& response, const KeyChangeOptions& options,
+                  const std::string& first) {
   std::string text = absl::StrCat(first, "The cluster has a new key, id ", response.key_id(),
                                   ". It is with ", absl::StrJoin(response.changed(), ", "), ".\n");
   if (!response.left_out().empty()) {
     absl::StrAppend(&text, "Not with ", absl::StrJoin(response.left_out(), ", "),
                     ", which did not answer: carry it there, with 'strata key show | ssh MACHINE "
                     "strata key set --replace', and start the node again.\n");
+  }
+  // A node's file has changed by now, where there is one on this machine.
+  const absl::StatusOr<ClusterKey> own = FindKey(options.client.key, options.client.data_dir);
+  if (own.ok() && own->id() != response.key_id()) {
+    absl::StrAppend(&text,
+                    "The key that this command has used is the one of before: it opens "
+                    "nothing any more.\n");
   }
   return WriteToStdout(text);
 }
@@ -103,7 +113,7 @@ absl::Status RunKeyRotate(const KeyChangeOptions& options) {
   if (!client.ok()) return client.status();
   const auto changed = ChangeKey((*client)->address(), "");
   if (!changed.ok()) return changed.status();
-  return Tell(*changed, "");
+  return Tell(*changed, options, "");
 }
 
 absl::Status RunNodesRemove(const KeyChangeOptions& options) {
@@ -126,7 +136,7 @@ absl::Status RunNodesRemove(const KeyChangeOptions& options) {
   }
   const auto changed = ChangeKey((*client)->address(), node->record().node_id());
   if (!changed.ok()) return changed.status();
-  return Tell(*changed, absl::StrCat(node->record().name(), " is removed. "));
+  return Tell(*changed, options, absl::StrCat(node->record().name(), " is removed. "));
 }
 
 }  // namespace strata
