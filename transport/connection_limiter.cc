@@ -27,7 +27,7 @@ void ConnectionLimiter::Fill(Bucket* bucket, uint32_t per_s, uint32_t burst, int
 void ConnectionLimiter::ForgetFull(int64_t now_us) {
   if (swept_us_ != INT64_MIN && now_us - swept_us_ < kSweepUs) return;
   swept_us_ = now_us;
-  absl::erase_if(sources_, [&](auto& entry) {
+  std::erase_if(sources_, [&](auto& entry) {
     Source& source = entry.second;
     if (source.known_until_us > now_us) return false;
     Fill(&source.bucket, limits_.source_per_s, limits_.source_burst, now_us);
@@ -39,7 +39,7 @@ ConnectionLimiter::Source* ConnectionLimiter::Find(absl::string_view source, int
   if (const auto found = sources_.find(source); found != sources_.end()) return &found->second;
   if (sources_.size() >= limits_.sources_max) ForgetFull(now_us);
   if (sources_.size() >= limits_.sources_max) return nullptr;
-  Source& added = sources_[source];
+  Source& added = sources_[std::string(source)];
   added.bucket = {static_cast<double>(limits_.source_burst), now_us};
   return &added;
 }

@@ -5,18 +5,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "transport/clock.h"
 #include "transport/mutex.h"
 
 namespace strata {
 
-// A handshake of TLS 1.3 with Ed25519, both sides verified, and what gRPC makes for a connection take
-// about 1.6 ms of one core.
+// A handshake of TLS 1.3 with Ed25519, both sides verified, and what gRPC makes for a connection
+// take about 1.6 ms of one core.
 struct ConnectionLimits {
   // Of a stranger. A plan opens some dozens of connections between two machines, and they connect
   // again each minute; all the workers and verbs of one machine come from its loopback address.
@@ -66,7 +67,7 @@ class ConnectionLimiter {
 
   mutable Mutex mu_;
   Bucket total_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<std::string, Source> sources_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Source, std::less<>> sources_ ABSL_GUARDED_BY(mu_);
   // All for whom there is no room.
   Source others_ ABSL_GUARDED_BY(mu_);
   int64_t swept_us_ ABSL_GUARDED_BY(mu_) = INT64_MIN;

@@ -22,8 +22,8 @@ void RefusalLog::Add(absl::string_view source, absl::string_view reason) {
     std::pair<std::string, std::string> key(source, reason);
     auto found = refusals_.find(key);
     if (found == refusals_.end() && refusals_.size() >= kRefusalsMax) {
-      absl::erase_if(refusals_,
-                     [&](const auto& old) { return now_us - old.second.told_us >= kQuietUs; });
+      std::erase_if(refusals_,
+                    [&](const auto& old) { return now_us - old.second.told_us >= kQuietUs; });
       if (refusals_.size() >= kRefusalsMax) {
         key.first = kOthers;
         found = refusals_.find(key);

@@ -4,11 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "transport/clock.h"
 #include "transport/mutex.h"
@@ -37,7 +37,7 @@ class RefusalLog {
   Clock* const clock_;
   Mutex mu_;
   // By source and reason.
-  absl::flat_hash_map<std::pair<std::string, std::string>, Refusals> refusals_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<std::string, std::string>, Refusals> refusals_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace strata
