@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -155,6 +156,20 @@ TEST_F(ListeningServerTest, ThePeerIsWhoConnected) {
   EXPECT_THAT(
       Ask(absl::StrCat("127.0.0.1:", (*server)->port()), bert_->ForChannel(), Member()).asker,
       StartsWith("ipv4:127.0.0.1:"));
+}
+
+TEST_F(ListeningServerTest, ConnectionsHaveTheAgeOfTheBuilders) {
+  wire::Cluster::Service nothing;
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 20);
+  builder.RegisterService(&nothing);
+  const auto server = ListeningServer::Start(Tls(), &builder);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto channel = grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", (*server)->port()),
+                                                 bert_->ForChannel(), Member());
+  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(30);
+  ASSERT_TRUE(channel->WaitForConnected(deadline));
+  EXPECT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, deadline));
 }
 
 TEST_F(ListeningServerTest, AFloodFromOneAddressKeepsNobodyElseOut) {
