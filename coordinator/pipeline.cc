@@ -12,11 +12,11 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "transport/epoch.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/listening_server.h"
 #include "transport/process_security.h"
 #include "transport/status_details.h"
 #include "transport/version.h"
@@ -63,7 +63,6 @@ class PipelineImpl final : public Pipeline {
     returning.reset();
     if (server_ != nullptr) {
       server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
-      server_->Wait();
     }
   }
 
@@ -130,7 +129,7 @@ class PipelineImpl final : public Pipeline {
   std::unique_ptr<Link> return_ ABSL_GUARDED_BY(mu_);
 
   GrpcLinkAcceptor returns_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ListeningServer> server_;
 };
 
 wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
@@ -205,15 +204,13 @@ absl::Status PipelineImpl::Load(Progress progress) {
 absl::Status PipelineImpl::Listen() {
   grpc::ServerBuilder builder;
   ConfigureServer(&builder);
-  int port = 0;
-  builder.AddListeningPort(absl::StrCat(options_.listen_host, ":0"), ProcessServerCredentials(),
-                           &port);
   builder.RegisterCallbackGenericService(returns_.service());
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen_host));
-  }
-  return_address_ = absl::StrCat(options_.listen_host, ":", port);
+  auto server = ListeningServer::Start({.address = absl::StrCat(options_.listen_host, ":0"),
+                                        .credentials = ProcessServerCredentials()},
+                                       &builder);
+  if (!server.ok()) return server.status();
+  server_ = *std::move(server);
+  return_address_ = absl::StrCat(options_.listen_host, ":", server_->port());
   return absl::OkStatus();
 }
 

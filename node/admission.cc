@@ -16,12 +16,12 @@
 #include "absl/time/time.h"
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/security/server_credentials.h"
-#include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "node/key_file.h"
 #include "node/parent_watch.h"
 #include "transport/clock.h"
 #include "transport/event_loop.h"
+#include "transport/listening_server.h"
 #include "transport/pairing_service.h"
 #include "transport/tls_look.h"
 
@@ -81,19 +81,15 @@ class Admission final : private Discovery::Listener {
     service_ = MakePairingService(&guest_);
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kPairingMessageBytesMax);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    const std::string host = ListenHost(options_.listen.host);
-    int port = 0;
-    // In plain text: pairing_service.h says why.
-    builder.AddListeningPort(JoinHostPort(host, options_.listen.port),
-                             grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(service_.get());
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", JoinHostPort(host, options_.listen.port)));
-    }
-    port_ = static_cast<uint16_t>(port);
+    // In plain text: pairing_service.h says why.
+    auto server = ListeningServer::Start(
+        {.address = JoinHostPort(ListenHost(options_.listen.host), options_.listen.port),
+         .credentials = grpc::InsecureServerCredentials()},
+        &builder);
+    if (!server.ok()) return server.status();
+    server_ = *std::move(server);
+    port_ = server_->port();
     return absl::OkStatus();
   }
 
@@ -193,7 +189,7 @@ class Admission final : private Discovery::Listener {
   const AdmissionOptions options_;
   PairingGuest guest_;
   std::unique_ptr<grpc::Service> service_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ListeningServer> server_;
   uint16_t port_ = 0;
   std::unique_ptr<Discovery> discovery_;
   std::vector<std::thread> looks_;  // at peers

@@ -18,7 +18,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
 #include "node/admission.h"
@@ -37,6 +36,7 @@
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/link_probe.h"
+#include "transport/listening_server.h"
 #include "transport/process_security.h"
 #include "transport/trusted_networks.h"
 #include "transport/version.h"
@@ -244,9 +244,10 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   // Others may have been told the port of last time by hand.
   const uint16_t last_port =
       listen->port == 0 && node->data_dir_ ? node->data_dir_->last_port() : 0;
-  uint16_t port = last_port == 0 ? 0 : node->Listen({listen->host, last_port});
-  if (port == 0) port = node->Listen(*listen);
-  if (port == 0) return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen));
+  if (last_port == 0 || !node->Listen({listen->host, last_port}).ok()) {
+    if (absl::Status status = node->Listen(*listen); !status.ok()) return status;
+  }
+  const uint16_t port = node->server_->port();
   if (last_port != 0 && port != last_port) {
     LOG(WARNING) << "port " << last_port << ", which this node had before, is taken; it has port "
                  << port << " now";
@@ -270,12 +271,9 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
 
 Node::Node(EventLoop* loop, std::string name) : loop_(loop), name_(std::move(name)) {}
 
-uint16_t Node::Listen(const HostPort& listen) {
+absl::Status Node::Listen(const HostPort& listen) {
   grpc::ServerBuilder builder;
   ConfigureServer(&builder);
-  int port = 0;
-  builder.AddListeningPort(JoinHostPort(ListenHost(listen.host), listen.port),
-                           ProcessServerCredentials(), &port);
   builder.RegisterService(service_.get());
   builder.RegisterService(weights_.get());
   builder.RegisterService(cluster_service_.get());
@@ -283,8 +281,13 @@ uint16_t Node::Listen(const HostPort& listen) {
   builder.RegisterService(link_probe_.get());
   builder.RegisterService(doctor_.get());
   builder.RegisterService(key_service_.get());
-  server_ = builder.BuildAndStart();
-  return server_ == nullptr ? 0 : static_cast<uint16_t>(port);
+  auto server =
+      ListeningServer::Start({.address = JoinHostPort(ListenHost(listen.host), listen.port),
+                              .credentials = ProcessServerCredentials()},
+                             &builder);
+  if (!server.ok()) return server.status();
+  server_ = *std::move(server);
+  return absl::OkStatus();
 }
 
 absl::Status Node::UseTokens(const NodeOptions& options, const std::string& folder,

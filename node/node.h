@@ -37,10 +37,12 @@
 #include "transport/request_log.h"
 
 namespace grpc {
-class Server;
+class Service;
 }  // namespace grpc
 
 namespace strata {
+
+class ListeningServer;
 
 struct NodeOptions {
   // host:port, all interfaces; workers listen on the same host. Port 0: that of last time, if the
@@ -117,8 +119,8 @@ class Node {
   Node(EventLoop* loop, std::string name);
   void Leave(absl::AnyInvocable<void() &&> done);
 
-  // Starts the server; returns its port, 0: it cannot listen there.
-  uint16_t Listen(const HostPort& listen);
+  // Starts the server. kUnavailable: it cannot listen there.
+  absl::Status Listen(const HostPort& listen);
   // `folder`: where this node keeps things.
   absl::Status ListenHttp(const NodeOptions& options, const std::string& folder);
   // Sets tokens_ where the API listens for others.
@@ -143,7 +145,7 @@ class Node {
   std::unique_ptr<DoctorService> doctor_;
   std::unique_ptr<CoordinatorService> coordinator_service_;
   std::unique_ptr<KeyService> key_service_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ListeningServer> server_;
   std::string http_url_;
   std::unique_ptr<OpenAiApi> api_;     // null: no HTTP
   std::unique_ptr<ApiTokens> tokens_;  // the API's; null: everybody may use it

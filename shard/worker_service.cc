@@ -12,7 +12,6 @@
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "proto/node.grpc.pb.h"
 #include "shard/load_stream.h"
@@ -22,6 +21,7 @@
 #include "transport/epoch.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/listening_server.h"
 #include "transport/process_security.h"
 #include "transport/promised_link.h"
 
@@ -60,22 +60,20 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
     unloader_.join();
     if (server_ != nullptr) {
       server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
-      server_->Wait();
     }
   }
 
   absl::Status Listen() {
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
-    int port = 0;
-    builder.AddListeningPort(options_.listen, ProcessServerCredentials(), &port);
     builder.RegisterService(this);
     builder.RegisterCallbackGenericService(links_.service());
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen));
-    }
-    address_ = absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", port);
+    auto server = ListeningServer::Start(
+        {.address = options_.listen, .credentials = ProcessServerCredentials()}, &builder);
+    if (!server.ok()) return server.status();
+    server_ = *std::move(server);
+    address_ =
+        absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", server_->port());
     return absl::OkStatus();
   }
 
@@ -115,7 +113,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   Clock* const clock_;
   StageWires wires_;  // outlives what it accepts for
   GrpcLinkAcceptor links_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ListeningServer> server_;
   std::string address_;
 
   absl::Mutex mu_;

@@ -28,9 +28,8 @@ namespace {
 
 constexpr char kMethod[] = "/strata.wire.Link/Stream";
 
-// A peer whose machine has gone is noticed after about the sum.
+// A peer whose machine has gone is noticed after about this and kKeepaliveTimeoutMs.
 constexpr int kKeepaliveTimeMs = 500;
-constexpr int kKeepaliveTimeoutMs = 500;
 
 // A little more than a frame can have, so that one a bit too large gets our own clear refusal.
 constexpr uint64_t kMessageBytesMax =

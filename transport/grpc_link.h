@@ -23,12 +23,15 @@ class ServerBuilder;
 
 namespace strata {
 
+// How long a peer may leave what was sent unanswered.
+inline constexpr int kKeepaliveTimeoutMs = 500;
+
 // Channels of control services and links alike are made with this, so that keys have one place to
 // go (process_security.h): with the keepalive and message size settings that links need, and a
 // connection of its own. Does not connect yet.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
 // The same settings for a server, which then also never shares its port with a stale process. Its
-// ports are added with ProcessServerCredentials().
+// port is a ListeningServer's, with ProcessServerCredentials().
 void ConfigureServer(grpc::ServerBuilder* builder);
 
 struct DialOptions {

@@ -15,8 +15,6 @@
 namespace strata {
 namespace {
 
-// For a handshake, from the first byte on.
-constexpr int kHandshakeMaxMs = 5'000;
 // Then a connection takes no new calls, and who called connects again; calls under way go on.
 constexpr int kConnectionAgeMaxMs = 60'000;
 
@@ -82,7 +80,6 @@ std::shared_ptr<grpc::ServerCredentials> ProcessServerCredentials() {
 }
 
 void SetConnectionBounds(grpc::ServerBuilder* builder) {
-  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMaxMs);
   if (ThisProcessIsSecured()) {
     builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionAgeMaxMs);
   }

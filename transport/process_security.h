@@ -33,8 +33,7 @@ inline bool ThisProcessIsSecured() { return !ProcessClusterId().empty(); }
 std::shared_ptr<grpc::ChannelCredentials> ProcessChannelCredentials(
     grpc::ChannelArguments* arguments);
 std::shared_ptr<grpc::ServerCredentials> ProcessServerCredentials();
-// Bounds on what a stranger can make a server of ours do before it has proved itself, and on how
-// long a connection stands that was begun with a certificate that has ended since.
+// A bound on how long a connection stands that was begun with a certificate that has ended since.
 void SetConnectionBounds(grpc::ServerBuilder* builder);
 
 }  // namespace strata

@@ -1,47 +1,20 @@
 #include "transport/call_gate.h"
 
 #include <memory>
-#include <string>
-#include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/log/log_entry.h"
-#include "absl/log/log_sink.h"
-#include "absl/log/log_sink_registry.h"
-#include "absl/strings/match.h"
-#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
 #include "gtest/gtest.h"
+#include "tests/support/heard_log.h"
 #include "tests/transport/tls_fixture.h"
 
 namespace strata {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Counts what is logged of a node while it lives.
-class Heard final : public absl::LogSink {
- public:
-  explicit Heard(std::string node) : node_(std::move(node)) { absl::AddLogSink(this); }
-  ~Heard() override { absl::RemoveLogSink(this); }
-  void Send(const absl::LogEntry& entry) override {
-    absl::MutexLock lock(mu_);
-    if (absl::StrContains(entry.text_message(), node_)) ++lines_;
-  }
-  int lines() {
-    absl::MutexLock lock(mu_);
-    return lines_;
-  }
-
- private:
-  const std::string node_;
-  absl::Mutex mu_;
-  int lines_ ABSL_GUARDED_BY(mu_) = 0;
-};
 
 TEST(CallGate, RefusesARemovedNodeOverConnectionsThatStand) {
   const ClusterAuthority cluster = testing::NewAuthority(), next = testing::NewAuthority();
@@ -62,13 +35,13 @@ TEST(CallGate, RefusesARemovedNodeOverConnectionsThatStand) {
   };
   ASSERT_TRUE(ask().ok());
   gate->Refuse(testing::kBert, cluster.cluster_id());
-  Heard heard(testing::kBert);
+  testing::HeardLog log;
   for (int i = 0; i < 3; ++i) {
     const grpc::Status status = ask();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
     EXPECT_THAT(status.error_message(), HasSubstr("was removed"));
   }
-  EXPECT_EQ(heard.lines(), 1);
+  EXPECT_THAT(log.Lines(testing::kBert), ::testing::SizeIs(1));
   // Others are not disturbed,
   const auto carl = testing::Credentials(cluster, "cccccccccccccccccccccccccccccccc");
   EXPECT_TRUE(testing::Ask(server.address(), carl->ForChannel(), testing::Member()).status.ok());

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
@@ -27,12 +28,14 @@
 #include "tests/transport/link_child.h"
 #include "tests/transport/step_frame.h"
 #include "transport/link_session.h"
+#include "transport/listening_server.h"
 #include "transport/process_security.h"
 #include "transport/version.h"
 
 namespace strata {
 namespace {
 
+using absl_testing::StatusIs;
 using testing::HasSubstr;
 
 // A server that opens links into one receiver.
@@ -384,13 +387,13 @@ TEST(GrpcLink, AnAcceptorThatSaysNothingFailsInTime) {
   } silent;
   grpc::ServerBuilder builder;
   ConfigureServer(&builder);
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
   builder.RegisterCallbackGenericService(&silent);
-  auto server = builder.BuildAndStart();
+  const auto server = ListeningServer::Start(
+      {.address = "127.0.0.1:0", .credentials = ProcessServerCredentials()}, &builder);
+  ASSERT_TRUE(server.ok()) << server.status();
   Recorder heard;
   DialOptions options;
-  options.address = absl::StrCat("127.0.0.1:", port);
+  options.address = absl::StrCat("127.0.0.1:", (*server)->port());
   options.timeout_ms = 100;
   EXPECT_TRUE(absl::IsDeadlineExceeded(DialGrpcLink(options, &heard).status()));
   EXPECT_EQ(heard.n_closed(), 0u);
@@ -403,9 +406,12 @@ TEST(GrpcLink, APortIsNotSharedWithAnotherServer) {
   GrpcLinkAcceptor acceptor({}, [](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
     return absl::UnavailableError("wrong server");
   });
-  builder.AddListeningPort(server.server().address(), ProcessServerCredentials());
   builder.RegisterCallbackGenericService(acceptor.service());
-  EXPECT_EQ(builder.BuildAndStart(), nullptr);
+  EXPECT_THAT(ListeningServer::Start(
+                  {.address = server.server().address(), .credentials = ProcessServerCredentials()},
+                  &builder)
+                  .status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(server.server().address())));
 }
 
 // --- peers that die

@@ -1,6 +1,7 @@
 // A server for link tests, on port zero of the loopback, that takes links and nothing else.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,9 +9,9 @@
 #include "absl/log/check.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/generic/async_generic_service.h"
-#include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "transport/grpc_link.h"
+#include "transport/listening_server.h"
 #include "transport/process_security.h"
 
 namespace strata {
@@ -21,10 +22,12 @@ class GrpcServer {
       : acceptor_(options, std::move(accept)) {
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
-    builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port_);
     builder.RegisterCallbackGenericService(acceptor_.service());
-    server_ = builder.BuildAndStart();
-    CHECK(server_ != nullptr);
+    auto started = ListeningServer::Start(
+        {.address = "127.0.0.1:0", .credentials = ProcessServerCredentials()}, &builder);
+    CHECK_OK(started.status());
+    server_ = *std::move(started);
+    port_ = server_->port();
   }
   ~GrpcServer() { Stop(); }
 
@@ -34,15 +37,14 @@ class GrpcServer {
   // Cuts the links that are still open.
   void Stop() {
     if (server_ == nullptr) return;
-    server_->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));
-    server_->Wait();
+    server_->Shutdown(std::chrono::system_clock::now());
     server_.reset();
   }
 
  private:
   GrpcLinkAcceptor acceptor_;
   int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ListeningServer> server_;
 };
 
 }  // namespace strata

@@ -14,12 +14,12 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "proto/cluster.grpc.pb.h"
 #include "tests/support/temp_folder.h"
 #include "transport/cluster_certificates.h"
 #include "transport/cluster_key.h"
+#include "transport/listening_server.h"
 #include "transport/tls_credentials.h"
 
 namespace strata::testing {
@@ -56,18 +56,22 @@ inline std::unique_ptr<ClusterCredentials> Credentials(const ClusterAuthority& a
 
 class Server final : public wire::Cluster::Service {
  public:
-  explicit Server(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  // Takes as many connections as a test makes.
+  explicit Server(const std::shared_ptr<grpc::ServerCredentials>& credentials)
+      : Server({.address = "127.0.0.1:0",
+                .credentials = credentials,
+                .limits = {.source_burst = 1'000'000, .total_burst = 1'000'000}}) {}
+  explicit Server(const ListeningServer::Options& options) {
     grpc::ServerBuilder builder;
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddListeningPort("127.0.0.1:0", credentials, &port_);
     builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-    CHECK(server_ != nullptr);
+    auto started = ListeningServer::Start(options, &builder);
+    CHECK_OK(started.status());
+    server_ = *std::move(started);
   }
-  ~Server() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  ~Server() override { server_.reset(); }
 
-  int port() const { return port_; }
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  int port() const { return server_->port(); }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port()); }
 
   grpc::Status Identify(grpc::ServerContext* context, const wire::IdentifyRequest*,
                         wire::IdentifyResponse* response) override {
@@ -79,9 +83,8 @@ class Server final : public wire::Cluster::Service {
   int calls() const { return calls_; }
 
  private:
-  int port_ = 0;
   std::atomic<int> calls_{0};
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ListeningServer> server_;
 };
 
 struct Answer {
