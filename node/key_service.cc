@@ -28,6 +28,8 @@ constexpr absl::Duration kReadAgain = absl::Milliseconds(2'500);
 // A node that has the new key prepared is asked so often to use it.
 constexpr int kCommitTries = 5;
 
+bool IsIdOrEmpty(const std::string& bytes) { return bytes.empty() || bytes.size() == 16; }
+
 int64_t NowMs() { return absl::ToUnixMillis(absl::Now()); }
 
 }  // namespace
@@ -64,6 +66,9 @@ grpc::Status KeyService::ChangeKey(grpc::ServerContext*, const wire::ChangeKeyRe
                                    wire::ChangeKeyResponse* response) {
   if (security_ == nullptr) {
     return ToGrpc(absl::FailedPreconditionError("these nodes are open: they have no key"));
+  }
+  if (!IsIdOrEmpty(request->remove())) {
+    return ToGrpc(absl::InvalidArgumentError("that is no node's id"));
   }
   if (!request->remove().empty() && IdOf(request->remove()) == cluster_->id()) {
     return ToGrpc(absl::InvalidArgumentError(
@@ -166,6 +171,7 @@ absl::Status KeyService::Prepare(const wire::KeyStep& step) {
 }
 
 absl::Status KeyService::Take(const wire::KeyStep& step) {
+  if (!IsIdOrEmpty(step.remove())) return absl::InvalidArgumentError("that is no node's id");
   if (step.kind() == wire::KeyStep::PREPARE) return Prepare(step);
   if (step.key_id() != changing_to_) {
     return absl::FailedPreconditionError("the key is not being changed to that one here");
