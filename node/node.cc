@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
@@ -271,7 +272,9 @@ Node::Node(EventLoop* loop, std::string name) : loop_(loop), name_(std::move(nam
 
 uint16_t Node::Listen(const HostPort& listen) {
   grpc::ServerBuilder builder;
-  ConfigureServer(&builder);
+  ConfigureServer(&builder, MessageSizes::kRequests);
+  grpc::ResourceQuota quota("calls");
+  builder.SetResourceQuota(quota.SetMaxThreads(kCallThreadsMax));
   int port = 0;
   builder.AddListeningPort(JoinHostPort(ListenHost(listen.host), listen.port),
                            ProcessServerCredentials(), &port);
