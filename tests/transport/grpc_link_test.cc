@@ -668,8 +668,8 @@ TEST(GrpcLinkHostileMember, ManyCallsOnOneConnectionWaitForEachOther) {
     Flood other(address);
     other.Call(1);
     while (there < kConnectionCallsMax + 1) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_EQ(most, kConnectionCallsMax + 1);
   }
-  EXPECT_EQ(most, kConnectionCallsMax + 1);
   server->Shutdown(std::chrono::system_clock::now());
 }
 
