@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
 #include "node/admission.h"
@@ -273,7 +274,9 @@ Node::Node(EventLoop* loop, std::string name) : loop_(loop), name_(std::move(nam
 
 absl::Status Node::Listen(const HostPort& listen) {
   grpc::ServerBuilder builder;
-  ConfigureServer(&builder);
+  ConfigureServer(&builder, MessageSizes::kRequests);
+  grpc::ResourceQuota quota("calls");
+  builder.SetResourceQuota(quota.SetMaxThreads(kCallThreadsMax));
   builder.RegisterService(service_.get());
   builder.RegisterService(weights_.get());
   builder.RegisterService(cluster_service_.get());

@@ -44,6 +44,11 @@ namespace strata {
 
 class ListeningServer;
 
+// Threads of a node that answer calls which wait for something (plans, weights, the doctor), at
+// most: about twice as many as such calls there can be by bounds of their own. More calls are
+// kResourceExhausted.
+inline constexpr int kCallThreadsMax = 512;
+
 struct NodeOptions {
   // host:port, all interfaces; workers listen on the same host. Port 0: that of last time, if the
   // data dir tells and it is free, else any free one.

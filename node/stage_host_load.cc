@@ -1,4 +1,5 @@
 // From LoadStage until a stage serves: its weights are fetched, then its worker loads them.
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -84,6 +85,13 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
   if (found != stages_.end() && found->second.state != State::kFailed) {
     stream->End(At(stage, absl::AlreadyExistsError("it is here already; unload it first")));
     return;
+  }
+  // Stages that failed are kept to tell why; whoever loads what fails must not use up the places.
+  if (found == stages_.end() && stages_.size() >= kStagesMax) {
+    const auto failed = std::find_if(stages_.begin(), stages_.end(), [](const auto& each) {
+      return each.second.state == State::kFailed;
+    });
+    if (failed != stages_.end()) Forget(StageKey(failed->first));
   }
   if (found == stages_.end() && stages_.size() >= kStagesMax) {
     stream->End(At(stage, absl::ResourceExhaustedError(

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "node/weight_queue.h"
@@ -26,6 +29,24 @@ constexpr std::chrono::milliseconds kConnectPoll(50);
 constexpr std::chrono::milliseconds kRefusedTime(500);
 // So much is lost at most when the power fails.
 constexpr uint64_t kSaveBytes = 1u << 30;
+
+// Where a message could not be read there may be more behind it, and gRPC's end of the call waits
+// for them to be taken: who sends such things must not keep this node waiting. The end itself comes
+// at once.
+constexpr absl::Duration kFinishTime = absl::Seconds(3);
+
+// What the call ended with, after Read() has said no.
+template <typename Message>
+absl::Status FinishOf(grpc::ClientReader<Message>* reader, grpc::ClientContext* context) {
+  absl::Notification ended;
+  std::thread limit([&] {
+    if (!ended.WaitForNotificationWithTimeout(kFinishTime)) context->TryCancel();
+  });
+  const absl::Status status = FromGrpc(reader->Finish());
+  ended.Notify();
+  limit.join();
+  return status;
+}
 
 // Runs of numbers as ranges.
 wire::BlocksRequest RequestOf(const std::string& model_id, const std::vector<uint32_t>& blocks) {
@@ -197,7 +218,7 @@ absl::Status WeightFetcher::Job::Describe(WeightCache* cache) {
   const auto reader = stub_->DescribeModel(&context, request);
   wire::ModelPiece sizes;
   if (!reader->Read(&sizes)) {
-    const absl::Status status = FromGrpc(reader->Finish());
+    const absl::Status status = FinishOf(reader.get(), &context);
     return FromSource(status.ok() ? absl::InternalError("an empty answer") : status);
   }
   absl::Status ended;
@@ -212,7 +233,7 @@ absl::Status WeightFetcher::Job::Describe(WeightCache* cache) {
                                     .bytes = std::move(*piece.mutable_data())};
         }
         has_ended = true;
-        ended = FromSource(FromGrpc(reader->Finish()));
+        ended = FromSource(FinishOf(reader.get(), &context));
         if (!ended.ok()) return ended;
         return WeightCache::Piece{};
       });
@@ -245,7 +266,7 @@ absl::Status WeightFetcher::Job::CompareHashes(WeightLease* lease) {
       }
     }
   }
-  absl::Status status = FromGrpc(reader->Finish());
+  absl::Status status = FinishOf(reader.get(), &context);
   if (cancelled()) return absl::CancelledError("");
   if (!status.ok() && lease->Missing().empty()) {
     LOG(WARNING) << FromSource(status).message() << "; what the cache has is used as it is";
@@ -295,7 +316,7 @@ absl::Status WeightFetcher::Job::ReadMissing(WeightLease* lease) {
   chunks.Close();
   writing.join();
   if (!stored.ok()) context.TryCancel();
-  const absl::Status ended = FromGrpc(reader->Finish());
+  const absl::Status ended = FinishOf(reader.get(), &context);
   // Whatever has come stays.
   const absl::Status saved = lease->Save();
   if (!stored.ok()) return stored;

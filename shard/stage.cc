@@ -41,6 +41,10 @@ absl::Status CheckOptions(const StageOptions& options) {
   if (options.n_ctx == 0 || options.n_batch == 0 || options.n_threads == 0) {
     return absl::InvalidArgumentError("n_ctx, n_batch and n_threads must be 1 or more");
   }
+  if (options.n_threads > GGML_MAX_N_THREADS) {
+    return absl::InvalidArgumentError(absl::StrCat("n_threads is ", options.n_threads, "; at most ",
+                                                   GGML_MAX_N_THREADS, " can be"));
+  }
   const size_t n_seq_limit = llama_max_parallel_sequences();
   if (options.n_seq_max == 0 || options.n_seq_max > n_seq_limit) {
     return absl::InvalidArgumentError(

@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/log/check.h"
+#include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -113,6 +114,9 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
 
   void Run(LoadFn load, LoadedFn loaded);
   void Handle(const Arrived& arrived);
+  // The link before this stage brought what it may not: it ends, and what it still has is dropped.
+  void Refuse(const absl::Status& why);
+  void LogBreach(const absl::Status& ended) const;
   void RunStep(wire::Step step, const Arrived& arrived);
   void LogOpens(const wire::Step& step) const;
   absl::Status RunEdits(const wire::Step& step, wire::Result* result);
@@ -142,6 +146,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   std::unique_ptr<Stage> stage_;
   std::optional<Sequences> sequences_;  // last stage
   uint64_t last_step_id_ = 0;
+  bool dropping_ = false;       // what comes before the end of the link that it came over
   std::vector<float> decoded_;  // [n_tokens, n_embd] of the step, where it did not come as f32
 
   std::atomic<int64_t> busy_since_us_{0};
@@ -374,7 +379,11 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     incoming.reset();
     if (task) (*std::move(task))(stage_.get());
     if (arrived) Handle(*arrived);
-    if (ended) CloseLinks(*ended);
+    if (ended) {
+      LogBreach(*ended);
+      dropping_ = false;
+      CloseLinks(*ended);
+    }
   }
   std::deque<Task> left;
   {
@@ -387,13 +396,32 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
   stage_.reset();
 }
 
+// Once for each link that the stage before had broken the rules of; it is closed by then.
+void StageServerImpl::LogBreach(const absl::Status& ended) const {
+  switch (ended.code()) {
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kResourceExhausted:
+      LOG(WARNING) << "the link before " << where_ << " ended: " << ended.message();
+      break;
+    default:  // it has gone, or was unloaded
+      break;
+  }
+}
+
+void StageServerImpl::Refuse(const absl::Status& why) {
+  dropping_ = true;
+  CloseLinks(why);
+}
+
 void StageServerImpl::Handle(const Arrived& arrived) {
+  if (dropping_) return;
   if (arrived.frame.type == FrameType::kError) {
     SendNext(arrived.frame);  // on its way from an earlier stage to the coordinator
     return;
   }
   if (arrived.frame.type != FrameType::kStep) {
-    CloseLinks(absl::InvalidArgumentError(
+    Refuse(absl::InvalidArgumentError(
         absl::StrCat(where_, ": unexpected frame of type ", static_cast<int>(arrived.frame.type))));
     return;
   }
@@ -404,8 +432,7 @@ void StageServerImpl::Handle(const Arrived& arrived) {
                         .n_batch = facts.n_batch},
                        last_step_id_);
   if (!step.ok()) {
-    CloseLinks(
-        absl::Status(step.status().code(), absl::StrCat(where_, ": ", step.status().message())));
+    Refuse(absl::Status(step.status().code(), absl::StrCat(where_, ": ", step.status().message())));
     return;
   }
   last_step_id_ = step->step_id();

@@ -213,6 +213,15 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
           absl::StrCat("stage ", key.stage, " is on this device already; unload it first")));
       return stream;
     }
+    if (found == stages_.end() && stages_.size() >= kWorkerStagesMax) {
+      // What failed has no thread any more, so nothing is waited for.
+      std::erase_if(stages_, [](const auto& each) { return each.second->load_failed(); });
+      if (stages_.size() >= kWorkerStagesMax) {
+        stream->End(absl::ResourceExhaustedError(
+            absl::StrCat("a worker takes ", kWorkerStagesMax, " stages at most")));
+        return stream;
+      }
+    }
     // The table keeps the stage while it loads, so that it can be unloaded; one that failed is
     // replaced.
     stages_[key] = StageServer::Start(

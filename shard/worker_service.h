@@ -2,6 +2,7 @@
 // neighbours. One worker holds the stages of one device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +12,10 @@
 #include "transport/clock.h"
 
 namespace strata {
+
+// Stages of one worker, each with a thread: what its node keeps at most. Those that failed to load
+// make room for others.
+inline constexpr size_t kWorkerStagesMax = 64;
 
 struct WorkerOptions {
   std::string listen = "127.0.0.1:0";  // host:port; port 0 takes a free one

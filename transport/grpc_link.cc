@@ -1,6 +1,8 @@
 #include "transport/grpc_link.h"
 
+#include <atomic>
 #include <climits>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -47,6 +49,12 @@ void ForEachSetting(Set set) {
   set(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1);
   // Nothing here compresses, and a stranger's message must not grow while it is read.
   set(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+}
+
+// A peer that is refused thousands of times must not fill the disk: one line a second.
+void LogRefusal(const std::string& peer, const absl::Status& why) {
+  LOG_EVERY_N_SEC(WARNING, 1) << "refused a link from " << peer << ": " << why << " (" << COUNTER
+                              << " refused so far)";
 }
 
 gpr_timespec InMs(int64_t ms) {
@@ -176,12 +184,54 @@ class DialledWire final : public GrpcWire,
   grpc::ClientContext context_;
 };
 
+// How many calls there are of each host whose Hello has not come yet: one that opens links and says
+// nothing must leave room for the others. Thread-safe.
+class SilentPeers {
+ public:
+  // With this call.
+  int Enter(const std::string& host) {
+    MutexLock lock(&mu_);
+    return ++by_host_[host];
+  }
+  void Leave(const std::string& host) {
+    MutexLock lock(&mu_);
+    if (--by_host_[host] == 0) by_host_.erase(host);
+  }
+
+ private:
+  Mutex mu_;
+  std::map<std::string, int> by_host_ ABSL_GUARDED_BY(mu_);  // at least 1 each
+};
+
+// One of them, until it speaks or goes.
+class SilentPeer {
+ public:
+  // `peer` as gRPC has it, "ipv4:10.0.0.7:4242"; `all` is shared by an acceptor's.
+  SilentPeer(const std::string& peer, std::shared_ptr<SilentPeers> all)
+      : host_(peer.substr(0, peer.rfind(':'))), all_(std::move(all)), place_(all_->Enter(host_)) {}
+  ~SilentPeer() { Speaks(); }
+  SilentPeer(const SilentPeer&) = delete;
+  SilentPeer& operator=(const SilentPeer&) = delete;
+
+  int place() const { return place_; }  // among its host's when it came, from 1
+  void Speaks() {
+    if (!spoke_.exchange(true)) all_->Leave(host_);
+  }
+
+ private:
+  const std::string host_;
+  const std::shared_ptr<SilentPeers> all_;
+  const int place_;
+  std::atomic<bool> spoke_{false};
+};
+
 class AcceptedWire final : public GrpcWire, public grpc::ServerGenericBidiReactor {
  public:
-  // Deletes itself when the call is done.
+  // Deletes itself when the call is done; `peer` goes with it.
   static AcceptedWire* Accept(grpc::GenericCallbackServerContext* context,
-                              const GrpcLinkAcceptor::Options& options, AcceptLinkFn accept) {
-    auto* wire = new AcceptedWire(context);
+                              const GrpcLinkAcceptor::Options& options,
+                              std::shared_ptr<SilentPeer> peer, AcceptLinkFn accept) {
+    auto* wire = new AcceptedWire(context, std::move(peer));
     VersionPolicy policy;
     policy.allow_mixed = options.allow_mixed_versions;
     wire->session_ = LinkSession::Acceptor(wire, policy, std::move(accept));
@@ -205,7 +255,7 @@ class AcceptedWire final : public GrpcWire, public grpc::ServerGenericBidiReacto
     return false;
   }
   void End(const absl::Status& why) override {
-    if (!session_->opened()) LOG(WARNING) << "refused a link from " << peer_ << ": " << why;
+    if (!session_->opened()) LogRefusal(peer_, why);
     grpc::ServerGenericBidiReactor::Finish(ToGrpc(why));
   }
   void Cancel() override { context_->TryCancel(); }
@@ -218,17 +268,18 @@ class AcceptedWire final : public GrpcWire, public grpc::ServerGenericBidiReacto
   }
 
  private:
-  explicit AcceptedWire(grpc::GenericCallbackServerContext* context)
-      : context_(context), peer_(context->peer()) {}
+  AcceptedWire(grpc::GenericCallbackServerContext* context, std::shared_ptr<SilentPeer> silent)
+      : context_(context), peer_(context->peer()), silent_(std::move(silent)) {}
 
   grpc::GenericCallbackServerContext* const context_;  // gRPC's, until OnDone()
   const std::string peer_;
+  const std::shared_ptr<SilentPeer> silent_;  // shared with what hears its Hello
   grpc::Alarm hello_alarm_;
 };
 
 class RefusedCall final : public grpc::ServerGenericBidiReactor {
  public:
-  RefusedCall() { Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no such method")); }
+  explicit RefusedCall(const absl::Status& why) { Finish(ToGrpc(why)); }
   void OnDone() override { delete this; }
 };
 
@@ -251,9 +302,11 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
-void ConfigureServer(grpc::ServerBuilder* builder) {
+void ConfigureServer(grpc::ServerBuilder* builder, MessageSizes sizes) {
   KeepGrpcThreads();
   ForEachSetting([&](const char* name, int value) { builder->AddChannelArgument(name, value); });
+  if (sizes == MessageSizes::kRequests) builder->SetMaxReceiveMessageSize(kRequestBytesMax);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kConnectionCallsMax);
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Let channels ping as often as they are told to above.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
@@ -279,11 +332,23 @@ class GrpcLinkAcceptor::Impl final : public grpc::CallbackGenericService {
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override {
-    if (context->method() != kMethod) return new RefusedCall;
-    return AcceptedWire::Accept(context, options_, [accept = accept_](const wire::Hello& hello) {
-      MutexLock lock(&accept->mu);
-      return accept->fn(hello);
-    });
+    if (context->method() != kMethod) {
+      return new RefusedCall(absl::UnimplementedError("no such method"));
+    }
+    // Shared by the wire and what hears its Hello.
+    auto silent = std::make_shared<SilentPeer>(context->peer(), silent_);
+    if (silent->place() > options_.silent_max) {
+      const absl::Status why = absl::ResourceExhaustedError(
+          absl::StrCat(options_.silent_max, " links from there have brought no Hello yet"));
+      LogRefusal(context->peer(), why);
+      return new RefusedCall(why);
+    }
+    return AcceptedWire::Accept(context, options_, silent,
+                                [accept = accept_, silent](const wire::Hello& hello) {
+                                  silent->Speaks();
+                                  MutexLock lock(&accept->mu);
+                                  return accept->fn(hello);
+                                });
   }
 
  private:
@@ -295,6 +360,7 @@ class GrpcLinkAcceptor::Impl final : public grpc::CallbackGenericService {
 
   const Options options_;
   const std::shared_ptr<Serialized> accept_;  // shared with calls that have not opened yet
+  const std::shared_ptr<SilentPeers> silent_ = std::make_shared<SilentPeers>();  // with calls
 };
 
 GrpcLinkAcceptor::GrpcLinkAcceptor(Options options, AcceptFn accept)

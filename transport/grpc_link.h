@@ -30,9 +30,16 @@ inline constexpr int kKeepaliveTimeoutMs = 500;
 // go (process_security.h): with the keepalive and message size settings that links need, and a
 // connection of its own. Does not connect yet.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
-// The same settings for a server, which then also never shares its port with a stale process. Its
-// port is a ListeningServer's, with ProcessServerCredentials().
-void ConfigureServer(grpc::ServerBuilder* builder);
+// Calls under way on one connection of a server, at most: others wait at their caller. More than
+// the texts that one node asks another for (kTextCallsMax).
+inline constexpr int kConnectionCallsMax = 4096;
+// What a server without links takes as one message: the largest prompt, twice.
+inline constexpr int kRequestBytesMax = 64 << 20;
+enum class MessageSizes { kLinks, kRequests };
+// The same settings for a server, which then also never shares its port with a stale process, and
+// takes messages of links, or none larger than requests may be. Its port is a ListeningServer's, with
+// ProcessServerCredentials().
+void ConfigureServer(grpc::ServerBuilder* builder, MessageSizes sizes = MessageSizes::kLinks);
 
 struct DialOptions {
   std::string address;  // host:port
@@ -56,6 +63,7 @@ class GrpcLinkAcceptor {
   struct Options {
     bool allow_mixed_versions = false;
     int64_t hello_timeout_ms = 10'000;  // a peer that says nothing is closed after this
+    int silent_max = 64;  // such peers at a time of one host; more are kResourceExhausted
   };
   GrpcLinkAcceptor(Options options, AcceptFn accept);
   // After the server has shut down, which waits for the links: destroy them first, or give

@@ -361,6 +361,17 @@ TEST(StageHost, RefusesMoreStagesThanItKeeps) {
             absl::StatusCode::kResourceExhausted);
 }
 
+TEST(StageHost, ThousandsOfLoadsThatFailLeaveRoomForOthers) {
+  RunningNode node(FAKE_WORKER);
+  ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());
+  for (uint32_t i = 1; i < 20 * kStagesMax; ++i) {
+    ASSERT_EQ(node.LoadStage(Spec("refuse", i)).status.code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_TRUE(node.LoadStage(Spec("fine", 100'000)).status.ok());
+  EXPECT_LE(node.GetInfo().stages_size(), static_cast<int>(kStagesMax));
+  EXPECT_TRUE(node.Tokenize(0, "four").ok());
+}
+
 TEST(StageHost, DeviceNamesOfStrangersMakeRoomForEachOther) {
   RunningNode node(FAKE_WORKER);
   for (size_t i = 0; i < kDevicesMax + 2; ++i) {

@@ -2,6 +2,7 @@
 #include "node/weight_fetcher.h"
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -323,6 +324,42 @@ TEST(Weights, ASourceThatIsMuteIsNamedAfterAWhile) {
   EXPECT_THAT(receiver.Fetch(std::string(32, 'x'), mute.address(), {0, 2}),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr(mute.address()), HasSubstr("nobody answers there"))));
+}
+
+// gRPC tells the end of a call only to who has taken all that came before it.
+TEST(Weights, AnAnswerThatIsNoMessageEndsTheFetch) {
+  class Garbage final : public grpc::CallbackGenericService {
+    class Call final : public grpc::ServerGenericBidiReactor {
+     public:
+      Call() { OnWriteDone(true); }
+      void OnWriteDone(bool) override {
+        if (left_-- == 0) return Finish(grpc::Status::OK);
+        const grpc::Slice slice("\xff\xff\xff");
+        out_ = grpc::ByteBuffer(&slice, 1);
+        StartWrite(&out_);
+      }
+      void OnDone() override { delete this; }
+
+     private:
+      int left_ = 3;
+      grpc::ByteBuffer out_;
+    };
+    grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+      return new Call;
+    }
+  };
+  Garbage service;
+  grpc::ServerBuilder builder;
+  ConfigureServer(&builder);
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
+  builder.RegisterCallbackGenericService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const std::string address = absl::StrCat("127.0.0.1:", port);
+  Receiver receiver;
+  const absl::Status status = receiver.Fetch(std::string(32, 'm'), address, {0, kLayers}).status();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr(address)));
+  server->Shutdown(std::chrono::system_clock::now());
 }
 
 TEST(Weights, AFetchFromAMuteSourceIsCancelled) {

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/heard_log.h"
 #include "tests/support/memory_link.h"
 #include "transport/grpc_status.h"
 
@@ -158,6 +159,14 @@ class StageServerTest : public ::testing::Test {
     ASSERT_TRUE(dialled.ok()) << dialled.status();
     in_ = std::move(dialled->link);
     in_wire_ = dialled->wire;
+  }
+
+  // As soon as the stage has let go of the link before.
+  std::unique_ptr<Link> DialInUntilOpen(Link::Receiver* receiver) {
+    absl::StatusOr<MemoryDialled> dialled = absl::UnavailableError("");
+    while (absl::IsUnavailable(dialled.status())) dialled = Dial(Before(), receiver);
+    EXPECT_TRUE(dialled.ok()) << dialled.status();
+    return std::move(dialled->link);
   }
 
   // The stage after, which grants `credits` frames.
@@ -374,6 +383,53 @@ TEST_F(StageServerTest, AStepOfAnOldEpochClosesTheLinksAsAborted) {
   ASSERT_TRUE(in_->Send(MakeFrame(FrameType::kStep, step, good.payload)).ok());
   EXPECT_THAT(in_end_.Closed(), StatusIs(absl::StatusCode::kAborted, HasSubstr("epoch")));
   EXPECT_THAT(out_end_.Closed(), StatusIs(absl::StatusCode::kAborted));
+}
+
+// A member that turns hostile: what it sends behind the breach is not run, it is told of once, and
+// whoever comes after it is served.
+TEST_F(StageServerTest, AHostileStageBeforeIsCutOffAndLoggedOnce) {
+  const auto old_epoch = [](uint64_t id) {
+    wire::Step step;
+    EXPECT_TRUE(ParseHeader(StepFrame(id), &step).ok());
+    step.mutable_epoch()->set_counter(2);
+    return MakeFrame(FrameType::kStep, step, Payload::Own(std::vector<float>{1.5f, -2.0f}));
+  };
+  const auto wrong_shape = [](uint64_t id) {
+    Frame frame = StepFrame(id);
+    frame.payload = Payload::Own(std::vector<float>(7));
+    return frame;
+  };
+  struct Breach {
+    Frame frame;
+    std::string why;
+  };
+  const Breach breaches[] = {{old_epoch(1), "epoch"},
+                             {wrong_shape(1'000), "bytes"},
+                             {{.type = FrameType::kResult}, "unexpected frame"}};
+  uint64_t id = 0;
+  for (const Breach& breach : breaches) {
+    SCOPED_TRACE(breach.why);
+    testing::HeardLog log;
+    ConnectOut();
+    const uint64_t steps = server_->steps_done();
+    {
+      Collector end;
+      const std::unique_ptr<Link> hostile = DialInUntilOpen(&end);
+      ASSERT_TRUE(hostile->Send(breach.frame).ok());
+      // No more than was granted; what finds the link closed already is not taken.
+      for (int i = 0; i < 6; ++i) static_cast<void>(hostile->Send(StepFrame(++id)));
+      EXPECT_THAT(end.Closed().message(), HasSubstr(breach.why));
+    }
+    const std::vector<std::string> told = log.WaitFor("the link before stage 1");
+    EXPECT_THAT(told, ElementsAre(HasSubstr(breach.why)));
+    EXPECT_EQ(server_->steps_done(), steps) << "what came behind the breach was run";
+
+    ConnectOut();
+    Collector end;
+    const std::unique_ptr<Link> next = DialInUntilOpen(&end);
+    ASSERT_TRUE(next->Send(StepFrame(++id)).ok());
+    EXPECT_EQ(out_end_.Next().type, FrameType::kStep);
+  }
 }
 
 TEST_F(StageServerTest, WrongShapesCloseTheLinksWithBothFigures) {

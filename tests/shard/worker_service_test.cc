@@ -54,6 +54,7 @@ class WorkerOfManyStages : public ::testing::Test {
       spec->set_n_ctx(32);
       spec->set_n_seq_max(1);
       spec->set_n_batch(8);
+      spec_ = *spec;
       grpc::ClientContext context;
       const auto reader = stub_->LoadStage(&context, request);
       wire::LoadStageEvent event;
@@ -95,6 +96,7 @@ class WorkerOfManyStages : public ::testing::Test {
     return FromGrpc(stub_->UnloadStage(&context, request, &response));
   }
 
+  wire::StageSpec spec_;  // of the last one
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<wire::Worker::Stub> stub_;
 };
@@ -135,6 +137,51 @@ TEST_F(WorkerOfManyStages, TellsByWhichRuleAStageSendsAndRefusesOneThatMeansNoth
   // The next stage has a link; whether another is taken or not, this is the rule from now on.
   (void)connect(wire::BF16);
   EXPECT_EQ(sends(), wire::BF16);
+}
+
+// A member that turns hostile asks a worker itself, past the node's own bound.
+TEST_F(WorkerOfManyStages, ThousandsOfLoadsOfAHostileMemberAreRefusedAndLeaveThemServed) {
+  const auto load = [this](uint64_t epoch, const std::string& path, uint32_t n_threads = 1) {
+    wire::LoadStageRequest request;
+    wire::StageSpec* spec = request.mutable_spec();
+    *spec = spec_;
+    spec->mutable_epoch()->set_counter(epoch);
+    spec->set_model_path(path);
+    spec->set_n_threads(n_threads);
+    grpc::ClientContext context;
+    const auto reader = stub_->LoadStage(&context, request);
+    wire::LoadStageEvent event;
+    while (reader->Read(&event)) {
+    }
+    return FromGrpc(reader->Finish()).code();
+  };
+  // What fails leaves its place to others, however often.
+  for (uint64_t i = 0; i < 2'000; ++i) {
+    ASSERT_EQ(load(100 + i, "/no/such/model.gguf"), absl::StatusCode::kNotFound);
+  }
+  EXPECT_EQ(load(99, spec_.model_path(), 4'000'000'000), absl::StatusCode::kInvalidArgument);
+  for (uint64_t i = kStages; i < kWorkerStagesMax; ++i) {
+    ASSERT_EQ(load(10'000 + i, spec_.model_path()), absl::StatusCode::kOk);
+  }
+  for (uint64_t i = 0; i < 100; ++i) {
+    ASSERT_EQ(load(20'000 + i, spec_.model_path()), absl::StatusCode::kResourceExhausted);
+  }
+  grpc::ClientContext context;
+  wire::PingResponse response;
+  ASSERT_TRUE(stub_->Ping(&context, {}, &response).ok());
+  EXPECT_EQ(response.stages_size(), static_cast<int>(kWorkerStagesMax));
+  for (uint32_t i = 0; i < kStages; ++i) {
+    grpc::ClientContext call;
+    wire::TokenizeRequest request;
+    *request.mutable_epoch() = Epoch();
+    request.set_stage(i);
+    request.set_text("still there");
+    wire::TokenizeResponse tokens;
+    const absl::Status status = FromGrpc(stub_->Tokenize(&call, request, &tokens));
+    const bool has_words = i == 0 || i + 1 == kStages;
+    EXPECT_EQ(status.code(),
+              has_words ? absl::StatusCode::kOk : absl::StatusCode::kFailedPrecondition);
+  }
 }
 
 TEST_F(WorkerOfManyStages, StopsWithThemLoaded) { server_.reset(); }

@@ -19,14 +19,19 @@
 #include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
+#include "tests/support/heard_log.h"
 #include "tests/support/recorder.h"
 #include "tests/transport/grpc_server.h"
 #include "tests/transport/link_child.h"
 #include "tests/transport/step_frame.h"
+#include "transport/grpc_status.h"
 #include "transport/link_session.h"
 #include "transport/listening_server.h"
 #include "transport/process_security.h"
@@ -36,7 +41,7 @@ namespace strata {
 namespace {
 
 using absl_testing::StatusIs;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // A server that opens links into one receiver.
 class Server {
@@ -556,6 +561,131 @@ TEST(GrpcLink, PayloadsNotSentAreLetGoWhenTheLinkCloses) {
   EXPECT_TRUE(a.WaitUntilLetGo());
   EXPECT_TRUE(b.WaitUntilLetGo());
   EXPECT_TRUE(c.WaitUntilLetGo());
+}
+
+// --- a member that turns hostile
+// ------------------------------------------------------------------------------------
+
+// Raw calls, all on one connection, that wait for nothing.
+class Flood {
+ public:
+  explicit Flood(const std::string& address) : stub_(MakeChannel(address)) {}
+  ~Flood() {
+    for (const auto& one : calls_) one->context.TryCancel();
+    for (const auto& one : calls_) one->done.WaitForNotification();
+  }
+
+  void Call(int n, const std::string& metadata = "") {
+    for (int i = 0; i < n; ++i) {
+      calls_.push_back(std::make_unique<One>());
+      One* const one = calls_.back().get();
+      one->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+      if (!metadata.empty()) one->context.AddMetadata("x-much", metadata);
+      stub_.PrepareBidiStreamingCall(&one->context, "/strata.wire.Link/Stream", {}, one);
+      one->StartCall();
+      one->StartRead(&one->read);
+    }
+  }
+  // Of the call after which none came.
+  absl::Status Last() {
+    calls_.back()->done.WaitForNotification();
+    return calls_.back()->status;
+  }
+
+ private:
+  struct One final : grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+    void OnDone(const grpc::Status& said) override {
+      status = FromGrpc(said);
+      done.Notify();
+    }
+    grpc::ClientContext context;
+    grpc::ByteBuffer read;
+    absl::Status status;
+    absl::Notification done;
+  };
+
+  grpc::GenericStub stub_;
+  std::vector<std::unique_ptr<One>> calls_;
+};
+
+TEST(GrpcLinkHostileMember, ThousandsOfLinksThatSayNothingAreRefusedAndLeaveNothing) {
+  Server server;
+  const absl::Time begin = absl::Now();
+  testing::HeardLog log;
+  {
+    Flood flood(server.server().address());
+    flood.Call(3'000);
+    EXPECT_TRUE(absl::IsResourceExhausted(flood.Last())) << flood.Last();
+    EXPECT_THAT(flood.Last().message(), HasSubstr("no Hello yet"));
+  }
+  {
+    // Its places are free again once its calls have been seen to end.
+    Recorder heard;
+    while (!server.Dial(&heard).ok()) ASSERT_LT(absl::Now(), begin + absl::Seconds(60));
+  }
+  ExpectServes(&server);
+  // Told, but not three thousand times.
+  const size_t n_lines = log.WaitFor("refused a link from").size();
+  EXPECT_GE(n_lines, 1u);
+  EXPECT_LE(n_lines, static_cast<size_t>(absl::ToInt64Seconds(absl::Now() - begin)) + 2);
+}
+
+TEST(GrpcLinkHostileMember, ManyCallsOnOneConnectionWaitForEachOther) {
+  std::atomic<int> there{0}, most{0};
+  class Waiting final : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Waiting(std::atomic<int>* there) : there_(there) {}
+    void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+    void OnDone() override {
+      --*there_;
+      delete this;
+    }
+
+   private:
+    std::atomic<int>* const there_;
+  };
+  class Service final : public grpc::CallbackGenericService {
+   public:
+    Service(std::atomic<int>* there, std::atomic<int>* most) : there_(there), most_(most) {}
+    grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+      const int now = ++*there_;
+      for (int seen = *most_; seen < now && !most_->compare_exchange_weak(seen, now);) {
+      }
+      return new Waiting(there_);
+    }
+
+   private:
+    std::atomic<int>* const there_;
+    std::atomic<int>* const most_;
+  };
+  Service service(&there, &most);
+  grpc::ServerBuilder builder;
+  ConfigureServer(&builder);
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
+  builder.RegisterCallbackGenericService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const std::string address = absl::StrCat("127.0.0.1:", port);
+  {
+    Flood flood(address);
+    flood.Call(kConnectionCallsMax + 500);
+    while (there < kConnectionCallsMax) absl::SleepFor(absl::Milliseconds(1));
+    // Another's connection has calls of its own.
+    Flood other(address);
+    other.Call(1);
+    while (there < kConnectionCallsMax + 1) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_EQ(most, kConnectionCallsMax + 1);
+  }
+  server->Shutdown(std::chrono::system_clock::now());
+}
+
+TEST(GrpcLinkHostileMember, LargeMetadataIsRefusedAndOthersServed) {
+  Server server;
+  Flood flood(server.server().address());
+  flood.Call(1, std::string(256 << 10, 'x'));
+  EXPECT_FALSE(flood.Last().ok());
+  EXPECT_EQ(server.heard.n_frames(), 0u);
+  ExpectServes(&server);
 }
 
 TEST(GrpcLink, ManyLinksOpenAndCloseAtOnce) {

@@ -1,0 +1,70 @@
+// Bytes as calls of a gRPC server in this process, whatever its methods make of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "grpcpp/generic/generic_stub.h"
+
+namespace strata::fuzz {
+
+// One method of a service, by what it is asked with.
+struct Method {
+  std::string name;  // "/strata.wire.Node/GetInfo"
+  // Whether the bytes are its request. Where they would lead out of this process (an address to
+  // dial, a path to write), they are changed. Null: that cannot be told.
+  bool (*prepare)(std::string* bytes);
+  int answers_max = 0;  // after so many the call is cancelled; 0: it ends by itself
+  // The messages of a call that has several; null: the bytes are one.
+  std::vector<std::string> (*messages)(absl::string_view bytes) = nullptr;
+};
+
+// Of a `Request`, as it is.
+template <typename Request>
+bool Parses(std::string* bytes) {
+  return Request().ParseFromString(*bytes);
+}
+// Of a `Request`, after `tame`.
+template <typename Request, void (*tame)(Request*)>
+bool ParsesTamed(std::string* bytes) {
+  Request request;
+  if (!request.ParseFromString(*bytes)) return false;
+  tame(&request);
+  *bytes = request.SerializeAsString();
+  return true;
+}
+
+class ServiceCaller {
+ public:
+  explicit ServiceCaller(const std::string& address);
+
+  // Aborts where the call takes longer than it may, or ends with an error that has no words.
+  void Call(const Method& method, std::string bytes);
+
+  // Calls one after the other: the method's number, two bytes of length, so many bytes.
+  void CallAll(absl::Span<const Method> methods, absl::string_view input);
+
+ private:
+  grpc::Status Once(const Method& method, absl::string_view bytes);
+
+  std::unique_ptr<grpc::GenericStub> stub_;
+};
+
+// Nothing listens there: whoever dials it is refused at once.
+inline constexpr char kNowhere[] = "127.0.0.1:1";
+
+// What a fuzz target that has gRPC's threads begins with: a log of nothing but failed checks.
+void BeQuiet();
+
+// The first two bytes, the lower one first; then they are gone. Without two: 0.
+size_t TakeSize(absl::string_view* bytes);
+
+// Removed with all that is in it when the process ends.
+const std::string& FuzzFolder();
+
+}  // namespace strata::fuzz

@@ -1,0 +1,182 @@
+// A node that says it has a model and sends what it likes: its answers, to a node that fetches. The
+// first byte says whether it describes the model as it is, so that what comes behind is looked at;
+// then answers: the method (0 DescribeModel, 1 HashBlocks, 2 ReadBlocks), two bytes of length, so
+// many bytes. Those that are no message are left out: what ends such a call is a limit of time
+// (weight_fetcher_test AnAnswerThatIsNoMessageEndsTheFetch). Weights that are taken have the hashes
+// that came with them, and nothing else is.
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/log/check.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "grpcpp/generic/async_generic_service.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "node/weight_fetcher.h"
+#include "proto/weights.pb.h"
+#include "shard/model_file.h"
+#include "shard/weight_cache.h"
+#include "tests/fuzz/service_calls.h"
+#include "tests/support/gguf_builder.h"
+#include "transport/grpc_link.h"
+
+namespace strata {
+namespace {
+
+constexpr uint32_t kLayers = 2;
+constexpr absl::Duration kFetchMax = absl::Seconds(8);
+
+// What is written to each who asks for a method.
+using Answers = std::array<std::vector<std::string>, 3>;
+
+class FuzzedSource final : public grpc::CallbackGenericService {
+ public:
+  FuzzedSource() {
+    const std::string path = fuzz::FuzzFolder() + "/model.gguf";
+    testing::WriteFile(path, testing::TinyLlama({.n_layer = kLayers}).Build());
+    const auto model = ModelFile::Open(path);
+    CHECK_OK(model);
+    model_id_ = (*model)->id();
+    wire::ModelPiece sizes;
+    sizes.add_part_bytes((*model)->part_bytes(0));
+    description_.push_back(sizes.SerializeAsString());
+    for (const ModelFile::Range& range : (*model)->identity()) {
+      wire::ModelPiece piece;
+      piece.set_offset(range.offset);
+      piece.mutable_data()->resize(range.bytes);
+      CHECK_OK((*model)->Read(0, range.offset, absl::MakeSpan(*piece.mutable_data())));
+      description_.push_back(piece.SerializeAsString());
+    }
+    grpc::ServerBuilder builder;
+    ConfigureServer(&builder);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterCallbackGenericService(this);
+    server_ = builder.BuildAndStart();
+    CHECK(server_ != nullptr);
+  }
+  void Stop() { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  const std::string& model_id() const { return model_id_; }
+  const std::vector<std::string>& description() const { return description_; }
+
+  void SetAnswers(Answers answers) {
+    absl::MutexLock lock(mu_);
+    answers_ = std::move(answers);
+  }
+
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    absl::MutexLock lock(mu_);
+    const std::string& method = context->method();
+    const size_t at = absl::EndsWith(method, "/DescribeModel") ? 0
+                      : absl::EndsWith(method, "/HashBlocks")  ? 1
+                                                               : 2;
+    return new Answering(answers_[at]);
+  }
+
+ private:
+  class Answering final : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Answering(std::vector<std::string> answers) : answers_(std::move(answers)) { Next(); }
+    void OnWriteDone(bool) override { Next(); }
+    void OnDone() override { delete this; }
+
+   private:
+    void Next() {
+      if (at_ == answers_.size()) {
+        Finish(grpc::Status::OK);
+        return;
+      }
+      const grpc::Slice slice(answers_[at_++]);
+      out_ = grpc::ByteBuffer(&slice, 1);
+      StartWrite(&out_);
+    }
+
+    const std::vector<std::string> answers_;
+    size_t at_ = 0;
+    grpc::ByteBuffer out_;
+  };
+
+  std::string model_id_;
+  std::vector<std::string> description_;  // its messages
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  absl::Mutex mu_;
+  Answers answers_ ABSL_GUARDED_BY(mu_);
+};
+
+FuzzedSource* TheSource() {
+  static FuzzedSource* const source = [] {
+    fuzz::BeQuiet();
+    (void)fuzz::FuzzFolder();  // goes after the source
+    auto* started = new FuzzedSource;
+    std::atexit([] { TheSource()->Stop(); });
+    return started;
+  }();
+  return source;
+}
+
+void Fetch(absl::string_view input) {
+  Answers answers;
+  const bool honest = (input[0] & 1) != 0;
+  input.remove_prefix(1);
+  if (honest) answers[0] = TheSource()->description();
+  while (input.size() >= 3) {
+    const size_t method = static_cast<unsigned char>(input[0]) % answers.size();
+    input.remove_prefix(1);
+    const size_t size = fuzz::TakeSize(&input);
+    std::string answer(input.substr(0, size));
+    input.remove_prefix(answer.size());
+    const bool parses = method == 0   ? wire::ModelPiece().ParseFromString(answer)
+                        : method == 1 ? wire::BlockHashes().ParseFromString(answer)
+                                      : wire::BlockChunk().ParseFromString(answer);
+    if (parses) answers[method].push_back(std::move(answer));
+  }
+  TheSource()->SetAnswers(std::move(answers));
+
+  const std::string folder = fuzz::FuzzFolder() + "/cache";
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
+  auto cache = WeightCache::Open({.folder = folder, .bytes_max = 64u << 20});
+  CHECK_OK(cache);
+  WeightFetcher fetcher(*std::move(cache));
+  absl::Notification done;
+  absl::Status status;
+  WeightFetcher::Callbacks callbacks;
+  callbacks.progress = [](uint64_t, uint64_t) {};
+  callbacks.done = [&](absl::StatusOr<WeightFetcher::Fetched> fetched) {
+    status = fetched.status();
+    done.Notify();
+  };
+  const auto job = fetcher.Start({.model_id = TheSource()->model_id(),
+                                  .path = "",
+                                  .address = TheSource()->address(),
+                                  .layers = {0, kLayers}},
+                                 std::move(callbacks));
+  CHECK(done.WaitForNotificationWithTimeout(kFetchMax)) << "no end";
+  CHECK(status.ok() || !status.message().empty()) << "no words";
+}
+
+}  // namespace
+}  // namespace strata
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size > 0) strata::Fetch(absl::string_view(reinterpret_cast<const char*>(data), size));
+  return 0;
+}
