@@ -28,6 +28,9 @@
 #include "absl/synchronization/mutex.h"
 #include "node/http_server.h"
 #include "node/http_stream.h"
+#include "transport/clock.h"
+#include "transport/connection_limiter.h"
+#include "transport/refusal_log.h"
 
 namespace strata {
 
@@ -36,7 +39,11 @@ inline constexpr size_t kHttpReadBytes = 64 * 1024;
 // What connections and responders share, and the threads.
 class HttpServer::Core final : public std::enable_shared_from_this<Core> {
  public:
-  explicit Core(Options options) : options_(std::move(options)), acceptor_(io_), tick_(io_) {}
+  explicit Core(Options options)
+      : options_(std::move(options)),
+        limiter_(options_.tls_connections, Clock::Real()),
+        acceptor_(io_),
+        tick_(io_) {}
 
   absl::Status Listen();
   void Run();
@@ -67,6 +74,8 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
   using Task = absl::AnyInvocable<void() &&>;
 
   void Accept();
+  // Whether one more handshake may begin; else says why not.
+  bool Admit(const boost::asio::ip::tcp::socket& socket);
   void OnAccept(boost::asio::ip::tcp::socket socket);
   bool MakeRoom();
   void Tick();
@@ -76,6 +85,8 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
   const Options options_;
   uint16_t port_ = 0;
   std::vector<std::thread> threads_;
+  ConnectionLimiter limiter_;
+  std::optional<RefusalLog> refusals_;  // since Listen()
 
   // Server's thread.
   boost::asio::io_context io_;

@@ -53,6 +53,7 @@ absl::Status HttpServer::Core::Listen() {
                                                " for HTTP: ", error.message()));
   }
   port_ = acceptor_.local_endpoint(error).port();
+  refusals_.emplace(absl::StrCat(port_), Clock::Real());
   return absl::OkStatus();
 }
 
@@ -115,8 +116,29 @@ void HttpServer::Core::Accept() {
   });
 }
 
+bool HttpServer::Core::Admit(const tcp::socket& socket) {
+  error_code error;
+  const std::string source = socket.remote_endpoint(error).address().to_string();
+  if (error) return false;  // it has gone
+  switch (limiter_.Admit(source)) {
+    case ConnectionLimiter::Verdict::kAdmitted:
+      return true;
+    case ConnectionLimiter::Verdict::kTooManyOfSource:
+      refusals_->Add(source, "it opens too many connections");
+      return false;
+    case ConnectionLimiter::Verdict::kTooMany:
+      refusals_->Add("somebody", "clients together open too many connections");
+      return false;
+  }
+  return false;
+}
+
 void HttpServer::Core::OnAccept(tcp::socket socket) {
   ++accepted_;
+  if (options_.tls != nullptr && !Admit(socket)) {
+    ++refused_;
+    return;
+  }
   error_code ignored;
   socket.non_blocking(true, ignored);
   socket.set_option(tcp::no_delay(true), ignored);

@@ -15,6 +15,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "transport/connection_limiter.h"
 
 namespace strata {
 
@@ -90,17 +91,18 @@ class HttpServer {
     int handler_threads = 2;
     size_t connections_max = kHttpConnectionsMax;
     std::shared_ptr<const HttpTls> tls;  // null: plain HTTP; shared with who else serves by it
-    int64_t handshake_ms = 10'000;       // of TLS
-    int64_t header_ms = 10'000;          // from a request's first byte to the end of its header
-    int64_t body_ms = 60'000;            // from there to the end of its body
-    int64_t idle_ms = 75'000;            // between requests
-    int64_t write_ms = 30'000;           // without a byte taken by the client
-    int64_t quiet_ms = 10'000;  // a stream without a byte; proxies cut it after 30 s or more
+    ConnectionLimits tls_connections;  // with `tls`, where each costs a handshake; nobody is known
+    int64_t handshake_ms = 10'000;     // of TLS
+    int64_t header_ms = 10'000;        // from a request's first byte to the end of its header
+    int64_t body_ms = 60'000;          // from there to the end of its body
+    int64_t idle_ms = 75'000;          // between requests
+    int64_t write_ms = 30'000;         // without a byte taken by the client
+    int64_t quiet_ms = 10'000;         // a stream without a byte; proxies cut it after 30 s or more
   };
   struct Stats {
     size_t connections = 0;
     uint64_t accepted = 0;
-    uint64_t refused = 0;          // too many connections
+    uint64_t refused = 0;          // too many connections, at a time or in a second
     uint64_t accept_failures = 0;  // no descriptor was free, most likely; tried again
     uint64_t requests = 0;
     uint64_t bad_requests = 0;  // answered here

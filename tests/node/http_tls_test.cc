@@ -22,6 +22,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "node/http_server.h"
+#include "tests/support/heard_log.h"
 #include "tests/support/http_client.h"
 #include "tests/support/temp_folder.h"
 
@@ -236,6 +237,21 @@ TEST_F(HttpTlsTest, WhoSaysNothingIsClosedAfterTheTimeAndOthersAreServed) {
   EXPECT_EQ(silent.ReadToEnd(), "");
   EXPECT_EQ(half.ReadToEnd(), "");
   EXPECT_GE(server_->stats().dropped, 2);
+}
+
+TEST_F(HttpTlsTest, HandshakesInASecondAreBounded) {
+  HttpServer::Options options;
+  options.tls_connections = {.source_per_s = 0, .source_burst = 3};
+  Start(options);
+  testing::HeardLog log;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(TlsClient(server_->port(), {.authority = pair_.certificate}).connected());
+  }
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_FALSE(TlsClient(server_->port(), {.authority = pair_.certificate}).connected());
+  }
+  EXPECT_EQ(server_->stats().refused, 5u);
+  EXPECT_THAT(log.Lines("does not get in"), ::testing::SizeIs(1));
 }
 
 TEST_F(HttpTlsTest, RequestsHaveTheBoundsThatTheyHaveWithout) {
