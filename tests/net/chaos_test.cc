@@ -1,7 +1,8 @@
 // Texts on their way through a cluster, and one thing after the other that goes wrong under them:
 // processes that die, hang or abort, networks that break, split, lose or crawl, and disks that are
-// full when layers have to move. Every text ends, and is what it would have been; only those whose
-// own node went may end with an error. After each round no process and no socket is left over.
+// full or crawl when layers have to move. Every text ends, and is what it would have been; only
+// those whose own node went may end with an error. After each round no process and no socket is
+// left over.
 //
 // A round is made from its seed alone. STRATA_CHAOS_ROUNDS and STRATA_CHAOS_SEED choose, and
 // STRATA_CHAOS_MODEL, _CONTEXT, _TOKENS and _END_S another model (scripts/chaos).
@@ -48,6 +49,7 @@
 #include "tests/integration/near_ties.h"
 #include "tests/integration/processes.h"
 #include "tests/net/network.h"
+#include "tests/net/slow_disk.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/whole_model.h"
 
@@ -61,6 +63,7 @@ constexpr size_t kNodes = 4;
 // are cut off from the others, one of them has it.
 constexpr size_t kWithFile = 3;
 constexpr size_t kTexts = 8;
+constexpr uint64_t kSlowDiskBytesPerS = 2'000'000;
 constexpr uint64_t kDiskBytes = uint64_t{64} << 20;  // of a node's cache
 constexpr absl::Duration kSettlesWithin = absl::Seconds(60);
 // What rounding can do: a text that is fed again goes through the kernels in other batches.
@@ -79,7 +82,8 @@ enum class Fault {
   kDeaf,
   kLoss,
   kSlow,
-  kDisk
+  kFullDisk,
+  kSlowDisk
 };
 struct FaultKind {
   Fault fault;
@@ -96,7 +100,8 @@ constexpr FaultKind kFaults[] = {
     {Fault::kDeaf, "hearing nothing"},
     {Fault::kLoss, "30 % lost"},
     {Fault::kSlow, "at 2 Mbit/s"},
-    {Fault::kDisk, "killed while all disks are full"},
+    {Fault::kFullDisk, "killed while all disks are full"},
+    {Fault::kSlowDisk, "its worker aborted while all disks have 2 MB/s"},
 };
 
 int FromEnvironment(const char* name, int otherwise) {
@@ -205,8 +210,6 @@ class ChaosTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();
-    std::cout << "without slow disks: nothing here makes one, neither a kernel module that delays "
-                 "a disk nor a limit of control groups for disks in memory\n";
     if (absl::Status status = CanMakeDisks(); !status.ok()) {
       std::cout << "without full disks: " << status.message() << "\n";
     } else {
@@ -219,7 +222,18 @@ class ChaosTest : public ::testing::Test {
     disk_bytes_ = kDiskBytes + 2 * (*header)->tensor_bytes();
     const std::string folder = testing::MakeTestFolder();
     model_path_ = folder + "/model.gguf";
-    std::filesystem::create_symlink(std::filesystem::absolute(ModelPath()), model_path_);
+    // A copy: what this process reads of the model does not keep it in memory for the nodes.
+    std::filesystem::copy_file(ModelPath(), model_path_);
+    if (auto disk = SlowDisk::Make(model_path_); disk.ok()) {
+      slow_disk_ = *std::move(disk);
+    } else {
+      std::cout << "without slow disks: " << disk.status().message() << "\n";
+    }
+    for (const FaultKind& kind : kFaults) {
+      if (kind.fault == Fault::kFullDisk && !has_disks_) continue;
+      if (kind.fault == Fault::kSlowDisk && slow_disk_ == nullptr) continue;
+      faults_.push_back(kind);
+    }
     for (size_t i = 0; i < kNodes; ++i) {
       hosts_.push_back(std::make_unique<Host>(absl::StrCat("host-", i)));
       lan_.Plug(*hosts_[i], kInterface, {absl::StrCat("10.83.0.", i + 1, "/24")});
@@ -242,6 +256,7 @@ class ChaosTest : public ::testing::Test {
   }
   void TearDown() override {
     nodes_.clear();
+    slow_disk_.reset();
     for (const std::string& disk : disks_) {
       if (has_disks_) umount2(disk.c_str(), MNT_DETACH);
     }
@@ -300,6 +315,7 @@ class ChaosTest : public ::testing::Test {
     nodes_[i] = std::make_unique<NodeOn>(hosts_[i].get(), hosts_[i]->name(),
                                          std::vector<std::string>{"--cache-dir", disks_[i]},
                                          NodeOn::Measure::kYes);
+    if (slow_disk_ != nullptr) slow_disk_->Add(nodes_[i]->pid());
     doors_.resize(kNodes);
     doors_[i] = 0;
     for (const auto& [inode, socket] : SocketsOf(*hosts_[i])) doors_[i] += socket.listens;
@@ -349,11 +365,13 @@ class ChaosTest : public ::testing::Test {
   std::vector<std::unique_ptr<Host>> hosts_;
   std::vector<std::unique_ptr<NodeOn>> nodes_;
   std::unique_ptr<testing::WholeModel> whole_;
-  const int context_ = FromEnvironment("STRATA_CHAOS_CONTEXT", 512);
-  const int n_tokens_ = FromEnvironment("STRATA_CHAOS_TOKENS", 300);
+  const int context_ = FromEnvironment("STRATA_CHAOS_CONTEXT", 1024);
+  const int n_tokens_ = FromEnvironment("STRATA_CHAOS_TOKENS", 700);
   // After the last of what went wrong has been mended.
   const absl::Duration ends_within_ = absl::Seconds(FromEnvironment("STRATA_CHAOS_END_S", 30));
+  std::vector<FaultKind> faults_;  // those that can be made here
   bool has_disks_ = false;
+  std::unique_ptr<SlowDisk> slow_disk_;  // of the model's file; null: none can be made here
   uint64_t disk_bytes_ = 0;
   std::string model_path_;
   std::vector<std::string> disks_;  // of the nodes' caches
@@ -417,13 +435,23 @@ std::function<void()> ChaosTest::Begin(Fault fault, size_t node, std::mt19937* r
     case Fault::kSlow:
       lan_.SetSpeed(host, kInterface, 2);
       return [this, &host] { lan_.SetFullSpeed(host, kInterface); };
-    case Fault::kDisk:
+    case Fault::kFullDisk:
       for (size_t i = 0; i < kNodes; ++i) FillDisk(i);
       for (const pid_t pid : ProcessesOf(node)) kill(pid, SIGKILL);
       return [this, node] {
         for (const std::string& disk : disks_) unlink(absl::StrCat(disk, "/full").c_str());
         StartNode(node);
       };
+    case Fault::kSlowDisk:
+      // It has something to load, then; any node's, where this one has none.
+      EXPECT_TRUE(slow_disk_->SetSpeed(kSlowDiskBytesPerS).ok());
+      for (size_t i = 0; i < kNodes; ++i) {
+        const std::vector<pid_t> workers = OfVerb(ProcessesOf((node + i) % kNodes), "worker");
+        for (const pid_t pid : workers) kill(pid, SIGABRT);
+        if (!workers.empty()) break;
+      }
+      slow_disk_->ForgetPages();
+      return [this] { EXPECT_TRUE(slow_disk_->SetSpeed(0).ok()); };
   }
   return [] {};
 }
@@ -452,8 +480,7 @@ void ChaosTest::Round(uint32_t seed) {
   const size_t coordinator = Coordinator(gateways[0]);
   ASSERT_LT(coordinator, kNodes);
 
-  // Full disks come last.
-  const FaultKind kind = kFaults[below(std::size(kFaults) - (has_disks_ ? 0 : 1))];
+  const FaultKind kind = faults_[below(faults_.size())];
   // Of ten rounds in a row three hit the coordinator, and three a node that takes texts.
   const size_t share = seed % 10;
   const size_t victim = share < 3 ? coordinator : share < 6 ? gateways[0] : below(kNodes);
@@ -486,8 +513,8 @@ void ChaosTest::Round(uint32_t seed) {
   double pause = 0;
   for (size_t i = 0; i < kTexts; ++i) {
     const bool may_fail =
-        gateways[i % 2] == victim &&
-        (kind.fault == Fault::kKill || kind.fault == Fault::kStop || kind.fault == Fault::kDisk);
+        gateways[i % 2] == victim && (kind.fault == Fault::kKill || kind.fault == Fault::kStop ||
+                                      kind.fault == Fault::kFullDisk);
     const Json report = texts[i]->Report();
     // A client waits some seconds for a word of its own node.
     const std::string words = report.is_object() ? "" : report.dump();
