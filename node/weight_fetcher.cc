@@ -151,7 +151,7 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
         "the model's file is on another machine, and this node has no cache (--cache-dir)");
   }
   if (request_.headers_only) return FetchHeaders(cache.get());
-  const absl::Status connected = Connect();
+  absl::Status connected = Connect();
   const SliceOptions slice{.unverified = request_.unverified};
   auto lease = cache->Lease(request_.model_id, request_.layers, slice);
   if (absl::IsNotFound(lease.status())) {
@@ -318,7 +318,7 @@ absl::Status WeightFetcher::Job::ReadMissing(WeightLease* lease) {
   if (!stored.ok()) context.TryCancel();
   const absl::Status ended = FinishOf(reader.get(), &context);
   // Whatever has come stays.
-  const absl::Status saved = lease->Save();
+  absl::Status saved = lease->Save();
   if (!stored.ok()) return stored;
   if (!ended.ok()) return FromSource(ended);
   if (!lease->Missing().empty()) return FromSource(absl::DataLossError("it sent too little"));
