@@ -160,7 +160,7 @@ void Fetch(absl::string_view input) {
   absl::Status status;
   WeightFetcher::Callbacks callbacks;
   callbacks.progress = [](uint64_t, uint64_t) {};
-  callbacks.done = [&](absl::StatusOr<WeightFetcher::Fetched> fetched) {
+  callbacks.done = [&](const absl::StatusOr<WeightFetcher::Fetched>& fetched) {
     status = fetched.status();
     done.Notify();
   };

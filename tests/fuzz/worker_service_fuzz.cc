@@ -13,6 +13,7 @@
 #include "absl/log/check.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "llama.h"
 #include "proto/frame.pb.h"

@@ -16,6 +16,8 @@
 #include "absl/time/time.h"
 #include "coordinator/membership.h"
 #include "coordinator/membership_wire.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "node/node.h"
 #include "proto/cluster.grpc.pb.h"
