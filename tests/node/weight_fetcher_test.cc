@@ -378,7 +378,7 @@ TEST(Weights, WithoutACacheAreNotFetched) {
   fetcher.Start({.model_id = std::string(32, 'x'), .address = "127.0.0.1:1", .layers = {0, 2}},
                 {.progress = [](uint64_t, uint64_t) {},
                  .done =
-                     [&](absl::StatusOr<Fetched> fetched) {
+                     [&](const absl::StatusOr<Fetched>& fetched) {
                        status = fetched.status();
                        done.Notify();
                      }});

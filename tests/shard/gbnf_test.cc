@@ -38,18 +38,23 @@ absl::Status Check(const std::string& text) {
   return grammar.ok() ? CheckGbnf(*grammar) : grammar.status();
 }
 
+constexpr char kArithmetic[] =
+    "root ::= (expr \"=\" ws term \"\\n\")+\nexpr ::= term ([-+*/] term)*\n"
+    "term ::= ident | num | \"(\" ws expr \")\" ws\nident ::= [a-z] [a-z0-9_]* ws\n"
+    "num ::= [0-9]+ ws\nws ::= [ \\t\\n]*\n";
+constexpr char kChess[] =
+    "root ::= \"1. \" move \" \" move \"\\n\" ([1-9] [0-9]? \". \" move \" \" move \"\\n\")+\n"
+    "move ::= (pawn | nonpawn | castle) [+#]?\n"
+    "nonpawn ::= [NBKQR] [a-h]? [1-8]? \"x\"? [a-h] [1-8]\n"
+    "pawn ::= ([a-h] \"x\")? [a-h] [1-8] (\"=\" [NBKQR])?\ncastle ::= \"O-O\" \"-O\"?";
+
 TEST(Gbnf, GrammarsThatPeopleUsePass) {
   const std::string cases[] = {
       kJson,
-      "root ::= (expr \"=\" ws term \"\\n\")+\nexpr ::= term ([-+*/] term)*\n"
-      "term ::= ident | num | \"(\" ws expr \")\" ws\nident ::= [a-z] [a-z0-9_]* ws\n"
-      "num ::= [0-9]+ ws\nws ::= [ \\t\\n]*\n",
+      kArithmetic,
       "root ::= item+\nitem ::= \"- \" [^\\r\\n\\x0b\\x0c\\x85\\u2028\\u2029]+ \"\\n\"",
       "root ::= \"a\"{0,2000} .",
-      "root ::= \"1. \" move \" \" move \"\\n\" ([1-9] [0-9]? \". \" move \" \" move \"\\n\")+\n"
-      "move ::= (pawn | nonpawn | castle) [+#]?\n"
-      "nonpawn ::= [NBKQR] [a-h]? [1-8]? \"x\"? [a-h] [1-8]\n"
-      "pawn ::= ([a-h] \"x\")? [a-h] [1-8] (\"=\" [NBKQR])?\ncastle ::= \"O-O\" \"-O\"?",
+      kChess,
       // Told apart by what comes before the loop.
       "root ::= \"(+ \" root root \")\" | \"(* \" root root \")\" | [0-9]",
   };
