@@ -318,7 +318,8 @@ TEST_F(ListeningServerTest, ShuttingDownEndsItUnderAFlood) {
     while (!stopped) {
       const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
       const sockaddr_in to = Address("127.0.0.1", port);
-      (void)connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+      [[maybe_unused]] const int got_in =
+          connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to);
       close(fd);
     }
   });
