@@ -91,8 +91,8 @@ void NewContext(void* context, void*, CRYPTO_EX_DATA*, int, long, void*) {
 
 void NewConnection(void*, void*, CRYPTO_EX_DATA* data, int index, long, void*) {
   if (beginning == nullptr) return;
-  auto handshake = std::make_unique<Handshake>(*beginning);
-  if (CRYPTO_set_ex_data(data, index, handshake.get()) == 1) handshake.release();
+  auto* const handshake = new Handshake(*beginning);  // EndConnection() deletes it
+  if (CRYPTO_set_ex_data(data, index, handshake) != 1) delete handshake;
 }
 
 void EndConnection(void*, void* data, CRYPTO_EX_DATA*, int, long, void*) {
