@@ -318,4 +318,13 @@ uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_
   return bytes + kWorkerBytes;
 }
 
+uint64_t StageBytes(const LayerCosts& costs, const CacheShape& shape, LayerRange layers) {
+  uint64_t bytes = costs.WeightBytes(layers) +
+                   ComputeBytes(costs, shape, /*is_last=*/layers.end == costs.n_layer());
+  for (uint32_t layer = layers.begin; layer < layers.end; ++layer) {
+    bytes += CacheBytes(costs.layers[layer], shape);
+  }
+  return bytes;
+}
+
 }  // namespace strata

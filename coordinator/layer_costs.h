@@ -107,4 +107,7 @@ uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape);
 // estimate. `is_last`: with logits.
 uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_last);
 
+// All that a stage of `layers` (not empty) takes of its device: weights, caches, compute buffer.
+uint64_t StageBytes(const LayerCosts& costs, const CacheShape& shape, LayerRange layers);
+
 }  // namespace strata

@@ -67,6 +67,7 @@ class PipelineImpl final : public Pipeline {
   }
 
   void LeaveStages() override { stages_left_ = true; }
+  void OwnStages() { stages_left_ = false; }
 
   absl::Status Load(Progress progress);
   absl::Status ConnectLinks();
@@ -147,6 +148,7 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
   spec.set_n_threads(options_.n_threads);
   if (!options_.devices.empty()) spec.set_device(options_.devices[stage]);
   if (!options_.n_cpu_moe.empty()) spec.set_n_cpu_moe(options_.n_cpu_moe[stage]);
+  if (!options_.kept.empty() && options_.kept[stage]) *spec.mutable_kept() = *options_.kept[stage];
   spec.set_unverified(options_.unverified);
   *spec.mutable_cache() = options_.cache;
   spec.set_use_mmap(options_.use_mmap);
@@ -356,9 +358,12 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Build(PipelineOptions option
                                                           Listener* listener, Progress progress) {
   CHECK(!options.stages.empty() && options.stages.size() == options.nodes.size());
   CHECK(options.devices.empty() || options.devices.size() == options.stages.size());
+  const bool leave = options.leave_on_error;
   auto pipeline = std::make_unique<PipelineImpl>(std::move(options), listener);
+  if (leave) pipeline->LeaveStages();
   if (auto s = pipeline->Load(std::move(progress)); !s.ok()) return s;
   if (auto s = pipeline->ConnectLinks(); !s.ok()) return s;
+  pipeline->OwnStages();
   return pipeline;
 }
 

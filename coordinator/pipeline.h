@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct PipelineOptions {
   uint32_t n_threads = 0;            // per stage; 0: the node's default
   std::vector<std::string> devices;  // [stages] as ggml names them; empty: the CPU of each node
   std::vector<uint32_t> n_cpu_moe;   // [stages] as of StageSpec; empty: none
+  // [stages] of an earlier plan that become these, where they are there; empty: all are loaded.
+  std::vector<std::optional<wire::KeptStage>> kept;
+  bool leave_on_error = false;  // Build() unloads nothing: the next plan keeps what is loaded
   wire::CacheSpec cache;
   std::vector<wire::ActivationRule> activations;  // [stages], by which each sends; empty: f32
   std::string origin;                             // as of StageSpec
@@ -73,7 +77,8 @@ class Pipeline {
   using Progress = absl::AnyInvocable<bool(size_t stage, const wire::LoadProgress&)>;
 
   // Loads all stages at once, each on its node, then links them. Blocks. On an error everything
-  // loaded is unloaded again, and the status says which stage on which node.
+  // loaded is unloaded again, unless it is to be left, and the status says which stage on which
+  // node.
   static absl::StatusOr<std::unique_ptr<Pipeline>> Build(PipelineOptions options,
                                                          Listener* listener, Progress progress);
   // Closes the links and unloads the stages. Blocks.

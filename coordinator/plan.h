@@ -72,6 +72,11 @@ struct Assignment {
   std::string place;
   LayerRange layers;
 };
+// A stage that is loaded already, the experts of its layers on the device.
+struct KeptStage {
+  size_t device = 0;  // in PlanRequest::devices
+  LayerRange layers;
+};
 struct Reserve {
   std::string node;  // empty: every node
   uint64_t bytes = 0;

@@ -238,8 +238,8 @@ std::vector<DeviceLine> ExplainDevices(const PlanProblem& problem, const Pieces&
   std::vector<DeviceLine> lines(problem.request().devices.size());
   for (size_t at = 0; at < pieces.size(); ++at) {
     DeviceLine& line = lines[problem.candidates()[pieces[at].candidate].device];
+    absl::StrAppend(&line.text, line.is_used ? "; and " : "", explainer.Used(at));
     line.is_used = true;
-    line.text = explainer.Used(at);
   }
   for (size_t d = 0; d < lines.size(); ++d) {
     lines[d].device = d;

@@ -10,6 +10,7 @@
 #include "coordinator/plan_assign.h"
 #include "coordinator/plan_exact.h"
 #include "coordinator/plan_explain.h"
+#include "coordinator/plan_keep.h"
 #include "coordinator/plan_moe.h"
 #include "coordinator/plan_problem.h"
 #include "coordinator/plan_search.h"
@@ -19,6 +20,7 @@
 namespace strata {
 namespace {
 
+constexpr int kOwnCores = 1 << 24;  // more than any pool of cores has for a number
 constexpr double kSeedWork = 1e7, kSeedAnnealWork = 1.5e7;
 constexpr uint32_t kContextMax = 1 << 26, kSequencesMax = 4096, kBatchMax = 1 << 16;
 
@@ -242,6 +244,30 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
   });
   if (!placed.solution.found()) return why;
   return Finish(placed.request, PlanProblem(placed.request, StepOf(request)), placed.solution);
+}
+
+absl::StatusOr<Plan> MakePlanAround(const PlanRequest& request,
+                                    const std::vector<KeptStage>& kept) {
+  if (absl::Status status = Check(request); !status.ok()) return status;
+  const PlanProblem problem(request, StepOf(request));
+  const Pieces stay = KeptPieces(problem, kept);
+  if (stay.empty()) return absl::NotFoundError("no stage that is loaded can stay");
+  Solution solution;
+  solution.pieces = FillGaps(problem, stay);
+  if (solution.pieces.empty()) {
+    return absl::NotFoundError("the other layers find no room around the stages that are loaded");
+  }
+  solution.is_exact = false;
+  solution.gap = 1;
+  PlanRequest plain = request;
+  plain.with_hints = false;  // they are about plans made from nothing
+  // Stages of one device take turns.
+  for (const Piece& piece : solution.pieces) {
+    const size_t device = problem.candidates()[piece.candidate].device;
+    int& cores = plain.devices[device].cores_pool;
+    if (cores == kOwnPool) cores = kOwnCores + static_cast<int>(device);
+  }
+  return Finish(plain, problem, solution);
 }
 
 }  // namespace strata

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/plan.h"
@@ -24,6 +25,12 @@ inline constexpr size_t kExactDevicesMax = 12;
 // way between the nodes; kResourceExhausted: it does not fit, with the bytes that are missing and
 // where.
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
+
+// The plan in which as many of `kept` as possible stay, and only the layers that none of them has
+// are placed (plan_keep.h); a device may have several stages then. The request counts the memory of
+// `kept` as free, and assigns nothing by hand. kNotFound: none of them can stay, or the rest finds
+// no room around them; else as MakePlan().
+absl::StatusOr<Plan> MakePlanAround(const PlanRequest& request, const std::vector<KeptStage>& kept);
 
 // "node-1" or, where the node has several devices, "node-1/CUDA0".
 std::string PlaceName(const PlanRequest& request, size_t device);

@@ -203,6 +203,7 @@ absl::StatusOr<Deployment::Options> Coordinator::OptionsFor(const wire::LoadMode
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
     const DeploymentPtr& instead_of, const Caller& caller, std::optional<MemoryCap>* cap) {
+  UnloadLeftovers(planned.get());
   auto options = OptionsFor(request);
   if (!options.ok()) return options.status();
   auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(planned));
@@ -273,6 +274,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   std::unique_ptr<Loaded> there;
   PlanningOptions planning = PlanningFor(caller);
   planning.model_id = request.model_id();
+  planning.keep_stages = !request.model_id().empty();  // of the coordinator before
   planning.opened = [&](const ModelFile& model) {
     DeploymentPtr found;
     {

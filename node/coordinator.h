@@ -162,6 +162,8 @@ class Coordinator {
   void Mend(const DeploymentPtr& lost);
   void Adopt(const std::string& id, wire::LoadModelRequest orphan);
   bool AnyMending();
+  // Blocks until their memory is free, or their nodes have gone.
+  void UnloadLeftovers(PlannedModel* planned);
   // With the stages on their nodes and the work begun.
   absl::Status MendNow(const DeploymentPtr& lost, const Caller& caller);
   bool IsThere(const DeploymentPtr& deployment);

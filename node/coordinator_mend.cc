@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,8 @@ constexpr int64_t kLookMs = 300;  // for a node to say what it knows of its stag
 // A model that is lost again within that long may be what breaks its workers.
 constexpr absl::Duration kHealthyTime = absl::Seconds(30);
 constexpr uint32_t kMendsInARowMax = 5;
+// What is lost so many times in a row may have to do with what was kept.
+constexpr uint32_t kKeepsInARowMax = 2;
 // Between the second try of a row and the one before; doubles with each further one.
 constexpr absl::Duration kPause = absl::Milliseconds(250);
 // So long nodes may be out of reach before texts are told.
@@ -40,7 +43,29 @@ absl::Status WhyLost(const Deployment& lost, const absl::Status& broken) {
   return broken;
 }
 
+// "2 of 3 stages kept".
+std::string KeptText(const PlannedModel& planned) {
+  const auto kept = absl::c_count_if(planned.kept, [](const auto& one) { return one.has_value(); });
+  return absl::StrCat(kept, " of ", planned.plan.stages.size(), " stages kept");
+}
+
 }  // namespace
+
+// What is planned counts on their memory.
+void Coordinator::UnloadLeftovers(PlannedModel* planned) {
+  std::vector<std::thread> threads;
+  for (const PlannedModel::Leftover& leftover : planned->leftovers) {
+    NodeClient* const node = planned->report.nodes[leftover.node].client.get();
+    threads.emplace_back([this, node, &leftover] {
+      wire::UnloadStageRequest request;
+      *request.mutable_epoch() = leftover.stage.epoch();
+      request.set_stage(leftover.stage.stage());
+      node->UnloadStage(request, [this, node] { return !stopping() && !IsGone(node->id()); })
+          .IgnoreError();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
 
 void Coordinator::KeepMending() {
   while (true) {
@@ -151,12 +176,13 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
     LOG(WARNING) << lost->name() << " lost a stage (" << WhyLost(*lost, why).message()
                  << "); its layers are placed again";
   }
-  // What is planned now counts on the memory of what is unloaded here.
-  lost->UnloadStages();
+  lost->LeaveStages();
   const PlannedModel& before = lost->planned();
   PlanningOptions planning = PlanningFor(caller);
   planning.known = before.model;
   planning.model_id = before.model->id();
+  planning.keep_stages = true;
+  planning.reload_stages = in_a_row >= kKeepsInARowMax;
   if (!healthy) planning.caps = lost->caps();
   if (const auto cap = MemoryCapOf(before, why)) planning.caps.push_back(*cap);
   wire::PlanWishes wishes = lost->request().wishes();
@@ -167,6 +193,8 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
     planned = PlanModel(planning, before.source, wishes);
   }
   if (!planned.ok()) return planned.status();
+  UnloadLeftovers(planned->get());
+  const std::string kept = KeptText(**planned);
   auto options = OptionsFor(lost->request());
   if (!options.ok()) return options.status();
   options->heritage = lost->heritage();
@@ -190,8 +218,8 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   }
   LOG(WARNING) << next->name() << " is served again: placed in "
                << absl::ToInt64Milliseconds(placed - begin) << " ms, loaded in "
-               << absl::ToInt64Milliseconds(absl::Now() - placed)
-               << " ms; texts that go on: " << next->texts();
+               << absl::ToInt64Milliseconds(absl::Now() - placed) << " ms (" << kept
+               << "); texts that go on: " << next->texts();
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -184,13 +185,18 @@ void Coordinator::Sweep() {
   auto report = Report();
   if (!report.ok()) return;
   std::vector<wire::Epoch> known;
+  std::set<std::string> kept;  // ids of models whose next plan may keep stages
   bool adopts = false;
   {
     absl::MutexLock lock(mu_);
     if (stopping_ || !in_office_ || !settled_) return;
     adopts = adopts_;
     // A model is here before its first stage is.
-    for (const auto& [id, model] : models_) known.push_back(model->epoch());
+    for (const auto& [id, model] : models_) {
+      known.push_back(model->epoch());
+      if (!model->serving()) kept.insert(id);
+    }
+    for (const auto& [id, orphan] : orphans_) kept.insert(id);
   }
   std::map<std::string, wire::LoadModelRequest> orphans;  // by id
   if (adopts) {
@@ -211,8 +217,6 @@ void Coordinator::Sweep() {
       });
       if (wanted || !NodeId::FromHex(stage.epoch().coordinator_id()).ok()) continue;
       if (stopping()) return;
-      LOG(WARNING) << node.name() << ": stage " << stage.stage() << " of epoch "
-                   << EpochString(stage.epoch()) << " is left over and unloaded";
       // Later ones are left of what this node itself has unloaded, or failed to load.
       const bool was_served =
           stage.state() == wire::StageStatus::SERVING || stage.state() == wire::StageStatus::FAILED;
@@ -221,6 +225,12 @@ void Coordinator::Sweep() {
           origin.ParseFromString(stage.origin()) && !origin.hold()) {
         orphans[origin.model_id()] = std::move(origin);
       }
+      if (stage.state() == wire::StageStatus::SERVING &&
+          (kept.contains(stage.model_id()) || orphans.contains(stage.model_id()))) {
+        continue;
+      }
+      LOG(WARNING) << node.name() << ": stage " << stage.stage() << " of epoch "
+                   << EpochString(stage.epoch()) << " is left over and unloaded";
       wire::UnloadStageRequest request;
       *request.mutable_epoch() = stage.epoch();
       request.set_stage(stage.stage());

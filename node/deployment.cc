@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/log/log.h"
@@ -97,6 +98,8 @@ absl::Status Deployment::Build(Progress progress) {
     build.n_cpu_moe.push_back(stage.n_cpu_moe);
     build.activations.push_back(stage.sends);
   }
+  build.kept = planned_->kept;
+  build.leave_on_error = options_.heritage != nullptr;
   build.source = planned_->SourceNode()->client.get();
   build.n_ctx = request.cache.n_ctx;
   build.n_seq_max = request.cache.n_seqs;
@@ -115,7 +118,10 @@ absl::Status Deployment::Build(Progress progress) {
       options_.build(std::move(build), this, [&](size_t stage, const wire::LoadProgress& done) {
         return !unloading() && progress(static_cast<uint32_t>(stage), done);
       });
-  if (!pipeline.ok()) return pipeline.status();
+  if (!pipeline.ok()) {
+    stages_left_ = options_.heritage != nullptr;
+    return pipeline.status();
+  }
   pipeline_ = *std::move(pipeline);
   return options_.heritage != nullptr ? texts_->Restart(pipeline_.get())
                                       : texts_->Start(pipeline_.get());
@@ -152,6 +158,7 @@ void Deployment::End(const absl::Status& why, bool leave_stages) {
   if (!bequeathed) texts_->Stop(why);
   if (leave_stages && pipeline_ != nullptr) pipeline_->LeaveStages();
   pipeline_.reset();
+  if (std::exchange(stages_left_, false) && !bequeathed && !leave_stages) UnloadLeft();
 }
 
 void Deployment::OnBroken(absl::Status status) {
@@ -183,10 +190,31 @@ bool Deployment::BeginMending() {
   return !std::exchange(mending_begun_, true);
 }
 
-void Deployment::UnloadStages() {
+void Deployment::LeaveStages() {
   std::lock_guard load_lock(load_mu_);
   texts_->Detach();
+  if (pipeline_ != nullptr) pipeline_->LeaveStages();
   pipeline_.reset();
+  stages_left_ = true;
+}
+
+// Of stages that no pipeline owns any more.
+void Deployment::UnloadLeft() {
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < planned_->plan.stages.size(); ++i) {
+    NodeClient* const node = planned_->NodeOf(planned_->plan.stages[i]).client.get();
+    threads.emplace_back([this, node, i] {
+      wire::UnloadStageRequest request;
+      *request.mutable_epoch() = options_.epoch;
+      request.set_stage(static_cast<uint32_t>(i));
+      // Where it cannot be unloaded now, whoever coordinates finds it left over later.
+      const auto is_there = [this, node] {
+        return options_.gone == nullptr || !options_.gone(node->id());
+      };
+      node->UnloadStage(request, is_there).IgnoreError();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 std::vector<Deployment::Request> Deployment::Bequeath() {

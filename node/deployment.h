@@ -3,7 +3,7 @@
 //
 // When a stage is lost, the texts wait, and another deployment takes them over:
 //
-//   SERVING ─▶ MENDING ─ UnloadStages(), Bequeath() ─▶ the next one: LOADING ─▶ SERVING
+//   SERVING ─▶ MENDING ─ LeaveStages(), Bequeath() ─▶ the next one: LOADING ─▶ SERVING
 //                 └──── Fail() ─▶ FAILED: it may be mended later
 #pragma once
 
@@ -72,8 +72,9 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
 
   // True the first time.
   bool BeginMending();
-  // Once it is MENDING or FAILED: unloads the stages that are left; the texts wait on. Blocks.
-  void UnloadStages();
+  // Once it is MENDING or FAILED: ends the links; the texts wait on, and the stages stay where they
+  // are, for the next plan to keep or to unload. Blocks.
+  void LeaveStages();
   const std::shared_ptr<TextServer>& heritage() const { return texts_; }
   // The texts are another's now: Unload() leaves them alone. Returns the requests that wait beside
   // them; later ones are refused. Not while another call is under way.
@@ -131,6 +132,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   void Diagnose();
   void End(const absl::Status& why, bool leave_stages);
   absl::Status Build(Progress progress);
+  void UnloadLeft();
   bool unloading() const;
   // Keeps it until the model is mended; false: it is not being mended.
   bool Keep(const wire::GenerateTextRequest& request, const std::shared_ptr<TextCall>& call);
@@ -146,6 +148,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
 
   std::mutex load_mu_;                    // Load(), Unload…() and Diagnose(): one at a time
   std::unique_ptr<Pipeline> pipeline_;    // under load_mu_
+  bool stages_left_ = false;              // under load_mu_: loaded, and no pipeline's
   std::shared_ptr<Tokenizer> tokenizer_;  // of stage 0's node; constant; shared with its calls
 
   mutable absl::Mutex mu_;

@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/membership_types.h"
 #include "coordinator/plan_options.h"
 #include "coordinator/planner.h"
 #include "shard/architecture.h"
@@ -111,6 +112,68 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptio
   return (*outcome->fetched)->headers;
 }
 
+// A stage of the model that a node has loaded.
+struct Loaded {
+  PlannedModel::Leftover at;
+  KeptStage stage;
+};
+
+// Those of devices that are planned for, and their memory, which counts as free then. Stages of
+// programs that coordinate for themselves carry no node's id, and are theirs.
+std::vector<Loaded> TakeLoaded(PlannedModel* planned) {
+  PlanRequest& request = planned->inputs.request;
+  std::vector<Loaded> loaded;
+  for (size_t d = 0; d < request.devices.size(); ++d) {
+    PlanDevice& device = request.devices[d];
+    const size_t node = planned->inputs.places[device.node];
+    for (const wire::StageStatus& stage : planned->report.nodes[node].info.stages()) {
+      const LayerRange layers = {stage.layers().begin(), stage.layers().end()};
+      if (stage.model_id() != planned->model->id() || stage.device() != device.name ||
+          stage.state() != wire::StageStatus::SERVING || stage.n_cpu_moe() != 0 ||
+          !NodeId::FromHex(stage.epoch().coordinator_id()).ok() || layers.begin >= layers.end ||
+          layers.end > planned->costs.n_layer()) {
+        continue;
+      }
+      Loaded& one = loaded.emplace_back();
+      one.at.node = node;
+      *one.at.stage.mutable_epoch() = stage.epoch();
+      one.at.stage.set_stage(stage.stage());
+      one.stage = {.device = d, .layers = layers};
+      const uint64_t bytes = StageBytes(planned->costs, request.cache, layers);
+      device.memory_free_bytes += bytes;
+      if (device.memory_pool == kOwnPool) continue;
+      request.memory_pools[static_cast<size_t>(device.memory_pool)].free_bytes += bytes;
+    }
+  }
+  return loaded;
+}
+
+// Around what is loaded, where that is possible.
+absl::StatusOr<Plan> PlanWith(const PlanRequest& request, const std::vector<Loaded>& loaded,
+                              bool reload) {
+  if (loaded.empty() || reload || !request.assignments.empty()) return MakePlan(request);
+  std::vector<KeptStage> kept;
+  for (const Loaded& one : loaded) kept.push_back(one.stage);
+  auto plan = MakePlanAround(request, kept);
+  return absl::IsNotFound(plan.status()) ? MakePlan(request) : plan;
+}
+
+// Tells for each stage of the plan which loaded one it keeps.
+void Match(const std::vector<Loaded>& loaded, bool reload, PlannedModel* planned) {
+  if (loaded.empty()) return;
+  planned->kept.resize(planned->plan.stages.size());
+  for (const Loaded& one : loaded) {
+    bool kept = false;
+    for (size_t i = 0; i < planned->plan.stages.size() && !kept && !reload; ++i) {
+      const PlannedStage& stage = planned->plan.stages[i];
+      kept = !planned->kept[i] && stage.device == one.stage.device &&
+             stage.layers == one.stage.layers && stage.n_cpu_moe == 0;
+      if (kept) planned->kept[i] = one.at.stage;
+    }
+    if (!kept) planned->leftovers.push_back(one.at);
+  }
+}
+
 absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishes,
                    PlannedModel* planned) {
   const GgufHeader& header = planned->model->header();
@@ -131,13 +194,6 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
       device.memory_free_bytes += freed.bytes;
       if (device.memory_pool == kOwnPool) continue;
       request.memory_pools[static_cast<size_t>(device.memory_pool)].free_bytes += freed.bytes;
-    }
-  }
-  for (PlanDevice& device : request.devices) {
-    const NodeReport& node = planned->report.nodes[planned->inputs.places[device.node]];
-    for (const MemoryCap& cap : options.caps) {
-      if (cap.node_id != node.info.node_id() || cap.device != device.name) continue;
-      device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
     }
   }
   request.costs = &planned->costs;
@@ -190,13 +246,23 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
     request.nodes[i].kept_out = found->second;
     any_kept_out = true;
   }
-  auto plan = MakePlan(request);
+  const std::vector<Loaded> loaded =
+      options.keep_stages ? TakeLoaded(planned) : std::vector<Loaded>();
+  for (PlanDevice& device : request.devices) {
+    const NodeReport& node = planned->report.nodes[planned->inputs.places[device.node]];
+    for (const MemoryCap& cap : options.caps) {
+      if (cap.node_id != node.info.node_id() || cap.device != device.name) continue;
+      device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
+    }
+  }
+  auto plan = PlanWith(request, loaded, options.reload_stages);
   if (!plan.ok() && any_kept_out) {
     for (PlanNode& node : request.nodes) node.kept_out.clear();
-    plan = MakePlan(request);
+    plan = PlanWith(request, loaded, options.reload_stages);
   }
   if (!plan.ok()) return plan.status();
   planned->plan = *std::move(plan);
+  Match(loaded, options.reload_stages, planned);
   return absl::OkStatus();
 }
 

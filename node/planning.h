@@ -43,6 +43,15 @@ struct PlannedModel {
   ClusterReport report;
   PlanInputs inputs;
   Plan plan;
+  // With `keep_stages`, for each stage of the plan the one that is loaded and becomes it; empty:
+  // there are none.
+  std::vector<std::optional<wire::KeptStage>> kept;
+  // The loaded ones that no stage of the plan keeps: to be unloaded before it is carried out.
+  struct Leftover {
+    size_t node = 0;  // in the report
+    wire::KeptStage stage;
+  };
+  std::vector<Leftover> leftovers;
 
   PlannedModel() = default;
   PlannedModel(const PlannedModel&) = delete;
@@ -70,6 +79,9 @@ struct PlanningOptions {
   };
   std::vector<Freed> freed;
   std::vector<MemoryCap> caps;  // no more than that is planned, whatever the nodes say
+  // Stages of the model that nodes have loaded stay where they are, as far as possible.
+  bool keep_stages = false;
+  bool reload_stages = false;  // with `keep_stages`: none of them stays, all are leftovers
   // By node id: why it is better left alone, while the others suffice.
   std::map<std::string, std::string> kept_out;
   // Texts wait: nodes that still measure are waited for only where the others do not suffice, and

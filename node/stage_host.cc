@@ -189,6 +189,7 @@ void StageHost::Tell(const Stage& stage, wire::StageStatus* status) const {
   status->set_model_id(stage.spec.model_id());
   status->set_model_name(stage.model_name);
   status->set_device(stage.spec.device());
+  status->set_n_cpu_moe(stage.spec.n_cpu_moe());
   if (stage.state == State::kFailed) {
     ToWire(stage.status, Where(stage), status->mutable_status());
     return;

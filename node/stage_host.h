@@ -57,7 +57,8 @@ class StageHost {
 
   // Ends `stream` with the loaded stage or with why not. kAborted: an older epoch; kAlreadyExists:
   // the stage is here; kResourceExhausted: too many stages; kUnavailable: the node is stopping;
-  // kFailedPrecondition: the device is not offered; else what the worker says, or how it died.
+  // kFailedPrecondition: the device is not offered; else what the worker says, or how it died. A
+  // stage that `spec` keeps is this one from now on, whatever comes of it.
   void Load(const wire::StageSpec& spec, Context context, LoadStream* stream);
 
   // What the worker of the stage answers, or how it died. kNotFound: no such stage. `request` and
@@ -140,6 +141,8 @@ class StageHost {
   void StopWorkerIfIdle(Device* device);
   void UpdateLoading(Device* device);
 
+  // What the stage keeps of an earlier plan's, which is forgotten then; false: there is none such.
+  bool TakeKept(Stage* stage);
   void BeginFetch(Stage* stage);
   void WatchFetches();
   void OnFetched(const StageKey& key, uint64_t id, absl::StatusOr<WeightFetcher::Fetched> fetched);

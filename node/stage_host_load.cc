@@ -104,6 +104,14 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
                               absl::StrJoin(options_.offer.devices, ", "), " (--device)"))));
     return;
   }
+  if (TakeKept(&stage)) {
+    stage.id = next_id_++;
+    stage.context = std::move(context);
+    stage.stream = stream;
+    Forget(key);
+    BeginLoad(&(stages_[key] = std::move(stage)));
+    return;
+  }
   const bool fetch = options_.fetcher != nullptr && !spec.source_address().empty();
   if (!fetch) {
     if (absl::Status status = FindWorker(&stage); !status.ok()) {
@@ -121,6 +129,20 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
   } else if (kept.device->worker->ready() && !kept.device->worker->stopping()) {
     BeginLoad(&kept);
   }
+}
+
+bool StageHost::TakeKept(Stage* stage) {
+  if (!stage->spec.has_kept()) return false;
+  const wire::KeptStage& kept = stage->spec.kept();
+  const auto found = stages_.find(StageKeyOf(kept.epoch(), kept.stage()));
+  if (found == stages_.end() || found->second.state != State::kServing) return false;
+  Stage& before = found->second;
+  if (!IsSameStage(before.spec, stage->spec)) return false;
+  stage->device = before.device;
+  stage->spec.set_model_path(before.spec.model_path());
+  stage->weights = std::move(before.weights);
+  stages_.erase(found);
+  return true;
 }
 
 void StageHost::BeginFetch(Stage* stage) {

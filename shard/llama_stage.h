@@ -54,6 +54,7 @@ class LlamaStage final : public Stage {
   Payload TakeActivations() override;
   absl::Span<const float> Logits(size_t i) override;
   absl::Status Apply(const wire::KvEdit& edit) override;
+  void Clear() override;
   const llama_vocab* vocab() const override;
   const Facts& facts() const override { return config_.facts; }
 

@@ -34,6 +34,12 @@ void LlamaStage::Drop(int32_t slot) {
   next_[slot] = 0;
 }
 
+void LlamaStage::Clear() {
+  llama_memory_clear(memory(), /*data=*/true);
+  std::fill(next_.begin(), next_.end(), 0);
+  for (Checkpoint& checkpoint : checkpoints_) checkpoint = {};
+}
+
 absl::Status LlamaStage::Apply(const wire::KvEdit& edit) {
   auto check_slot = [this](int32_t slot) {
     if (slot >= 0 && static_cast<uint32_t>(slot) < config_.facts.n_seq_max) {

@@ -39,7 +39,7 @@ struct StageOptions {
   bool use_mmap = true;  // map the file where the slice is the whole model
 };
 
-// Not thread-safe; Load() and the calls after it come from one thread.
+// Not thread-safe; Load() and the calls after it come from one thread at a time.
 class Stage {
  public:
   // (bytes read so far, bytes of the slice); false stops the load with kCancelled.
@@ -85,6 +85,9 @@ class Stage {
   // range; kNotFound: a RESTORE of what is not kept, and nothing changed; kDataLoss: one that
   // failed, and the slot is dropped.
   virtual absl::Status Apply(const wire::KvEdit& edit) = 0;
+
+  // Empties all slots and forgets what SAVE has kept: as it was when it had been loaded.
+  virtual void Clear() = 0;
 
   // First and last stage, else nullptr. Lives as long as the stage.
   virtual const llama_vocab* vocab() const = 0;

@@ -32,22 +32,15 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
  public:
   StageServerImpl(wire::StageSpec spec, Clock* clock) : spec_(std::move(spec)), clock_(clock) {}
 
-  ~StageServerImpl() override {
+  ~StageServerImpl() override { End(); }
+
+  std::unique_ptr<Stage> TakeStage() override {
     {
       absl::MutexLock lock(mu_);
-      stopping_ = true;
-      changed_.SignalAll();
+      giving_away_ = true;
     }
-    if (thread_.joinable()) thread_.join();
-    CloseLinks(absl::UnavailableError(absl::StrCat(where_, " was unloaded")));
-    std::vector<std::shared_ptr<Link>> links;
-    {
-      absl::MutexLock lock(mu_);
-      links.swap(ended_);
-      links.push_back(std::move(incoming_));
-      links.push_back(std::move(outgoing_));
-    }
-    links.clear();  // not under the lock: waits for their callbacks, which take it
+    End();
+    return std::move(stage_);
   }
 
   void StartThread(LoadFn load, LoadedFn loaded) {
@@ -128,6 +121,8 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   void SendNext(const Frame& frame);
   // A peer that breaks the protocol, or a neighbour that is gone: both links end with `status`.
   void CloseLinks(const absl::Status& status);
+  // Stops the compute thread, and ends both links.
+  void End();
   // Lets go of a link on the compute thread: the last owner may not be one of its own callbacks.
   void Retire(std::shared_ptr<Link> link);
 
@@ -143,7 +138,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   OutgoingReceiver outgoing_receiver_{this};
 
   // Compute thread only.
-  std::unique_ptr<Stage> stage_;
+  std::unique_ptr<Stage> stage_;        // or TakeStage()'s, after that has ended
   std::optional<Sequences> sequences_;  // last stage
   uint64_t last_step_id_ = 0;
   bool dropping_ = false;       // what comes before the end of the link that it came over
@@ -156,6 +151,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   mutable absl::Mutex mu_;
   absl::CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool giving_away_ ABSL_GUARDED_BY(mu_) = false;
   bool serving_ ABSL_GUARDED_BY(mu_) = false;   // loaded
   bool accepted_ ABSL_GUARDED_BY(mu_) = false;  // an incoming link is promised or open
   uint32_t n_embd_ ABSL_GUARDED_BY(mu_) = 0;
@@ -177,6 +173,25 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
 
   std::thread thread_;
 };
+
+void StageServerImpl::End() {
+  {
+    absl::MutexLock lock(mu_);
+    stopping_ = true;
+    changed_.SignalAll();
+  }
+  if (thread_.joinable()) thread_.join();
+  CloseLinks(absl::UnavailableError(absl::StrCat(where_, " was unloaded")));
+  std::vector<std::shared_ptr<Link>> links;
+  {
+    absl::MutexLock lock(mu_);
+    links.swap(ended_);
+    links.push_back(std::move(incoming_));
+    links.push_back(std::move(outgoing_));
+    outgoing_open_ = false;
+  }
+  links.clear();  // not under the lock: waits for their callbacks, which take it
+}
 
 absl::StatusOr<StageServer::Incoming> StageServerImpl::Accept(const wire::Hello& peer) {
   absl::MutexLock lock(mu_);
@@ -386,14 +401,16 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     }
   }
   std::deque<Task> left;
+  bool giving_away = false;
   {
     absl::MutexLock lock(mu_);
     serving_ = false;
+    giving_away = giving_away_;
     left.swap(tasks_);
   }
   for (Task& task : left) std::move(task)(nullptr);
   sequences_.reset();
-  stage_.reset();
+  if (!giving_away) stage_.reset();
 }
 
 // Once for each link that the stage before had broken the rules of; it is closed by then.

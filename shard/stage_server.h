@@ -38,6 +38,10 @@ class StageServer {
   // Closes both links, stops the compute thread after the step it is on, and frees the stage.
   virtual ~StageServer() = default;
 
+  // The same, but gives the stage away, with what its slots hold; null where it is not loaded.
+  // Once. Blocks; neither on the compute thread nor on a link's.
+  virtual std::unique_ptr<Stage> TakeStage() = 0;
+
   // A peer that wants to be the link before this stage. kAborted: another epoch; kUnavailable: not
   // loaded yet, or another link is open; kFailedPrecondition: another model, stage or n_embd. Any
   // thread. After OK, SetIncoming() follows, or AbandonIncoming() when the peer left before its

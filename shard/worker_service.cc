@@ -107,6 +107,9 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
 
   // kNotFound: no such stage here.
   absl::StatusOr<std::shared_ptr<StageServer>> FindStage(const wire::Epoch& epoch, uint32_t stage);
+  // The stage that `spec` may keep, out of the table; null: there is none like it.
+  std::shared_ptr<StageServer> TakeKept(const wire::StageSpec& spec)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunUnloads();
 
   const WorkerOptions options_;
@@ -153,6 +156,15 @@ absl::StatusOr<std::shared_ptr<StageServer>> WorkerServerImpl::FindStage(const w
         absl::StrCat("stage ", stage, " of epoch ", EpochString(epoch), " is not on this device"));
   }
   return found->second;
+}
+
+std::shared_ptr<StageServer> WorkerServerImpl::TakeKept(const wire::StageSpec& spec) {
+  if (!spec.has_kept()) return nullptr;
+  const auto found = stages_.find(StageKeyOf(spec.kept().epoch(), spec.kept().stage()));
+  if (found == stages_.end() || !IsSameStage(found->second->spec(), spec)) return nullptr;
+  std::shared_ptr<StageServer> kept = std::move(found->second);
+  stages_.erase(found);
+  return kept;
 }
 
 absl::StatusOr<GrpcLinkAcceptor::Accepted> WorkerServerImpl::AcceptLink(const wire::Hello& peer) {
@@ -224,14 +236,27 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
     }
     // The table keeps the stage while it loads, so that it can be unloaded; one that failed is
     // replaced.
+    const auto is_kept = std::make_shared<bool>(false);  // shared by the two callbacks
     stages_[key] = StageServer::Start(
-        spec, clock_, [spec, stream]() mutable { return LoadSpec(spec, stream); },
-        [this, spec, stream](absl::StatusOr<Stage::Facts> facts) {
+        spec, clock_,
+        [spec, stream, is_kept,
+         kept = TakeKept(spec)]() mutable -> absl::StatusOr<std::unique_ptr<Stage>> {
+          std::unique_ptr<Stage> stage = kept != nullptr ? kept->TakeStage() : nullptr;
+          kept.reset();
+          if (stage == nullptr) return LoadSpec(spec, stream);
+          stage->Clear();
+          *is_kept = true;
+          return stage;
+        },
+        [this, spec, stream, is_kept](absl::StatusOr<Stage::Facts> facts) {
           if (!facts.ok()) {
             stream->End(facts.status());
             return;
           }
-          stream->End(DescribeStage(spec, *facts, address_));
+          wire::StageInfo info = DescribeStage(spec, *facts, address_);
+          info.set_kept(*is_kept);
+          if (info.kept()) info.set_load_ms(0);
+          stream->End(std::move(info));
         });
   }
   return stream;

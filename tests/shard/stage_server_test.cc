@@ -47,6 +47,7 @@ class FakeStage final : public Stage {
     if (edit.kind() == wire::KvEdit::SHIFT) return absl::UnimplementedError("cannot shift");
     return absl::OkStatus();
   }
+  void Clear() override {}
   const llama_vocab* vocab() const override { return nullptr; }
   const Facts& facts() const override { return facts_; }
 

@@ -243,7 +243,7 @@ void SimCoordinator::MendNow(const DeploymentPtr& lost, const Then& then) {
   const uint32_t in_a_row = healthy ? 0 : lost->mends_in_a_row();
   if (in_a_row >= kMendsInARowMax) return then(absl::AbortedError("lost too often"));
   cluster().Note(absl::StrCat("node ", options_.node, " mends epoch ", lost->epoch().counter()));
-  lost->UnloadStages();
+  lost->LeaveStages();
   AfterUnloads([this, lost, in_a_row, healthy, why, then] {
     CollectSimReport(options_.cluster, options_.node, Members(),
                      [this, lost, in_a_row, healthy, why, then](SimReport report) {

@@ -66,6 +66,7 @@ class FailingStage final : public Stage {
     if (faults_->Next(/*is_edit=*/true)) return absl::InternalError("failed by a test");
     return stage_->Apply(edit);
   }
+  void Clear() override { stage_->Clear(); }
   const llama_vocab* vocab() const override { return stage_->vocab(); }
   const Facts& facts() const override { return stage_->facts(); }
 
