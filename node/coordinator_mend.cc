@@ -121,7 +121,8 @@ void Coordinator::Adopt(const std::string& id, wire::LoadModelRequest orphan) {
   if (loaded.ok()) {
     LOG(WARNING) << loaded->deployment->name()
                  << ", which another node had coordinated, is served again: loaded in "
-                 << absl::ToInt64Milliseconds(absl::Now() - begin) << " ms";
+                 << absl::ToInt64Milliseconds(absl::Now() - begin) << " ms ("
+                 << KeptText(loaded->deployment->planned()) << ")";
   } else {
     LOG(WARNING) << orphan.source().path()
                  << ", which another node had coordinated, cannot be loaded again: "

@@ -84,6 +84,7 @@ class Recovery : public TwoNodes {
     }
     const std::string log = nodes_[AskedNode()]->err();
     EXPECT_THAT(log, HasSubstr("is served again")) << "nothing was lost";
+    EXPECT_THAT(log, HasSubstr("1 of 2 stages kept"));
     std::cout << log.substr(log.rfind("is served")) << "; the longest pause was " << pause_ms
               << " ms; " << ties << " of " << kTexts * kTokens
               << " tokens are as likely as the likeliest within rounding, the others are it\n";

@@ -107,12 +107,19 @@ TEST(Worker, AFlippedBitThatMakesTwoTokensOneStaysInTheWorker) {
 // Waits for a pipeline to break.
 class Listener final : public Pipeline::Listener {
  public:
-  void OnResult(wire::Result) override {}
+  void OnResult(wire::Result result) override {
+    result_ = std::move(result);
+    has_result_.Notify();
+  }
   void OnStepError(wire::StepError) override {}
   void OnWritable() override {}
   void OnBroken(absl::Status status) override {
     status_ = std::move(status);
     broken_.Notify();
+  }
+  wire::Result WaitForResult() {
+    EXPECT_TRUE(has_result_.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    return result_;
   }
   absl::Status WaitForEnd() {
     EXPECT_TRUE(broken_.WaitForNotificationWithTimeout(absl::Seconds(30)));
@@ -120,13 +127,14 @@ class Listener final : public Pipeline::Listener {
   }
 
  private:
+  wire::Result result_;
   absl::Status status_;
-  absl::Notification broken_;
+  absl::Notification has_result_, broken_;
 };
 
-class WorkerDeathInAStep : public ::testing::Test {
+class TwoWorkers : public ::testing::Test {
  protected:
-  std::unique_ptr<Pipeline> Build(uint64_t epoch, Listener* listener) {
+  std::unique_ptr<Pipeline> Build(uint64_t epoch, Listener* listener, uint64_t kept = 0) {
     const auto model = ModelFile::Open(path_);
     PipelineOptions options;
     options.model_path = path_;
@@ -136,6 +144,11 @@ class WorkerDeathInAStep : public ::testing::Test {
     options.nodes = {clients_[0].get(), clients_[1].get()};
     options.n_ctx = 128;
     options.n_batch = kBatch;
+    for (uint32_t i = 0; kept != 0 && i < 2; ++i) {
+      wire::KeptStage& stage = options.kept.emplace_back().emplace();
+      *stage.mutable_epoch() = EpochOf(kept);
+      stage.set_stage(i);
+    }
     auto pipeline = Pipeline::Build(std::move(options), listener,
                                     [](size_t, const wire::LoadProgress&) { return true; });
     EXPECT_TRUE(pipeline.ok()) << pipeline.status();
@@ -150,6 +163,24 @@ class WorkerDeathInAStep : public ::testing::Test {
     }
   }
 
+  // From position 0 of slot 0 on.
+  static wire::Step Prompt() {
+    wire::Step step;
+    for (int32_t i = 0; i < static_cast<int32_t>(kBatch); ++i) {
+      step.add_tokens(3 + i);
+      step.add_positions(i);
+      step.add_slots(0);
+    }
+    return step;
+  }
+
+  const std::string path_ = WriteModel(TinyLlama({}));
+  RunningNode nodes_[2] = {RunningNode(STRATA_PROGRAM), RunningNode(STRATA_PROGRAM)};
+  std::vector<std::unique_ptr<NodeClient>> clients_;
+};
+
+class WorkerDeathInAStep : public TwoWorkers {
+ protected:
   // Sends a step and lets the worker of stage 1 die of `signum` before its result is back.
   absl::Status DieInAStep(int signum) {
     Listener listener;
@@ -157,13 +188,7 @@ class WorkerDeathInAStep : public ::testing::Test {
     if (pipeline == nullptr) return absl::InternalError("not built");
     const pid_t pid = pipeline->stages()[1].worker_pid();
     kill(pid, SIGSTOP);  // the step arrives, and does not get through
-    wire::Step step;
-    for (int32_t i = 0; i < static_cast<int32_t>(kBatch); ++i) {
-      step.add_tokens(3 + i);
-      step.add_positions(i);
-      step.add_slots(0);
-    }
-    EXPECT_TRUE(pipeline->Submit(std::move(step)).ok());
+    EXPECT_TRUE(pipeline->Submit(Prompt()).ok());
     kill(pid, signum);
     if (signum != SIGSTOP) kill(pid, SIGCONT);
     return pipeline->Diagnose(listener.WaitForEnd());
@@ -174,11 +199,64 @@ class WorkerDeathInAStep : public ::testing::Test {
     Listener listener;
     EXPECT_NE(Build(2, &listener), nullptr);
   }
-
-  const std::string path_ = WriteModel(TinyLlama({}));
-  RunningNode nodes_[2] = {RunningNode(STRATA_PROGRAM), RunningNode(STRATA_PROGRAM)};
-  std::vector<std::unique_ptr<NodeClient>> clients_;
 };
+
+// The token that follows the prompt in a fresh text.
+int32_t NextToken(Pipeline* pipeline, Listener* listener, wire::Step prompt) {
+  wire::SequenceOpen* open = prompt.add_opens();
+  open->set_slot(0);
+  prompt.add_sample_rows(kBatch - 1);
+  for (const int32_t token : prompt.tokens()) open->add_prompt(token);
+  EXPECT_TRUE(pipeline->Submit(std::move(prompt)).ok());
+  const wire::Result result = listener->WaitForResult();
+  EXPECT_EQ(result.errors_size(), 0);
+  return result.tokens_size() == 1 ? result.tokens(0).token() : -1;
+}
+
+TEST_F(TwoWorkers, AStageOfAnEarlierPlanIsKeptWithItsWeightsAndWithoutItsTexts) {
+  Listener first, second;
+  int32_t token = 0, pids[2];
+  {
+    const std::unique_ptr<Pipeline> pipeline = Build(1, &first);
+    ASSERT_NE(pipeline, nullptr);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_FALSE(pipeline->stages()[i].kept());
+      pids[i] = pipeline->stages()[i].worker_pid();
+    }
+    token = NextToken(pipeline.get(), &first, Prompt());
+    pipeline->LeaveStages();
+  }
+  const std::unique_ptr<Pipeline> pipeline = Build(2, &second, /*kept=*/1);
+  ASSERT_NE(pipeline, nullptr);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(pipeline->stages()[i].kept());
+    EXPECT_EQ(pipeline->stages()[i].load_ms(), 0u);
+    EXPECT_EQ(pipeline->stages()[i].worker_pid(), pids[i]);
+    const wire::GetInfoResponse info = nodes_[i].GetInfo();
+    ASSERT_EQ(info.stages_size(), 1);
+    EXPECT_EQ(info.stages(0).epoch().counter(), 2u);
+    EXPECT_EQ(info.stages(0).state(), wire::StageStatus::SERVING);
+  }
+  EXPECT_EQ(NextToken(pipeline.get(), &second, Prompt()), token);
+}
+
+TEST_F(TwoWorkers, AStageThatIsNotThereOrNotAlikeIsLoaded) {
+  Listener first, second;
+  const std::unique_ptr<Pipeline> before = Build(1, &first);
+  ASSERT_NE(before, nullptr);
+  wire::StageSpec spec = WholeModel(path_);
+  *spec.mutable_epoch() = EpochOf(2);
+  *spec.mutable_kept()->mutable_epoch() = EpochOf(1);
+  spec.mutable_layers()->set_end(4);  // kept would be 3
+  spec.set_n_stages(2);
+  const RunningNode::Load load = nodes_[0].LoadStage(spec);
+  ASSERT_TRUE(load.status.ok()) << load.status;
+  EXPECT_FALSE(load.info.kept());
+  EXPECT_EQ(nodes_[0].GetInfo().stages_size(), 2);  // the other one is as it was
+  const std::unique_ptr<Pipeline> after = Build(3, &second, /*kept=*/7);
+  ASSERT_NE(after, nullptr);
+  EXPECT_FALSE(after->stages()[0].kept());
+}
 
 TEST_F(WorkerDeathInAStep, ByAbortIsAFailedStage) {
   EXPECT_THAT(DieInAStep(SIGABRT).ToString(),
