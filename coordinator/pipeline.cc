@@ -107,6 +107,10 @@ class PipelineImpl final : public Pipeline {
   void OnReturned(const Frame& frame);
   void OnBroken(absl::Status status);
   wire::StageSpec SpecOf(size_t stage) const;
+  bool IsKept(size_t stage) const {
+    return !options_.kept.empty() && options_.kept[stage].has_value();
+  }
+  absl::Status LoadStages(const std::vector<size_t>& which, Progress* progress);
   void Unload();
 
   const PipelineOptions options_;
@@ -148,7 +152,7 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
   spec.set_n_threads(options_.n_threads);
   if (!options_.devices.empty()) spec.set_device(options_.devices[stage]);
   if (!options_.n_cpu_moe.empty()) spec.set_n_cpu_moe(options_.n_cpu_moe[stage]);
-  if (!options_.kept.empty() && options_.kept[stage]) *spec.mutable_kept() = *options_.kept[stage];
+  if (IsKept(stage)) *spec.mutable_kept() = *options_.kept[stage];
   spec.set_unverified(options_.unverified);
   *spec.mutable_cache() = options_.cache;
   spec.set_use_mmap(options_.use_mmap);
@@ -171,15 +175,27 @@ absl::Status PipelineImpl::Load(Progress progress) {
     }
   }
   stages_.resize(n_stages());
+  std::vector<size_t> all, anew, kept;
+  for (size_t i = 0; i < n_stages(); ++i) {
+    all.push_back(i);
+    (IsKept(i) ? kept : anew).push_back(i);
+  }
+  if (options_.take_over == nullptr) return LoadStages(all, &progress);
+  if (auto s = LoadStages(anew, &progress); !s.ok()) return s;
+  if (auto s = options_.take_over(); !s.ok()) return s;
+  return LoadStages(kept, &progress);
+}
+
+absl::Status PipelineImpl::LoadStages(const std::vector<size_t>& which, Progress* progress) {
   std::vector<absl::Status> outcomes(n_stages());
   absl::Mutex progress_mu;
   std::atomic<bool> cancelled{false};
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < n_stages(); ++i) {
+  for (const size_t i : which) {
     threads.emplace_back([&, i] {
       auto info = options_.nodes[i]->LoadStage(SpecOf(i), [&](const wire::LoadProgress& done) {
         absl::MutexLock lock(progress_mu);
-        if (!progress(i, done)) cancelled = true;
+        if (!(*progress)(i, done)) cancelled = true;
         return !cancelled;
       });
       if (info.ok()) {

@@ -39,6 +39,9 @@ struct PipelineOptions {
   std::vector<uint32_t> n_cpu_moe;   // [stages] as of StageSpec; empty: none
   // [stages] of an earlier plan that become these, where they are there; empty: all are loaded.
   std::vector<std::optional<wire::KeptStage>> kept;
+  // Called once all other stages are loaded, before those of `kept` are taken from the plan that
+  // has them: it is to let go of them. Not OK ends the load. Null: they are nobody's.
+  std::function<absl::Status()> take_over;
   bool leave_on_error = false;  // Build() unloads nothing: the next plan keeps what is loaded
   wire::CacheSpec cache;
   std::vector<wire::ActivationRule> activations;  // [stages], by which each sends; empty: f32

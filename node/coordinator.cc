@@ -274,7 +274,8 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   std::unique_ptr<Loaded> there;
   PlanningOptions planning = PlanningFor(caller);
   planning.model_id = request.model_id();
-  planning.keep_stages = !request.model_id().empty();  // of the coordinator before
+  // Of the coordinator before.
+  if (!request.model_id().empty()) planning.loaded = PlanningOptions::Loaded::kAround;
   planning.opened = [&](const ModelFile& model) {
     DeploymentPtr found;
     {

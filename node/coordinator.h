@@ -157,6 +157,15 @@ class Coordinator {
                                                   const wire::LoadModelRequest& request,
                                                   DeploymentPtr instead_of, const Caller& caller);
   absl::Status MoveAway(const DeploymentPtr& from, const Caller& caller);
+  // coordinator_move.cc; with the work begun. Not OK: `from` serves as before, or it is being
+  // mended.
+  absl::Status MoveBeside(const DeploymentPtr& from, std::unique_ptr<PlannedModel> planned,
+                          const wire::LoadModelRequest& request, const Caller& caller);
+  void LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // soon, whether a plan is better by now
+  void Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,
+            const Caller& caller);
+  void Improve();
+  bool ImproveOne(const DeploymentPtr& model);
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   void KeepMending();  // thread
   void Mend(const DeploymentPtr& lost);
@@ -202,6 +211,8 @@ class Coordinator {
   bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended
   bool retry_due_ ABSL_GUARDED_BY(mu_) = false;     // those that could not be may be now
   bool adopts_ ABSL_GUARDED_BY(mu_) = false;        // has not looked since the office began
+  absl::Time look_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // for better plans
+  std::optional<wire::Epoch> prepared_ ABSL_GUARDED_BY(mu_);  // of a plan that takes over soon
   Losses losses_ ABSL_GUARDED_BY(mu_);
   // Models of the coordinator before, by id, until they are loaded; at most kModelsMax.
   std::map<std::string, wire::LoadModelRequest> orphans_ ABSL_GUARDED_BY(mu_);

@@ -52,7 +52,11 @@ absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request, const 
     return absl::UnavailableError(absl::StrCat(node->name(), ": ", node->status.message()));
   }
   if (auto s = node->client->SetDraining(!request.undo()); !s.ok()) return s;
-  if (request.undo()) return absl::OkStatus();
+  if (request.undo()) {
+    absl::MutexLock lock(mu_);
+    LookAgain();
+    return absl::OkStatus();
+  }
   absl::Cleanup undo = [&] {
     if (!node->info.draining()) node->client->SetDraining(false).IgnoreError();
   };
@@ -76,6 +80,21 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   if (from->mending()) return BeingMended(*from);
   PlanningOptions planning = PlanningFor(caller);
   const PlannedModel& now = from->planned();
+  wire::LoadModelRequest request = from->request();
+  request.mutable_wishes()->clear_assign();  // it may name the node
+  request.mutable_wishes()->set_n_ctx(now.inputs.request.cache.n_ctx);
+  if (from->serving()) {
+    PlanningOptions beside = planning;
+    beside.known = now.model;
+    beside.model_id = now.model->id();
+    beside.loaded = PlanningOptions::Loaded::kAround;
+    beside.beside = true;
+    auto planned = PlanModel(beside, now.source, request.wishes());
+    if (planned.ok()) {
+      caller.note(absl::StrCat("Moving ", from->name(), " while its texts go on…"));
+      return MoveBeside(from, *std::move(planned), request, caller);
+    }
+  }
   if (from->serving()) {  // else it holds nothing
     for (const PlannedStage& stage : now.plan.stages) {
       planning.freed.push_back({.node_id = now.NodeOf(stage).info.node_id(),
@@ -88,9 +107,6 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
       }
     }
   }
-  wire::LoadModelRequest request = from->request();
-  request.mutable_wishes()->clear_assign();  // it may name the node
-  request.mutable_wishes()->set_n_ctx(now.inputs.request.cache.n_ctx);
   auto planned = PlanModel(planning, now.source, request.wishes());
   if (!planned.ok()) return planned.status();
   from->SetMoving(true);

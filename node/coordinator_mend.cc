@@ -43,12 +43,6 @@ absl::Status WhyLost(const Deployment& lost, const absl::Status& broken) {
   return broken;
 }
 
-// "2 of 3 stages kept".
-std::string KeptText(const PlannedModel& planned) {
-  const auto kept = absl::c_count_if(planned.kept, [](const auto& one) { return one.has_value(); });
-  return absl::StrCat(kept, " of ", planned.plan.stages.size(), " stages kept");
-}
-
 }  // namespace
 
 // What is planned counts on their memory.
@@ -71,13 +65,15 @@ void Coordinator::KeepMending() {
   while (true) {
     std::vector<DeploymentPtr> lost;
     std::map<std::string, wire::LoadModelRequest> orphans;
+    bool look = false;
     {
       absl::MutexLock lock(mu_);
       const auto due = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
         return stopping_ || mend_due_ || retry_due_;
       };
-      mu_.Await(absl::Condition(&due));
+      mu_.AwaitWithDeadline(absl::Condition(&due), look_at_);
       if (stopping_) return;
+      look = absl::Now() >= look_at_;
       const bool retry = retry_due_;
       mend_due_ = retry_due_ = false;
       if (retry) orphans = orphans_;
@@ -88,6 +84,7 @@ void Coordinator::KeepMending() {
     }
     for (const DeploymentPtr& model : lost) Mend(model);
     for (const auto& [id, orphan] : orphans) Adopt(id, orphan);
+    if (look) Improve();
   }
 }
 
@@ -182,8 +179,8 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   PlanningOptions planning = PlanningFor(caller);
   planning.known = before.model;
   planning.model_id = before.model->id();
-  planning.keep_stages = true;
-  planning.reload_stages = in_a_row >= kKeepsInARowMax;
+  planning.loaded = in_a_row < kKeepsInARowMax ? PlanningOptions::Loaded::kAround
+                                               : PlanningOptions::Loaded::kUnloaded;
   if (!healthy) planning.caps = lost->caps();
   if (const auto cap = MemoryCapOf(before, why)) planning.caps.push_back(*cap);
   wire::PlanWishes wishes = lost->request().wishes();
@@ -216,6 +213,10 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   if (!loaded.ok()) {
     LOG(WARNING) << next->name() << ": " << loaded.message();
     return absl::OkStatus();  // it is the one to mend now
+  }
+  {
+    absl::MutexLock lock(mu_);
+    LookAgain();
   }
   LOG(WARNING) << next->name() << " is served again: placed in "
                << absl::ToInt64Milliseconds(placed - begin) << " ms, loaded in "

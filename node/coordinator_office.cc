@@ -106,7 +106,10 @@ void Coordinator::Tick() {
   }
   // Nor for one that knows nothing of the models that this one is about to load again.
   live += static_cast<uint32_t>(orphans_.size());
-  if (members_changed) retry_due_ = true;
+  if (members_changed) {
+    retry_due_ = true;
+    LookAgain();
+  }
   cluster_->membership()->SetLiveRequests(live);
   LookAtOffice();
   TellHeritage();
@@ -197,6 +200,7 @@ void Coordinator::Sweep() {
       if (!model->serving()) kept.insert(id);
     }
     for (const auto& [id, orphan] : orphans_) kept.insert(id);
+    if (prepared_) known.push_back(*prepared_);
   }
   std::map<std::string, wire::LoadModelRequest> orphans;  // by id
   if (adopts) {

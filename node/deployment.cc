@@ -51,15 +51,23 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
 
 Deployment::~Deployment() { Unload(absl::CancelledError("the model is unloaded")); }
 
-absl::Status Deployment::Load(Progress progress) {
+absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
   absl::Status status;
+  bool has_texts = options_.heritage != nullptr && take_over == nullptr;
+  if (take_over != nullptr) {
+    take_over = [&has_texts, take_over = std::move(take_over)] {
+      absl::Status taken = take_over();
+      has_texts = taken.ok();
+      return taken;
+    };
+  }
   {
     std::lock_guard load_lock(load_mu_);
     {
       absl::MutexLock lock(mu_);
       if (!unloaded_why_.ok()) return unloaded_why_;
     }
-    status = Build(std::move(progress));
+    status = Build(std::move(progress), std::move(take_over));
     absl::MutexLock lock(mu_);
     // Whatever came of it: Unload() waits for its turn.
     if (!unloaded_why_.ok()) return unloaded_why_;
@@ -69,9 +77,8 @@ absl::Status Deployment::Load(Progress progress) {
       infos_ = pipeline_->stages();
       state_ = wire::ModelStatus::SERVING;
     } else {
-      const bool again = options_.heritage != nullptr;
-      state_ = again ? wire::ModelStatus::MENDING : wire::ModelStatus::FAILED;
-      lost_a_stage_ = again;
+      state_ = has_texts ? wire::ModelStatus::MENDING : wire::ModelStatus::FAILED;
+      lost_a_stage_ = has_texts;
       why_ = status;
       return status;
     }
@@ -85,7 +92,7 @@ absl::Status Deployment::Load(Progress progress) {
   return absl::OkStatus();
 }
 
-absl::Status Deployment::Build(Progress progress) {
+absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
   const PlanRequest& request = planned_->inputs.request;
   PipelineOptions build;
   build.model_path = planned_->source.path();
@@ -99,7 +106,7 @@ absl::Status Deployment::Build(Progress progress) {
     build.activations.push_back(stage.sends);
   }
   build.kept = planned_->kept;
-  build.leave_on_error = options_.heritage != nullptr;
+  build.leave_on_error = options_.heritage != nullptr && take_over == nullptr;
   build.source = planned_->SourceNode()->client.get();
   build.n_ctx = request.cache.n_ctx;
   build.n_seq_max = request.cache.n_seqs;
@@ -114,12 +121,14 @@ absl::Status Deployment::Build(Progress progress) {
   build.listen_host = options_.listen_host;
   build.coordinator_node = options_.self_node;
   build.gone = options_.gone;
+  build.take_over = std::move(take_over);
+  const bool leave_on_error = build.leave_on_error;
   auto pipeline =
       options_.build(std::move(build), this, [&](size_t stage, const wire::LoadProgress& done) {
         return !unloading() && progress(static_cast<uint32_t>(stage), done);
       });
   if (!pipeline.ok()) {
-    stages_left_ = options_.heritage != nullptr;
+    stages_left_ = leave_on_error;
     return pipeline.status();
   }
   pipeline_ = *std::move(pipeline);
@@ -183,6 +192,16 @@ void Deployment::OnBroken(absl::Status status) {
   } else {
     texts_->OnBroken(std::move(status));
   }
+}
+
+bool Deployment::GiveWay() {
+  {
+    absl::MutexLock lock(mu_);
+    if (state_ != wire::ModelStatus::SERVING && state_ != wire::ModelStatus::MOVING) return false;
+    state_ = wire::ModelStatus::MENDING;
+  }
+  LeaveStages();
+  return true;
 }
 
 bool Deployment::BeginMending() {
@@ -356,7 +375,8 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
       // Perhaps only since the first stage was lost, which its links may not have said yet.
       if (self->Keep(request, call)) return;
       const absl::Status& why = tokens.status();
-      call->Refuse(absl::IsUnavailable(why) ? AsHandedOver(why) : why);
+      const bool elsewhere = absl::IsUnavailable(why) || absl::IsNotFound(why);  // by now
+      call->Refuse(elsewhere ? AsHandedOver(why) : why);
       return;
     }
     text.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());

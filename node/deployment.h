@@ -61,14 +61,20 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   ~Deployment() override;
 
   // Once. Blocks until every stage is loaded and linked, or all is undone: errors of
-  // Pipeline::Build(), or why it was unloaded meanwhile or before.
-  absl::Status Load(Progress progress);
+  // Pipeline::Build(), or why it was unloaded meanwhile or before. `take_over` as of
+  // PipelineOptions: the heritage goes on elsewhere until it returns OK, and if it never does.
+  using TakeOver = std::function<absl::Status()>;
+  absl::Status Load(Progress progress, TakeOver take_over = nullptr);
   // Ends all texts with `why`, and a load; then unloads the stages. Blocks until their memory is
   // free, or their nodes do not answer. Any number of times; the first reason counts.
   void Unload(const absl::Status& why);
   // The same, but the stages stay on their nodes, for whoever coordinates next to find, and texts
   // go on there: `why` is marked as AsHandedOver().
   void HandOver(const absl::Status& why);
+
+  // Another deployment takes over: requests wait for it, the links end, and the stages stay, as
+  // with LeaveStages(). False: it does not serve any more. Blocks.
+  bool GiveWay();
 
   // True the first time.
   bool BeginMending();
@@ -112,6 +118,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // What whoever coordinates next needs to load it again.
   wire::LoadModelRequest Origin() const;
   const PlannedModel& planned() const { return *planned_; }
+  PlannedModel* mutable_planned() { return planned_.get(); }
   const wire::Epoch& epoch() const { return options_.epoch; }
   bool UsesNode(const std::string& node_id) const;
   SchedulerStats Stats() const { return texts_->Stats(); }
@@ -131,7 +138,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   void OnBroken(absl::Status status) override;
   void Diagnose();
   void End(const absl::Status& why, bool leave_stages);
-  absl::Status Build(Progress progress);
+  absl::Status Build(Progress progress, TakeOver take_over);
   void UnloadLeft();
   bool unloading() const;
   // Keeps it until the model is mended; false: it is not being mended.

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
@@ -12,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/membership_types.h"
+#include "coordinator/plan_assign.h"
 #include "coordinator/plan_options.h"
 #include "coordinator/planner.h"
 #include "shard/architecture.h"
@@ -150,8 +152,10 @@ std::vector<Loaded> TakeLoaded(PlannedModel* planned) {
 
 // Around what is loaded, where that is possible.
 absl::StatusOr<Plan> PlanWith(const PlanRequest& request, const std::vector<Loaded>& loaded,
-                              bool reload) {
-  if (loaded.empty() || reload || !request.assignments.empty()) return MakePlan(request);
+                              PlanningOptions::Loaded what) {
+  if (loaded.empty() || what != PlanningOptions::Loaded::kAround || !request.assignments.empty()) {
+    return MakePlan(request);
+  }
   std::vector<KeptStage> kept;
   for (const Loaded& one : loaded) kept.push_back(one.stage);
   auto plan = MakePlanAround(request, kept);
@@ -159,12 +163,13 @@ absl::StatusOr<Plan> PlanWith(const PlanRequest& request, const std::vector<Load
 }
 
 // Tells for each stage of the plan which loaded one it keeps.
-void Match(const std::vector<Loaded>& loaded, bool reload, PlannedModel* planned) {
+void Match(const std::vector<Loaded>& loaded, PlanningOptions::Loaded what, PlannedModel* planned) {
   if (loaded.empty()) return;
   planned->kept.resize(planned->plan.stages.size());
   for (const Loaded& one : loaded) {
     bool kept = false;
-    for (size_t i = 0; i < planned->plan.stages.size() && !kept && !reload; ++i) {
+    const bool stays = what != PlanningOptions::Loaded::kUnloaded;
+    for (size_t i = 0; i < planned->plan.stages.size() && stays && !kept; ++i) {
       const PlannedStage& stage = planned->plan.stages[i];
       kept = !planned->kept[i] && stage.device == one.stage.device &&
              stage.layers == one.stage.layers && stage.n_cpu_moe == 0;
@@ -172,6 +177,32 @@ void Match(const std::vector<Loaded>& loaded, bool reload, PlannedModel* planned
     }
     if (!kept) planned->leftovers.push_back(one.at);
   }
+}
+
+// Bytes that are left now, by device and by pool.
+struct Left {
+  std::vector<uint64_t> devices, pools;
+};
+
+// Whether what is loaded anew finds room beside all that is loaded.
+absl::Status FitsBeside(Left left, const PlannedModel& planned) {
+  const PlanRequest& request = planned.inputs.request;
+  for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
+    if (!planned.kept.empty() && planned.kept[i]) continue;
+    const PlannedStage& stage = planned.plan.stages[i];
+    const int pool = request.devices[stage.device].memory_pool;
+    uint64_t& of_device = left.devices[stage.device];
+    uint64_t& of_pool = pool == kOwnPool ? of_device : left.pools[static_cast<size_t>(pool)];
+    const uint64_t needed = stage.memory_bytes() + stage.host_bytes;
+    if (needed > of_device || needed > of_pool) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(LayersText(stage.layers), " find no room on ",
+                       PlaceName(request, stage.device), " beside what is loaded there"));
+    }
+    of_device -= needed;
+    if (pool != kOwnPool) of_pool -= needed;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishes,
@@ -246,8 +277,11 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
     request.nodes[i].kept_out = found->second;
     any_kept_out = true;
   }
-  const std::vector<Loaded> loaded =
-      options.keep_stages ? TakeLoaded(planned) : std::vector<Loaded>();
+  Left left;
+  for (const PlanDevice& device : request.devices) left.devices.push_back(device.memory_free_bytes);
+  for (const MemoryPool& pool : request.memory_pools) left.pools.push_back(pool.free_bytes);
+  std::vector<Loaded> loaded;
+  if (options.loaded != PlanningOptions::Loaded::kIgnored) loaded = TakeLoaded(planned);
   for (PlanDevice& device : request.devices) {
     const NodeReport& node = planned->report.nodes[planned->inputs.places[device.node]];
     for (const MemoryCap& cap : options.caps) {
@@ -255,15 +289,15 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
       device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
     }
   }
-  auto plan = PlanWith(request, loaded, options.reload_stages);
+  auto plan = PlanWith(request, loaded, options.loaded);
   if (!plan.ok() && any_kept_out) {
     for (PlanNode& node : request.nodes) node.kept_out.clear();
-    plan = PlanWith(request, loaded, options.reload_stages);
+    plan = PlanWith(request, loaded, options.loaded);
   }
   if (!plan.ok()) return plan.status();
   planned->plan = *std::move(plan);
-  Match(loaded, options.reload_stages, planned);
-  return absl::OkStatus();
+  Match(loaded, options.loaded, planned);
+  return options.beside ? FitsBeside(std::move(left), *planned) : absl::OkStatus();
 }
 
 // `has_source`: that the nodes that were asked have the file.
@@ -304,6 +338,10 @@ const PlanDevice* PlannedModel::CpuOf(const PlannedStage& stage) const {
   return nullptr;
 }
 
+bool PlannedModel::IsAllKept() const {
+  return !kept.empty() && absl::c_all_of(kept, [](const auto& one) { return one.has_value(); });
+}
+
 NodeReport* PlannedModel::SourceNode() {
   for (NodeReport& node : report.nodes) {
     if (absl::BytesToHexString(node.id()) == source.node()) return &node;
@@ -333,6 +371,19 @@ std::optional<MemoryCap> MemoryCapOf(const PlannedModel& planned, const absl::St
   return MemoryCap{.node_id = node.info.node_id(),
                    .device = on_host ? cpu->name : device.name,
                    .bytes = bytes - std::min(bytes, std::max<uint64_t>(missing, 1))};
+}
+
+std::string KeptText(const PlannedModel& planned) {
+  const auto kept = absl::c_count_if(planned.kept, [](const auto& one) { return one.has_value(); });
+  return absl::StrCat(kept, " of ", planned.plan.stages.size(), " stages kept");
+}
+
+double GainOf(const Plan& from, const Plan& to) {
+  const auto seconds = [](const Plan& plan) {
+    return plan.objective == Objective::kLatency ? plan.times.front().step_s
+                                                 : plan.times.back().slowest_s;
+  };
+  return 1 - seconds(to) / seconds(from);
 }
 
 absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& options,

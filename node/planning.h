@@ -43,15 +43,16 @@ struct PlannedModel {
   ClusterReport report;
   PlanInputs inputs;
   Plan plan;
-  // With `keep_stages`, for each stage of the plan the one that is loaded and becomes it; empty:
-  // there are none.
+  // For each stage of the plan the loaded one that becomes it; empty: there are none.
   std::vector<std::optional<wire::KeptStage>> kept;
-  // The loaded ones that no stage of the plan keeps: to be unloaded before it is carried out.
+  // The loaded ones that no stage of the plan keeps: to be unloaded before it is carried out, or
+  // after that, where they go on until then.
   struct Leftover {
     size_t node = 0;  // in the report
     wire::KeptStage stage;
   };
   std::vector<Leftover> leftovers;
+  bool IsAllKept() const;
 
   PlannedModel() = default;
   PlannedModel(const PlannedModel&) = delete;
@@ -79,9 +80,16 @@ struct PlanningOptions {
   };
   std::vector<Freed> freed;
   std::vector<MemoryCap> caps;  // no more than that is planned, whatever the nodes say
-  // Stages of the model that nodes have loaded stay where they are, as far as possible.
-  bool keep_stages = false;
-  bool reload_stages = false;  // with `keep_stages`: none of them stays, all are leftovers
+  // Stages of the model that nodes have loaded.
+  enum class Loaded {
+    kIgnored,  // somebody else's: what they take is not free
+    kAround,   // stay where they are, if the others find room around them; else as kMatched
+    kMatched,  // stay where the plan has the same stage
+    kUnloaded,
+  };
+  Loaded loaded = Loaded::kIgnored;
+  // What is loaded anew must find room beside all that is loaded: it goes on until then.
+  bool beside = false;
   // By node id: why it is better left alone, while the others suffice.
   std::map<std::string, std::string> kept_out;
   // Texts wait: nodes that still measure are waited for only where the others do not suffice, and
@@ -98,6 +106,12 @@ struct PlanningOptions {
   // As `note` without one: asked often.
   std::function<bool()> go_on;
 };
+
+// "2 of 3 stages kept".
+std::string KeptText(const PlannedModel& planned);
+
+// By how much of a step's time, for the objective, `to` is faster than `from`; negative: slower.
+double GainOf(const Plan& from, const Plan& to);
 
 // Waits for measurements under way for at most 20 s, unless it is in haste. kUnavailable: the node
 // with the file does not answer; kNotFound, kInvalidArgument: the file; errors of MakePlan() and

@@ -67,7 +67,7 @@ class Recovery : public TwoNodes {
     return tokens;
   }
 
-  void ExpectWholeTexts() {
+  void ExpectWholeTexts(const char* said = "is served again") {
     StartEngine();
     auto whole = WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = 1024, .n_seq_max = 1});
     ASSERT_TRUE(whole.ok()) << whole.status();
@@ -83,10 +83,10 @@ class Recovery : public TwoNodes {
       ties += testing::NearTies(whole->get(), report["prompt"]["tokens"], tokens, kNearTie);
     }
     const std::string log = nodes_[AskedNode()]->err();
-    EXPECT_THAT(log, HasSubstr("is served again")) << "nothing was lost";
+    ASSERT_THAT(log, HasSubstr(said)) << "nothing was lost";
     EXPECT_THAT(log, HasSubstr("1 of 2 stages kept"));
-    std::cout << log.substr(log.rfind("is served")) << "; the longest pause was " << pause_ms
-              << " ms; " << ties << " of " << kTexts * kTokens
+    std::cout << log.substr(log.rfind(said)) << "; the longest pause was " << pause_ms << " ms; "
+              << ties << " of " << kTexts * kTokens
               << " tokens are as likely as the likeliest within rounding, the others are it\n";
     if (std::getenv("STRATA_CHAOS_LOGS") != nullptr) std::cout << log << "\n";
   }
@@ -95,7 +95,8 @@ class Recovery : public TwoNodes {
   pid_t Worker(size_t node) {
     const Json status = Run(coordinator_, {"status", "--json"});
     for (const auto& each : status["nodes"]) {
-      if (each["name"] == kNames[node]) return each["stages"][0]["worker_pid"];
+      if (each["name"] != kNames[node]) continue;
+      return each["stages"].empty() ? 0 : each["stages"][0]["worker_pid"].get<pid_t>();
     }
     return 0;
   }
@@ -134,6 +135,25 @@ TEST_F(Recovery, TextsGoOnWhenANodeFreezes) {
   for (const pid_t pid : frozen) kill(pid, SIGSTOP);
   ExpectWholeTexts();
   for (const pid_t pid : frozen) kill(pid, SIGCONT);
+}
+
+TEST_F(Recovery, TextsGoOnWhileANodeIsDrained) {
+  const auto drain = Strata(coordinator_, {"drain", kNames[1 - coordinator_]});
+  EXPECT_EQ(drain->ExitStatus(), 0) << drain->err();
+  EXPECT_LT(TokensWritten(), kTexts * kTokens) << "they have ended before";
+  const Json status = Run(coordinator_, {"status", "--json"});
+  for (const auto& node : status["nodes"]) {
+    EXPECT_EQ(node["stages"].size(), node["name"] == kNames[coordinator_] ? 2u : 0u) << status;
+  }
+  ExpectWholeTexts("has moved");
+}
+
+TEST_F(Recovery, LayersGoBackToANodeThatReturns) {
+  const size_t other = 1 - coordinator_;
+  kill((*nodes_[other])->pid(), SIGKILL);
+  ASSERT_NO_FATAL_FAILURE(StartAgain(other));
+  ASSERT_TRUE(Eventually([&] { return Worker(other) != 0; })) << nodes_[coordinator_]->err();
+  ExpectWholeTexts("has moved");
 }
 
 // Through the node that does not coordinate: it keeps its texts, and coordinates from then on.

@@ -1,0 +1,143 @@
+// Models that move while their texts go on: what the next plan has beside the one that serves is
+// loaded first, then the next one takes over the texts and the stages that stay.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "node/coordinator.h"
+
+namespace strata {
+namespace {
+
+// Nodes that have just come measure first, and those that come often do not come one by one.
+constexpr absl::Duration kLookAfter = absl::Seconds(5);
+// A plan has to be that much faster before texts pause for it, or before a model that is idle
+// moves.
+constexpr double kGainMin = 0.2, kIdleGainMin = 0.03;
+
+}  // namespace
+
+absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
+                                     std::unique_ptr<PlannedModel> planned,
+                                     const wire::LoadModelRequest& request, const Caller& caller) {
+  auto options = OptionsFor(request);
+  if (!options.ok()) return options.status();
+  options->heritage = from->heritage();
+  const auto next = std::make_shared<Deployment>(*std::move(options), std::move(planned));
+  {
+    absl::MutexLock lock(mu_);
+    prepared_ = next->epoch();
+  }
+  const absl::Cleanup done = [this] {
+    absl::MutexLock lock(mu_);
+    prepared_.reset();
+    LookAgain();
+  };
+  const absl::Time begin = absl::Now();
+  absl::Time taken_over = absl::InfiniteFuture();
+  const auto take_over = [&]() -> absl::Status {
+    taken_over = absl::Now();
+    if (!from->GiveWay()) return absl::UnavailableError("it lost a stage meanwhile");
+    absl::MutexLock lock(mu_);
+    const auto entry = models_.find(from->model_id());
+    if (stopping_ || entry == models_.end() || entry->second != from) {
+      return absl::CancelledError("it was unloaded meanwhile");
+    }
+    next->TakeRequests(from->Bequeath());
+    entry->second = next;
+    return absl::OkStatus();
+  };
+  const absl::Status loaded = next->Load(
+      [&](uint32_t, const wire::LoadProgress&) {
+        return taken_over != absl::InfiniteFuture() || (caller.go_on() && from->serving());
+      },
+      take_over);
+  if (!IsThere(next)) {
+    next->Bequeath();  // what it never had
+    return loaded;
+  }
+  UnloadLeftovers(next->mutable_planned());
+  if (!loaded.ok()) return loaded;  // whoever mends finds it lost
+  LOG(WARNING) << next->name() << " has moved: loaded beside in "
+               << absl::ToInt64Milliseconds(taken_over - begin) << " ms, its texts paused for "
+               << absl::ToInt64Milliseconds(absl::Now() - taken_over) << " ms ("
+               << KeptText(next->planned()) << "); texts that go on: " << next->texts();
+  return absl::OkStatus();
+}
+
+void Coordinator::LookAgain() { look_at_ = absl::Now() + kLookAfter; }
+
+void Coordinator::Improve() {
+  std::vector<DeploymentPtr> models;
+  {
+    absl::MutexLock lock(mu_);
+    look_at_ = absl::InfiniteFuture();
+    if (!in_office_ || !settled_ || stopping_) return;
+    for (const auto& [id, model] : models_) models.push_back(model);
+  }
+  bool again = false;
+  for (const DeploymentPtr& model : models) {
+    if (model->serving()) again = ImproveOne(model) || again;
+  }
+  if (!again) return;
+  absl::MutexLock lock(mu_);
+  LookAgain();
+}
+
+void Coordinator::Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,
+                       const Caller& caller) {
+  const absl::Status moved = MoveBeside(model, std::move(planned), model->request(), caller);
+  if (!moved.ok()) LOG(WARNING) << model->name() << " does not move: " << moved.message();
+}
+
+// True: worth another look.
+bool Coordinator::ImproveOne(const DeploymentPtr& model) {
+  Caller caller;
+  caller.in_haste = true;
+  caller.go_on = [this, &model] { return !stopping() && IsThere(model) && !AnyMending(); };
+  caller.note = [](const std::string&) { return true; };
+  const auto work = StartWork(caller);
+  if (!work.ok() || !caller.go_on() || !model->serving()) return false;
+  const PlannedModel& now = model->planned();
+  wire::PlanWishes wishes = model->request().wishes();
+  wishes.set_n_ctx(now.inputs.request.cache.n_ctx);
+  PlanningOptions planning = PlanningFor(caller);
+  planning.known = now.model;
+  planning.model_id = now.model->id();
+  planning.loaded = PlanningOptions::Loaded::kAround;
+  if (!wishes.assign().empty()) {
+    planning.beside = true;
+    auto as_asked = PlanModel(planning, now.source, wishes);
+    if (as_asked.ok()) {
+      if ((*as_asked)->IsAllKept()) return false;
+      LOG(WARNING) << model->name() << " moves to where its layers were assigned";
+      Move(model, *std::move(as_asked), caller);
+      return false;
+    }
+    planning.beside = false;
+    wishes.clear_assign();  // a node that it names has gone
+  }
+  const auto as_it_is = PlanModel(planning, now.source, wishes);
+  planning.loaded = PlanningOptions::Loaded::kMatched;
+  planning.beside = true;
+  auto better = PlanModel(planning, now.source, wishes);
+  if (!as_it_is.ok()) return false;
+  if ((*as_it_is)->report.measuring()) return true;
+  if (!better.ok()) return false;
+  const double gain = GainOf((*as_it_is)->plan, (*better)->plan);
+  const bool idle = model->texts() == 0;
+  if (gain < (idle ? kIdleGainMin : kGainMin)) return gain >= kIdleGainMin;
+  LOG(WARNING) << model->name() << absl::StrFormat(" moves: a step takes %.0f %% less", gain * 100)
+               << (idle ? " then, and it is idle" : " with the nodes there are now");
+  Move(model, *std::move(better), caller);
+  return false;
+}
+
+}  // namespace strata
