@@ -133,7 +133,10 @@ bool Coordinator::ImproveOne(const DeploymentPtr& model) {
   if (!better.ok()) return false;
   const double gain = GainOf((*as_it_is)->plan, (*better)->plan);
   const bool idle = model->texts() == 0;
-  if (gain < (idle ? kIdleGainMin : kGainMin)) return gain >= kIdleGainMin;
+  const bool merges = (*better)->plan.stages.size() < now.plan.stages.size() && gain > 0;
+  if (gain < kGainMin && (!idle || (gain < kIdleGainMin && !merges))) {
+    return gain >= kIdleGainMin || merges;
+  }
   LOG(WARNING) << model->name() << absl::StrFormat(" moves: a step takes %.0f %% less", gain * 100)
                << (idle ? " then, and it is idle" : " with the nodes there are now");
   Move(model, *std::move(better), caller);
