@@ -5,9 +5,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "node/node_match.h"
 #include "node/peer_addresses.h"
 #include "transport/pairing_service.h"
 
@@ -21,8 +21,8 @@ absl::StatusOr<std::vector<std::string>> Find(const wire::GetClusterResponse& cl
   std::vector<std::string> names;
   for (const wire::WaitingNode& node : cluster.waiting()) {
     names.push_back(node.name());
-    if (wanted.empty() || node.name() == wanted ||
-        absl::StartsWith(absl::BytesToHexString(node.node_id()), wanted)) {
+    if (wanted.empty() || MeansNode(wanted, {.name = node.name(),
+                                             .id_hex = absl::BytesToHexString(node.node_id())})) {
       meant.push_back(&node);
     }
   }

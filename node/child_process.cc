@@ -26,36 +26,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "transport/descriptor.h"
 
 extern char** environ;
 
 namespace strata {
 namespace {
 
-// A descriptor, closed at the end; never one of 0, 1, 2, so that it can be moved there in the
-// child.
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Fd() { Close(); }
-  void Close() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
-
+// Never descriptors 0, 1, 2, so that they can be moved there in the child.
 struct Pipe {
-  Fd read, write;
+  Descriptor read, write;
 };
 
 absl::StatusOr<Pipe> MakePipe() {
@@ -72,7 +52,7 @@ absl::StatusOr<Pipe> MakePipe() {
   const int error = errno;
   close(fds[0]);
   close(fds[1]);
-  Pipe pipe{Fd(high[0]), Fd(high[1])};
+  Pipe pipe{Descriptor(high[0]), Descriptor(high[1])};
   if (high[0] < 0 || high[1] < 0) return absl::ErrnoToStatus(error, "pipe");
   return pipe;
 }
@@ -159,8 +139,8 @@ class ChildProcess::Impl {
       if (!made.ok()) return made.status();
       *pipe = *std::move(made);
     }
-    for (Fd* fd : {&stdout_pipe_.read, &stderr_pipe_.read}) {
-      fcntl(fd->get(), F_SETFL, O_NONBLOCK);
+    for (Descriptor* end : {&stdout_pipe_.read, &stderr_pipe_.read}) {
+      fcntl(end->fd(), F_SETFL, O_NONBLOCK);
     }
     oom_kills_before_ = OutOfMemoryKills();
     waiter_ = std::thread([this] { Wait(); });
@@ -255,9 +235,9 @@ class ChildProcess::Impl {
       posix_spawn_file_actions_destroy(&files);
       posix_spawnattr_destroy(&attributes);
     };
-    posix_spawn_file_actions_adddup2(&files, stdin_pipe_.read.get(), STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&files, stdout_pipe_.write.get(), STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&files, stderr_pipe_.write.get(), STDERR_FILENO);
+    posix_spawn_file_actions_adddup2(&files, stdin_pipe_.read.fd(), STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&files, stdout_pipe_.write.fd(), STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&files, stderr_pipe_.write.fd(), STDERR_FILENO);
     // Every descriptor of ours is close-on-exec; this is for those that libraries opened.
     int flags = POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF;
     int kept = STDERR_FILENO;
@@ -301,9 +281,9 @@ class ChildProcess::Impl {
   void Read() {
     bool open[2] = {true, true};
     while (open[0] || open[1]) {
-      pollfd fds[3] = {{open[0] ? stdout_pipe_.read.get() : -1, POLLIN, 0},
-                       {open[1] ? stderr_pipe_.read.get() : -1, POLLIN, 0},
-                       {ended_pipe_.read.get(), POLLIN, 0}};
+      pollfd fds[3] = {{open[0] ? stdout_pipe_.read.fd() : -1, POLLIN, 0},
+                       {open[1] ? stderr_pipe_.read.fd() : -1, POLLIN, 0},
+                       {ended_pipe_.read.fd(), POLLIN, 0}};
       if (poll(fds, 3, -1) < 0 && errno != EINTR) return;
       const bool ended = fds[2].revents != 0;
       for (int i = 0; i < 2; ++i) {
@@ -315,7 +295,7 @@ class ChildProcess::Impl {
 
   // Reads what is there, at most 1 MiB of it. False at the end of the stream.
   bool ReadSome(int stream) {
-    const int fd = (stream == 0 ? stdout_pipe_ : stderr_pipe_).read.get();
+    const int fd = (stream == 0 ? stdout_pipe_ : stderr_pipe_).read.fd();
     char buffer[16 * 1024];
     for (int i = 0; i < 64; ++i) {
       const ssize_t n = read(fd, buffer, sizeof buffer);

@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "node/cluster_report.h"
 #include "node/coordinator.h"
-#include "node/model_match.h"
+#include "node/node_match.h"
 
 namespace strata {
 namespace {
@@ -35,8 +35,8 @@ absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request, const 
   const NodeReport* node = nullptr;
   size_t matches = 0;
   for (const NodeReport& other : report->nodes) {
-    if (other.name() != request.node() &&
-        !StartsId(request.node(), absl::BytesToHexString(other.id()))) {
+    if (!MeansNode(request.node(),
+                   {.name = other.name(), .id_hex = absl::BytesToHexString(other.id())})) {
       continue;
     }
     ++matches;

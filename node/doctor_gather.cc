@@ -16,6 +16,7 @@
 #include "node/doctor_machine.h"
 #include "node/doctor_node.h"
 #include "node/doctor_reach.h"
+#include "node/node_match.h"
 #include "node/peer_addresses.h"
 #include "transport/event_loop.h"
 #include "transport/version.h"
@@ -25,7 +26,6 @@ namespace {
 
 constexpr uint64_t kListenMs = 2'000;  // for nodes that announce themselves
 constexpr int64_t kAnswerMs = 3'000;
-constexpr size_t kIdDigitsMin = 4;  // of a node's id, to be taken for one
 
 class Heard final : public Discovery::Listener {
  public:
@@ -55,10 +55,6 @@ absl::Status ListenForNodes(std::vector<DiscoveryRecord>* records) {
 std::string HostOf(const std::string& address) {
   const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
   return parsed.ok() ? parsed->host : "";
-}
-
-bool IsIdPrefix(absl::string_view text, absl::string_view id_hex) {
-  return text.size() >= kIdDigitsMin && absl::StartsWith(id_hex, absl::AsciiStrToLower(text));
 }
 
 // What a person may have meant: HOST, HOST:PORT, a bare IPv6 address, a name, the start of an id.
@@ -129,8 +125,8 @@ bool Gatherer::IsHere(const std::string& address) const {
 }
 
 bool Gatherer::Means(const wire::NodeRecord& record) const {
-  if (absl::EqualsIgnoreCase(record.name(), target_.text) ||
-      IsIdPrefix(target_.text, absl::BytesToHexString(record.node_id()))) {
+  if (MeansNode(target_.text,
+                {.name = record.name(), .id_hex = absl::BytesToHexString(record.node_id())})) {
     return true;
   }
   return std::any_of(record.addresses().begin(), record.addresses().end(),
@@ -175,10 +171,7 @@ void Gatherer::LookAtHost() {
   for (const DiscoveryRecord& record : facts_.heard) {
     const bool at = std::any_of(record.addresses.begin(), record.addresses.end(),
                                 [this](const std::string& each) { return target_.IsAt(each); });
-    if (!at && !absl::EqualsIgnoreCase(record.name, target_.text) &&
-        !IsIdPrefix(target_.text, record.node_id)) {
-      continue;
-    }
+    if (!at && !MeansNode(target_.text, {.name = record.name, .id_hex = record.node_id})) continue;
     host.heard.push_back(record);
     for (const std::string& address : record.addresses) add(address);
   }

@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <memory>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/membership_wire.h"
@@ -23,8 +21,10 @@
 #include "node/doctor_reach.h"
 #include "node/forwarding.h"
 #include "node/peer_addresses.h"
+#include "transport/descriptor.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/run_on_loop.h"
 
 namespace strata {
 namespace {
@@ -45,18 +45,19 @@ std::string HostOf(const std::string& address) {
   return parsed.ok() ? PlainHost(parsed->host) : "";
 }
 
-// A listening socket on a port that the system chooses; -1 and errno.
-int OpenSocket(const std::string& host, uint16_t* port) {
+// A listening socket on a port that the system chooses; invalid with errno set.
+Descriptor OpenSocket(const std::string& host, uint16_t* port) {
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* info = nullptr;
   errno = EADDRNOTAVAIL;
-  if (getaddrinfo(host.c_str(), "0", &hints, &info) != 0) return -1;
+  if (getaddrinfo(host.c_str(), "0", &hints, &info) != 0) return Descriptor();
   const absl::Cleanup free_info = [info] { freeaddrinfo(info); };
-  const int fd = socket(info->ai_family, SOCK_STREAM, 0);
-  if (fd < 0) return -1;
+  Descriptor door(socket(info->ai_family, SOCK_STREAM, 0));
+  const int fd = door.fd();
+  if (!door.valid()) return door;
   const int off = 0;
   if (info->ai_family == AF_INET6) {
     setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
@@ -66,14 +67,11 @@ int OpenSocket(const std::string& host, uint16_t* port) {
   if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0 ||
       bind(fd, info->ai_addr, info->ai_addrlen) != 0 || listen(fd, SOMAXCONN) != 0 ||
       getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) != 0) {
-    const int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
+    return Descriptor();
   }
   *port = ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&own)->sin6_port
                                           : reinterpret_cast<sockaddr_in*>(&own)->sin_port);
-  return fd;
+  return door;
 }
 
 }  // namespace
@@ -96,22 +94,13 @@ class DoctorService::Turn {
   const bool has_;
 };
 
-void DoctorService::OnLoop(const std::function<void()>& fn) {
-  absl::Notification done;
-  loop_->Post([&] {
-    fn();
-    done.Notify();
-  });
-  done.WaitForNotification();
-}
-
 absl::StatusOr<DoctorService::Stub> DoctorService::Elsewhere(const grpc::ServerContext& context,
                                                              const std::string& node) {
   const NodeId id = IdOf(node);
   if (node.empty() || id == cluster_->id()) return nullptr;
   bool known = false;
   std::string address;
-  OnLoop([&] {
+  RunOnLoop(loop_, [&] {
     known = cluster_->view().Find(id) != nullptr;
     address = cluster_->AddressOf(id);
   });
@@ -153,7 +142,7 @@ grpc::Status DoctorService::Examine(grpc::ServerContext* context,
 
 std::set<std::string> DoctorService::KnownHosts() {
   std::set<std::string> hosts;
-  OnLoop([&] {
+  RunOnLoop(loop_, [&] {
     const wire::GetClusterResponse cluster = cluster_->Describe();
     for (const wire::ClusterNode& node : cluster.nodes()) {
       hosts.insert(HostOf(node.address()));
@@ -233,18 +222,16 @@ grpc::Status DoctorService::OpenDoor(grpc::ServerContext* context,
   const Turn turn(&calls_, kDoctorCallsMax);
   if (!turn.status().ok()) return turn.status();
   uint16_t port = 0;
-  const int fd = OpenSocket(options_.listen_host, &port);
-  if (fd < 0) return ToGrpc(absl::ErrnoToStatus(errno, "cannot listen"));
-  const absl::Cleanup close_fd = [fd] { close(fd); };
+  const Descriptor listening = OpenSocket(options_.listen_host, &port);
+  if (!listening.valid()) return ToGrpc(absl::ErrnoToStatus(errno, "cannot listen"));
   wire::Door door;
   door.set_port(port);
   if (!writer->Write(door)) return grpc::Status::OK;
   const absl::Time until = absl::Now() + absl::Milliseconds(kDoorOpenMs);
   while (!context->IsCancelled() && absl::Now() < until) {
-    pollfd ready = {.fd = fd, .events = POLLIN, .revents = 0};
+    pollfd ready = {.fd = listening.fd(), .events = POLLIN, .revents = 0};
     if (poll(&ready, 1, kSliceMs) <= 0) continue;
-    const int guest = accept(fd, nullptr, nullptr);
-    if (guest >= 0) close(guest);
+    const Descriptor guest(accept(listening.fd(), nullptr, nullptr));
   }
   return grpc::Status::OK;
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -55,7 +54,6 @@ class DoctorService final : public wire::Doctor::Service {
               grpc::Status* status);
   static grpc::Status PassDoor(grpc::ServerContext* context, const wire::OpenDoorRequest& request,
                                wire::Doctor::Stub* stub, grpc::ServerWriter<wire::Door>* writer);
-  void OnLoop(const std::function<void()>& fn);  // waits for it
   std::set<std::string> KnownHosts();
 
   EventLoop* const loop_;

@@ -120,17 +120,7 @@ bool HttpServer::Core::Admit(const tcp::socket& socket) {
   error_code error;
   const std::string source = socket.remote_endpoint(error).address().to_string();
   if (error) return false;  // it has gone
-  switch (limiter_.Admit(source)) {
-    case ConnectionLimiter::Verdict::kAdmitted:
-      return true;
-    case ConnectionLimiter::Verdict::kTooManyOfSource:
-      refusals_->Add(source, "it opens too many connections");
-      return false;
-    case ConnectionLimiter::Verdict::kTooMany:
-      refusals_->Add("somebody", "clients together open too many connections");
-      return false;
-  }
-  return false;
+  return AdmitOrTell(source, &limiter_, &*refusals_);
 }
 
 void HttpServer::Core::OnAccept(tcp::socket socket) {

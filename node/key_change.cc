@@ -7,12 +7,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "node/coordinator_client.h"
+#include "node/node_match.h"
 #include "node/node_security.h"
 #include "node/standard_output.h"
 #include "proto/key.grpc.pb.h"
@@ -75,8 +75,8 @@ absl::StatusOr<wire::ClusterNode> Find(const wire::GetClusterResponse& cluster,
                                        const std::string& wanted) {
   std::vector<wire::ClusterNode> meant;
   for (const wire::ClusterNode& node : cluster.nodes()) {
-    if (node.record().name() == wanted ||
-        absl::StartsWith(absl::BytesToHexString(node.record().node_id()), wanted)) {
+    if (MeansNode(wanted, {.name = node.record().name(),
+                           .id_hex = absl::BytesToHexString(node.record().node_id())})) {
       meant.push_back(node);
     }
   }

@@ -8,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/membership_wire.h"
@@ -18,6 +17,7 @@
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/process_security.h"
+#include "transport/run_on_loop.h"
 
 namespace strata {
 namespace {
@@ -28,24 +28,15 @@ constexpr absl::Duration kReadAgain = absl::Milliseconds(2'500);
 // A node that has the new key prepared is asked so often to use it.
 constexpr int kCommitTries = 5;
 
-bool IsIdOrEmpty(const std::string& bytes) { return bytes.empty() || bytes.size() == 16; }
+bool IsIdOrEmpty(const std::string& bytes) { return bytes.empty() || !IdOf(bytes).is_nobody(); }
 
 int64_t NowMs() { return absl::ToUnixMillis(absl::Now()); }
 
 }  // namespace
 
-void KeyService::OnLoop(const std::function<void()>& fn) {
-  absl::Notification done;
-  loop_->Post([&] {
-    fn();
-    done.Notify();
-  });
-  done.WaitForNotification();
-}
-
 KeyService::Members KeyService::FindMembers(const std::string& remove) {
   Members members;
-  OnLoop([&] {
+  RunOnLoop(loop_, [&] {
     const wire::GetClusterResponse cluster = cluster_->Describe();
     for (const wire::ClusterNode& node : cluster.nodes()) {
       if (node.record().node_id() == remove) continue;
@@ -134,7 +125,7 @@ absl::Status KeyService::Lead(const Members& members, const wire::ChangeKeyReque
 absl::Status KeyService::Ask(const Member& member, const wire::KeyStep& step) {
   if (member.address.empty()) {
     absl::Status status;
-    OnLoop([&] { status = Take(step); });
+    RunOnLoop(loop_, [&] { status = Take(step); });
     return status;
   }
   const auto stub = wire::Key::NewStub(MakeChannel(member.address));
@@ -150,7 +141,7 @@ grpc::Status KeyService::TakeStep(grpc::ServerContext*, const wire::KeyStep* req
     return ToGrpc(absl::FailedPreconditionError("this node is open: it has no key"));
   }
   absl::Status status;
-  OnLoop([&] { status = Take(*request); });
+  RunOnLoop(loop_, [&] { status = Take(*request); });
   return ToGrpc(status);
 }
 

@@ -17,7 +17,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -59,7 +58,6 @@ class KeyService final : public wire::Key::Service {
   absl::Status Ask(const Member& member, const wire::KeyStep& step);
   absl::Status Take(const wire::KeyStep& step);  // on the loop
   absl::Status Prepare(const wire::KeyStep& step);
-  void OnLoop(const std::function<void()>& fn);  // waits for it
 
   EventLoop* const loop_;
   ClusterRuntime* const cluster_;

@@ -22,6 +22,7 @@
 #include "grpcpp/client_context.h"
 #include "nlohmann/json.hpp"
 #include "node/cluster_report.h"
+#include "node/node_match.h"
 #include "node/standard_output.h"
 #include "node/text_table.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -36,7 +37,7 @@ constexpr int64_t kReportMs = 10'000;
 constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
 // A device takes 5 s, a way half a second; nodes that generate make the others' ways wait.
 constexpr absl::Duration kLimit = absl::Minutes(5);
-constexpr size_t kIdDigitsMin = 8;
+constexpr size_t kIdDigitsShown = 8;
 
 // Lines of several nodes, in turn.
 class Teller {
@@ -188,9 +189,8 @@ absl::StatusOr<std::vector<int>> FindNodes(const wire::GetClusterResponse& clust
     std::vector<int> meant;
     for (int i = 0; i < cluster.nodes_size(); ++i) {
       const wire::NodeRecord& record = cluster.nodes(i).record();
-      const bool by_id = name.size() >= kIdDigitsMin &&
-                         absl::StartsWith(absl::BytesToHexString(record.node_id()), name);
-      if (record.name() == name || by_id) meant.push_back(i);
+      const std::string id_hex = absl::BytesToHexString(record.node_id());
+      if (MeansNode(name, {.name = record.name(), .id_hex = id_hex})) meant.push_back(i);
     }
     if (meant.empty()) {
       return absl::NotFoundError(absl::StrCat(
@@ -206,7 +206,7 @@ absl::StatusOr<std::vector<int>> FindNodes(const wire::GetClusterResponse& clust
                         [&](std::string* out, int i) {
                           absl::StrAppend(
                               out, absl::BytesToHexString(cluster.nodes(i).record().node_id())
-                                       .substr(0, kIdDigitsMin));
+                                       .substr(0, kIdDigitsShown));
                         }),
           ")"));
     }

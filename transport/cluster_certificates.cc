@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "transport/openssl_status.h"
@@ -136,19 +137,36 @@ bool IsLabel(absl::string_view text) {
          });
 }
 
+// The common name, where it is what we would have written: it is shown to people.
+std::string CommonName(const X509_NAME* name) {
+  char text[128];
+  const int size = X509_NAME_get_text_by_NID(name, NID_commonName, text, sizeof text);
+  if (size <= 0) return "";
+  const absl::string_view found(text, static_cast<size_t>(size));
+  const bool plain = std::all_of(found.begin(), found.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == ' ';
+  });
+  return plain ? std::string(found) : "";
+}
+
 }  // namespace
+
+CertificateNames NamesOf(const x509_st& certificate) {
+  const std::string issuer = CommonName(X509_get_issuer_name(&certificate));
+  absl::string_view id = issuer;
+  if (!absl::ConsumePrefix(&id, kAuthorityNamePrefix) || absl::StrContains(id, ' ')) return {};
+  return {.cluster_id = std::string(id),
+          .node_id = CommonName(X509_get_subject_name(&certificate))};
+}
 
 absl::StatusOr<std::string> ClusterIdOf(const std::string& certificate_pem) {
   const absl::StatusOr<Certificate> certificate = FromPem(certificate_pem);
   if (!certificate.ok()) return certificate.status();
-  char name[128];
-  const int size = X509_NAME_get_text_by_NID(X509_get_issuer_name(certificate->get()),
-                                             NID_commonName, name, sizeof name);
-  absl::string_view issuer(name, static_cast<size_t>(std::max(0, size)));
-  if (!absl::ConsumePrefix(&issuer, kAuthorityNamePrefix)) {
+  CertificateNames names = NamesOf(**certificate);
+  if (names.cluster_id.empty()) {
     return absl::InvalidArgumentError("no cluster has issued that certificate");
   }
-  return std::string(issuer);
+  return std::move(names.cluster_id);
 }
 
 std::string NodeName(absl::string_view node_id) {

@@ -27,7 +27,9 @@
 #include "transport/cluster_key.h"
 #include "transport/secret.h"
 
-struct evp_pkey_st;  // OpenSSL's
+// OpenSSL's.
+struct evp_pkey_st;
+struct x509_st;
 
 namespace strata {
 
@@ -42,6 +44,14 @@ inline constexpr absl::string_view kAuthorityNamePrefix = "strata cluster ";
 // cluster, whose authority says which that is, or one of them. No DNS knows these names.
 inline constexpr absl::string_view kMemberName = "member.strata.internal";
 std::string NodeName(absl::string_view node_id);
+
+// Whose a certificate says it is; nothing is verified. Both are plain letters and digits, for
+// people.
+struct CertificateNames {
+  std::string cluster_id;  // empty: it is not of the kind that nodes have
+  std::string node_id;     // empty as well then
+};
+CertificateNames NamesOf(const x509_st& certificate);
 
 // Of a node's certificate: the id of the cluster whose authority has signed it, by what it says.
 absl::StatusOr<std::string> ClusterIdOf(const std::string& certificate_pem);

@@ -25,6 +25,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "transport/descriptor.h"
 #include "transport/grpc_link.h"
 #include "transport/handshake_watch.h"
 #include "transport/refusal_log.h"
@@ -36,29 +37,6 @@ namespace {
 constexpr int kAcceptsAtOnce = 64;
 // When there are no descriptors or no memory: they come back when connections end.
 constexpr int kNapMs = 100;
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.Release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  // Leaves errno as it is.
-  ~Descriptor() {
-    const int error = errno;
-    if (fd_ >= 0) close(fd_);
-    errno = error;
-  }
-
-  bool valid() const { return fd_ >= 0; }
-  int fd() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 void SetInt(int fd, int level, int option, int value) {
   // What cannot be set is as the system has it.
@@ -192,19 +170,7 @@ class Gate final : public HandshakeObserver {
         limiter_(options.limits, options.clock),
         refusals_(absl::StrCat(port), options.clock) {}
 
-  bool Admit(const std::string& source) {
-    switch (limiter_.Admit(source)) {
-      case ConnectionLimiter::Verdict::kAdmitted:
-        return true;
-      case ConnectionLimiter::Verdict::kTooManyOfSource:
-        refusals_.Add(source, "it opens too many connections");
-        return false;
-      case ConnectionLimiter::Verdict::kTooMany:
-        refusals_.Add("somebody", "strangers together open too many connections");
-        return false;
-    }
-    return false;
-  }
+  bool Admit(const std::string& source) { return AdmitOrTell(source, &limiter_, &refusals_); }
   // From now on we are the reason why handshakes do not end.
   void Close() { closed_ = true; }
 
@@ -246,9 +212,7 @@ class ListeningServer::Acceptor {
 
   ~Acceptor() {
     gate_->Close();
-    {
-      const Descriptor closed = std::move(stop_write_);
-    }  // the other end sees it
+    stop_write_.Close();  // the other end sees it
     thread_.join();
   }
 

@@ -43,4 +43,18 @@ void RefusalLog::Add(absl::string_view source, absl::string_view reason) {
                               : absl::StrCat(" (and ", since, " more since it was told last)"));
 }
 
+bool AdmitOrTell(absl::string_view source, ConnectionLimiter* limiter, RefusalLog* log) {
+  switch (limiter->Admit(source)) {
+    case ConnectionLimiter::Verdict::kAdmitted:
+      return true;
+    case ConnectionLimiter::Verdict::kTooManyOfSource:
+      log->Add(source, "it opens too many connections");
+      return false;
+    case ConnectionLimiter::Verdict::kTooMany:
+      log->Add("somebody", "strangers together open too many connections");
+      return false;
+  }
+  return false;
+}
+
 }  // namespace strata

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "transport/clock.h"
+#include "transport/connection_limiter.h"
 #include "transport/mutex.h"
 
 namespace strata {
@@ -39,5 +40,9 @@ class RefusalLog {
   // By source and reason.
   std::map<std::pair<std::string, std::string>, Refusals> refusals_ ABSL_GUARDED_BY(mu_);
 };
+
+// Whether `limiter` lets in one more connection from `source`, an address without a port; where
+// not, tells `log` why. Any thread.
+bool AdmitOrTell(absl::string_view source, ConnectionLimiter* limiter, RefusalLog* log);
 
 }  // namespace strata

@@ -64,6 +64,15 @@ absl::Status MakeFolder(const std::string& path) {
   return absl::OkStatus();
 }
 
+// Of the certificate that `peer` has shown.
+absl::StatusOr<std::string> OnlyProperty(const grpc::AuthContext& peer, const char* name) {
+  const std::vector<grpc::string_ref> values = peer.FindPropertyValues(name);
+  if (!peer.IsPeerAuthenticated() || values.size() != 1) {
+    return absl::UnauthenticatedError("the peer has shown no certificate");
+  }
+  return std::string(values[0].data(), values[0].size());
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ClusterCredentials>> ClusterCredentials::Create(
@@ -154,20 +163,13 @@ void ExpectNode(absl::string_view node_id, grpc::ChannelArguments* arguments) {
 }
 
 absl::StatusOr<std::string> PeerNodeId(const grpc::AuthContext& peer) {
-  const std::vector<grpc::string_ref> names = peer.FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME);
-  if (!peer.IsPeerAuthenticated() || names.size() != 1) {
-    return absl::UnauthenticatedError("the peer has shown no certificate");
-  }
-  return std::string(names[0].data(), names[0].size());
+  return OnlyProperty(peer, GRPC_X509_CN_PROPERTY_NAME);
 }
 
 absl::StatusOr<std::string> PeerClusterId(const grpc::AuthContext& peer) {
-  const std::vector<grpc::string_ref> shown =
-      peer.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
-  if (!peer.IsPeerAuthenticated() || shown.size() != 1) {
-    return absl::UnauthenticatedError("the peer has shown no certificate");
-  }
-  return ClusterIdOf(std::string(shown[0].data(), shown[0].size()));
+  const absl::StatusOr<std::string> pem = OnlyProperty(peer, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (!pem.ok()) return pem.status();
+  return ClusterIdOf(*pem);
 }
 
 }  // namespace strata

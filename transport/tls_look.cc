@@ -7,15 +7,12 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <ctime>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "transport/cluster_certificates.h"
 #include "transport/openssl_status.h"
@@ -63,19 +60,6 @@ class NoSigpipe {
   bool was_pending_;
 };
 
-// The common name, where it is what we would have written: it is shown to people.
-std::string CommonName(const X509_NAME* name) {
-  char text[128];
-  const int size =
-      X509_NAME_get_text_by_NID(const_cast<X509_NAME*>(name), NID_commonName, text, sizeof text);
-  if (size <= 0) return "";
-  const absl::string_view found(text, static_cast<size_t>(size));
-  const bool plain = std::all_of(found.begin(), found.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == ' ';
-  });
-  return plain ? std::string(found) : "";
-}
-
 absl::Time TimeOf(const ASN1_TIME* time) {
   std::tm parts{};
   if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
@@ -84,12 +68,9 @@ absl::Time TimeOf(const ASN1_TIME* time) {
 
 ShownCertificate Read(const X509* certificate) {
   ShownCertificate shown;
-  const std::string issuer = CommonName(X509_get_issuer_name(certificate));
-  absl::string_view id = issuer;
-  if (absl::ConsumePrefix(&id, kAuthorityNamePrefix) && !absl::StrContains(id, ' ')) {
-    shown.cluster_id = std::string(id);
-    shown.node_id = CommonName(X509_get_subject_name(certificate));
-  }
+  CertificateNames names = NamesOf(*certificate);
+  shown.cluster_id = std::move(names.cluster_id);
+  shown.node_id = std::move(names.node_id);
   shown.not_before = TimeOf(X509_get0_notBefore(certificate));
   shown.not_after = TimeOf(X509_get0_notAfter(certificate));
   return shown;

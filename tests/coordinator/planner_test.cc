@@ -100,6 +100,27 @@ TEST(Planner, TheWayBackToTheCoordinatorCounts) {
   EXPECT_EQ(RangesOf(request), "n1=0-31");
 }
 
+// What users of others miss: placement by bandwidth and latency, exo #957 #2253, llama.cpp #11435,
+// mlx #1804.
+TEST(Planner, OfEqualNodesTheOneWithTheBetterWayIsTaken) {
+  const LayerCosts costs = EightGiB();
+  const PlanLink far = {.round_trip_s = 40e-3, .bytes_per_s = 125e6};
+  const PlanLink narrow = {.round_trip_s = 1e-3, .bytes_per_s = 1e6};
+  for (const PlanLink& worse : {far, narrow}) {
+    for (const size_t with_it : {1, 2}) {
+      // Each holds half of the model and more, and the coordinator is one of those it takes.
+      PlanRequest request =
+          RequestFor(costs, {{5 * kGiB, 60e9}, {5 * kGiB, 50e9}, {5 * kGiB, 50e9}});
+      request.links[0 * 3 + with_it] = request.links[with_it * 3 + 0] = worse;
+      const absl::StatusOr<Plan> plan = MakePlan(request);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_FALSE(plan->devices[with_it].is_used) << Ranges(request, *plan);
+      EXPECT_TRUE(plan->devices[3 - with_it].is_used) << Ranges(request, *plan);
+      EXPECT_THAT(plan->devices[with_it].text, HasSubstr("left out: with it a step would take"));
+    }
+  }
+}
+
 TEST(Planner, ThereIsNoHopInsideANode) {
   const LayerCosts costs = EightGiB();
   PlanRequest request = RequestFor(costs, {{5 * kGiB, 100e9}, {5 * kGiB, 100e9}, {5 * kGiB, 100e9}},
@@ -225,6 +246,24 @@ TEST(Planner, HasALineForEachDevice) {
   EXPECT_THAT(plan->devices[3].text, HasSubstr("smallest possible stage needs"));
 }
 
+// What users of others miss: more nodes that are slower without a word, llama.cpp #10047 #10654,
+// distributed-llama #262 #179, exo #2070.
+TEST(Planner, NodesThatWouldSlowItDownAreLeftOutAndSaySo) {
+  const LayerCosts costs = EightGiB();
+  std::vector<NodeShape> shapes = {{5 * kGiB, 50e9}, {5 * kGiB, 50e9}};
+  const double two_s = MakePlan(RequestFor(costs, shapes))->times[0].step_s;
+  while (shapes.size() < 7) {
+    shapes.push_back({16 * kGiB, 2e9});
+    const absl::StatusOr<Plan> plan = MakePlan(RequestFor(costs, shapes));
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_DOUBLE_EQ(plan->times[0].step_s, two_s) << shapes.size();
+    for (size_t i = 2; i < shapes.size(); ++i) {
+      EXPECT_THAT(plan->devices[i].text,
+                  AllOf(HasSubstr("left out: with it a step would take"), HasSubstr("instead of")));
+    }
+  }
+}
+
 TEST(Planner, HintsAreWhatAPlanWithThatThingWouldGain) {
   const LayerCosts costs = EightGiB();
   PlanRequest request = RequestFor(costs, {{16 * kGiB, 20e9}, {5 * kGiB, 200e9}});
@@ -246,7 +285,7 @@ TEST(Planner, HintsAtSlowLinks) {
               Contains(AllOf(HasSubstr("links of n1"), HasSubstr("less)"))));
 }
 
-// Placement by hand: exo #957 #2253, llama.cpp #11435, mlx #1804.
+// What users of others miss: placement by hand, exo #957 #2253, llama.cpp #11435, mlx #1804.
 TEST(Planner, TakesAnAssignmentAsItIs) {
   const LayerCosts costs = EightGiB();
   PlanRequest request = RequestFor(costs, {{16 * kGiB, 20e9}, {5 * kGiB, 200e9}});

@@ -145,7 +145,7 @@ TEST(Scheduler, FeedsAPromptInChunksThatFollowEachOther) {
   EXPECT_EQ(sim.seen[id].end->usage.prompt_us, (8 + 1) * 32 * 1000);
 }
 
-// exo #1908.
+// What users of others miss: a prompt that does not block others' texts, exo #1908.
 TEST(Scheduler, NobodysNextTokenWaitsLongBehindAPrompt) {
   for (uint32_t n_decoding : {1u, 2u, 4u}) {
     PipelineFacts facts = Facts(2);

@@ -17,7 +17,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/notification.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
@@ -28,6 +27,7 @@
 #include "tests/fuzz/service_calls.h"
 #include "transport/event_loop.h"
 #include "transport/grpc_link.h"
+#include "transport/run_on_loop.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -75,15 +75,6 @@ class FuzzedCluster {
   void Run(absl::string_view input);
 
  private:
-  void OnLoop(absl::AnyInvocable<void()> fn) {
-    absl::Notification done;
-    loop_->Post([&] {
-      fn();
-      done.Notify();
-    });
-    done.WaitForNotification();
-  }
-
   const std::unique_ptr<EventLoop> loop_ = EventLoop::Create();
   std::thread thread_;
 };
@@ -101,7 +92,7 @@ const std::vector<fuzz::Method>& Methods() {
 
 void FuzzedCluster::Run(absl::string_view input) {
   std::unique_ptr<ClusterRuntime> runtime;
-  OnLoop([&] {
+  RunOnLoop(loop_.get(), [&] {
     ClusterRuntime::Options options;
     options.self = {.id = kSelf,
                     .boot = 1,
@@ -126,7 +117,7 @@ void FuzzedCluster::Run(absl::string_view input) {
     fuzz::ServiceCaller(absl::StrCat("127.0.0.1:", port)).CallAll(Methods(), input);
     server->Shutdown(std::chrono::system_clock::now());
   }
-  OnLoop([&] {
+  RunOnLoop(loop_.get(), [&] {
     const ClusterView& view = runtime->view();
     if (view.nodes.size() > kNodesMax) std::abort();
     if (runtime->Describe().nodes_size() != static_cast<int>(view.nodes.size())) std::abort();

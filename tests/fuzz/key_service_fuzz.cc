@@ -11,13 +11,13 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/log/check.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/notification.h"
 #include "node/cluster_runtime.h"
 #include "node/key_file.h"
 #include "node/key_service.h"
 #include "node/node_security.h"
 #include "tests/fuzz/service_calls.h"
 #include "transport/event_loop.h"
+#include "transport/run_on_loop.h"
 
 namespace strata {
 namespace {
@@ -29,7 +29,7 @@ class FuzzedNode {
  public:
   FuzzedNode() : thread_([this] { loop_->Run(); }) {
     fuzz::BeQuiet();
-    OnLoop([this] {
+    RunOnLoop(loop_.get(), [this] {
       ClusterKey first = NewKey();
       CHECK_OK(CreateKeyFile(path_, first));
       auto security = NodeSecurity::Start(loop_.get(), std::move(first),
@@ -66,7 +66,7 @@ class FuzzedNode {
         service_->TakeStep(nullptr, &step, &response);
       }
     }
-    OnLoop([this] {
+    RunOnLoop(loop_.get(), [this] {
       const auto kept = ReadKeyFile(path_);
       CHECK_OK(kept.status());
       CHECK_EQ(kept->id(), security_->cluster_id());
@@ -93,15 +93,6 @@ class FuzzedNode {
       if (step->key_id() == number) step->set_key_id(keys_[i].id());
     }
   }
-  void OnLoop(absl::AnyInvocable<void()> fn) {
-    absl::Notification done;
-    loop_->Post([&] {
-      fn();
-      done.Notify();
-    });
-    done.WaitForNotification();
-  }
-
   const std::unique_ptr<EventLoop> loop_ = EventLoop::Create();
   const std::string folder_ = fuzz::FuzzFolder();
   const std::string path_ = folder_ + "/cluster_key";

@@ -197,7 +197,7 @@ TEST_F(Api, AnAnswerMeetsItsSchema) {
   EXPECT_TRUE(absl::StartsWith(echoed["choices"][0]["text"].get<std::string>(), "The old captain"));
 }
 
-// exo #2165.
+// What users of others miss: tool calling that works, exo #2165.
 TEST_F(Api, ToolsAreCalledInOpenAisForm) {
   const Json tool = {
       {"type", "function"},

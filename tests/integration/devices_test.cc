@@ -52,7 +52,7 @@ class Devices : public TwoNodes {
 };
 
 // One test, because each start measures the devices anew.
-// Devices of several kinds together: exo #913 #1102, gpustack #1343.
+// What users of others miss: devices of several kinds together, exo #913 #1102, gpustack #1343.
 TEST_F(Devices, OnlyWhatIsOfferedIsUsedAndTextsPassThroughDevicesOfOneNodeAndOfTwo) {
   const Json status = Run(0, {"status", "--json"});
   for (const auto& node : status["nodes"]) {

@@ -42,7 +42,7 @@ class Models : public TwoNodes {
   std::string name_;
 };
 
-// From a command line: exo #1728.
+// What users of others miss: management from a command line, exo #1728.
 TEST_F(Models, LoadedThroughOneNodeIsUsedThroughAnyAndGoneWhenUnloaded) {
   LoadOnBoth();
   EXPECT_TRUE(Run(1, {"load", kModel, "--json"})["was_there"].get<bool>());

@@ -4,18 +4,22 @@
 #include <dirent.h>
 #include <signal.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
@@ -93,6 +97,28 @@ inline std::vector<pid_t> OfVerb(const std::vector<pid_t>& pids, absl::string_vi
     if (argv.size() > 1 && argv[1] == verb) found.push_back(pid);
   }
   return found;
+}
+
+// Sockets that any of them has open, by inode.
+inline std::set<std::string> SocketsHeldBy(const std::vector<pid_t>& pids) {
+  std::set<std::string> inodes;
+  for (const pid_t pid : pids) {
+    const std::string folder = absl::StrCat("/proc/", pid, "/fd");
+    DIR* const dir = opendir(folder.c_str());
+    while (const dirent* entry = dir != nullptr ? readdir(dir) : nullptr) {
+      char target[64] = {};
+      if (readlink(absl::StrCat(folder, "/", entry->d_name).c_str(), target, sizeof target - 1) <=
+          0) {
+        continue;
+      }
+      absl::string_view socket = target;
+      if (absl::ConsumePrefix(&socket, "socket:[") && absl::ConsumeSuffix(&socket, "]")) {
+        inodes.emplace(socket);
+      }
+    }
+    if (dir != nullptr) closedir(dir);
+  }
+  return inodes;
 }
 
 }  // namespace strata

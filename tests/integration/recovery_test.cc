@@ -106,8 +106,8 @@ class Recovery : public TwoNodes {
   std::vector<std::unique_ptr<Program>> texts_;
 };
 
-// What users of others miss most: exo #2120 #1591, petals #587, llama.cpp #25938 #22643 #17647,
-// gpustack #1151, distributed-llama #140.
+// What users of others miss most: a worker's death that ends nothing, exo #2120 #1591, petals #587,
+// llama.cpp #25938 #22643 #17647, gpustack #1151, distributed-llama #140.
 TEST_F(Recovery, TextsGoOnWhenAWorkerIsKilled) {
   kill(Worker(1 - coordinator_), SIGKILL);
   ExpectWholeTexts();

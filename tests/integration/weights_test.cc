@@ -152,6 +152,8 @@ class WeightsReachTheNodes : public ::testing::Test {
   uint64_t epoch_ = 0;
 };
 
+// What users of others miss: loading that does not send everything again, exo #2117, llama.cpp
+// #10095 #8114 #25890.
 TEST_F(WeightsReachTheNodes, OnlyOneNeedsTheFile) {
   const Text alone = Write({with_->client()}, {});
   ASSERT_TRUE(alone.status.ok()) << alone.status;

@@ -6,7 +6,6 @@
 //
 // A round is made from its seed alone. STRATA_CHAOS_ROUNDS and STRATA_CHAOS_SEED choose, and
 // STRATA_CHAOS_MODEL, _CONTEXT, _TOKENS and _END_S another model (scripts/chaos).
-#include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -37,7 +36,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -148,27 +146,6 @@ std::map<std::string, Socket> SocketsOf(const Host& host) {
     }
   }
   return sockets;
-}
-
-std::set<std::string> SocketsHeldBy(const std::vector<pid_t>& pids) {
-  std::set<std::string> inodes;
-  for (const pid_t pid : pids) {
-    const std::string folder = absl::StrCat("/proc/", pid, "/fd");
-    DIR* const dir = opendir(folder.c_str());
-    while (const dirent* entry = dir != nullptr ? readdir(dir) : nullptr) {
-      char target[64] = {};
-      if (readlink(absl::StrCat(folder, "/", entry->d_name).c_str(), target, sizeof target - 1) <=
-          0) {
-        continue;
-      }
-      absl::string_view socket = target;
-      if (absl::ConsumePrefix(&socket, "socket:[") && absl::ConsumeSuffix(&socket, "]")) {
-        inodes.emplace(socket);
-      }
-    }
-    if (dir != nullptr) closedir(dir);
-  }
-  return inodes;
 }
 
 // `strata run` on a host.

@@ -97,7 +97,7 @@ TEST_F(DiscoveryTest, NodesOfOneHostAndAnotherFindEachOther) {
   })) << first.errors();
 }
 
-// exo #2191 #2257 #2243 #2271.
+// What users of others miss: discovery on multi-homed hosts, on Linux, exo #2191 #2257 #2243 #2271.
 TEST_F(DiscoveryTest, AMultiHomedNodeIsReachedOnEachOfItsNetworks) {
   Switch other_lan("lan-2");
   Host* middle = AddHost("middle", 1);
@@ -150,7 +150,7 @@ TEST_F(DiscoveryTest, TwoClustersOfOneNetworkDoNotMix) {
       << "a person is told why: " << blue_2.errors();
 }
 
-// LocalAI #3968, cake #56.
+// What users of others miss: discovery without multicast, LocalAI #3968, cake #56.
 TEST_F(DiscoveryTest, WithoutMulticastAPeerIsEnoughAndTellsOfOthers) {
   Host* a = AddHost("a", 1);
   Host* b = AddHost("b", 2);

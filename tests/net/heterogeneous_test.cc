@@ -99,8 +99,8 @@ class HeterogeneousTest : public ::testing::Test {
   std::vector<std::unique_ptr<NodeOn>> nodes_;
 };
 
-// More nodes that are slower without a word: llama.cpp #10047 #10654, distributed-llama #262 #179,
-// exo #2070.
+// What users of others miss: more nodes that are slower without a word, llama.cpp #10047 #10654,
+// distributed-llama #262 #179, exo #2070.
 TEST_F(HeterogeneousTest, ASlowNodeIsLeftOut) {
   // Neither of the fast ones can hold it alone; both together can, and so could the slow one.
   const std::string model = ModelOf(24);  // 203 MiB

@@ -152,8 +152,9 @@ void Switch::LoseNothing() { host_.TryShell("nft delete table bridge lossy", nul
 NodeOn::NodeOn(const Host* host, std::string name, std::vector<std::string> options,
                Measure measure, const Limits* limits)
     : host_(host), name_(std::move(name)) {
-  std::vector<std::string> args = {STRATA_PROGRAM,       "node",        "--name",    name_,
-                                   "--stop-with-parent", "--ephemeral", "--threads", "1"};
+  std::vector<std::string> args = {STRATA_PROGRAM,       "node",      "--name", name_,
+                                   "--stop-with-parent", "--threads", "1"};
+  if (std::ranges::find(options, "--data-dir") == options.end()) args.push_back("--ephemeral");
   if (measure == Measure::kNo) args.push_back("--no-measure");
   args.insert(args.end(), options.begin(), options.end());
   ChildProcess::Options start;

@@ -86,7 +86,8 @@ class NodeOn {
  public:
   // Waits until it listens. Measures nothing unless asked: it takes the cores for seconds.
   enum class Measure { kNo, kYes };
-  // `limits`: it and its workers keep to them; null: none.
+  // `limits`: it and its workers keep to them; null: none. Keeps its id where `options` have a
+  // --data-dir.
   NodeOn(const Host* host, std::string name, std::vector<std::string> options = {},
          Measure measure = Measure::kNo, const Limits* limits = nullptr);
 

@@ -25,6 +25,7 @@
 #include "tests/support/gguf_builder.h"
 #include "tests/support/taken_port.h"
 #include "tests/support/temp_folder.h"
+#include "tests/transport/grpc_server.h"
 
 namespace strata {
 namespace {
@@ -100,6 +101,8 @@ TEST(Weights, OfSplitModels) {
   EXPECT_TRUE(BytesOfSlice(fetched->path, {1, 4}) == BytesOfSlice(PartPath(prefix, 1, 3), {1, 4}));
 }
 
+// What users of others miss: loading that does not send everything again, exo #2117, llama.cpp
+// #10095 #8114 #25890.
 TEST(Weights, ASecondFetchAsksForNothing) {
   const std::string path = Write(Builder());
   Source source;
@@ -349,17 +352,11 @@ TEST(Weights, AnAnswerThatIsNoMessageEndsTheFetch) {
     }
   };
   Garbage service;
-  grpc::ServerBuilder builder;
-  ConfigureServer(&builder);
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
-  builder.RegisterCallbackGenericService(&service);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  const std::string address = absl::StrCat("127.0.0.1:", port);
+  const ServiceServer server({.others = &service});
+  const std::string address = server.address();
   Receiver receiver;
   const absl::Status status = receiver.Fetch(std::string(32, 'm'), address, {0, kLayers}).status();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr(address)));
-  server->Shutdown(std::chrono::system_clock::now());
 }
 
 TEST(Weights, AFetchFromAMuteSourceIsCancelled) {

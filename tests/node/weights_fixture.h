@@ -27,9 +27,9 @@
 #include "shard/weight_cache.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
+#include "tests/transport/grpc_server.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
-#include "transport/process_security.h"
 
 namespace strata::testing {
 
@@ -83,22 +83,9 @@ inline uint64_t SourceBytes(const std::string& path, LayerRange layers) {
 class Source {
  public:
   explicit Source(const std::string& hashes_folder = "") : service_(hashes_folder) {
-    grpc::ServerBuilder builder;
-    ConfigureServer(&builder);
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    address_ = absl::StrCat("127.0.0.1:", port);
     stub_ = wire::Weights::NewStub(MakeChannel(address_));
   }
-  ~Source() { Stop(); }
-  void Stop() {
-    if (server_ == nullptr) return;
-    server_->Shutdown(std::chrono::system_clock::now());
-    server_->Wait();
-    server_.reset();
-  }
+  void Stop() { server_.Stop(); }
 
   const std::string& address() const { return address_; }
   wire::Weights::Stub* stub() { return stub_.get(); }
@@ -126,8 +113,8 @@ class Source {
 
  private:
   WeightService service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::string address_;
+  ServiceServer server_{{.service = &service_}};
+  const std::string address_ = server_.address();
   std::unique_ptr<wire::Weights::Stub> stub_;
 };
 

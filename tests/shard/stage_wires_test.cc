@@ -12,12 +12,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "grpcpp/server.h"
-#include "grpcpp/server_builder.h"
 #include "grpcpp/support/server_callback.h"
 #include "gtest/gtest.h"
 #include "proto/node.grpc.pb.h"
 #include "tests/support/recorder.h"
+#include "tests/transport/grpc_server.h"
 #include "transport/grpc_link.h"
 #include "transport/mutex.h"
 #include "transport/process_security.h"
@@ -41,14 +40,7 @@ class Acceptor final : public wire::Worker::CallbackService {
         links_({}, [this](const wire::Hello& peer) { return grpc_wires_.Accept(peer); }),
         ucx_wires_(std::in_place, std::move(options),
                    [this](const wire::Hello&) { return Take(); }) {
-    grpc::ServerBuilder builder;
-    ConfigureServer(&builder);
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
-    builder.RegisterService(this);
-    builder.RegisterCallbackGenericService(links_.service());
-    server_ = builder.BuildAndStart();
-    address_ = absl::StrCat("127.0.0.1:", port);
+    server_.emplace(ServiceServer::Served{.service = this, .others = links_.service()});
   }
   ~Acceptor() override {
     std::vector<std::unique_ptr<End>> taken;
@@ -58,8 +50,7 @@ class Acceptor final : public wire::Worker::CallbackService {
     }
     taken.clear();
     grpc_wires_.Stop();
-    server_->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));
-    server_->Wait();
+    server_->Stop();
   }
 
   grpc::ServerUnaryReactor* OfferLink(grpc::CallbackServerContext* context,
@@ -72,7 +63,7 @@ class Acceptor final : public wire::Worker::CallbackService {
     return reactor;
   }
 
-  const std::string& address() const { return address_; }
+  std::string address() const { return server_->address(); }
   // While links over it are open, as a fault would.
   void BreakUcx() { ucx_wires_.reset(); }
 
@@ -99,8 +90,7 @@ class Acceptor final : public wire::Worker::CallbackService {
   std::vector<std::unique_ptr<End>> taken_ ABSL_GUARDED_BY(mu_);
   StageWires grpc_wires_;
   GrpcLinkAcceptor links_;
-  std::string address_;
-  std::unique_ptr<grpc::Server> server_;
+  std::optional<ServiceServer> server_;
   std::optional<StageWires> ucx_wires_;
 };
 
@@ -224,24 +214,17 @@ TEST(StageWires, AWorkerThatKnowsNoOffersIsReachedOverGrpc) {
     accepted.on_open = [&](std::unique_ptr<Link> link) { accepted_link = std::move(link); };
     return accepted;
   });
-  grpc::ServerBuilder builder;
-  ConfigureServer(&builder);
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
-  builder.RegisterService(&old);
-  builder.RegisterCallbackGenericService(links.service());
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ServiceServer server({.service = &old, .others = links.service()});
   {
     StageWires wires({}, TakesNone);
     Recorder recorder;
-    auto dialled =
-        wires.Dial({.address = absl::StrCat("127.0.0.1:", port), .hello = {}}, &recorder);
+    auto dialled = wires.Dial({.address = server.address(), .hello = {}}, &recorder);
     ASSERT_TRUE(dialled.ok()) << dialled.status();
     EXPECT_EQ(dialled->link->wire(), "gRPC");
     EXPECT_THAT(dialled->note, Not(IsEmpty()));
   }
   accepted_link.reset();
-  server->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));
+  server.Stop();
 }
 
 TEST(StageWires, WhenUcxBreaksLaterTheNextLinkIsGrpc) {

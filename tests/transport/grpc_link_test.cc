@@ -286,17 +286,12 @@ TEST(GrpcLink, OtherMethodsAreNotLinks) {
 }
 
 TEST(GrpcLink, DiallingAServerWithoutLinksSaysSo) {
-  grpc::ServerBuilder builder;
-  ConfigureServer(&builder);
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
   class Nothing : public grpc::CallbackGenericService {
   } nothing;
-  builder.RegisterCallbackGenericService(&nothing);
-  auto server = builder.BuildAndStart();
+  const ServiceServer server({.others = &nothing});
   Recorder heard;
   DialOptions options;
-  options.address = absl::StrCat("127.0.0.1:", port);
+  options.address = server.address();
   const absl::Status status = DialGrpcLink(options, &heard).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("takes no links"));
@@ -659,13 +654,8 @@ TEST(GrpcLinkHostileMember, ManyCallsOnOneConnectionWaitForEachOther) {
     std::atomic<int>* const most_;
   };
   Service service(&there, &most);
-  grpc::ServerBuilder builder;
-  ConfigureServer(&builder);
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
-  builder.RegisterCallbackGenericService(&service);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  const std::string address = absl::StrCat("127.0.0.1:", port);
+  const ServiceServer server({.others = &service});
+  const std::string address = server.address();
   {
     Flood flood(address);
     flood.Call(kConnectionCallsMax + 500);
@@ -676,7 +666,6 @@ TEST(GrpcLinkHostileMember, ManyCallsOnOneConnectionWaitForEachOther) {
     while (there < kConnectionCallsMax + 1) absl::SleepFor(absl::Milliseconds(1));
     EXPECT_EQ(most, kConnectionCallsMax + 1);
   }
-  server->Shutdown(std::chrono::system_clock::now());
 }
 
 TEST(GrpcLinkHostileMember, LargeMetadataIsRefusedAndOthersServed) {

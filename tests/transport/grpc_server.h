@@ -1,4 +1,5 @@
-// A server for link tests, on port zero of the loopback, that takes links and nothing else.
+// Servers on port zero of the loopback: one that takes links and nothing else, and one for whatever
+// services a test has.
 #pragma once
 
 #include <chrono>
@@ -9,6 +10,7 @@
 #include "absl/log/check.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/generic/async_generic_service.h"
+#include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "transport/grpc_link.h"
 #include "transport/listening_server.h"
@@ -45,6 +47,38 @@ class GrpcServer {
   GrpcLinkAcceptor acceptor_;
   int port_ = 0;
   std::unique_ptr<ListeningServer> server_;
+};
+
+class ServiceServer {
+ public:
+  struct Served {
+    grpc::Service* service = nullptr;
+    grpc::CallbackGenericService* others = nullptr;  // every method that `service` has not
+  };
+  // They outlive this.
+  explicit ServiceServer(const Served& served) {
+    grpc::ServerBuilder builder;
+    ConfigureServer(&builder);
+    builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port_);
+    if (served.service != nullptr) builder.RegisterService(served.service);
+    if (served.others != nullptr) builder.RegisterCallbackGenericService(served.others);
+    server_ = builder.BuildAndStart();
+    CHECK(server_ != nullptr);
+  }
+  ~ServiceServer() { Stop(); }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  // Ends the calls that there are, and waits for them.
+  void Stop() {
+    if (server_ == nullptr) return;
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_.reset();
+  }
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
 };
 
 }  // namespace strata

@@ -9,12 +9,11 @@
 #include "gmock/gmock.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
-#include "grpcpp/server.h"
-#include "grpcpp/server_builder.h"
+#include "grpcpp/impl/service_type.h"
 #include "gtest/gtest.h"
 #include "proto/probe.grpc.pb.h"
+#include "tests/transport/grpc_server.h"
 #include "transport/grpc_link.h"
-#include "transport/process_security.h"
 
 namespace strata {
 namespace {
@@ -24,21 +23,11 @@ using testing::HasSubstr;
 // A node that answers measurements on loopback.
 class LinkProbe : public testing::Test {
  protected:
-  LinkProbe() : service_(MakeLinkProbeService()) {
-    grpc::ServerBuilder builder;
-    ConfigureServer(&builder);
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", ProcessServerCredentials(), &port);
-    builder.RegisterService(service_.get());
-    server_ = builder.BuildAndStart();
-    address_ = absl::StrCat("127.0.0.1:", port);
-  }
-
   static bool Always() { return true; }
 
-  std::unique_ptr<grpc::Service> service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::string address_;
+  const std::unique_ptr<grpc::Service> service_ = MakeLinkProbeService();
+  ServiceServer server_{{.service = service_.get()}};
+  const std::string address_ = server_.address();
 };
 
 TEST_F(LinkProbe, MeasuresRoundTripsAndThroughput) {
@@ -63,7 +52,7 @@ TEST_F(LinkProbe, KeepsWhatItHasWhenTheMachinesAreWantedLater) {
 }
 
 TEST_F(LinkProbe, SaysWhenNobodyAnswers) {
-  server_->Shutdown();
+  server_.Stop();
   const auto speed = MeasureLink({.address = address_, .timeout = absl::Seconds(1)}, Always);
   EXPECT_FALSE(speed.ok());
   EXPECT_THAT(speed.status().message(), HasSubstr(address_));

@@ -1,0 +1,497 @@
+// Nodes that stay while others come and go, under texts of all kinds: what the processes that live
+// long have of memory, descriptors and threads is looked at whenever all is quiet, and is at the
+// end what it was at the beginning. Every text ends.
+//
+// STRATA_SOAK_S says for how many seconds, and that the looks are judged; without, it only tries
+// whether all of this works. STRATA_SOAK_SEED chooses what happens (scripts/soak).
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/types.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/integration/processes.h"
+#include "tests/net/network.h"
+#include "tests/support/http_client.h"
+#include "tests/support/temp_folder.h"
+#include "transport/descriptor.h"
+
+namespace strata {
+namespace {
+
+using Json = nlohmann::json;
+using ::strata::testing::HttpClient;
+using ::strata::testing::HttpReply;
+
+constexpr size_t kNodes = 4;
+constexpr size_t kStay = 2;  // the first ones, which take the texts
+constexpr size_t kClients = 4;
+constexpr uint16_t kHttpPort = 7480;
+constexpr char kInterface[] = "eth0";
+// One model whose stages stay, and one with a stage at each of those that come and go.
+constexpr char kDemoName[] = "Strata demo";
+constexpr char kStayName[] = "Strata stay";
+constexpr char kPlaces[] = "host-0=0-1,host-2=2-3,host-3=4-5";
+constexpr absl::Duration kSettlesWithin = absl::Seconds(90);
+constexpr absl::Duration kTrial = absl::Seconds(3);
+// Looks, and how many of them are the beginning: a process has met everything once by then.
+constexpr int kLooks = 16;
+constexpr int kWarmUp = 4;
+constexpr size_t kCompared = 3;
+constexpr double kGrowthMax = 0.05;
+constexpr size_t kSpareMax = 4;  // what gRPC keeps of threads and sockets comes and goes
+
+int FromEnvironment(const char* name, int otherwise) {
+  const char* const value = std::getenv(name);
+  int number = 0;
+  return value != nullptr && absl::SimpleAtoi(value, &number) ? number : otherwise;
+}
+
+// What a process has.
+struct Use {
+  double rss_mib = std::numeric_limits<double>::infinity();
+  size_t descriptors = SIZE_MAX;
+  size_t threads = SIZE_MAX;
+
+  // The least of both.
+  void Take(const Use& other) {
+    rss_mib = std::min(rss_mib, other.rss_mib);
+    descriptors = std::min(descriptors, other.descriptors);
+    threads = std::min(threads, other.threads);
+  }
+};
+
+size_t EntriesOf(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(folder, error);
+  return error ? 0 : static_cast<size_t>(std::distance(begin(entries), end(entries)));
+}
+
+std::optional<Use> UseOf(pid_t pid) {
+  const std::string status = ReadProc(pid, "status");
+  const size_t at = status.find("VmRSS:");
+  if (at == std::string::npos) return std::nullopt;
+  const double kib = std::strtod(&status[at + 6], nullptr);
+  return Use{.rss_mib = kib / 1024,
+             .descriptors = EntriesOf(absl::StrCat("/proc/", pid, "/fd")),
+             .threads = EntriesOf(absl::StrCat("/proc/", pid, "/task"))};
+}
+
+// Clients do one thing at a time, and nothing while all is to be quiet.
+class Turnstile {
+ public:
+  // False: they may go home.
+  bool Enter() {
+    absl::MutexLock lock(mu_);
+    const auto open = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !closed_ || ended_; };
+    mu_.Await(absl::Condition(&open));
+    if (!ended_) ++inside_;
+    return !ended_;
+  }
+  void Leave() {
+    absl::MutexLock lock(mu_);
+    --inside_;
+  }
+  // Waits until nobody is inside; false: they do not come out.
+  bool Close() {
+    absl::MutexLock lock(mu_);
+    closed_ = true;
+    const auto empty = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return inside_ == 0; };
+    return mu_.AwaitWithTimeout(absl::Condition(&empty), kSettlesWithin);
+  }
+  void Open() {
+    absl::MutexLock lock(mu_);
+    closed_ = false;
+  }
+  void End() {
+    absl::MutexLock lock(mu_);
+    ended_ = true;
+  }
+
+ private:
+  absl::Mutex mu_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false, ended_ ABSL_GUARDED_BY(mu_) = false;
+  int inside_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+struct Counts {
+  std::atomic<int> texts = 0, cancelled = 0, looks = 0, refused = 0, failed = 0;
+};
+
+class SoakTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();
+    const std::string folder = testing::MakeTestFolder();
+    model_path_ = folder + "/model.gguf";
+    std::filesystem::copy_file(STRATA_DEMO_MODEL, model_path_);
+    WriteRenamed(kDemoName, kStayName, folder + "/stay.gguf");
+    nodes_.resize(kNodes);
+    for (size_t i = 0; i < kNodes; ++i) {
+      hosts_.push_back(std::make_unique<Host>(absl::StrCat("host-", i)));
+      lan_.Plug(*hosts_[i], kInterface, {absl::StrCat("10.84.0.", i + 1, "/24")});
+      if (i + 1 == kNodes) hosts_[i]->Hide(folder);  // it fetches its layers
+      folders_.push_back(testing::MakeTestFolder());
+      StartNode(i);
+    }
+    ASSERT_TRUE(Settles()) << nodes_[0]->errors();
+    ASSERT_NO_FATAL_FAILURE(Load(folder + "/stay.gguf", "host-0=0-2,host-1=3-5"));
+    ASSERT_NO_FATAL_FAILURE(Load(model_path_, kPlaces));
+    for (size_t i = 0; i < kClients; ++i) {
+      clients_.emplace_back([this, i] { BeClient(i); });
+    }
+  }
+  void TearDown() override {
+    if (HasFailure()) {
+      for (const auto& node : nodes_) std::cout << node->name() << ":\n" << node->errors() << "\n";
+    }
+    turnstile_.End();
+    for (std::thread& client : clients_) client.join();
+    nodes_.clear();
+  }
+
+  void StartNode(size_t i) {
+    nodes_[i] = std::make_unique<NodeOn>(
+        hosts_[i].get(), hosts_[i]->name(),
+        std::vector<std::string>{"--data-dir", folders_[i], "--cache-dir", folders_[i] + "/cache",
+                                 "--listen", "[::]:7400", "--http",
+                                 absl::StrCat("127.0.0.1:", kHttpPort)},
+        NodeOn::Measure::kYes);
+  }
+  // Those that stay see everybody.
+  bool Settles() {
+    return Eventually(
+        [this] {
+          for (size_t i = 0; i < kStay; ++i) {
+            for (const auto& other : nodes_) {
+              if (!nodes_[i]->Sees(*other)) return false;
+            }
+          }
+          return true;
+        },
+        kSettlesWithin);
+  }
+  // What a verb says on the first host, or a string: why it failed.
+  Json Strata(const std::string& verb) {
+    const std::string errors = testing::ProcessTempFolder() + "/errors";
+    std::string out;
+    const bool done = hosts_[0]->TryShell(
+        absl::StrCat(STRATA_PROGRAM, " ", verb, " --json --node ", nodes_[0]->address(), " 2>",
+                     errors, " || { cat ", errors, "; exit 1; }"),
+        &out);
+    return done ? Json::parse(out, nullptr, /*allow_exceptions=*/false) : Json(out);
+  }
+  // With an id of its own.
+  static void WriteRenamed(const std::string& from, const std::string& to,
+                           const std::string& path) {
+    std::ifstream file(STRATA_DEMO_MODEL, std::ios::binary);
+    std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    const size_t at = bytes.find(from);
+    ASSERT_NE(at, bytes.npos);
+    ASSERT_EQ(from.size(), to.size());
+    std::ofstream(path, std::ios::binary) << bytes.replace(at, to.size(), to);
+  }
+  void Load(const std::string& path, const std::string& places) {
+    Json loaded;
+    ASSERT_TRUE(Eventually(
+        [&] {
+          loaded =
+              Strata(absl::StrCat("load ", path, " --assign ", places, " --seqs 6 --ctx 1024"));
+          return loaded.is_object();
+        },
+        kSettlesWithin))
+        << loaded;
+  }
+
+  // A thread: texts and questions, at a node that stays, from its own machine.
+  void BeClient(size_t i);
+  void DoOneThing(size_t host, std::mt19937* random);
+  void Complete(const Json& ask);
+  void Stream(const Json& ask, int events_max);
+  // One goes, in one of three ways, and comes back.
+  void LetOneGo(std::mt19937* random);
+  // Looks at what stays when all is quiet.
+  void Look();
+  bool Judge() const;
+
+  struct Process {
+    std::string what;
+    std::map<int, Use> uses;  // by look
+  };
+
+  Switch lan_{"lan"};
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::vector<std::unique_ptr<NodeOn>> nodes_;
+  std::vector<std::string> folders_;  // of the nodes, which keep their ids and weights
+  std::string model_path_;
+  Turnstile turnstile_;
+  std::vector<std::thread> clients_;
+  Counts counts_;
+  const int seed_ = FromEnvironment("STRATA_SOAK_SEED", 1);
+  int look_ = 0;
+  std::map<std::string, int> gone_;
+  std::map<pid_t, Process> processes_;
+};
+
+void SoakTest::BeClient(size_t i) {
+  const size_t host = i % kStay;
+  {
+    const Descriptor network(open(absl::StrCat("/proc/", hosts_[host]->holder(), "/ns/net").c_str(),
+                                  O_RDONLY | O_CLOEXEC));
+    ASSERT_EQ(setns(network.fd(), CLONE_NEWNET), 0);  // of this thread
+  }
+  std::mt19937 random(static_cast<uint32_t>(seed_) * 100 + static_cast<uint32_t>(i));
+  while (turnstile_.Enter()) {
+    DoOneThing(host, &random);
+    turnstile_.Leave();
+    absl::SleepFor(absl::Milliseconds(random() % 200));
+  }
+}
+
+void SoakTest::DoOneThing(size_t host, std::mt19937* random) {
+  const auto below = [random](uint32_t n) { return (*random)() % n; };
+  Json ask = {{"model", below(2) == 0 ? kDemoName : kStayName},
+              {"prompt", absl::StrCat("Chapter ", below(1000), "\n")},
+              {"max_tokens", 4 + below(24)},
+              {"ignore_eos", true},
+              {"seed", below(1000)}};
+  switch (below(8)) {
+    case 0:
+    case 1:
+      return Complete(ask);
+    case 2: {
+      std::string prompt;
+      while (prompt.size() < 1500) absl::StrAppend(&prompt, "It was ", below(10000), " o'clock. ");
+      ask["prompt"] = prompt;
+      return Complete(ask);
+    }
+    case 3:
+    case 4:
+      ask["max_tokens"] = 100 + below(300);
+      return Stream(ask, 0);
+    case 5:
+    case 6:  // and goes away
+      ask["max_tokens"] = 400;
+      return Stream(ask, 1 + static_cast<int>(below(40)));
+    default: {
+      constexpr std::array kPages = {"/health", "/metrics", "/v1/models"};
+      HttpClient client(kHttpPort);
+      client.Get(kPages[below(kPages.size())]);
+      if (client.Read().status != 0) ++counts_.looks;
+      nodes_[host]->Nodes();
+    }
+  }
+}
+
+void SoakTest::Complete(const Json& ask) {
+  HttpClient client(kHttpPort);
+  client.Post("/v1/completions", ask.dump());
+  const HttpReply reply = client.Read();
+  if (reply.status == 200) {
+    ++counts_.texts;
+  } else if (reply.status == 503 || reply.status == 429) {
+    ++counts_.refused;
+  } else {
+    ++counts_.failed;
+    ADD_FAILURE() << reply.head << reply.body;
+  }
+}
+
+void SoakTest::Stream(const Json& ask, int events_max) {
+  HttpClient client(kHttpPort);
+  Json body = ask;
+  body["stream"] = true;
+  client.Post("/v1/completions", body.dump());
+  const HttpReply reply = client.ReadHead();
+  if (reply.status == 503 || reply.status == 429) {
+    ++counts_.refused;
+    return;
+  }
+  std::string all;
+  int events = 0;
+  for (std::string chunk; !(chunk = client.ReadChunk()).empty();) {
+    all += chunk;
+    if (events_max > 0 && ++events >= events_max) {
+      ++counts_.cancelled;
+      return;
+    }
+  }
+  if (reply.status == 200 && absl::StrContains(all, "data: [DONE]") &&
+      !absl::StrContains(all, "\"error\"")) {
+    ++counts_.texts;
+  } else {
+    ++counts_.failed;
+    ADD_FAILURE() << reply.head << all.substr(all.size() - std::min<size_t>(all.size(), 1000));
+  }
+}
+
+void SoakTest::LetOneGo(std::mt19937* random) {
+  const size_t node = kStay + (*random)() % (kNodes - kStay);
+  const std::string name = hosts_[node]->name();
+  const absl::Duration away = absl::Milliseconds(500 + (*random)() % 4000);
+  switch ((*random)() % 3) {
+    case 0:
+      ++gone_["stopped"];
+      nodes_[node]->Stop();
+      break;
+    case 1: {
+      ++gone_["killed"];
+      std::vector<pid_t> pids = Descendants(nodes_[node]->pid());
+      pids.push_back(nodes_[node]->pid());
+      for (const pid_t pid : pids) kill(pid, SIGKILL);
+      break;
+    }
+    default: {
+      const Json drained = Strata("drain " + name);
+      ++gone_[drained.is_object() ? "drained" : "not drained"];
+      if (!drained.is_object()) std::cout << drained << "\n";
+      absl::SleepFor(away);
+      Strata(absl::StrCat("drain ", name, " --undo"));
+      return;
+    }
+  }
+  absl::SleepFor(away);
+  StartNode(node);
+}
+
+void SoakTest::Look() {
+  ASSERT_TRUE(turnstile_.Close()) << "a text does not end";
+  ASSERT_TRUE(Settles()) << nodes_[0]->errors();
+  // Where it was at first: a look compares like with like.
+  Json unloaded;
+  ASSERT_TRUE(Eventually(
+      [&] {
+        unloaded = Strata(absl::StrCat("unload '", kDemoName, "'"));
+        return unloaded.is_object();
+      },
+      kSettlesWithin))
+      << unloaded;
+  ASSERT_NO_FATAL_FAILURE(Load(model_path_, kPlaces));
+  absl::SleepFor(absl::Seconds(2));
+  for (size_t i = 0; i < kStay; ++i) {
+    ASSERT_TRUE(Runs(nodes_[i]->pid())) << nodes_[i]->errors();
+    std::vector<pid_t> pids = Descendants(nodes_[i]->pid());
+    const std::vector<pid_t> workers = OfVerb(pids, "worker");
+    pids.push_back(nodes_[i]->pid());
+    for (const pid_t pid : pids) {
+      const bool is_worker = std::ranges::find(workers, pid) != workers.end();
+      Process& process = processes_[pid];
+      process.what = absl::StrCat(hosts_[i]->name(), pid == nodes_[i]->pid() ? " node"
+                                                     : is_worker             ? " worker"
+                                                                             : " other");
+    }
+  }
+  for (int times = 0; times < 5; ++times) {
+    if (times > 0) absl::SleepFor(absl::Milliseconds(300));
+    for (auto& [pid, process] : processes_) {
+      if (const std::optional<Use> use = UseOf(pid)) process.uses[look_].Take(*use);
+    }
+  }
+  ++look_;
+  turnstile_.Open();
+}
+
+bool SoakTest::Judge() const {
+  bool good = true;
+  int short_lived = 0;
+  std::cout << absl::StreamFormat("%-16s %10s %10s %8s %14s %14s\n", "process", "MiB", "at the end",
+                                  "growth", "descriptors", "threads");
+  for (const auto& [pid, process] : processes_) {
+    std::vector<Use> uses;
+    for (const auto& [look, use] : process.uses) {
+      if (look >= std::min(kWarmUp, look_ / 4)) uses.push_back(use);
+    }
+    const bool is_there = !process.uses.empty() && process.uses.rbegin()->first == look_ - 1;
+    const size_t n = std::min(kCompared, uses.size() / 2);
+    if (n == 0 || !is_there || uses.size() * 2 < static_cast<size_t>(look_)) {
+      ++short_lived;
+      continue;
+    }
+    double before = 0, after = 0;
+    Use first{.rss_mib = 0, .descriptors = 0, .threads = 0}, last;
+    for (size_t i = 0; i < n; ++i) {
+      before += uses[i].rss_mib / static_cast<double>(n);
+      after += uses[uses.size() - 1 - i].rss_mib / static_cast<double>(n);
+      first.descriptors = std::max(first.descriptors, uses[i].descriptors);
+      first.threads = std::max(first.threads, uses[i].threads);
+      last.Take(uses[uses.size() - 1 - i]);
+    }
+    const double growth = after / before - 1;
+    const bool is_flat = growth <= kGrowthMax &&
+                         last.descriptors <= first.descriptors + kSpareMax &&
+                         last.threads <= first.threads + kSpareMax;
+    good &= is_flat;
+    std::cout << absl::StreamFormat("%-16s %10.1f %10.1f %+7.1f%% %6u -> %-4u %6u -> %-4u%s\n",
+                                    process.what, before, after, growth * 100, first.descriptors,
+                                    last.descriptors, first.threads, last.threads,
+                                    is_flat ? "" : "  GROWS");
+    if (is_flat) continue;
+    std::cout << "  MiB at each look:";
+    for (const auto& [look, use] : process.uses)
+      std::cout << absl::StreamFormat(" %.1f", use.rss_mib);
+    std::cout << "\n";
+  }
+  std::cout << short_lived << " processes are not compared: they came or went, or looks are few\n";
+  return good;
+}
+
+TEST_F(SoakTest, WhatStaysDoesNotGrow) {
+  const int seconds = FromEnvironment("STRATA_SOAK_S", 0);
+  const absl::Duration lasts = seconds > 0 ? absl::Seconds(seconds) : kTrial;
+  const int looks = seconds > 0 ? kLooks : 1;
+  std::mt19937 random(static_cast<uint32_t>(seed_));
+  const absl::Time begin = absl::Now();
+  for (int i = 0; i < looks; ++i) {
+    do {
+      absl::SleepFor(absl::Milliseconds(500 + random() % 2000));
+      LetOneGo(&random);
+    } while (absl::Now() < begin + lasts * (i + 1) / looks);
+    ASSERT_NO_FATAL_FAILURE(Look());
+    if (seconds > 0) {
+      std::cout << absl::StreamFormat("%4.0f min: %d texts, %d cancelled, %d failed\n",
+                                      absl::ToDoubleMinutes(absl::Now() - begin), counts_.texts,
+                                      counts_.cancelled, counts_.failed)
+                << std::flush;
+    }
+  }
+  ASSERT_TRUE(turnstile_.Close());
+  std::cout << absl::StreamFormat(
+      "seed %d: %d texts, %d cancelled by their client, %d refused for now, %d failed; %d pages\n",
+      seed_, counts_.texts, counts_.cancelled, counts_.refused, counts_.failed, counts_.looks);
+  for (const auto& [how, times] : gone_) std::cout << "  " << times << " times " << how << "\n";
+  EXPECT_GT(counts_.texts, 0);
+  const bool is_flat = Judge();
+  if (seconds > 0) {
+    EXPECT_TRUE(is_flat);
+  }
+}
+
+}  // namespace
+}  // namespace strata
