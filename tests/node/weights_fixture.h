@@ -79,10 +79,12 @@ inline uint64_t SourceBytes(const std::string& path, LayerRange layers) {
   return bytes;
 }
 
-// The node that has the file.
+// The node that has the file, or another's cache.
 class Source {
  public:
-  explicit Source(const std::string& hashes_folder = "") : service_(hashes_folder) {
+  explicit Source(const std::string& hashes_folder = "",
+                  std::shared_ptr<WeightCache> cache = nullptr)
+      : service_(hashes_folder, std::move(cache)) {
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
     int port = 0;
@@ -115,11 +117,13 @@ class Source {
     return response.model_id();
   }
 
-  absl::Status Read(const wire::BlocksRequest& request) {
+  // `bytes`: of whole blocks.
+  absl::Status Read(const wire::BlocksRequest& request, uint64_t* bytes = nullptr) {
     grpc::ClientContext context;
     const auto reader = stub_->ReadBlocks(&context, request);
     wire::BlockChunk chunk;
     while (reader->Read(&chunk)) {
+      if (bytes != nullptr && !chunk.hash().empty()) *bytes += chunk.offset() + chunk.data().size();
     }
     return FromGrpc(reader->Finish());
   }
@@ -171,7 +175,7 @@ class Receiver {
     WeightFetcher::Cancel(job_.get());
   }
 
-  WeightCache* cache() { return cache_.get(); }
+  const std::shared_ptr<WeightCache>& cache() { return cache_; }
   const std::string& folder() const { return folder_; }
 
  private:
