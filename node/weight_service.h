@@ -38,7 +38,7 @@ inline constexpr size_t kCachedModelsMax = 4;
 // Calls that read weights at the same time: a thread and a few MiB each.
 inline constexpr int kWeightReadsMax = 64;
 inline constexpr size_t kWeightChunkBytes = 1u << 20;
-// Chunks between the disk and the network, on either side.
+// Chunks between the disk and the network.
 inline constexpr size_t kWeightChunksMax = 4;
 
 class WeightService final : public wire::Weights::Service {

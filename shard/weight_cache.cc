@@ -500,7 +500,7 @@ absl::StatusOr<bool> WeightLease::Check(uint32_t block) {
 }
 
 absl::Status WeightLease::Forget(absl::Span<const uint32_t> blocks) {
-  WeightHashes left, missing;
+  WeightHashes left;
   {
     absl::MutexLock lock(cache_->mu_);
     for (const uint32_t block : blocks) {
@@ -510,15 +510,13 @@ absl::Status WeightLease::Forget(absl::Span<const uint32_t> blocks) {
       }
     }
     for (const uint32_t block : blocks) {
-      // Another file's: not worth keeping.
       entry_->hashes.erase(block);
-      entry_->missing.erase(block);
       entry_->checked.erase(block);
     }
+    entry_->missing.clear();  // they may be of another file as well
     left = entry_->hashes;
-    missing = entry_->missing;
   }
-  return WriteKeptHashes(entry_->folder + "/blocks", entry_->id, left, missing);
+  return WriteKeptHashes(entry_->folder + "/blocks", entry_->id, left);
 }
 
 absl::Status WeightLease::MakeRoom() {
@@ -558,6 +556,7 @@ absl::Status WeightLease::Save() {
   if (!synced.ok()) {
     // Some file systems find room only now; whose data was lost nobody says.
     absl::MutexLock lock(cache_->mu_);
+    unsynced.merge(std::exchange(entry_->unsynced, {}));  // finished meanwhile
     for (const uint32_t block : unsynced) WeightCache::Lose(entry_, block);
     return synced;
   }

@@ -43,7 +43,8 @@ namespace strata {
 
 class WeightLease;
 
-// Thread-safe; but of each model one thread at a time adds blocks. All methods block on the disk.
+// Thread-safe; but of each model one fetch at a time adds blocks: each block from one thread, and
+// one thread at a time saves. All methods block on the disk.
 class WeightCache : public std::enable_shared_from_this<WeightCache> {
  public:
   struct Options {

@@ -149,6 +149,11 @@ class Receiver {
   absl::StatusOr<Fetched> Fetch(
       const std::string& id, const std::string& address, LayerRange layers,
       Progress progress = [](uint64_t, uint64_t) {}, const std::string& path = "") {
+    return Fetch({.model_id = id, .path = path, .address = address, .layers = layers},
+                 std::move(progress));
+  }
+  absl::StatusOr<Fetched> Fetch(
+      WeightFetcher::Request request, Progress progress = [](uint64_t, uint64_t) {}) {
     absl::Notification done;
     absl::StatusOr<Fetched> outcome;
     WeightFetcher::Callbacks callbacks;
@@ -159,8 +164,7 @@ class Receiver {
     };
     {
       absl::MutexLock lock(mu_);
-      job_ = fetcher_.Start({.model_id = id, .path = path, .address = address, .layers = layers},
-                            std::move(callbacks));
+      job_ = fetcher_.Start(std::move(request), std::move(callbacks));
     }
     started_.store(true);
     done.WaitForNotification();
