@@ -98,6 +98,7 @@ absl::Status Deployment::Build(Progress progress) {
     build.activations.push_back(stage.sends);
   }
   build.source = planned_->SourceNode()->client.get();
+  build.weight_peers = planned_->WeightPeers();
   build.n_ctx = request.cache.n_ctx;
   build.n_seq_max = request.cache.n_seqs;
   build.n_batch = std::min(request.cache.n_ctx, kBatchRowsMax);
