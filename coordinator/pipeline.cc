@@ -160,6 +160,14 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
   if (options_.source != nullptr && options_.source->id() != options_.nodes[stage]->id()) {
     spec.set_source_address(options_.source->address());
     spec.set_source_node(options_.source->id());
+    for (const NodeClient* const node : options_.weight_peers) {
+      if (spec.weight_peers_size() == kWeightPeersMax) break;
+      if (node->id() == options_.source->id() || node->id() == options_.nodes[stage]->id())
+        continue;
+      wire::WeightPeer* const peer = spec.add_weight_peers();
+      peer->set_address(node->address());
+      peer->set_node_id(node->id());
+    }
   }
   return spec;
 }

@@ -23,6 +23,8 @@ namespace strata {
 inline constexpr uint32_t kResultsMax = 64;
 inline constexpr uint32_t kResultsRelease = kResultsMax / 2;  // told free together
 
+inline constexpr int kWeightPeersMax = 7;
+
 struct PipelineOptions {
   std::string
       model_path;  // on `source`; other nodes use a file of the same path if it is the model
@@ -31,7 +33,10 @@ struct PipelineOptions {
   std::vector<LayerRange> stages;  // in order
   std::vector<NodeClient*> nodes;  // nodes[i] holds stages[i]; outlive the pipeline
   NodeClient* source = nullptr;    // the others get their weights from it; null: all have the file
-  uint32_t n_ctx = 512;            // positions per sequence
+  // Other nodes that may have blocks of the model, the likeliest first; outlive the pipeline. A
+  // stage's node asks kWeightPeersMax of them at most, and the source.
+  std::vector<NodeClient*> weight_peers;
+  uint32_t n_ctx = 512;  // positions per sequence
   uint32_t n_seq_max = 1;
   uint32_t n_batch = 512;
   uint32_t n_threads = 0;            // per stage; 0: the node's default

@@ -108,6 +108,7 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
   build.kept = planned_->kept;
   build.leave_on_error = options_.heritage != nullptr && take_over == nullptr;
   build.source = planned_->SourceNode()->client.get();
+  build.weight_peers = planned_->WeightPeers();
   build.n_ctx = request.cache.n_ctx;
   build.n_seq_max = request.cache.n_seqs;
   build.n_batch = std::min(request.cache.n_ctx, kBatchRowsMax);

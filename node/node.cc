@@ -152,14 +152,14 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
     doctor_dir = identity.folder;
     if (options.cache_dir.empty()) options.cache_dir = identity.folder + "/weights";
   }
-  std::shared_ptr<WeightCache> cache;  // shared with the fetcher and its leases
+  std::shared_ptr<WeightCache> cache;  // shared by the service, the fetcher and its leases
   if (!options.cache_dir.empty()) {
     auto opened =
         WeightCache::Open({.folder = options.cache_dir, .bytes_max = options.cache_bytes_max});
     if (!opened.ok()) return opened.status();
     cache = *std::move(opened);
   }
-  node->weights_ = std::make_unique<WeightService>(hashes_dir);
+  node->weights_ = std::make_unique<WeightService>(hashes_dir, cache);
   node->fetcher_ = std::make_unique<WeightFetcher>(std::move(cache));
 
   absl::StatusOr<NodeId> id = NodeId::FromHex(node->id_);

@@ -96,6 +96,10 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* NodeService::LoadStage(
           const std::string way = address_of_(spec.source_node());
           if (!way.empty()) spec.set_source_address(way);
         }
+        for (wire::WeightPeer& peer : *spec.mutable_weight_peers()) {
+          const std::string way = peer.node_id().empty() ? "" : address_of_(peer.node_id());
+          if (!way.empty()) peer.set_address(way);
+        }
         host_->Load(spec, onward, stream);
       });
   return stream;

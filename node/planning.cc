@@ -349,6 +349,24 @@ NodeReport* PlannedModel::SourceNode() {
   return nullptr;
 }
 
+std::vector<NodeClient*> PlannedModel::WeightPeers() const {
+  std::vector<std::pair<int, NodeClient*>> peers;
+  for (const NodeReport& node : report.nodes) {
+    if (node.client == nullptr || absl::BytesToHexString(node.id()) == source.node()) continue;
+    const bool holds = absl::c_any_of(node.info.stages(), [&](const wire::StageStatus& stage) {
+      return stage.model_id() == model->id();
+    });
+    const bool planned = absl::c_any_of(
+        plan.stages, [&](const PlannedStage& stage) { return &NodeOf(stage) == &node; });
+    peers.emplace_back(holds ? 0 : planned ? 1 : 2, node.client.get());
+  }
+  std::stable_sort(peers.begin(), peers.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<NodeClient*> clients;
+  for (const auto& [rank, client] : peers) clients.push_back(client);
+  return clients;
+}
+
 std::optional<MemoryCap> MemoryCapOf(const PlannedModel& planned, const absl::Status& why) {
   const std::optional<MemoryShortage> shortage = ShortageOf(why);
   const std::optional<uint32_t> stage = StageOf(why);

@@ -61,6 +61,9 @@ struct PlannedModel {
   // The node of a stage, and its client; the client of the node with the file.
   const NodeReport& NodeOf(const PlannedStage& stage) const;
   NodeReport* SourceNode();
+  // Nodes besides the source that may have weights of the model in their caches: those that hold
+  // stages of it, then those of the plan, then the others that answered.
+  std::vector<NodeClient*> WeightPeers() const;
   // The CPU of a stage's node; null: it was not measured.
   const PlanDevice* CpuOf(const PlannedStage& stage) const;
 };

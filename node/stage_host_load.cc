@@ -152,6 +152,9 @@ void StageHost::BeginFetch(Stage* stage) {
   request.model_id = stage->spec.model_id();
   request.path = stage->spec.model_path();
   request.address = stage->spec.source_address();
+  for (const wire::WeightPeer& peer : stage->spec.weight_peers()) {
+    request.peers.push_back(peer.address());
+  }
   request.layers = {stage->spec.layers().begin(), stage->spec.layers().end()};
   request.unverified = stage->spec.unverified();
   WeightFetcher::Callbacks callbacks;

@@ -1,6 +1,7 @@
 // Gets the weights of a slice onto this machine before a worker loads them: from the model's own
 // file where this machine has it, else from the cache, and what the cache lacks from the node that
-// shares the model. Only the blocks of the slice are asked for.
+// shares the model and from peers that have loaded layers of it, all at once (weight_transfer.h).
+// Only the blocks of the slice are asked for.
 //
 // One fetch at a time, since they would share the link; the others wait. A fetch runs on the
 // fetcher's own threads; its callbacks come from there.
@@ -11,14 +12,17 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "node/weight_queue.h"
-#include "proto/weights.grpc.pb.h"
+#include "node/weight_source.h"
+#include "node/weight_transfer.h"
 #include "shard/architecture.h"
 #include "shard/model_file.h"
 #include "shard/weight_cache.h"
@@ -39,15 +43,20 @@ class WeightFetcher {
     std::string model_id;
     std::string path;     // tried first: the model's file, if this machine has it
     std::string address;  // host:port of the node that shares the model
+    // Of others that may have blocks of it; those beyond kWeightSourcesMax - 1 are left out.
+    std::vector<std::string> peers;
     LayerRange layers;
     bool unverified = false;
     bool headers_only = false;  // no weights: what a plan needs to know of the model
+    absl::Duration idle_max = kWeightIdleMax;
+    absl::Duration join_max = kWeightJoinMax;
   };
   struct Fetched {
-    std::string path;                          // of the model on this machine
-    std::shared_ptr<WeightLease> lease;        // null: not from the cache. Held while it is loaded
-    uint64_t bytes_fetched = 0;                // of blocks, from the other node
-    std::shared_ptr<const ModelFile> headers;  // headers_only; shared with the cache
+    std::string path;                           // of the model on this machine
+    std::shared_ptr<WeightLease> lease;         // null: not from the cache. Held while it is loaded
+    uint64_t bytes_fetched = 0;                 // of blocks, from other nodes
+    std::vector<WeightTransfer::Share> shares;  // by node, the source first
+    std::shared_ptr<const ModelFile> headers;   // headers_only; shared with the cache
   };
   struct Callbacks {
     // Bytes that were checked and fetched, of those that must be and those that will be loaded
@@ -55,8 +64,8 @@ class WeightFetcher {
     absl::AnyInvocable<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
     // Once. kFailedPrecondition: there is no cache, the model is no longer shared, or its file has
     // changed; kUnavailable, by address: the other node has gone, what was fetched stays;
-    // kDataLoss: it sends bytes that do not have their hash; kResourceExhausted: no room;
-    // kCancelled; else what Slice::Make says.
+    // kDataLoss: it sends bytes that do not have their hash, and no peer has the right ones;
+    // kResourceExhausted: no room; kCancelled; else what Slice::Make says.
     absl::AnyInvocable<void(absl::StatusOr<Fetched>)> done;
   };
 

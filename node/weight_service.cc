@@ -62,9 +62,9 @@ struct WeightService::Shared {
       : model(std::move(file)), blocks(*model), key(std::move(file_key)) {}
 
   // Constant.
-  const std::shared_ptr<const ModelFile> model;  // shared with nobody
+  const std::shared_ptr<const ModelFile> model;  // shared with nobody, or the cache
   const WeightBlocks blocks;
-  const std::string key;
+  const std::string key;  // of the file, or the number of the cache's entry
 
   absl::Mutex mu;
   WeightHashes hashes ABSL_GUARDED_BY(mu);
@@ -75,45 +75,60 @@ struct WeightService::Shared {
     const auto found = hashes.find(block);
     return found == hashes.end() ? "" : found->second;
   }
-
-  // kInvalidArgument: blocks that the model does not have.
-  absl::StatusOr<std::vector<uint32_t>> Listed(const wire::BlocksRequest& request) const {
-    std::vector<uint32_t> listed;
-    for (const wire::BlockRange& range : request.blocks()) {
-      if (range.begin() >= range.end() || range.end() > blocks.size() ||
-          listed.size() + (range.end() - range.begin()) > blocks.size()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("blocks ", range.begin(), "-", range.end(), " of ", blocks.size()));
-      }
-      for (uint32_t block = range.begin(); block < range.end(); ++block) listed.push_back(block);
-    }
-    return listed;
-  }
 };
+
+// kInvalidArgument: blocks that the model does not have; kNotFound: that are not in the cache.
+absl::StatusOr<std::vector<uint32_t>> WeightService::Found::Listed(
+    const wire::BlocksRequest& request) const {
+  const size_t n_blocks = shared->blocks.size();
+  std::vector<uint32_t> listed;
+  for (const wire::BlockRange& range : request.blocks()) {
+    if (range.begin() >= range.end() || range.end() > n_blocks ||
+        listed.size() + (range.end() - range.begin()) > n_blocks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("blocks ", range.begin(), "-", range.end(), " of ", n_blocks));
+    }
+    for (uint32_t block = range.begin(); block < range.end(); ++block) {
+      if (kept.has_value() && !kept->hashes.contains(block)) {
+        if (request.known_only()) continue;
+        return absl::NotFoundError(absl::StrCat("block ", block, " is not in the cache there"));
+      }
+      listed.push_back(block);
+    }
+  }
+  return listed;
+}
+
+std::string WeightService::Found::HashOf(uint32_t block) const {
+  if (!kept.has_value()) return shared->HashOf(block);
+  const auto found = kept->hashes.find(block);
+  return found == kept->hashes.end() ? "" : found->second;
+}
 
 // Counts among those that read at once, and keeps the hashes that it made when it ends.
 class WeightService::Reading {
  public:
-  Reading(WeightService* service, SharedPtr shared, std::vector<uint32_t> blocks)
-      : service_(service), shared_(std::move(shared)), blocks_(std::move(blocks)) {
+  Reading(WeightService* service, Found found, std::vector<uint32_t> blocks)
+      : service_(service), found_(std::move(found)), blocks_(std::move(blocks)) {
     ++service_->reads_;
   }
   Reading(const Reading&) = delete;
   ~Reading() {
-    service_->KeepHashes(shared_.get());
+    service_->KeepHashes(found_.shared.get());
     --service_->reads_;
   }
 
-  Shared* shared() const { return shared_.get(); }
+  const Found& found() const { return found_; }
   const std::vector<uint32_t>& blocks() const { return blocks_; }
 
  private:
   WeightService* const service_;
-  const SharedPtr shared_;
+  const Found found_;
   const std::vector<uint32_t> blocks_;
 };
 
-WeightService::WeightService(std::string hashes_folder) : hashes_folder_(std::move(hashes_folder)) {
+WeightService::WeightService(std::string hashes_folder, std::shared_ptr<WeightCache> cache)
+    : hashes_folder_(std::move(hashes_folder)), cache_(std::move(cache)) {
   if (hashes_folder_.empty()) return;
   std::error_code error;
   fs::create_directories(hashes_folder_, error);
@@ -154,7 +169,7 @@ grpc::Status WeightService::ShareModel(grpc::ServerContext*, const wire::ShareMo
   return grpc::Status::OK;
 }
 
-absl::StatusOr<WeightService::SharedPtr> WeightService::Find(const std::string& model_id) {
+absl::StatusOr<WeightService::Found> WeightService::Find(const std::string& model_id) {
   SharedPtr found;
   {
     absl::MutexLock lock(mu_);
@@ -162,13 +177,57 @@ absl::StatusOr<WeightService::SharedPtr> WeightService::Find(const std::string& 
       if (shared->model->id() == model_id) found = shared;
     }
   }
-  if (found == nullptr) return absl::NotFoundError("no such model is shared here");
+  if (found == nullptr) return FindCached(model_id);
   absl::StatusOr<std::string> key = FileKey(found->model->paths());
   if (!key.ok() || *key != found->key) {
     return absl::FailedPreconditionError(absl::StrCat(
         found->model->paths().front(), " has changed since it was shared; load it again"));
   }
-  return found;
+  return Found{.shared = std::move(found), .kept = std::nullopt};
+}
+
+absl::StatusOr<WeightService::Found> WeightService::FindCached(const std::string& model_id) {
+  const absl::Status none = absl::NotFoundError("no such model is shared here");
+  if (cache_ == nullptr) return none;
+  absl::StatusOr<WeightCache::Kept> kept = cache_->WhatIsThere(model_id);
+  if (!kept.ok()) return none;
+  const std::string key = absl::StrCat(kept->entry);
+  {
+    absl::MutexLock lock(mu_);
+    std::erase_if(cached_, [&](const SharedPtr& cached) {
+      return cached->model->id() == model_id && cached->key != key;
+    });
+    for (const SharedPtr& cached : cached_) {
+      if (cached->model->id() != model_id) continue;
+      return Found{.shared = cached, .kept = *std::move(kept)};
+    }
+  }
+  absl::StatusOr<std::shared_ptr<const ModelFile>> model = cache_->Headers(model_id);
+  if (!model.ok()) return none;
+  auto opened = std::make_shared<Shared>(*std::move(model), key);
+  absl::MutexLock lock(mu_);
+  cached_.push_front(opened);
+  if (cached_.size() > kCachedModelsMax) cached_.pop_back();
+  return Found{.shared = std::move(opened), .kept = *std::move(kept)};
+}
+
+grpc::Status WeightService::ListBlocks(grpc::ServerContext*, const wire::ListBlocksRequest* request,
+                                       wire::BlockList* response) {
+  const absl::StatusOr<Found> found = Find(request->model_id());
+  if (!found.ok()) return ToGrpc(found.status());
+  if (!found->kept.has_value()) {
+    response->add_blocks()->set_end(static_cast<uint32_t>(found->shared->blocks.size()));
+    return grpc::Status::OK;
+  }
+  wire::BlockRange* last = nullptr;
+  for (const auto& [block, hash] : found->kept->hashes) {
+    if (last == nullptr || last->end() != block) {
+      last = response->add_blocks();
+      last->set_begin(block);
+    }
+    last->set_end(block + 1);
+  }
+  return grpc::Status::OK;
 }
 
 grpc::Status WeightService::DescribeModel(grpc::ServerContext*,
@@ -190,9 +249,9 @@ grpc::Status WeightService::ReadBlocks(grpc::ServerContext*, const wire::BlocksR
 
 absl::Status WeightService::Describe(const std::string& model_id,
                                      grpc::ServerWriter<wire::ModelPiece>* writer) {
-  absl::StatusOr<SharedPtr> shared = Find(model_id);
-  if (!shared.ok()) return shared.status();
-  const ModelFile& model = *(*shared)->model;
+  const absl::StatusOr<Found> found = Find(model_id);
+  if (!found.ok()) return found.status();
+  const ModelFile& model = *found->shared->model;
   wire::ModelPiece sizes;
   for (size_t i = 0; i < model.paths().size(); ++i) sizes.add_part_bytes(model.part_bytes(i));
   if (!writer->Write(sizes)) return absl::CancelledError("the peer has gone");
@@ -211,11 +270,13 @@ absl::Status WeightService::Describe(const std::string& model_id,
   return absl::OkStatus();
 }
 
-absl::Status WeightService::ReadBlock(Shared* shared, uint32_t block,
+absl::Status WeightService::ReadBlock(const Found& found, uint32_t block,
                                       const std::function<bool(wire::BlockChunk)>& give) {
+  Shared* const shared = found.shared.get();
   const WeightBlock& at = shared->blocks[block];
-  std::string hash = shared->HashOf(block);
-  const bool known = !hash.empty();
+  std::string hash = found.HashOf(block);
+  const bool cached = found.kept.has_value();
+  const bool known = !cached && !hash.empty();
   WeightHasher hasher;
   for (uint64_t done = 0; done < at.bytes;) {
     wire::BlockChunk chunk;
@@ -224,11 +285,14 @@ absl::Status WeightService::ReadBlock(Shared* shared, uint32_t block,
     std::string* data = chunk.mutable_data();
     data->resize(std::min<uint64_t>(kWeightChunkBytes, at.bytes - done));
     absl::Status status = shared->model->Read(at.part, at.offset + done, absl::MakeSpan(*data));
-    if (!status.ok()) return status;
+    if (!status.ok()) return cached ? absl::NotFoundError(status.message()) : status;
     if (!known) hasher.Add(*data);
     done += data->size();
     if (done == at.bytes) {
-      if (!known) {
+      if (cached) {
+        status = cache_->Confirm(shared->model->id(), *found.kept, block, hasher.Finish());
+        if (!status.ok()) return status;
+      } else if (!known) {
         hash = hasher.Finish();
         bytes_hashed_ += at.bytes;
         absl::MutexLock lock(shared->mu);
@@ -244,11 +308,11 @@ absl::Status WeightService::ReadBlock(Shared* shared, uint32_t block,
 
 absl::StatusOr<std::unique_ptr<WeightService::Reading>> WeightService::BeginReading(
     const wire::BlocksRequest& request) {
-  absl::StatusOr<SharedPtr> shared = Find(request.model_id());
-  if (!shared.ok()) return shared.status();
-  absl::StatusOr<std::vector<uint32_t>> blocks = (*shared)->Listed(request);
+  absl::StatusOr<Found> found = Find(request.model_id());
+  if (!found.ok()) return found.status();
+  absl::StatusOr<std::vector<uint32_t>> blocks = found->Listed(request);
   if (!blocks.ok()) return blocks.status();
-  auto reading = std::make_unique<Reading>(this, *std::move(shared), *std::move(blocks));
+  auto reading = std::make_unique<Reading>(this, *std::move(found), *std::move(blocks));
   if (reads_ > kWeightReadsMax) {
     return absl::ResourceExhaustedError("too many nodes read weights here at the same time");
   }
@@ -259,17 +323,18 @@ absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::Block
                                  grpc::ServerWriter<wire::BlockHashes>* writer) {
   const absl::StatusOr<std::unique_ptr<Reading>> reading = BeginReading(request);
   if (!reading.ok()) return reading.status();
-  Shared* const shared = (*reading)->shared();
+  const Found& found = (*reading)->found();
   wire::BlockHashes answer;
   for (const uint32_t block : (*reading)->blocks()) {
-    if (shared->HashOf(block).empty()) {
+    if (found.HashOf(block).empty()) {
+      if (request.known_only()) continue;
       absl::Status status = ReadBlock(
-          shared, block, [context](const wire::BlockChunk&) { return !context->IsCancelled(); });
+          found, block, [context](const wire::BlockChunk&) { return !context->IsCancelled(); });
       if (!status.ok()) return status;
     }
     wire::BlockHash* entry = answer.add_hashes();
     entry->set_block(block);
-    entry->set_hash(shared->HashOf(block));
+    entry->set_hash(found.HashOf(block));
     if (answer.hashes_size() == kHashesMax) {
       if (!writer->Write(answer)) return absl::CancelledError("the peer has gone");
       answer.Clear();
@@ -283,13 +348,13 @@ absl::Status WeightService::Read(const wire::BlocksRequest& request,
                                  grpc::ServerWriter<wire::BlockChunk>* writer) {
   const absl::StatusOr<std::unique_ptr<Reading>> reading = BeginReading(request);
   if (!reading.ok()) return reading.status();
-  Shared* const shared = (*reading)->shared();
+  const Found& found = (*reading)->found();
 
   WeightQueue<wire::BlockChunk> chunks(kWeightChunksMax);
   absl::Status outcome;  // the reader's, until it is joined
   std::thread reader([&] {
     for (const uint32_t block : (*reading)->blocks()) {
-      outcome = ReadBlock(shared, block, [&chunks](wire::BlockChunk chunk) {
+      outcome = ReadBlock(found, block, [&chunks](wire::BlockChunk chunk) {
         return chunks.Push(std::move(chunk));
       });
       if (!outcome.ok()) break;

@@ -1,11 +1,13 @@
-// The gRPC service wire.Weights: gives the weights of models that this node was told to share to
-// the nodes that hold their stages. A request names a model by its id and blocks by their numbers,
-// so nothing else on this machine can be read.
+// The gRPC service wire.Weights: gives the weights of models that this node was told to share, and
+// what its cache has of others, to the nodes that hold their stages. A request names a model by its
+// id and blocks by their numbers, so nothing else on this machine can be read.
 //
-// Blocks are hashed when they are first read for somebody; the hashes are kept in the node's data
-// folder, under the file's path, size, times and inode, and go along with the blocks. By them a
-// node that has blocks of another file with the same id (ModelFile::id() is not of all the data)
-// notices it, and one that has these blocks already asks for nothing.
+// Blocks of a file are hashed when they are first read for somebody; the hashes are kept in the
+// node's data folder, under the file's path, size, times and inode, and go along with the blocks.
+// By them a node that has blocks of another file with the same id (ModelFile::id() is not of all
+// the data) notices it, and one that has these blocks already asks for nothing. Blocks of the cache
+// are hashed whenever they are read: one that is damaged, or was dropped meanwhile, is not ended
+// but refused.
 //
 // The calls run on threads of gRPC's synchronous server, since they wait for the disk.
 #pragma once
@@ -15,7 +17,9 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -23,21 +27,25 @@
 #include "proto/weights.grpc.pb.h"
 #include "shard/model_file.h"
 #include "shard/weight_blocks.h"
+#include "shard/weight_cache.h"
 
 namespace strata {
 
 // Models shared at the same time; of more, the one told of first is forgotten.
 inline constexpr size_t kSharedModelsMax = 16;
+// Models of the cache whose headers are kept for those who read; of more, the first asked for goes.
+inline constexpr size_t kCachedModelsMax = 4;
 // Calls that read weights at the same time: a thread and a few MiB each.
 inline constexpr int kWeightReadsMax = 64;
 inline constexpr size_t kWeightChunkBytes = 1u << 20;
-// Chunks between the disk and the network, on either side.
+// Chunks between the disk and the network.
 inline constexpr size_t kWeightChunksMax = 4;
 
 class WeightService final : public wire::Weights::Service {
  public:
   // `hashes_folder` keeps the hashes, and is made if need be; empty: they are kept in memory.
-  explicit WeightService(std::string hashes_folder);
+  // `cache`, shared with the fetcher, may be null: only models that are shared are given.
+  explicit WeightService(std::string hashes_folder, std::shared_ptr<WeightCache> cache = nullptr);
   ~WeightService() override;
 
   // Of blocks, since the start; for tests and statistics.
@@ -49,6 +57,8 @@ class WeightService final : public wire::Weights::Service {
   grpc::Status DescribeModel(grpc::ServerContext* context,
                              const wire::DescribeModelRequest* request,
                              grpc::ServerWriter<wire::ModelPiece>* writer) override;
+  grpc::Status ListBlocks(grpc::ServerContext* context, const wire::ListBlocksRequest* request,
+                          wire::BlockList* response) override;
   grpc::Status HashBlocks(grpc::ServerContext* context, const wire::BlocksRequest* request,
                           grpc::ServerWriter<wire::BlockHashes>* writer) override;
   grpc::Status ReadBlocks(grpc::ServerContext* context, const wire::BlocksRequest* request,
@@ -58,8 +68,16 @@ class WeightService final : public wire::Weights::Service {
   struct Shared;                              // a model that others may read
   using SharedPtr = std::shared_ptr<Shared>;  // shared by the calls that read it
   class Reading;                              // a call that reads blocks
+  struct Found {
+    SharedPtr shared;
+    std::optional<WeightCache::Kept> kept;  // it is of the cache, which has these blocks
 
-  absl::StatusOr<SharedPtr> Find(const std::string& model_id);
+    absl::StatusOr<std::vector<uint32_t>> Listed(const wire::BlocksRequest& request) const;
+    std::string HashOf(uint32_t block) const;  // "": not known
+  };
+
+  absl::StatusOr<Found> Find(const std::string& model_id);
+  absl::StatusOr<Found> FindCached(const std::string& model_id);
   // kResourceExhausted: too many read already.
   absl::StatusOr<std::unique_ptr<Reading>> BeginReading(const wire::BlocksRequest& request);
   absl::Status Describe(const std::string& model_id, grpc::ServerWriter<wire::ModelPiece>* writer);
@@ -68,17 +86,19 @@ class WeightService final : public wire::Weights::Service {
   absl::Status Read(const wire::BlocksRequest& request,
                     grpc::ServerWriter<wire::BlockChunk>* writer);
   // Reads a block in chunks; `chunk` says whether to go on. The hash comes with the last chunk.
-  absl::Status ReadBlock(Shared* shared, uint32_t block,
+  absl::Status ReadBlock(const Found& found, uint32_t block,
                          const std::function<bool(wire::BlockChunk)>& chunk);
   void KeepHashes(Shared* shared);
 
   const std::string hashes_folder_;
+  const std::shared_ptr<WeightCache> cache_;
   std::atomic<int> reads_{0};
   std::atomic<uint64_t> bytes_sent_{0};
   std::atomic<uint64_t> bytes_hashed_{0};
 
   absl::Mutex mu_;
   std::list<SharedPtr> shared_ ABSL_GUARDED_BY(mu_);  // told of last: first
+  std::list<SharedPtr> cached_ ABSL_GUARDED_BY(mu_);  // opened last: first
 };
 
 }  // namespace strata

@@ -113,6 +113,7 @@ bool IsSameStage(const wire::StageSpec& a, const wire::StageSpec& b) {
     spec.clear_model_path();
     spec.clear_source_address();
     spec.clear_source_node();
+    spec.clear_weight_peers();
     spec.clear_origin();
     spec.clear_memory_bytes_max();
     spec.clear_host_bytes_max();

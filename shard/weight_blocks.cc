@@ -71,7 +71,8 @@ std::string WeightHasher::Finish() {
   return hash;
 }
 
-WeightHashes ReadKeptHashes(const std::string& path, absl::string_view key, size_t n_blocks) {
+WeightHashes ReadKeptHashes(const std::string& path, absl::string_view key, size_t n_blocks,
+                            WeightHashes* missing) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   wire::KeptHashes kept;
@@ -79,21 +80,30 @@ WeightHashes ReadKeptHashes(const std::string& path, absl::string_view key, size
   if (!kept.ParseFromString(bytes) || kept.version() != kKeptVersion || kept.key() != key) {
     return hashes;
   }
-  for (const wire::BlockHash& block : kept.blocks()) {
-    if (block.block() < n_blocks && block.hash().size() == kWeightHashBytes) {
-      hashes[block.block()] = block.hash();
+  const auto take = [n_blocks](const auto& from, WeightHashes* to) {
+    for (const wire::BlockHash& block : from) {
+      if (block.block() < n_blocks && block.hash().size() == kWeightHashBytes) {
+        (*to)[block.block()] = block.hash();
+      }
     }
-  }
+  };
+  take(kept.blocks(), &hashes);
+  if (missing != nullptr) take(kept.missing(), missing);
   return hashes;
 }
 
 absl::Status WriteKeptHashes(const std::string& path, absl::string_view key,
-                             const WeightHashes& hashes) {
+                             const WeightHashes& hashes, const WeightHashes& missing) {
   wire::KeptHashes kept;
   kept.set_version(kKeptVersion);
   kept.set_key(std::string(key));
   for (const auto& [block, hash] : hashes) {
     wire::BlockHash* entry = kept.add_blocks();
+    entry->set_block(block);
+    entry->set_hash(hash);
+  }
+  for (const auto& [block, hash] : missing) {
+    wire::BlockHash* entry = kept.add_missing();
     entry->set_block(block);
     entry->set_hash(hash);
   }

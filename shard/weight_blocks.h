@@ -62,10 +62,12 @@ class WeightHasher {
 using WeightHashes = std::map<uint32_t, std::string>;
 
 // The hashes in the file `path` that were kept under `key`; none when there are none, or the file
-// is damaged: they can be had again. Blocks from `n_blocks` on are left out.
-WeightHashes ReadKeptHashes(const std::string& path, absl::string_view key, size_t n_blocks);
+// is damaged: they can be had again. Blocks from `n_blocks` on are left out. Those of blocks that
+// are not there go to `missing`, if somebody wants them.
+WeightHashes ReadKeptHashes(const std::string& path, absl::string_view key, size_t n_blocks,
+                            WeightHashes* missing = nullptr);
 // All of it or nothing, also when the power fails. kResourceExhausted: the disk is full.
 absl::Status WriteKeptHashes(const std::string& path, absl::string_view key,
-                             const WeightHashes& hashes);
+                             const WeightHashes& hashes, const WeightHashes& missing = {});
 
 }  // namespace strata

@@ -160,8 +160,8 @@ void WeightCache::Scan() {
     Entry& entry = entries_[id];
     entry.id = id;
     entry.folder = absl::StrCat(folder_, "/", absl::BytesToHexString(id));
-    entry.last_use = ++uses_;
-    entry.hashes = ReadKeptHashes(entry.folder + "/blocks", id, UINT32_MAX);
+    entry.number = entry.last_use = ++uses_;
+    entry.hashes = ReadKeptHashes(entry.folder + "/blocks", id, UINT32_MAX, &entry.missing);
     entry.bytes = DiskBytes(entry.folder);
   }
 }
@@ -194,8 +194,9 @@ absl::StatusOr<std::shared_ptr<WeightCache::Opened>> WeightCache::OpenEntry(Entr
     opened->fds.push_back(open(path.c_str(), O_RDWR | O_CLOEXEC));
     if (opened->fds.back() < 0) return absl::ErrnoToStatus(errno, path);
   }
-  std::erase_if(entry->hashes,
-                [&](const auto& hash) { return hash.first >= opened->blocks.size(); });
+  for (WeightHashes* const hashes : {&entry->hashes, &entry->missing}) {
+    std::erase_if(*hashes, [&](const auto& hash) { return hash.first >= opened->blocks.size(); });
+  }
   entry->opened = opened;
   return opened;
 }
@@ -229,6 +230,36 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> WeightCache::Headers(const std:
   auto opened = OpenEntry(&found->second);
   if (!opened.ok()) return opened.status();
   return (*opened)->model;
+}
+
+absl::StatusOr<WeightCache::Kept> WeightCache::WhatIsThere(const std::string& model_id) const {
+  absl::MutexLock lock(mu_);
+  const auto found = entries_.find(model_id);
+  if (found == entries_.end()) return absl::NotFoundError("the model is not in the cache");
+  return Kept{.entry = found->second.number, .hashes = found->second.hashes};
+}
+
+absl::Status WeightCache::Confirm(const std::string& model_id, const Kept& kept, uint32_t block,
+                                  const std::string& hash) {
+  const auto expected = kept.hashes.find(block);
+  absl::MutexLock lock(mu_);
+  const auto found = entries_.find(model_id);
+  if (found == entries_.end() || found->second.number != kept.entry ||
+      expected == kept.hashes.end()) {
+    return absl::NotFoundError("the block is no longer in the cache");
+  }
+  Entry& entry = found->second;
+  const auto now = entry.hashes.find(block);
+  if (now == entry.hashes.end() || now->second != expected->second) {
+    return absl::NotFoundError("the block is no longer in the cache");
+  }
+  if (hash == expected->second) {
+    entry.checked.insert(block);
+    return absl::OkStatus();
+  }
+  LOG(WARNING) << "block " << block << " of " << entry.folder << " is damaged";
+  Lose(&entry, block);
+  return absl::DataLossError(absl::StrCat("block ", block, " is damaged there"));
 }
 
 absl::Status WeightCache::Add(const std::string& model_id, absl::Span<const uint64_t> part_bytes,
@@ -272,7 +303,7 @@ absl::Status WeightCache::Add(const std::string& model_id, absl::Span<const uint
   Entry& entry = entries_[model_id];
   entry.id = model_id;
   entry.folder = folder;
-  if (is_new) entry.last_use = ++uses_;
+  if (is_new) entry.number = entry.last_use = ++uses_;
   entry.bytes = DiskBytes(folder);
   bool of_other_model = false;
   if (status.ok()) {
@@ -291,9 +322,21 @@ void WeightCache::Remove(const std::string& model_id) {
   // The hashes go first, so that a crash leaves no word of blocks that are gone.
   unlink((found->second.folder + "/blocks").c_str());
   std::error_code error;
+  // Somebody may still read them for another node: the disk has its room now all the same.
+  for (const fs::directory_entry& file : fs::directory_iterator(found->second.folder, error)) {
+    fs::resize_file(file.path(), 0, error);
+  }
   fs::remove_all(found->second.folder, error);
   if (error) LOG(WARNING) << "cannot remove " << found->second.folder << ": " << error.message();
   entries_.erase(found);
+}
+
+void WeightCache::Lose(Entry* entry, uint32_t block) {
+  const auto found = entry->hashes.find(block);
+  if (found == entry->hashes.end()) return;
+  entry->missing[block] = std::move(found->second);
+  entry->hashes.erase(found);
+  entry->checked.erase(block);
 }
 
 bool WeightCache::IsLeased(const Entry& entry, uint32_t block, const WeightLease* but) const {
@@ -312,13 +355,10 @@ void WeightCache::Shrink(Entry* entry, Opened* opened, Spare spare) {
                                                : !IsLeased(*entry, block, nullptr);
     if (goes) free.push_back(block);
   }
-  for (const uint32_t block : free) {
-    entry->hashes.erase(block);
-    entry->checked.erase(block);
-  }
+  for (const uint32_t block : free) Lose(entry, block);
   // Missing blocks are not in the file, or not with the hash of what they have.
   if (spare == Spare::kNotLeased &&
-      !WriteKeptHashes(entry->folder + "/blocks", entry->id, entry->hashes).ok()) {
+      !WriteKeptHashes(entry->folder + "/blocks", entry->id, entry->hashes, entry->missing).ok()) {
     return;
   }
   // Samples of the data belong to the model's identity and stay.
@@ -406,6 +446,18 @@ std::string WeightLease::HashOf(uint32_t block) const {
   return found == entry_->hashes.end() ? "" : found->second;
 }
 
+WeightHashes WeightLease::KnownOfMissing() const {
+  absl::MutexLock lock(cache_->mu_);
+  return entry_->missing;
+}
+
+void WeightLease::Learn(const WeightHashes& hashes) {
+  absl::MutexLock lock(cache_->mu_);
+  for (const auto& [block, hash] : hashes) {
+    if (!entry_->hashes.contains(block)) entry_->missing[block] = hash;
+  }
+}
+
 std::vector<uint32_t> WeightLease::Missing() const {
   absl::MutexLock lock(cache_->mu_);
   std::vector<uint32_t> missing;
@@ -443,7 +495,7 @@ absl::StatusOr<bool> WeightLease::Check(uint32_t block) {
     entry_->checked.insert(block);
     return true;
   }
-  if (kept != entry_->hashes.end()) entry_->hashes.erase(kept);
+  WeightCache::Lose(entry_, block);
   return false;
 }
 
@@ -461,6 +513,7 @@ absl::Status WeightLease::Forget(absl::Span<const uint32_t> blocks) {
       entry_->hashes.erase(block);
       entry_->checked.erase(block);
     }
+    entry_->missing.clear();  // they may be of another file as well
     left = entry_->hashes;
   }
   return WriteKeptHashes(entry_->folder + "/blocks", entry_->id, left);
@@ -484,16 +537,18 @@ void WeightLease::Finish(uint32_t block, std::string hash) {
   StartSync(opened_->fds[at.part], at.offset, at.bytes);
   absl::MutexLock lock(cache_->mu_);
   entry_->hashes[block] = std::move(hash);
+  entry_->missing.erase(block);
   entry_->checked.insert(block);
   entry_->unsynced.insert(block);
 }
 
 absl::Status WeightLease::Save() {
-  WeightHashes hashes;
+  WeightHashes hashes, missing;
   std::set<uint32_t> unsynced;
   {
     absl::MutexLock lock(cache_->mu_);
     hashes = entry_->hashes;
+    missing = entry_->missing;
     unsynced.swap(entry_->unsynced);
   }
   absl::Status synced;
@@ -501,13 +556,12 @@ absl::Status WeightLease::Save() {
   if (!synced.ok()) {
     // Some file systems find room only now; whose data was lost nobody says.
     absl::MutexLock lock(cache_->mu_);
-    for (const uint32_t block : unsynced) {
-      entry_->hashes.erase(block);
-      entry_->checked.erase(block);
-    }
+    unsynced.merge(std::exchange(entry_->unsynced, {}));  // finished meanwhile
+    for (const uint32_t block : unsynced) WeightCache::Lose(entry_, block);
     return synced;
   }
-  const absl::Status kept = WriteKeptHashes(entry_->folder + "/blocks", entry_->id, hashes);
+  const absl::Status kept =
+      WriteKeptHashes(entry_->folder + "/blocks", entry_->id, hashes, missing);
   if (!kept.ok()) LOG(WARNING) << "fetched again after a restart: " << kept.message();
   absl::MutexLock lock(cache_->mu_);
   entry_->bytes = DiskBytes(entry_->folder);

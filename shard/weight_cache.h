@@ -13,7 +13,9 @@
 // A block's hash is written down after its data has been synced, so a crash costs at most some
 // blocks that are fetched again. It is checked against the data once in each run of the process,
 // before the block is first used; what the disk did to it then is noticed, and the block is
-// missing.
+// missing. Hashes of missing blocks are kept as well, by which others' copies can be checked.
+//
+// What is there may be read to be given to others, without a lease: who reads hashes what he read.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +43,8 @@ namespace strata {
 
 class WeightLease;
 
-// Thread-safe; but of each model one thread at a time adds blocks. All methods block on the disk.
+// Thread-safe; but of each model one fetch at a time adds blocks: each block from one thread, and
+// one thread at a time saves. All methods block on the disk.
 class WeightCache : public std::enable_shared_from_this<WeightCache> {
  public:
   struct Options {
@@ -74,6 +77,18 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
   // The model as far as its headers go; its weights may be holes. kNotFound as Lease().
   absl::StatusOr<std::shared_ptr<const ModelFile>> Headers(const std::string& model_id);
 
+  // What is there of a model, to give it to others. Nothing of it is kept from going: what was read
+  // (from Headers(), asked for later) is a block's only after Confirm(). kNotFound as Lease().
+  struct Kept {
+    uint64_t entry = 0;   // which copy of the model it is
+    WeightHashes hashes;  // of the blocks that are there
+  };
+  absl::StatusOr<Kept> WhatIsThere(const std::string& model_id) const;
+  // `hash` is that of what was read of a block of `kept`. kNotFound: the block has gone meanwhile;
+  // kDataLoss: it is damaged, and missing from now on.
+  absl::Status Confirm(const std::string& model_id, const Kept& kept, uint32_t block,
+                       const std::string& hash);
+
   const std::string& folder() const { return folder_; }
   uint64_t bytes_max() const { return bytes_max_; }
   uint64_t bytes_used() const;  // on disk
@@ -86,9 +101,11 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
   struct Entry {
     std::string id;
     std::string folder;
+    uint64_t number = 0;  // no other entry's of this process
     uint64_t last_use = 0;
     uint64_t bytes = 0;            // on disk
     WeightHashes hashes;           // of the blocks that are there
+    WeightHashes missing;          // of others, as far as they are known
     std::set<uint32_t> checked;    // of those, since the process started
     std::set<uint32_t> unsynced;   // of those, not known to be on the disk yet
     std::weak_ptr<Opened> opened;  // shared by the leases
@@ -108,6 +125,8 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
   // an earlier process may have left data.
   enum class Spare { kNotLeased, kMissing };
   void Shrink(Entry* entry, Opened* opened, Spare spare) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The block is no longer there; its hash stays known.
+  static void Lose(Entry* entry, uint32_t block);
   bool IsLeased(const Entry& entry, uint32_t block, const WeightLease* but) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
@@ -132,6 +151,10 @@ class WeightLease {
 
   // The hash of a block that is there, else "".
   std::string HashOf(uint32_t block) const;
+  // The hashes of blocks that are not there and that Learn() was told, or that were there once.
+  WeightHashes KnownOfMissing() const;
+  // Keeps hashes of blocks that are missing. Save() writes them down.
+  void Learn(const WeightHashes& hashes);
   std::vector<uint32_t> Missing() const;
   // Those that are there and were not checked yet.
   std::vector<uint32_t> Unchecked() const;

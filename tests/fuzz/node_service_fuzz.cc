@@ -151,6 +151,9 @@ void Tame(wire::LoadStageRequest* request) {
   spec->set_model_path(PathOf(spec->model_path()));
   // Weights come from the node itself, or not at all.
   if (!spec->source_address().empty()) spec->set_source_address(TheNode()->address());
+  for (wire::WeightPeer& peer : *spec->mutable_weight_peers()) {
+    if (!peer.address().empty()) peer.set_address(TheNode()->address());
+  }
   // What an old epoch is depends on what came before; one coordinator's are all taken.
   if (spec->epoch().counter() != 0) spec->mutable_epoch()->set_coordinator_id("c");
 }

@@ -1,9 +1,10 @@
-// A node that says it has a model and sends what it likes: its answers, to a node that fetches. The
-// first byte says whether it describes the model as it is, so that what comes behind is looked at;
-// then answers: the method (0 DescribeModel, 1 HashBlocks, 2 ReadBlocks), two bytes of length, so
-// many bytes. Those that are no message are left out: what ends such a call is a limit of time
-// (weight_fetcher_test AnAnswerThatIsNoMessageEndsTheFetch). Weights that are taken have the hashes
-// that came with them, and nothing else is.
+// Nodes that say they have a model and send what they like: their answers, to a node that fetches.
+// The first byte says whether the model is described as it is, so that what comes behind is looked
+// at (bit 0), and whether there is a peer besides the source, which answers alike (bit 1); then
+// answers: the method (0 DescribeModel, 1 HashBlocks, 2 ReadBlocks, 3 ListBlocks), two bytes of
+// length, so many bytes. Those that are no message are left out: what ends such a call is a limit
+// of time (weight_fetcher_test AnAnswerThatIsNoMessageEndsTheFetch). Weights that are taken have
+// the hashes that came with them, and nothing else is.
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -42,7 +43,7 @@ constexpr uint32_t kLayers = 2;
 constexpr absl::Duration kFetchMax = absl::Seconds(8);
 
 // What is written to each who asks for a method.
-using Answers = std::array<std::vector<std::string>, 3>;
+using Answers = std::array<std::vector<std::string>, 4>;
 
 class FuzzedSource final : public grpc::CallbackGenericService {
  public:
@@ -65,6 +66,7 @@ class FuzzedSource final : public grpc::CallbackGenericService {
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &peer_port_);
     builder.RegisterCallbackGenericService(this);
     server_ = builder.BuildAndStart();
     CHECK(server_ != nullptr);
@@ -72,6 +74,7 @@ class FuzzedSource final : public grpc::CallbackGenericService {
   void Stop() { server_->Shutdown(std::chrono::system_clock::now()); }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  std::string peer_address() const { return absl::StrCat("127.0.0.1:", peer_port_); }
   const std::string& model_id() const { return model_id_; }
   const std::vector<std::string>& description() const { return description_; }
 
@@ -86,7 +89,8 @@ class FuzzedSource final : public grpc::CallbackGenericService {
     const std::string& method = context->method();
     const size_t at = absl::EndsWith(method, "/DescribeModel") ? 0
                       : absl::EndsWith(method, "/HashBlocks")  ? 1
-                                                               : 2;
+                      : absl::EndsWith(method, "/ReadBlocks")  ? 2
+                                                               : 3;
     return new Answering(answers_[at]);
   }
 
@@ -115,7 +119,7 @@ class FuzzedSource final : public grpc::CallbackGenericService {
 
   std::string model_id_;
   std::vector<std::string> description_;  // its messages
-  int port_ = 0;
+  int port_ = 0, peer_port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   absl::Mutex mu_;
   Answers answers_ ABSL_GUARDED_BY(mu_);
@@ -135,6 +139,7 @@ FuzzedSource* TheSource() {
 void Fetch(absl::string_view input) {
   Answers answers;
   const bool honest = (input[0] & 1) != 0;
+  const bool with_peer = (input[0] & 2) != 0;
   input.remove_prefix(1);
   if (honest) answers[0] = TheSource()->description();
   while (input.size() >= 3) {
@@ -145,7 +150,8 @@ void Fetch(absl::string_view input) {
     input.remove_prefix(answer.size());
     const bool parses = method == 0   ? wire::ModelPiece().ParseFromString(answer)
                         : method == 1 ? wire::BlockHashes().ParseFromString(answer)
-                                      : wire::BlockChunk().ParseFromString(answer);
+                        : method == 2 ? wire::BlockChunk().ParseFromString(answer)
+                                      : wire::BlockList().ParseFromString(answer);
     if (parses) answers[method].push_back(std::move(answer));
   }
   TheSource()->SetAnswers(std::move(answers));
@@ -164,11 +170,12 @@ void Fetch(absl::string_view input) {
     status = fetched.status();
     done.Notify();
   };
-  const auto job = fetcher.Start({.model_id = TheSource()->model_id(),
-                                  .path = "",
-                                  .address = TheSource()->address(),
-                                  .layers = {0, kLayers}},
-                                 std::move(callbacks));
+  WeightFetcher::Request request;
+  request.model_id = TheSource()->model_id();
+  request.address = TheSource()->address();
+  if (with_peer) request.peers = {TheSource()->peer_address()};
+  request.layers = {0, kLayers};
+  const auto job = fetcher.Start(std::move(request), std::move(callbacks));
   CHECK(done.WaitForNotificationWithTimeout(kFetchMax)) << "no end";
   CHECK(status.ok() || !status.message().empty()) << "no words";
 }

@@ -1,4 +1,5 @@
-// Two nodes, of which only one has the model's file: the other gets its layers from it.
+// Nodes of which only one has the model's file: the others get their layers from it, and from each
+// other.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -9,7 +10,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "coordinator/generate.h"
@@ -43,13 +46,17 @@ class FolderNode {
     options.args = {"sh", "-c",
                     absl::StrCat("cd ", folder, " && exec ", STRATA_PROGRAM,
                                  " node --listen 127.0.0.1:0 --no-mdns --ephemeral --threads 1"
-                                 " --stop-with-parent --cache-dir cache --name ",
+                                 " --stop-with-parent --verbose --cache-dir cache --name ",
                                  name)};
     options.on_stdout_line = [this](absl::string_view line) {
       const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
       if (!json.is_object() || !json.contains("node")) return;
       absl::MutexLock lock(mu_);
       address_ = json["node"].value("address", "");
+    };
+    options.on_stderr_line = [this](absl::string_view line) {
+      absl::MutexLock lock(mu_);
+      absl::StrAppend(&log_, line, "\n");
     };
     auto started = ChildProcess::Start(std::move(options));
     EXPECT_TRUE(started.ok()) << started.status();
@@ -69,6 +76,21 @@ class FolderNode {
     EXPECT_TRUE(process_->WaitForExit(kStartTime));
   }
 
+  // Bytes that it said it got from the node at `address`, in all of its fetches, to a tenth of a
+  // MiB.
+  double MebibytesFrom(const std::string& address) const {
+    absl::MutexLock lock(mu_);
+    double sum = 0;
+    const std::string after = absl::StrCat(" MiB from ", address);
+    for (size_t at = log_.find(after); at != log_.npos; at = log_.find(after, at + 1)) {
+      const size_t begin = log_.rfind(' ', at - 1) + 1;
+      double mebibytes = 0;
+      EXPECT_TRUE(absl::SimpleAtod(log_.substr(begin, at - begin), &mebibytes)) << log_;
+      sum += mebibytes;
+    }
+    return sum;
+  }
+
   // What the node's cache takes of the disk.
   uint64_t CacheBytes() const {
     uint64_t bytes = 0;
@@ -81,8 +103,9 @@ class FolderNode {
 
  private:
   const std::string folder_;
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   std::string address_ ABSL_GUARDED_BY(mu_);
+  std::string log_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<ChildProcess> process_;
   std::unique_ptr<NodeClient> client_;
 };
@@ -91,10 +114,11 @@ class WeightsReachTheNodes : public ::testing::Test {
  protected:
   void SetUp() override {
     const std::string folder = testing::MakeTestFolder();
-    for (const char* name : {"with", "without"}) {
+    for (const char* name : {"with", "without", "other", "third"}) {
       std::filesystem::create_directory(absl::StrCat(folder, "/", name));
     }
     std::filesystem::copy_file(STRATA_DEMO_MODEL, absl::StrCat(folder, "/with/", kModel));
+    folder_ = folder;
     with_ = std::make_unique<FolderNode>("with", folder + "/with");
     without_ = std::make_unique<FolderNode>("without", folder + "/without");
     auto model = ModelFile::Open(STRATA_DEMO_MODEL);
@@ -121,6 +145,7 @@ class WeightsReachTheNodes : public ::testing::Test {
     options.stages.push_back({begin, model_->n_layer()});
     options.nodes = std::move(nodes);
     options.source = with_->client();
+    options.weight_peers = weight_peers_;
     options.n_ctx = kContext;
     options.n_batch = kContext;
     Generator generator;
@@ -147,8 +172,27 @@ class WeightsReachTheNodes : public ::testing::Test {
     return text;
   }
 
+  // Of a load on one node alone.
+  wire::StageSpec SpecOf(LayerRange layers) {
+    wire::StageSpec spec;
+    spec.set_model_id(model_->id());
+    spec.mutable_epoch()->set_counter(++epoch_);
+    spec.mutable_epoch()->set_coordinator_id("test");
+    spec.set_n_stages(1);
+    spec.set_model_path(kModel);
+    spec.mutable_layers()->set_begin(layers.begin);
+    spec.mutable_layers()->set_end(layers.end);
+    spec.set_n_ctx(kContext);
+    spec.set_n_seq_max(1);
+    spec.set_n_batch(kContext);
+    spec.set_source_address(with_->client()->address());
+    return spec;
+  }
+
+  std::string folder_;
   std::unique_ptr<FolderNode> with_, without_;
   std::shared_ptr<const ModelFile> model_;
+  std::vector<NodeClient*> weight_peers_;
   uint64_t epoch_ = 0;
 };
 
@@ -174,19 +218,52 @@ TEST_F(WeightsReachTheNodes, OnlyOneNeedsTheFile) {
   EXPECT_EQ(first.tokens, alone.tokens);
 }
 
+// Each of two nodes has half of the model in its cache; a third one, which once got a layer from
+// the node with the file and learnt all hashes then, needs it all when that node is gone.
+TEST_F(WeightsReachTheNodes, PeersTogetherReplaceASourceThatIsGone) {
+  FolderNode other("other", folder_ + "/other"), third("third", folder_ + "/third");
+  const Text halves = Write({without_->client(), other.client()}, {3});
+  ASSERT_TRUE(halves.status.ok()) << halves.status;
+  const auto go_on = [](const wire::LoadProgress&) { return true; };
+  wire::StageSpec middle = SpecOf({2, 3});
+  middle.set_stage(1);
+  middle.set_n_stages(3);
+  const auto one = third.client()->LoadStage(middle, go_on);
+  ASSERT_TRUE(one.ok()) << one.status();
+  const double before = third.MebibytesFrom(with_->client()->address());
+  EXPECT_GT(before, 0);
+  with_->Kill();
+
+  wire::StageSpec all = SpecOf({0, model_->n_layer()});
+  for (NodeClient* const peer : {without_->client(), other.client()}) {
+    all.add_weight_peers()->set_address(peer->address());
+  }
+  const auto loaded = third.client()->LoadStage(all, go_on);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const double first = third.MebibytesFrom(without_->client()->address());
+  const double second = third.MebibytesFrom(other.client()->address());
+  EXPECT_GT(first, 0.5);
+  EXPECT_GT(second, 0.5);
+  const double bytes = static_cast<double>(model_->tensor_bytes()) / (1 << 20);
+  EXPECT_NEAR(before + first + second, bytes, 0.3);
+}
+
+TEST_F(WeightsReachTheNodes, AllThatHaveThemAreAskedAtOnce) {
+  FolderNode third("third", folder_ + "/third");
+  const Text all = Write({without_->client()}, {});
+  ASSERT_TRUE(all.status.ok()) << all.status;
+  weight_peers_ = {with_->client(), without_->client(), third.client()};
+  const Text shared = Write({third.client()}, {});
+  ASSERT_TRUE(shared.status.ok()) << shared.status;
+  EXPECT_EQ(shared.tokens, all.tokens);
+  const double sum = third.MebibytesFrom(with_->client()->address()) +
+                     third.MebibytesFrom(without_->client()->address());
+  EXPECT_NEAR(sum, static_cast<double>(model_->tensor_bytes()) / (1 << 20), 0.3);
+}
+
 TEST_F(WeightsReachTheNodes, ASourceThatIsGoneIsNamed) {
   with_->Kill();
-  wire::StageSpec spec;
-  spec.set_model_id(model_->id());
-  spec.mutable_epoch()->set_counter(1);
-  spec.mutable_epoch()->set_coordinator_id("test");
-  spec.set_n_stages(2);
-  spec.set_model_path(kModel);
-  spec.mutable_layers()->set_end(2);
-  spec.set_n_ctx(kContext);
-  spec.set_n_seq_max(1);
-  spec.set_n_batch(kContext);
-  spec.set_source_address(with_->client()->address());
+  wire::StageSpec spec = SpecOf({0, 2});
   const auto loaded =
       without_->client()->LoadStage(spec, [](const wire::LoadProgress&) { return true; });
   EXPECT_EQ(loaded.status().code(), absl::StatusCode::kUnavailable) << loaded.status();
@@ -194,7 +271,7 @@ TEST_F(WeightsReachTheNodes, ASourceThatIsGoneIsNamed) {
   // Cancelled while it still tries: the call ends at once.
   const testing::TakenPort mute({});
   spec.set_source_address(mute.address());
-  spec.mutable_epoch()->set_counter(2);
+  spec.mutable_epoch()->set_counter(++epoch_);
   const auto cancelled =
       without_->client()->LoadStage(spec, [](const wire::LoadProgress&) { return false; });
   EXPECT_EQ(cancelled.status().code(), absl::StatusCode::kCancelled) << cancelled.status();

@@ -79,10 +79,12 @@ inline uint64_t SourceBytes(const std::string& path, LayerRange layers) {
   return bytes;
 }
 
-// The node that has the file.
+// The node that has the file, or another's cache.
 class Source {
  public:
-  explicit Source(const std::string& hashes_folder = "") : service_(hashes_folder) {
+  explicit Source(const std::string& hashes_folder = "",
+                  std::shared_ptr<WeightCache> cache = nullptr)
+      : service_(hashes_folder, std::move(cache)) {
     stub_ = wire::Weights::NewStub(MakeChannel(address_));
   }
   void Stop() { server_.Stop(); }
@@ -102,11 +104,13 @@ class Source {
     return response.model_id();
   }
 
-  absl::Status Read(const wire::BlocksRequest& request) {
+  // `bytes`: of whole blocks.
+  absl::Status Read(const wire::BlocksRequest& request, uint64_t* bytes = nullptr) {
     grpc::ClientContext context;
     const auto reader = stub_->ReadBlocks(&context, request);
     wire::BlockChunk chunk;
     while (reader->Read(&chunk)) {
+      if (bytes != nullptr && !chunk.hash().empty()) *bytes += chunk.offset() + chunk.data().size();
     }
     return FromGrpc(reader->Finish());
   }
@@ -132,6 +136,11 @@ class Receiver {
   absl::StatusOr<Fetched> Fetch(
       const std::string& id, const std::string& address, LayerRange layers,
       Progress progress = [](uint64_t, uint64_t) {}, const std::string& path = "") {
+    return Fetch({.model_id = id, .path = path, .address = address, .layers = layers},
+                 std::move(progress));
+  }
+  absl::StatusOr<Fetched> Fetch(
+      WeightFetcher::Request request, Progress progress = [](uint64_t, uint64_t) {}) {
     absl::Notification done;
     absl::StatusOr<Fetched> outcome;
     WeightFetcher::Callbacks callbacks;
@@ -142,8 +151,7 @@ class Receiver {
     };
     {
       absl::MutexLock lock(mu_);
-      job_ = fetcher_.Start({.model_id = id, .path = path, .address = address, .layers = layers},
-                            std::move(callbacks));
+      job_ = fetcher_.Start(std::move(request), std::move(callbacks));
     }
     started_.store(true);
     done.WaitForNotification();
@@ -158,7 +166,7 @@ class Receiver {
     WeightFetcher::Cancel(job_.get());
   }
 
-  WeightCache* cache() { return cache_.get(); }
+  const std::shared_ptr<WeightCache>& cache() { return cache_; }
   const std::string& folder() const { return folder_; }
 
  private:
