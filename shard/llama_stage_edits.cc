@@ -35,7 +35,7 @@ void LlamaStage::Drop(int32_t slot) {
 }
 
 void LlamaStage::Clear() {
-  llama_memory_clear(memory(), /*data=*/true);
+  llama_memory_clear(memory(), /*data=*/false);  // as a slot that is dropped
   std::fill(next_.begin(), next_.end(), 0);
   for (Checkpoint& checkpoint : checkpoints_) checkpoint = {};
 }
