@@ -68,10 +68,11 @@ void Coordinator::KeepMending() {
     bool look = false;
     {
       absl::MutexLock lock(mu_);
-      const auto due = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-        return stopping_ || mend_due_ || retry_due_;
+      const absl::Time look_at = look_at_;
+      const auto due = [this, look_at]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return stopping_ || mend_due_ || retry_due_ || look_at_ != look_at;
       };
-      mu_.AwaitWithDeadline(absl::Condition(&due), look_at_);
+      mu_.AwaitWithDeadline(absl::Condition(&due), look_at);
       if (stopping_) return;
       look = absl::Now() >= look_at_;
       const bool retry = retry_due_;
