@@ -229,7 +229,7 @@ void Coordinator::Sweep() {
           origin.ParseFromString(stage.origin()) && !origin.hold()) {
         orphans[origin.model_id()] = std::move(origin);
       }
-      if (stage.state() == wire::StageStatus::SERVING &&
+      if (stage.state() == wire::StageStatus::SERVING && stage.n_cpu_moe() == 0 &&
           (kept.contains(stage.model_id()) || orphans.contains(stage.model_id()))) {
         continue;
       }

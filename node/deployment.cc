@@ -213,9 +213,12 @@ bool Deployment::BeginMending() {
 void Deployment::LeaveStages() {
   std::lock_guard load_lock(load_mu_);
   texts_->Detach();
-  if (pipeline_ != nullptr) pipeline_->LeaveStages();
+  // Plans keep no stages with experts elsewhere (TakeLoaded in planning.cc).
+  const bool stay = std::ranges::none_of(
+      planned_->plan.stages, [](const PlannedStage& stage) { return stage.n_cpu_moe != 0; });
+  if (stay && pipeline_ != nullptr) pipeline_->LeaveStages();
   pipeline_.reset();
-  stages_left_ = true;
+  stages_left_ = stay;
 }
 
 // Of stages that no pipeline owns any more.

@@ -120,8 +120,9 @@ struct Loaded {
   KeptStage stage;
 };
 
-// Those of devices that are planned for, and their memory, which counts as free then. Stages of
-// programs that coordinate for themselves carry no node's id, and are theirs.
+// Those of devices that are planned for, and their memory, which counts as free then; none with
+// experts in the host's memory, of which nodes do not tell how much it is. Stages of programs that
+// coordinate for themselves carry no node's id, and are theirs.
 std::vector<Loaded> TakeLoaded(PlannedModel* planned) {
   PlanRequest& request = planned->inputs.request;
   std::vector<Loaded> loaded;
