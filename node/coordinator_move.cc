@@ -54,7 +54,7 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
     entry->second = next;
     return absl::OkStatus();
   };
-  const absl::Status loaded = next->Load(
+  absl::Status loaded = next->Load(
       [&](uint32_t, const wire::LoadProgress&) {
         return taken_over != absl::InfiniteFuture() || (caller.go_on() && from->serving());
       },

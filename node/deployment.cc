@@ -226,6 +226,7 @@ void Deployment::UnloadLeft() {
   std::vector<std::thread> threads;
   for (size_t i = 0; i < planned_->plan.stages.size(); ++i) {
     NodeClient* const node = planned_->NodeOf(planned_->plan.stages[i]).client.get();
+    if (node == nullptr) continue;
     threads.emplace_back([this, node, i] {
       wire::UnloadStageRequest request;
       *request.mutable_epoch() = options_.epoch;

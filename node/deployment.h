@@ -79,8 +79,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // True the first time.
   bool BeginMending();
   // Once it is MENDING or FAILED: ends the links; the texts wait on, and the stages stay where they
-  // are, for the next plan to keep or to unload; with experts in the host's memory they are unloaded
-  // here. Blocks.
+  // are, for the next plan to keep or to unload; with experts in the host's memory they are
+  // unloaded here. Blocks.
   void LeaveStages();
   const std::shared_ptr<TextServer>& heritage() const { return texts_; }
   // The texts are another's now: Unload() leaves them alone. Returns the requests that wait beside

@@ -12,10 +12,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "coordinator/membership_types.h"
 #include "coordinator/plan_assign.h"
 #include "coordinator/plan_options.h"
 #include "coordinator/planner.h"
+#include "node/loaded_stages.h"
 #include "shard/architecture.h"
 #include "shard/cache_options.h"
 #include "transport/status_details.h"
@@ -112,72 +112,6 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptio
   }
   if (!outcome->fetched->ok()) return outcome->fetched->status();
   return (*outcome->fetched)->headers;
-}
-
-// A stage of the model that a node has loaded.
-struct Loaded {
-  PlannedModel::Leftover at;
-  KeptStage stage;
-};
-
-// Those of devices that are planned for, and their memory, which counts as free then; none with
-// experts in the host's memory, of which nodes do not tell how much it is. Stages of programs that
-// coordinate for themselves carry no node's id, and are theirs.
-std::vector<Loaded> TakeLoaded(PlannedModel* planned) {
-  PlanRequest& request = planned->inputs.request;
-  std::vector<Loaded> loaded;
-  for (size_t d = 0; d < request.devices.size(); ++d) {
-    PlanDevice& device = request.devices[d];
-    const size_t node = planned->inputs.places[device.node];
-    for (const wire::StageStatus& stage : planned->report.nodes[node].info.stages()) {
-      const LayerRange layers = {stage.layers().begin(), stage.layers().end()};
-      if (stage.model_id() != planned->model->id() || stage.device() != device.name ||
-          stage.state() != wire::StageStatus::SERVING || stage.n_cpu_moe() != 0 ||
-          !NodeId::FromHex(stage.epoch().coordinator_id()).ok() || layers.begin >= layers.end ||
-          layers.end > planned->costs.n_layer()) {
-        continue;
-      }
-      Loaded& one = loaded.emplace_back();
-      one.at.node = node;
-      *one.at.stage.mutable_epoch() = stage.epoch();
-      one.at.stage.set_stage(stage.stage());
-      one.stage = {.device = d, .layers = layers};
-      const uint64_t bytes = StageBytes(planned->costs, request.cache, layers);
-      device.memory_free_bytes += bytes;
-      if (device.memory_pool == kOwnPool) continue;
-      request.memory_pools[static_cast<size_t>(device.memory_pool)].free_bytes += bytes;
-    }
-  }
-  return loaded;
-}
-
-// Around what is loaded, where that is possible.
-absl::StatusOr<Plan> PlanWith(const PlanRequest& request, const std::vector<Loaded>& loaded,
-                              PlanningOptions::Loaded what) {
-  if (loaded.empty() || what != PlanningOptions::Loaded::kAround || !request.assignments.empty()) {
-    return MakePlan(request);
-  }
-  std::vector<KeptStage> kept;
-  for (const Loaded& one : loaded) kept.push_back(one.stage);
-  auto plan = MakePlanAround(request, kept);
-  return absl::IsNotFound(plan.status()) ? MakePlan(request) : plan;
-}
-
-// Tells for each stage of the plan which loaded one it keeps.
-void Match(const std::vector<Loaded>& loaded, PlanningOptions::Loaded what, PlannedModel* planned) {
-  if (loaded.empty()) return;
-  planned->kept.resize(planned->plan.stages.size());
-  for (const Loaded& one : loaded) {
-    bool kept = false;
-    const bool stays = what != PlanningOptions::Loaded::kUnloaded;
-    for (size_t i = 0; i < planned->plan.stages.size() && stays && !kept; ++i) {
-      const PlannedStage& stage = planned->plan.stages[i];
-      kept = !planned->kept[i] && stage.device == one.stage.device &&
-             stage.layers == one.stage.layers && stage.n_cpu_moe == 0;
-      if (kept) planned->kept[i] = one.at.stage;
-    }
-    if (!kept) planned->leftovers.push_back(one.at);
-  }
 }
 
 // Bytes that are left now, by device and by pool.
@@ -281,7 +215,7 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
   Left left;
   for (const PlanDevice& device : request.devices) left.devices.push_back(device.memory_free_bytes);
   for (const MemoryPool& pool : request.memory_pools) left.pools.push_back(pool.free_bytes);
-  std::vector<Loaded> loaded;
+  std::vector<LoadedStage> loaded;
   if (options.loaded != PlanningOptions::Loaded::kIgnored) loaded = TakeLoaded(planned);
   for (PlanDevice& device : request.devices) {
     const NodeReport& node = planned->report.nodes[planned->inputs.places[device.node]];
@@ -290,14 +224,14 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
       device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
     }
   }
-  auto plan = PlanWith(request, loaded, options.loaded);
+  auto plan = PlanWithLoaded(request, loaded, options.loaded);
   if (!plan.ok() && any_kept_out) {
     for (PlanNode& node : request.nodes) node.kept_out.clear();
-    plan = PlanWith(request, loaded, options.loaded);
+    plan = PlanWithLoaded(request, loaded, options.loaded);
   }
   if (!plan.ok()) return plan.status();
   planned->plan = *std::move(plan);
-  Match(loaded, options.loaded, planned);
+  MatchLoaded(loaded, options.loaded, planned);
   return options.beside ? FitsBeside(std::move(left), *planned) : absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "node/stage_host_impl.h"
 #include "shard/device_probe.h"
+#include "shard/same_stage.h"
 #include "transport/grpc_status.h"
 
 namespace strata {

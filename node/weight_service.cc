@@ -187,7 +187,7 @@ absl::StatusOr<WeightService::Found> WeightService::Find(const std::string& mode
 }
 
 absl::StatusOr<WeightService::Found> WeightService::FindCached(const std::string& model_id) {
-  const absl::Status none = absl::NotFoundError("no such model is shared here");
+  absl::Status none = absl::NotFoundError("no such model is shared here");
   if (cache_ == nullptr) return none;
   absl::StatusOr<WeightCache::Kept> kept = cache_->WhatIsThere(model_id);
   if (!kept.ok()) return none;

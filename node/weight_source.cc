@@ -179,7 +179,7 @@ absl::Status WeightSource::Describe(WeightCache* cache) {
   const auto reader = stub_->DescribeModel(&context, request);
   wire::ModelPiece sizes;
   if (!reader->Read(&sizes)) {
-    const absl::Status status = FinishOf(reader.get(), &context);
+    absl::Status status = FinishOf(reader.get(), &context);
     return EndOf(status.ok() ? absl::InternalError("an empty answer") : status);
   }
   absl::Status ended;
@@ -212,7 +212,7 @@ absl::StatusOr<std::vector<bool>> WeightSource::List(size_t n_blocks) {
   wire::ListBlocksRequest request;
   request.set_model_id(model_id_);
   wire::BlockList list;
-  const absl::Status status = FromGrpc(stub_->ListBlocks(&context, request, &list));
+  absl::Status status = FromGrpc(stub_->ListBlocks(&context, request, &list));
   if (absl::IsNotFound(status)) return status;
   if (!status.ok()) return EndOf(status);
   std::vector<bool> there(n_blocks);
@@ -256,7 +256,7 @@ absl::Status WeightSource::Read(const std::vector<uint32_t>& blocks, OnChunk on_
     stopped = !on_chunk(chunk);
   }
   if (stopped) context.TryCancel();
-  const absl::Status status = FinishOf(reader.get(), &context);
+  absl::Status status = FinishOf(reader.get(), &context);
   if (stopped) return absl::OkStatus();
   if (idle.hit()) {
     return Named(absl::UnavailableError(

@@ -374,7 +374,7 @@ void WeightTransfer::CheckThatAllCanCome() {
 absl::Status WeightTransfer::WhyNot(const Wanted& wanted) const {
   for (size_t i = 0; i < givers_.size(); ++i) {
     if ((wanted.wrong_of >> i & 1) == 0) continue;
-    const absl::Status wrong = givers_[i].source->Named(WrongBytes(wanted.block));
+    absl::Status wrong = givers_[i].source->Named(WrongBytes(wanted.block));
     if (givers_.size() == 1) return wrong;
     return absl::DataLossError(absl::StrCat(wrong.message(), "; no other node gives that block"));
   }

@@ -105,24 +105,6 @@ absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::StageSpec& spec, Loa
   });
 }
 
-bool IsSameStage(const wire::StageSpec& a, const wire::StageSpec& b) {
-  const auto plain = [](wire::StageSpec spec) {
-    spec.clear_epoch();
-    spec.clear_stage();
-    spec.clear_n_stages();
-    spec.clear_model_path();
-    spec.clear_source_address();
-    spec.clear_source_node();
-    spec.clear_weight_peers();
-    spec.clear_origin();
-    spec.clear_memory_bytes_max();
-    spec.clear_host_bytes_max();
-    spec.clear_kept();
-    return spec.SerializeAsString();
-  };
-  return plain(a) == plain(b);
-}
-
 wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& facts,
                               const std::string& link_address) {
   wire::StageInfo info;

@@ -50,9 +50,6 @@ class LoadStream final : public grpc::ServerWriteReactor<wire::LoadStageEvent> {
 // Opens the model, cuts the slice and loads it as `spec` says. Blocks; compute thread.
 absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::StageSpec& spec, LoadStream* stream);
 
-// Whether a stage loaded as `a` says is what `b` asks for, but for its place in a plan.
-bool IsSameStage(const wire::StageSpec& a, const wire::StageSpec& b);
-
 // What Worker.LoadStage answers for a loaded stage.
 wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& facts,
                               const std::string& link_address);

@@ -15,6 +15,7 @@
 #include "grpcpp/server_builder.h"
 #include "proto/node.grpc.pb.h"
 #include "shard/load_stream.h"
+#include "shard/same_stage.h"
 #include "shard/stage_server.h"
 #include "shard/stage_wires.h"
 #include "shard/tokenize.h"

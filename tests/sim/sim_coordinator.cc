@@ -151,11 +151,7 @@ void SimCoordinator::OnSwept(const SimReport& report) {
   if (stopping_ || !in_office_ || !settled_) return;
   const bool adopts = adopts_;
   std::optional<wire::LoadModelRequest> orphan;
-  struct Left {
-    size_t node;
-    StageKey key;
-  };
-  std::vector<Left> leftovers;
+  std::vector<SimLeftover> leftovers;
   if (adopts) {
     for (const std::string& one : cluster().membership(options_.node).heritage()) {
       wire::LoadModelRequest origin;
@@ -172,6 +168,12 @@ void SimCoordinator::OnSwept(const SimReport& report) {
           origin.ParseFromString(stage.origin())) {
         orphan = std::move(origin);
       }
+      // The next plan may keep it.
+      const bool is_lost = model_ != nullptr && !model_->serving();
+      if (stage.state() == wire::StageStatus::SERVING &&
+          (is_lost || orphan_.has_value() || orphan.has_value())) {
+        continue;
+      }
       leftovers.push_back({node.node, StageKeyOf(stage.epoch(), stage.stage())});
     }
   }
@@ -179,7 +181,7 @@ void SimCoordinator::OnSwept(const SimReport& report) {
   if (leftovers.empty()) return Adopted(std::move(orphan));
   sweeping_ = true;
   const auto left = std::make_shared<size_t>(leftovers.size());  // shared by the calls
-  for (const Left& one : leftovers) {
+  for (const SimLeftover& one : leftovers) {
     SimAsk(
         options_.cluster.processes, options_.node, one.node, kUnloadTimeoutUs,
         [cluster = options_.cluster, one](const SimAnswer& answer) {

@@ -91,9 +91,15 @@ class SimCoordinator {
   void LoadNow(const wire::LoadModelRequest& request, const Then& then);
   void Deploy(SimPlanning planning, int plans, const wire::LoadModelRequest& request,
               const Then& then);
+  using PlannedPtr = std::unique_ptr<PlannedModel>;
+  void DeployNow(PlannedPtr* planned, const SimPlanning& planning, int plans,
+                 const wire::LoadModelRequest& request, const Then& then);
+  void TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, uint32_t in_a_row,
+                const std::vector<MemoryCap>& caps, const Then& then);
+  void UnloadLeftovers(const PlannedModel& planned, std::function<void()> then);
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   // Loads its stages, then the deployment.
-  void Carry(const DeploymentPtr& deployment, const Then& then);
+  void Carry(const DeploymentPtr& deployment, bool has_heritage, const Then& then);
   SimPlanning PlanningFor(const wire::LoadModelRequest& request, SimReport report) const;
 
   const Options options_;

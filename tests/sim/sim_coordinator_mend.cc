@@ -15,6 +15,7 @@ constexpr int64_t kHealthyUs = 30'000'000;
 constexpr uint32_t kMendsInARowMax = 5;
 constexpr int64_t kPauseUs = 250'000;
 constexpr int64_t kPatienceUs = 10'000'000;
+constexpr uint32_t kKeepsInARowMax = 2;
 constexpr int kPlansMax = 4;
 
 }  // namespace
@@ -71,7 +72,19 @@ SimPlanning SimCoordinator::PlanningFor(const wire::LoadModelRequest& request,
   return planning;
 }
 
-void SimCoordinator::Carry(const DeploymentPtr& deployment, const Then& then) {
+void SimCoordinator::UnloadLeftovers(const PlannedModel& planned, std::function<void()> then) {
+  std::vector<SimLeftover> leftovers;
+  for (const PlannedModel::Leftover& left : planned.leftovers) {
+    const auto node = NodeId::FromHex(planned.report.nodes[left.node].info.node_id());
+    leftovers.push_back({.node = cluster().NumberOf(*node),
+                         .key = StageKeyOf(left.stage.epoch(), left.stage.stage())});
+  }
+  UnloadSimLeftovers(
+      options_.cluster, options_.node, leftovers, [this](size_t node) { return IsGone(node); },
+      std::move(then));
+}
+
+void SimCoordinator::Carry(const DeploymentPtr& deployment, bool has_heritage, const Then& then) {
   const PlannedModel& planned = deployment->planned();
   SimStages stages;
   // What Deployment::Build() and Pipeline::SpecOf() make of a plan.
@@ -92,6 +105,8 @@ void SimCoordinator::Carry(const DeploymentPtr& deployment, const Then& then) {
     stages.places.push_back(
         {.node = cluster().NumberOf(*node), .planned_bytes = stage.memory_bytes()});
   }
+  stages.kept = planned.kept;
+  stages.leave_on_error = has_heritage;
   LoadSimStages(
       options_.cluster, options_.node, stages, [this](size_t node) { return IsGone(node); },
       [this, deployment, stages, then](absl::StatusOr<SimLoadPtr> load) {
@@ -166,7 +181,10 @@ void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, const Then& 
     AfterUnloads([this, request, then] {
       CollectSimReport(options_.cluster, options_.node, Members(),
                        [this, request, then](SimReport report) {
-                         Deploy(PlanningFor(request, std::move(report)), 1, request, then);
+                         SimPlanning planning = PlanningFor(request, std::move(report));
+                         // Of the coordinator before.
+                         planning.loaded = PlanningOptions::Loaded::kAround;
+                         Deploy(std::move(planning), 1, request, then);
                        });
     });
   });
@@ -176,33 +194,41 @@ void SimCoordinator::Deploy(SimPlanning planning, int plans, const wire::LoadMod
                             const Then& then) {
   auto planned = PlanSimModel(options_.cluster, planning);
   if (!planned.ok()) return then(planned.status());
+  const auto held = std::make_shared<PlannedPtr>(*std::move(planned));  // while it is unloaded
+  UnloadLeftovers(**held, [this, held, planning = std::move(planning), plans, request, then] {
+    DeployNow(held.get(), planning, plans, request, then);
+  });
+}
+
+void SimCoordinator::DeployNow(PlannedPtr* planned, const SimPlanning& planning, int plans,
+                               const wire::LoadModelRequest& request, const Then& then) {
   auto options = OptionsFor(request);
   if (!options.ok()) return then(options.status());
   if (stopping_) return then(absl::UnavailableError("the node is stopping"));
-  const auto deployment = std::make_shared<Deployment>(*std::move(options), *std::move(planned));
+  const auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(*planned));
   cluster().Note(absl::StrCat("node ", options_.node, " loads the model, epoch ",
                               deployment->epoch().counter()));
   model_ = deployment;
-  Carry(deployment, [this, deployment, planning = std::move(planning), plans, request,
-                     then](const absl::Status& status) {
-    if (status.ok()) {
-      cluster().Note("the model is loaded");
-      return then(status);
-    }
-    cluster().Note(absl::StrCat("it was not loaded: ", status.ToString()));
-    const std::optional<MemoryCap> cap = MemoryCapOf(deployment->planned(), status);
-    if (model_ == deployment) model_ = nullptr;
-    deployment->Unload(status);
-    if (!cap.has_value() || plans == kPlansMax) return then(status);
-    SimPlanning again = planning;
-    again.caps.push_back(*cap);
-    CollectSimReport(options_.cluster, options_.node, Members(),
-                     [this, again, plans, request, then](SimReport report) {
-                       SimPlanning now = again;
-                       now.report = std::move(report);
-                       Deploy(std::move(now), plans + 1, request, then);
-                     });
-  });
+  Carry(deployment, /*has_heritage=*/false,
+        [this, deployment, planning, plans, request, then](const absl::Status& status) {
+          if (status.ok()) {
+            cluster().Note("the model is loaded");
+            return then(status);
+          }
+          cluster().Note(absl::StrCat("it was not loaded: ", status.ToString()));
+          const std::optional<MemoryCap> cap = MemoryCapOf(deployment->planned(), status);
+          if (model_ == deployment) model_ = nullptr;
+          deployment->Unload(status);
+          if (!cap.has_value() || plans == kPlansMax) return then(status);
+          SimPlanning again = planning;
+          again.caps.push_back(*cap);
+          CollectSimReport(options_.cluster, options_.node, Members(),
+                           [this, again, plans, request, then](SimReport report) {
+                             SimPlanning now = again;
+                             now.report = std::move(report);
+                             Deploy(std::move(now), plans + 1, request, then);
+                           });
+        });
 }
 
 void SimCoordinator::Mend(const DeploymentPtr& lost) {
@@ -256,22 +282,32 @@ void SimCoordinator::PlaceAgain(const DeploymentPtr& lost, uint32_t in_a_row, bo
                                 const absl::Status& why, SimReport report, const Then& then) {
   SimPlanning planning = PlanningFor(lost->request(), std::move(report));
   planning.source = lost->planned().source;
+  planning.loaded = in_a_row < kKeepsInARowMax ? PlanningOptions::Loaded::kAround
+                                               : PlanningOptions::Loaded::kUnloaded;
   if (!healthy) planning.caps = lost->caps();
   if (const auto cap = MemoryCapOf(lost->planned(), why)) planning.caps.push_back(*cap);
   auto planned = PlanSimModel(options_.cluster, planning);
   if (!planned.ok()) return then(planned.status());
+  const auto held = std::make_shared<PlannedPtr>(*std::move(planned));  // while it is unloaded
+  UnloadLeftovers(**held, [this, held, lost, in_a_row, caps = planning.caps, then] {
+    TakeOver(held.get(), lost, in_a_row, caps, then);
+  });
+}
+
+void SimCoordinator::TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, uint32_t in_a_row,
+                              const std::vector<MemoryCap>& caps, const Then& then) {
   auto options = OptionsFor(lost->request());
   if (!options.ok()) return then(options.status());
   options->heritage = lost->heritage();
   options->mends_in_a_row = in_a_row + 1;
-  options->caps = planning.caps;
-  const auto next = std::make_shared<Deployment>(*std::move(options), *std::move(planned));
+  options->caps = caps;
+  const auto next = std::make_shared<Deployment>(*std::move(options), std::move(*planned));
   if (stopping_ || model_ != lost) return then(absl::OkStatus());  // then both end the texts
   next->TakeRequests(lost->Bequeath());
   model_ = next;
   times_.erase(lost.get());
   cluster().Note(absl::StrCat("placed again, epoch ", next->epoch().counter()));
-  Carry(next, [this, then](const absl::Status& status) {
+  Carry(next, /*has_heritage=*/true, [this, then](const absl::Status& status) {
     cluster().Note(absl::StrCat("loaded again: ", status.ToString()));
     then(absl::OkStatus());  // if not, it is the one to mend now
   });

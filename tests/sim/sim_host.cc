@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "shard/same_stage.h"
 #include "shard/stage_server.h"
 #include "transport/status_details.h"
 
@@ -11,6 +12,7 @@ namespace strata {
 namespace {
 
 constexpr size_t kLateUsMax = 8'000'000;
+constexpr int64_t kKeptUsMax = 20'000;
 
 }  // namespace
 
@@ -59,6 +61,13 @@ SimHost::HeldPtr SimHost::Find(const StageKey& key) const {
   return found == stages_.end() ? nullptr : found->second;
 }
 
+SimHost::HeldPtr SimHost::FindKept(const wire::StageSpec& spec) const {
+  if (!spec.has_kept()) return nullptr;
+  const HeldPtr held = Find(StageKeyOf(spec.kept().epoch(), spec.kept().stage()));
+  if (held == nullptr || held->state != wire::StageStatus::SERVING) return nullptr;
+  return IsSameStage(held->stage.spec(), spec) ? held : nullptr;
+}
+
 void SimHost::Load(const wire::StageSpec& spec, uint64_t planned_bytes, Loaded loaded) {
   // As StageHost::Newest().
   const absl::Status newer = CheckEpoch(spec.epoch(), newest_);
@@ -69,8 +78,18 @@ void SimHost::Load(const wire::StageSpec& spec, uint64_t planned_bytes, Loaded l
   }
   const StageKey key = StageKeyOf(spec.epoch(), spec.stage());
   if (Find(key) != nullptr) return loaded(absl::AlreadyExistsError("it is here already"));
-  const auto needed = static_cast<uint64_t>(static_cast<double>(planned_bytes) * options_.truth);
-  if (needed > free_bytes()) {
+  // As StageHost::TakeKept() and the worker, which empties the caches.
+  uint64_t kept_bytes = 0;
+  if (const HeldPtr before = FindKept(spec); before != nullptr) {
+    kept_bytes = std::exchange(before->bytes, 0);
+    stages_.erase(StageKeyOf(spec.kept().epoch(), spec.kept().stage()));
+    CloseLinks(before);
+    ++kept_;
+  }
+  const auto needed =
+      kept_bytes != 0 ? kept_bytes
+                      : static_cast<uint64_t>(static_cast<double>(planned_bytes) * options_.truth);
+  if (kept_bytes == 0 && needed > free_bytes()) {
     return loaded(WithShortage(
         absl::ResourceExhaustedError(absl::StrCat("it needs ", needed, " of ", free_bytes())),
         {.needed_bytes = needed, .free_bytes = free_bytes()}));
@@ -78,11 +97,12 @@ void SimHost::Load(const wire::StageSpec& spec, uint64_t planned_bytes, Loaded l
   auto held = std::make_shared<Held>(
       Held{.stage = SimStage(spec, options_.failures_per_mille > 0, options_.violation)});
   held->bytes = needed;
-  used_bytes_ += needed;
+  if (kept_bytes == 0) used_bytes_ += needed;
   if (used_bytes_ > options_.memory_bytes) options_.violation("a node takes more than it has");
   stages_[key] = held;
-  const auto us =
-      20'000 + static_cast<int64_t>(cluster().Random(static_cast<size_t>(options_.load_us_max)));
+  const int64_t us_max = kept_bytes == 0 ? options_.load_us_max : kKeptUsMax;
+  const auto us = (kept_bytes == 0 ? 20'000 : 0) +
+                  static_cast<int64_t>(cluster().Random(static_cast<size_t>(us_max)));
   options_.processes->After(options_.node, us, [this, held, key, loaded = std::move(loaded)] {
     if (Find(key) != held || held->state != wire::StageStatus::LOADING) {
       return loaded(absl::UnavailableError("the worker died, or the stage was unloaded"));
@@ -119,6 +139,9 @@ std::vector<wire::StageStatus> SimHost::Stages() const {
     *status.mutable_epoch() = held->stage.spec().epoch();
     status.set_state(held->state);
     status.set_origin(held->stage.spec().origin());
+    status.set_model_id(held->stage.spec().model_id());
+    status.set_device("CPU");
+    *status.mutable_layers() = held->stage.spec().layers();
   }
   return statuses;
 }

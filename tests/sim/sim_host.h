@@ -86,6 +86,7 @@ class SimHost {
   uint64_t memory_bytes() const { return options_.memory_bytes; }
   bool holds_stages() const { return !stages_.empty(); }
   uint64_t refused() const { return refused_; }
+  uint64_t kept() const { return kept_; }
 
  private:
   struct Held {
@@ -111,12 +112,14 @@ class SimHost {
   // A frame that is late reaches who is there by then.
   void Stray(const Frame& frame, const wire::Epoch& epoch);
   HeldPtr Find(const StageKey& key) const;
+  HeldPtr FindKept(const wire::StageSpec& spec) const;
   ClusterSim& cluster() const { return options_.processes->cluster(); }
 
   const Options options_;
   std::map<StageKey, HeldPtr> stages_;
   wire::Epoch newest_;
   uint64_t used_bytes_ = 0;
+  uint64_t kept_ = 0;     // stages that became another plan's
   uint64_t refused_ = 0;  // frames of old epochs that reached a stage of another one
 };
 

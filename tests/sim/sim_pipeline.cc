@@ -140,6 +140,7 @@ void Loading::Start() {
     spec.set_stage(static_cast<uint32_t>(i));
     spec.mutable_layers()->set_begin(stages.layers[i].begin);
     spec.mutable_layers()->set_end(stages.layers[i].end);
+    if (!stages.kept.empty() && stages.kept[i]) *spec.mutable_kept() = *stages.kept[i];
     SimAsk(
         cluster.processes, coordinator, stages.places[i].node, kLoadTimeoutUs,
         [self = shared_from_this(), i, spec](const SimAnswer& answer) {
@@ -258,6 +259,7 @@ void Loading::LinkFirst() {
 }
 
 void Loading::Fail(const absl::Status& status) {
+  if (load->stages.leave_on_error) return done(status);
   UnloadSimStages(cluster, coordinator, load->stages, gone,
                   [done = done, status] { done(status); });
 }
@@ -269,6 +271,16 @@ void UnloadSimStages(const SimCluster& cluster, size_t coordinator, const SimSta
   const auto unloaded = AfterAll(stages.places.size(), std::move(done));
   for (size_t i = 0; i < stages.places.size(); ++i) {
     UnloadOne(cluster, coordinator, stages.places[i].node, KeyOf(stages, i), gone, unloaded);
+  }
+}
+
+void UnloadSimLeftovers(const SimCluster& cluster, size_t coordinator,
+                        const std::vector<SimLeftover>& leftovers,
+                        const std::function<bool(size_t)>& gone, std::function<void()> done) {
+  if (leftovers.empty()) return done();
+  const auto unloaded = AfterAll(leftovers.size(), std::move(done));
+  for (const SimLeftover& one : leftovers) {
+    UnloadOne(cluster, coordinator, one.node, one.key, gone, unloaded);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,12 +33,22 @@ struct SimPlace {
 struct SimStages {
   wire::StageSpec spec;  // of every stage, but for its number and layers
   std::vector<LayerRange> layers;
-  std::vector<SimPlace> places;  // [stages]
+  std::vector<SimPlace> places;                      // [stages]
+  std::vector<std::optional<wire::KeptStage>> kept;  // [stages], or empty
+  bool leave_on_error = false;
 };
 
 // Unloads them; a node that does not answer is asked again until `gone` says so. Then `done`.
 void UnloadSimStages(const SimCluster& cluster, size_t coordinator, const SimStages& stages,
                      const std::function<bool(size_t node)>& gone, std::function<void()> done);
+// The same of stages of any plans.
+struct SimLeftover {
+  size_t node = 0;
+  StageKey key;
+};
+void UnloadSimLeftovers(const SimCluster& cluster, size_t coordinator,
+                        const std::vector<SimLeftover>& leftovers,
+                        const std::function<bool(size_t node)>& gone, std::function<void()> done);
 
 // Loads them all at once and links them from the last to the first. What was loaded is unloaded
 // again where one fails; the status says which (StageOf()).

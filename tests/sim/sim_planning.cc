@@ -6,15 +6,30 @@
 #include "absl/log/check.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/planner.h"
+#include "coordinator/layer_costs.h"
+#include "node/loaded_stages.h"
 #include "tests/coordinator/planner_instance.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
+#include "transport/epoch.h"
 
 namespace strata {
 namespace {
 
 constexpr int64_t kAnswerUs = 1'000'000;
+
+// What was planned for a stage that is left over.
+uint64_t BytesOf(const std::vector<LoadedStage>& loaded, const PlannedModel::Leftover& left,
+                 const PlannedModel& planned) {
+  for (const LoadedStage& one : loaded) {
+    if (one.at.node != left.node || one.at.stage.stage() != left.stage.stage() ||
+        CompareEpochs(one.at.stage.epoch(), left.stage.epoch()) != 0) {
+      continue;
+    }
+    return StageBytes(planned.costs, planned.inputs.request.cache, one.stage.layers);
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -75,15 +90,12 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
     CHECK(absl::HexStringToBytes(id, report.seen.mutable_record()->mutable_node_id()));
     report.seen.mutable_record()->set_name(absl::StrCat("node", told.node));
     report.info.set_node_id(id);
+    for (const wire::StageStatus& stage : told.stages) *report.info.add_stages() = stage;
     PlanDevice device;
     device.node = request.nodes.size();
     device.name = "CPU";
     device.memory_free_bytes = told.free_bytes;
     device.speed = testing::SpeedOf(model.bytes_per_s[told.node]);
-    for (const MemoryCap& cap : planning.caps) {
-      if (cap.node_id != id || cap.device != device.name) continue;
-      device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
-    }
     if (model.plans_past_memory) device.memory_free_bytes *= 2;
     planned->inputs.places.push_back(request.nodes.size());
     PlanNode& node = request.nodes.emplace_back();
@@ -104,20 +116,37 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
   request.with_hints = false;
   request.links.assign(request.nodes.size() * request.nodes.size(),
                        {.round_trip_s = 1e-3, .bytes_per_s = 125e6});
-  absl::StatusOr<Plan> plan = MakePlan(request);
+  std::vector<LoadedStage> loaded;
+  if (planning.loaded != PlanningOptions::Loaded::kIgnored) loaded = TakeLoaded(planned.get());
+  for (PlanDevice& device : request.devices) {
+    const std::string& id = planned->report.nodes[device.node].info.node_id();
+    for (const MemoryCap& cap : planning.caps) {
+      if (cap.node_id != id || cap.device != device.name) continue;
+      device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
+    }
+  }
+  absl::StatusOr<Plan> plan = PlanWithLoaded(request, loaded, planning.loaded);
   if (!plan.ok() && !planning.kept_out.empty()) {
     for (PlanNode& node : request.nodes) node.kept_out.clear();
-    plan = MakePlan(request);
+    plan = PlanWithLoaded(request, loaded, planning.loaded);
   }
   if (!plan.ok()) return plan.status();
   planned->plan = *std::move(plan);
+  MatchLoaded(loaded, planning.loaded, planned.get());
   for (const SimReport::Node& told : planning.report.nodes) {
     uint64_t bytes = 0;
-    for (const PlannedStage& stage : planned->plan.stages) {
+    for (size_t i = 0; i < planned->plan.stages.size(); ++i) {
+      const PlannedStage& stage = planned->plan.stages[i];
       const size_t place = request.devices[stage.device].node;
-      if (planning.report.nodes[place].node == told.node) bytes += stage.memory_bytes();
+      const bool kept = !planned->kept.empty() && planned->kept[i].has_value();
+      if (planning.report.nodes[place].node == told.node && !kept) bytes += stage.memory_bytes();
     }
-    if (bytes > told.free_bytes) {
+    uint64_t free_then = told.free_bytes;
+    for (const PlannedModel::Leftover& left : planned->leftovers) {
+      if (planning.report.nodes[left.node].node == told.node)
+        free_then += BytesOf(loaded, left, *planned);
+    }
+    if (bytes > free_then) {
       cluster.violation(absl::StrCat("a plan puts ", bytes, " bytes on node ", told.node,
                                      ", which told of ", told.free_bytes));
     }

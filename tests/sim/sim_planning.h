@@ -52,6 +52,7 @@ struct SimPlanning {
   std::vector<MemoryCap> caps;
   std::map<std::string, std::string> kept_out;  // by node id
   uint32_t n_seqs = 1;
+  PlanningOptions::Loaded loaded = PlanningOptions::Loaded::kIgnored;
 };
 // As PlanModel(). `report` is left.
 absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& cluster,

@@ -1,0 +1,68 @@
+#include "node/loaded_stages.h"
+
+#include <utility>
+
+#include "coordinator/layer_costs.h"
+#include "coordinator/membership_types.h"
+#include "coordinator/planner.h"
+
+namespace strata {
+
+std::vector<LoadedStage> TakeLoaded(PlannedModel* planned) {
+  PlanRequest& request = planned->inputs.request;
+  std::vector<LoadedStage> loaded;
+  for (size_t d = 0; d < request.devices.size(); ++d) {
+    PlanDevice& device = request.devices[d];
+    const size_t node = planned->inputs.places[device.node];
+    for (const wire::StageStatus& stage : planned->report.nodes[node].info.stages()) {
+      const LayerRange layers = {stage.layers().begin(), stage.layers().end()};
+      if (stage.model_id() != planned->model->id() || stage.device() != device.name ||
+          stage.state() != wire::StageStatus::SERVING || stage.n_cpu_moe() != 0 ||
+          !NodeId::FromHex(stage.epoch().coordinator_id()).ok() || layers.begin >= layers.end ||
+          layers.end > planned->costs.n_layer()) {
+        continue;
+      }
+      LoadedStage& one = loaded.emplace_back();
+      one.at.node = node;
+      *one.at.stage.mutable_epoch() = stage.epoch();
+      one.at.stage.set_stage(stage.stage());
+      one.stage = {.device = d, .layers = layers};
+      const uint64_t bytes = StageBytes(planned->costs, request.cache, layers);
+      device.memory_free_bytes += bytes;
+      if (device.memory_pool == kOwnPool) continue;
+      request.memory_pools[static_cast<size_t>(device.memory_pool)].free_bytes += bytes;
+    }
+  }
+  return loaded;
+}
+
+absl::StatusOr<Plan> PlanWithLoaded(const PlanRequest& request,
+                                    const std::vector<LoadedStage>& loaded,
+                                    PlanningOptions::Loaded what) {
+  if (loaded.empty() || what != PlanningOptions::Loaded::kAround || !request.assignments.empty()) {
+    return MakePlan(request);
+  }
+  std::vector<KeptStage> kept;
+  for (const LoadedStage& one : loaded) kept.push_back(one.stage);
+  auto plan = MakePlanAround(request, kept);
+  return absl::IsNotFound(plan.status()) ? MakePlan(request) : plan;
+}
+
+void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Loaded what,
+                 PlannedModel* planned) {
+  if (loaded.empty()) return;
+  planned->kept.resize(planned->plan.stages.size());
+  for (const LoadedStage& one : loaded) {
+    bool kept = false;
+    const bool stays = what != PlanningOptions::Loaded::kUnloaded;
+    for (size_t i = 0; i < planned->plan.stages.size() && stays && !kept; ++i) {
+      const PlannedStage& stage = planned->plan.stages[i];
+      kept = !planned->kept[i] && stage.device == one.stage.device &&
+             stage.layers == one.stage.layers && stage.n_cpu_moe == 0;
+      if (kept) planned->kept[i] = one.at.stage;
+    }
+    if (!kept) planned->leftovers.push_back(one.at);
+  }
+}
+
+}  // namespace strata

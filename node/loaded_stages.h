@@ -1,0 +1,33 @@
+// Stages of a model that nodes have loaded already, and plans that keep them. Of node/planning.h;
+// pure; any thread.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/plan.h"
+#include "node/planning.h"
+
+namespace strata {
+
+struct LoadedStage {
+  PlannedModel::Leftover at;
+  KeptStage stage;
+};
+
+// What the nodes of `planned` tell: stages of devices that are planned for, whose memory counts as
+// free then; none with experts in the host's memory, of which nodes do not tell how much it is.
+// Stages of programs that coordinate for themselves carry no node's id, and are theirs. The costs
+// and the cache of the request are filled in.
+std::vector<LoadedStage> TakeLoaded(PlannedModel* planned);
+
+// Around them with kAround, where that is possible; else as MakePlan(), whose errors it has.
+absl::StatusOr<Plan> PlanWithLoaded(const PlanRequest& request,
+                                    const std::vector<LoadedStage>& loaded,
+                                    PlanningOptions::Loaded what);
+
+// Says for each stage of `planned`'s plan which of them it keeps, and which are left over.
+void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Loaded what,
+                 PlannedModel* planned);
+
+}  // namespace strata
