@@ -28,7 +28,6 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::strata::testing::BytesOfSlice;
 using ::strata::testing::GgufBuilder;
-using ::strata::testing::MakeTestFolder;
 using ::strata::testing::Model;
 using ::strata::testing::Opened;
 using ::strata::testing::Receiver;
