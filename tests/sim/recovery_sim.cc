@@ -118,6 +118,7 @@ void RecoverySim::End(size_t n) {
   ended_.adoptions += node.coordinator->adoptions();
   ended_.resumed += node.gateway->resumed();
   ended_.strays += node.host->refused();
+  ended_.kept += node.host->kept();
   node.coordinator = nullptr;
   node.gateway = nullptr;
   node.host = nullptr;
@@ -237,6 +238,7 @@ RecoverySim::Counts RecoverySim::counts() const {
     counts.adoptions += node.coordinator->adoptions();
     counts.resumed += node.gateway->resumed();
     counts.strays += node.host->refused();
+    counts.kept += node.host->kept();
   }
   for (const auto& client : clients_) {
     ++counts.asked;
@@ -276,6 +278,7 @@ void RecoverySim::Counts::Add(const Counts& other) {
   tokens += other.tokens;
   mends += other.mends;
   adoptions += other.adoptions;
+  kept += other.kept;
   resumed += other.resumed;
   strays += other.strays;
   for (const auto& [words, n] : other.failures) failures[words] += n;
@@ -285,8 +288,8 @@ void RecoverySim::Counts::Add(const Counts& other) {
 std::string RecoverySim::Counts::ToString() const {
   return absl::StrCat(asked, " texts: ", complete, " complete, ", refused, " refused, ", failed,
                       " failed, ", stopped, " stopped, ", gone, " whose node went; ", tokens,
-                      " tokens, ", mends, " mends, ", adoptions, " adoptions, ", resumed,
-                      " resumed, ", strays, " late steps refused");
+                      " tokens, ", mends, " mends, ", adoptions, " adoptions, ", kept,
+                      " stages kept, ", resumed, " resumed, ", strays, " late steps refused");
 }
 
 void RecoverySim::CheckEnded() {

@@ -58,7 +58,7 @@ class RecoverySim {
   size_t open_texts() const;
   struct Counts {
     uint64_t asked = 0, complete = 0, refused = 0, failed = 0, gone = 0, stopped = 0;
-    uint64_t tokens = 0, mends = 0, adoptions = 0, resumed = 0, strays = 0;
+    uint64_t tokens = 0, mends = 0, adoptions = 0, kept = 0, resumed = 0, strays = 0;
     std::map<std::string, uint64_t> failures, refusals;  // by their words
 
     void Add(const Counts& other);

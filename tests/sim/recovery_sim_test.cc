@@ -40,6 +40,7 @@ TEST(RecoverySim, EveryTextEndsOnceAndIsRight) {
   // All of it was tried.
   EXPECT_GT(all.complete, 0u);
   EXPECT_GT(all.mends, 0u);
+  EXPECT_GT(all.kept, 0u);
   EXPECT_GT(all.resumed, 0u);
 }
 
