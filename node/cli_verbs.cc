@@ -58,8 +58,8 @@ Examples:
   strata drain kitchen
   strata drain kitchen --undo
 
-Texts under way are finished first; then the node's layers go to other nodes, and it gets no new ones
-until --undo or until it is started again. Where the others have no room for them, nothing changes.)";
+The node's layers go to other nodes while texts go on, after a pause, and it gets no new ones until
+--undo or until it is started again. Where the others have no room for them, nothing changes.)";
 
 constexpr char kDemoFooter[] = R"(
 Examples:

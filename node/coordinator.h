@@ -1,9 +1,10 @@
 // The role that one node of a cluster has: it plans, loads and unloads models, and serves texts.
 // Every node has one of these, and it is idle on all but the node that membership made the
 // coordinator. When the role goes, its models are unloaded, and its texts are handed over to
-// whoever coordinates next. When it comes, stages that a coordinator before has left behind are
-// unloaded, and models that it had loaded to stay are loaded again. A model that loses a stage is
-// mended: its layers are placed again on the nodes that are left, and its texts go on there.
+// whoever coordinates next. When it comes, models that the coordinator before had loaded to stay are
+// loaded again, with the stages of theirs that it left behind; others are unloaded. A model that
+// loses a stage is mended: the layers are placed again on the nodes that are left, around the stages
+// that they have, and its texts go on there. Models move to better plans beside their texts.
 //
 // Thread-safe, but for Tick(). What blocks says so; nothing of it is called on the loop.
 #pragma once
@@ -119,8 +120,9 @@ class Coordinator {
   static absl::Status LoadingAgain();  // what texts end with meanwhile
   // Does not block. Errors go to the call's sink.
   void Generate(const wire::GenerateTextRequest& request, std::shared_ptr<TextCall> call);
-  // Blocks until nothing is on the node any more: texts under way end first, then its layers go to
-  // others. Errors of Load(): when the others have no room, nothing has changed. kNotFound,
+  // Blocks until nothing is on the node any more: its layers go to others, while texts go on where
+  // there is room for them beside what is loaded, else once those under way have ended. Errors of
+  // Load(): when the others have no room, nothing has changed. kNotFound,
   // kInvalidArgument: no node is meant, or several.
   absl::Status Drain(const wire::DrainNodeRequest& request, const Caller& caller);
 
