@@ -1,10 +1,10 @@
 // The role that one node of a cluster has: it plans, loads and unloads models, and serves texts.
 // Every node has one of these, and it is idle on all but the node that membership made the
 // coordinator. When the role goes, its models are unloaded, and its texts are handed over to
-// whoever coordinates next. When it comes, models that the coordinator before had loaded to stay are
-// loaded again, with the stages of theirs that it left behind; others are unloaded. A model that
-// loses a stage is mended: the layers are placed again on the nodes that are left, around the stages
-// that they have, and its texts go on there. Models move to better plans beside their texts.
+// whoever coordinates next. When it comes, models that the coordinator before had loaded to stay
+// are loaded again, with the stages of theirs that it left behind; others are unloaded. A model
+// that loses a stage is mended: the layers are placed again on the nodes that are left, around the
+// stages that they have, and its texts go on there. Models move to better plans beside their texts.
 //
 // Thread-safe, but for Tick(). What blocks says so; nothing of it is called on the loop.
 #pragma once

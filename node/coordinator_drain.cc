@@ -73,6 +73,8 @@ absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request, const 
     if (auto s = MoveAway(model, caller); !s.ok()) return s;
   }
   std::move(undo).Cancel();
+  absl::MutexLock lock(mu_);
+  LookAgain();
   return absl::OkStatus();
 }
 

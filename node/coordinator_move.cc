@@ -1,10 +1,12 @@
 // Models that move while their texts go on: what the next plan has beside the one that serves is
 // loaded first, then the next one takes over the texts and the stages that stay.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +20,8 @@ namespace {
 
 // Nodes that have just come measure first, and those that come often do not come one by one.
 constexpr absl::Duration kLookAfter = absl::Seconds(5);
+// Planning takes time of the node's own.
+constexpr absl::Duration kLookAgainAfter = absl::Seconds(30);
 // A plan has to be that much faster before texts pause for it, or before a model that is idle
 // moves.
 constexpr double kGainMin = 0.2, kIdleGainMin = 0.03;
@@ -38,7 +42,6 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
   const absl::Cleanup done = [this] {
     absl::MutexLock lock(mu_);
     prepared_.reset();
-    LookAgain();
   };
   const absl::Time begin = absl::Now();
   absl::Time taken_over = absl::InfiniteFuture();
@@ -88,7 +91,7 @@ void Coordinator::Improve() {
   }
   if (!again) return;
   absl::MutexLock lock(mu_);
-  LookAgain();
+  look_at_ = std::min(look_at_, absl::Now() + kLookAgainAfter);
 }
 
 void Coordinator::Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,
@@ -106,12 +109,17 @@ bool Coordinator::ImproveOne(const DeploymentPtr& model) {
   const auto work = StartWork(caller);
   if (!work.ok() || !caller.go_on() || !model->serving()) return false;
   const PlannedModel& now = model->planned();
+  // They are not kept (node/loaded_stages.h), and would be loaded again and again.
+  if (absl::c_any_of(now.plan.stages, [](const PlannedStage& s) { return s.n_cpu_moe != 0; })) {
+    return false;
+  }
   wire::PlanWishes wishes = model->request().wishes();
   wishes.set_n_ctx(now.inputs.request.cache.n_ctx);
   PlanningOptions planning = PlanningFor(caller);
   planning.known = now.model;
   planning.model_id = now.model->id();
   planning.loaded = PlanningOptions::Loaded::kAround;
+  const bool later = !planning.kept_out.empty();  // they come into question again
   if (!wishes.assign().empty()) {
     planning.beside = true;
     auto as_asked = PlanModel(planning, now.source, wishes);
@@ -128,14 +136,14 @@ bool Coordinator::ImproveOne(const DeploymentPtr& model) {
   planning.loaded = PlanningOptions::Loaded::kMatched;
   planning.beside = true;
   auto better = PlanModel(planning, now.source, wishes);
-  if (!as_it_is.ok()) return false;
+  if (!as_it_is.ok()) return later;
   if ((*as_it_is)->report.measuring()) return true;
-  if (!better.ok()) return false;
+  if (!better.ok()) return later;
   const double gain = GainOf((*as_it_is)->plan, (*better)->plan);
   const bool idle = model->texts() == 0;
   const bool merges = (*better)->plan.stages.size() < now.plan.stages.size() && gain > 0;
   if (gain < kGainMin && (!idle || (gain < kIdleGainMin && !merges))) {
-    return gain >= kIdleGainMin || merges;
+    return later || gain >= kIdleGainMin || merges;
   }
   LOG(WARNING) << model->name() << absl::StrFormat(" moves: a step takes %.0f %% less", gain * 100)
                << (idle ? " then, and it is idle" : " with the nodes there are now");

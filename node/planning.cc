@@ -225,7 +225,8 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
     }
   }
   auto plan = PlanWithLoaded(request, loaded, options.loaded);
-  if (!plan.ok() && any_kept_out) {
+  // What need not move does not move onto a node that is better left alone.
+  if (!plan.ok() && any_kept_out && !options.beside) {
     for (PlanNode& node : request.nodes) node.kept_out.clear();
     plan = PlanWithLoaded(request, loaded, options.loaded);
   }

@@ -91,7 +91,8 @@ struct PlanningOptions {
     kUnloaded,
   };
   Loaded loaded = Loaded::kIgnored;
-  // What is loaded anew must find room beside all that is loaded: it goes on until then.
+  // What is loaded anew must find room beside all that is loaded, which goes on until then; and
+  // nodes of `kept_out` are not used even where the others do not suffice.
   bool beside = false;
   // By node id: why it is better left alone, while the others suffice.
   std::map<std::string, std::string> kept_out;
