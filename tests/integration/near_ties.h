@@ -13,6 +13,9 @@
 
 namespace strata::testing {
 
+// What rounding can do: a text that is fed again goes through the kernels in other batches.
+inline constexpr float kNearTie = 0.3f;
+
 // How many of `tokens` behind `prompt` are not the likeliest that libllama alone finds there,
 // though as likely within `near`, in logits. A token that is missing, twice or wrong shows as one
 // that is not.

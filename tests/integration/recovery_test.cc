@@ -23,13 +23,11 @@
 namespace strata {
 namespace {
 
+using ::strata::testing::kNearTie;
 using ::strata::testing::TwoNodes;
 using ::strata::testing::WholeModel;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// What rounding can do: a text that is fed again goes through the kernels in other batches.
-constexpr float kNearTie = 0.3f;
 
 // The demo model on both nodes, and texts on their way through both.
 class Recovery : public TwoNodes {

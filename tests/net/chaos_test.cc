@@ -64,8 +64,6 @@ constexpr size_t kTexts = 8;
 constexpr uint64_t kSlowDiskBytesPerS = 2'000'000;
 constexpr uint64_t kDiskBytes = uint64_t{64} << 20;  // of a node's cache
 constexpr absl::Duration kSettlesWithin = absl::Seconds(60);
-// What rounding can do: a text that is fed again goes through the kernels in other batches.
-constexpr float kNearTie = 0.3f;
 
 constexpr char kInterface[] = "eth0";
 
@@ -507,7 +505,7 @@ void ChaosTest::Round(uint32_t seed) {
         << kind.name << ": " << hosts_[victim]->name();
     const std::vector<int32_t> tokens = report["tokens"];
     EXPECT_EQ(tokens.size(), static_cast<size_t>(n_tokens_));
-    ties_ += testing::NearTies(whole_.get(), report["prompt"]["tokens"], tokens, kNearTie);
+    ties_ += testing::NearTies(whole_.get(), report["prompt"]["tokens"], tokens, testing::kNearTie);
     tokens_ += tokens.size();
     pause = std::max(pause, report["longest_pause_ms"].get<double>() / 1000);
   }

@@ -26,8 +26,6 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-// What rounding can do: a text that is fed again goes through the kernels in other batches.
-constexpr float kNearTie = 0.3f;
 constexpr uint32_t kSlowMbitPerS = 20;
 
 // Two machines on one switch, and a cable from one to the other beside it.
@@ -167,7 +165,8 @@ TEST_F(WiresTest, AutoSendsFewerBytesOverASlowLink) {
     ASSERT_TRUE(text.is_object()) << text;
     const std::vector<int32_t> tokens = text["tokens"];
     EXPECT_THAT(tokens, SizeIs(40));
-    const size_t ties = testing::NearTies(whole->get(), text["prompt"]["tokens"], tokens, kNearTie);
+    const size_t ties =
+        testing::NearTies(whole->get(), text["prompt"]["tokens"], tokens, testing::kNearTie);
     sent[wish] = FirstStage()["bytes_out"];
     std::cout << wish << " over " << kSlowMbitPerS << " Mbit/s: sent as " << stage["activations"]
               << " above " << stage["f32_rows_max"] << " rows, " << sent[wish]
@@ -198,7 +197,7 @@ TEST_F(WiresTest, ATextOutlivesTheTrustedNetwork) {
   StartEngine();
   auto whole = testing::WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = 1024, .n_seq_max = 1});
   ASSERT_TRUE(whole.ok()) << whole.status();
-  testing::NearTies(whole->get(), report["prompt"]["tokens"], tokens, kNearTie);
+  testing::NearTies(whole->get(), report["prompt"]["tokens"], tokens, testing::kNearTie);
   const nlohmann::json stage = FirstStage();
   ASSERT_TRUE(stage.is_object()) << stage;
   EXPECT_EQ(stage["link_wire"], "gRPC") << nodes_[0]->errors();
