@@ -201,7 +201,7 @@ TEST_F(Models, UnloadingEndsTheTextsWithAWord) {
   EXPECT_THAT(run->err(), HasSubstr("unloaded"));
 }
 
-TEST_F(Models, ADrainedNodeIsFreeAfterItsTextsEnd) {
+TEST_F(Models, ADrainedNodeIsFreeAndTheOtherMergesItsStages) {
   LoadOnBoth();
   const auto run = Strata(0, {"run", name_, "One\n", "--max-tokens", "200", "--ignore-eos"});
   ASSERT_EQ(run->FirstLine(), "One") << run->err();
