@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/text_request.h"
 #include "node/cluster_report.h"
 #include "node/model_match.h"
 #include "node/plan_text.h"
@@ -461,7 +462,10 @@ void Coordinator::Generate(const wire::GenerateTextRequest& request,
   absl::Status why = deployment.status();
   {
     absl::MutexLock lock(mu_);
-    if (!orphans_.empty() || adopts_) {
+    if (stopping_) {
+      why = absl::UnavailableError("the node that coordinates is stopping");
+      if (has_heirs_) why = AsHandedOver(why);  // its models have been
+    } else if (!orphans_.empty() || adopts_) {
       why = LoadingAgain();
     }
   }

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -23,6 +24,7 @@
 namespace strata {
 namespace {
 
+using ::strata::testing::HttpReply;
 using ::strata::testing::kNearTie;
 using ::strata::testing::TwoNodes;
 using ::strata::testing::WholeModel;
@@ -212,6 +214,23 @@ TEST_F(RecoveryOfAllStages, AreLoadedAgainWhenTheirCoordinatorIsKilled) {
 
 TEST_F(RecoveryOfAllStages, AreLoadedAgainWhenTheirCoordinatorIsStopped) {
   ExpectATextThatGoesOnAfter(SIGTERM);
+}
+
+// While it hands over, and before the next one has the model.
+TEST_F(RecoveryOfAllStages, AreThereForTextsThatBeginWhileTheirCoordinatorStops) {
+  constexpr int kAsked = 30;
+  std::vector<HttpReply> replies(kAsked);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kAsked; ++i) {
+    if (i == kAsked / 3) kill((*nodes_[coordinator_])->pid(), SIGTERM);
+    threads.emplace_back([this, i, &replies] {
+      replies[i] = Post(1 - coordinator_, "/v1/completions",
+                        {{"prompt", absl::StrCat(i, "\n")}, {"max_tokens", 8}});
+    });
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const HttpReply& reply : replies) EXPECT_EQ(reply.status, 200) << reply.body;
 }
 
 TEST_F(RecoveryOfAllStages, AreNotLoadedAgainOnceTheyWereUnloaded) {
