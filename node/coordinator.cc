@@ -132,6 +132,13 @@ Coordinator::Caller Coordinator::Watched(const Caller& asked) {
   return caller;
 }
 
+// Its models have been handed over, or are being: others know more of them.
+absl::Status Coordinator::Stopping() const {
+  absl::Status why =
+      absl::UnavailableError("the node that coordinates is stopping; try again in a few seconds");
+  return has_heirs_ ? AsHandedOver(std::move(why)) : why;
+}
+
 // Nobody interrupted what ends because the node stops.
 absl::Status Coordinator::Explain(absl::Status status) {
   if (!absl::IsCancelled(status) || !stopping()) return status;
@@ -385,6 +392,7 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& 
     found = deployment;
   }
   if (matches == 1) return found;
+  if (stopping_) return Stopping();
   const std::string there = names.empty() ? "no model is loaded (strata load MODEL)"
                                           : absl::StrCat("loaded: ", absl::StrJoin(names, ", "));
   if (matches > 1) {
@@ -413,6 +421,7 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
   std::vector<DeploymentPtr> models;
   {
     absl::MutexLock lock(mu_);
+    if (stopping_) return Stopping();
     for (const auto& [id, model] : models_) models.push_back(model);
   }
   std::vector<wire::ModelStatus> statuses;
@@ -462,12 +471,7 @@ void Coordinator::Generate(const wire::GenerateTextRequest& request,
   absl::Status why = deployment.status();
   {
     absl::MutexLock lock(mu_);
-    if (stopping_) {
-      why = absl::UnavailableError("the node that coordinates is stopping");
-      if (has_heirs_) why = AsHandedOver(why);  // its models have been
-    } else if (!orphans_.empty() || adopts_) {
-      why = LoadingAgain();
-    }
+    if (!stopping_ && (!orphans_.empty() || adopts_)) why = LoadingAgain();
   }
   call->Refuse(std::move(why));
 }

@@ -188,6 +188,7 @@ class Coordinator {
   void Keep();                                             // thread: takes and leaves office
   void Sweep();
   bool stopping();
+  absl::Status Stopping() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   EventLoop* const loop_;
   ClusterRuntime* const cluster_;

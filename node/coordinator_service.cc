@@ -7,8 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/text_request.h"
 #include "node/forwarding.h"
 #include "node/text_stream.h"
+#include "node/text_wire.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
@@ -106,8 +108,11 @@ std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext
     const auto onward = Onward(context);
     bool said = false;
     grpc::Status status = call(elsewhere->get(), onward.get(), &said);
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE || SaidByPeer(status)) return status;
+    const bool has_gone =
+        status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status);
+    if (!has_gone && !IsHandedOver(TextStatusFromGrpc(status))) return status;
     if (said || context.IsCancelled() || absl::Now() >= until) {
+      if (!has_gone) return status;
       return ToGrpc(absl::UnavailableError(
           "the node that coordinates does not answer; try again in a few seconds"));
     }
@@ -182,7 +187,7 @@ grpc::Status CoordinatorService::UnloadModel(grpc::ServerContext* context,
   }
   auto name = coordinator_->Unload(request->model());
   if (name.ok()) response->set_name(*name);
-  return ToGrpc(name.status());
+  return TextStatusToGrpc(name.status());
 }
 
 grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
@@ -195,7 +200,7 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
   });
   if (passed_on) return *passed_on;
   auto models = coordinator_->Models();
-  if (!models.ok()) return ToGrpc(models.status());
+  if (!models.ok()) return TextStatusToGrpc(models.status());
   response->set_coordinator(options_.node_id);
   for (wire::ModelStatus& model : *models) *response->add_models() = std::move(model);
   return grpc::Status::OK;

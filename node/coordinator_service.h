@@ -64,7 +64,7 @@ class CoordinatorService final
       const grpc::ServerContext& context);
   // What the node that coordinates answers to `call(Stub*, grpc::ClientContext*, bool* said)`;
   // nullopt: it is this one. Asks again for a little while where that node has gone before it
-  // `said` anything.
+  // `said` anything, or hands over.
   template <typename Call>
   std::optional<grpc::Status> PassOn(const grpc::ServerContext& context, Call call);
 

@@ -337,6 +337,7 @@ absl::Status Deployment::NotServing() const {
       return absl::UnavailableError(
           absl::StrCat(name_, " moves to other nodes; try again in a few seconds"));
     default:
+      if (IsHandedOver(unloaded_why_)) return unloaded_why_;
       return absl::UnavailableError(absl::StrCat(name_, " is being unloaded"));
   }
 }
