@@ -418,6 +418,8 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
        Adopts() && !stopping() && absl::Now() < until;) {
     absl::SleepFor(kPoll);
   }
+  // What it was about to load may be another's by now.
+  if (auto s = CheckOffice(); !s.ok()) return s;
   std::vector<DeploymentPtr> models;
   {
     absl::MutexLock lock(mu_);

@@ -28,7 +28,8 @@ constexpr absl::Duration kSweepEvery = absl::Seconds(5);
 constexpr int64_t kAnswerMs = 5'000;
 
 absl::Status NotCoordinating() {
-  return absl::UnavailableError("this node does not coordinate the cluster; try again");
+  return AsHandedOver(
+      absl::UnavailableError("this node does not coordinate the cluster; try again"));
 }
 
 }  // namespace

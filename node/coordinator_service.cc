@@ -195,11 +195,16 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
                                             wire::ListModelsResponse* response) {
   const Admission admission(this, kCoordinatorCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
-  const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
-    return to->ListModels(onward, *request, response);
-  });
-  if (passed_on) return *passed_on;
-  auto models = coordinator_->Models();
+  absl::StatusOr<std::vector<wire::ModelStatus>> models;
+  for (const absl::Time until = absl::Now() + kOfficeTime;; absl::SleepFor(kPoll)) {
+    const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
+      return to->ListModels(onward, *request, response);
+    });
+    if (passed_on) return *passed_on;
+    models = coordinator_->Models();
+    const bool again = IsHandedOver(models.status()) && !WasForwarded(*context);
+    if (!again || context->IsCancelled() || absl::Now() >= until) break;
+  }
   if (!models.ok()) return TextStatusToGrpc(models.status());
   response->set_coordinator(options_.node_id);
   for (wire::ModelStatus& model : *models) *response->add_models() = std::move(model);
