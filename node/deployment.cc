@@ -381,7 +381,9 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
       // Perhaps only since the first stage was lost, which its links may not have said yet.
       if (self->Keep(request, call)) return;
       const absl::Status& why = tokens.status();
-      const bool elsewhere = absl::IsUnavailable(why) || absl::IsNotFound(why);  // by now
+      // By now; a node that stops cancels what it was asked.
+      const bool elsewhere =
+          absl::IsUnavailable(why) || absl::IsNotFound(why) || absl::IsCancelled(why);
       call->Refuse(elsewhere ? AsHandedOver(why) : why);
       return;
     }
