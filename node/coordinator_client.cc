@@ -151,6 +151,10 @@ class CoordinatorClientImpl final : public CoordinatorClient {
       return absl::FailedPreconditionError(absl::StrCat(
           "the node at ", address_, " is of another version; run the same strata everywhere"));
     }
+    // What gRPC says of a connection means nothing to people.
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status)) {
+      return absl::UnavailableError(absl::StrCat("no node answers at ", address_));
+    }
     return FromGrpc(status);
   }
 
