@@ -214,6 +214,7 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
   UnloadLeftovers(planned.get());
   auto options = OptionsFor(request);
   if (!options.ok()) return options.status();
+  options->texts_wait = caller.in_haste;
   auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(planned));
   {
     absl::MutexLock lock(mu_);
@@ -425,6 +426,8 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
     absl::MutexLock lock(mu_);
     if (stopping_) return Stopping();
     for (const auto& [id, model] : models_) models.push_back(model);
+    // What could not be loaded again yet will be, when members change.
+    if (models.empty() && !orphans_.empty()) return LoadedLater();
   }
   std::vector<wire::ModelStatus> statuses;
   for (const DeploymentPtr& model : models) statuses.push_back(model->Status());
@@ -458,6 +461,15 @@ absl::Status Coordinator::LoadingAgain() {
       kRetryAfterMs);
 }
 
+absl::Status Coordinator::LoadedLater() const {
+  if (orphans_why_.ok()) return LoadingAgain();
+  return WithRetryAfterMs(
+      absl::UnavailableError(absl::StrCat(
+          "the node that coordinated has gone, and a model cannot be loaded again yet: ",
+          orphans_why_.message())),
+      kRetryAfterMs);
+}
+
 bool Coordinator::Serves(const std::string& model) {
   const auto deployment = Find(model);
   return deployment.ok() && ((*deployment)->serving() || (*deployment)->mending());
@@ -473,7 +485,7 @@ void Coordinator::Generate(const wire::GenerateTextRequest& request,
   absl::Status why = deployment.status();
   {
     absl::MutexLock lock(mu_);
-    if (!stopping_ && (!orphans_.empty() || adopts_)) why = LoadingAgain();
+    if (!stopping_ && (!orphans_.empty() || adopts_)) why = LoadedLater();
   }
   call->Refuse(std::move(why));
 }

@@ -189,6 +189,7 @@ class Coordinator {
   void Sweep();
   bool stopping();
   absl::Status Stopping() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status LoadedLater() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   EventLoop* const loop_;
   ClusterRuntime* const cluster_;
@@ -219,6 +220,7 @@ class Coordinator {
   Losses losses_ ABSL_GUARDED_BY(mu_);
   // Models of the coordinator before, by id, until they are loaded; at most kModelsMax.
   std::map<std::string, wire::LoadModelRequest> orphans_ ABSL_GUARDED_BY(mu_);
+  absl::Status orphans_why_ ABSL_GUARDED_BY(mu_);  // the last of them could not be loaded
   size_t orphans_untried_ ABSL_GUARDED_BY(mu_) = 0;
 
   std::vector<NodeId> members_;               // loop

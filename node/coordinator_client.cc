@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
+#include "node/text_wire.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
@@ -155,7 +156,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status)) {
       return absl::UnavailableError(absl::StrCat("no node answers at ", address_));
     }
-    return FromGrpc(status);
+    return TextStatusFromGrpc(status);
   }
 
   const std::string address_;

@@ -114,6 +114,7 @@ void Coordinator::Adopt(const std::string& id, wire::LoadModelRequest orphan) {
   {
     absl::MutexLock lock(mu_);
     if (orphans_untried_ > 0) --orphans_untried_;
+    orphans_why_ = loaded.status();
     if (loaded.ok()) orphans_.erase(id);
   }
   if (loaded.ok()) {

@@ -80,16 +80,20 @@ absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
       state_ = has_texts ? wire::ModelStatus::MENDING : wire::ModelStatus::FAILED;
       lost_a_stage_ = has_texts;
       why_ = status;
-      return status;
     }
   }
-  std::vector<Request> kept;
-  {
-    absl::MutexLock lock(mu_);
-    kept.swap(requests_);
+  if (!status.ok()) {
+    if (has_texts) return status;  // they wait for whoever mends it
+    for (const Request& each : TakeKept()) each.call->Refuse(AsHandedOver(status));
+    return status;
   }
-  for (Request& each : kept) Generate(each.request, std::move(each.call));
+  for (Request& each : TakeKept()) Generate(each.request, std::move(each.call));
   return absl::OkStatus();
+}
+
+std::vector<Deployment::Request> Deployment::TakeKept() {
+  absl::MutexLock lock(mu_);
+  return std::exchange(requests_, {});
 }
 
 absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
@@ -256,7 +260,8 @@ bool Deployment::Keep(const wire::GenerateTextRequest& request,
                       const std::shared_ptr<TextCall>& call) {
   absl::MutexLock lock(mu_);
   const bool mended_soon = state_ == wire::ModelStatus::MENDING ||
-                           (state_ == wire::ModelStatus::LOADING && options_.heritage != nullptr);
+                           (state_ == wire::ModelStatus::LOADING &&
+                            (options_.heritage != nullptr || options_.texts_wait));
   if (!mended_soon || bequeathed_ || !unloaded_why_.ok()) return false;
   if (requests_.size() >= kRequestsKeptMax) return false;
   requests_.push_back({request, call});

@@ -45,6 +45,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
     std::function<void()> broken;
     std::shared_ptr<TextServer> heritage;  // another deployment's heritage(); null: none
     uint32_t mends_in_a_row = 0;           // that led to this
+    bool texts_wait = false;  // for it, since others had served it: requests wait while it loads
     std::vector<MemoryCap> caps;           // that it was planned with
     // For simulations: how a pipeline is built, and what texts are served with where nothing is
     // inherited.
@@ -141,6 +142,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   void End(const absl::Status& why, bool leave_stages);
   absl::Status Build(Progress progress, TakeOver take_over);
   void UnloadLeft();
+  std::vector<Request> TakeKept();
   bool unloading() const;
   // Keeps it until the model is mended; false: it is not being mended.
   bool Keep(const wire::GenerateTextRequest& request, const std::shared_ptr<TextCall>& call);

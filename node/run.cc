@@ -16,6 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "coordinator/text_request.h"
 #include "nlohmann/json.hpp"
 #include "node/coordinator_client.h"
 #include "node/interrupt.h"
@@ -27,6 +29,9 @@
 
 namespace strata {
 namespace {
+
+// For models that are being loaded again.
+constexpr absl::Duration kModelTime = absl::Seconds(60), kModelPoll = absl::Milliseconds(200);
 
 void Tell(const std::string& note) { absl::FPrintF(stderr, "%s\n", note); }
 
@@ -100,10 +105,11 @@ class Session {
     return absl::OkStatus();
   }
   CoordinatorClient* operator->() { return client_.get(); }
+  bool interrupted() const { return interrupt_->requested(); }
 
   // What the user asked to stop outweighs what failed because of it.
   absl::Status Explain(const absl::Status& status) const {
-    return interrupt_->requested() ? absl::CancelledError("interrupted") : status;
+    return interrupted() ? absl::CancelledError("interrupted") : status;
   }
 
   // Loads with progress bars.
@@ -175,7 +181,13 @@ class TextSession {
 
 absl::Status TextSession::GetModel() {
   if (!IsFile(options_.plan.model)) {
-    const auto models = session_->ListModels();
+    auto models = session_->ListModels();
+    // Those of a coordinator that has gone come back by themselves.
+    for (const absl::Time until = absl::Now() + kModelTime;
+         RetryAfterMs(models.status()) && !session_.interrupted() && absl::Now() < until;) {
+      absl::SleepFor(kModelPoll);
+      models = session_->ListModels();
+    }
     if (!models.ok()) return session_.Explain(models.status());
     if (const wire::ModelStatus* model = FindModel(*models, options_.plan.model)) {
       report_ = ReportOf(*model);
