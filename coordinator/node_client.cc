@@ -109,20 +109,24 @@ class NodeClientImpl final : public NodeClient {
     return Named(stub_->ConnectStage(&context, request, &response));
   }
 
+  absl::StatusOr<wire::MoveCachesResponse> MoveCaches(const wire::MoveCachesRequest& request,
+                                                      GoOn go_on) override {
+    grpc::ClientContext context;
+    wire::MoveCachesResponse response;
+    const absl::Status status = Await(&context, go_on, [&](auto done) {
+      stub_->async()->MoveCaches(&context, &request, &response, std::move(done));
+    });
+    if (!status.ok()) return status;
+    return response;
+  }
+
   absl::Status UnloadStage(const wire::UnloadStageRequest& request, GoOn go_on) override {
     grpc::ClientContext context;
     SetTimeout(&context, kControlTimeoutMs);
     wire::UnloadStageResponse response;
-    absl::Status outcome;
-    absl::Notification done;
-    stub_->async()->UnloadStage(&context, &request, &response, [&](const grpc::Status& status) {
-      outcome = Named(status);
-      done.Notify();
+    return Await(&context, go_on, [&](auto done) {
+      stub_->async()->UnloadStage(&context, &request, &response, std::move(done));
     });
-    while (!done.WaitForNotificationWithTimeout(kGoOnPoll)) {
-      if (!go_on()) context.TryCancel();
-    }
-    return outcome;
   }
 
   absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) override {
@@ -170,6 +174,21 @@ class NodeClientImpl final : public NodeClient {
   }
 
  private:
+  // A call that `begin` begins with what is to be called at its end.
+  absl::Status Await(grpc::ClientContext* context, GoOn go_on,
+                     absl::FunctionRef<void(std::function<void(grpc::Status)>)> begin) {
+    absl::Status outcome;
+    absl::Notification done;
+    begin([&](const grpc::Status& status) {
+      outcome = Named(status);
+      done.Notify();
+    });
+    while (!done.WaitForNotificationWithTimeout(kGoOnPoll)) {
+      if (!go_on()) context->TryCancel();
+    }
+    return outcome;
+  }
+
   absl::Status Named(const grpc::Status& status) const { return Named(FromGrpc(status)); }
   absl::Status Named(const absl::Status& status) const { return WithName(name_, status); }
 

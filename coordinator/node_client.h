@@ -47,6 +47,9 @@ class NodeClient {
   virtual absl::Status ConnectStage(const wire::ConnectStageRequest& request) = 0;
   // `go_on` is asked several times a second on this thread; false ends the call (kCancelled).
   using GoOn = absl::FunctionRef<bool()>;
+  // No deadline: as long as the network needs.
+  virtual absl::StatusOr<wire::MoveCachesResponse> MoveCaches(
+      const wire::MoveCachesRequest& request, GoOn go_on) = 0;
   virtual absl::Status UnloadStage(const wire::UnloadStageRequest& request, GoOn go_on) = 0;
   virtual absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) = 0;
   // Does not block; `done` is called once on a thread of gRPC's, maybe after this client is gone.

@@ -1,12 +1,15 @@
 #include "coordinator/pipeline.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/log/check.h"
+#include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
@@ -28,6 +31,13 @@ namespace {
 // node/worker_process), and to answer.
 constexpr absl::Duration kDiagnoseTime = absl::Seconds(6);
 constexpr int64_t kInfoTimeoutMs = 1000;
+// Caches are copied so often while texts go on, and no more once so little has changed.
+constexpr int kCopiesMax = 5;
+constexpr uint64_t kCopyBytesMin = 1 << 20;
+constexpr absl::Duration kCopyPause = absl::Milliseconds(100);
+// All of that; longer, and texts are fed again. And what is left then, while they wait.
+constexpr absl::Duration kCopyTime = absl::Minutes(5);
+constexpr absl::Duration kPauseMax = absl::Seconds(20);
 
 // A worker that listens on all interfaces is reached where its node is.
 std::string LinkAddress(const std::string& told, const std::string& node_address) {
@@ -76,6 +86,7 @@ class PipelineImpl final : public Pipeline {
   absl::Status Diagnose(const absl::Status& broken) override;
   const std::vector<wire::StageInfo>& stages() const override { return stages_; }
   uint64_t bytes_returned() const override { return bytes_returned_; }
+  Carried carried() const override { return carried_; }
 
  private:
   // The link into stage 0: carries nothing back but credit and its end.
@@ -111,6 +122,11 @@ class PipelineImpl final : public Pipeline {
     return !options_.kept.empty() && options_.kept[stage].has_value();
   }
   absl::Status LoadStages(const std::vector<size_t>& which, Progress* progress);
+  // Caches that stages take over while the plan before goes on. False: they cannot be had.
+  // kCancelled: nobody wants the stages any more.
+  absl::StatusOr<bool> CopyCaches(Progress* progress);
+  // What has changed of them since. Bytes, or why they cannot be had.
+  absl::StatusOr<uint64_t> CopyChanges(Progress* progress, absl::Time until);
   void Unload();
 
   const PipelineOptions options_;
@@ -124,6 +140,10 @@ class PipelineImpl final : public Pipeline {
 
   // Constant after Build().
   std::vector<wire::StageInfo> stages_;  // empty link_address: not loaded
+  // [stages], of those that take over caches: what they have of them.
+  std::vector<wire::MoveCachesResponse> copied_;
+  bool carries_ = false;  // so far
+  Carried carried_;
   std::string return_address_;
   std::unique_ptr<Link> first_;
 
@@ -152,7 +172,10 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
   spec.set_n_threads(options_.n_threads);
   if (!options_.devices.empty()) spec.set_device(options_.devices[stage]);
   if (!options_.n_cpu_moe.empty()) spec.set_n_cpu_moe(options_.n_cpu_moe[stage]);
-  if (IsKept(stage)) *spec.mutable_kept() = *options_.kept[stage];
+  if (IsKept(stage)) {
+    *spec.mutable_kept() = *options_.kept[stage];
+    spec.mutable_kept()->set_with_caches(carries_);
+  }
   spec.set_unverified(options_.unverified);
   *spec.mutable_cache() = options_.cache;
   spec.set_use_mmap(options_.use_mmap);
@@ -190,8 +213,89 @@ absl::Status PipelineImpl::Load(Progress progress) {
   }
   if (options_.take_over == nullptr) return LoadStages(all, &progress);
   if (auto s = LoadStages(anew, &progress); !s.ok()) return s;
-  if (auto s = options_.take_over(); !s.ok()) return s;
-  return LoadStages(kept, &progress);
+  if (!options_.caches.empty()) {
+    const absl::StatusOr<bool> copied = CopyCaches(&progress);
+    if (!copied.ok()) return copied.status();
+    carries_ = *copied;
+  }
+  const absl::StatusOr<bool> at_rest = options_.take_over();
+  if (!at_rest.ok()) return at_rest.status();
+  carries_ = carries_ && *at_rest;
+  if (carries_) {
+    const absl::StatusOr<uint64_t> bytes = CopyChanges(&progress, absl::Now() + kPauseMax);
+    carries_ = bytes.ok();
+    if (bytes.ok()) carried_.bytes_after = *bytes;
+  }
+  if (auto s = LoadStages(kept, &progress); !s.ok()) return s;
+  const bool carried = carries_ && std::all_of(kept.begin(), kept.end(), [this](size_t i) {
+                         return stages_[i].caches_kept();
+                       });
+  if (!options_.caches.empty()) {
+    carried_.contents = carried ? SlotContents::kAsBefore : SlotContents::kAnything;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> PipelineImpl::CopyCaches(Progress* progress) {
+  copied_.resize(n_stages());
+  const absl::Time until = absl::Now() + kCopyTime;
+  uint64_t before = std::numeric_limits<uint64_t>::max();
+  for (int i = 0; i < kCopiesMax; ++i) {
+    const absl::StatusOr<uint64_t> bytes = CopyChanges(progress, until);
+    if (absl::IsCancelled(bytes.status())) return bytes.status();
+    if (!bytes.ok()) {
+      // A slot that is just being shifted, or a stage with too much to do.
+      const bool passes =
+          absl::IsUnavailable(bytes.status()) || absl::IsResourceExhausted(bytes.status());
+      if (!passes) return false;
+      absl::SleepFor(kCopyPause);
+      continue;
+    }
+    carried_.bytes_before += *bytes;
+    // What is left is what texts have grown by meanwhile, or comes as a whole each time.
+    if (*bytes <= kCopyBytesMin || *bytes > before / 2) return true;
+    before = *bytes;
+  }
+  return before != std::numeric_limits<uint64_t>::max();
+}
+
+absl::StatusOr<uint64_t> PipelineImpl::CopyChanges(Progress* progress, absl::Time until) {
+  absl::Mutex mu;
+  bool wanted = true;
+  uint64_t bytes = 0;
+  absl::Status failure;
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < n_stages(); ++i) {
+    if (IsKept(i)) continue;
+    threads.emplace_back([&, i] {
+      const PipelineOptions::CacheSource& from = *options_.caches[i];
+      wire::MoveCachesRequest request;
+      *request.mutable_epoch() = options_.epoch;
+      request.set_stage(static_cast<uint32_t>(i));
+      *request.mutable_from() = from.stage;
+      request.set_from_address(from.address);
+      request.set_from_node(from.node_id);
+      *request.mutable_has() = copied_[i].slots();
+      auto moved = options_.nodes[i]->MoveCaches(request, [&] {
+        absl::MutexLock lock(mu);
+        wanted = wanted && (*progress)(i, wire::LoadProgress());
+        return wanted && absl::Now() < until;
+      });
+      absl::MutexLock lock(mu);
+      if (moved.ok()) {
+        bytes += moved->bytes();
+        copied_[i] = *std::move(moved);
+      } else if (failure.ok()) {
+        failure = WithStage(moved.status(), static_cast<uint32_t>(i));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (!wanted) return absl::CancelledError("nobody wants the stages any more");
+  if (failure.ok()) return bytes;
+  if (absl::Now() >= until) failure = absl::DeadlineExceededError("copying takes too long");
+  LOG(WARNING) << "caches do not move with their stages: " << failure.message();
+  return failure;
 }
 
 absl::Status PipelineImpl::LoadStages(const std::vector<size_t>& which, Progress* progress) {
@@ -381,6 +485,10 @@ absl::Status FailureOf(const wire::GetInfoResponse& info, const wire::Epoch& epo
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Build(PipelineOptions options,
                                                           Listener* listener, Progress progress) {
   CHECK(!options.stages.empty() && options.stages.size() == options.nodes.size());
+  CHECK(options.caches.empty() || options.caches.size() == options.stages.size());
+  for (size_t i = 0; i < options.caches.size(); ++i) {
+    CHECK(options.caches[i] || (i < options.kept.size() && options.kept[i]));
+  }
   CHECK(options.devices.empty() || options.devices.size() == options.stages.size());
   const bool leave = options.leave_on_error;
   auto pipeline = std::make_unique<PipelineImpl>(std::move(options), listener);

@@ -14,6 +14,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "coordinator/node_client.h"
+#include "coordinator/scheduler_types.h"
 #include "proto/frame.pb.h"
 #include "shard/architecture.h"
 
@@ -44,9 +45,19 @@ struct PipelineOptions {
   std::vector<uint32_t> n_cpu_moe;   // [stages] as of StageSpec; empty: none
   // [stages] of an earlier plan that become these, where they are there; empty: all are loaded.
   std::vector<std::optional<wire::KeptStage>> kept;
+  // Caches move with the stages: those of `kept` keep them, and every other one takes over what the
+  // stage of the same layers has, which is where that says. [stages], not read of `kept`; empty:
+  // all begin with nothing.
+  struct CacheSource {
+    wire::KeptStage stage;
+    std::string address;  // of its links
+    std::string node_id;
+  };
+  std::vector<std::optional<CacheSource>> caches;
   // Called once all other stages are loaded, before those of `kept` are taken from the plan that
-  // has them: it is to let go of them. Not OK ends the load. Null: they are nobody's.
-  std::function<absl::Status()> take_over;
+  // has them: it is to let go of them. True: with no step under way, so that caches are worth
+  // having. Not OK ends the load. Null: they are nobody's.
+  std::function<absl::StatusOr<bool>()> take_over;
   bool leave_on_error = false;  // Build() unloads nothing: the next plan keeps what is loaded
   wire::CacheSpec cache;
   std::vector<wire::ActivationRule> activations;  // [stages], by which each sends; empty: f32
@@ -104,6 +115,13 @@ class Pipeline {
   virtual absl::Status Diagnose(const absl::Status& broken) = 0;
 
   virtual const std::vector<wire::StageInfo>& stages() const = 0;
+
+  struct Carried {
+    SlotContents contents = SlotContents::kNothing;
+    uint64_t bytes_before = 0;  // of caches that moved before take_over()
+    uint64_t bytes_after = 0;
+  };
+  virtual Carried carried() const { return {}; }
 
   // Of frames that came back from the last stage. Any thread.
   virtual uint64_t bytes_returned() const { return 0; }

@@ -246,20 +246,36 @@ bool Scheduler::Impl::ShiftContext(Request* request) {
   return true;
 }
 
-void Scheduler::Impl::Restart(const PipelineFacts& pipeline, int64_t now_us) {
+void Scheduler::Impl::BeginPipeline(const PipelineFacts& pipeline) {
   facts = pipeline;
-  slots = SlotTable(facts, policy);
   LimitContext();
   costs = StepCosts(facts.n_stages);
   stats.stages.resize(facts.n_stages);
+  last_step_id = last_prompt_step_id = 0;
+  prompt_steps = 0;
+  edit_failures = 0;
+  for (auto& [id, r] : requests) {
+    r.usage.prompt_stages.resize(facts.n_stages);
+    r.usage.decode_stages.resize(facts.n_stages);
+  }
+}
+
+bool Scheduler::Impl::GoOn(const PipelineFacts& pipeline) {
+  if (!flights.empty() || !slots.GoOn(pipeline)) return false;
+  BeginPipeline(pipeline);
+  // What the last stage knew of their texts is not in its caches.
+  for (const uint64_t id : running) requests.at(id).needs_open = true;
+  return true;
+}
+
+void Scheduler::Impl::Restart(const PipelineFacts& pipeline, int64_t now_us) {
+  slots = SlotTable(pipeline, policy);
+  BeginPipeline(pipeline);
   std::set<uint64_t> in_steps;
   for (const Flight& flight : flights) {
     for (const Part& part : flight.parts) in_steps.insert(part.request);
   }
   flights.clear();
-  last_step_id = last_prompt_step_id = 0;
-  prompt_steps = 0;
-  edit_failures = 0;
   for (auto id = running.rbegin(); id != running.rend(); ++id) {
     Request& r = requests.at(*id);
     r.slot = -1;
@@ -271,8 +287,6 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, int64_t now_us) {
   for (auto& [id, r] : requests) {
     r.alone = false;
     r.failures = 0;
-    r.usage.prompt_stages.resize(facts.n_stages);
-    r.usage.decode_stages.resize(facts.n_stages);
     if (r.kv_length() > facts.n_ctx) {
       ended.emplace_back(
           id, absl::ResourceExhaustedError(absl::StrCat(
@@ -331,8 +345,11 @@ void Scheduler::OnStepError(const wire::StepError& error, int64_t now_us) {
   }
 }
 
-void Scheduler::Restart(const PipelineFacts& facts, int64_t now_us) {
+bool Scheduler::Restart(const PipelineFacts& facts, SlotContents contents, int64_t now_us) {
+  if (contents == SlotContents::kAsBefore && impl_->GoOn(facts)) return true;
   impl_->Restart(facts, now_us);
+  if (contents != SlotContents::kNothing) impl_->slots.Empty();
+  return false;
 }
 
 void Scheduler::EndAll(const absl::Status& status, int64_t now_us) {

@@ -59,10 +59,12 @@ class Scheduler {
   void OnResult(const wire::Result& result, int64_t now_us);
   void OnStepError(const wire::StepError& error, int64_t now_us);
 
-  // The pipeline is another one now, with empty caches and nothing in flight: everybody who ran is
-  // fed again, and goes on where the text was. Requests that do not fit into it end with
+  // The pipeline is another one now, with nothing in flight. Where its caches are as before, and
+  // nothing was in flight in the one before, everybody goes on; else everybody who ran is fed
+  // again, and goes on where the text was. Requests that do not fit into it end with
   // kResourceExhausted, those that SchedulerPolicy::pipelines_broken_max gives up with kAborted.
-  void Restart(const PipelineFacts& facts, int64_t now_us);
+  // True: nobody is fed again.
+  bool Restart(const PipelineFacts& facts, SlotContents contents, int64_t now_us);
 
   // Ends every request with `status`.
   void EndAll(const absl::Status& status, int64_t now_us);

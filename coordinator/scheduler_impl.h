@@ -103,6 +103,9 @@ struct Scheduler::Impl {
   void TakeTimings(const wire::Result& result, const Flight& flight);
   bool ShiftContext(Request* request);
   void End(uint64_t id, absl::Status status, FinishReason reason, Leave leave, int64_t now_us);
+  void BeginPipeline(const PipelineFacts& pipeline);
+  // False, and nothing has changed: the slots are no use to it.
+  bool GoOn(const PipelineFacts& pipeline);
   void Restart(const PipelineFacts& pipeline, int64_t now_us);
   int64_t RetryAfter() const;
   uint32_t in_flight_max() const;

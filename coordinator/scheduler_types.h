@@ -31,6 +31,13 @@ struct PipelineFacts {
 // kInvalidArgument: a stage does not say, or they differ where they must not.
 absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages);
 
+// What the slots of a pipeline's stages hold when it begins.
+enum class SlotContents {
+  kNothing,
+  kAsBefore,  // in every stage what the stages of the pipeline before held, all steps done
+  kAnything,
+};
+
 struct SchedulerPolicy {
   uint32_t steps_in_flight_max =
       0;                        // 0: one more than stages, so that none waits for the coordinator

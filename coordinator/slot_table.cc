@@ -103,6 +103,23 @@ void SlotTable::Release(int32_t slot, bool keep) {
   if (!keep || !policy_.keep_prefixes || s.shifted || s.tokens.empty()) Reset(slot);
 }
 
+bool SlotTable::GoOn(const PipelineFacts& facts) {
+  const bool alike = facts.n_slots == facts_.n_slots && facts.n_ctx == facts_.n_ctx &&
+                     facts.kv_cells == facts_.kv_cells && facts.cache == facts_.cache;
+  const bool goes_back = std::any_of(edits_.begin(), edits_.end(), [](const wire::KvEdit& edit) {
+    return edit.kind() == wire::KvEdit::RESTORE;
+  });
+  if (!alike || goes_back) return false;
+  std::erase_if(edits_, [](const wire::KvEdit& edit) { return edit.kind() == wire::KvEdit::SAVE; });
+  facts_ = facts;
+  checkpoints_.assign(facts.cache.checkpoint ? facts.n_checkpoints : 0, {});
+  return true;
+}
+
+void SlotTable::Empty() {
+  for (size_t i = 0; i < slots_.size(); ++i) AddEdit(wire::KvEdit::DROP, static_cast<int32_t>(i));
+}
+
 void SlotTable::DropKept() {
   for (int32_t slot = OldestKept(-1); slot >= 0; slot = OldestKept(-1)) Reset(slot);
 }

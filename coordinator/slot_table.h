@@ -90,6 +90,12 @@ class SlotTable {
   void DropKept();
   bool has_kept() const;
 
+  // Another pipeline's slots hold what these do, but its stages know nothing of checkpoints. False,
+  // and nothing has changed: it is not like this one, or a slot is on its way back to a checkpoint.
+  bool GoOn(const PipelineFacts& facts);
+  // Whatever stands in the slots of the stages goes before the first step; the table is new.
+  void Empty();
+
   // The edits for the next step.
   bool has_edits() const { return !edits_.empty(); }
   std::vector<wire::KvEdit> TakeEdits() { return std::exchange(edits_, {}); }

@@ -1,5 +1,7 @@
 #include "coordinator/text_server.h"
 
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <thread>
@@ -17,6 +19,7 @@ namespace {
 
 // Steps that are submitted before listeners are called.
 constexpr uint32_t kSubmitsMax = 8;
+constexpr std::chrono::milliseconds kRestPoll(20);
 
 }  // namespace
 
@@ -44,6 +47,7 @@ struct TextServer::State {
   std::optional<wire::Step> unsent ABSL_GUARDED_BY(mu);
   uint64_t n_writable ABSL_GUARDED_BY(mu) = 0;  // OnWritable() so far
   bool is_blocked ABSL_GUARDED_BY(mu) = false;  // until something happens
+  bool comes_to_rest ABSL_GUARDED_BY(mu) = false;
   bool is_pumping ABSL_GUARDED_BY(mu) = false;
   std::thread::id pumping_thread ABSL_GUARDED_BY(mu);
   std::vector<RateWindow> busy_us ABSL_GUARDED_BY(mu);  // by stage, since Start()
@@ -79,6 +83,7 @@ void TextServer::State::AwaitPump() {
 std::optional<wire::Step> TextServer::State::NextStep() {
   if (pipeline == nullptr || is_blocked) return std::nullopt;
   if (unsent) return std::exchange(unsent, std::nullopt);
+  if (comes_to_rest) return std::nullopt;
   return scheduler->NextStep(clock->NowUs());
 }
 
@@ -175,21 +180,37 @@ void TextServer::Detach() {
   state_->AwaitPump();
 }
 
-absl::Status TextServer::Restart(Pipeline* pipeline) {
+bool TextServer::ComeToRest(std::chrono::milliseconds limit) {
+  const auto until = std::chrono::steady_clock::now() + limit;
+  MutexLock lock(&state_->mu);
+  if (!state_->scheduler) return true;
+  state_->comes_to_rest = true;
+  while (true) {
+    if (state_->scheduler->Stats().steps_in_flight == 0) return true;
+    const auto now = std::chrono::steady_clock::now();
+    if (state_->pipeline == nullptr || now >= until) return false;
+    // Who lets go of the pipeline tells nobody.
+    state_->changed.WaitUntil(&state_->mu, std::min(until, now + kRestPoll));
+  }
+}
+
+absl::StatusOr<bool> TextServer::Restart(Pipeline* pipeline) {
   absl::StatusOr<PipelineFacts> facts = FactsOf(pipeline->stages());
   if (!facts.ok()) return facts.status();
+  bool went_on = false;
   {
     MutexLock lock(&state_->mu);
     CHECK(state_->scheduler && state_->pipeline == nullptr) << "nothing to go on with";
     if (state_->stopped) return state_->refusal;
     const int64_t now_us = state_->clock->NowUs();
-    state_->scheduler->Restart(*facts, now_us);
+    state_->comes_to_rest = false;
+    went_on = state_->scheduler->Restart(*facts, pipeline->carried().contents, now_us);
     state_->busy_us.assign(facts->n_stages, RateWindow(now_us));
     state_->refusal = state_->broken = absl::OkStatus();
     state_->pipeline = pipeline;
   }
   state_->Pump();
-  return absl::OkStatus();
+  return went_on;
 }
 
 void TextServer::Fail(const absl::Status& status) { OnBroken(status); }

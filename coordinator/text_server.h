@@ -18,6 +18,7 @@
 //   server.Restart(next.get());
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -62,10 +63,13 @@ class TextServer final : public Pipeline::Listener {
   // The same, and waits until nothing of it is being called any more: it may go. Not from a
   // listener.
   void Detach();
-  // After Detach(), with a pipeline of the same model: every text is fed again and goes on, but
-  // those that have been given up (Scheduler::Restart). Errors as of Start(); kUnavailable: Stop()
-  // came first. With an error texts go on waiting.
-  absl::Status Restart(Pipeline* pipeline);
+  // No further step is formed, and waits until those under way are done, `limit` at most, or the
+  // pipeline breaks. True: none is under way. Until Restart(); not from a listener.
+  bool ComeToRest(std::chrono::milliseconds limit);
+  // After Detach(), with a pipeline of the same model: every text goes on, but those that have been
+  // given up (Scheduler::Restart). True: none is fed again. Errors as of Start(); kUnavailable:
+  // Stop() came first. With an error texts go on waiting.
+  absl::StatusOr<bool> Restart(Pipeline* pipeline);
   // Ends every text with `status`, with which new ones are refused until Restart().
   void Fail(const absl::Status& status);
 

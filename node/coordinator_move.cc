@@ -2,6 +2,7 @@
 // loaded first, then the next one takes over the texts and the stages that stay.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "node/coordinator.h"
+#include "transport/epoch.h"
 
 namespace strata {
 namespace {
@@ -26,6 +28,28 @@ constexpr absl::Duration kLookAgainAfter = absl::Seconds(30);
 // moves.
 constexpr double kGainMin = 0.2, kIdleGainMin = 0.03;
 
+// Where the stages of `planned` that are not kept have their caches from; empty: nowhere, since the
+// stages before had other layers, or those that are kept are of some older plan.
+std::vector<std::optional<PipelineOptions::CacheSource>> CachesFor(const PlannedModel& planned,
+                                                                   const Deployment& from) {
+  std::vector<std::optional<PipelineOptions::CacheSource>> caches(planned.plan.stages.size());
+  for (size_t i = 0; i < caches.size(); ++i) {
+    caches[i] = from.CachesOf(planned.plan.stages[i].layers);
+    if (!caches[i]) return {};
+    if (i >= planned.kept.size() || !planned.kept[i]) continue;
+    const wire::KeptStage &kept = *planned.kept[i], &had = caches[i]->stage;
+    if (CompareEpochs(kept.epoch(), had.epoch()) != 0 || kept.stage() != had.stage()) return {};
+  }
+  return caches;
+}
+
+std::string CarriedText(const Pipeline::Carried& carried) {
+  if (carried.contents != SlotContents::kAsBefore) return "they are fed again";
+  constexpr double kMib = 1 << 20;
+  return absl::StrFormat("with their caches, %.1f MiB before the pause and %.1f MiB in it",
+                         carried.bytes_before / kMib, carried.bytes_after / kMib);
+}
+
 }  // namespace
 
 absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
@@ -34,6 +58,8 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
   auto options = OptionsFor(request);
   if (!options.ok()) return options.status();
   options->heritage = from->heritage();
+  options->caches = CachesFor(*planned, *from);
+  const bool carries = !options->caches.empty();
   const auto next = std::make_shared<Deployment>(*std::move(options), std::move(planned));
   {
     absl::MutexLock lock(mu_);
@@ -45,9 +71,10 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
   };
   const absl::Time begin = absl::Now();
   absl::Time taken_over = absl::InfiniteFuture();
-  const auto take_over = [&]() -> absl::Status {
+  const auto take_over = [&]() -> absl::StatusOr<bool> {
     taken_over = absl::Now();
-    if (!from->GiveWay()) return absl::UnavailableError("it lost a stage meanwhile");
+    const absl::StatusOr<bool> rests = from->GiveWay(/*comes_to_rest=*/carries);
+    if (!rests.ok()) return rests.status();
     absl::MutexLock lock(mu_);
     const auto entry = models_.find(from->model_id());
     if (stopping_ || entry == models_.end() || entry->second != from) {
@@ -55,7 +82,7 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
     }
     next->TakeRequests(from->Bequeath());
     entry->second = next;
-    return absl::OkStatus();
+    return *rests;
   };
   absl::Status loaded = next->Load(
       [&](uint32_t, const wire::LoadProgress&) {
@@ -71,7 +98,8 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
   LOG(WARNING) << next->name() << " has moved: loaded beside in "
                << absl::ToInt64Milliseconds(taken_over - begin) << " ms, its texts paused for "
                << absl::ToInt64Milliseconds(absl::Now() - taken_over) << " ms ("
-               << KeptText(next->planned()) << "); texts that go on: " << next->texts();
+               << KeptText(next->planned()) << "); texts that go on: " << next->texts() << ", "
+               << CarriedText(next->carried());
   return absl::OkStatus();
 }
 

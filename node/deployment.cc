@@ -1,6 +1,7 @@
 #include "node/deployment.h"
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -18,6 +19,8 @@ namespace strata {
 namespace {
 
 constexpr uint32_t kBatchRowsMax = 512;
+// For the steps under way when another deployment takes over.
+constexpr std::chrono::seconds kRestLimit(5);
 // Of a chat template; a longer one is left out.
 constexpr size_t kChatTemplateBytesMax = 256 * 1024;
 
@@ -56,7 +59,7 @@ absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
   bool has_texts = options_.heritage != nullptr && take_over == nullptr;
   if (take_over != nullptr) {
     take_over = [&has_texts, take_over = std::move(take_over)] {
-      absl::Status taken = take_over();
+      absl::StatusOr<bool> taken = take_over();
       has_texts = taken.ok();
       return taken;
     };
@@ -126,6 +129,7 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
   build.listen_host = options_.listen_host;
   build.coordinator_node = options_.self_node;
   build.gone = options_.gone;
+  if (take_over != nullptr) build.caches = options_.caches;
   build.take_over = std::move(take_over);
   const bool leave_on_error = build.leave_on_error;
   auto pipeline =
@@ -137,8 +141,13 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
     return pipeline.status();
   }
   pipeline_ = *std::move(pipeline);
-  return options_.heritage != nullptr ? texts_->Restart(pipeline_.get())
-                                      : texts_->Start(pipeline_.get());
+  if (options_.heritage == nullptr) return texts_->Start(pipeline_.get());
+  const absl::StatusOr<bool> went_on = texts_->Restart(pipeline_.get());
+  if (!went_on.ok()) return went_on.status();
+  absl::MutexLock lock(mu_);
+  carried_ = pipeline_->carried();
+  if (!*went_on) carried_.contents = SlotContents::kAnything;
+  return absl::OkStatus();
 }
 
 wire::LoadModelRequest Deployment::Origin() const {
@@ -199,14 +208,44 @@ void Deployment::OnBroken(absl::Status status) {
   }
 }
 
-bool Deployment::GiveWay() {
+absl::StatusOr<bool> Deployment::GiveWay(bool comes_to_rest) {
   {
     absl::MutexLock lock(mu_);
-    if (state_ != wire::ModelStatus::SERVING && state_ != wire::ModelStatus::MOVING) return false;
+    if (state_ != wire::ModelStatus::SERVING && state_ != wire::ModelStatus::MOVING) {
+      return absl::UnavailableError("it lost a stage meanwhile");
+    }
     state_ = wire::ModelStatus::MENDING;
   }
+  const bool rests = comes_to_rest && texts_->ComeToRest(kRestLimit);
   LeaveStages();
-  return true;
+  return rests;
+}
+
+// Plans keep no stages with experts elsewhere (TakeLoaded in planning.cc).
+bool Deployment::StagesMayStay() const {
+  return std::ranges::none_of(planned_->plan.stages,
+                              [](const PlannedStage& stage) { return stage.n_cpu_moe != 0; });
+}
+
+std::optional<PipelineOptions::CacheSource> Deployment::CachesOf(LayerRange layers) const {
+  if (!StagesMayStay()) return std::nullopt;
+  absl::MutexLock lock(mu_);
+  for (size_t i = 0; i < infos_.size(); ++i) {
+    const PlannedStage& stage = planned_->plan.stages[i];
+    if (stage.layers != layers) continue;
+    PipelineOptions::CacheSource source;
+    *source.stage.mutable_epoch() = options_.epoch;
+    source.stage.set_stage(static_cast<uint32_t>(i));
+    source.address = infos_[i].link_address();
+    source.node_id = planned_->NodeOf(stage).info.node_id();
+    return source;
+  }
+  return std::nullopt;
+}
+
+Pipeline::Carried Deployment::carried() const {
+  absl::MutexLock lock(mu_);
+  return carried_;
 }
 
 bool Deployment::BeginMending() {
@@ -217,9 +256,7 @@ bool Deployment::BeginMending() {
 void Deployment::LeaveStages() {
   std::lock_guard load_lock(load_mu_);
   texts_->Detach();
-  // Plans keep no stages with experts elsewhere (TakeLoaded in planning.cc).
-  const bool stay = std::ranges::none_of(
-      planned_->plan.stages, [](const PlannedStage& stage) { return stage.n_cpu_moe != 0; });
+  const bool stay = StagesMayStay();
   if (stay && pipeline_ != nullptr) pipeline_->LeaveStages();
   pipeline_.reset();
   stages_left_ = stay;

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +47,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
     std::shared_ptr<TextServer> heritage;  // another deployment's heritage(); null: none
     uint32_t mends_in_a_row = 0;           // that led to this
     bool texts_wait = false;  // for it, since others had served it: requests wait while it loads
-    std::vector<MemoryCap> caps;           // that it was planned with
+    std::vector<MemoryCap> caps;                                      // that it was planned with
+    std::vector<std::optional<PipelineOptions::CacheSource>> caches;  // as of PipelineOptions
     // For simulations: how a pipeline is built, and what texts are served with where nothing is
     // inherited.
     std::function<absl::StatusOr<std::unique_ptr<Pipeline>>(PipelineOptions, Pipeline::Listener*,
@@ -64,7 +66,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // Once. Blocks until every stage is loaded and linked, or all is undone: errors of
   // Pipeline::Build(), or why it was unloaded meanwhile or before. `take_over` as of
   // PipelineOptions: the heritage goes on elsewhere until it returns OK, and if it never does.
-  using TakeOver = std::function<absl::Status()>;
+  using TakeOver = std::function<absl::StatusOr<bool>()>;
   absl::Status Load(Progress progress, TakeOver take_over = nullptr);
   // Ends all texts with `why`, and a load; then unloads the stages. Blocks until their memory is
   // free, or their nodes do not answer. Any number of times; the first reason counts.
@@ -74,8 +76,14 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   void HandOver(const absl::Status& why);
 
   // Another deployment takes over: requests wait for it, the links end, and the stages stay, as
-  // with LeaveStages(). False: it does not serve any more. Blocks.
-  bool GiveWay();
+  // with LeaveStages(). Where it is to come to rest, steps under way end first, if they do soon;
+  // true: they have. kUnavailable: it does not serve any more. Blocks.
+  absl::StatusOr<bool> GiveWay(bool comes_to_rest);
+  // For the next deployment's stages of these layers to take over caches; none: they will not be
+  // there.
+  std::optional<PipelineOptions::CacheSource> CachesOf(LayerRange layers) const;
+  // What came with its stages, after Load(); kAsBefore: and no text was fed again.
+  Pipeline::Carried carried() const;
 
   // True the first time.
   bool BeginMending();
@@ -141,6 +149,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   void Diagnose();
   void End(const absl::Status& why, bool leave_stages);
   absl::Status Build(Progress progress, TakeOver take_over);
+  bool StagesMayStay() const;
   void UnloadLeft();
   std::vector<Request> TakeKept();
   bool unloading() const;
@@ -174,6 +183,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   Diagnosis diagnosis_ ABSL_GUARDED_BY(mu_) = Diagnosis::kDone;
   absl::Time since_ ABSL_GUARDED_BY(mu_);
   std::vector<wire::StageInfo> infos_ ABSL_GUARDED_BY(mu_);
+  Pipeline::Carried carried_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace strata

@@ -19,6 +19,7 @@ namespace {
 // network and is watched by its progress.
 constexpr std::chrono::hours kLoadLimit(12);
 constexpr std::chrono::seconds kConnectLimit(20);
+constexpr std::chrono::minutes kMoveCachesLimit(30);
 constexpr std::chrono::seconds kUnloadLimit(30);
 constexpr std::chrono::seconds kTokenizeLimit(30);
 
@@ -105,22 +106,37 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* NodeService::LoadStage(
   return stream;
 }
 
+// Each node knows best by which way it reaches another.
+std::string NodeService::Way(const std::string& address, const std::string& node_id) const {
+  const std::string way = node_id.empty() ? "" : address_of_(node_id);
+  if (way.empty() || address.rfind(':') == address.npos) return address;
+  return absl::StrCat(way.substr(0, way.rfind(':')), address.substr(address.rfind(':')));
+}
+
 grpc::ServerUnaryReactor* NodeService::ConnectStage(grpc::CallbackServerContext* context,
                                                     const wire::ConnectStageRequest* request,
                                                     wire::ConnectStageResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this, onward = Onward(*context, kConnectLimit)] {
-    // Each node knows best by which way it reaches another.
     auto routed = std::make_shared<wire::ConnectStageRequest>(*request);  // shared with the end
-    const std::string way = request->next_node().empty() ? "" : address_of_(request->next_node());
-    const absl::string_view next = request->next_address();
-    if (!way.empty() && next.rfind(':') != next.npos) {
-      routed->set_next_address(
-          absl::StrCat(way.substr(0, way.rfind(':')), next.substr(next.rfind(':'))));
-    }
+    routed->set_next_address(Way(request->next_address(), request->next_node()));
     host_->Connect(routed.get(), response, onward, [reactor, routed](const absl::Status& status) {
       reactor->Finish(ToGrpc(status));
     });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::MoveCaches(grpc::CallbackServerContext* context,
+                                                  const wire::MoveCachesRequest* request,
+                                                  wire::MoveCachesResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, this, onward = Onward(*context, kMoveCachesLimit)] {
+    auto routed = std::make_shared<wire::MoveCachesRequest>(*request);  // shared with the end
+    routed->set_from_address(Way(request->from_address(), request->from_node()));
+    host_->MoveCaches(
+        routed.get(), response, onward,
+        [reactor, routed](const absl::Status& status) { reactor->Finish(ToGrpc(status)); });
   });
   return reactor;
 }

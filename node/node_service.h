@@ -41,6 +41,9 @@ class NodeService final : public wire::Node::CallbackService {
   grpc::ServerUnaryReactor* ConnectStage(grpc::CallbackServerContext* context,
                                          const wire::ConnectStageRequest* request,
                                          wire::ConnectStageResponse* response) override;
+  grpc::ServerUnaryReactor* MoveCaches(grpc::CallbackServerContext* context,
+                                       const wire::MoveCachesRequest* request,
+                                       wire::MoveCachesResponse* response) override;
   grpc::ServerUnaryReactor* UnloadStage(grpc::CallbackServerContext* context,
                                         const wire::UnloadStageRequest* request,
                                         wire::UnloadStageResponse* response) override;
@@ -49,6 +52,9 @@ class NodeService final : public wire::Node::CallbackService {
                                      wire::TokenizeResponse* response) override;
 
  private:
+  // `address` with the host by which this node reaches the one with that id, where it knows. Loop.
+  std::string Way(const std::string& address, const std::string& node_id) const;
+
   EventLoop* const loop_;
   StageHost* const host_;
   Surveys* const surveys_;  // null: nothing is measured

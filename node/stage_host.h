@@ -65,6 +65,8 @@ class StageHost {
   // `response` stay until `done` is called.
   void Connect(const wire::ConnectStageRequest* request, wire::ConnectStageResponse* response,
                const Context& context, Done done);
+  void MoveCaches(const wire::MoveCachesRequest* request, wire::MoveCachesResponse* response,
+                  const Context& context, Done done);
   void Tokenize(const wire::TokenizeRequest* request, wire::TokenizeResponse* response,
                 const Context& context, Done done);
   // Also forgets a stage that failed. OK when there is no such stage.

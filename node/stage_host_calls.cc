@@ -84,6 +84,21 @@ void StageHost::Connect(const wire::ConnectStageRequest* request,
           std::move(done));
 }
 
+void StageHost::MoveCaches(const wire::MoveCachesRequest* request,
+                           wire::MoveCachesResponse* response, const Context& context, Done done) {
+  DCHECK(loop_->InLoopThread());
+  if (absl::Status status = Newest(request->epoch()); !status.ok()) {
+    std::move(done)(status);
+    return;
+  }
+  using Method = void (wire::Worker::StubInterface::async_interface::*)(
+      grpc::ClientContext*, const wire::MoveCachesRequest*, wire::MoveCachesResponse*,
+      std::function<void(grpc::Status)>);
+  Method method = &wire::Worker::StubInterface::async_interface::MoveCaches;
+  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context, method,
+          std::move(done));
+}
+
 void StageHost::Tokenize(const wire::TokenizeRequest* request, wire::TokenizeResponse* response,
                          const Context& context, Done done) {
   DCHECK(loop_->InLoopThread());

@@ -74,6 +74,8 @@ struct CacheAbility {
   uint32_t window_tokens = 0;
   // A sequence can go back to where its state was saved, which needs no trim.
   bool checkpoint = false;
+
+  bool operator==(const CacheAbility&) const = default;
 };
 CacheAbility CacheAbilityFor(const GgufHeader& header);
 

@@ -35,6 +35,7 @@ LlamaStage::LlamaStage(Config config, LlamaModelPtr model)
       n_pos_per_row_(PositionsPerRow(model.get())),
       model_(std::move(model)),
       next_(config_.facts.n_seq_max, 0),
+      versions_(config_.facts.n_seq_max, 0),
       checkpoints_(config_.facts.n_checkpoints) {}
 
 const llama_vocab* LlamaStage::vocab() const {
@@ -175,6 +176,7 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
     const bool in_order = groups.size() == 1 && std::is_sorted(rows.begin(), rows.end());
     if (!in_order && config_.facts.is_last) KeepLogits(batch, rows);
   }
+  has_shifted_ = false;
   for (int32_t slot : batch.slots) ++next_[slot];
   out_rows_ = config_.facts.is_last ? 0 : n;
   output_rows_.assign(batch.output_rows.begin(), batch.output_rows.end());

@@ -55,6 +55,10 @@ class LlamaStage final : public Stage {
   absl::Span<const float> Logits(size_t i) override;
   absl::Status Apply(const wire::KvEdit& edit) override;
   void Clear() override;
+  Held HeldIn(int32_t slot) const override;
+  bool SplitsCaches() const override;
+  absl::StatusOr<CachePart> ReadCache(int32_t slot, uint32_t begin, uint32_t n_max) override;
+  absl::Status WriteCache(int32_t slot, const CachePart& part) override;
   const llama_vocab* vocab() const override;
   const Facts& facts() const override { return config_.facts; }
 
@@ -83,6 +87,11 @@ class LlamaStage final : public Stage {
   bool HasWindowBefore(int32_t slot, int32_t begin) const;
   bool TrimTo(int32_t slot, int32_t begin);
   void Drop(int32_t slot);
+  absl::Status CheckSlot(int32_t slot) const;
+  // The slot does not hold any more what it held.
+  void Changed(int32_t slot) { versions_[slot] = ++last_version_; }
+  // A sequence that is no slot's. Where SplitsCaches().
+  llama_seq_id spare() const { return static_cast<llama_seq_id>(config_.facts.n_seq_max); }
   absl::Status Trim(int32_t slot, int32_t begin);
   absl::Status Copy(int32_t slot, int32_t from);
   absl::Status Shift(const wire::KvEdit& edit);
@@ -96,7 +105,10 @@ class LlamaStage final : public Stage {
   LlamaModelPtr model_;
   LlamaContextPtr context_;  // goes before the model
 
-  std::vector<int32_t> next_;  // [n_seq_max] position that follows the last one in each slot
+  std::vector<int32_t> next_;       // [n_seq_max] position that follows the last one in each slot
+  std::vector<uint64_t> versions_;  // [n_seq_max] as of Held
+  uint64_t last_version_ = 0;
+  bool has_shifted_ = false;  // and keys turn with the next batch only
 
   // What a sequence of `length` positions left behind in the parts of the cache that forget: states
   // and windows. What every position keeps stays in its slot.

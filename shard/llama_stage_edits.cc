@@ -32,22 +32,24 @@ bool LlamaStage::TrimTo(int32_t slot, int32_t begin) {
 void LlamaStage::Drop(int32_t slot) {
   llama_memory_seq_rm(memory(), slot, -1, -1);  // of a whole sequence: never fails
   next_[slot] = 0;
+  Changed(slot);
 }
 
 void LlamaStage::Clear() {
   llama_memory_clear(memory(), /*data=*/false);  // as a slot that is dropped
   std::fill(next_.begin(), next_.end(), 0);
+  for (int32_t slot = 0; slot < spare(); ++slot) Changed(slot);
+  has_shifted_ = false;
   for (Checkpoint& checkpoint : checkpoints_) checkpoint = {};
 }
 
+absl::Status LlamaStage::CheckSlot(int32_t slot) const {
+  if (slot >= 0 && static_cast<uint32_t>(slot) < config_.facts.n_seq_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("slot ", slot, " of ", config_.facts.n_seq_max));
+}
+
 absl::Status LlamaStage::Apply(const wire::KvEdit& edit) {
-  auto check_slot = [this](int32_t slot) {
-    if (slot >= 0 && static_cast<uint32_t>(slot) < config_.facts.n_seq_max) {
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(absl::StrCat("slot ", slot, " of ", config_.facts.n_seq_max));
-  };
-  if (absl::Status status = check_slot(edit.slot()); !status.ok()) return status;
+  if (absl::Status status = CheckSlot(edit.slot()); !status.ok()) return status;
   switch (edit.kind()) {
     case wire::KvEdit::DROP:
       Drop(edit.slot());
@@ -55,7 +57,7 @@ absl::Status LlamaStage::Apply(const wire::KvEdit& edit) {
     case wire::KvEdit::TRIM:
       return Trim(edit.slot(), edit.begin());
     case wire::KvEdit::COPY:
-      if (absl::Status status = check_slot(edit.from_slot()); !status.ok()) return status;
+      if (absl::Status status = CheckSlot(edit.from_slot()); !status.ok()) return status;
       return Copy(edit.slot(), edit.from_slot());
     case wire::KvEdit::SHIFT:
       return Shift(edit);
@@ -81,6 +83,7 @@ absl::Status LlamaStage::Trim(int32_t slot, int32_t begin) {
                                                  begin, " of slot ", slot, " on"));
   }
   next_[slot] = begin;
+  Changed(slot);
   return absl::OkStatus();
 }
 
@@ -115,6 +118,8 @@ absl::Status LlamaStage::Shift(const wire::KvEdit& edit) {
   }
   llama_memory_seq_add(memory(), slot, edit.begin(), -1, edit.delta());
   next_[slot] += edit.delta();
+  has_shifted_ = true;
+  Changed(slot);
   return absl::OkStatus();
 }
 
@@ -169,6 +174,7 @@ absl::Status LlamaStage::Restore(const wire::KvEdit& edit) {
                                             " cannot be restored: ", log.errors()));
   }
   next_[slot] = edit.begin();
+  Changed(slot);
   return absl::OkStatus();
 }
 

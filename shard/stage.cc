@@ -78,12 +78,17 @@ llama_context_params ContextParams(const Slice& slice, const StageOptions& optio
                                    const llama_model* model) {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = static_cast<uint32_t>(CellsOf(options.cache, options.n_ctx, options.n_seq_max));
+  params.kv_unified = SharesCache(slice.model().header());
   params.n_seq_max = options.n_seq_max;
-  params.n_batch = EvenBatch(options.n_batch, options.n_seq_max, params.n_ctx);
+  // Cells of one pool can be lent to a sequence that no slot has, to read a part of one. States and
+  // windows cannot be split, nor can pools of which each slot has its own.
+  const bool splits = CacheAbilityFor(slice.model().header()).trim && params.kv_unified &&
+                      !IsRecurrent(model) && llama_model_n_swa(model) <= 0;
+  if (splits && options.n_seq_max < llama_max_parallel_sequences()) ++params.n_seq_max;
+  params.n_batch = EvenBatch(options.n_batch, params.n_seq_max, params.n_ctx);
   params.n_ubatch = params.n_batch;  // one graph for a step: its rows come out in their order
   params.n_threads = static_cast<int32_t>(options.n_threads);
   params.n_threads_batch = static_cast<int32_t>(options.n_threads);
-  params.kv_unified = SharesCache(slice.model().header());
   params.type_k = static_cast<ggml_type>(*CacheType("type_k", options.cache.type_k));
   params.type_v = static_cast<ggml_type>(*CacheType("type_v", options.cache.type_v));
   params.flash_attn_type =

@@ -89,6 +89,29 @@ class Stage {
   // Empties all slots and forgets what SAVE has kept: as it was when it had been loaded.
   virtual void Clear() = 0;
 
+  // What a slot holds. Another version: what was there before is not any more, or is elsewhere.
+  struct Held {
+    uint64_t version = 0;
+    uint32_t positions = 0;
+    bool operator==(const Held&) const = default;
+  };
+  virtual Held HeldIn(int32_t slot) const = 0;
+  // What its caches hold of [begin, end), as libllama writes a sequence's state.
+  struct CachePart {
+    uint32_t begin = 0;
+    uint32_t end = 0;
+    std::string bytes;
+  };
+  // Whether a slot can be read in parts; else `begin` is 0, and all positions come at once.
+  virtual bool SplitsCaches() const = 0;
+  // From `begin` on, n_max positions at most. kInvalidArgument: nothing is there; kUnimplemented:
+  // not in parts; kUnavailable: not before the next step; kResourceExhausted; kInternal.
+  virtual absl::StatusOr<CachePart> ReadCache(int32_t slot, uint32_t begin, uint32_t n_max) = 0;
+  // What was read of a stage of the same layers with the same caches follows what the slot holds,
+  // or takes its place where `begin` is 0. kInvalidArgument: it does not follow; kDataLoss: it does
+  // not fit into this stage, and the slot is dropped.
+  virtual absl::Status WriteCache(int32_t slot, const CachePart& part) = 0;
+
   // First and last stage, else nullptr. Lives as long as the stage.
   virtual const llama_vocab* vocab() const = 0;
 

@@ -1,6 +1,7 @@
 #include "shard/worker_service.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <map>
@@ -14,6 +15,8 @@
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/server_builder.h"
 #include "proto/node.grpc.pb.h"
+#include "shard/cache_mover.h"
+#include "shard/cache_stream.h"
 #include "shard/load_stream.h"
 #include "shard/same_stage.h"
 #include "shard/stage_server.h"
@@ -28,6 +31,9 @@
 
 namespace strata {
 namespace {
+
+// Each holds a part of a slot, or all of one.
+constexpr int kCacheStreamsMax = 4;
 
 // A unary call answered at once.
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
@@ -93,6 +99,11 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const wire::TokenizeRequest* request,
                                      wire::TokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* MoveCaches(grpc::CallbackServerContext* context,
+                                       const wire::MoveCachesRequest* request,
+                                       wire::MoveCachesResponse* response) override;
+  grpc::ServerWriteReactor<wire::CachePiece>* ReadCaches(
+      grpc::CallbackServerContext* context, const wire::ReadCachesRequest* request) override;
   grpc::ServerUnaryReactor* OfferLink(grpc::CallbackServerContext* context,
                                       const wire::OfferLinkRequest* request,
                                       wire::OfferLinkResponse* response) override {
@@ -126,6 +137,8 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   // At most one for each stage.
   std::deque<absl::AnyInvocable<void() &&>> unloads_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  // Shared with the streams.
+  const std::shared_ptr<std::atomic<int>> cache_streams_ = std::make_shared<std::atomic<int>>(0);
   std::thread unloader_;
 };
 
@@ -245,7 +258,7 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
           std::unique_ptr<Stage> stage = kept != nullptr ? kept->TakeStage() : nullptr;
           kept.reset();
           if (stage == nullptr) return LoadSpec(spec, stream);
-          stage->Clear();
+          if (!spec.kept().with_caches()) stage->Clear();
           *is_kept = true;
           return stage;
         },
@@ -256,6 +269,7 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
           }
           wire::StageInfo info = DescribeStage(spec, *facts, address_);
           info.set_kept(*is_kept);
+          info.set_caches_kept(*is_kept && spec.kept().with_caches());
           if (info.kept()) info.set_load_ms(0);
           stream->End(std::move(info));
         });
@@ -343,6 +357,45 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Tokenize(grpc::CallbackServerContext
   });
   if (!posted.ok()) reactor->Finish(ToGrpc(posted));
   return reactor;
+}
+
+grpc::ServerUnaryReactor* WorkerServerImpl::MoveCaches(grpc::CallbackServerContext* context,
+                                                       const wire::MoveCachesRequest* request,
+                                                       wire::MoveCachesResponse* response) {
+  auto stage = FindStage(request->epoch(), request->stage());
+  if (!stage.ok()) return Answer(context, stage.status());
+  if ((*stage)->steps_done() > 0) {
+    return Answer(context, absl::FailedPreconditionError("the stage has computed already"));
+  }
+  // It blocks; as with ConnectStage() the stage's thread has nothing else to do yet.
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status posted = (*stage)->Post([context, reactor, request, response](Stage* loaded) {
+    if (loaded == nullptr) {
+      return reactor->Finish(ToGrpc(absl::UnavailableError("the stage was unloaded")));
+    }
+    const auto go_on = [context] { return !context->IsCancelled(); };
+    auto moved = TakeCaches(*request, go_on, loaded);
+    if (moved.ok()) *response = *std::move(moved);
+    reactor->Finish(ToGrpc(moved.status()));
+  });
+  if (!posted.ok()) reactor->Finish(ToGrpc(posted));
+  return reactor;
+}
+
+grpc::ServerWriteReactor<wire::CachePiece>* WorkerServerImpl::ReadCaches(
+    grpc::CallbackServerContext*, const wire::ReadCachesRequest* request) {
+  auto stage = FindStage(request->epoch(), request->stage());
+  const bool admitted = ++*cache_streams_ <= kCacheStreamsMax;
+  const std::shared_ptr<void> keeps(nullptr, [n = cache_streams_](void*) { --*n; });
+  if (stage.ok() && admitted) return StreamCaches(*stage, *request, keeps);
+  class Refusal final : public grpc::ServerWriteReactor<wire::CachePiece> {
+   public:
+    explicit Refusal(const absl::Status& why) { Finish(ToGrpc(why)); }
+    void OnDone() override { delete this; }
+  };
+  return new Refusal(stage.ok() ? absl::ResourceExhaustedError(
+                                      absl::StrCat(kCacheStreamsMax, " caches are read already"))
+                                : stage.status());
 }
 
 }  // namespace

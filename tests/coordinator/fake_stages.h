@@ -88,6 +88,13 @@ class FakeStages {
     return outcome;
   }
 
+  // Another pipeline, whose stages take over what the slots hold and no more.
+  void Carry() {
+    last_step_id_ = 0;
+    for (auto& stage : checkpoints_) stage.assign(stage.size(), {});
+    texts_.assign(texts_.size(), {});
+  }
+
   // The tokens of a text that has the stages for itself, until it ends or has `n` tokens.
   static std::vector<int32_t> Alone(const PipelineFacts& facts, const TextRequest& request,
                                     size_t n) {

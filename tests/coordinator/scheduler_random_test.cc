@@ -35,6 +35,7 @@ class RandomRun {
   }
 
   int64_t n_tokens() const { return n_tokens_; }
+  int64_t n_moves() const { return n_moves_; }
   SchedulerStats stats() const { return sim_.scheduler.Stats(); }
 
  private:
@@ -121,7 +122,20 @@ class RandomRun {
     EXPECT_TRUE(sim_.seen[id].end.has_value());
   }
 
-  void Restart() { sim_.Restart(facts_); }
+  void Restart() {
+    switch (Pick(0, 2)) {
+      case 0:
+        sim_.Restart(facts_);
+        break;
+      case 1:
+        while (sim_.TakeNext()) {
+        }
+        n_moves_ += sim_.Move();
+        break;
+      default:
+        sim_.Move();  // with steps under way
+    }
+  }
 
   void Check() {
     sim_.ExpectTextsAsAlone();
@@ -152,16 +166,18 @@ class RandomRun {
   uint32_t failures_per_mille_ = 0;
   bool restarts_ = false;
   int64_t n_tokens_ = 0;
+  int64_t n_moves_ = 0;  // with their caches
 };
 
 TEST(SchedulerRandom, EveryTextIsAsItIsAlone) {
-  int64_t n_tokens = 0;
+  int64_t n_tokens = 0, n_moves = 0;
   SchedulerStats sum;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomRun run(seed);
     run.Go();
     n_tokens += run.n_tokens();
+    n_moves += run.n_moves();
     const SchedulerStats stats = run.stats();
     sum.steps += stats.steps;
     sum.steps_failed += stats.steps_failed;
@@ -177,6 +193,7 @@ TEST(SchedulerRandom, EveryTextIsAsItIsAlone) {
   EXPECT_GT(sum.preemptions, 100);
   EXPECT_GT(sum.cached_tokens, 10'000);
   EXPECT_GT(sum.checkpoints_used, 100);
+  EXPECT_GT(n_moves, 20);
   RecordProperty("requests", std::to_string(sum.requests));
   RecordProperty("steps", std::to_string(sum.steps));
 }

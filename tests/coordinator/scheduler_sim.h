@@ -49,6 +49,9 @@ class SchedulerSim {
   // False: nothing is on its way.
   bool Next() {
     Submit();
+    return TakeNext();
+  }
+  bool TakeNext() {
     if (coming_.empty()) return false;
     FakeStages::Outcome outcome = std::move(coming_.front());
     coming_.pop_front();
@@ -72,7 +75,13 @@ class SchedulerSim {
     facts_ = facts;
     coming_.clear();
     stages.emplace(facts, costs_);
-    scheduler.Restart(facts, now_us);
+    scheduler.Restart(facts, SlotContents::kNothing, now_us);
+  }
+  // The caches go with the texts. False: these are fed again.
+  bool Move() {
+    coming_.clear();
+    stages->Carry();
+    return scheduler.Restart(facts_, SlotContents::kAsBefore, now_us);
   }
 
   void TakeEvents() {

@@ -676,6 +676,38 @@ TEST(Scheduler, GoesOnInAnotherPipelineWhereTheTextsWere) {
   }
 }
 
+TEST(Scheduler, GoesOnInAnotherPipelineThatHasTheCachesWithoutFeedingAgain) {
+  SchedulerSim sim(Facts(2), {.chunk_tokens = 16});
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 12; ++i) ids.push_back(*sim.Add(Ask(Tokens(i * 50, 40), 40)));
+  while (sim.seen[ids[3]].tokens.size() < 7) sim.Next();
+  while (sim.TakeNext()) {
+  }
+  const SchedulerStats before = sim.scheduler.Stats();
+  size_t tokens_before = 0;
+  for (uint64_t id : ids) tokens_before += sim.seen[id].tokens.size();
+  ASSERT_TRUE(sim.Move());
+  sim.RunToEnd();
+  sim.ExpectTextsAsAlone();
+  EXPECT_EQ(sim.stages->mismatches(), 0);
+  // Each prompt was fed once, and each token but the last of its text.
+  EXPECT_GT(before.rows, 0u);
+  EXPECT_GT(tokens_before, 0u);
+  EXPECT_EQ(sim.scheduler.Stats().rows, 12u * (40 + 39));
+}
+
+TEST(Scheduler, FeedsAgainWhereStepsWereUnderWayThoughTheCachesHaveMoved) {
+  SchedulerSim sim(Facts(2), {.chunk_tokens = 16});
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 12; ++i) ids.push_back(*sim.Add(Ask(Tokens(i * 50, 40), 40)));
+  while (sim.seen[ids[3]].tokens.size() < 7) sim.Next();
+  sim.Submit();
+  ASSERT_FALSE(sim.Move());
+  sim.RunToEnd();
+  sim.ExpectTextsAsAlone();
+  EXPECT_EQ(sim.stages->mismatches(), 0);
+}
+
 TEST(Scheduler, EndsInAnotherPipelineWhatDoesNotFitIntoIt) {
   SchedulerSim sim(Facts(2), {});
   const uint64_t big = *sim.Add(Ask(Tokens(0, 200), 40));
@@ -695,7 +727,7 @@ TEST(Scheduler, GivesUpATextUnderWhichPipelinesBreakAgainAndAgain) {
   for (int broken = 0; broken < 3; ++broken) {
     EXPECT_TRUE(scheduler.TakeEvents().empty());
     EXPECT_TRUE(scheduler.NextStep(0).has_value());
-    scheduler.Restart(Facts(2), 0);
+    scheduler.Restart(Facts(2), SlotContents::kNothing, 0);
   }
   const std::vector<SchedulerEvent> events = scheduler.TakeEvents();
   ASSERT_EQ(events.size(), 1u);
@@ -707,7 +739,8 @@ TEST(Scheduler, GivesUpATextUnderWhichPipelinesBreakAgainAndAgain) {
 TEST(Scheduler, BlamesNoTextThatWasNotInTheStepsOfABrokenPipeline) {
   Scheduler scheduler(Facts(2), {});
   ASSERT_TRUE(scheduler.Add(Ask(Tokens(0, 20), 10), 0).ok());
-  for (int restarts = 0; restarts < 5; ++restarts) scheduler.Restart(Facts(2), 0);
+  for (int restarts = 0; restarts < 5; ++restarts)
+    scheduler.Restart(Facts(2), SlotContents::kNothing, 0);
   EXPECT_TRUE(scheduler.TakeEvents().empty());
 }
 

@@ -217,6 +217,7 @@ const std::vector<fuzz::Method>& Methods() {
       {"/strata.wire.Doctor/ReadClock", Parses<wire::ReadClockRequest>},
       {"/strata.wire.Doctor/OpenDoor", Parses<wire::OpenDoorRequest>, /*answers_max=*/1},
       {"/strata.wire.LinkProbe/Echo", nullptr},
+      {"/strata.wire.Node/MoveCaches", Parses<wire::MoveCachesRequest>},
   };
   return *methods;
 }

@@ -57,6 +57,7 @@ class FuzzedWorker {
 
   void Stop() { server_.reset(); }
 
+  std::string address() const { return server_->address(); }
   const std::string& model_id() const { return model_id_; }
   fuzz::ServiceCaller* caller() { return caller_.get(); }
 
@@ -153,6 +154,12 @@ void Tame(wire::ConnectStageRequest* request) {
   if (!request->next_address().empty()) request->set_next_address(fuzz::kNowhere);
 }
 
+// From itself, or from nobody.
+void Tame(wire::MoveCachesRequest* request) {
+  request->set_from_address(request->from_address().size() % 2 == 0 ? TheWorker()->address()
+                                                                    : fuzz::kNowhere);
+}
+
 // Frames: the type, a byte that says how many bytes of payload, two bytes of the header's length,
 // the header.
 std::vector<std::string> Frames(absl::string_view bytes) {
@@ -191,6 +198,8 @@ const std::vector<fuzz::Method>& Methods() {
       {"/strata.wire.Worker/Tokenize", Parses<wire::TokenizeRequest>},
       {"/strata.wire.Worker/OfferLink", Parses<wire::OfferLinkRequest>},
       {"/strata.wire.Link/Stream", nullptr, /*answers_max=*/0, Frames},
+      {"/strata.wire.Worker/MoveCaches", ParsesTamed<wire::MoveCachesRequest, Tame>},
+      {"/strata.wire.Worker/ReadCaches", Parses<wire::ReadCachesRequest>},
   };
   return *methods;
 }

@@ -146,6 +146,7 @@ TEST_F(Recovery, TextsGoOnWhileANodeIsDrained) {
     EXPECT_EQ(node["stages"].size(), node["name"] == kNames[coordinator_] ? 2u : 0u) << status;
   }
   ExpectWholeTexts("has moved");
+  EXPECT_THAT(nodes_[coordinator_]->err(), HasSubstr("with their caches"));
 }
 
 TEST_F(Recovery, LayersGoBackToANodeThatReturns) {

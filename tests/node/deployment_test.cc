@@ -40,6 +40,10 @@ class SlowNode final : public NodeClient {
   }
   absl::StatusOr<std::string> ShareModel(const std::string&) override { return model_id; }
   absl::Status ConnectStage(const wire::ConnectStageRequest&) override { return Nothing(); }
+  absl::StatusOr<wire::MoveCachesResponse> MoveCaches(const wire::MoveCachesRequest&,
+                                                      GoOn) override {
+    return Nothing();
+  }
   absl::Status UnloadStage(const wire::UnloadStageRequest&, GoOn go_on) override {
     while (go_on()) std::this_thread::yield();
     return absl::CancelledError("slow: cancelled");

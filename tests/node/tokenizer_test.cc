@@ -54,6 +54,10 @@ class Patient final : public NodeClient {
   }
   absl::StatusOr<std::string> ShareModel(const std::string&) override { return Nothing(); }
   absl::Status ConnectStage(const wire::ConnectStageRequest&) override { return Nothing(); }
+  absl::StatusOr<wire::MoveCachesResponse> MoveCaches(const wire::MoveCachesRequest&,
+                                                      GoOn) override {
+    return Nothing();
+  }
   absl::Status UnloadStage(const wire::UnloadStageRequest&, GoOn) override { return Nothing(); }
   absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest&) override {
     return Nothing();

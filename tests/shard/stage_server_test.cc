@@ -48,6 +48,14 @@ class FakeStage final : public Stage {
     return absl::OkStatus();
   }
   void Clear() override {}
+  Held HeldIn(int32_t) const override { return {}; }
+  bool SplitsCaches() const override { return false; }
+  absl::StatusOr<CachePart> ReadCache(int32_t, uint32_t, uint32_t) override {
+    return absl::InvalidArgumentError("nothing is there");
+  }
+  absl::Status WriteCache(int32_t, const CachePart&) override {
+    return absl::DataLossError("it holds nothing");
+  }
   const llama_vocab* vocab() const override { return nullptr; }
   const Facts& facts() const override { return facts_; }
 

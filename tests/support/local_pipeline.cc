@@ -67,6 +67,14 @@ class FailingStage final : public Stage {
     return stage_->Apply(edit);
   }
   void Clear() override { stage_->Clear(); }
+  Held HeldIn(int32_t slot) const override { return stage_->HeldIn(slot); }
+  bool SplitsCaches() const override { return stage_->SplitsCaches(); }
+  absl::StatusOr<CachePart> ReadCache(int32_t slot, uint32_t begin, uint32_t n_max) override {
+    return stage_->ReadCache(slot, begin, n_max);
+  }
+  absl::Status WriteCache(int32_t slot, const CachePart& part) override {
+    return stage_->WriteCache(slot, part);
+  }
   const llama_vocab* vocab() const override { return stage_->vocab(); }
   const Facts& facts() const override { return stage_->facts(); }
 

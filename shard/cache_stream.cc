@@ -1,0 +1,125 @@
+#include "shard/cache_stream.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "transport/grpc_status.h"
+
+namespace strata {
+namespace {
+
+// Never used by two threads at once: one hands it to the other by Post() and StartWrite().
+class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
+ public:
+  CacheStream(const std::shared_ptr<StageServer>& stage, const wire::ReadCachesRequest& request,
+              std::shared_ptr<void> keeps)
+      : stage_(stage), keeps_(std::move(keeps)) {
+    for (const wire::SlotCache& slot : request.has()) {
+      sent_[slot.slot()] = {.version = slot.version(), .positions = slot.positions()};
+    }
+    ReadNext();
+  }
+
+ private:
+  ~CacheStream() override = default;
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "nobody reads any more"));
+    if (written_ < part_.bytes.size()) return WritePiece();
+    ReadNext();
+  }
+  void OnDone() override { delete this; }
+
+  void ReadNext() {
+    const std::shared_ptr<StageServer> server = stage_.lock();
+    if (server == nullptr) return Finish(ToGrpc(Unloaded()));
+    const absl::Status posted = server->Post([this](Stage* stage) {
+      const absl::Status status = stage == nullptr ? Unloaded() : Read(stage);
+      if (!status.ok() || is_done_) {
+        Finish(ToGrpc(status));
+      } else {
+        WritePiece();
+      }
+    });
+    if (!posted.ok()) Finish(ToGrpc(posted));
+  }
+
+  static absl::Status Unloaded() { return absl::UnavailableError("the stage was unloaded"); }
+
+  // The next part; is_done_: there is none. Compute thread.
+  absl::Status Read(Stage* stage) {
+    const Stage::Facts& facts = stage->facts();
+    const auto n_slots = static_cast<int32_t>(facts.n_seq_max);
+    if (!sent_.empty() && (sent_.begin()->first < 0 || sent_.rbegin()->first >= n_slots)) {
+      return absl::InvalidArgumentError(absl::StrCat("the stage has ", n_slots, " slots"));
+    }
+    part_ = {};
+    written_ = 0;
+    // First what is no more: the other one needs the room.
+    for (; dropped_ < n_slots; ++dropped_) {
+      const Stage::Held held = stage->HeldIn(dropped_);
+      Stage::Held& sent = sent_[dropped_];
+      const bool goes_on = sent.version == held.version &&
+                           (sent.positions == held.positions || stage->SplitsCaches());
+      if (sent.positions == 0 || goes_on) continue;
+      sent = {};
+      slot_ = dropped_;
+      return absl::OkStatus();
+    }
+    const uint64_t position_bytes = std::max<uint64_t>(1, facts.kv_bytes / facts.kv_cells);
+    const auto n_max =
+        static_cast<uint32_t>(std::clamp<uint64_t>(kCachePieceBytes / position_bytes, 1, 4096));
+    for (; read_ < n_slots; ++read_) {
+      const Stage::Held held = stage->HeldIn(read_);
+      Stage::Held& sent = sent_[read_];
+      // One that began anew meanwhile is for the next call.
+      const bool same = sent.positions == 0 || sent.version == held.version;
+      if (!same || held.positions <= sent.positions) continue;
+      auto part = stage->ReadCache(read_, sent.positions, n_max);
+      if (!part.ok()) return part.status();
+      part_ = *std::move(part);
+      sent = {.version = held.version, .positions = part_.end};
+      slot_ = read_;
+      return absl::OkStatus();
+    }
+    is_done_ = true;
+    return absl::OkStatus();
+  }
+
+  void WritePiece() {
+    const size_t bytes = std::min(kCachePieceBytes, part_.bytes.size() - written_);
+    const Stage::Held& held = sent_[slot_];
+    piece_.mutable_of()->set_slot(slot_);
+    piece_.mutable_of()->set_version(held.version);
+    piece_.mutable_of()->set_positions(held.positions);
+    piece_.set_begin(part_.begin);
+    piece_.set_end(part_.end);
+    piece_.set_data(part_.bytes.data() + written_, bytes);
+    written_ += bytes;
+    piece_.set_more(written_ < part_.bytes.size());
+    StartWrite(&piece_);
+  }
+
+  const std::weak_ptr<StageServer> stage_;  // who unloads it waits for nobody
+  const std::shared_ptr<void> keeps_;
+  std::map<int32_t, Stage::Held> sent_;  // by slot
+  int32_t dropped_ = 0, read_ = 0;       // slots that have been looked at
+  bool is_done_ = false;
+  int32_t slot_ = 0;
+  Stage::CachePart part_;  // of slot_
+  size_t written_ = 0;     // of its bytes
+  wire::CachePiece piece_;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<wire::CachePiece>* StreamCaches(const std::shared_ptr<StageServer>& stage,
+                                                         const wire::ReadCachesRequest& request,
+                                                         std::shared_ptr<void> keeps) {
+  return new CacheStream(stage, request, std::move(keeps));
+}
+
+}  // namespace strata
