@@ -113,7 +113,7 @@ class NodeClientImpl final : public NodeClient {
                                                       GoOn go_on) override {
     grpc::ClientContext context;
     wire::MoveCachesResponse response;
-    const absl::Status status = Await(&context, go_on, [&](auto done) {
+    absl::Status status = Await(&context, go_on, [&](auto done) {
       stub_->async()->MoveCaches(&context, &request, &response, std::move(done));
     });
     if (!status.ok()) return status;

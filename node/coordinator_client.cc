@@ -72,7 +72,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
       }
       return loaded;
     }
-    const absl::Status status = Explain(reader->Finish());
+    absl::Status status = Explain(reader->Finish());
     if (status.ok()) return absl::InternalError("the load ended without a word");
     return status;
   }

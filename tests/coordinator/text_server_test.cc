@@ -346,6 +346,46 @@ TEST_F(TextServerTest, TextsGoOnInThePlaceOfABrokenPipeline) {
   }
 }
 
+TEST_F(TextServerTest, ComesToRestWhenStepsUnderWayAreDone) {
+  Begin(FakePipeline::Answers::kOnThread);
+  std::vector<std::shared_ptr<Listener>> listeners;
+  absl::Notification under_way;
+  for (int i = 0; i < 4; ++i) {
+    listeners.push_back(std::make_shared<Listener>());
+    if (i == 0) {
+      listeners[0]->on_token = [&](size_t n) {
+        if (n == 5) under_way.Notify();
+      };
+    }
+    ASSERT_TRUE(server->Add(Ask(i, 60), listeners.back()).ok());
+  }
+  under_way.WaitForNotification();
+  ASSERT_TRUE(server->ComeToRest(std::chrono::minutes(1)));
+  const SchedulerStats stats = server->Stats();
+  EXPECT_EQ(stats.steps_in_flight, 0u);
+  // Who comes now is taken, and no step is formed for him.
+  listeners.push_back(std::make_shared<Listener>());
+  ASSERT_TRUE(server->Add(Ask(4, 60), listeners.back()).ok());
+  EXPECT_EQ(server->Stats().steps, stats.steps);
+  server->Detach();
+  pipeline = std::make_unique<FakePipeline>(&*server, FakePipeline::Answers::kInsideSubmit);
+  const auto went_on = server->Restart(pipeline.get());
+  ASSERT_TRUE(went_on.ok()) << went_on.status();
+  EXPECT_FALSE(*went_on) << "its caches are empty";
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(listeners[i]->Wait().ok());
+    EXPECT_EQ(listeners[i]->tokens(), FakeStages::Alone(FakePipeline::Facts(), Ask(i, 60), 60));
+  }
+}
+
+TEST_F(TextServerTest, DoesNotComeToRestWhereAStepDoesNotEnd) {
+  Begin(FakePipeline::Answers::kNever);
+  ASSERT_TRUE(server->Add(Ask(1, 10), std::make_shared<Listener>()).ok());
+  EXPECT_FALSE(server->ComeToRest(std::chrono::milliseconds(30)));
+  server->Suspend();
+  EXPECT_FALSE(server->ComeToRest(std::chrono::minutes(10)));
+}
+
 TEST_F(TextServerTest, TextsThatWaitForAPipelineMayBeCancelledAndFail) {
   Begin(FakePipeline::Answers::kNever);
   const auto cancelled = std::make_shared<Listener>(), failed = std::make_shared<Listener>();
