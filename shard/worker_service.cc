@@ -375,8 +375,9 @@ grpc::ServerUnaryReactor* WorkerServerImpl::MoveCaches(grpc::CallbackServerConte
     }
     const auto go_on = [context] { return !context->IsCancelled(); };
     auto moved = TakeCaches(*request, go_on, loaded);
-    if (moved.ok()) *response = *std::move(moved);
-    reactor->Finish(ToGrpc(moved.status()));
+    const absl::Status status = moved.status();
+    if (status.ok()) *response = *std::move(moved);
+    reactor->Finish(ToGrpc(status));
   });
   if (!posted.ok()) reactor->Finish(ToGrpc(posted));
   return reactor;

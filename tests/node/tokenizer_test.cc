@@ -79,7 +79,7 @@ class TokenizerTest : public ::testing::Test {
     job.client = client;
     const size_t index = ends.size();
     ends.push_back(absl::UnknownError("under way"));
-    job.done = [this, index](absl::StatusOr<wire::TokenizeResponse> tokens) {
+    job.done = [this, index](const absl::StatusOr<wire::TokenizeResponse>& tokens) {
       ends[index] = tokens.status();
     };
     return tokenizer->Tokenize(std::move(job));

@@ -70,17 +70,18 @@ inline std::shared_ptr<const ModelFile> OpenModel(const testing::RandomModelSpec
   return *model;
 }
 
-inline absl::StatusOr<std::unique_ptr<Stage>> TryLoad(std::shared_ptr<const ModelFile> model,
-                                                      LayerRange layers, StageOptions options,
+inline absl::StatusOr<std::unique_ptr<Stage>> TryLoad(const std::shared_ptr<const ModelFile>& model,
+                                                      LayerRange layers,
+                                                      const StageOptions& options,
                                                       Stage::Progress progress = nullptr) {
-  absl::StatusOr<Slice> slice = Slice::Make(std::move(model), layers, {});
+  absl::StatusOr<Slice> slice = Slice::Make(model, layers, {});
   if (!slice.ok()) return slice.status();
   return Stage::Load(*slice, options, std::move(progress));
 }
 
-inline std::unique_ptr<Stage> LoadStage(std::shared_ptr<const ModelFile> model, LayerRange layers,
-                                        StageOptions options) {
-  absl::StatusOr<std::unique_ptr<Stage>> stage = TryLoad(std::move(model), layers, options);
+inline std::unique_ptr<Stage> LoadStage(const std::shared_ptr<const ModelFile>& model,
+                                        LayerRange layers, const StageOptions& options) {
+  absl::StatusOr<std::unique_ptr<Stage>> stage = TryLoad(model, layers, options);
   EXPECT_TRUE(stage.ok()) << stage.status();
   return *std::move(stage);
 }
@@ -96,7 +97,8 @@ using Logits = std::vector<std::vector<float>>;  // [outputs][n_vocab]
 
 class Chain {
  public:
-  Chain(std::shared_ptr<const ModelFile> model, std::vector<uint32_t> cuts, StageOptions options) {
+  Chain(const std::shared_ptr<const ModelFile>& model, const std::vector<uint32_t>& cuts,
+        const StageOptions& options) {
     for (size_t i = 0; i + 1 < cuts.size(); ++i) {
       stages_.push_back(LoadStage(model, {cuts[i], cuts[i + 1]}, options));
     }

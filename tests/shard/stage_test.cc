@@ -1,7 +1,8 @@
 #include "shard/stage.h"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -31,7 +32,8 @@ void ExpectSame(const absl::StatusOr<Logits>& chained, const absl::StatusOr<Logi
   for (size_t i = 0; i < whole->size(); ++i) {
     ASSERT_EQ((*whole)[i].size(), kVocab);
     ASSERT_EQ((*chained)[i].size(), kVocab);
-    EXPECT_EQ(std::memcmp((*chained)[i].data(), (*whole)[i].data(), kVocab * sizeof(float)), 0)
+    constexpr auto kBits = [](float value) { return std::bit_cast<uint32_t>(value); };
+    EXPECT_TRUE(std::ranges::equal((*chained)[i], (*whole)[i], {}, kBits, kBits))
         << "output " << i << ": " << (*chained)[i][0] << " and " << (*whole)[i][0];
     EXPECT_NE((*whole)[i][0], (*whole)[i][1]);
   }
@@ -40,10 +42,10 @@ void ExpectSame(const absl::StatusOr<Logits>& chained, const absl::StatusOr<Logi
 // The same rows through both, and the same text on.
 class Pair {
  public:
-  Pair(const RandomModelSpec& spec, std::vector<uint32_t> cuts, StageOptions options)
+  Pair(const RandomModelSpec& spec, const std::vector<uint32_t>& cuts, const StageOptions& options)
       : model_(OpenModel(spec)),
         whole_(model_, {0, model_->n_layer()}, options),
-        chain_(model_, std::move(cuts), options) {}
+        chain_(model_, cuts, options) {}
 
   Logits Decode(const Rows& rows) {
     absl::StatusOr<Logits> whole = whole_.Decode(rows);
@@ -305,7 +307,7 @@ TEST(Stage, FewCellsAreSharedByAllSlots) {
 }
 
 // A text goes on from where its state was saved, and is what it would have been without.
-void ExpectGoesBack(const RandomModelSpec& spec, std::vector<uint32_t> cuts) {
+void ExpectGoesBack(const RandomModelSpec& spec, const std::vector<uint32_t>& cuts) {
   StageOptions options = Options();
   options.cache.checkpoints = 2;
   Pair pair(spec, cuts, options);
@@ -410,7 +412,7 @@ class StageRefusals : public ::testing::Test {
  protected:
   void SetUp() override { model_ = OpenModel(Llama()); }
 
-  std::string LoadError(StageOptions options, Code code) {
+  std::string LoadError(const StageOptions& options, Code code) {
     absl::StatusOr<std::unique_ptr<Stage>> stage = TryLoad(model_, {0, 6}, options);
     EXPECT_EQ(stage.status().code(), code) << stage.status();
     return std::string(stage.status().message());
