@@ -24,7 +24,6 @@ namespace {
 
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using Code = absl::StatusCode;
 
 class FakePipeline final : public Pipeline {
