@@ -248,6 +248,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::Load(const wire::LoadModelReque
                                                       const Caller& caller) {
   auto loaded = LoadNow(request, Watched(caller));
   if (!loaded.ok()) return Explain(loaded.status());
+  TellHeritageNow();
   return loaded;
 }
 
@@ -409,15 +410,20 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
     auto deployment = Find(model);
     if (!deployment.ok()) return deployment.status();
     // Else another one has just taken its place, or somebody else unloads it.
-    if (Remove(*deployment, WasUnloaded(**deployment))) return (*deployment)->name();
+    if (!Remove(*deployment, WasUnloaded(**deployment))) continue;
+    TellHeritageNow();
+    return (*deployment)->name();
   }
 }
 
 absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
   if (auto s = CheckOffice(); !s.ok()) return s;
-  for (const absl::Time until = absl::Now() + kAdoptionTime;
-       Adopts() && !stopping() && absl::Now() < until;) {
-    absl::SleepFor(kPoll);
+  {
+    const auto looked = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return stopping_ || !AdoptsStill();
+    };
+    absl::MutexLock lock(mu_);
+    mu_.AwaitWithTimeout(absl::Condition(&looked), kAdoptionTime);
   }
   // What it was about to load may be another's by now.
   if (auto s = CheckOffice(); !s.ok()) return s;
@@ -450,8 +456,11 @@ std::vector<Coordinator::ModelStats> Coordinator::Stats() {
 
 bool Coordinator::Adopts() {
   absl::MutexLock lock(mu_);
-  return in_office_ && (adopts_ || orphans_untried_ > 0);
+  LookAtOffice();  // a tick's look may be older than who asks
+  return AdoptsStill();
 }
+
+bool Coordinator::AdoptsStill() const { return in_office_ && (adopts_ || orphans_untried_ > 0); }
 
 absl::Status Coordinator::LoadingAgain() {
   return WithRetryAfterMs(

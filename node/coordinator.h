@@ -115,7 +115,7 @@ class Coordinator {
   std::vector<ModelStats> Stats();
   // Whether Generate() would find it at work, or soon. Does not block.
   bool Serves(const std::string& model);
-  // The role is new, and models of the coordinator before may be loaded again soon. Does not block.
+  // The role is new, and models of the coordinator before may be loaded again soon. On the loop.
   bool Adopts();
   static absl::Status LoadingAgain();  // what texts end with meanwhile
   // Does not block. Errors go to the call's sink.
@@ -185,10 +185,12 @@ class Coordinator {
   void Tick();  // loop
   void Stays(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellHeritage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
-  void Keep();                                             // thread: takes and leaves office
+  void TellHeritageNow();  // not the loop: before who asked for a change hears that it is made
+  void Keep();             // thread: takes and leaves office
   void Sweep();
   bool stopping();
   absl::Status Stopping() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool AdoptsStill() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status LoadedLater() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   EventLoop* const loop_;

@@ -143,6 +143,15 @@ void Coordinator::TellHeritage() {
   cluster_->SetHeritage(std::move(heritage));
 }
 
+void Coordinator::TellHeritageNow() {
+  // Unless the node is stopping.
+  AskLoop<bool>([this] {
+    absl::MutexLock lock(mu_);
+    TellHeritage();
+    return true;
+  }).IgnoreError();
+}
+
 void Coordinator::Keep() {
   uint64_t swept = 0;
   absl::Time sweep_at = absl::InfinitePast();

@@ -34,6 +34,11 @@ absl::Status NoCoordinator() {
 
 absl::Status Stopping() { return absl::UnavailableError("the node is stopping"); }
 
+// Who passed the text on goes on with it elsewhere.
+absl::Status Stopping(const Gateway::GenerateOptions& text) {
+  return text.pass_on ? Stopping() : AsHandedOver(Stopping());
+}
+
 using Stub = wire::Coordinator::Stub;
 
 // The call of a text that another node writes, if one does. Thread-safe.
@@ -250,7 +255,7 @@ void Gateway::Stop() {
     for (Asked& asked : texts_waiting_) left.push_back(std::move(asked));
     texts_waiting_.clear();
   }
-  for (const Asked& asked : left) asked.text->Refuse(Stopping());
+  for (const Asked& asked : left) asked.text->Refuse(Stopping(asked.options));
 }
 
 bool Gateway::stopping() {
@@ -286,7 +291,7 @@ std::shared_ptr<TextControl> Gateway::Generate(const wire::GenerateTextRequest& 
       return text;
     }
   }
-  text->Refuse(Stopping());
+  text->Refuse(Stopping(options));
   return text;
 }
 
@@ -353,7 +358,7 @@ void Gateway::Wait(Asked asked) {
   } else if (absl::Now() < asked.until) {
     absl::MutexLock lock(mu_);
     if (stopping_) {
-      why = Stopping();
+      why = Stopping(asked.options);
     } else if (texts_waiting_.size() < kTextsWaitingMax) {
       texts_waiting_.push_back(std::move(asked));
       if (texts_waiting_.size() > 1) return;

@@ -232,6 +232,7 @@ TEST_F(RecoveryOfAllStages, AreThereForTextsThatBeginWhileTheirCoordinatorStops)
   }
   for (std::thread& thread : threads) thread.join();
   for (const HttpReply& reply : replies) EXPECT_EQ(reply.status, 200) << reply.body;
+  if (HasFailure()) std::cout << nodes_[coordinator_]->err() << nodes_[1 - coordinator_]->err();
 }
 
 TEST_F(RecoveryOfAllStages, AreNotLoadedAgainOnceTheyWereUnloaded) {
