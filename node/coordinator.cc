@@ -139,10 +139,11 @@ absl::Status Coordinator::Stopping() const {
   return has_heirs_ ? AsHandedOver(std::move(why)) : why;
 }
 
-// Nobody interrupted what ends because the node stops.
+// Nobody interrupted what ends because the node stops, and another one may do it.
 absl::Status Coordinator::Explain(absl::Status status) {
-  if (!absl::IsCancelled(status) || !stopping()) return status;
-  return absl::UnavailableError("the node that coordinates is stopping; try again");
+  absl::MutexLock lock(mu_);
+  const bool ended_by_it = absl::IsCancelled(status) || absl::IsUnavailable(status);
+  return stopping_ && ended_by_it ? Stopping() : status;
 }
 
 absl::StatusOr<std::unique_lock<absl::Mutex>> Coordinator::StartWork(const Caller& caller) {

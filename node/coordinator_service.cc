@@ -1,5 +1,6 @@
 #include "node/coordinator_service.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -32,13 +33,18 @@ Request WithSource(const Request& request, const std::string& node_id) {
   return filled;
 }
 
-// Reads what the other node writes until its end. `said` is set by the first event.
+// What may be asked again, for its notes and progress are no answer yet.
+bool IsAnswer(const wire::PlanModelEvent& event) { return event.has_plan(); }
+bool IsAnswer(const wire::LoadModelEvent& event) { return event.has_loaded(); }
+bool IsAnswer(const wire::DrainNodeEvent& /*event*/) { return false; }
+
+// Reads what the other node writes until its end. `said` is set by the answer.
 template <typename Event>
 grpc::Status Pass(std::unique_ptr<grpc::ClientReader<Event>> from, grpc::ClientContext* context,
                   grpc::ServerWriter<Event>* to, bool* said) {
   Event event;
   while (from->Read(&event)) {
-    *said = true;
+    *said = *said || IsAnswer(event);
     if (!to->Write(event)) context->TryCancel();
   }
   return from->Finish();
@@ -101,7 +107,7 @@ absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Els
 template <typename Call>
 std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext& context,
                                                        Call call) {
-  for (const absl::Time until = absl::Now() + kOfficeTime;; absl::SleepFor(kPoll)) {
+  for (absl::Time until = absl::InfiniteFuture();; absl::SleepFor(kPoll)) {
     auto elsewhere = Elsewhere(context);
     if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
     if (*elsewhere == nullptr) return std::nullopt;
@@ -111,6 +117,7 @@ std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext
     const bool has_gone =
         status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status);
     if (!has_gone && !IsHandedOver(TextStatusFromGrpc(status))) return status;
+    until = std::min(until, absl::Now() + kOfficeTime);  // from the first that has gone
     if (said || context.IsCancelled() || absl::Now() >= until) {
       if (!has_gone) return status;
       return ToGrpc(absl::UnavailableError(
@@ -130,7 +137,7 @@ grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
   });
   if (passed_on) return *passed_on;
   auto plan = coordinator_->Plan(filled, CallerOf(context, writer));
-  if (!plan.ok()) return ToGrpc(plan.status());
+  if (!plan.ok()) return TextStatusToGrpc(plan.status());
   wire::PlanModelEvent event;
   *event.mutable_plan() = *std::move(plan);
   writer->Write(event);
@@ -160,7 +167,7 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
     return writer->Write(event);
   };
   auto loaded = coordinator_->Load(filled, caller);
-  if (!loaded.ok()) return ToGrpc(loaded.status());
+  if (!loaded.ok()) return TextStatusToGrpc(loaded.status());
   wire::LoadModelEvent event;
   *event.mutable_loaded() = loaded->deployment->Status();
   event.set_was_there(loaded->was_there);

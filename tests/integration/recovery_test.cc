@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -253,6 +254,26 @@ TEST_F(RecoveryOfAllStages, AreNotLoadedAgainOnceTheyWereUnloaded) {
   EXPECT_NE(Strata(other, {"run", model_, "One", "--max-tokens", "4"})->ExitStatus(), 0);
   EXPECT_THAT(nodes_[other]->err(), Not(HasSubstr("is served again")));
 }
+
+// Asked of the other node: it passes the load on to the next coordinator, which it is itself.
+class RecoveryOfALoad : public TwoNodes {
+ protected:
+  void ExpectALoadThatGoesOnAfter(int signal) {
+    const size_t coordinator = Coordinator();
+    ASSERT_LT(coordinator, 2u);
+    const auto load = Strata(1 - coordinator, {"load", STRATA_DEMO_MODEL, "--json"});
+    ASSERT_TRUE(Eventually([&] { return absl::StrContains(load->err(), " layers, "); }))
+        << load->err();
+    kill((*nodes_[coordinator])->pid(), signal);
+    EXPECT_EQ(load->ExitStatus(), 0) << load->err();
+    const auto run = Strata(1 - coordinator, {"run", "Strata demo", "One", "--max-tokens", "4"});
+    EXPECT_EQ(run->ExitStatus(), 0) << run->err() << nodes_[1 - coordinator]->err();
+  }
+};
+
+TEST_F(RecoveryOfALoad, GoesOnWhenItsCoordinatorIsKilled) { ExpectALoadThatGoesOnAfter(SIGKILL); }
+
+TEST_F(RecoveryOfALoad, GoesOnWhenItsCoordinatorIsStopped) { ExpectALoadThatGoesOnAfter(SIGTERM); }
 
 TEST_F(TwoNodes, AModelThatHasNoPlaceLeftSaysWhatIsMissingAndComesBackWithItsNode) {
   const size_t coordinator = Coordinator();
