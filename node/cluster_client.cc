@@ -30,7 +30,7 @@ class ClusterClientImpl final : public ClusterClient {
   ClusterClientImpl(std::string address, int64_t timeout_ms)
       : address_(std::move(address)),
         timeout_ms_(timeout_ms),
-        stub_(wire::Cluster::NewStub(MakeChannel(address_))) {}
+        stub_(wire::Cluster::NewStub(MakeChannel(address_, kPatientTimeoutMs))) {}
 
   const std::string& address() const override { return address_; }
 

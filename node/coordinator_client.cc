@@ -34,7 +34,8 @@ class CoordinatorClientImpl final : public CoordinatorClient {
 
  public:
   explicit CoordinatorClientImpl(const std::string& address)
-      : address_(address), stub_(wire::Coordinator::NewStub(MakeChannel(address))) {}
+      : address_(address),
+        stub_(wire::Coordinator::NewStub(MakeChannel(address, kPatientTimeoutMs))) {}
   ~CoordinatorClientImpl() override { Release(); }
 
   absl::StatusOr<wire::PlanExplained> PlanModel(const wire::PlanModelRequest& request,

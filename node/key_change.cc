@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> Connect(const KeyChangeOptions& o
 absl::StatusOr<wire::ChangeKeyResponse> ChangeKey(const std::string& address,
                                                   const std::string& remove) {
   std::cerr << "The nodes take a new key; this takes some seconds…\n";
-  const auto stub = wire::Key::NewStub(MakeChannel(address));
+  const auto stub = wire::Key::NewStub(MakeChannel(address, kPatientTimeoutMs));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kChangeLimit);
   wire::ChangeKeyRequest request;

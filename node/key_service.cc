@@ -128,7 +128,7 @@ absl::Status KeyService::Ask(const Member& member, const wire::KeyStep& step) {
     RunOnLoop(loop_, [&] { status = Take(step); });
     return status;
   }
-  const auto stub = wire::Key::NewStub(MakeChannel(member.address));
+  const auto stub = wire::Key::NewStub(MakeChannel(member.address, kPatientTimeoutMs));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kStepLimit);
   wire::KeyStepResponse response;

@@ -78,7 +78,7 @@ class Asked {
       : address_(address),
         id_(node.id),
         name_(node.name),
-        stub_(wire::Coordinator::NewStub(MakeChannel(address))) {}
+        stub_(wire::Coordinator::NewStub(MakeChannel(address, kPatientTimeoutMs))) {}
 
   absl::Status Look(wire::GetInfoResponse* info, wire::GetClusterResponse* sees) {
     auto told = FetchNode(address_, kReportMs, id_);

@@ -285,10 +285,11 @@ class RefusedCall final : public grpc::ServerGenericBidiReactor {
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int keepalive_timeout_ms) {
   KeepGrpcThreads();
   grpc::ChannelArguments arguments;
   ForEachSetting([&](const char* name, int value) { arguments.SetInt(name, value); });
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive_timeout_ms);
   // Activations must not queue in front of control calls, nor one link in front of another.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // Peers are on the LAN: a proxy for the Internet cannot reach them.

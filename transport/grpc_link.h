@@ -25,11 +25,14 @@ namespace strata {
 
 // How long a peer may leave what was sent unanswered.
 inline constexpr int kKeepaliveTimeoutMs = 500;
+// The same where no text waits for it, but a person does: a busy machine is waited for.
+inline constexpr int kPatientTimeoutMs = 10'000;
 
 // Channels of control services and links alike are made with this, so that keys have one place to
 // go (process_security.h): with the keepalive and message size settings that links need, and a
 // connection of its own. Does not connect yet.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           int keepalive_timeout_ms = kKeepaliveTimeoutMs);
 // Calls under way on one connection of a server, at most: others wait at their caller. More than
 // the texts that one node asks another for (kTextCallsMax).
 inline constexpr int kConnectionCallsMax = 4096;
