@@ -24,6 +24,9 @@ namespace {
 
 // For one of several addresses that may lead nowhere.
 constexpr int64_t kTryMs = 1'000;
+// Nodes show certificates of a new key a second after it is in its file.
+constexpr absl::Duration kKeyChangeTime = absl::Seconds(4);
+constexpr absl::Duration kKeyChangePoll = absl::Milliseconds(250);
 
 class ClusterClientImpl final : public ClusterClient {
  public:
@@ -146,12 +149,7 @@ absl::StatusOr<std::vector<std::string>> Look(const ClusterClient::Options& opti
   return std::move(found.addresses);
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(const Options& options) {
-  if (absl::Status status = SecureClient(options.key, options.data_dir); !status.ok()) {
-    return status;
-  }
+absl::StatusOr<std::unique_ptr<ClusterClient>> ConnectNow(const ClusterClient::Options& options) {
   wire::GetClusterResponse response;
   if (!options.node.empty()) {
     if (absl::StatusOr<HostPort> parsed = ParseHostPort(options.node); !parsed.ok()) {
@@ -192,6 +190,23 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(const Opti
   return absl::UnavailableError(
       "no node is running here, and none was found on the network: start one with 'strata node', "
       "or name one with --node host:port");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(const Options& options) {
+  if (absl::Status status = SecureClient(options.key, options.data_dir); !status.ok()) {
+    return status;
+  }
+  auto client = ConnectNow(options);
+  // While the cluster's key changes.
+  for (const absl::Time until = absl::Now() + kKeyChangeTime;
+       absl::IsUnauthenticated(client.status()) && absl::Now() < until &&
+       SecureClientAnew(options.key, options.data_dir);) {
+    absl::SleepFor(kKeyChangePoll);
+    client = ConnectNow(options);
+  }
+  return client;
 }
 
 std::unique_ptr<ClusterClient> ClusterClient::At(const std::string& address, int64_t timeout_ms) {

@@ -140,7 +140,7 @@ absl::Status Coordinator::Stopping() const {
 }
 
 // Nobody interrupted what ends because the node stops, and another one may do it.
-absl::Status Coordinator::Explain(absl::Status status) {
+absl::Status Coordinator::Explain(const absl::Status& status) {
   absl::MutexLock lock(mu_);
   const bool ended_by_it = absl::IsCancelled(status) || absl::IsUnavailable(status);
   return stopping_ && ended_by_it ? Stopping() : status;

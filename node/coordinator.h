@@ -137,7 +137,7 @@ class Coordinator {
   void LookAtOffice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
   // `asked`, which also ends when this stops.
   Caller Watched(const Caller& asked);
-  absl::Status Explain(absl::Status status);
+  absl::Status Explain(const absl::Status& status);
   // Waits for its turn to change what is loaded. kCancelled.
   absl::StatusOr<std::unique_lock<absl::Mutex>> StartWork(const Caller& caller);
   absl::StatusOr<Loaded> LoadNow(const wire::LoadModelRequest& request, const Caller& caller);

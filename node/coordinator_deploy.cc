@@ -1,4 +1,5 @@
-// A plan carried out, and made again where a device had less memory than its node told.
+// A plan carried out, and made again where a device had less memory than its node told, or the
+// connection to a node broke.
 #include <memory>
 #include <optional>
 #include <utility>
@@ -20,13 +21,16 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
   planning.known = planned->model;
   planning.model_id = planned->model->id();
   const wire::ModelSource source = planned->source;
+  const bool is_assigned = !request.wishes().assign().empty();
+  bool may_break = instead_of == nullptr;  // once
   for (int plans = 1;; ++plans) {
     std::optional<MemoryCap> cap;
     auto deployment = Deploy(std::move(planned), request, instead_of, caller, &cap);
-    if (deployment.ok() || !cap || plans == kPlansMax || !request.wishes().assign().empty()) {
-      return deployment;
-    }
-    planning.caps.push_back(*cap);
+    const bool broke = may_break && absl::IsUnavailable(deployment.status());
+    const bool ends = !broke && (!cap || is_assigned);
+    if (deployment.ok() || plans == kPlansMax || ends) return deployment;
+    if (broke) may_break = false;
+    if (cap) planning.caps.push_back(*cap);
     instead_of.reset();  // what failed had its place
     const absl::Status why = deployment.status();
     LOG(WARNING) << why.message() << "; the layers are placed again";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
@@ -25,6 +26,24 @@ constexpr uint64_t kRenewalLookMs = 3'600'000;
 // More than one while the key changes; more than two where a change broke off.
 constexpr size_t kTrustedKeysMax = 8;
 
+// While nodes take a new key, and read it again (tls_credentials.h).
+constexpr std::chrono::seconds kKeyIsNew(20);
+
+absl::StatusOr<std::string> KeyPath(const KeyOptions& options, const std::string& data_dir) {
+  if (!options.file.empty()) return options.file;
+  const absl::StatusOr<std::string> folder = DataDir::PathOf(data_dir);
+  if (!folder.ok()) return absl::NotFoundError(folder.status().message());
+  return KeyFilePath(*folder);
+}
+
+absl::StatusOr<std::shared_ptr<const ClusterCredentials>> ClientCredentials(const ClusterKey& key) {
+  const absl::StatusOr<ClusterAuthority> authority = ClusterAuthority::Of(key);
+  if (!authority.ok()) return authority.status();
+  const absl::StatusOr<NodeCertificate> certificate = authority->Issue({.node_id = NewNodeId()});
+  if (!certificate.ok()) return certificate.status();
+  return ClusterCredentials::InMemory({authority->certificate_pem()}, *certificate);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> NewPrivateFolder() {
@@ -39,10 +58,9 @@ absl::StatusOr<std::string> NewPrivateFolder() {
 }
 
 absl::StatusOr<ClusterKey> FindKey(const KeyOptions& options, const std::string& data_dir) {
-  if (!options.file.empty()) return ReadKeyFile(options.file);
-  const absl::StatusOr<std::string> folder = DataDir::PathOf(data_dir);
-  if (!folder.ok()) return absl::NotFoundError(folder.status().message());
-  return ReadKeyFile(KeyFilePath(*folder));
+  const absl::StatusOr<std::string> path = KeyPath(options, data_dir);
+  if (!path.ok()) return path.status();
+  return ReadKeyFile(*path);
 }
 
 absl::Status SecureClient(const KeyOptions& options, const std::string& data_dir) {
@@ -54,13 +72,24 @@ absl::Status SecureClient(const KeyOptions& options, const std::string& data_dir
 }
 
 absl::Status SecureClient(const ClusterKey& key) {
-  const absl::StatusOr<ClusterAuthority> authority = ClusterAuthority::Of(key);
-  if (!authority.ok()) return authority.status();
-  const absl::StatusOr<NodeCertificate> certificate = authority->Issue({.node_id = NewNodeId()});
-  if (!certificate.ok()) return certificate.status();
-  SecureThisProcess(key.id(),
-                    ClusterCredentials::InMemory({authority->certificate_pem()}, *certificate));
+  auto credentials = ClientCredentials(key);
+  if (!credentials.ok()) return credentials.status();
+  SecureThisProcess(key.id(), *std::move(credentials));
   return absl::OkStatus();
+}
+
+bool SecureClientAnew(const KeyOptions& options, const std::string& data_dir) {
+  if (options.open || !ThisProcessIsSecured()) return false;
+  const absl::StatusOr<std::string> path = KeyPath(options, data_dir);
+  if (!path.ok()) return false;
+  std::error_code error;
+  const auto written = std::filesystem::last_write_time(*path, error);
+  if (error || std::filesystem::file_time_type::clock::now() - written > kKeyIsNew) return false;
+  const absl::StatusOr<ClusterKey> key = ReadKeyFile(*path);
+  if (!key.ok() || key->id() == ProcessClusterId()) return true;
+  auto credentials = ClientCredentials(*key);
+  if (credentials.ok()) SecureThisProcessAnew(key->id(), *std::move(credentials));
+  return true;
 }
 
 absl::StatusOr<std::unique_ptr<NodeSecurity>> NodeSecurity::Start(EventLoop* loop, ClusterKey key,

@@ -37,6 +37,9 @@ absl::StatusOr<ClusterKey> FindKey(const KeyOptions& options, const std::string&
 absl::Status SecureClient(const KeyOptions& options, const std::string& data_dir);
 // With that key.
 absl::Status SecureClient(const ClusterKey& key);
+// Whether the key's file was written within the last seconds: then nodes may show certificates of
+// the key before, or not any more, and it is worth another try. Reads the file again.
+bool SecureClientAnew(const KeyOptions& options, const std::string& data_dir);
 
 // A node's: its certificates lie in a folder, where its workers read them too. The key may change
 // while the node runs (key_change.h). Loop thread.

@@ -1,5 +1,6 @@
 #include "transport/process_security.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -32,9 +33,9 @@ Security& Process() {
   return *security;
 }
 
-const ClusterCredentials* Credentials() {
+std::shared_ptr<const ClusterCredentials> Credentials() {
   MutexLock lock(&Process().mu);
-  return Process().credentials.get();
+  return Process().credentials;
 }
 
 }  // namespace
@@ -44,6 +45,15 @@ void SecureThisProcess(std::string cluster_id,
   CHECK(credentials != nullptr && !cluster_id.empty());
   MutexLock lock(&Process().mu);
   CHECK(Process().credentials == nullptr) << "a process belongs to one cluster";
+  Process().cluster_id = std::move(cluster_id);
+  Process().credentials = std::move(credentials);
+}
+
+void SecureThisProcessAnew(std::string cluster_id,
+                           std::shared_ptr<const ClusterCredentials> credentials) {
+  CHECK(credentials != nullptr && !cluster_id.empty());
+  MutexLock lock(&Process().mu);
+  CHECK(Process().credentials != nullptr);
   Process().cluster_id = std::move(cluster_id);
   Process().credentials = std::move(credentials);
 }
@@ -65,14 +75,14 @@ void RefuseNode(const std::string& node_id, const std::string& cluster_id) {
 
 std::shared_ptr<grpc::ChannelCredentials> ProcessChannelCredentials(
     grpc::ChannelArguments* arguments) {
-  const ClusterCredentials* const credentials = Credentials();
+  const std::shared_ptr<const ClusterCredentials> credentials = Credentials();
   if (credentials == nullptr) return grpc::InsecureChannelCredentials();
   ExpectMember(arguments);
   return credentials->ForChannel();
 }
 
 std::shared_ptr<grpc::ServerCredentials> ProcessServerCredentials() {
-  const ClusterCredentials* const credentials = Credentials();
+  const std::shared_ptr<const ClusterCredentials> credentials = Credentials();
   if (credentials == nullptr) return grpc::InsecureServerCredentials();
   std::shared_ptr<grpc::ServerCredentials> made = credentials->ForServer();
   made->SetAuthMetadataProcessor(Process().gate);

@@ -21,6 +21,10 @@ class ClusterCredentials;
 // member of the cluster (tls_credentials.h).
 void SecureThisProcess(std::string cluster_id,
                        std::shared_ptr<const ClusterCredentials> credentials);
+// The same for one that has no server: its cluster's key has changed since. For channels made
+// later.
+void SecureThisProcessAnew(std::string cluster_id,
+                           std::shared_ptr<const ClusterCredentials> credentials);
 // Of that cluster; empty: everything is plain.
 std::string ProcessClusterId();
 // The cluster's key has changed, and its id with it: `credentials` show the new one's certificates.
