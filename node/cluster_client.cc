@@ -107,14 +107,16 @@ class FirstFound final : public Discovery::Listener {
   const std::string cluster_;
 };
 
-// Whether it is for the key that what listens at `address` does not answer.
-absl::Status RefusedForKey(const std::string& address) {
+// Whether it is for the key that what listens at `address` did not answer. `is_ours`, if it is not
+// null: it would answer now, as far as the key is concerned.
+absl::Status RefusedForKey(const std::string& address, bool* is_ours = nullptr) {
   const auto shown = LookAtCertificate(address, absl::Milliseconds(kTryMs));
   const std::string own = ProcessClusterId();
   if (shown.ok() && !own.empty()) {
     const std::string why = WhyRefused(*shown, own, absl::Now());
-    return why.empty() ? absl::OkStatus()
-                       : absl::UnauthenticatedError(absl::StrCat(address, ": ", why));
+    if (!why.empty()) return absl::UnauthenticatedError(absl::StrCat(address, ": ", why));
+    if (is_ours != nullptr) *is_ours = true;
+    return absl::OkStatus();
   }
   if (shown.ok()) {
     return absl::UnauthenticatedError(
@@ -157,8 +159,12 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> ConnectNow(const ClusterClient::O
     }
     auto client = std::make_unique<ClusterClientImpl>(options.node, options.timeout_ms);
     if (absl::Status status = client->Ask(options.timeout_ms, &response); !status.ok()) {
-      const absl::Status refused = RefusedForKey(options.node);
-      return refused.ok() ? status : refused;
+      bool is_ours = false;
+      const absl::Status refused = RefusedForKey(options.node, &is_ours);
+      if (!refused.ok()) return refused;
+      // Its key may have changed between the two.
+      client = std::make_unique<ClusterClientImpl>(options.node, options.timeout_ms);
+      if (!is_ours || !client->Ask(options.timeout_ms, &response).ok()) return status;
     }
     return client;
   }

@@ -169,8 +169,8 @@ absl::StatusOr<ClusterReport> FetchReport(const std::string& address, int64_t ti
   wire::GetReportRequest request;
   for (const std::string& id : only) request.add_nodes(id);
   wire::ClusterReport wire;
-  const grpc::Status status =
-      wire::Coordinator::NewStub(MakeChannel(address))->GetReport(&context, request, &wire);
+  const grpc::Status status = wire::Coordinator::NewStub(MakeChannel(address, kPatientTimeoutMs))
+                                  ->GetReport(&context, request, &wire);
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
       status.error_code() == grpc::StatusCode::UNAVAILABLE) {
     return absl::UnavailableError(absl::StrCat("no node answers at ", address));

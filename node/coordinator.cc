@@ -211,7 +211,7 @@ absl::StatusOr<Deployment::Options> Coordinator::OptionsFor(const wire::LoadMode
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
-    const DeploymentPtr& instead_of, const Caller& caller, std::optional<MemoryCap>* cap) {
+    const DeploymentPtr& instead_of, const Caller& caller, Failure* failure) {
   UnloadLeftovers(planned.get());
   auto options = OptionsFor(request);
   if (!options.ok()) return options.status();
@@ -237,8 +237,9 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     });
   }
   if (!status.ok()) {
-    *cap = MemoryCapOf(deployment->planned(), status);
+    failure->cap = MemoryCapOf(deployment->planned(), status);
     const bool was_there = Remove(deployment, status);
+    failure->is_unavailable = was_there && absl::IsUnavailable(status);
     if (instead_of != nullptr && !was_there) return nullptr;
     return status;
   }

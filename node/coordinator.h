@@ -146,14 +146,19 @@ class Coordinator {
   std::unique_ptr<Loaded> Join(const DeploymentPtr& there, const wire::LoadModelRequest& request);
   PlanningOptions PlanningFor(const Caller& caller);
   absl::StatusOr<DeploymentPtr> Find(const std::string& model);
-  // `instead_of`, if any, is still there, or nothing is done: null. `cap`: set where the load
-  // failed for want of memory.
+  // Why a load failed that nobody ended.
+  struct Failure {
+    std::optional<MemoryCap> cap;  // for want of memory
+    bool is_unavailable = false;   // most often a connection that broke
+  };
+  // `instead_of`, if any, is still there, or nothing is done: null.
   absl::StatusOr<DeploymentPtr> Deploy(std::unique_ptr<PlannedModel> planned,
                                        const wire::LoadModelRequest& request,
                                        const DeploymentPtr& instead_of, const Caller& caller,
-                                       std::optional<MemoryCap>* cap);
+                                       Failure* failure);
   // Deploy(); where a device has less memory than was planned, plans with what it has and tries
-  // again, kPlansMax times in all. `planning` made `planned`.
+  // again, kPlansMax times in all; so it does once where a new load's connection to a node broke.
+  // `planning` made `planned`.
   absl::StatusOr<DeploymentPtr> DeployWhereItFits(PlanningOptions planning,
                                                   std::unique_ptr<PlannedModel> planned,
                                                   const wire::LoadModelRequest& request,

@@ -22,15 +22,15 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
   planning.model_id = planned->model->id();
   const wire::ModelSource source = planned->source;
   const bool is_assigned = !request.wishes().assign().empty();
-  bool may_break = instead_of == nullptr;  // once
+  bool may_be_unavailable = instead_of == nullptr;
   for (int plans = 1;; ++plans) {
-    std::optional<MemoryCap> cap;
-    auto deployment = Deploy(std::move(planned), request, instead_of, caller, &cap);
-    const bool broke = may_break && absl::IsUnavailable(deployment.status());
-    const bool ends = !broke && (!cap || is_assigned);
-    if (deployment.ok() || plans == kPlansMax || ends) return deployment;
-    if (broke) may_break = false;
-    if (cap) planning.caps.push_back(*cap);
+    Failure failure;
+    auto deployment = Deploy(std::move(planned), request, instead_of, caller, &failure);
+    const bool is_tried_again =
+        (failure.cap && !is_assigned) ||
+        (failure.is_unavailable && std::exchange(may_be_unavailable, false));
+    if (deployment.ok() || plans == kPlansMax || !is_tried_again) return deployment;
+    if (failure.cap) planning.caps.push_back(*failure.cap);
     instead_of.reset();  // what failed had its place
     const absl::Status why = deployment.status();
     LOG(WARNING) << why.message() << "; the layers are placed again";

@@ -251,7 +251,7 @@ grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
     return Pass(to->DrainNode(onward, *request), onward, writer, said);
   });
   if (passed_on) return *passed_on;
-  return ToGrpc(coordinator_->Drain(*request, CallerOf(context, writer)));
+  return TextStatusToGrpc(coordinator_->Drain(*request, CallerOf(context, writer)));
 }
 
 grpc::ServerWriteReactor<wire::GenerateTextEvent>* CoordinatorService::GenerateText(

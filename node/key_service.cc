@@ -30,6 +30,10 @@ constexpr int kCommitTries = 5;
 
 bool IsIdOrEmpty(const std::string& bytes) { return bytes.empty() || !IdOf(bytes).is_nobody(); }
 
+bool MayNotHaveHeard(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
 int64_t NowMs() { return absl::ToUnixMillis(absl::Now()); }
 
 }  // namespace
@@ -97,7 +101,7 @@ absl::Status KeyService::Lead(const Members& members, const wire::ChangeKeyReque
   std::vector<Member> changed;
   for (const Member& member : members.here) {
     absl::Status status = Ask(member, step);
-    for (int tries = 1; tries < kCommitTries && absl::IsUnavailable(status); ++tries) {
+    for (int tries = 1; tries < kCommitTries && MayNotHaveHeard(status); ++tries) {
       absl::SleepFor(absl::Milliseconds(200));
       status = Ask(member, step);
     }

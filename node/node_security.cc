@@ -27,7 +27,7 @@ constexpr uint64_t kRenewalLookMs = 3'600'000;
 constexpr size_t kTrustedKeysMax = 8;
 
 // While nodes take a new key, and read it again (tls_credentials.h).
-constexpr std::chrono::seconds kKeyIsNew(20);
+constexpr std::chrono::seconds kKeyIsNew(10);
 
 absl::StatusOr<std::string> KeyPath(const KeyOptions& options, const std::string& data_dir) {
   if (!options.file.empty()) return options.file;
@@ -84,7 +84,8 @@ bool SecureClientAnew(const KeyOptions& options, const std::string& data_dir) {
   if (!path.ok()) return false;
   std::error_code error;
   const auto written = std::filesystem::last_write_time(*path, error);
-  if (error || std::filesystem::file_time_type::clock::now() - written > kKeyIsNew) return false;
+  const auto age = std::filesystem::file_time_type::clock::now() - written;
+  if (error || age < age.zero() || age > kKeyIsNew) return false;
   const absl::StatusOr<ClusterKey> key = ReadKeyFile(*path);
   if (!key.ok() || key->id() == ProcessClusterId()) return true;
   auto credentials = ClientCredentials(*key);

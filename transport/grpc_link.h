@@ -25,7 +25,7 @@ namespace strata {
 
 // How long a peer may leave what was sent unanswered.
 inline constexpr int kKeepaliveTimeoutMs = 500;
-// The same where no text waits for it, but a person does: a busy machine is waited for.
+// The same of a node that a verb asks: it is waited for where the machine is busy.
 inline constexpr int kPatientTimeoutMs = 10'000;
 
 // Channels of control services and links alike are made with this, so that keys have one place to

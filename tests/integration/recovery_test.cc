@@ -258,25 +258,40 @@ TEST_F(RecoveryOfAllStages, AreNotLoadedAgainOnceTheyWereUnloaded) {
 // Asked of the other node: it passes the load on to the next coordinator, which it is itself.
 class RecoveryOfALoad : public TwoNodes {
  protected:
-  void ExpectALoadThatGoesOnAfter(int signal) {
-    const size_t coordinator = Coordinator();
-    ASSERT_LT(coordinator, 2u);
-    const auto load = Strata(1 - coordinator, {"load", STRATA_DEMO_MODEL, "--json"});
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
+    coordinator_ = Coordinator();
+    ASSERT_LT(coordinator_, 2u);
+    load_ = Strata(1 - coordinator_, {"load", STRATA_DEMO_MODEL, "--json"});
     // It takes some tens of milliseconds.
     for (const absl::Time until = absl::Now() + Program::kLong;
-         !absl::StrContains(load->err(), " layers, ") && absl::Now() < until;) {
+         !absl::StrContains(load_->err(), " layers, ") && absl::Now() < until;) {
       absl::SleepFor(absl::Milliseconds(1));
     }
-    kill((*nodes_[coordinator])->pid(), signal);
-    EXPECT_EQ(load->ExitStatus(), 0) << load->err();
-    const auto run = Strata(1 - coordinator, {"run", "Strata demo", "One", "--max-tokens", "4"});
-    EXPECT_EQ(run->ExitStatus(), 0) << run->err() << nodes_[1 - coordinator]->err();
+    ASSERT_THAT(load_->err(), HasSubstr(" layers, "));
   }
+
+  void ExpectItGoesOnAfter(int signal) {
+    kill((*nodes_[coordinator_])->pid(), signal);
+    EXPECT_EQ(load_->ExitStatus(), 0) << load_->err();
+    const auto run = Strata(1 - coordinator_, {"run", "Strata demo", "One", "--max-tokens", "4"});
+    EXPECT_EQ(run->ExitStatus(), 0) << run->err() << nodes_[1 - coordinator_]->err();
+  }
+
+  size_t coordinator_ = 99;
+  std::unique_ptr<Program> load_;
 };
 
-TEST_F(RecoveryOfALoad, GoesOnWhenItsCoordinatorIsKilled) { ExpectALoadThatGoesOnAfter(SIGKILL); }
+TEST_F(RecoveryOfALoad, GoesOnWhenItsCoordinatorIsKilled) { ExpectItGoesOnAfter(SIGKILL); }
 
-TEST_F(RecoveryOfALoad, GoesOnWhenItsCoordinatorIsStopped) { ExpectALoadThatGoesOnAfter(SIGTERM); }
+TEST_F(RecoveryOfALoad, GoesOnWhenItsCoordinatorIsStopped) { ExpectItGoesOnAfter(SIGTERM); }
+
+TEST_F(RecoveryOfALoad, DoesNotGoOnWhenItsModelIsUnloaded) {
+  EXPECT_TRUE(Run(coordinator_, {"unload", "Strata demo", "--json"}).is_object());
+  load_->ExitStatus();  // it may have ended before
+  const auto run = Strata(coordinator_, {"run", "Strata demo", "One", "--max-tokens", "4"});
+  EXPECT_NE(run->ExitStatus(), 0);
+}
 
 TEST_F(TwoNodes, AModelThatHasNoPlaceLeftSaysWhatIsMissingAndComesBackWithItsNode) {
   const size_t coordinator = Coordinator();
