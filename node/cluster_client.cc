@@ -160,7 +160,7 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> ConnectNow(const ClusterClient::O
     auto client = std::make_unique<ClusterClientImpl>(options.node, options.timeout_ms);
     if (absl::Status status = client->Ask(options.timeout_ms, &response); !status.ok()) {
       bool is_ours = false;
-      const absl::Status refused = RefusedForKey(options.node, &is_ours);
+      absl::Status refused = RefusedForKey(options.node, &is_ours);
       if (!refused.ok()) return refused;
       // Its key may have changed between the two.
       client = std::make_unique<ClusterClientImpl>(options.node, options.timeout_ms);
