@@ -197,6 +197,18 @@ strata_existing() {
 
 strata_free_kib() { df -Pk "$(strata_existing "$1")" | awk 'NR == 2 { print $4 }'; }
 
+# Makes a random model once: strata_random_model FILE MEBIBYTES BIN [SHAPE]
+strata_random_model() {
+  local model=$1 mebibytes=$2 bin=$3
+  shift 3
+  [[ ! -e $model ]] || return 0
+  if [[ $(strata_free_kib "$strata_cache") -lt $((mebibytes * 1280)) ]]; then
+    die "disk full: a random model needs $mebibytes MB below $(strata_existing "$strata_cache")"
+  fi
+  mkdir -p "$(dirname "$model")"
+  strata_phase "random-${1:-1b}" "Making a random model (${1:-1b})" strata_run "$bin/random_llama" "$model" "$@"
+}
+
 # Prints those of the folders written to whose disk is full; false where none is. Some tools delete
 # what they could not finish, so less than 64 MiB counts as full.
 strata_disk_full() {

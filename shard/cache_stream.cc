@@ -1,6 +1,8 @@
 #include "shard/cache_stream.h"
 
 #include <algorithm>
+#include <chrono>
+#include <deque>
 #include <map>
 #include <string>
 #include <utility>
@@ -10,6 +12,10 @@
 
 namespace strata {
 namespace {
+
+// What is read between two steps at most, and for how long. One part comes in any case.
+constexpr size_t kTurnBytes = 8 * kCachePieceBytes;
+constexpr std::chrono::milliseconds kTurnTime(20);
 
 // Never used by two threads at once: one hands it to the other by Post() and StartWrite().
 class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
@@ -28,36 +34,62 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
 
   void OnWriteDone(bool ok) override {
     if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "nobody reads any more"));
-    if (written_ < part_.bytes.size()) return WritePiece();
-    ReadNext();
+    if (written_ == parts_.front().part.bytes.size()) {
+      parts_.pop_front();
+      written_ = 0;
+    }
+    GoOn();
   }
   void OnDone() override { delete this; }
+
+  void GoOn() {
+    if (!parts_.empty()) {
+      WritePiece();
+    } else if (is_done_) {
+      Finish(grpc::Status::OK);
+    } else {
+      ReadNext();
+    }
+  }
 
   void ReadNext() {
     const std::shared_ptr<StageServer> server = stage_.lock();
     if (server == nullptr) return Finish(ToGrpc(Unloaded()));
     const absl::Status posted = server->Post([this](Stage* stage) {
-      const absl::Status status = stage == nullptr ? Unloaded() : Read(stage);
-      if (!status.ok() || is_done_) {
-        Finish(ToGrpc(status));
-      } else {
-        WritePiece();
-      }
+      const absl::Status status = stage == nullptr ? Unloaded() : ReadTurn(stage);
+      if (!status.ok()) return Finish(ToGrpc(status));
+      GoOn();
     });
     if (!posted.ok()) Finish(ToGrpc(posted));
   }
 
+  // With no bytes and no positions: the slot is to be dropped.
+  struct Ready {
+    int32_t slot = 0;
+    Stage::Held held;
+    Stage::CachePart part;
+  };
+
   static absl::Status Unloaded() { return absl::UnavailableError("the stage was unloaded"); }
 
-  // The next part; is_done_: there is none. Compute thread.
+  // The next parts; is_done_: there are no more. Compute thread.
+  absl::Status ReadTurn(Stage* stage) {
+    const auto until = std::chrono::steady_clock::now() + kTurnTime;
+    size_t bytes = 0;
+    while (!is_done_) {
+      if (absl::Status status = Read(stage); !status.ok()) return status;
+      if (!is_done_) bytes += parts_.back().part.bytes.size();
+      if (bytes >= kTurnBytes || std::chrono::steady_clock::now() >= until) break;
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Read(Stage* stage) {
     const Stage::Facts& facts = stage->facts();
     const auto n_slots = static_cast<int32_t>(facts.n_seq_max);
     if (!sent_.empty() && (sent_.begin()->first < 0 || sent_.rbegin()->first >= n_slots)) {
       return absl::InvalidArgumentError(absl::StrCat("the stage has ", n_slots, " slots"));
     }
-    part_ = {};
-    written_ = 0;
     // First what is no more: the other one needs the room.
     for (; dropped_ < n_slots; ++dropped_) {
       const Stage::Held held = stage->HeldIn(dropped_);
@@ -66,7 +98,7 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
                            (sent.positions == held.positions || stage->SplitsCaches());
       if (sent.positions == 0 || goes_on) continue;
       sent = {};
-      slot_ = dropped_;
+      parts_.push_back({.slot = dropped_});
       return absl::OkStatus();
     }
     const uint64_t position_bytes = std::max<uint64_t>(1, facts.kv_bytes / facts.kv_cells);
@@ -80,9 +112,8 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
       if (!same || held.positions <= sent.positions) continue;
       auto part = stage->ReadCache(read_, sent.positions, n_max);
       if (!part.ok()) return part.status();
-      part_ = *std::move(part);
-      sent = {.version = held.version, .positions = part_.end};
-      slot_ = read_;
+      sent = {.version = held.version, .positions = part->end};
+      parts_.push_back({.slot = read_, .held = sent, .part = *std::move(part)});
       return absl::OkStatus();
     }
     is_done_ = true;
@@ -90,16 +121,17 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
   }
 
   void WritePiece() {
-    const size_t bytes = std::min(kCachePieceBytes, part_.bytes.size() - written_);
-    const Stage::Held& held = sent_[slot_];
-    piece_.mutable_of()->set_slot(slot_);
-    piece_.mutable_of()->set_version(held.version);
-    piece_.mutable_of()->set_positions(held.positions);
-    piece_.set_begin(part_.begin);
-    piece_.set_end(part_.end);
-    piece_.set_data(part_.bytes.data() + written_, bytes);
+    const Ready& ready = parts_.front();
+    const Stage::CachePart& part = ready.part;
+    const size_t bytes = std::min(kCachePieceBytes, part.bytes.size() - written_);
+    piece_.mutable_of()->set_slot(ready.slot);
+    piece_.mutable_of()->set_version(ready.held.version);
+    piece_.mutable_of()->set_positions(ready.held.positions);
+    piece_.set_begin(part.begin);
+    piece_.set_end(part.end);
+    piece_.set_data(part.bytes.data() + written_, bytes);
     written_ += bytes;
-    piece_.set_more(written_ < part_.bytes.size());
+    piece_.set_more(written_ < part.bytes.size());
     StartWrite(&piece_);
   }
 
@@ -108,9 +140,8 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
   std::map<int32_t, Stage::Held> sent_;  // by slot
   int32_t dropped_ = 0, read_ = 0;       // slots that have been looked at
   bool is_done_ = false;
-  int32_t slot_ = 0;
-  Stage::CachePart part_;  // of slot_
-  size_t written_ = 0;     // of its bytes
+  std::deque<Ready> parts_;  // read and not written
+  size_t written_ = 0;       // bytes of the first
   wire::CachePiece piece_;
 };
 

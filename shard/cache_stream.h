@@ -1,5 +1,5 @@
 // What the slots of a stage hold, to another worker: the server side of Worker.ReadCaches. The
-// compute thread reads a part between two steps, gRPC's threads write it.
+// compute thread reads some parts between two steps, gRPC's threads write them.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace strata {
 
-// Bytes of a CachePiece at most; and about what is read between two steps.
+// Bytes of a CachePiece at most; and about what a part has.
 inline constexpr size_t kCachePieceBytes = size_t{1} << 20;
 
 // Deletes itself, and lets go of `keeps`, when the call is done; does not keep the stage. Ends with

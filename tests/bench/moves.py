@@ -1,0 +1,175 @@
+"""What moves of layers cost the texts that are being written: pauses, and the time until all is done.
+
+Called by scripts/bench-moves, inside the place where Strata builds; needs nothing but Python. Three nodes with one
+thread each stand behind a switch. Two have the model, and a drain moves one's layers to the third, caches and all.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+ADDRESS = "10.79.0.{}"  # of the machines behind delay_switch
+NAMES = ["node-a", "node-b", "node-c"]
+
+
+def say(words):
+    print(f"bench-moves: {words}", file=sys.stderr, flush=True)
+
+
+def fail(words):
+    say(words)
+    sys.exit(1)
+
+
+class Cluster:
+    """A node on each machine, with one thread; the model's layers half on the first, half on the second."""
+
+    def __init__(self, options):
+        self.options, self.nodes, self.folder = options, [], tempfile.mkdtemp()
+        self.switch = subprocess.Popen(
+            [options.bin + "/delay_switch", str(len(NAMES)), str(options.mbit), str(options.delay_us)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.machines = json.loads(self.switch.stdout.readline())["machines"]
+        for number, name in enumerate(NAMES):
+            self.start(number, name)
+        self.strata("load", options.model, "--assign", self.halves(), "--ctx", str(options.context), "--seqs",
+                    str(options.texts))
+
+    def start(self, number, name):
+        log = open(f"{self.folder}/{name}.log", "w")
+        command = [self.options.bin + "/strata", "node", "--listen", ADDRESS.format(number + 1) + ":7400", "--name",
+                   name, "--threads", "1", "--no-mdns", "--open", "--http", "0", "--data-dir",
+                   f"{self.folder}/{name}", "--stop-with-parent"]
+        if number:
+            command += ["--peer", ADDRESS.format(1) + ":7400"]
+        node = subprocess.Popen(self.inside(number, command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                stderr=log, text=True)
+        ready = json.loads(node.stdout.readline() or '{"node": null}')["node"]
+        if ready is None:
+            fail(f"{name} ended: {open(log.name).read()}")
+        self.nodes.append((node, ready, log.name))
+
+    def inside(self, number, command):
+        return ["nsenter", f"--net=/proc/{self.machines[number]}/ns/net", "--"] + command
+
+    def strata(self, *args):
+        run = subprocess.run(
+            self.inside(0, [self.options.bin + "/strata", *args, "--open", "--node", ADDRESS.format(1) + ":7400"]),
+            capture_output=True, text=True)
+        if run.returncode:
+            fail(f"strata {' '.join(args)}: {run.stderr}")
+        return run.stdout
+
+    def halves(self):
+        half = self.options.layers // 2
+        return f"node-a=0-{half - 1},node-b={half}-{self.options.layers - 1}"
+
+    # What its nodes say of moves.
+    def moves(self):
+        logs = "".join(open(log).read() for _, _, log in self.nodes)
+        return re.findall(r"\] (.* has moved: .*)", logs)
+
+    def close(self):
+        for node, _, _ in self.nodes:
+            node.stdin.close()
+        for node, _, _ in self.nodes:
+            node.wait()
+        self.switch.stdin.close()
+        self.switch.wait()
+        shutil.rmtree(self.folder)
+
+
+class Texts:
+    """Streams of the HTTP API, begun with the same prompt but for its last token."""
+
+    def __init__(self, options, url):
+        self.options, self.url = options, url
+        self.base = [(i * 7919) % 30000 + 100 for i in range(options.prompt - 1)]
+        self.times = [[] for _ in range(options.texts)]
+
+    def post(self, last, tokens, stream):
+        with urllib.request.urlopen(self.url + "/models") as models:
+            model = json.load(models)["data"][0]["id"]
+        body = {"model": model, "prompt": self.base + [last], "max_tokens": tokens, "ignore_eos": True,
+                "temperature": 0, "stream": stream}
+        return urllib.request.urlopen(urllib.request.Request(
+            self.url + "/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}), timeout=3600)
+
+    def write(self, number):
+        for line in self.post(10 + number, self.options.tokens, True):
+            if line.startswith(b"data: {"):
+                self.times[number].append(time.time())
+
+    def run(self):
+        self.post(5, 1, False).read()  # all of them have its prefix
+        threads = [threading.Thread(target=self.write, args=(n,)) for n in range(self.options.texts)]
+        for thread in threads:
+            thread.start()
+        while not all(self.times):
+            time.sleep(0.1)
+        time.sleep(5)
+        print(json.dumps({"writing": time.time()}), flush=True)
+        for thread in threads:
+            thread.join()
+        print(json.dumps({"times": self.times}), flush=True)
+
+
+def longest_gap(times, begin, end):
+    return max((b - a for each in times for a, b in zip(each, each[1:]) if b > begin and a < end), default=0)
+
+
+def drain(options):
+    cluster = Cluster(options)
+    try:
+        driver = subprocess.Popen(
+            cluster.inside(0, [sys.executable, __file__, "--drive", cluster.nodes[0][1]["http"], "--texts",
+                               str(options.texts), "--prompt", str(options.prompt), "--tokens", str(options.tokens)]),
+            stdout=subprocess.PIPE, text=True)
+        begin = json.loads(driver.stdout.readline())["writing"]
+        say(f"{options.texts} texts are being written; draining {NAMES[1]}")
+        cluster.strata("drain", NAMES[1])
+        end = time.time()
+        times = json.loads(driver.stdout.readline())["times"]
+        driver.wait()
+        written = [len(each) for each in times]
+        if min(written) < options.tokens:
+            fail(f"texts are not whole: {written} of {options.tokens} tokens")
+        if min(each[-1] for each in times) < end:
+            fail("a text ended before the drain: give more --tokens")
+        before = [[t for t in each if t < begin] for each in times]
+        return {"drain_s": round(end - begin, 1), "longest_gap_before_s": round(longest_gap(before, 0, begin), 2),
+                "longest_gap_s": round(longest_gap(times, begin, end), 2), "said": cluster.moves()}
+    finally:
+        cluster.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/bench-moves")
+    parser.add_argument("--bin", help=argparse.SUPPRESS)
+    parser.add_argument("--model", help=argparse.SUPPRESS)
+    parser.add_argument("--drive", help=argparse.SUPPRESS)
+    parser.add_argument("--layers", type=int, default=16, help="of the model")
+    parser.add_argument("--texts", type=int, default=8)
+    parser.add_argument("--context", type=int, default=4096, help="tokens of each text")
+    parser.add_argument("--prompt", type=int, default=3501, help="tokens")
+    parser.add_argument("--tokens", type=int, default=400, help="that each text writes")
+    parser.add_argument("--mbit", type=int, default=1000, help="of each machine's link")
+    parser.add_argument("--delay-us", type=int, default=100, help="one way")
+    options = parser.parse_args()
+    if options.drive:
+        return Texts(options, options.drive + "/v1").run()
+    where = f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, {time.strftime('%Y-%m-%d')}"
+    print(json.dumps({"machine": where, "texts": options.texts, "prompt": options.prompt, "mbit": options.mbit,
+                      **drain(options)}, indent=1))
+
+
+main()
