@@ -162,9 +162,10 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> ConnectNow(const ClusterClient::O
       bool is_ours = false;
       absl::Status refused = RefusedForKey(options.node, &is_ours);
       if (!refused.ok()) return refused;
+      if (!is_ours) return status;
       // Its key may have changed between the two.
       client = std::make_unique<ClusterClientImpl>(options.node, options.timeout_ms);
-      if (!is_ours || !client->Ask(options.timeout_ms, &response).ok()) return status;
+      if (!client->Ask(options.timeout_ms, &response).ok()) return status;
     }
     return client;
   }

@@ -421,9 +421,8 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
 absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
   if (auto s = CheckOffice(); !s.ok()) return s;
   {
-    const auto looked = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      return stopping_ || !AdoptsStill();
-    };
+    const auto looked = [this]()
+                            ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !AdoptsStill(); };
     absl::MutexLock lock(mu_);
     mu_.AwaitWithTimeout(absl::Condition(&looked), kAdoptionTime);
   }

@@ -195,7 +195,7 @@ class Coordinator {
   void Sweep();
   bool stopping();
   absl::Status Stopping() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool AdoptsStill() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool AdoptsStill() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   absl::Status LoadedLater() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   EventLoop* const loop_;

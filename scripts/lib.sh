@@ -197,13 +197,13 @@ strata_existing() {
 
 strata_free_kib() { df -Pk "$(strata_existing "$1")" | awk 'NR == 2 { print $4 }'; }
 
-# Makes a random model once: strata_random_model FILE MEBIBYTES BIN [SHAPE]
+# Makes a random model once: strata_random_model FILE MEGABYTES BIN [SHAPE]
 strata_random_model() {
-  local model=$1 mebibytes=$2 bin=$3
+  local model=$1 megabytes=$2 bin=$3
   shift 3
   [[ ! -e $model ]] || return 0
-  if [[ $(strata_free_kib "$strata_cache") -lt $((mebibytes * 1280)) ]]; then
-    die "disk full: a random model needs $mebibytes MB below $(strata_existing "$strata_cache")"
+  if [[ $(strata_free_kib "$strata_cache") -lt $((megabytes * 1300)) ]]; then
+    die "disk full: a random model needs $megabytes MB below $(strata_existing "$strata_cache")"
   fi
   mkdir -p "$(dirname "$model")"
   strata_phase "random-${1:-1b}" "Making a random model (${1:-1b})" strata_run "$bin/random_llama" "$model" "$@"

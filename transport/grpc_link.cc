@@ -40,9 +40,9 @@ static_assert(kMessageBytesMax <= INT_MAX);
 
 // What the two ends have in common: calls `set(name, value)`.
 template <typename Set>
-void ForEachSetting(Set set) {
+void ForEachSetting(int keepalive_timeout_ms, Set set) {
   set(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
-  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive_timeout_ms);
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   set(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, static_cast<int>(kMessageBytesMax));
@@ -288,8 +288,8 @@ class RefusedCall final : public grpc::ServerGenericBidiReactor {
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int keepalive_timeout_ms) {
   KeepGrpcThreads();
   grpc::ChannelArguments arguments;
-  ForEachSetting([&](const char* name, int value) { arguments.SetInt(name, value); });
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive_timeout_ms);
+  ForEachSetting(keepalive_timeout_ms,
+                 [&](const char* name, int value) { arguments.SetInt(name, value); });
   // Activations must not queue in front of control calls, nor one link in front of another.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // Peers are on the LAN: a proxy for the Internet cannot reach them.
@@ -305,7 +305,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int keepa
 
 void ConfigureServer(grpc::ServerBuilder* builder, MessageSizes sizes) {
   KeepGrpcThreads();
-  ForEachSetting([&](const char* name, int value) { builder->AddChannelArgument(name, value); });
+  ForEachSetting(kKeepaliveTimeoutMs,
+                 [&](const char* name, int value) { builder->AddChannelArgument(name, value); });
   if (sizes == MessageSizes::kRequests) builder->SetMaxReceiveMessageSize(kRequestBytesMax);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kConnectionCallsMax);
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

@@ -46,7 +46,7 @@ class CertificateProviderInterface;
 
 namespace strata {
 
-// Thread-safe. Outlives every channel and server made with its credentials.
+// Thread-safe. Outlives every channel and server made with its credentials, unless it is in memory.
 class ClusterCredentials {
  public:
   struct Options {

@@ -1,7 +1,8 @@
 """What moves of layers cost the texts that are being written: pauses, and the time until all is done.
 
-Called by scripts/bench-moves, inside the place where Strata builds; needs nothing but Python. Three nodes with one
-thread each stand behind a switch. Two have the model, and a drain moves one's layers to the third, caches and all.
+Called by scripts/bench-moves, inside the place where Strata builds; needs nothing but Python. Nodes with one thread
+each stand behind a switch. drain: two of three have half of the model's layers each, and one's move to the third.
+join: one has all layers, and half of them move to a second one that comes.
 """
 
 import argparse
@@ -17,61 +18,39 @@ import threading
 import time
 import urllib.request
 
-ADDRESS = "10.79.0.{}"  # of the machines behind delay_switch
+from machines import Network, fail, first_line, say
+
 NAMES = ["node-a", "node-b", "node-c"]
 
 
-def say(words):
-    print(f"bench-moves: {words}", file=sys.stderr, flush=True)
-
-
-def fail(words):
-    say(words)
-    sys.exit(1)
-
-
 class Cluster:
-    """A node on each machine, with one thread; the model's layers half on the first, half on the second."""
+    """Machines, and a node on some, with one thread each."""
 
-    def __init__(self, options):
+    def __init__(self, options, n_machines):
         self.options, self.nodes, self.folder = options, [], tempfile.mkdtemp()
-        self.switch = subprocess.Popen(
-            [options.bin + "/delay_switch", str(len(NAMES)), str(options.mbit), str(options.delay_us)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.machines = json.loads(self.switch.stdout.readline())["machines"]
-        for number, name in enumerate(NAMES):
-            self.start(number, name)
-        self.strata("load", options.model, "--assign", self.halves(), "--ctx", str(options.context), "--seqs",
-                    str(options.texts))
+        self.network = Network(options, n_machines)
+
+    def load(self, *where):
+        self.strata("load", self.options.model, *where, "--ctx", str(self.options.context), "--seqs",
+                    str(self.options.texts))
 
     def start(self, number, name):
         log = open(f"{self.folder}/{name}.log", "w")
-        command = [self.options.bin + "/strata", "node", "--listen", ADDRESS.format(number + 1) + ":7400", "--name",
+        command = [self.options.bin + "/strata", "node", "--listen", self.network.host(number) + ":7400", "--name",
                    name, "--threads", "1", "--no-mdns", "--open", "--http", "0", "--data-dir",
                    f"{self.folder}/{name}", "--stop-with-parent"]
         if number:
-            command += ["--peer", ADDRESS.format(1) + ":7400"]
-        node = subprocess.Popen(self.inside(number, command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            command += ["--peer", self.network.host(0) + ":7400"]
+        node = subprocess.Popen(self.network.inside(number, command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=log, text=True)
-        ready = json.loads(node.stdout.readline() or '{"node": null}')["node"]
-        if ready is None:
-            fail(f"{name} ended: {open(log.name).read()}")
-        self.nodes.append((node, ready, log.name))
-
-    def inside(self, number, command):
-        return ["nsenter", f"--net=/proc/{self.machines[number]}/ns/net", "--"] + command
+        self.nodes.append((node, first_line(node, f"{name} ({log.name})")["node"], log.name))
 
     def strata(self, *args):
-        run = subprocess.run(
-            self.inside(0, [self.options.bin + "/strata", *args, "--open", "--node", ADDRESS.format(1) + ":7400"]),
-            capture_output=True, text=True)
+        command = [self.options.bin + "/strata", *args, "--open", "--node", self.network.host(0) + ":7400"]
+        run = subprocess.run(self.network.inside(0, command), capture_output=True, text=True)
         if run.returncode:
             fail(f"strata {' '.join(args)}: {run.stderr}")
         return run.stdout
-
-    def halves(self):
-        half = self.options.layers // 2
-        return f"node-a=0-{half - 1},node-b={half}-{self.options.layers - 1}"
 
     # What its nodes say of moves.
     def moves(self):
@@ -83,8 +62,7 @@ class Cluster:
             node.stdin.close()
         for node, _, _ in self.nodes:
             node.wait()
-        self.switch.stdin.close()
-        self.switch.wait()
+        self.network.close()
         shutil.rmtree(self.folder)
 
 
@@ -127,16 +105,50 @@ def longest_gap(times, begin, end):
     return max((b - a for each in times for a, b in zip(each, each[1:]) if b > begin and a < end), default=0)
 
 
-def drain(options):
-    cluster = Cluster(options)
+class Drain:
+    def prepare(self, options):
+        cluster = Cluster(options, 3)
+        for number, name in enumerate(NAMES):
+            cluster.start(number, name)
+        half = options.layers // 2
+        cluster.load("--assign", f"{NAMES[0]}=0-{half - 1},{NAMES[1]}={half}-{options.layers - 1}")
+        return cluster
+
+    def change(self, cluster):
+        cluster.strata("drain", NAMES[1])
+
+
+class Join:
+    def prepare(self, options):
+        cluster = Cluster(options, 2)
+        cluster.start(0, NAMES[0])
+        cluster.load()
+        return cluster
+
+    def change(self, cluster):
+        cluster.start(1, NAMES[1])
+        limit = time.time() + 300
+        while not cluster.moves():
+            if time.time() > limit:
+                fail("nothing has moved")
+            time.sleep(0.1)
+
+
+CHANGES = {"drain": Drain, "join": Join}
+
+
+def measure(options):
+    change = CHANGES[options.change]()
+    cluster = change.prepare(options)
     try:
         driver = subprocess.Popen(
-            cluster.inside(0, [sys.executable, __file__, "--drive", cluster.nodes[0][1]["http"], "--texts",
-                               str(options.texts), "--prompt", str(options.prompt), "--tokens", str(options.tokens)]),
+            cluster.network.inside(0, [sys.executable, __file__, options.change, "--drive", cluster.nodes[0][1]["http"],
+                                       "--texts", str(options.texts), "--prompt", str(options.prompt), "--tokens",
+                                       str(options.tokens)]),
             stdout=subprocess.PIPE, text=True)
         begin = json.loads(driver.stdout.readline())["writing"]
-        say(f"{options.texts} texts are being written; draining {NAMES[1]}")
-        cluster.strata("drain", NAMES[1])
+        say(f"{options.texts} texts are being written; {options.change}")
+        change.change(cluster)
         end = time.time()
         times = json.loads(driver.stdout.readline())["times"]
         driver.wait()
@@ -144,9 +156,10 @@ def drain(options):
         if min(written) < options.tokens:
             fail(f"texts are not whole: {written} of {options.tokens} tokens")
         if min(each[-1] for each in times) < end:
-            fail("a text ended before the drain: give more --tokens")
+            fail(f"a text ended before the {options.change}: give more --tokens")
         before = [[t for t in each if t < begin] for each in times]
-        return {"drain_s": round(end - begin, 1), "longest_gap_before_s": round(longest_gap(before, 0, begin), 2),
+        return {f"{options.change}_s": round(end - begin, 1),
+                "longest_gap_before_s": round(longest_gap(before, 0, begin), 2),
                 "longest_gap_s": round(longest_gap(times, begin, end), 2), "said": cluster.moves()}
     finally:
         cluster.close()
@@ -154,6 +167,7 @@ def drain(options):
 
 def main():
     parser = argparse.ArgumentParser(prog="scripts/bench-moves")
+    parser.add_argument("change", choices=CHANGES, nargs="?", default="drain")
     parser.add_argument("--bin", help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
     parser.add_argument("--drive", help=argparse.SUPPRESS)
@@ -169,7 +183,7 @@ def main():
         return Texts(options, options.drive + "/v1").run()
     where = f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, {time.strftime('%Y-%m-%d')}"
     print(json.dumps({"machine": where, "texts": options.texts, "prompt": options.prompt, "mbit": options.mbit,
-                      **drain(options)}, indent=1))
+                      **measure(options)}, indent=1))
 
 
 main()

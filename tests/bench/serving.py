@@ -15,54 +15,14 @@ import subprocess
 import sys
 import time
 
-ADDRESS = "10.79.0.{}"  # of the machines behind delay_switch: the one that asks, and one for each stage
+from machines import Network, fail, first_line, say
+
 RPC_SERVER = "/usr/libexec/x86_64-linux-gnu/llama/bin/ggml-rpc-server"
 
 ONE, TWO, RPC = "libllama, 1 core", "libllama, 2 cores", "llama.cpp RPC, 2 × 1 core"
 STAGE1, STAGES2, SHAPED = "Strata, 1 stage", "Strata, 2 stages", "Strata, 2 stages, shaped links"
 ROWS = ["prefill 512", "prefill 2048", "decode 1", "decode 4", "decode 8", "decode 16"]
 BESIDE = "beside"
-
-
-def say(words):
-    print(f"bench-serving: {words}", file=sys.stderr, flush=True)
-
-
-def fail(words):
-    say(words)
-    sys.exit(1)
-
-
-def first_line(process, what):
-    line = process.stdout.readline()
-    if not line:
-        fail(f"{what} ended: status {process.wait()}")
-    return json.loads(line)
-
-
-class Network:
-    """Where nodes and the driver run: here on loopback, or as machines behind a slow switch."""
-
-    def __init__(self, options, is_shaped):
-        self.switch, self.machines = None, []
-        if is_shaped:
-            self.switch = subprocess.Popen(
-                [options.bin + "/delay_switch", "3", str(options.mbit), str(options.delay_us)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            self.machines = first_line(self.switch, "the switch")["machines"]
-
-    def host(self, number):
-        return ADDRESS.format(number + 1) if self.machines else "127.0.0.1"
-
-    def inside(self, number, command):
-        if not self.machines:
-            return command
-        return ["nsenter", f"--net=/proc/{self.machines[number]}/ns/net", "--"] + command
-
-    def close(self):
-        if self.switch:
-            self.switch.stdin.close()
-            self.switch.wait()
 
 
 class Nodes:
@@ -152,7 +112,7 @@ class Contest:
 
     def serve(self, cores, is_shaped, runs):
         """Lines of serving_bench; `runs` are its words for one load of the model each."""
-        network = Network(self.options, is_shaped)
+        network = Network(self.options, 3 if is_shaped else 0)  # who asks, and one for each stage
         nodes = Nodes(self.options, cores, network)
         lines = []
         try:

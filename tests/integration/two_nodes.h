@@ -76,11 +76,11 @@ class TwoNodes : public ::testing::Test {
   }
 
   template <typename Condition>
-  static bool Eventually(Condition condition) {
+  static bool Eventually(Condition condition, absl::Duration poll = absl::Milliseconds(50)) {
     const absl::Time until = absl::Now() + Program::kLong;
     while (!condition()) {
       if (absl::Now() > until) return false;
-      absl::SleepFor(absl::Milliseconds(50));
+      absl::SleepFor(poll);
     }
     return true;
   }
