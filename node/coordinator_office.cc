@@ -91,7 +91,8 @@ bool Coordinator::IsGone(const std::string& node_id) {
 void Coordinator::LookAtOffice() {
   in_office_ = cluster_->view().is_coordinator;
   settled_ = cluster_->view().settled;
-  has_heirs_ = cluster_->view().members.size() > 1;
+  // One that stops leaves the others, and is asked until its server ends.
+  if (!stopping_) has_heirs_ = cluster_->view().members.size() > 1;
 }
 
 void Coordinator::Tick() {
