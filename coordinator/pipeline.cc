@@ -125,8 +125,13 @@ class PipelineImpl final : public Pipeline {
   // Caches that stages take over while the plan before goes on. False: they cannot be had.
   // kCancelled: nobody wants the stages any more.
   absl::StatusOr<bool> CopyCaches(Progress* progress);
-  // What has changed of them since. Bytes, or why they cannot be had.
-  absl::StatusOr<uint64_t> CopyChanges(Progress* progress, absl::Time until);
+  // What has changed of them since, or why they cannot be had.
+  struct Copied {
+    uint64_t bytes = 0;
+    bool lags = false;  // a slot or more is not all there
+  };
+  wire::MoveCachesRequest MoveOf(size_t stage) const;
+  absl::StatusOr<Copied> CopyChanges(Progress* progress, absl::Time until);
   void Unload();
 
   const PipelineOptions options_;
@@ -222,9 +227,9 @@ absl::Status PipelineImpl::Load(Progress progress) {
   if (!at_rest.ok()) return at_rest.status();
   carries_ = carries_ && *at_rest;
   if (carries_) {
-    const absl::StatusOr<uint64_t> bytes = CopyChanges(&progress, absl::Now() + kPauseMax);
-    carries_ = bytes.ok();
-    if (bytes.ok()) carried_.bytes_after = *bytes;
+    const absl::StatusOr<Copied> copied = CopyChanges(&progress, absl::Now() + kPauseMax);
+    carries_ = copied.ok() && !copied->lags;
+    if (copied.ok()) carried_.bytes_after = copied->bytes;
   }
   if (auto s = LoadStages(kept, &progress); !s.ok()) return s;
   const bool carried = carries_ && std::all_of(kept.begin(), kept.end(), [this](size_t i) {
@@ -241,49 +246,60 @@ absl::StatusOr<bool> PipelineImpl::CopyCaches(Progress* progress) {
   const absl::Time until = absl::Now() + kCopyTime;
   uint64_t before = std::numeric_limits<uint64_t>::max();
   for (int i = 0; i < kCopiesMax; ++i) {
-    const absl::StatusOr<uint64_t> bytes = CopyChanges(progress, until);
-    if (absl::IsCancelled(bytes.status())) return bytes.status();
-    if (!bytes.ok()) {
+    const absl::StatusOr<Copied> copied = CopyChanges(progress, until);
+    if (absl::IsCancelled(copied.status())) return copied.status();
+    if (!copied.ok()) {
       // A slot that is just being shifted, or a stage with too much to do.
       const bool passes =
-          absl::IsUnavailable(bytes.status()) || absl::IsResourceExhausted(bytes.status());
+          absl::IsUnavailable(copied.status()) || absl::IsResourceExhausted(copied.status());
       if (!passes) return false;
       absl::SleepFor(kCopyPause);
       continue;
     }
-    carried_.bytes_before += *bytes;
+    carried_.bytes_before += copied->bytes;
     // What is left is what texts have grown by meanwhile, or comes as a whole each time.
-    if (*bytes <= kCopyBytesMin || *bytes > before / 2) return true;
-    before = *bytes;
+    if (copied->bytes <= kCopyBytesMin || copied->bytes > before / 2) return true;
+    before = copied->bytes;
   }
   return before != std::numeric_limits<uint64_t>::max();
 }
 
-absl::StatusOr<uint64_t> PipelineImpl::CopyChanges(Progress* progress, absl::Time until) {
+wire::MoveCachesRequest PipelineImpl::MoveOf(size_t stage) const {
+  wire::MoveCachesRequest request;
+  *request.mutable_epoch() = options_.epoch;
+  request.set_stage(static_cast<uint32_t>(stage));
+  for (const PipelineOptions::CacheSource& source : options_.caches[stage]) {
+    wire::CacheSource* const from = request.add_from();
+    *from->mutable_stage() = source.stage;
+    from->set_address(source.address);
+    from->set_node(source.node_id);
+    from->mutable_layers()->set_begin(source.layers.begin);
+    from->mutable_layers()->set_end(source.layers.end);
+    const int i = request.from_size() - 1;
+    if (i < copied_[stage].from_size()) *from->mutable_has() = copied_[stage].from(i).slots();
+  }
+  return request;
+}
+
+absl::StatusOr<PipelineImpl::Copied> PipelineImpl::CopyChanges(Progress* progress,
+                                                               absl::Time until) {
   absl::Mutex mu;
   bool wanted = true;
-  uint64_t bytes = 0;
+  Copied copied;
   absl::Status failure;
   std::vector<std::thread> threads;
   for (size_t i = 0; i < n_stages(); ++i) {
     if (IsKept(i)) continue;
     threads.emplace_back([&, i] {
-      const PipelineOptions::CacheSource& from = *options_.caches[i];
-      wire::MoveCachesRequest request;
-      *request.mutable_epoch() = options_.epoch;
-      request.set_stage(static_cast<uint32_t>(i));
-      *request.mutable_from() = from.stage;
-      request.set_from_address(from.address);
-      request.set_from_node(from.node_id);
-      *request.mutable_has() = copied_[i].slots();
-      auto moved = options_.nodes[i]->MoveCaches(request, [&] {
+      auto moved = options_.nodes[i]->MoveCaches(MoveOf(i), [&] {
         absl::MutexLock lock(mu);
         wanted = wanted && (*progress)(i, wire::LoadProgress());
         return wanted && absl::Now() < until;
       });
       absl::MutexLock lock(mu);
       if (moved.ok()) {
-        bytes += moved->bytes();
+        copied.bytes += moved->bytes();
+        copied.lags = copied.lags || moved->lags();
         copied_[i] = *std::move(moved);
       } else if (failure.ok()) {
         failure = WithStage(moved.status(), static_cast<uint32_t>(i));
@@ -292,7 +308,7 @@ absl::StatusOr<uint64_t> PipelineImpl::CopyChanges(Progress* progress, absl::Tim
   }
   for (std::thread& thread : threads) thread.join();
   if (!wanted) return absl::CancelledError("nobody wants the stages any more");
-  if (failure.ok()) return bytes;
+  if (failure.ok()) return copied;
   if (absl::Now() >= until) failure = absl::DeadlineExceededError("copying takes too long");
   LOG(WARNING) << "caches do not move with their stages: " << failure.message();
   return failure;
@@ -487,7 +503,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Build(PipelineOptions option
   CHECK(!options.stages.empty() && options.stages.size() == options.nodes.size());
   CHECK(options.caches.empty() || options.caches.size() == options.stages.size());
   for (size_t i = 0; i < options.caches.size(); ++i) {
-    CHECK(options.caches[i] || (i < options.kept.size() && options.kept[i]));
+    CHECK(!options.caches[i].empty() || (i < options.kept.size() && options.kept[i]));
   }
   CHECK(options.devices.empty() || options.devices.size() == options.stages.size());
   const bool leave = options.leave_on_error;

@@ -45,15 +45,16 @@ struct PipelineOptions {
   std::vector<uint32_t> n_cpu_moe;   // [stages] as of StageSpec; empty: none
   // [stages] of an earlier plan that become these, where they are there; empty: all are loaded.
   std::vector<std::optional<wire::KeptStage>> kept;
-  // Caches move with the stages: those of `kept` keep them, and every other one takes over what the
-  // stage of the same layers has, which is where that says. [stages], not read of `kept`; empty:
-  // all begin with nothing.
+  // Caches move with the stages: those of `kept` keep them, and every other one takes over what
+  // these stages of an earlier plan have, which together have its layers, in order. [stages], not
+  // read of `kept`; empty: all begin with nothing.
   struct CacheSource {
     wire::KeptStage stage;
     std::string address;  // of its links
     std::string node_id;
+    LayerRange layers;
   };
-  std::vector<std::optional<CacheSource>> caches;
+  std::vector<std::vector<CacheSource>> caches;
   // Called once all other stages are loaded, before those of `kept` are taken from the plan that
   // has them: it is to let go of them. True: with no step under way, so that caches are worth
   // having. Not OK ends the load. Null: they are nobody's.

@@ -2,7 +2,6 @@
 // loaded first, then the next one takes over the texts and the stages that stay.
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,16 +27,16 @@ constexpr absl::Duration kLookAgainAfter = absl::Seconds(30);
 // moves.
 constexpr double kGainMin = 0.2, kIdleGainMin = 0.03;
 
-// Where the stages of `planned` that are not kept have their caches from; empty: nowhere, since the
-// stages before had other layers, or those that are kept are of some older plan.
-std::vector<std::optional<PipelineOptions::CacheSource>> CachesFor(const PlannedModel& planned,
-                                                                   const Deployment& from) {
-  std::vector<std::optional<PipelineOptions::CacheSource>> caches(planned.plan.stages.size());
-  for (size_t i = 0; i < caches.size(); ++i) {
-    caches[i] = from.CachesOf(planned.plan.stages[i].layers);
-    if (!caches[i]) return {};
+// Where the stages of `planned` that are not kept have their caches from; empty: nowhere, since
+// those that are kept are of some older plan, or nothing of `from` stays.
+std::vector<std::vector<PipelineOptions::CacheSource>> CachesFor(const PlannedModel& planned,
+                                                                 const Deployment& from) {
+  std::vector<std::vector<PipelineOptions::CacheSource>> caches;
+  for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
+    caches.push_back(from.CachesOf(planned.plan.stages[i].layers));
+    if (caches[i].empty()) return {};
     if (i >= planned.kept.size() || !planned.kept[i]) continue;
-    const wire::KeptStage &kept = *planned.kept[i], &had = caches[i]->stage;
+    const wire::KeptStage &kept = *planned.kept[i], &had = caches[i].front().stage;
     if (CompareEpochs(kept.epoch(), had.epoch()) != 0 || kept.stage() != had.stage()) return {};
   }
   return caches;

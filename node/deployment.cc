@@ -227,20 +227,21 @@ bool Deployment::StagesMayStay() const {
                               [](const PlannedStage& stage) { return stage.n_cpu_moe != 0; });
 }
 
-std::optional<PipelineOptions::CacheSource> Deployment::CachesOf(LayerRange layers) const {
-  if (!StagesMayStay()) return std::nullopt;
+std::vector<PipelineOptions::CacheSource> Deployment::CachesOf(LayerRange layers) const {
+  std::vector<PipelineOptions::CacheSource> sources;
+  if (!StagesMayStay()) return sources;
   absl::MutexLock lock(mu_);
   for (size_t i = 0; i < infos_.size(); ++i) {
     const PlannedStage& stage = planned_->plan.stages[i];
-    if (stage.layers != layers) continue;
-    PipelineOptions::CacheSource source;
+    if (stage.layers.end <= layers.begin || stage.layers.begin >= layers.end) continue;
+    PipelineOptions::CacheSource& source = sources.emplace_back();
     *source.stage.mutable_epoch() = options_.epoch;
     source.stage.set_stage(static_cast<uint32_t>(i));
     source.address = infos_[i].link_address();
     source.node_id = planned_->NodeOf(stage).info.node_id();
-    return source;
+    source.layers = stage.layers;
   }
-  return std::nullopt;
+  return sources;
 }
 
 Pipeline::Carried Deployment::carried() const {

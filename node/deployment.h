@@ -11,7 +11,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,8 +46,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
     std::shared_ptr<TextServer> heritage;  // another deployment's heritage(); null: none
     uint32_t mends_in_a_row = 0;           // that led to this
     bool texts_wait = false;  // for it, since others had served it: requests wait while it loads
-    std::vector<MemoryCap> caps;                                      // that it was planned with
-    std::vector<std::optional<PipelineOptions::CacheSource>> caches;  // as of PipelineOptions
+    std::vector<MemoryCap> caps;                                    // that it was planned with
+    std::vector<std::vector<PipelineOptions::CacheSource>> caches;  // as of PipelineOptions
     // For simulations: how a pipeline is built, and what texts are served with where nothing is
     // inherited.
     std::function<absl::StatusOr<std::unique_ptr<Pipeline>>(PipelineOptions, Pipeline::Listener*,
@@ -79,9 +78,9 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // with LeaveStages(). Where it is to come to rest, steps under way end first, if they do soon;
   // true: they have. kUnavailable: it does not serve any more. Blocks.
   absl::StatusOr<bool> GiveWay(bool comes_to_rest);
-  // For the next deployment's stages of these layers to take over caches; none: they will not be
-  // there.
-  std::optional<PipelineOptions::CacheSource> CachesOf(LayerRange layers) const;
+  // For the next deployment's stages of these layers to take over caches: the stages that have
+  // them, in order; none: they will not be there.
+  std::vector<PipelineOptions::CacheSource> CachesOf(LayerRange layers) const;
   // What came with its stages, after Load(); kAsBefore: and no text was fed again.
   Pipeline::Carried carried() const;
 

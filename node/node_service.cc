@@ -133,7 +133,9 @@ grpc::ServerUnaryReactor* NodeService::MoveCaches(grpc::CallbackServerContext* c
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this, onward = Onward(*context, kMoveCachesLimit)] {
     auto routed = std::make_shared<wire::MoveCachesRequest>(*request);  // shared with the end
-    routed->set_from_address(Way(request->from_address(), request->from_node()));
+    for (wire::CacheSource& from : *routed->mutable_from()) {
+      from.set_address(Way(from.address(), from.node()));
+    }
     host_->MoveCaches(
         routed.get(), response, onward,
         [reactor, routed](const absl::Status& status) { reactor->Finish(ToGrpc(status)); });

@@ -1,5 +1,5 @@
-// A stage takes over what the slots of another worker's stage hold. Blocks; on the compute thread
-// of the stage that takes over, before its first step.
+// A stage takes over what the slots of other workers' stages hold. Blocks; on the compute thread of
+// the stage that takes over, before its first step.
 #pragma once
 
 #include <chrono>
@@ -11,14 +11,17 @@
 
 namespace strata {
 
-// Without a piece for so long the other worker is given up: it may wait for this one.
+// Without a piece for so long the other workers are given up: they may wait for this one.
 inline constexpr std::chrono::seconds kCachePieceLimit(30);
 
-// Writes what has changed since `request.has()` into the slots of `stage`. `go_on` is asked several
-// times a second on another thread; false ends it (kCancelled). Errors: Stage::WriteCache()'s;
-// kInvalidArgument: the other worker breaks the rules of Worker.ReadCaches; kDeadlineExceeded: it
-// sends nothing for `piece_limit`; else what it says. After an error the slots hold what they hold,
-// and `has` is not told.
+// Writes what has changed since `request.from(i).has()` into the slots of `stage`. Several stages
+// are read side by side, and a slot's positions are written once all of their layers are there;
+// what one stage has and another one has not got to yet is left for the next call, which
+// `lags` tells. `go_on` is asked several times a second on another thread; false ends it
+// (kCancelled). Errors: Stage::WriteCache()'s; kInvalidArgument: the other stages do not have the
+// layers of this one, or a worker breaks the rules of Worker.ReadCaches; kUnimplemented: layers
+// have to come apart, and these caches do not; kDeadlineExceeded: nothing comes for `piece_limit`;
+// else what the workers say. After an error the slots hold what they hold, and `has` is not told.
 absl::StatusOr<wire::MoveCachesResponse> TakeCaches(
     const wire::MoveCachesRequest& request, const std::function<bool()>& go_on, Stage* stage,
     std::chrono::milliseconds piece_limit = kCachePieceLimit);

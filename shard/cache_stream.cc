@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "shard/cache_layers.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
@@ -16,13 +17,18 @@ namespace {
 // What is read between two steps at most, and for how long. One part comes in any case.
 constexpr size_t kTurnBytes = 8 * kCachePieceBytes;
 constexpr std::chrono::milliseconds kTurnTime(20);
+// Who reads has its reasons for parts of some length: they have to fit to another stage's.
+constexpr uint32_t kTimesLiked = 4;
 
 // Never used by two threads at once: one hands it to the other by Post() and StartWrite().
 class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
  public:
   CacheStream(const std::shared_ptr<StageServer>& stage, const wire::ReadCachesRequest& request,
               std::shared_ptr<void> keeps)
-      : stage_(stage), keeps_(std::move(keeps)) {
+      : stage_(stage),
+        keeps_(std::move(keeps)),
+        layers_{.begin = request.layers().begin(), .end = request.layers().end()},
+        positions_max_(request.positions()) {
     for (const wire::SlotCache& slot : request.has()) {
       sent_[slot.slot()] = {.version = slot.version(), .positions = slot.positions()};
     }
@@ -84,9 +90,15 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     return absl::OkStatus();
   }
 
+  // The next of them.
   absl::Status Read(Stage* stage) {
     const Stage::Facts& facts = stage->facts();
     const auto n_slots = static_cast<int32_t>(facts.n_seq_max);
+    const LayerRange& all = facts.layers;
+    if (HasLayers() && (layers_.begin < all.begin || layers_.end > all.end)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the stage has layers ", all.begin, " to ", all.end));
+    }
     if (!sent_.empty() && (sent_.begin()->first < 0 || sent_.rbegin()->first >= n_slots)) {
       return absl::InvalidArgumentError(absl::StrCat("the stage has ", n_slots, " slots"));
     }
@@ -102,8 +114,10 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
       return absl::OkStatus();
     }
     const uint64_t position_bytes = std::max<uint64_t>(1, facts.kv_bytes / facts.kv_cells);
-    const auto n_max =
+    const auto n_likes =
         static_cast<uint32_t>(std::clamp<uint64_t>(kCachePieceBytes / position_bytes, 1, 4096));
+    const uint32_t n_max =
+        positions_max_ == 0 ? n_likes : std::min(positions_max_, kTimesLiked * n_likes);
     for (; read_ < n_slots; ++read_) {
       const Stage::Held held = stage->HeldIn(read_);
       Stage::Held& sent = sent_[read_];
@@ -112,6 +126,12 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
       if (!same || held.positions <= sent.positions) continue;
       auto part = stage->ReadCache(read_, sent.positions, n_max);
       if (!part.ok()) return part.status();
+      if (HasLayers()) {
+        auto some =
+            LayersOf(part->bytes, all.size(), {layers_.begin - all.begin, layers_.end - all.begin});
+        if (!some.ok()) return some.status();
+        part->bytes = *std::move(some);
+      }
       sent = {.version = held.version, .positions = part->end};
       parts_.push_back({.slot = read_, .held = sent, .part = *std::move(part)});
       return absl::OkStatus();
@@ -119,6 +139,8 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     is_done_ = true;
     return absl::OkStatus();
   }
+
+  bool HasLayers() const { return layers_.end > 0; }
 
   void WritePiece() {
     const Ready& ready = parts_.front();
@@ -137,6 +159,8 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
 
   const std::weak_ptr<StageServer> stage_;  // who unloads it waits for nobody
   const std::shared_ptr<void> keeps_;
+  const LayerRange layers_;              // that are wanted; empty: all, as libllama writes them
+  const uint32_t positions_max_;         // of a part; 0: what this side likes
   std::map<int32_t, Stage::Held> sent_;  // by slot
   int32_t dropped_ = 0, read_ = 0;       // slots that have been looked at
   bool is_done_ = false;

@@ -156,8 +156,9 @@ void Tame(wire::ConnectStageRequest* request) {
 
 // From itself, or from nobody.
 void Tame(wire::MoveCachesRequest* request) {
-  request->set_from_address(request->from_address().size() % 2 == 0 ? TheWorker()->address()
-                                                                    : fuzz::kNowhere);
+  for (wire::CacheSource& from : *request->mutable_from()) {
+    from.set_address(from.address().size() % 2 == 0 ? TheWorker()->address() : fuzz::kNowhere);
+  }
 }
 
 // Frames: the type, a byte that says how many bytes of payload, two bytes of the header's length,

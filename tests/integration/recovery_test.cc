@@ -29,6 +29,7 @@ using ::strata::testing::HttpReply;
 using ::strata::testing::kNearTie;
 using ::strata::testing::TwoNodes;
 using ::strata::testing::WholeModel;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -39,17 +40,24 @@ class Recovery : public TwoNodes {
   static constexpr size_t kTokens = 900;
 
   void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(LoadModel());
+    BeginTexts();
+  }
+  void LoadModel() {
     ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
     const Json loaded = LoadOnBoth(/*seqs=*/kTexts, /*n_ctx=*/1024);
     ASSERT_TRUE(loaded.is_object()) << loaded;
     model_ = loaded["model"];
     coordinator_ = Coordinator();
     ASSERT_LT(coordinator_, 2u);
-    for (int i = 0; i < kTexts; ++i) {
-      texts_.push_back(Strata(
-          AskedNode(), {"run", model_, absl::StrCat("Chapter ", i, "\n"), "--max-tokens",
-                        absl::StrCat(kTokens), "--ignore-eos", "--temperature", "0", "--json"}));
-    }
+  }
+  std::unique_ptr<Program> BeginText(int i) {
+    return Strata(AskedNode(),
+                  {"run", model_, absl::StrCat("Chapter ", i, "\n"), "--max-tokens",
+                   absl::StrCat(kTokens), "--ignore-eos", "--temperature", "0", "--json"});
+  }
+  void BeginTexts() {
+    for (int i = 0; i < kTexts; ++i) texts_.push_back(BeginText(i));
     ASSERT_TRUE(Eventually([this] { return TokensWritten() > 60; }));
   }
 
@@ -68,7 +76,8 @@ class Recovery : public TwoNodes {
     return tokens;
   }
 
-  void ExpectWholeTexts(const char* said = "is served again") {
+  void ExpectWholeTexts(const char* said = "is served again",
+                        const char* kept = "1 of 2 stages kept") {
     StartEngine();
     auto whole = WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = 1024, .n_seq_max = 1});
     ASSERT_TRUE(whole.ok()) << whole.status();
@@ -85,9 +94,9 @@ class Recovery : public TwoNodes {
     }
     const std::string log = nodes_[AskedNode()]->err();
     ASSERT_THAT(log, HasSubstr(said)) << "nothing was lost";
-    EXPECT_THAT(log, HasSubstr("1 of 2 stages kept"));
+    EXPECT_THAT(log, HasSubstr(kept));
     std::cout << log.substr(log.rfind(said)) << "; the longest pause was " << pause_ms << " ms; "
-              << ties << " of " << kTexts * kTokens
+              << ties << " of " << texts_.size() * kTokens
               << " tokens are as likely as the likeliest within rounding, the others are it\n";
     if (std::getenv("STRATA_CHAOS_LOGS") != nullptr) std::cout << log << "\n";
   }
@@ -156,6 +165,43 @@ TEST_F(Recovery, LayersGoBackToANodeThatReturns) {
   ASSERT_NO_FATAL_FAILURE(StartAgain(other));
   ASSERT_TRUE(Eventually([&] { return Worker(other) != 0; })) << nodes_[coordinator_]->err();
   ExpectWholeTexts("has moved");
+}
+
+// Whose layers come together in one stage while nothing is written, and part again under texts.
+class RecoveryOfMergedLayers : public Recovery {
+ protected:
+  void SetUp() override { ASSERT_NO_FATAL_FAILURE(LoadModel()); }
+
+  size_t Stages(size_t node) {
+    const Json status = Run(coordinator_, {"status", "--json"});
+    for (const auto& each : status["nodes"]) {
+      if (each["name"] == kNames[node]) return each["stages"].size();
+    }
+    return 0;
+  }
+};
+
+TEST_F(RecoveryOfMergedLayers, PartWithTheirCachesWhenANodeReturns) {
+  const size_t other = 1 - coordinator_;
+  kill((*nodes_[other])->pid(), SIGKILL);
+  ASSERT_TRUE(Eventually([&] {
+    return absl::StrContains(nodes_[coordinator_]->err(), "has moved") && Stages(coordinator_) == 1;
+  })) << nodes_[coordinator_]->err();
+  ASSERT_NO_FATAL_FAILURE(StartAgain(other));
+  // The node measures itself before it gets layers, so texts begin one after the other until then.
+  absl::Time next = absl::InfinitePast();
+  ASSERT_TRUE(Eventually([&] {
+    const auto is_written = [](const auto& text) {
+      return !(*text)->WaitForExit(absl::ZeroDuration());
+    };
+    if (absl::Now() > next && std::ranges::count_if(texts_, is_written) < kTexts) {
+      texts_.push_back(BeginText(static_cast<int>(texts_.size())));
+      next = absl::Now() + absl::Milliseconds(500);
+    }
+    return Worker(other) != 0;
+  })) << nodes_[coordinator_]->err();
+  ExpectWholeTexts("moves to where its layers were assigned", "0 of 2 stages kept");
+  EXPECT_THAT(nodes_[coordinator_]->err(), ContainsRegex("go on: [1-9][0-9]*, with their caches"));
 }
 
 // Through the node that does not coordinate: it keeps its texts, and coordinates from then on.
@@ -264,11 +310,9 @@ class RecoveryOfALoad : public TwoNodes {
     ASSERT_LT(coordinator_, 2u);
     load_ = Strata(1 - coordinator_, {"load", STRATA_DEMO_MODEL, "--json"});
     // It takes some tens of milliseconds.
-    for (const absl::Time until = absl::Now() + Program::kLong;
-         !absl::StrContains(load_->err(), " layers, ") && absl::Now() < until;) {
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    ASSERT_THAT(load_->err(), HasSubstr(" layers, "));
+    ASSERT_TRUE(Eventually([this] { return absl::StrContains(load_->err(), " layers, "); },
+                           absl::Milliseconds(1)))
+        << load_->err();
   }
 
   void ExpectItGoesOnAfter(int signal) {

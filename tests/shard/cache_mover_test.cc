@@ -19,6 +19,7 @@
 #include "tests/shard/stage_chain.h"
 #include "tests/transport/grpc_server.h"
 #include "transport/clock.h"
+#include "transport/payload.h"
 
 namespace strata {
 namespace {
@@ -68,32 +69,61 @@ wire::CachePiece Piece(int32_t slot, uint32_t begin, uint32_t end, bool more = f
   return piece;
 }
 
-class CacheMover : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const auto model = OpenModel(Llama());
+// A stage that can be read.
+class ReadStage {
+ public:
+  ReadStage(const std::shared_ptr<const ModelFile>& model, LayerRange layers) {
     wire::StageSpec spec;
     spec.set_n_stages(1);
     absl::Notification loaded;
     stage_ = StageServer::Start(
-        spec, Clock::Real(), [&] { return LoadStage(model, {0, 6}, Options()); },
+        spec, Clock::Real(), [&] { return LoadStage(model, layers, Options()); },
         [&](const absl::StatusOr<Stage::Facts>& facts) {
           EXPECT_TRUE(facts.ok()) << facts.status();
           loaded.Notify();
         });
     loaded.WaitForNotification();
-    there_ = LoadStage(model, {0, 6}, Options());
     Serve(std::make_unique<Reader>(stage_));
   }
+
   void Serve(std::unique_ptr<grpc::Service> service) {
     server_.reset();
     service_ = std::move(service);
     server_.emplace(ServiceServer::Served{.service = service_.get()});
-    request_.set_from_address(server_->address());
+  }
+  void Unload() { stage_->TakeStage(); }
+  std::string address() const { return server_->address(); }
+
+  // Returns what goes on to the next stage.
+  Payload Feed(const Rows& rows, const Payload& activations = {}) {
+    Payload out;
+    Do([&](Stage* stage) {
+      std::vector<int32_t> tokens, positions, slots;
+      for (const Row& row : rows) {
+        tokens.push_back(row.token);
+        positions.push_back(row.position);
+        slots.push_back(row.slot);
+      }
+      Stage::Batch batch = {.positions = positions, .slots = slots};
+      if (stage->facts().is_first) batch.tokens = tokens;
+      if (!stage->facts().is_first) batch.activations = activations.floats();
+      const absl::Status status = stage->Decode(batch);
+      EXPECT_TRUE(status.ok()) << status;
+      if (!stage->facts().is_last) out = stage->TakeActivations();
+    });
+    return out;
+  }
+  void Drop(int32_t slot) {
+    Do([&](Stage* stage) {
+      wire::KvEdit edit;
+      edit.set_kind(wire::KvEdit::DROP);
+      edit.set_slot(slot);
+      EXPECT_TRUE(stage->Apply(edit).ok());
+    });
   }
 
-  // On the thread of the stage that is read.
-  void Here(const std::function<void(Stage*)>& task) {
+ private:
+  void Do(const std::function<void(Stage*)>& task) {
     absl::Notification done;
     ASSERT_TRUE(stage_
                     ->Post([&](Stage* stage) {
@@ -103,39 +133,45 @@ class CacheMover : public ::testing::Test {
                     .ok());
     done.WaitForNotification();
   }
-  void Feed(const Rows& rows) {
-    Here([&](Stage* stage) {
-      std::vector<int32_t> tokens, positions, slots;
-      for (const Row& row : rows) {
-        tokens.push_back(row.token);
-        positions.push_back(row.position);
-        slots.push_back(row.slot);
-      }
-      const absl::Status status =
-          stage->Decode({.tokens = tokens, .positions = positions, .slots = slots});
-      EXPECT_TRUE(status.ok()) << status;
-    });
-  }
-  void Drop(int32_t slot) {
-    Here([&](Stage* stage) {
-      wire::KvEdit edit;
-      edit.set_kind(wire::KvEdit::DROP);
-      edit.set_slot(slot);
-      EXPECT_TRUE(stage->Apply(edit).ok());
-    });
-  }
 
-  // And remembers what it has then. Bytes that came.
-  uint64_t Take() {
-    auto moved = TakeCaches(request_, [] { return true; }, there_.get());
-    EXPECT_TRUE(moved.ok()) << moved.status();
-    if (!moved.ok()) return 0;
-    *request_.mutable_has() = moved->slots();
-    return moved->bytes();
+  std::shared_ptr<StageServer> stage_;  // shared with the service
+  std::unique_ptr<grpc::Service> service_;
+  std::optional<ServiceServer> server_;
+};
+
+class CacheMover : public ::testing::Test {
+ protected:
+  void SetUp() override { Read(&here_, {0, 6}); }
+
+  // In the order of their layers.
+  void Read(const ReadStage* stage, LayerRange layers) {
+    wire::CacheSource* const from = request_.add_from();
+    from->set_address(stage->address());
+    from->mutable_layers()->set_begin(layers.begin);
+    from->mutable_layers()->set_end(layers.end);
   }
+  void Feed(const Rows& rows) { here_.Feed(rows); }
+  void Drop(int32_t slot) { here_.Drop(slot); }
+
+  absl::StatusOr<wire::MoveCachesResponse> TryTake() {
+    return TakeCaches(request_, [] { return true; }, there_.get());
+  }
+  // And remembers what it has then.
+  wire::MoveCachesResponse TakeAll() {
+    auto moved = TryTake();
+    EXPECT_TRUE(moved.ok()) << moved.status();
+    if (!moved.ok()) return {};
+    for (int i = 0; i < request_.from_size(); ++i) {
+      *request_.mutable_from(i)->mutable_has() = moved->from(i).slots();
+    }
+    return *std::move(moved);
+  }
+  // Bytes that came.
+  uint64_t Take() { return TakeAll().bytes(); }
   absl::Status TakeFrom(std::unique_ptr<grpc::Service> service) {
-    Serve(std::move(service));
-    return TakeCaches(request_, [] { return true; }, there_.get()).status();
+    here_.Serve(std::move(service));
+    request_.mutable_from(0)->set_address(here_.address());
+    return TryTake().status();
   }
   std::vector<uint32_t> Lengths() const {
     std::vector<uint32_t> lengths;
@@ -143,10 +179,9 @@ class CacheMover : public ::testing::Test {
     return lengths;
   }
 
-  std::shared_ptr<StageServer> stage_;  // shared with the service
-  std::unique_ptr<Stage> there_;
-  std::unique_ptr<grpc::Service> service_;
-  std::optional<ServiceServer> server_;
+  const std::shared_ptr<const ModelFile> model_ = OpenModel(Llama());
+  ReadStage here_{model_, {0, 6}};
+  std::unique_ptr<Stage> there_ = LoadStage(model_, {0, 6}, Options());
   wire::MoveCachesRequest request_;
 };
 
@@ -170,21 +205,17 @@ TEST_F(CacheMover, TakesWhatIsThereAndThenWhatHasChanged) {
   Feed(Prompt(0, 0, 7));
   Take();
   EXPECT_EQ(Lengths(), (std::vector<uint32_t>{7, 0, 0, 5}));
-  ASSERT_EQ(request_.has_size(), 2);
-  EXPECT_EQ(request_.has(0).positions(), 7u);
-  EXPECT_EQ(request_.has(1).slot(), 3);
+  ASSERT_EQ(request_.from(0).has_size(), 2);
+  EXPECT_EQ(request_.from(0).has(0).positions(), 7u);
+  EXPECT_EQ(request_.from(0).has(1).slot(), 3);
 }
 
 TEST_F(CacheMover, SaysThatTheOtherStageHasNoSuchSlotOrIsUnloaded) {
-  request_.add_has()->set_slot(99);
-  EXPECT_EQ(TakeCaches(
-                request_, [] { return true; }, there_.get())
-                .status()
-                .code(),
-            Code::kInvalidArgument);
-  request_.clear_has();
-  stage_->TakeStage();
-  EXPECT_FALSE(TakeCaches(request_, [] { return true; }, there_.get()).ok());
+  request_.mutable_from(0)->add_has()->set_slot(99);
+  EXPECT_EQ(TryTake().status().code(), Code::kInvalidArgument);
+  request_.mutable_from(0)->clear_has();
+  here_.Unload();
+  EXPECT_FALSE(TryTake().ok());
 }
 
 TEST_F(CacheMover, RefusesWhatIsNoCacheAndWaitsForNoMore) {
@@ -216,7 +247,8 @@ TEST_F(CacheMover, GivesUpOnAWorkerThatSendsNothing) {
       return grpc::Status::CANCELLED;
     }
   };
-  Serve(std::make_unique<Silent>());
+  here_.Serve(std::make_unique<Silent>());
+  request_.mutable_from(0)->set_address(here_.address());
   EXPECT_EQ(TakeCaches(
                 request_, [] { return true; }, there_.get(), std::chrono::milliseconds(50))
                 .status()
@@ -229,6 +261,117 @@ TEST_F(CacheMover, GivesUpOnAWorkerThatSendsNothing) {
 TEST_F(CacheMover, BytesThatLibllamaDoesNotKnowLeaveTheSlotEmpty) {
   EXPECT_EQ(TakeFrom(std::make_unique<Liar>(std::vector{Piece(1, 0, 9)})).code(), Code::kDataLoss);
   EXPECT_EQ(Lengths(), (std::vector<uint32_t>{0, 0, 0, 0}));
+}
+
+// What a stage takes of two that have its layers and others.
+class CachesOfTwo : public CacheMover {
+ protected:
+  void SetUp() override {
+    Read(&lower_, {0, 2});
+    Read(&upper_, {2, 6});
+    there_ = LoadStage(model_, {1, 5}, Options());
+  }
+  void FeedBoth(const Rows& rows) {
+    here_.Feed(rows);
+    upper_.Feed(rows, lower_.Feed(rows));
+  }
+  // Whether the slot has what a stage with these layers would.
+  void ExpectAsComputed(int32_t slot, const Rows& rows) {
+    Chain chain(model_, {0, 1, 5, 6}, Options());
+    ASSERT_TRUE(chain.Decode(rows).ok());
+    const auto expected = chain.stage(1).ReadCache(slot, 0, 128);
+    const auto got = there_->ReadCache(slot, 0, 128);
+    ASSERT_TRUE(expected.ok() && got.ok()) << expected.status() << got.status();
+    EXPECT_EQ(expected->bytes, got->bytes);
+  }
+
+  ReadStage lower_{model_, {0, 2}}, upper_{model_, {2, 6}};
+};
+
+TEST_F(CachesOfTwo, AreTakenByLayers) {
+  FeedBoth(Prompt(1, 0, 33));
+  EXPECT_FALSE(TakeAll().lags());
+  EXPECT_EQ(Lengths(), (std::vector<uint32_t>{0, 33, 0, 0}));
+  ExpectAsComputed(1, Prompt(1, 0, 33));
+  EXPECT_EQ(Take(), 0u);
+  FeedBoth(Prompt(1, 33, 4));
+  FeedBoth(Prompt(3, 0, 6));
+  EXPECT_FALSE(TakeAll().lags());
+  EXPECT_EQ(Lengths(), (std::vector<uint32_t>{0, 37, 0, 6}));
+  ExpectAsComputed(3, Prompt(3, 0, 6));
+}
+
+TEST_F(CachesOfTwo, WaitForTheOneThatHasNotGotThere) {
+  const Rows first = Prompt(0, 0, 20), second = Prompt(0, 20, 5), other = Prompt(2, 0, 9);
+  FeedBoth(first);
+  FeedBoth(other);
+  Take();
+  const Payload activations = lower_.Feed(second);
+  FeedBoth(Prompt(2, 9, 1));
+  EXPECT_TRUE(TakeAll().lags());
+  EXPECT_EQ(Lengths(), (std::vector<uint32_t>{20, 0, 10, 0}));
+  upper_.Feed(second, activations);
+  EXPECT_FALSE(TakeAll().lags());
+  EXPECT_EQ(Lengths(), (std::vector<uint32_t>{25, 0, 10, 0}));
+  // The last of all slots, too.
+  lower_.Feed(Prompt(3, 0, 9));
+  EXPECT_TRUE(TakeAll().lags());
+  EXPECT_EQ(Lengths(), (std::vector<uint32_t>{25, 0, 10, 0}));
+}
+
+TEST_F(CachesOfTwo, ASlotThatOneOfThemHoldsNoMoreIsEmpty) {
+  FeedBoth(Prompt(0, 0, 20));
+  FeedBoth(Prompt(1, 0, 20));
+  Take();
+  const Rows anew = Prompt(0, 0, 7), more = Prompt(0, 20, 3);
+  const Payload old = lower_.Feed(more);
+  lower_.Drop(0);
+  upper_.Feed(more, old);
+  const Payload activations = lower_.Feed(anew);
+  EXPECT_TRUE(TakeAll().lags());
+  EXPECT_EQ(Lengths(), (std::vector<uint32_t>{0, 20, 0, 0}));
+  upper_.Drop(0);
+  upper_.Feed(anew, activations);
+  EXPECT_FALSE(TakeAll().lags());
+  EXPECT_EQ(Lengths(), (std::vector<uint32_t>{7, 20, 0, 0}));
+  ExpectAsComputed(0, anew);
+}
+
+TEST_F(CachesOfTwo, ThatHaveNotAllLayersAreRefused) {
+  const auto refuses = [this](std::vector<LayerRange> had) {
+    request_.clear_from();
+    for (const LayerRange layers : had) Read(&here_, layers);
+    EXPECT_EQ(TryTake().status().code(), Code::kInvalidArgument);
+  };
+  refuses({});
+  refuses({{0, 2}});
+  refuses({{2, 6}});
+  refuses({{0, 2}, {3, 6}});
+  refuses({{2, 6}, {0, 2}});
+  refuses({{0, 6}, {5, 6}});
+  // One that says it has them.
+  request_.clear_from();
+  Read(&lower_, {0, 2});
+  Read(&lower_, {2, 6});
+  FeedBoth(Prompt(0, 0, 5));
+  EXPECT_EQ(TryTake().status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(CachesOfTwo, BytesThatAreNoLayersAreRefused) {
+  FeedBoth(Prompt(0, 0, 9));
+  upper_.Serve(std::make_unique<Liar>(std::vector{Piece(0, 0, 9)}));
+  request_.mutable_from(1)->set_address(upper_.address());
+  EXPECT_EQ(TryTake().status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Lengths(), (std::vector<uint32_t>{0, 0, 0, 0}));
+}
+
+TEST(CachesThatDoNotComeApart, AreNotTakenByLayers) {
+  const auto model = OpenModel(Windowed());
+  const std::unique_ptr<Stage> stage = LoadStage(model, {0, 6}, Options());
+  wire::MoveCachesRequest request;
+  request.add_from()->mutable_layers()->set_end(12);
+  EXPECT_EQ(
+      TakeCaches(request, [] { return true; }, stage.get()).status().code(), Code::kUnimplemented);
 }
 
 }  // namespace
