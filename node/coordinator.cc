@@ -314,10 +314,16 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   };
   wire::LoadModelRequest sized = request;
   if (sized.wishes().n_seqs() == 0) sized.mutable_wishes()->set_n_seqs(kLoadSeqs);
-  auto planned = PlanModel(planning, sized.source(), sized.wishes());
+  wire::PlanWishes wishes = sized.wishes();
+  auto planned = PlanModel(planning, sized.source(), wishes);
   if (there != nullptr) return *there;
+  if (!planned.ok() && !request.model_id().empty() && !wishes.assign().empty()) {
+    wishes.clear_assign();  // it may name who has gone, and comes true again when that is back
+    planned = PlanModel(planning, sized.source(), wishes);
+    if (there != nullptr) return *there;
+  }
   if (!planned.ok()) return planned.status();
-  auto deployment = DeployWhereItFits(planning, *std::move(planned), sized,
+  auto deployment = DeployWhereItFits(planning, *std::move(planned), sized, wishes,
                                       /*instead_of=*/nullptr, caller);
   if (!deployment.ok()) return deployment.status();
   Loaded loaded{.deployment = *std::move(deployment)};

@@ -158,10 +158,11 @@ class Coordinator {
                                        Failure* failure);
   // Deploy(); where a device has less memory than was planned, plans with what it has and tries
   // again, kPlansMax times in all; so it does once where a new load's connection to a node broke.
-  // `planning` made `planned`.
+  // `planning` and `wishes`, which may be fewer than the request's, made `planned`.
   absl::StatusOr<DeploymentPtr> DeployWhereItFits(PlanningOptions planning,
                                                   std::unique_ptr<PlannedModel> planned,
                                                   const wire::LoadModelRequest& request,
+                                                  const wire::PlanWishes& wishes,
                                                   DeploymentPtr instead_of, const Caller& caller);
   absl::Status MoveAway(const DeploymentPtr& from, const Caller& caller);
   // coordinator_move.cc; with the work begun. Not OK: `from` serves as before, or it is being
@@ -176,7 +177,7 @@ class Coordinator {
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   void KeepMending();  // thread
   void Mend(const DeploymentPtr& lost);
-  void Adopt(const std::string& id, wire::LoadModelRequest orphan);
+  void Adopt(const std::string& id, const wire::LoadModelRequest& orphan);
   bool AnyMending();
   // Blocks until their memory is free, or their nodes have gone.
   void UnloadLeftovers(PlannedModel* planned);

@@ -17,11 +17,12 @@ constexpr int kPlansMax = 4;
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
     PlanningOptions planning, std::unique_ptr<PlannedModel> planned,
-    const wire::LoadModelRequest& request, DeploymentPtr instead_of, const Caller& caller) {
+    const wire::LoadModelRequest& request, const wire::PlanWishes& wishes, DeploymentPtr instead_of,
+    const Caller& caller) {
   planning.known = planned->model;
   planning.model_id = planned->model->id();
   const wire::ModelSource source = planned->source;
-  const bool is_assigned = !request.wishes().assign().empty();
+  const bool is_assigned = !wishes.assign().empty();
   bool may_be_unavailable = instead_of == nullptr;
   for (int plans = 1;; ++plans) {
     Failure failure;
@@ -37,7 +38,7 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
     if (!caller.go_on() || !caller.note(absl::StrCat(why.message(), "; planning again…"))) {
       return absl::CancelledError("interrupted");
     }
-    auto again = PlanModel(planning, source, request.wishes());
+    auto again = PlanModel(planning, source, wishes);
     if (!again.ok()) {
       // What the nodes told looked like room enough: the load's own words come first.
       return absl::Status(again.status().code(),

@@ -134,7 +134,8 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   resolute.placed = nullptr;
   resolute.progress = nullptr;
   planning.freed.clear();  // it is, by now
-  const auto moved = DeployWhereItFits(planning, *std::move(planned), request, from, resolute);
+  const auto moved =
+      DeployWhereItFits(planning, *std::move(planned), request, request.wishes(), from, resolute);
   if (moved.ok()) return absl::OkStatus();  // or it was unloaded meanwhile
   return absl::Status(
       moved.status().code(),

@@ -96,7 +96,7 @@ bool Coordinator::AnyMending() {
 
 // Again as it was asked for; its texts come again through their gateways. What fails is tried again
 // when the members change.
-void Coordinator::Adopt(const std::string& id, wire::LoadModelRequest orphan) {
+void Coordinator::Adopt(const std::string& id, const wire::LoadModelRequest& orphan) {
   const auto note = [](const std::string& words) {
     LOG(INFO) << words;
     return true;
@@ -108,8 +108,7 @@ void Coordinator::Adopt(const std::string& id, wire::LoadModelRequest orphan) {
   const absl::Time begin = absl::Now();
   auto loaded = Load(orphan, caller);
   if (!loaded.ok() && !orphan.wishes().assign().empty()) {
-    orphan.mutable_wishes()->clear_assign();  // it may name who has gone
-    loaded = Load(orphan, caller);
+    loaded = Load(orphan, caller);  // a node that it names may have gone meanwhile
   }
   {
     absl::MutexLock lock(mu_);

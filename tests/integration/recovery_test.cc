@@ -179,10 +179,12 @@ class RecoveryOfMergedLayers : public Recovery {
     }
     return 0;
   }
+
+  void ExpectTheyPartAfterTheReturnOf(size_t other);
 };
 
-TEST_F(RecoveryOfMergedLayers, PartWithTheirCachesWhenANodeReturns) {
-  const size_t other = 1 - coordinator_;
+void RecoveryOfMergedLayers::ExpectTheyPartAfterTheReturnOf(size_t other) {
+  coordinator_ = 1 - other;  // from now on
   kill((*nodes_[other])->pid(), SIGKILL);
   ASSERT_TRUE(Eventually([&] {
     return absl::StrContains(nodes_[coordinator_]->err(), "has moved") && Stages(coordinator_) == 1;
@@ -202,6 +204,14 @@ TEST_F(RecoveryOfMergedLayers, PartWithTheirCachesWhenANodeReturns) {
   })) << nodes_[coordinator_]->err();
   ExpectWholeTexts("moves to where its layers were assigned", "0 of 2 stages kept");
   EXPECT_THAT(nodes_[coordinator_]->err(), ContainsRegex("go on: [1-9][0-9]*, with their caches"));
+}
+
+TEST_F(RecoveryOfMergedLayers, PartWithTheirCachesWhenANodeReturns) {
+  ExpectTheyPartAfterTheReturnOf(1 - coordinator_);
+}
+
+TEST_F(RecoveryOfMergedLayers, PartWithTheirCachesWhenTheCoordinatorReturns) {
+  ExpectTheyPartAfterTheReturnOf(coordinator_);
 }
 
 // Through the node that does not coordinate: it keeps its texts, and coordinates from then on.
