@@ -227,9 +227,15 @@ absl::Status PipelineImpl::Load(Progress progress) {
   if (!at_rest.ok()) return at_rest.status();
   carries_ = carries_ && *at_rest;
   if (carries_) {
-    const absl::StatusOr<Copied> copied = CopyChanges(&progress, absl::Now() + kPauseMax);
-    carries_ = copied.ok() && !copied->lags;
+    const absl::Time until = absl::Now() + kPauseMax;
+    absl::StatusOr<Copied> copied = CopyChanges(&progress, until);
     if (copied.ok()) carried_.bytes_after = copied->bytes;
+    // At rest what lags comes whole the next time.
+    if (copied.ok() && copied->lags) {
+      copied = CopyChanges(&progress, until);
+      if (copied.ok()) carried_.bytes_after += copied->bytes;
+    }
+    carries_ = copied.ok() && !copied->lags;
   }
   if (auto s = LoadStages(kept, &progress); !s.ok()) return s;
   const bool carried = carries_ && std::all_of(kept.begin(), kept.end(), [this](size_t i) {

@@ -284,6 +284,8 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   const auto work = StartWork(caller);
   if (!work.ok()) return work.status();
   std::unique_ptr<Loaded> there;
+  wire::LoadModelRequest wanted = request;
+  if (caller.anywhere) wanted.mutable_wishes()->clear_assign();
   PlanningOptions planning = PlanningFor(caller);
   planning.model_id = request.model_id();
   // Of the coordinator before.
@@ -308,20 +310,16 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
       Remove(found, absl::UnavailableError("the model is loaded again"));
       return absl::OkStatus();
     }
-    if (auto s = Fits(found.get(), request); !s.ok()) return s;
+    if (auto s = Fits(found.get(), wanted); !s.ok()) return s;
     there = Join(found, request);
     return there == nullptr ? absl::OkStatus() : absl::AlreadyExistsError("");
   };
   wire::LoadModelRequest sized = request;
   if (sized.wishes().n_seqs() == 0) sized.mutable_wishes()->set_n_seqs(kLoadSeqs);
   wire::PlanWishes wishes = sized.wishes();
+  if (caller.anywhere) wishes.clear_assign();
   auto planned = PlanModel(planning, sized.source(), wishes);
   if (there != nullptr) return *there;
-  if (!planned.ok() && !request.model_id().empty() && !wishes.assign().empty()) {
-    wishes.clear_assign();  // it may name who has gone, and comes true again when that is back
-    planned = PlanModel(planning, sized.source(), wishes);
-    if (there != nullptr) return *there;
-  }
   if (!planned.ok()) return planned.status();
   auto deployment = DeployWhereItFits(planning, *std::move(planned), sized, wishes,
                                       /*instead_of=*/nullptr, caller);

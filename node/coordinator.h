@@ -82,6 +82,7 @@ class Coordinator {
     std::function<bool(const wire::ModelStatus& placed)> placed;              // LoadModel()
     std::function<bool(uint32_t stage, const wire::LoadProgress&)> progress;  // LoadModel()
     bool in_haste = false;  // as of PlanningOptions
+    bool anywhere = false;  // layers assigned by hand go elsewhere for now
   };
   // Blocks; errors of PlanModel().
   absl::StatusOr<wire::PlanExplained> Plan(const wire::PlanModelRequest& request,

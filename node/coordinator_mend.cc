@@ -108,7 +108,8 @@ void Coordinator::Adopt(const std::string& id, const wire::LoadModelRequest& orp
   const absl::Time begin = absl::Now();
   auto loaded = Load(orphan, caller);
   if (!loaded.ok() && !orphan.wishes().assign().empty()) {
-    loaded = Load(orphan, caller);  // a node that it names may have gone meanwhile
+    caller.anywhere = true;  // it may name who has gone
+    loaded = Load(orphan, caller);
   }
   {
     absl::MutexLock lock(mu_);

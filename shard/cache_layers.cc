@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
-
-#include "absl/strings/str_cat.h"
 
 namespace strata {
 namespace {
@@ -141,21 +141,28 @@ std::optional<State> Read(absl::string_view bytes) {
   return std::nullopt;
 }
 
+size_t CellBytes(const State& state) {
+  return state.n_cells == 0 ? 0 : state.cells.size() / state.n_cells;
+}
+
+int32_t PositionOf(const State& state, size_t cell) {
+  return Load<int32_t>(state.cells, cell * CellBytes(state));
+}
+
 class Writer {
  public:
-  // Of the cells and in the order of `first`, of its layout, and with so many layers.
-  Writer(const State& first, uint32_t n_layers) : order_(first.n_cells) {
-    const size_t cell_bytes = first.n_cells == 0 ? 0 : first.cells.size() / first.n_cells;
-    const auto position = [&](uint32_t cell) {
-      return Load<int32_t>(first.cells, cell * cell_bytes);
-    };
+  // Of the cells of `first`, by position, of its layout, and with so many layers; so many bytes at
+  // most.
+  Writer(const State& first, uint32_t n_layers, size_t bytes_max) : order_(first.n_cells) {
+    out_.reserve(bytes_max);
+    const auto position = [&first](uint32_t cell) { return PositionOf(first, cell); };
     std::iota(order_.begin(), order_.end(), 0);
     std::ranges::stable_sort(order_, {}, position);
     is_sorted_ = std::ranges::is_sorted(order_);
     out_.append(first.head);
     Append(1, &out_);
     Append(first.n_cells, &out_);
-    AppendInOrder({.cell_bytes = cell_bytes, .data = first.cells});
+    AppendInOrder({.cell_bytes = CellBytes(first), .data = first.cells});
     Append(first.has_columns, &out_);
     Append(n_layers, &out_);
     out_.append(first.shape);
@@ -171,7 +178,7 @@ class Writer {
 
  private:
   void AppendInOrder(const Block& block) {
-    if (is_sorted_) {
+    if (is_sorted_ || block.data.empty()) {
       out_.append(block.data);
       return;
     }
@@ -188,53 +195,73 @@ class Writer {
   std::string out_;
 };
 
-// Of libllama's own, and of the same cells with the same layout.
-bool Fits(const State& state, const State& first) {
+bool Rises(const State& state) {
+  for (size_t cell = 1; cell < state.n_cells; ++cell) {
+    if (PositionOf(state, cell - 1) > PositionOf(state, cell)) return false;
+  }
+  return true;
+}
+
+// The same positions in the same order, laid out alike.
+bool GoWith(const State& state, const State& first) {
   if (state.n_cells != first.n_cells || state.cells.size() != first.cells.size() ||
       state.has_columns != first.has_columns || state.shape != first.shape ||
       state.values.empty() != first.values.empty()) {
     return false;
   }
-  const size_t cell_bytes = state.n_cells == 0 ? 0 : state.cells.size() / state.n_cells;
   for (size_t cell = 0; cell < state.n_cells; ++cell) {
-    const size_t at = cell * cell_bytes;
-    if (Load<int32_t>(state.cells, at) != Load<int32_t>(first.cells, at)) return false;
+    if (PositionOf(state, cell) != PositionOf(first, cell)) return false;
   }
   return true;
+}
+
+absl::Status NoMemory() {
+  return absl::ResourceExhaustedError("no memory to take a cache apart by layers");
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> LayersOf(absl::string_view state, uint32_t n_layers,
                                      LayerRange layers) {
-  const std::optional<State> all = Read(state);
-  if (!all || all->keys.size() != n_layers || layers.begin >= layers.end || layers.end > n_layers) {
-    return absl::UnimplementedError("the caches of this model do not come apart by layers");
+  try {
+    const std::optional<State> all = Read(state);
+    if (!all || all->keys.size() != n_layers || layers.begin >= layers.end ||
+        layers.end > n_layers) {
+      return absl::UnimplementedError("the caches of this model do not come apart by layers");
+    }
+    Writer writer(*all, layers.size(), state.size());
+    writer.Add(absl::MakeSpan(all->keys).subspan(layers.begin, layers.size()));
+    if (!all->values.empty()) {
+      writer.Add(absl::MakeSpan(all->values).subspan(layers.begin, layers.size()));
+    }
+    return writer.Take();
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
   }
-  Writer writer(*all, layers.size());
-  writer.Add(absl::MakeSpan(all->keys).subspan(layers.begin, layers.size()));
-  if (!all->values.empty()) {
-    writer.Add(absl::MakeSpan(all->values).subspan(layers.begin, layers.size()));
-  }
-  return writer.Take();
 }
 
 absl::StatusOr<std::string> JoinLayers(absl::Span<const absl::string_view> states) {
-  std::vector<State> parts;
-  uint32_t n_layers = 0;
-  for (const absl::string_view bytes : states) {
-    std::optional<State> state = Read(bytes);
-    if (!state || (!parts.empty() && !Fits(*state, parts.front()))) {
-      return absl::InvalidArgumentError("what two stages hold does not fit together");
+  try {
+    std::vector<State> parts;
+    uint32_t n_layers = 0;
+    size_t bytes = 0;
+    for (const absl::string_view one : states) {
+      std::optional<State> state = Read(one);
+      if (!state || !Rises(*state) || (!parts.empty() && !GoWith(*state, parts.front()))) {
+        return absl::InvalidArgumentError("what two stages hold does not go together");
+      }
+      n_layers += static_cast<uint32_t>(state->keys.size());
+      bytes += one.size();
+      parts.push_back(*std::move(state));
     }
-    n_layers += static_cast<uint32_t>(state->keys.size());
-    parts.push_back(*std::move(state));
+    if (parts.empty()) return absl::InvalidArgumentError("no stage holds anything");
+    Writer writer(parts.front(), n_layers, bytes);
+    for (const State& part : parts) writer.Add(part.keys);
+    for (const State& part : parts) writer.Add(part.values);
+    return writer.Take();
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
   }
-  if (parts.empty()) return absl::InvalidArgumentError("no stage holds anything");
-  Writer writer(parts.front(), n_layers);
-  for (const State& part : parts) writer.Add(part.keys);
-  for (const State& part : parts) writer.Add(part.values);
-  return writer.Take();
 }
 
 }  // namespace strata

@@ -18,11 +18,13 @@
 namespace strata {
 
 // Of a state of `n_layers` layers those of `layers`, counted from the state's first one, with the
-// positions rising. kUnimplemented: it is no such state.
+// positions rising. kUnimplemented: it is no such state, or has no such layers;
+// kResourceExhausted: no memory.
 absl::StatusOr<std::string> LayersOf(absl::string_view state, uint32_t n_layers, LayerRange layers);
 
 // The layers of all `states`, which LayersOf() gave, one after the other. kInvalidArgument: one is
-// no such state, or is of other positions than the first.
+// not what it gives, or is of other positions than the first, or laid out otherwise (values in
+// columns are those of a context without flash attention); kResourceExhausted: no memory.
 absl::StatusOr<std::string> JoinLayers(absl::Span<const absl::string_view> states);
 
 }  // namespace strata

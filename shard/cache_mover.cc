@@ -105,7 +105,6 @@ absl::StatusOr<std::vector<Source>> SourcesOf(const wire::MoveCachesRequest& req
     n_layers_max = std::max(n_layers_max, source.had.size());
     *source.read.mutable_epoch() = from.stage().epoch();
     source.read.set_stage(from.stage().stage());
-    *source.read.mutable_has() = from.has();
     source.read.mutable_layers()->set_begin(layer);
     source.read.mutable_layers()->set_end(end);
     for (const wire::SlotCache& slot : from.has()) source.has[slot.slot()] = slot;
@@ -128,6 +127,28 @@ absl::StatusOr<std::vector<Source>> SourcesOf(const wire::MoveCachesRequest& req
       std::clamp<uint64_t>(kCachePieceBytes / (layer_bytes * n_layers_max), 1, kPiecePositionsMax);
   for (Source& source : sources) source.read.set_positions(static_cast<uint32_t>(positions));
   return sources;
+}
+
+absl::Status Drop(int32_t slot, Stage* stage) {
+  wire::KvEdit drop;
+  drop.set_kind(wire::KvEdit::DROP);
+  drop.set_slot(slot);
+  return stage->Apply(drop);
+}
+
+// What an earlier call that failed has left comes anew.
+absl::Status DropTheUnknown(Stage* stage, std::vector<Source>* sources) {
+  for (int32_t slot = 0; slot < static_cast<int32_t>(stage->facts().n_seq_max); ++slot) {
+    const uint32_t positions = stage->HeldIn(slot).positions;
+    const auto knows = [&](const Source& source) {
+      const auto held = source.has.find(slot);
+      return (held == source.has.end() ? 0 : held->second.positions()) == positions;
+    };
+    if (std::ranges::all_of(*sources, knows)) continue;
+    if (absl::Status status = Drop(slot, stage); !status.ok()) return status;
+    for (Source& source : *sources) source.has.erase(slot);
+  }
+  return absl::OkStatus();
 }
 
 class Mover {
@@ -166,10 +187,7 @@ class Mover {
       if (source->is_done) break;
       const int32_t slot = (*part)->of.slot();
       if ((*part)->part.end == 0) {
-        wire::KvEdit drop;
-        drop.set_kind(wire::KvEdit::DROP);
-        drop.set_slot(slot);
-        if (absl::Status s = stage_->Apply(drop); !s.ok()) return source->reader->Says(s);
+        if (absl::Status status = Drop(slot, stage_); !status.ok()) return status;
         for (Source& other : sources_) other.has.erase(slot);
       } else if (!late_.contains(slot)) {
         source->next = *std::move(part);
@@ -199,9 +217,7 @@ class Mover {
       joined.bytes = *std::move(bytes);
     }
     const int32_t slot = sources_[0].next->of.slot();
-    if (absl::Status s = stage_->WriteCache(slot, joined); !s.ok()) {
-      return sources_[0].reader->Says(s);
-    }
+    if (absl::Status status = stage_->WriteCache(slot, joined); !status.ok()) return status;
     for (Source& source : sources_) {
       source.has[slot] = source.next->of;
       source.next.reset();
@@ -240,19 +256,22 @@ absl::StatusOr<wire::MoveCachesResponse> TakeCaches(const wire::MoveCachesReques
   const uint64_t part_bytes =
       stage->SplitsCaches() ? std::min(all_bytes, 4 * kCachePieceBytes + all_bytes / facts.kv_cells)
                             : all_bytes;
+  if (absl::Status status = DropTheUnknown(stage, &*sources); !status.ok()) return status;
   for (size_t i = 0; i < sources->size(); ++i) {
-    (*sources)[i].reader = std::make_unique<CacheReader>(
-        request.from(static_cast<int>(i)).address(), (*sources)[i].read,
-        CacheReader::Limits{.n_slots = facts.n_seq_max,
-                            .part_bytes = part_bytes,
-                            .all_bytes = kTimesMax * all_bytes});
+    Source& source = (*sources)[i];
+    for (const auto& [slot, held] : source.has) *source.read.add_has() = held;
+    source.reader =
+        std::make_unique<CacheReader>(request.from(static_cast<int>(i)).address(), source.read,
+                                      CacheReader::Limits{.n_slots = facts.n_seq_max,
+                                                          .part_bytes = part_bytes,
+                                                          .all_bytes = kTimesMax * all_bytes});
   }
   const std::function<void()> cancel = [&sources] {
     for (Source& source : *sources) source.reader->Cancel();
   };
   Watch watch(go_on, cancel, piece_limit);
   Mover mover(stage, &*sources, [&watch] { watch.Came(); });
-  const absl::Status moved = mover.Run();
+  absl::Status moved = mover.Run();
   if (absl::Status why = watch.Stop(); !why.ok()) return why;
   if (!moved.ok()) return moved;
   wire::MoveCachesResponse response;

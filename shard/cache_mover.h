@@ -18,10 +18,11 @@ inline constexpr std::chrono::seconds kCachePieceLimit(30);
 // are read side by side, and a slot's positions are written once all of their layers are there;
 // what one stage has and another one has not got to yet is left for the next call, which
 // `lags` tells. `go_on` is asked several times a second on another thread; false ends it
-// (kCancelled). Errors: Stage::WriteCache()'s; kInvalidArgument: the other stages do not have the
-// layers of this one, or a worker breaks the rules of Worker.ReadCaches; kUnimplemented: layers
-// have to come apart, and these caches do not; kDeadlineExceeded: nothing comes for `piece_limit`;
-// else what the workers say. After an error the slots hold what they hold, and `has` is not told.
+// (kCancelled). Errors: Stage::WriteCache()'s and JoinLayers()'s; kInvalidArgument: the other
+// stages do not have the layers of this one, or a worker breaks the rules of Worker.ReadCaches;
+// kUnimplemented: layers have to come apart, and these caches do not; kDeadlineExceeded: nothing
+// comes for `piece_limit`; else what the workers say. After an error the slots hold what they hold;
+// what `has` does not tell of them, or tells otherwise, the next call drops and takes anew.
 absl::StatusOr<wire::MoveCachesResponse> TakeCaches(
     const wire::MoveCachesRequest& request, const std::function<bool()>& go_on, Stage* stage,
     std::chrono::milliseconds piece_limit = kCachePieceLimit);

@@ -10,16 +10,22 @@
 #include "transport/status_details.h"
 
 namespace strata {
+namespace {
+
+// What a piece counts for beside its data.
+constexpr uint64_t kPieceBytes = 64;
+
+}  // namespace
 
 CacheReader::CacheReader(const std::string& address, const wire::ReadCachesRequest& request,
                          Limits limits)
     : address_(address),
+      request_(request),
       limits_(limits),
-      worker_(wire::Worker::NewStub(MakeChannel(address))),
-      reader_(worker_->ReadCaches(&context_, request)) {}
+      worker_(wire::Worker::NewStub(MakeChannel(address))) {}
 
 CacheReader::~CacheReader() {
-  if (is_finished_) return;
+  if (reader_ == nullptr || is_finished_) return;
   context_.TryCancel();
   reader_->Finish();
 }
@@ -36,7 +42,7 @@ bool CacheReader::Fits(const wire::CachePiece& piece, bool in_part, const Part& 
   return slot >= 0 && slot < static_cast<int64_t>(limits_.n_slots) && goes_on &&
          piece.of().positions() == piece.end() && !(piece.more() && piece.data().empty()) &&
          part.part.bytes.size() + piece.data().size() <= limits_.part_bytes &&
-         bytes_ <= limits_.all_bytes;
+         counted_ <= limits_.all_bytes;
 }
 
 absl::StatusOr<std::optional<CacheReader::Part>> CacheReader::Next(
@@ -44,9 +50,11 @@ absl::StatusOr<std::optional<CacheReader::Part>> CacheReader::Next(
   Part part;
   wire::CachePiece piece;
   bool in_part = false;
+  if (reader_ == nullptr) reader_ = worker_->ReadCaches(&context_, request_);
   while (reader_->Read(&piece)) {
     came();
     bytes_ += piece.data().size();
+    counted_ += piece.data().size() + kPieceBytes;
     if (!Fits(piece, in_part, part)) {
       return Says(absl::InvalidArgumentError("it sends what is no cache's"));
     }

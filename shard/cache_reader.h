@@ -40,25 +40,27 @@ class CacheReader {
   };
   // Blocks; `came` is called for each piece of the part. Nothing: that was all. kInvalidArgument:
   // the other worker breaks the rules of Worker.ReadCaches; kResourceExhausted; else what it says.
+  // Not again after that, or an error.
   absl::StatusOr<std::optional<Part>> Next(const std::function<void()>& came);
-  // Next() ends soon.
+  // Next() ends soon, and so does one that comes later.
   void Cancel() { context_.TryCancel(); }
 
-  // As an error of this worker's.
-  absl::Status Says(const absl::Status& why) const;
   uint64_t bytes() const { return bytes_; }  // that came
 
  private:
+  absl::Status Says(const absl::Status& why) const;  // as an error of that worker's
   // Whether the piece goes on with `part`, or is the first where `in_part` is false.
   bool Fits(const wire::CachePiece& piece, bool in_part, const Part& part) const;
 
   const std::string address_;
+  const wire::ReadCachesRequest request_;
   const Limits limits_;
   const std::unique_ptr<wire::Worker::Stub> worker_;
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<wire::CachePiece>> reader_;
+  std::unique_ptr<grpc::ClientReader<wire::CachePiece>> reader_;  // null: not asked yet
   bool is_finished_ = false;
   uint64_t bytes_ = 0;
+  uint64_t counted_ = 0;  // of all_bytes
 };
 
 }  // namespace strata

@@ -17,7 +17,7 @@ namespace {
 // What is read between two steps at most, and for how long. One part comes in any case.
 constexpr size_t kTurnBytes = 8 * kCachePieceBytes;
 constexpr std::chrono::milliseconds kTurnTime(20);
-// Who reads has its reasons for parts of some length: they have to fit to another stage's.
+// So many times what this side likes may be asked for in a part.
 constexpr uint32_t kTimesLiked = 4;
 
 // Never used by two threads at once: one hands it to the other by Post() and StartWrite().
@@ -95,9 +95,10 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     const Stage::Facts& facts = stage->facts();
     const auto n_slots = static_cast<int32_t>(facts.n_seq_max);
     const LayerRange& all = facts.layers;
-    if (HasLayers() && (layers_.begin < all.begin || layers_.end > all.end)) {
+    if (HasLayers() &&
+        (layers_.begin < all.begin || layers_.end > all.end || layers_.begin >= layers_.end)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the stage has layers ", all.begin, " to ", all.end));
+          absl::StrCat("the stage has layers ", all.begin, " to ", all.end - 1));
     }
     if (!sent_.empty() && (sent_.begin()->first < 0 || sent_.rbegin()->first >= n_slots)) {
       return absl::InvalidArgumentError(absl::StrCat("the stage has ", n_slots, " slots"));
@@ -116,8 +117,11 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     const uint64_t position_bytes = std::max<uint64_t>(1, facts.kv_bytes / facts.kv_cells);
     const auto n_likes =
         static_cast<uint32_t>(std::clamp<uint64_t>(kCachePieceBytes / position_bytes, 1, 4096));
-    const uint32_t n_max =
-        positions_max_ == 0 ? n_likes : std::min(positions_max_, kTimesLiked * n_likes);
+    // Shorter ones would not fit to another stage's.
+    if (positions_max_ > kTimesLiked * n_likes) {
+      return absl::InvalidArgumentError(absl::StrCat(positions_max_, " positions are too many"));
+    }
+    const uint32_t n_max = positions_max_ == 0 ? n_likes : positions_max_;
     for (; read_ < n_slots; ++read_) {
       const Stage::Held held = stage->HeldIn(read_);
       Stage::Held& sent = sent_[read_];
@@ -140,7 +144,7 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     return absl::OkStatus();
   }
 
-  bool HasLayers() const { return layers_.end > 0; }
+  bool HasLayers() const { return layers_.begin != 0 || layers_.end != 0; }
 
   void WritePiece() {
     const Ready& ready = parts_.front();

@@ -14,8 +14,8 @@ namespace strata {
 inline constexpr size_t kCachePieceBytes = size_t{1} << 20;
 
 // Deletes itself, and lets go of `keeps`, when the call is done; does not keep the stage. Ends with
-// kInvalidArgument: a slot or a layer that the stage does not have; kUnavailable: it was unloaded;
-// errors of LayersOf(), Stage::ReadCache() and StageServer::Post().
+// kInvalidArgument: a slot or a layer that the stage does not have, or parts too long;
+// kUnavailable: it was unloaded; errors of LayersOf(), Stage::ReadCache() and StageServer::Post().
 grpc::ServerWriteReactor<wire::CachePiece>* StreamCaches(const std::shared_ptr<StageServer>& stage,
                                                          const wire::ReadCachesRequest& request,
                                                          std::shared_ptr<void> keeps = nullptr);

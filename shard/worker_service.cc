@@ -33,7 +33,7 @@ namespace strata {
 namespace {
 
 // Each holds a part of a slot, or all of one.
-constexpr int kCacheStreamsMax = 4;
+constexpr int kCacheStreamsMax = 16;
 
 // A unary call answered at once.
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {

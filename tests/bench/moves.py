@@ -110,20 +110,21 @@ def longest_gap(times, begin, end):
 
 
 class Drain:
-    def prepare(self, options):
-        cluster = Cluster(options, 3)
+    machines = 3
+
+    def prepare(self, cluster):
         for number, name in enumerate(NAMES):
             cluster.start(number, name)
         cluster.load("--assign", cluster.halves())
-        return cluster
 
     def change(self, cluster):
         cluster.strata("drain", NAMES[1])
 
 
 class Join:
-    def prepare(self, options):
-        cluster = Cluster(options, 2)
+    machines = 2
+
+    def prepare(self, cluster):
         for number, name in enumerate(NAMES[:2]):
             cluster.start(number, name)
         cluster.load("--assign", cluster.halves())
@@ -131,7 +132,6 @@ class Join:
         # had been given layers by hand gets them back. Until then they are one stage of the first node.
         self.stop(cluster)
         self.wait(cluster, 1)
-        return cluster
 
     def stop(self, cluster):
         node, _, _ = cluster.nodes.pop()
@@ -156,8 +156,9 @@ CHANGES = {"drain": Drain, "join": Join}
 
 def measure(options):
     change = CHANGES[options.change]()
-    cluster = change.prepare(options)
+    cluster = Cluster(options, change.machines)
     try:
+        change.prepare(cluster)
         driver = subprocess.Popen(
             cluster.network.inside(0, [sys.executable, __file__, options.change, "--drive", cluster.nodes[0][1]["http"],
                                        "--texts", str(options.texts), "--prompt", str(options.prompt), "--tokens",
@@ -177,7 +178,7 @@ def measure(options):
         before = [[t for t in each if t < begin] for each in times]
         return {f"{options.change}_s": round(end - begin, 1),
                 "longest_gap_before_s": round(longest_gap(before, 0, begin), 2),
-                "longest_gap_s": round(longest_gap(times, begin, end), 2), "said": cluster.moves()[-1]}
+                "longest_gap_s": round(longest_gap(times, begin, end), 2), "said": cluster.moves()[-1:]}
     finally:
         cluster.close()
 

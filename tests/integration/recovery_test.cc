@@ -193,10 +193,10 @@ void RecoveryOfMergedLayers::ExpectTheyPartAfterTheReturnOf(size_t other) {
   // The node measures itself before it gets layers, so texts begin one after the other until then.
   absl::Time next = absl::InfinitePast();
   ASSERT_TRUE(Eventually([&] {
-    const auto is_written = [](const auto& text) {
+    const auto is_being_written = [](const auto& text) {
       return !(*text)->WaitForExit(absl::ZeroDuration());
     };
-    if (absl::Now() > next && std::ranges::count_if(texts_, is_written) < kTexts) {
+    if (absl::Now() > next && std::ranges::count_if(texts_, is_being_written) < kTexts) {
       texts_.push_back(BeginText(static_cast<int>(texts_.size())));
       next = absl::Now() + absl::Milliseconds(500);
     }

@@ -125,6 +125,13 @@ TEST_P(CacheLayers, OfWhatIsNoStateAreRefused) {
   const std::string other = StateOf(&whole_.stage(0), 1, 1, 11);
   EXPECT_EQ(refused(JoinLayers({state, shorter})), Code::kInvalidArgument);
   EXPECT_EQ(refused(JoinLayers({shorter, other})), Code::kInvalidArgument);
+  // Positions that do not rise are nothing that LayersOf() gives.
+  std::string turned = state;
+  constexpr size_t kCells = 16, kCell = 12;
+  turned[kCells] = state[kCells + kCell];
+  turned[kCells + kCell] = state[kCells];
+  EXPECT_EQ(refused(JoinLayers({turned})), Code::kInvalidArgument);
+  EXPECT_EQ(Cut(turned, 6, {0, 6}).size(), state.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -83,9 +83,10 @@ class ReadStage {
           loaded.Notify();
         });
     loaded.WaitForNotification();
-    Serve(std::make_unique<Reader>(stage_));
+    Serve();
   }
 
+  void Serve() { Serve(std::make_unique<Reader>(stage_)); }
   void Serve(std::unique_ptr<grpc::Service> service) {
     server_.reset();
     service_ = std::move(service);
@@ -237,6 +238,35 @@ TEST_F(CacheMover, RefusesWhatIsNoCacheAndWaitsForNoMore) {
   refuses({Piece(0, 0, 9, /*more=*/true)}, /*endless=*/true);
 }
 
+// The next call begins with what is told of, whatever the one before has written.
+TEST_F(CacheMover, WhatAFailedCallHasLeftIsTakenAnew) {
+  Feed(Prompt(1, 0, 20));
+  Take();
+  const std::unique_ptr<Stage> other = LoadStage(model_, {0, 6}, Options());
+  const Rows rows = Prompt(1, 0, 30) + Prompt(2, 0, 30);
+  std::vector<int32_t> tokens, positions, slots;
+  for (const Row& row : rows) {
+    tokens.push_back(row.token);
+    positions.push_back(row.position);
+    slots.push_back(row.slot);
+  }
+  ASSERT_TRUE(other->Decode({.tokens = tokens, .positions = positions, .slots = slots}).ok());
+  const auto piece = [&](int32_t slot, uint32_t begin) {
+    wire::CachePiece piece = Piece(slot, begin, 30);
+    auto part = other->ReadCache(slot, begin, 30);
+    EXPECT_TRUE(part.ok()) << part.status();
+    if (part.ok()) piece.set_data(std::move(part->bytes));
+    return piece;
+  };
+  std::vector<wire::CachePiece> pieces = {piece(1, 20), piece(2, 0), Piece(4, 0, 9)};
+  EXPECT_EQ(TakeFrom(std::make_unique<Liar>(std::move(pieces))).code(), Code::kInvalidArgument);
+  EXPECT_EQ(Lengths(), (std::vector<uint32_t>{0, 30, 30, 0}));
+  here_.Serve();
+  request_.mutable_from(0)->set_address(here_.address());
+  Take();
+  EXPECT_EQ(Lengths(), (std::vector<uint32_t>{0, 20, 0, 0}));
+}
+
 // It may wait for this very stage.
 TEST_F(CacheMover, GivesUpOnAWorkerThatSendsNothing) {
   class Silent final : public wire::Worker::Service {
@@ -338,7 +368,7 @@ TEST_F(CachesOfTwo, ASlotThatOneOfThemHoldsNoMoreIsEmpty) {
 }
 
 TEST_F(CachesOfTwo, ThatHaveNotAllLayersAreRefused) {
-  const auto refuses = [this](std::vector<LayerRange> had) {
+  const auto refuses = [this](const std::vector<LayerRange>& had) {
     request_.clear_from();
     for (const LayerRange layers : had) Read(&here_, layers);
     EXPECT_EQ(TryTake().status().code(), Code::kInvalidArgument);
