@@ -21,11 +21,13 @@ namespace strata {
 class DeviceSurvey {
  public:
   struct Options {
-    std::string program;               // strata; run as `program probe …`
-    std::string cache_path;            // empty: keep nothing
-    uint32_t n_threads = 1;            // of the CPU, as its stages will have
-    std::vector<std::string> only;     // these devices; empty: all
-    int64_t device_limit_ms = 60'000;  // for one process; one that takes longer is killed
+    std::string program;            // strata; run as `program probe …`
+    std::string cache_path;         // empty: keep nothing
+    uint32_t n_threads = 1;         // of the CPU, as its stages will have
+    std::vector<std::string> only;  // these devices; empty: all
+    // For one process; one that takes longer is killed. Drivers that have never seen the shaders
+    // compile for a minute or two.
+    int64_t device_limit_ms = 180'000;
     // How long after a failure what failed is tried again: memory may be short, or a machine busy,
     // for a while only.
     std::vector<int64_t> retry_ms = {5'000, 20'000, 60'000};

@@ -32,15 +32,7 @@ class Devices : public TwoNodes {
     second_ = testing::SecondDevice();
     if (second_.empty()) GTEST_SKIP() << testing::kNoSecondDevice;
     ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
-    // A software device takes some seconds.
-    ASSERT_TRUE(Eventually([this] {
-      const Json status = Run(0, {"status", "--json"});
-      if (!status.is_object()) return false;
-      for (const auto& node : status["nodes"]) {
-        if (node["measuring"].get<bool>() || node["devices"].empty()) return false;
-      }
-      return true;
-    }));
+    ASSERT_TRUE(WaitUntilMeasured()) << Run(0, {"status", "--json"});
   }
   // The first has both, the other one its second device alone.
   std::vector<std::string> NodeArgsOf(size_t node) const override {

@@ -50,14 +50,7 @@ class ExpertsOnCpu : public TwoNodes {
                                                           model_);
     ASSERT_TRUE(written.ok()) << written;
     ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
-    ASSERT_TRUE(Eventually([this] {
-      const Json status = Run(0, {"status", "--json"});
-      if (!status.is_object()) return false;
-      for (const auto& node : status["nodes"]) {
-        if (node["measuring"].get<bool>() || node["devices"].empty()) return false;
-      }
-      return true;
-    }));
+    ASSERT_TRUE(WaitUntilMeasured()) << Run(0, {"status", "--json"});
   }
   void TearDown() override {
     TwoNodes::TearDown();

@@ -43,6 +43,22 @@ class TwoNodes : public ::testing::Test {
     }));
   }
 
+  // All devices of both nodes: software devices, too, whose shaders are compiled first.
+  bool WaitUntilMeasured() {
+    const auto measured = [this] {
+      const Json status = Run(0, {"status", "--json"});
+      if (!status.is_object()) return false;
+      for (const auto& node : status["nodes"]) {
+        if (node["measuring"].get<bool>() || node["devices"].empty()) return false;
+        for (const auto& device : node["devices"]) {
+          if (device["memory_bytes_per_s"] == 0) return false;
+        }
+      }
+      return true;
+    };
+    return Eventually(measured, absl::Milliseconds(500), 3 * Program::kLong);
+  }
+
   // Which node it is, once both say the same: each has begun as its own. 99: they don't.
   size_t Coordinator() {
     size_t found = 99;
@@ -76,8 +92,9 @@ class TwoNodes : public ::testing::Test {
   }
 
   template <typename Condition>
-  static bool Eventually(Condition condition, absl::Duration poll = absl::Milliseconds(50)) {
-    const absl::Time until = absl::Now() + Program::kLong;
+  static bool Eventually(Condition condition, absl::Duration poll = absl::Milliseconds(50),
+                         absl::Duration limit = Program::kLong) {
+    const absl::Time until = absl::Now() + limit;
     while (!condition()) {
       if (absl::Now() > until) return false;
       absl::SleepFor(poll);
