@@ -18,6 +18,8 @@ namespace strata {
 namespace {
 
 constexpr int64_t kControlTimeoutMs = 30'000;
+// A node says what it has without reading it.
+constexpr int64_t kListTimeoutMs = 5'000;
 constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
 
 void SetTimeout(grpc::ClientContext* context, int64_t timeout_ms) {
@@ -100,6 +102,18 @@ class NodeClientImpl final : public NodeClient {
         wire::Weights::NewStub(channel_)->ShareModel(&context, request, &response);
     if (!status.ok()) return Named(status);
     return response.model_id();
+  }
+
+  absl::StatusOr<wire::BlockList> ListBlocks(const std::string& model_id) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, kListTimeoutMs);
+    wire::ListBlocksRequest request;
+    request.set_model_id(model_id);
+    wire::BlockList list;
+    const grpc::Status status =
+        wire::Weights::NewStub(channel_)->ListBlocks(&context, request, &list);
+    if (!status.ok()) return Named(status);
+    return list;
   }
 
   absl::Status ConnectStage(const wire::ConnectStageRequest& request) override {

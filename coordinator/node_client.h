@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "proto/node.pb.h"
+#include "proto/weights.pb.h"
 
 namespace strata {
 
@@ -44,6 +45,8 @@ class NodeClient {
                                                     Progress progress) = 0;
   // Lets the other nodes read the weights of the node's file `path`. Returns the model's id.
   virtual absl::StatusOr<std::string> ShareModel(const std::string& path) = 0;
+  // What the node can give of a model's weights. kNotFound: nothing. Ends after 5 s.
+  virtual absl::StatusOr<wire::BlockList> ListBlocks(const std::string& model_id) = 0;
   virtual absl::Status ConnectStage(const wire::ConnectStageRequest& request) = 0;
   // `go_on` is asked several times a second on this thread; false ends the call (kCancelled).
   using GoOn = absl::FunctionRef<bool()>;

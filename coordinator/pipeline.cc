@@ -118,6 +118,7 @@ class PipelineImpl final : public Pipeline {
   void OnReturned(const Frame& frame);
   void OnBroken(absl::Status status);
   wire::StageSpec SpecOf(size_t stage) const;
+  void AddWeightSources(size_t stage, wire::StageSpec* spec) const;
   bool IsKept(size_t stage) const {
     return !options_.kept.empty() && options_.kept[stage].has_value();
   }
@@ -185,19 +186,27 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
   *spec.mutable_cache() = options_.cache;
   spec.set_use_mmap(options_.use_mmap);
   spec.set_origin(options_.origin);
-  if (options_.source != nullptr && options_.source->id() != options_.nodes[stage]->id()) {
-    spec.set_source_address(options_.source->address());
-    spec.set_source_node(options_.source->id());
-    for (const NodeClient* const node : options_.weight_peers) {
-      if (spec.weight_peers_size() == kWeightPeersMax) break;
-      if (node->id() == options_.source->id() || node->id() == options_.nodes[stage]->id())
-        continue;
-      wire::WeightPeer* const peer = spec.add_weight_peers();
-      peer->set_address(node->address());
-      peer->set_node_id(node->id());
-    }
-  }
+  AddWeightSources(stage, &spec);
   return spec;
+}
+
+void PipelineImpl::AddWeightSources(size_t stage, wire::StageSpec* spec) const {
+  const NodeClient* const source = options_.source;
+  const std::string& self = options_.nodes[stage]->id();
+  if (source != nullptr) {
+    if (source->id() == self) return;
+    spec->set_source_address(source->address());
+    spec->set_source_node(source->id());
+  }
+  if (options_.weight_peers.empty()) return;
+  spec->set_no_source(source == nullptr);
+  for (const NodeClient* const node : options_.weight_peers[stage]) {
+    if (spec->weight_peers_size() == kWeightPeersMax) break;
+    if ((source != nullptr && node->id() == source->id()) || node->id() == self) continue;
+    wire::WeightPeer* const peer = spec->add_weight_peers();
+    peer->set_address(node->address());
+    peer->set_node_id(node->id());
+  }
 }
 
 absl::Status PipelineImpl::Load(Progress progress) {

@@ -33,10 +33,11 @@ struct PipelineOptions {
   wire::Epoch epoch;
   std::vector<LayerRange> stages;  // in order
   std::vector<NodeClient*> nodes;  // nodes[i] holds stages[i]; outlive the pipeline
-  NodeClient* source = nullptr;    // the others get their weights from it; null: all have the file
-  // Other nodes that may have blocks of the model, the likeliest first; outlive the pipeline. A
-  // stage's node asks kWeightPeersMax of them at most, and the source.
-  std::vector<NodeClient*> weight_peers;
+  // The others get their weights from it; null: all have the file, or, with weight_peers, none has.
+  NodeClient* source = nullptr;
+  // [stages] Other nodes that may have blocks of its weights, the likeliest first; outlive the
+  // pipeline. A stage's node asks kWeightPeersMax of them at most, and the source. May be empty.
+  std::vector<std::vector<NodeClient*>> weight_peers;
   uint32_t n_ctx = 512;  // positions per sequence
   uint32_t n_seq_max = 1;
   uint32_t n_batch = 512;

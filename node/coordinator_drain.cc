@@ -82,13 +82,13 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   if (from->mending()) return BeingMended(*from);
   PlanningOptions planning = PlanningFor(caller);
   const PlannedModel& now = from->planned();
+  planning.known = now.model;
+  planning.model_id = now.model->id();
   wire::LoadModelRequest request = from->request();
   request.mutable_wishes()->clear_assign();  // it may name the node
   request.mutable_wishes()->set_n_ctx(now.inputs.request.cache.n_ctx);
   if (from->serving()) {
     PlanningOptions beside = planning;
-    beside.known = now.model;
-    beside.model_id = now.model->id();
     beside.loaded = PlanningOptions::Loaded::kAround;
     beside.beside = true;
     auto planned = PlanModel(beside, now.source, request.wishes());
@@ -139,8 +139,9 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   if (moved.ok()) return absl::OkStatus();  // or it was unloaded meanwhile
   return absl::Status(
       moved.status().code(),
-      absl::StrCat(from->name(), " could not be loaded elsewhere and is unloaded now: ",
-                   moved.status().message(), "; load it again: strata load ", now.source.path()));
+      absl::StrCat(from->name(),
+                   " could not be loaded elsewhere and is unloaded now: ", moved.status().message(),
+                   "; load it again on a node that has it: strata load ", now.source.path()));
 }
 
 }  // namespace strata

@@ -114,7 +114,7 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
   }
   build.kept = planned_->kept;
   build.leave_on_error = options_.heritage != nullptr && take_over == nullptr;
-  build.source = planned_->SourceNode()->client.get();
+  build.source = planned_->Source();
   build.weight_peers = planned_->WeightPeers();
   build.n_ctx = request.cache.n_ctx;
   build.n_seq_max = request.cache.n_seqs;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -49,8 +50,15 @@ absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedMod
   }
 }
 
+NodeReport* SourceNode(PlannedModel* planned) {
+  for (NodeReport& node : planned->report.nodes) {
+    if (absl::BytesToHexString(node.id()) == planned->source.node()) return &node;
+  }
+  return nullptr;
+}
+
 absl::Status SourceAnswers(PlannedModel* planned) {
-  const NodeReport* const source = planned->SourceNode();
+  const NodeReport* const source = SourceNode(planned);
   if (source == nullptr) {
     return absl::UnavailableError(
         "the node with the model's file is not in the cluster (see: strata nodes)");
@@ -64,38 +72,88 @@ absl::Status SourceAnswers(PlannedModel* planned) {
   return absl::OkStatus();
 }
 
-// Another node with the file, where the one that had it has gone.
-absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
-  absl::Status gone = SourceAnswers(planned);
-  if (gone.ok() || model_id.empty()) return gone;
-  for (const NodeReport& node : planned->report.nodes) {
-    if (node.client == nullptr) continue;
-    const auto id = node.client->ShareModel(planned->source.path());
-    if (!id.ok() || *id != model_id) continue;
-    planned->source.set_node(absl::BytesToHexString(node.id()));
-    return absl::OkStatus();
-  }
-  return absl::Status(gone.code(),
-                      absl::StrCat(gone.message(), "; no other node has ", planned->source.path()));
+// Whether the file is still there, and the one that was asked for.
+absl::Status HasModel(NodeClient* node, const std::string& path, const std::string& model_id) {
+  const auto id = node->ShareModel(path);
+  if (!id.ok() || *id == model_id) return id.status();
+  return absl::FailedPreconditionError(
+      absl::StrCat(node->name(), ": ", path, " is another model now"));
 }
 
-// The headers, from the node that has the file.
+// Another node with the file, where the one that had it has gone, or the caches.
+absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
+  planned->cached.reset();
+  const std::string& path = planned->source.path();
+  absl::Status gone = SourceAnswers(planned);
+  if (model_id.empty()) return gone;
+  if (gone.ok()) {
+    gone = HasModel(SourceNode(planned)->client.get(), path, model_id);
+    // It answers, but not now.
+    const bool passes = absl::IsUnavailable(gone) || absl::IsDeadlineExceeded(gone) ||
+                        absl::IsResourceExhausted(gone);
+    if (gone.ok() || passes) return gone;
+  }
+  std::vector<NodeClient*> nodes;
+  for (const NodeReport& node : planned->report.nodes) nodes.push_back(node.client.get());
+  std::vector<absl::Status> has(nodes.size(), absl::NotFoundError("it does not answer"));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i] == nullptr) continue;
+    threads.emplace_back([&, i] { has[i] = HasModel(nodes[i], path, model_id); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!has[i].ok()) continue;
+    planned->source.set_node(absl::BytesToHexString(planned->report.nodes[i].id()));
+    return absl::OkStatus();
+  }
+  planned->cached = std::make_unique<CachedWeights>(nodes, model_id);
+  if (!planned->cached->nodes().empty()) return absl::OkStatus();
+  return absl::Status(gone.code(), absl::StrCat(gone.message(), "; no other node has ", path));
+}
+
+// Where there is no source: who has what is to be loaded.
+absl::Status FindHolders(const SliceOptions& options, PlannedModel* planned) {
+  planned->holders.clear();
+  if (planned->cached == nullptr) return absl::OkStatus();
+  for (size_t i = 0; i < planned->plan.stages.size(); ++i) {
+    const PlannedStage& stage = planned->plan.stages[i];
+    auto found = planned->cached->HoldersOf(planned->model, stage.layers, options,
+                                            planned->NodeOf(stage).client.get());
+    const bool is_kept = !planned->kept.empty() && planned->kept[i];
+    if (!found.ok() && !is_kept) {
+      if (!absl::IsUnavailable(found.status())) return found.status();
+      return absl::UnavailableError(absl::StrCat(
+          "no node that answers has ", planned->source.path(), ", and ", found.status().message()));
+    }
+    planned->holders.push_back(found.ok() ? *std::move(found) : std::vector<NodeClient*>());
+  }
+  return absl::OkStatus();
+}
+
+// The headers, from the node that has the file, or out of a cache.
 absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptions& options,
-                                                             PlannedModel* planned) {
-  NodeReport* const source = planned->SourceNode();
-  const auto id = source->client->ShareModel(planned->source.path());
-  if (!id.ok()) return id.status();
+                                                             const PlannedModel& planned) {
+  WeightFetcher::Request request;
+  request.path = planned.source.path();
+  request.headers_only = true;
+  if (NodeClient* const source = planned.Source()) {
+    const auto id = source->ShareModel(planned.source.path());
+    if (!id.ok()) return id.status();
+    request.model_id = *id;
+    request.address = source->address();
+  } else {
+    request.model_id = options.model_id;
+    for (const NodeClient* const node : planned.cached->nodes()) {
+      request.peers.push_back(node->address());
+    }
+  }
 
   struct Outcome {
     absl::Mutex mu;
     std::optional<absl::StatusOr<WeightFetcher::Fetched>> fetched ABSL_GUARDED_BY(mu);
   };
   const auto outcome = std::make_shared<Outcome>();  // shared with the fetcher's thread
-  WeightFetcher::Request request;
-  request.model_id = *id;
-  request.path = planned->source.path();
-  request.address = source->client->address();
-  request.headers_only = true;
   WeightFetcher::Callbacks callbacks;
   callbacks.progress = [](uint64_t, uint64_t) {};
   callbacks.done = [outcome](absl::StatusOr<WeightFetcher::Fetched> fetched) {
@@ -233,6 +291,7 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
   if (!plan.ok()) return plan.status();
   planned->plan = *std::move(plan);
   MatchLoaded(loaded, options.loaded, planned);
+  if (auto s = FindHolders({.unverified = wishes.unverified()}, planned); !s.ok()) return s;
   return options.beside ? FitsBeside(std::move(left), *planned) : absl::OkStatus();
 }
 
@@ -278,14 +337,16 @@ bool PlannedModel::IsAllKept() const {
   return !kept.empty() && absl::c_all_of(kept, [](const auto& one) { return one.has_value(); });
 }
 
-NodeReport* PlannedModel::SourceNode() {
-  for (NodeReport& node : report.nodes) {
-    if (absl::BytesToHexString(node.id()) == source.node()) return &node;
+NodeClient* PlannedModel::Source() const {
+  if (cached != nullptr) return nullptr;
+  for (const NodeReport& node : report.nodes) {
+    if (absl::BytesToHexString(node.id()) == source.node()) return node.client.get();
   }
   return nullptr;
 }
 
-std::vector<NodeClient*> PlannedModel::WeightPeers() const {
+std::vector<std::vector<NodeClient*>> PlannedModel::WeightPeers() const {
+  if (cached != nullptr) return holders;
   std::vector<std::pair<int, NodeClient*>> peers;
   for (const NodeReport& node : report.nodes) {
     if (node.client == nullptr || absl::BytesToHexString(node.id()) == source.node()) continue;
@@ -300,7 +361,7 @@ std::vector<NodeClient*> PlannedModel::WeightPeers() const {
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<NodeClient*> clients;
   for (const auto& [rank, client] : peers) clients.push_back(client);
-  return clients;
+  return std::vector(plan.stages.size(), clients);
 }
 
 std::optional<MemoryCap> MemoryCapOf(const PlannedModel& planned, const absl::Status& why) {
@@ -345,9 +406,9 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
                                                         const wire::PlanWishes& wishes) {
   auto planned = std::make_unique<PlannedModel>();
   planned->source = source;
+  const auto find = [&] { return FindSource(options.model_id, planned.get()); };
   if (options.known != nullptr) {
     planned->model = options.known;
-    const auto find = [&] { return FindSource(options.model_id, planned.get()); };
     if (auto s = AskAndPlace(options, wishes, find, planned.get()); !s.ok()) return s;
     return planned;
   }
@@ -356,15 +417,14 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
   auto report = CollectReport(client.get());
   if (!report.ok()) return report.status();
   planned->report = *std::move(report);
-  if (auto s = FindSource(options.model_id, planned.get()); !s.ok()) return s;
-  auto model = OpenHeaders(options, planned.get());
+  if (auto s = find(); !s.ok()) return s;
+  auto model = OpenHeaders(options, *planned);
   if (!model.ok()) return model.status();
   planned->model = *std::move(model);
   if (options.opened) {
     if (auto s = options.opened(*planned->model); !s.ok()) return s;
   }
-  const auto still_there = [&] { return SourceAnswers(planned.get()); };
-  if (auto s = AskAndPlace(options, wishes, still_there, planned.get()); !s.ok()) return s;
+  if (auto s = AskAndPlace(options, wishes, find, planned.get()); !s.ok()) return s;
   return planned;
 }
 

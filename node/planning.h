@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/layer_costs.h"
 #include "coordinator/plan.h"
+#include "node/cached_weights.h"
 #include "node/cluster_report.h"
 #include "node/weight_fetcher.h"
 #include "proto/coordinator.pb.h"
@@ -37,7 +38,7 @@ struct MemoryCap {
 
 // Neither copied nor moved: `inputs` points to `costs`.
 struct PlannedModel {
-  wire::ModelSource source;                // with its node
+  wire::ModelSource source;                // with the node that has the file, or had it
   std::shared_ptr<const ModelFile> model;  // shared with whoever runs it; headers only
   LayerCosts costs;
   ClusterReport report;
@@ -52,18 +53,24 @@ struct PlannedModel {
     wire::KeptStage stage;
   };
   std::vector<Leftover> leftovers;
+  // Not null: no node that answers has the file. By stage, who has its weights instead; what is to
+  // be loaded anew is all there.
+  std::unique_ptr<const CachedWeights> cached;
+  std::vector<std::vector<NodeClient*>> holders;
   bool IsAllKept() const;
 
   PlannedModel() = default;
   PlannedModel(const PlannedModel&) = delete;
   PlannedModel& operator=(const PlannedModel&) = delete;
 
-  // The node of a stage, and its client; the client of the node with the file.
+  // The node of a stage, and its client.
   const NodeReport& NodeOf(const PlannedStage& stage) const;
-  NodeReport* SourceNode();
-  // Nodes besides the source that may have weights of the model in their caches: those that hold
-  // stages of it, then those of the plan, then the others that answered.
-  std::vector<NodeClient*> WeightPeers() const;
+  // The node with the file; null: it does not answer, and no other has it.
+  NodeClient* Source() const;
+  // By stage, nodes besides the source that may have weights of it in their caches: those that hold
+  // stages of the model, then those of the plan, then the others that answered. Where there is no
+  // source, those that do have them.
+  std::vector<std::vector<NodeClient*>> WeightPeers() const;
   // The CPU of a stage's node; null: it was not measured.
   const PlanDevice* CpuOf(const PlannedStage& stage) const;
 };
@@ -100,7 +107,7 @@ struct PlanningOptions {
   // not for layers that a person has placed.
   bool in_haste = false;
   // Not empty: any node that has this model in the same place will do in place of a source that has
-  // gone.
+  // gone, and without one the caches of all nodes.
   std::string model_id;
   std::shared_ptr<const ModelFile> known;  // its headers; null: they are read from the source
   // The headers have been read; what is not OK ends the planning. May be null.
@@ -118,8 +125,10 @@ std::string KeptText(const PlannedModel& planned);
 double GainOf(const Plan& from, const Plan& to);
 
 // Waits for measurements under way for at most 20 s, unless it is in haste. kUnavailable: the node
-// with the file does not answer; kNotFound, kInvalidArgument: the file; errors of MakePlan() and
-// CutRuleFor(); kFailedPrecondition: the headers cannot be had, and why.
+// with the file does not answer, and with a `model_id`, no other has it and layers that are to be
+// loaded are in no cache; kNotFound, kInvalidArgument: the file; errors of MakePlan() and
+// CutRuleFor(); kFailedPrecondition: the headers cannot be had, and why, or the file is another
+// model now.
 absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& options,
                                                         const wire::ModelSource& source,
                                                         const wire::PlanWishes& wishes);

@@ -183,8 +183,11 @@ absl::Status TextSession::GetModel() {
   if (!IsFile(options_.plan.model)) {
     auto models = session_->ListModels();
     // Those of a coordinator that has gone come back by themselves.
+    std::string told;
     for (const absl::Time until = absl::Now() + kModelTime;
          RetryAfterMs(models.status()) && !session_.interrupted() && absl::Now() < until;) {
+      const std::string why(models.status().message());
+      if (why != std::exchange(told, why)) Tell(why);
       absl::SleepFor(kModelPoll);
       models = session_->ListModels();
     }

@@ -113,7 +113,8 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
     BeginLoad(&(stages_[key] = std::move(stage)));
     return;
   }
-  const bool fetch = options_.fetcher != nullptr && !spec.source_address().empty();
+  const bool fetch =
+      options_.fetcher != nullptr && (!spec.source_address().empty() || spec.no_source());
   if (!fetch) {
     if (absl::Status status = FindWorker(&stage); !status.ok()) {
       stream->End(At(stage, status));

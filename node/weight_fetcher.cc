@@ -32,7 +32,7 @@ std::string WordsOf(const std::vector<WeightTransfer::Share>& shares) {
     }
   }
   for (const WeightTransfer::Share& share : shares) {
-    if (share.why.ok() || absl::IsCancelled(share.why)) continue;
+    if (share.address.empty() || share.why.ok() || absl::IsCancelled(share.why)) continue;
     parts.push_back(absl::StrCat(share.bytes > 0 ? "no more from " : "none from ", share.address,
                                  " (", share.why.message(), ")"));
   }
@@ -62,6 +62,7 @@ class WeightFetcher::Job {
     cancelled_ = true;
     if (transfer_ != nullptr) transfer_->Cancel();
     source_.Cancel();
+    for (const std::unique_ptr<WeightSource>& peer : peers_) peer->Cancel();
   }
 
   // Fetcher's thread.
@@ -74,6 +75,11 @@ class WeightFetcher::Job {
  private:
   absl::StatusOr<Fetched> Fetch(const std::shared_ptr<WeightCache>& cache);
   absl::StatusOr<Fetched> FetchHeaders(WeightCache* cache);
+  // Whether the source answers.
+  absl::Status ConnectSource();
+  // Makes the model known to the cache: by the source where it answers (`source`), else by a peer;
+  // its id tells whether that is right.
+  absl::Status Describe(WeightCache* cache, absl::Status source);
   // `source`: whether it answers; what it says when it does not.
   absl::Status CompareHashes(WeightLease* lease, absl::Status* source);
   absl::Status CheckWhatIsThere(WeightLease* lease);
@@ -110,12 +116,11 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
         "the model's file is on another machine, and this node has no cache (--cache-dir)");
   }
   if (request_.headers_only) return FetchHeaders(cache.get());
-  absl::Status source = source_.Connect();
+  absl::Status source = ConnectSource();
   const SliceOptions slice{.unverified = request_.unverified};
   auto lease = cache->Lease(request_.model_id, request_.layers, slice);
   if (absl::IsNotFound(lease.status())) {
-    if (!source.ok()) return source;
-    if (absl::Status status = source_.Describe(cache.get()); !status.ok()) return status;
+    if (absl::Status status = Describe(cache.get(), source); !status.ok()) return status;
     lease = cache->Lease(request_.model_id, request_.layers, slice);
   }
   if (!lease.ok()) return lease.status();
@@ -139,12 +144,28 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
 absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeaders(WeightCache* cache) {
   auto headers = cache->Headers(request_.model_id);
   if (absl::IsNotFound(headers.status())) {
-    if (absl::Status status = source_.Connect(); !status.ok()) return status;
-    if (absl::Status status = source_.Describe(cache); !status.ok()) return status;
+    if (absl::Status status = Describe(cache, ConnectSource()); !status.ok()) return status;
     headers = cache->Headers(request_.model_id);
   }
   if (!headers.ok()) return headers.status();
   return Fetched{.path = (*headers)->paths().front(), .lease = nullptr, .headers = *headers};
+}
+
+absl::Status WeightFetcher::Job::ConnectSource() {
+  if (!request_.address.empty()) return source_.Connect();
+  return absl::UnavailableError("no node that answers has the model's file");
+}
+
+absl::Status WeightFetcher::Job::Describe(WeightCache* cache, absl::Status source) {
+  if (source.ok()) return source_.Describe(cache);
+  for (const std::unique_ptr<WeightSource>& peer : peers_) {
+    if (cancelled()) return absl::CancelledError("");
+    absl::Status status = peer->Connect();
+    if (status.ok()) status = peer->Describe(cache);
+    if (status.ok() || absl::IsResourceExhausted(status)) return status;  // this node's disk
+    LOG(WARNING) << status.message();
+  }
+  return source;
 }
 
 // Blocks of another file with the same id are noticed here.
@@ -202,6 +223,7 @@ absl::Status WeightFetcher::Job::ReadMissing(WeightLease* lease, absl::Status so
   WeightTransfer transfer({.lease = lease,
                            .sources = std::move(sources),
                            .source = std::move(source),
+                           .no_source = request_.address.empty(),
                            .progress = &progress_,
                            .join_max = request_.join_max});
   {

@@ -41,8 +41,10 @@ class WeightFetcher {
 
   struct Request {
     std::string model_id;
-    std::string path;     // tried first: the model's file, if this machine has it
-    std::string address;  // host:port of the node that shares the model
+    std::string path;  // tried first: the model's file, if this machine has it
+    // host:port of the node that shares the model; empty: none does, and what peers were told of
+    // their blocks is taken for true.
+    std::string address;
     // Of others that may have blocks of it; those beyond kWeightSourcesMax - 1 are left out.
     std::vector<std::string> peers;
     LayerRange layers;

@@ -180,6 +180,7 @@ absl::StatusOr<WeightService::Found> WeightService::Find(const std::string& mode
   if (found == nullptr) return FindCached(model_id);
   absl::StatusOr<std::string> key = FileKey(found->model->paths());
   if (!key.ok() || *key != found->key) {
+    if (auto cached = FindCached(model_id); cached.ok()) return cached;
     return absl::FailedPreconditionError(absl::StrCat(
         found->model->paths().front(), " has changed since it was shared; load it again"));
   }

@@ -144,6 +144,11 @@ absl::Status WeightSource::EndOf(const absl::Status& status) {
   return Named(status);
 }
 
+absl::Status WeightSource::SaidNothing() const {
+  return Named(absl::UnavailableError(
+      absl::StrCat("it sent nothing for ", absl::FormatDuration(idle_max_))));
+}
+
 absl::Status WeightSource::Connect() {
   const std::shared_ptr<grpc::Channel> channel = MakeChannel(address_);
   const auto now = [] { return std::chrono::system_clock::now(); };
@@ -177,10 +182,21 @@ absl::Status WeightSource::Describe(WeightCache* cache) {
   wire::DescribeModelRequest request;
   request.set_model_id(model_id_);
   const auto reader = stub_->DescribeModel(&context, request);
-  wire::ModelPiece sizes;
-  if (!reader->Read(&sizes)) {
+  IdleLimit idle(&context, idle_max_);
+  const auto read = [&](wire::ModelPiece* piece) {
+    idle.Begin();
+    const bool came = reader->Read(piece);
+    idle.End();
+    return came;
+  };
+  const auto end = [&] {
     absl::Status status = FinishOf(reader.get(), &context);
-    return EndOf(status.ok() ? absl::InternalError("an empty answer") : status);
+    return idle.hit() ? SaidNothing() : EndOf(status);
+  };
+  wire::ModelPiece sizes;
+  if (!read(&sizes)) {
+    absl::Status status = end();
+    return status.ok() ? Named(absl::InternalError("an empty answer")) : status;
   }
   absl::Status ended;
   bool has_ended = false;
@@ -188,13 +204,13 @@ absl::Status WeightSource::Describe(WeightCache* cache) {
   absl::Status status =
       cache->Add(model_id_, part_bytes, [&]() -> absl::StatusOr<WeightCache::Piece> {
         wire::ModelPiece piece;
-        if (reader->Read(&piece)) {
+        if (read(&piece)) {
           return WeightCache::Piece{.part = piece.part(),
                                     .offset = piece.offset(),
                                     .bytes = std::move(*piece.mutable_data())};
         }
         has_ended = true;
-        ended = EndOf(FinishOf(reader.get(), &context));
+        ended = end();
         if (!ended.ok()) return ended;
         return WeightCache::Piece{};
       });
@@ -215,14 +231,8 @@ absl::StatusOr<std::vector<bool>> WeightSource::List(size_t n_blocks) {
   absl::Status status = FromGrpc(stub_->ListBlocks(&context, request, &list));
   if (absl::IsNotFound(status)) return status;
   if (!status.ok()) return EndOf(status);
-  std::vector<bool> there(n_blocks);
-  uint32_t done = 0;  // ranges of one node may overlap no more than their order allows
-  for (const wire::BlockRange& range : list.blocks()) {
-    if (range.begin() < done || range.end() <= range.begin() || range.end() > n_blocks) {
-      return Named(absl::InvalidArgumentError("it lists blocks that the model does not have"));
-    }
-    for (done = range.begin(); done < range.end(); ++done) there[done] = true;
-  }
+  auto there = ReadBlockList(list, n_blocks);
+  if (!there.ok()) return Named(there.status());
   return there;
 }
 
@@ -258,10 +268,7 @@ absl::Status WeightSource::Read(const std::vector<uint32_t>& blocks, OnChunk on_
   if (stopped) context.TryCancel();
   absl::Status status = FinishOf(reader.get(), &context);
   if (stopped) return absl::OkStatus();
-  if (idle.hit()) {
-    return Named(absl::UnavailableError(
-        absl::StrCat("it sent nothing for ", absl::FormatDuration(idle_max_))));
-  }
+  if (idle.hit()) return SaidNothing();
   if (absl::IsNotFound(status) || absl::IsDataLoss(status)) return status;
   return EndOf(status);
 }

@@ -24,7 +24,7 @@ class ClientContext;
 
 namespace strata {
 
-// Between two messages with weights.
+// Between two messages with weights, or of what a model is.
 inline constexpr absl::Duration kWeightIdleMax = absl::Seconds(20);
 
 // Thread-safe after Connect(). Methods block. Their errors: kFailedPrecondition: the model is not
@@ -62,6 +62,7 @@ class WeightSource {
   auto Cancellable(grpc::ClientContext* context);
   // Named(), but that of a call that was cancelled here.
   absl::Status EndOf(const absl::Status& status);
+  absl::Status SaidNothing() const;
 
   const std::string model_id_;
   const std::string address_;

@@ -85,8 +85,9 @@ class WeightTransfer::Batch {
       absl::MutexLock lock(transfer_->mu_);
       Wanted& wanted = transfer_->wanted_[place];
       Giver& giver = transfer_->givers_[giver_];
-      const bool right = (giver_ != 0 || hash == told) &&
-                         (wanted.hash.empty() ? giver_ == 0 : hash == wanted.hash);
+      const bool as_told = hash == told;
+      const bool right = wanted.hash.empty() ? transfer_->IsBelieved(giver_) && as_told
+                                             : hash == wanted.hash && (giver_ != 0 || as_told);
       if (right) {
         transfer_->lease_->Finish(wanted.block, std::move(hash));
         wanted.state = Wanted::State::kDone;
@@ -117,7 +118,10 @@ class WeightTransfer::Batch {
 };
 
 WeightTransfer::WeightTransfer(Options options)
-    : lease_(options.lease), progress_(options.progress), join_max_(options.join_max) {
+    : lease_(options.lease),
+      progress_(options.progress),
+      join_max_(options.join_max),
+      no_source_(options.no_source) {
   absl::MutexLock lock(mu_);
   for (const uint32_t block : lease_->Missing()) {
     Wanted& wanted = wanted_.emplace_back();
@@ -221,7 +225,7 @@ void WeightTransfer::Join(size_t giver) {
 bool WeightTransfer::MayGive(size_t giver, const Wanted& wanted, size_t place) const {
   const Giver& from = givers_[giver];
   return from.state == Giver::State::kGiving && from.has[place] &&
-         (wanted.not_of >> giver & 1) == 0 && (giver == 0 || !wanted.hash.empty());
+         (wanted.not_of >> giver & 1) == 0 && (IsBelieved(giver) || !wanted.hash.empty());
 }
 
 std::vector<size_t> WeightTransfer::Take(size_t giver) {
@@ -365,7 +369,7 @@ void WeightTransfer::CheckThatAllCanCome() {
       const Giver& giver = givers_[i];
       if (giver.state == Giver::State::kGone || (wanted.not_of >> i & 1) != 0) continue;
       if (giver.state == Giver::State::kGiving && !giver.has[place]) continue;
-      may_come = i == 0 || hash_may_come;
+      may_come = IsBelieved(i) || hash_may_come;
     }
     if (!may_come) return Fail(WhyNot(wanted));
   }
@@ -385,7 +389,7 @@ absl::Status WeightTransfer::WhyNot(const Wanted& wanted) const {
         absl::DataLossError(absl::StrCat("block ", wanted.block, " is damaged there")));
   }
   if (givers_.size() == 1) return why;
-  if (wanted.hash.empty()) {
+  if (wanted.hash.empty() && !no_source_) {
     return absl::Status(
         why.code(), absl::StrCat(why.message(), "; it never told the hash of block ", wanted.block,
                                  ", so copies of other nodes cannot be checked"));

@@ -4,8 +4,9 @@
 // Each node is asked for a few blocks at a time, as many as it sends in half a second, so a faster
 // one gives more; two requests at a time, so that the way to it is not idle between them. What only
 // one node has is asked for first. Which bytes a block should have is the source's word alone: it
-// tells the hashes of what peers have, and where it has gone, hashes that it told earlier do. A
-// block with other bytes is refused, and its node is not asked for it again.
+// tells the hashes of what peers have, and where it has gone, hashes that it told earlier do; where
+// there is none any more, also those that it told the peers. A block with other bytes is refused,
+// and its node is not asked for it again.
 #pragma once
 
 #include <cstddef>
@@ -66,6 +67,7 @@ class WeightTransfer {
     WeightLease* lease = nullptr;
     std::vector<WeightSource*> sources;
     absl::Status source;
+    bool no_source = false;  // peers are believed; `source` says why
     WeightProgress* progress = nullptr;
     absl::Duration join_max = kWeightJoinMax;
   };
@@ -118,6 +120,8 @@ class WeightTransfer {
   void RunHashes();
   absl::Status Save();
 
+  // Whether its word on a block does where no hash of it is known.
+  bool IsBelieved(size_t giver) const { return giver == 0 || no_source_; }
   bool MayGive(size_t giver, const Wanted& wanted, size_t place) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
   bool Ended() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return n_left_ == 0 || !failed_.ok(); }
@@ -134,6 +138,7 @@ class WeightTransfer {
   WeightLease* const lease_;
   WeightProgress* const progress_;
   const absl::Duration join_max_;
+  const bool no_source_;
 
   absl::Mutex save_mu_;  // before mu_
 

@@ -11,6 +11,7 @@ bool IsSameStage(const wire::StageSpec& a, const wire::StageSpec& b) {
     spec.clear_source_address();
     spec.clear_source_node();
     spec.clear_weight_peers();
+    spec.clear_no_source();
     spec.clear_origin();
     spec.clear_memory_bytes_max();
     spec.clear_host_bytes_max();

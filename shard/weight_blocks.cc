@@ -71,6 +71,18 @@ std::string WeightHasher::Finish() {
   return hash;
 }
 
+absl::StatusOr<std::vector<bool>> ReadBlockList(const wire::BlockList& list, size_t n_blocks) {
+  std::vector<bool> there(n_blocks);
+  uint32_t done = 0;  // ranges of one node may overlap no more than their order allows
+  for (const wire::BlockRange& range : list.blocks()) {
+    if (range.begin() < done || range.end() <= range.begin() || range.end() > n_blocks) {
+      return absl::InvalidArgumentError("it lists blocks that the model does not have");
+    }
+    for (done = range.begin(); done < range.end(); ++done) there[done] = true;
+  }
+  return there;
+}
+
 WeightHashes ReadKeptHashes(const std::string& path, absl::string_view key, size_t n_blocks,
                             WeightHashes* missing) {
   std::ifstream file(path, std::ios::binary);

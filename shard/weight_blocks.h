@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "proto/weights.pb.h"
 #include "shard/model_file.h"
 
 namespace strata {
@@ -43,6 +45,9 @@ class WeightBlocks {
   std::vector<WeightBlock> blocks_;
   std::vector<uint32_t> first_;  // block of each tensor, and one past the last
 };
+
+// Whether each block is in a node's list: [n_blocks]. kInvalidArgument: it lists others.
+absl::StatusOr<std::vector<bool>> ReadBlockList(const wire::BlockList& list, size_t n_blocks);
 
 // BLAKE3 of bytes that come in pieces.
 class WeightHasher {

@@ -145,7 +145,7 @@ class WeightsReachTheNodes : public ::testing::Test {
     options.stages.push_back({begin, model_->n_layer()});
     options.nodes = std::move(nodes);
     options.source = with_->client();
-    options.weight_peers = weight_peers_;
+    options.weight_peers.assign(options.stages.size(), weight_peers_);
     options.n_ctx = kContext;
     options.n_batch = kContext;
     Generator generator;

@@ -55,9 +55,9 @@ std::vector<std::string> Host::Inside(std::vector<std::string> args) const {
     args.insert(args.begin(), {"unshare", "--mount", "sh", "-c",
                                "mount -t sysfs sysfs /sys && exec \"$@\"", "sh"});
   }
-  if (!hidden_.empty()) {
+  for (const std::string& folder : hidden_) {
     args.insert(args.begin(), {"unshare", "--mount", "sh", "-c",
-                               "mount -t tmpfs none \"$0\" && exec \"$@\"", hidden_});
+                               "mount -t tmpfs none \"$0\" && exec \"$@\"", folder});
   }
   args.insert(args.begin(), {"nsenter", absl::StrCat("--net=/proc/", holder_, "/ns/net"), "--"});
   return args;

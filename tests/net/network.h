@@ -34,7 +34,7 @@ class Host {
   Host& operator=(const Host&) = delete;
 
   // What starts inside from now on finds an empty folder there.
-  void Hide(const std::string& folder) { hidden_ = folder; }
+  void Hide(const std::string& folder) { hidden_.push_back(folder); }
 
   const std::string& name() const { return name_; }
   pid_t holder() const { return holder_; }  // a process inside
@@ -49,7 +49,7 @@ class Host {
  private:
   const std::string name_;
   const Sys sys_;
-  std::string hidden_;
+  std::vector<std::string> hidden_;
   pid_t holder_ = 0;
 };
 

@@ -1,13 +1,11 @@
 // A model on real nodes of a network: what they measured, the plan made from it, and the text.
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/net/network.h"
+#include "tests/net/three_hosts.h"
 
 namespace strata {
 namespace {
@@ -15,50 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Three nodes that know each other, on hosts of one switch.
-class RunTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();
-    lan_ = std::make_unique<Switch>("lan");
-    for (int i = 1; i <= 3; ++i) {
-      const std::string name = absl::StrCat("host-", i);
-      hosts_.push_back(std::make_unique<Host>(name));
-      lan_->Plug(*hosts_.back(), "eth0", {absl::StrCat("10.78.0.", i, "/24")});
-      nodes_.push_back(std::make_unique<NodeOn>(hosts_.back().get(), name,
-                                                std::vector<std::string>{}, NodeOn::Measure::kYes));
-    }
-    for (const auto& node : nodes_) {
-      for (const auto& other : nodes_) {
-        ASSERT_TRUE(Eventually([&] { return node->Sees(*other); })) << node->errors();
-      }
-    }
-  }
-
-  // Runs strata on a host; what it wrote to stdout and, at the end, to stderr.
-  struct Outcome {
-    bool ok = false;
-    std::string text;
-  };
-  Outcome Strata(size_t host, const std::string& verb_and_options) const {
-    Outcome outcome;
-    outcome.ok =
-        hosts_[host]->TryShell(absl::StrCat(STRATA_PROGRAM, " ", verb_and_options,
-                                            " --node 127.0.0.1:", nodes_[host]->port(), " 2>&1"),
-                               &outcome.text);
-    return outcome;
-  }
-  nlohmann::json Json(size_t host, const std::string& verb_and_options) const {
-    const std::string out = hosts_[host]->Shell(
-        absl::StrCat(STRATA_PROGRAM, " ", verb_and_options,
-                     " --json --node 127.0.0.1:", nodes_[host]->port(), " 2>/dev/null"));
-    return nlohmann::json::parse(out, nullptr, /*allow_exceptions=*/false);
-  }
-
-  std::unique_ptr<Switch> lan_;
-  std::vector<std::unique_ptr<Host>> hosts_;
-  std::vector<std::unique_ptr<NodeOn>> nodes_;
-};
+using RunTest = testing::ThreeHosts;
 
 TEST_F(RunTest, PlansFromMeasurementsAndWritesTheSameTextAsOneMachine) {
   const std::string text_options = "\"The old captain\" --max-tokens 24 --seed 7";

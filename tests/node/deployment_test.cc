@@ -10,24 +10,22 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/node/weights_fixture.h"
+#include "tests/support/silent_node.h"
 
 namespace strata {
 namespace {
 
 using ::absl_testing::StatusIs;
 using ::strata::testing::Opened;
+using ::strata::testing::SilentNode;
 using ::strata::testing::TinyLlama;
 using ::strata::testing::Write;
 using ::testing::HasSubstr;
 
 // A node whose loads last until they are cancelled.
-class SlowNode final : public NodeClient {
+class SlowNode final : public SilentNode {
  public:
-  const std::string& id() const override { return id_; }
-  const std::string& name() const override { return name_; }
-  const std::string& address() const override { return name_; }
-  absl::StatusOr<wire::GetInfoResponse> GetInfo(int64_t) override { return Nothing(); }
-  absl::Status Measure(int64_t) override { return Nothing(); }
+  SlowNode() : SilentNode("slow", std::string(32, 'a')) {}
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec&, Progress progress) override {
     loading.Notify();
     if (loads) {
@@ -39,32 +37,14 @@ class SlowNode final : public NodeClient {
     return absl::CancelledError("slow: cancelled");
   }
   absl::StatusOr<std::string> ShareModel(const std::string&) override { return model_id; }
-  absl::Status ConnectStage(const wire::ConnectStageRequest&) override { return Nothing(); }
-  absl::StatusOr<wire::MoveCachesResponse> MoveCaches(const wire::MoveCachesRequest&,
-                                                      GoOn) override {
-    return Nothing();
-  }
   absl::Status UnloadStage(const wire::UnloadStageRequest&, GoOn go_on) override {
     while (go_on()) std::this_thread::yield();
     return absl::CancelledError("slow: cancelled");
   }
-  absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest&) override {
-    return Nothing();
-  }
-  CancelCall TokenizeAsync(const wire::TokenizeRequest&, Tokenized done) override {
-    std::move(done)(Nothing());
-    return [] {};
-  }
-  absl::Status SetDraining(bool) override { return Nothing(); }
 
   absl::Notification loading;
   std::string model_id;
   bool loads = false;  // at once, and unloads never
-
- private:
-  static absl::Status Nothing() { return absl::UnavailableError("slow: nobody there"); }
-  const std::string id_ = std::string(32, 'a');
-  const std::string name_ = "slow";
 };
 
 struct Placed {

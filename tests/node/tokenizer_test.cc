@@ -9,6 +9,7 @@
 #include "coordinator/text_request.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/silent_node.h"
 
 namespace strata {
 namespace {
@@ -19,8 +20,10 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 
 // A node that answers when it is told to.
-class Patient final : public NodeClient {
+class Patient final : public testing::SilentNode {
  public:
+  Patient() : SilentNode("patient") {}
+
   struct Call {
     std::string text;
     Tokenized done;
@@ -44,31 +47,7 @@ class Patient final : public NodeClient {
     return texts;
   }
 
-  const std::string& id() const override { return name_; }
-  const std::string& name() const override { return name_; }
-  const std::string& address() const override { return name_; }
-  absl::StatusOr<wire::GetInfoResponse> GetInfo(int64_t) override { return Nothing(); }
-  absl::Status Measure(int64_t) override { return Nothing(); }
-  absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec&, Progress) override {
-    return Nothing();
-  }
-  absl::StatusOr<std::string> ShareModel(const std::string&) override { return Nothing(); }
-  absl::Status ConnectStage(const wire::ConnectStageRequest&) override { return Nothing(); }
-  absl::StatusOr<wire::MoveCachesResponse> MoveCaches(const wire::MoveCachesRequest&,
-                                                      GoOn) override {
-    return Nothing();
-  }
-  absl::Status UnloadStage(const wire::UnloadStageRequest&, GoOn) override { return Nothing(); }
-  absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest&) override {
-    return Nothing();
-  }
-  absl::Status SetDraining(bool) override { return Nothing(); }
-
   std::vector<std::unique_ptr<Call>> calls;
-
- private:
-  static absl::Status Nothing() { return absl::UnavailableError("patient"); }
-  const std::string name_ = "patient";
 };
 
 class TokenizerTest : public ::testing::Test {

@@ -170,6 +170,34 @@ TEST(Weights, AreUsedFromTheCacheWhenTheSourceHasGone) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(other.address())));
 }
 
+// No node has the file any more, and of those that have some of it one is not there and one has it
+// of another model.
+TEST(Weights, WithoutASourceComeFromThePeersThatHaveThem) {
+  const std::string path = Write(Builder());
+  Receiver first, receiver;
+  std::string id;
+  {
+    Source source;
+    id = *source.Share(path);
+    ASSERT_THAT(first.Fetch(id, source.address(), {0, 3}), IsOk());
+  }
+  const TakenPort nobody({.listens = false});
+  Source stranger, peer("", first.cache());
+  ASSERT_THAT(stranger.Share(Write(TinyLlama({.n_layer = 2}))), IsOk());
+  const auto fetch = [&](LayerRange layers) {
+    return receiver.Fetch({.model_id = id,
+                           .path = "",
+                           .address = "",
+                           .peers = {nobody.address(), stranger.address(), peer.address()},
+                           .layers = layers});
+  };
+  const auto fetched = fetch({0, 2});
+  ASSERT_THAT(fetched, IsOk());
+  EXPECT_TRUE(BytesOfSlice(fetched->path, {0, 2}) == BytesOfSlice(path, {0, 2}));
+  EXPECT_THAT(fetch({2, 4}), StatusIs(absl::StatusCode::kUnavailable,
+                                      HasSubstr("no node that answers has the model's file")));
+}
+
 // The byte at `tensor`'s beginning, which is not in a sample, is flipped.
 void FlipByte(const std::string& path, absl::string_view tensor) {
   const Model model = Opened(path);

@@ -59,6 +59,7 @@ class ScriptedNode final : public wire::Weights::Service {
   struct Script {
     std::function<bool(uint32_t block)> has = [](uint32_t) { return true; };
     std::function<bool(uint32_t block)> flips = [](uint32_t) { return false; };
+    bool hashes_flipped = false;  // the hash that goes with a block is that of what it sends
     // Before the last chunk of each block; what is not OK ends the call there.
     std::function<grpc::Status()> gives = [] { return grpc::Status::OK; };
   };
@@ -133,9 +134,10 @@ class ScriptedNode final : public wire::Weights::Service {
     }
     for (const uint32_t block : Listed(*request)) {
       std::string data = DataOf(block);
-      WeightHasher hasher;
-      hasher.Add(data);
+      const std::string right = data;
       if (script_.flips(block)) data[data.size() / 2] ^= 1;
+      WeightHasher hasher;
+      hasher.Add(script_.hashes_flipped ? data : right);
       const size_t half = data.size() / 2;
       wire::BlockChunk chunk;
       chunk.set_block(block);
@@ -344,6 +346,45 @@ TEST_F(WeightsOfSeveral, WithoutAHashOfTheSourceNothingIsTakenFromPeers) {
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("cannot be checked"))));
   EXPECT_THAT(peer.given(), IsEmpty());
+}
+
+TEST_F(WeightsOfSeveral, WithoutAnySourcePeersAreBelieved) {
+  ScriptedNode even(path_, {.has = [](uint32_t block) { return block % 2 == 0; }});
+  ScriptedNode odd(path_, {.has = [](uint32_t block) { return block % 2 == 1; }});
+  const auto fetched = Fetch("", {even.address(), odd.address()});
+  ExpectAll(fetched);
+  EXPECT_GT(fetched->shares[1].bytes, 0u);
+  EXPECT_GT(fetched->shares[2].bytes, 0u);
+}
+
+TEST_F(WeightsOfSeveral, WithoutAnySourceAWrongBlockComesFromAnother) {
+  ScriptedNode liar(path_, {.flips = [](uint32_t) { return true; }});
+  // It joins once the other one has been asked.
+  ScriptedNode honest(path_, {.has = [&](uint32_t) {
+                        liar.AwaitAsked();
+                        return true;
+                      }});
+  const auto fetched = Fetch("", {liar.address(), honest.address()});
+  ExpectAll(fetched);
+  EXPECT_EQ(fetched->shares[1].bytes, 0u);
+  EXPECT_FALSE(liar.given().empty());
+}
+
+TEST_F(WeightsOfSeveral, WithoutAnySourceHashesThatOneToldBeforeAreKept) {
+  LearnHashes();
+  ScriptedNode liar(path_, {.flips = [](uint32_t) { return true; }, .hashes_flipped = true});
+  EXPECT_THAT(Fetch("", {liar.address()}),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("do not have their hash")));
+}
+
+TEST_F(WeightsOfSeveral, WithoutAnySourceWhatNobodyHasIsSaid) {
+  ScriptedNode even(path_, {.has = [](uint32_t block) { return block % 2 == 0; }});
+  EXPECT_THAT(Fetch("", {even.address()}),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("no node that answers has the model's file"),
+                             HasSubstr("no other node has all"))));
+  EXPECT_THAT(Fetch("", {}), StatusIs(absl::StatusCode::kUnavailable,
+                                      HasSubstr("no node that answers has the model's file")));
 }
 
 TEST_F(WeightsOfSeveral, APeerThatDiesHalfWayIsReplaced) {

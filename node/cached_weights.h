@@ -1,0 +1,44 @@
+// Where a model's weights are while no node that answers has its file: in the caches of the nodes,
+// which keep what they have fetched.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "coordinator/node_client.h"
+#include "proto/weights.pb.h"
+#include "shard/architecture.h"
+#include "shard/model_file.h"
+#include "shard/slice.h"
+
+namespace strata {
+
+class CachedWeights {
+ public:
+  // Asks the nodes, all at the same time; null ones have nothing. They outlive this. Blocks for 5 s
+  // at most.
+  CachedWeights(absl::Span<NodeClient* const> nodes, const std::string& model_id);
+
+  // All that have something of the model.
+  std::vector<NodeClient*> nodes() const;
+
+  // Whom a node can fetch the weights of `layers` from: first those that together have all that it
+  // has not itself, beginning with who has most. kUnavailable: nobody has some of them, or they are
+  // spread over more than kWeightPeersMax nodes; else as Slice::Make.
+  absl::StatusOr<std::vector<NodeClient*>> HoldersOf(const std::shared_ptr<const ModelFile>& model,
+                                                     LayerRange layers, const SliceOptions& options,
+                                                     const NodeClient* for_node) const;
+
+ private:
+  struct Cache {
+    NodeClient* node = nullptr;
+    wire::BlockList list;
+  };
+  std::vector<Cache> caches_;
+  std::vector<std::string> silent_;  // names of those that did not say what they have
+};
+
+}  // namespace strata

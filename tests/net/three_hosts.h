@@ -1,0 +1,80 @@
+// Three nodes that know each other, on hosts of one switch, asked by the program's verbs.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/net/network.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata::testing {
+
+class ThreeHosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();
+    MakeHosts();
+    StartNodes();
+  }
+
+  void MakeHosts() {
+    lan_ = std::make_unique<Switch>("lan");
+    for (size_t i = 0; i < 3; ++i) {
+      hosts_.push_back(std::make_unique<Host>(absl::StrCat("host-", i + 1)));
+      lan_->Plug(*hosts_[i], "eth0", {absl::StrCat("10.78.0.", i + 1, "/24")});
+      folders_.push_back(MakeTestFolder());
+      nodes_.emplace_back();
+    }
+  }
+  void StartNodes() {
+    for (size_t i = 0; i < 3; ++i) StartNode(i);
+    for (const auto& node : nodes_) {
+      for (const auto& other : nodes_) {
+        ASSERT_TRUE(Eventually([&] { return node->Sees(*other); })) << node->errors();
+      }
+    }
+  }
+
+  // Also again, once it has gone: with the id and the cache that it had.
+  void StartNode(size_t host) {
+    const std::string& folder = folders_[host];
+    nodes_[host] = std::make_unique<NodeOn>(
+        hosts_[host].get(), hosts_[host]->name(),
+        std::vector<std::string>{"--data-dir", folder, "--cache-dir", folder + "/cache"},
+        NodeOn::Measure::kYes);
+  }
+
+  // Runs strata on a host; what it wrote to stdout and, at the end, to stderr.
+  struct Outcome {
+    bool ok = false;
+    std::string text;
+  };
+  Outcome Strata(size_t host, const std::string& verb_and_options) const {
+    Outcome outcome;
+    outcome.ok =
+        hosts_[host]->TryShell(absl::StrCat(STRATA_PROGRAM, " ", verb_and_options,
+                                            " --node 127.0.0.1:", nodes_[host]->port(), " 2>&1"),
+                               &outcome.text);
+    return outcome;
+  }
+  // What it wrote to stdout; discarded: it failed.
+  nlohmann::json Json(size_t host, const std::string& verb_and_options) const {
+    std::string out;
+    hosts_[host]->TryShell(
+        absl::StrCat(STRATA_PROGRAM, " ", verb_and_options,
+                     " --json --node 127.0.0.1:", nodes_[host]->port(), " 2>/dev/null"),
+        &out);
+    return nlohmann::json::parse(out, nullptr, /*allow_exceptions=*/false);
+  }
+
+  std::unique_ptr<Switch> lan_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::vector<std::string> folders_;  // of the nodes' data
+  std::vector<std::unique_ptr<NodeOn>> nodes_;
+};
+
+}  // namespace strata::testing

@@ -1,0 +1,52 @@
+// A node that nobody reaches: every call of its client ends with that. Tests override those that
+// are answered.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/node_client.h"
+
+namespace strata::testing {
+
+class SilentNode : public NodeClient {
+ public:
+  explicit SilentNode(std::string name, std::string id = "")
+      : name_(std::move(name)), id_(id.empty() ? name_ : std::move(id)) {}
+
+  const std::string& id() const override { return id_; }
+  const std::string& name() const override { return name_; }
+  const std::string& address() const override { return name_; }
+  absl::StatusOr<wire::GetInfoResponse> GetInfo(int64_t) override { return Nobody(); }
+  absl::Status Measure(int64_t) override { return Nobody(); }
+  absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec&, Progress) override {
+    return Nobody();
+  }
+  absl::StatusOr<std::string> ShareModel(const std::string&) override { return Nobody(); }
+  absl::StatusOr<wire::BlockList> ListBlocks(const std::string&) override { return Nobody(); }
+  absl::Status ConnectStage(const wire::ConnectStageRequest&) override { return Nobody(); }
+  absl::StatusOr<wire::MoveCachesResponse> MoveCaches(const wire::MoveCachesRequest&,
+                                                      GoOn) override {
+    return Nobody();
+  }
+  absl::Status UnloadStage(const wire::UnloadStageRequest&, GoOn) override { return Nobody(); }
+  absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest&) override {
+    return Nobody();
+  }
+  CancelCall TokenizeAsync(const wire::TokenizeRequest&, Tokenized done) override {
+    std::move(done)(Nobody());
+    return [] {};
+  }
+  absl::Status SetDraining(bool) override { return Nobody(); }
+
+ private:
+  absl::Status Nobody() const {
+    return absl::UnavailableError(absl::StrCat(name_, ": nobody there"));
+  }
+
+  const std::string name_, id_;
+};
+
+}  // namespace strata::testing
