@@ -54,28 +54,12 @@ class CoordinatorClientImpl final : public CoordinatorClient {
   }
 
   absl::StatusOr<Loaded> LoadModel(const wire::LoadModelRequest& request, LoadEvent told) override {
-    auto context = std::make_unique<grpc::ClientContext>();
-    auto call = Cancellable(context.get());
-    auto reader = stub_->LoadModel(context.get(), request);
-    wire::LoadModelEvent event;
-    while (reader->Read(&event)) {
-      if (!event.has_loaded()) {
-        told(event);
-        continue;
-      }
-      Loaded loaded{.model = event.loaded(), .was_there = event.was_there()};
-      if (event.share() != 0) {
-        share_ = event.share();
-        held_context_ = std::move(context);
-        held_ = std::move(reader);
-      } else {
-        reader->Finish();
-      }
-      return loaded;
-    }
-    absl::Status status = Explain(reader->Finish());
-    if (status.ok()) return absl::InternalError("the load ended without a word");
-    return status;
+    // On a machine that is too busy to answer in time the connection may break in the middle. A
+    // load that is still under way then is cancelled, and begins anew; one that is done is found
+    // there.
+    bool broke = false;
+    auto loaded = LoadModelOnce(request, told, &broke);
+    return broke ? LoadModelOnce(request, told, &broke) : std::move(loaded);
   }
 
   void Release() override {
@@ -148,13 +132,48 @@ class CoordinatorClientImpl final : public CoordinatorClient {
   }
 
  private:
+  // `broke`: it had begun, and the connection broke.
+  absl::StatusOr<Loaded> LoadModelOnce(const wire::LoadModelRequest& request, LoadEvent told,
+                                       bool* broke) {
+    auto context = std::make_unique<grpc::ClientContext>();
+    auto call = Cancellable(context.get());
+    auto reader = stub_->LoadModel(context.get(), request);
+    wire::LoadModelEvent event;
+    bool began = false;
+    while (reader->Read(&event)) {
+      began = true;
+      if (!event.has_loaded()) {
+        told(event);
+        continue;
+      }
+      Loaded loaded{.model = event.loaded(), .was_there = event.was_there()};
+      if (event.share() != 0) {
+        share_ = event.share();
+        held_context_ = std::move(context);
+        held_ = std::move(reader);
+      } else {
+        reader->Finish();
+      }
+      return loaded;
+    }
+    const grpc::Status ended = reader->Finish();
+    *broke = began && IsOfConnection(ended);
+    absl::Status status = Explain(ended);
+    if (status.ok()) return absl::InternalError("the load ended without a word");
+    return status;
+  }
+
+  // What gRPC says of a connection means nothing to people.
+  static bool IsOfConnection(const grpc::Status& status) {
+    return status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status);
+  }
+
   absl::Status Explain(const grpc::Status& status) const {
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the node at ", address_, " is of another version; run the same strata everywhere"));
     }
-    // What gRPC says of a connection means nothing to people.
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status)) {
+    if (IsOfConnection(status)) {
       return absl::UnavailableError(absl::StrCat("no node answers at ", address_));
     }
     return TextStatusFromGrpc(status);
