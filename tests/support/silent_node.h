@@ -13,8 +13,8 @@ namespace strata::testing {
 
 class SilentNode : public NodeClient {
  public:
-  explicit SilentNode(std::string name, std::string id = "")
-      : name_(std::move(name)), id_(id.empty() ? name_ : std::move(id)) {}
+  explicit SilentNode(const std::string& name, const std::string& id = "")
+      : name_(name), id_(id.empty() ? name : id) {}
 
   const std::string& id() const override { return id_; }
   const std::string& name() const override { return name_; }
