@@ -18,7 +18,7 @@ namespace strata {
 namespace {
 
 constexpr int64_t kControlTimeoutMs = 30'000;
-// A node says what it has without reading it.
+// A node reads headers for it at most.
 constexpr int64_t kListTimeoutMs = 5'000;
 constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
 

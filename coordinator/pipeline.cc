@@ -202,7 +202,7 @@ void PipelineImpl::AddWeightSources(size_t stage, wire::StageSpec* spec) const {
   spec->set_no_source(source == nullptr);
   for (const NodeClient* const node : options_.weight_peers[stage]) {
     if (spec->weight_peers_size() == kWeightPeersMax) break;
-    if ((source != nullptr && node->id() == source->id()) || node->id() == self) continue;
+    if (source != nullptr && (node->id() == source->id() || node->id() == self)) continue;
     wire::WeightPeer* const peer = spec->add_weight_peers();
     peer->set_address(node->address());
     peer->set_node_id(node->id());

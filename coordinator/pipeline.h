@@ -35,8 +35,9 @@ struct PipelineOptions {
   std::vector<NodeClient*> nodes;  // nodes[i] holds stages[i]; outlive the pipeline
   // The others get their weights from it; null: all have the file, or, with weight_peers, none has.
   NodeClient* source = nullptr;
-  // [stages] Other nodes that may have blocks of its weights, the likeliest first; outlive the
-  // pipeline. A stage's node asks kWeightPeersMax of them at most, and the source. May be empty.
+  // [stages] Nodes that may have blocks of its weights, the likeliest first; outlive the pipeline.
+  // A stage's node asks kWeightPeersMax of them at most, and the source; itself only without a
+  // source. May be empty.
   std::vector<std::vector<NodeClient*>> weight_peers;
   uint32_t n_ctx = 512;  // positions per sequence
   uint32_t n_seq_max = 1;

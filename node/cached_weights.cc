@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -24,8 +25,10 @@ CachedWeights::CachedWeights(absl::Span<NodeClient* const> nodes, const std::str
   }
   for (std::thread& thread : threads) thread.join();
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i] == nullptr || absl::IsNotFound(lists[i].status())) continue;
-    if (!lists[i].ok()) {
+    if (nodes[i] == nullptr) continue;
+    const absl::Status& status = lists[i].status();
+    if (absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) continue;  // nothing
+    if (!status.ok()) {
       silent_.push_back(nodes[i]->name());
     } else if (lists[i]->blocks_size() > 0) {
       caches_.push_back({nodes[i], *std::move(lists[i])});
@@ -55,7 +58,9 @@ absl::StatusOr<std::vector<NodeClient*>> CachedWeights::HoldersOf(
   for (const Cache& cache : caches_) {
     auto has = ReadBlockList(cache.list, blocks.size());
     if (!has.ok()) continue;
-    if (cache.node == for_node) {
+    // One that has all may have it in a file, at a path where its stages do not look: it gives
+    // that to itself, as to others.
+    if (cache.node == for_node && !absl::c_all_of(*has, std::identity())) {
       std::erase_if(missing, [&](uint32_t block) { return (*has)[block]; });
     } else {
       left.push_back({cache.node, *std::move(has)});
@@ -77,9 +82,10 @@ absl::StatusOr<std::vector<NodeClient*>> CachedWeights::HoldersOf(
   };
   while (!missing.empty()) {
     if (add_next()) continue;
-    return absl::UnavailableError(absl::StrCat(
-        "weights of ", LayersText(layers), " are in no node's cache",
-        silent_.empty() ? "" : "; no answer came from ", absl::StrJoin(silent_, ", ")));
+    return absl::UnavailableError(
+        absl::StrCat("weights of ", LayersText(layers), " are in no node's cache",
+                     silent_.empty() ? "" : "; it is not known what is in those of ",
+                     absl::StrJoin(silent_, ", ")));
   }
   if (holders.size() > size_t{kWeightPeersMax}) {
     return absl::UnavailableError(absl::StrCat("the weights of ", LayersText(layers),

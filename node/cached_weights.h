@@ -24,6 +24,8 @@ class CachedWeights {
 
   // All that have something of the model.
   std::vector<NodeClient*> nodes() const;
+  // Names of those that did not say what they have.
+  const std::vector<std::string>& silent() const { return silent_; }
 
   // Whom a node can fetch the weights of `layers` from: first those that together have all that it
   // has not itself, beginning with who has most. kUnavailable: nobody has some of them, or they are
@@ -38,7 +40,7 @@ class CachedWeights {
     wire::BlockList list;
   };
   std::vector<Cache> caches_;
-  std::vector<std::string> silent_;  // names of those that did not say what they have
+  std::vector<std::string> silent_;
 };
 
 }  // namespace strata

@@ -55,8 +55,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
 
   absl::StatusOr<Loaded> LoadModel(const wire::LoadModelRequest& request, LoadEvent told) override {
     // On a machine that is too busy to answer in time the connection may break in the middle. A
-    // load that is still under way then is cancelled, and begins anew; one that is done is found
-    // there.
+    // load that is still under way then is cancelled, and begins anew.
     bool broke = false;
     auto loaded = LoadModelOnce(request, told, &broke);
     return broke ? LoadModelOnce(request, told, &broke) : std::move(loaded);

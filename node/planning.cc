@@ -88,10 +88,7 @@ absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
   if (model_id.empty()) return gone;
   if (gone.ok()) {
     gone = HasModel(SourceNode(planned)->client.get(), path, model_id);
-    // It answers, but not now.
-    const bool passes = absl::IsUnavailable(gone) || absl::IsDeadlineExceeded(gone) ||
-                        absl::IsResourceExhausted(gone);
-    if (gone.ok() || passes) return gone;
+    if (gone.ok()) return gone;
   }
   std::vector<NodeClient*> nodes;
   for (const NodeReport& node : planned->report.nodes) nodes.push_back(node.client.get());
@@ -109,7 +106,10 @@ absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
   }
   planned->cached = std::make_unique<CachedWeights>(nodes, model_id);
   if (!planned->cached->nodes().empty()) return absl::OkStatus();
-  return absl::Status(gone.code(), absl::StrCat(gone.message(), "; no other node has ", path));
+  const bool passes = absl::IsDeadlineExceeded(gone) || absl::IsResourceExhausted(gone) ||
+                      !planned->cached->silent().empty();
+  return absl::Status(passes ? absl::StatusCode::kUnavailable : gone.code(),
+                      absl::StrCat(gone.message(), "; no other node has ", path));
 }
 
 // Where there is no source: who has what is to be loaded.
@@ -123,8 +123,9 @@ absl::Status FindHolders(const SliceOptions& options, PlannedModel* planned) {
     const bool is_kept = !planned->kept.empty() && planned->kept[i];
     if (!found.ok() && !is_kept) {
       if (!absl::IsUnavailable(found.status())) return found.status();
-      return absl::UnavailableError(absl::StrCat(
-          "no node that answers has ", planned->source.path(), ", and ", found.status().message()));
+      return absl::UnavailableError(absl::StrCat("no node that answers can give ",
+                                                 planned->source.path(), ", and ",
+                                                 found.status().message()));
     }
     planned->holders.push_back(found.ok() ? *std::move(found) : std::vector<NodeClient*>());
   }
@@ -200,6 +201,8 @@ absl::Status FitsBeside(Left left, const PlannedModel& planned) {
 
 absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishes,
                    PlannedModel* planned) {
+  planned->kept.clear();  // of an earlier try
+  planned->leftovers.clear();
   const GgufHeader& header = planned->model->header();
   const CacheOptions cache = CacheOptionsOf(wishes.cache());
   const uint32_t n_ctx = ContextFor(wishes.n_ctx(), *planned->model);

@@ -84,6 +84,15 @@ TEST_F(CachedWeightsTest, WhatANodeHasItselfItNeedsNobodyFor) {
   EXPECT_EQ(holders->front(), &last_);
 }
 
+// It may be a file at another path, which its stages do not read themselves.
+TEST_F(CachedWeightsTest, ANodeThatHasAllGivesItToItself) {
+  CachingNode whole("whole", model_, {0, 4});
+  const CachedWeights cached({&first_, &whole}, model_->id());
+  const auto holders = cached.HoldersOf(model_, {0, 4}, {}, &whole);
+  ASSERT_THAT(holders, IsOkAndHolds(SizeIs(2)));
+  EXPECT_EQ(holders->front(), &whole);
+}
+
 TEST_F(CachedWeightsTest, WhatIsSpreadOverMoreNodesThanOneAsksIsRefused) {
   std::vector<std::unique_ptr<CachingNode>> owners;
   std::vector<NodeClient*> nodes;
@@ -116,6 +125,7 @@ TEST_F(CachedWeightsTest, WhatNobodyHasIsSaid) {
 
 TEST_F(CachedWeightsTest, WhoDidNotAnswerIsNamed) {
   const CachedWeights cached({&first_, &silent_}, model_->id());
+  EXPECT_THAT(cached.silent(), ElementsAre("silent"));
   EXPECT_THAT(cached.HoldersOf(model_, {2, 4}, {}, nullptr),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("silent")));
 }
