@@ -521,6 +521,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Build(PipelineOptions option
     CHECK(!options.caches[i].empty() || (i < options.kept.size() && options.kept[i]));
   }
   CHECK(options.devices.empty() || options.devices.size() == options.stages.size());
+  CHECK(options.weight_peers.empty() || options.weight_peers.size() == options.stages.size());
   const bool leave = options.leave_on_error;
   auto pipeline = std::make_unique<PipelineImpl>(std::move(options), listener);
   if (leave) pipeline->LeaveStages();
