@@ -18,15 +18,23 @@ inline constexpr float kNearTie = 0.3f;
 
 // How many of `tokens` behind `prompt` are not the likeliest that libllama alone finds there,
 // though as likely within `near`, in logits. A token that is missing, twice or wrong shows as one
-// that is not.
+// that is not. `held`: what the call before has left in the model's slot, for texts that begin
+// alike; null: it is empty, and again in the end.
 inline size_t NearTies(WholeModel* model, const std::vector<int32_t>& prompt,
-                       const std::vector<int32_t>& tokens, float near) {
+                       const std::vector<int32_t>& tokens, float near,
+                       std::vector<int32_t>* held = nullptr) {
   const llama_vocab* const vocab = llama_model_get_vocab(model->model());
   const auto n_vocab = static_cast<size_t>(llama_vocab_n_tokens(vocab));
   std::vector<int32_t> text = prompt;
   text.insert(text.end(), tokens.begin(), tokens.end());
-  size_t ties = 0;
-  for (size_t begin = 0; begin + 1 < text.size(); begin += 64) {
+  size_t ties = 0, known = 0;
+  if (held != nullptr) {
+    const auto same = std::mismatch(held->begin(), held->end(), text.begin(), text.end());
+    known = std::min<size_t>(same.first - held->begin(), prompt.size() - 1);
+    model->Trim(0, static_cast<int32_t>(known));
+    held->clear();
+  }
+  for (size_t begin = known; begin + 1 < text.size(); begin += 64) {
     std::vector<BatchRow> rows;
     for (size_t i = begin; i < std::min(begin + 64, text.size() - 1); ++i) {
       rows.push_back({.token = text[i],
@@ -35,7 +43,10 @@ inline size_t NearTies(WholeModel* model, const std::vector<int32_t>& prompt,
     }
     const auto logits = model->Decode(rows);
     EXPECT_TRUE(logits.ok()) << logits.status();
-    if (!logits.ok()) break;
+    if (!logits.ok()) {
+      model->Drop(0);
+      return ties;
+    }
     const float* row = logits->data();
     for (size_t i = std::max(begin, prompt.size() - 1); i < begin + rows.size(); ++i) {
       float most = row[text[i + 1]];
@@ -49,7 +60,11 @@ inline size_t NearTies(WholeModel* model, const std::vector<int32_t>& prompt,
       row += n_vocab;
     }
   }
-  model->Drop(0);
+  if (held == nullptr) {
+    model->Drop(0);
+  } else {
+    held->assign(text.begin(), text.end() - 1);
+  }
   return ties;
 }
 

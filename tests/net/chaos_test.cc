@@ -5,7 +5,8 @@
 // left over.
 //
 // A round is made from its seed alone. STRATA_CHAOS_ROUNDS and STRATA_CHAOS_SEED choose, and
-// STRATA_CHAOS_MODEL, _CONTEXT, _TOKENS and _END_S another model (scripts/chaos).
+// STRATA_CHAOS_MODEL, _CONTEXT, _PROMPT, _TOKENS, _BEGIN_MS and _END_S another model
+// (scripts/chaos).
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -109,6 +110,23 @@ int FromEnvironment(const char* name, int otherwise) {
 std::string ModelPath() {
   const char* const path = std::getenv("STRATA_CHAOS_MODEL");
   return path != nullptr && *path != 0 ? path : STRATA_DEMO_MODEL;
+}
+
+// How all texts begin.
+std::string PromptOf(int bytes) {
+  std::string prompt;
+  for (int page = 1; static_cast<int>(prompt.size()) < bytes; ++page) {
+    absl::StrAppend(&prompt, "The ship's log, page ", page, ", says that the wind was ",
+                    page % 3 == 0 ? "fair" : "against us", " for ", page % 7, " hours.\n");
+  }
+  return prompt;
+}
+
+// "0.4 s (p50), 1.2 s (p99)".
+std::string Percentiles(std::vector<double> values) {
+  std::ranges::sort(values);
+  return absl::StrFormat("%.1f s (p50), %.1f s (p99)", values[values.size() / 2],
+                         values[values.size() * 99 / 100]);
 }
 
 // Small disks in memory, seen by this process and what it starts, and gone with them.
@@ -291,9 +309,28 @@ class ChaosTest : public ::testing::Test {
                                          std::vector<std::string>{"--cache-dir", disks_[i]},
                                          NodeOn::Measure::kYes);
     if (slow_disk_ != nullptr) slow_disk_->Add(nodes_[i]->pid());
+    log_read_.resize(kNodes);
+    log_read_[i] = 0;
     doors_.resize(kNodes);
     doors_[i] = 0;
     for (const auto& [inode, socket] : SocketsOf(*hosts_[i])) doors_[i] += socket.listens;
+  }
+
+  // What the nodes' logs say of loads since ForgetLogs(), s: the longest.
+  double LoadedFor() const {
+    constexpr absl::string_view kWords = "loaded in ";
+    double longest = 0;
+    for (size_t i = 0; i < kNodes; ++i) {
+      const std::string log = nodes_[i]->errors();
+      for (size_t at = log.find(kWords, log_read_[i]); at != log.npos;
+           at = log.find(kWords, at + 1)) {
+        longest = std::max(longest, std::strtod(&log[at + kWords.size()], nullptr) / 1000);
+      }
+    }
+    return longest;
+  }
+  void ForgetLogs() {
+    for (size_t i = 0; i < kNodes; ++i) log_read_[i] = nodes_[i]->errors().size();
   }
 
   // Everybody sees everybody.
@@ -342,7 +379,10 @@ class ChaosTest : public ::testing::Test {
   std::unique_ptr<testing::WholeModel> whole_;
   const int context_ = FromEnvironment("STRATA_CHAOS_CONTEXT", 1024);
   const int n_tokens_ = FromEnvironment("STRATA_CHAOS_TOKENS", 700);
-  // After the last of what went wrong has been mended.
+  const std::string prompt_ = PromptOf(FromEnvironment("STRATA_CHAOS_PROMPT", 0));
+  // After the texts were asked for, at most.
+  const int begins_ms_ = FromEnvironment("STRATA_CHAOS_BEGIN_MS", 1500);
+  // After the last of what went wrong has been mended, and what was loaded then.
   const absl::Duration ends_within_ = absl::Seconds(FromEnvironment("STRATA_CHAOS_END_S", 30));
   std::vector<FaultKind> faults_;  // those that can be made here
   bool has_disks_ = false;
@@ -354,7 +394,15 @@ class ChaosTest : public ::testing::Test {
   size_t n_layer_ = 0;
   size_t hit_coordinator_ = 0, hit_gateway_ = 0, rounds_ = 0;
   std::vector<double> seconds_;  // from the mended fault to the last text's end, by round
-  std::vector<double> pauses_;   // the longest between two tokens of any text, by round
+  // The longest pause between two tokens of any text, by round, and what loading took of it.
+  struct Pauses {
+    std::vector<double> all, loading;
+  };
+  Pauses pauses_;
+  std::map<std::string, Pauses> pauses_of_;  // by fault
+  std::vector<size_t> log_read_;             // by node
+  std::vector<int32_t> whole_holds_;
+  size_t n_context_ = 0;  // the most tokens of a text with its prompt
   size_t ties_ = 0, tokens_ = 0, excused_ = 0;
 };
 
@@ -459,29 +507,35 @@ void ChaosTest::Round(uint32_t seed) {
   // Of ten rounds in a row three hit the coordinator, and three a node that takes texts.
   const size_t share = seed % 10;
   const size_t victim = share < 3 ? coordinator : share < 6 ? gateways[0] : below(kNodes);
-  const absl::Duration begins = absl::Milliseconds(below(1500));
+  const absl::Duration begins = absl::Milliseconds(below(static_cast<size_t>(begins_ms_)));
   const absl::Duration lasts = absl::Milliseconds(300 + below(6000));
 
   std::vector<std::unique_ptr<StrataRun>> texts;
   for (size_t i = 0; i < kTexts; ++i) {
     const size_t at = gateways[i % 2];
     texts.push_back(std::make_unique<StrataRun>(
-        *hosts_[at],
-        std::vector<std::string>{"run", model, absl::StrCat("Chapter ", seed, " of ", i, "\n"),
-                                 "--max-tokens", absl::StrCat(n_tokens_), "--ignore-eos",
-                                 "--temperature", "0", "--json", "--node", nodes_[at]->address()}));
+        *hosts_[at], std::vector<std::string>{
+                         "run", model, absl::StrCat(prompt_, "Chapter ", seed, " of ", i, "\n"),
+                         "--max-tokens", absl::StrCat(n_tokens_), "--ignore-eos", "--temperature",
+                         "0", "--json", "--node", nodes_[at]->address()}));
   }
   absl::SleepFor(begins);
+  ForgetLogs();
   const std::function<void()> mend = Begin(kind.fault, victim, &random);
   absl::SleepFor(lasts);
   mend();
   const absl::Time mended = absl::Now();
 
   for (size_t i = 0; i < kTexts; ++i) {
-    ASSERT_TRUE(texts[i]->WaitUntil(mended + ends_within_))
-        << "text " << i << " by " << hosts_[gateways[i % 2]]->name() << " has not ended; "
-        << kind.name << ": " << hosts_[victim]->name()
-        << "; coordinates: " << hosts_[coordinator]->name();
+    double loading = 0;
+    bool ended = texts[i]->WaitUntil(mended + ends_within_);
+    while (!ended && LoadedFor() > loading) {
+      loading = LoadedFor();
+      ended = texts[i]->WaitUntil(mended + ends_within_ + absl::Seconds(loading));
+    }
+    ASSERT_TRUE(ended) << "text " << i << " by " << hosts_[gateways[i % 2]]->name()
+                       << " has not ended; " << kind.name << ": " << hosts_[victim]->name()
+                       << "; coordinates: " << hosts_[coordinator]->name();
   }
   const double took = absl::ToDoubleSeconds(absl::Now() - mended);
   size_t excused = 0;
@@ -504,24 +558,30 @@ void ChaosTest::Round(uint32_t seed) {
         << kind.name << ": " << hosts_[victim]->name();
     const std::vector<int32_t> tokens = report["tokens"];
     EXPECT_EQ(tokens.size(), static_cast<size_t>(n_tokens_));
-    ties_ += testing::NearTies(whole_.get(), report["prompt"]["tokens"], tokens, testing::kNearTie);
+    const std::vector<int32_t> prompt = report["prompt"]["tokens"];
+    ties_ += testing::NearTies(whole_.get(), prompt, tokens, testing::kNearTie, &whole_holds_);
     tokens_ += tokens.size();
+    n_context_ = std::max(n_context_, prompt.size() + tokens.size());
     pause = std::max(pause, report["longest_pause_ms"].get<double>() / 1000);
   }
   seconds_.push_back(took);
-  pauses_.push_back(pause);
+  const double loading = std::min(pause, LoadedFor());
+  for (Pauses* const pauses : {&pauses_, &pauses_of_[kind.name]}) {
+    pauses->all.push_back(pause);
+    pauses->loading.push_back(loading);
+  }
   excused_ += excused;
   ++rounds_;
   hit_coordinator_ += victim == coordinator;
   hit_gateway_ += victim == first || victim == second;
   std::cout << absl::StreamFormat(
-                   "seed %u: %s %s%s%s after %.1f s for %.1f s; the longest pause was %.1f s, "
-                   "texts ended %.1f s after it was mended, %u excused\n",
+                   "seed %u: %s %s%s%s after %.1f s for %.1f s; the longest pause was %.1f s, of "
+                   "which loading %.1f s; texts ended %.1f s after it was mended, %u excused\n",
                    seed, hosts_[victim]->name(), kind.name,
                    victim == coordinator ? ", coordinates" : "",
                    victim == first || victim == second ? ", takes texts" : "",
-                   absl::ToDoubleSeconds(begins), absl::ToDoubleSeconds(lasts), pause, took,
-                   excused)
+                   absl::ToDoubleSeconds(begins), absl::ToDoubleSeconds(lasts), pause, loading,
+                   took, excused)
             << std::flush;
 
   // As before: everybody is there, and nothing is loaded.
@@ -560,18 +620,19 @@ TEST_F(ChaosTest, EveryTextEndsAndIsRight) {
       if (HasFatalFailure()) return;
     }
   }
-  const auto percentiles = [](std::vector<double> values) {
-    std::ranges::sort(values);
-    return absl::StrFormat("%.1f s (p50), %.1f s (p99)", values[values.size() / 2],
-                           values[values.size() * 99 / 100]);
-  };
+  for (const auto& [name, pauses] : pauses_of_) {
+    std::cout << absl::StreamFormat("%s: %u rounds; paused for %s, of which loading %s\n", name,
+                                    pauses.all.size(), Percentiles(pauses.all),
+                                    Percentiles(pauses.loading));
+  }
   std::cout << absl::StreamFormat(
-      "%d rounds: texts paused for %s, the longest in each round; the last text ended %s after the "
-      "fault was mended; %.0f %% of the rounds hit the coordinator, %.0f %% a node that takes "
-      "texts; %u texts excused; %u of %u tokens are as likely as the likeliest within rounding, "
-      "the others are it\n",
-      rounds, percentiles(pauses_), percentiles(seconds_), 100.0 * hit_coordinator_ / rounds_,
-      100.0 * hit_gateway_ / rounds_, excused_, ties_, tokens_);
+      "%d rounds: texts paused for %s, the longest in each round, of which loading %s; the last "
+      "text ended %s after the fault was mended; %.0f %% of the rounds hit the coordinator, %.0f "
+      "%% a node that takes texts; %u texts excused; %u of %u tokens, behind up to %u others, are "
+      "as likely as the likeliest within rounding, the others are it\n",
+      rounds, Percentiles(pauses_.all), Percentiles(pauses_.loading), Percentiles(seconds_),
+      100.0 * hit_coordinator_ / rounds_, 100.0 * hit_gateway_ / rounds_, excused_, ties_, tokens_,
+      n_context_);
 }
 
 }  // namespace
