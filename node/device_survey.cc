@@ -133,7 +133,13 @@ void DeviceSurvey::OnLine(const std::string& line) {
   if (!FromJson(line, &info) || info.name().empty()) return;
   answered_ = true;
   if (measuring_.empty()) {
-    const bool wanted = options_.only.empty() || absl::c_linear_search(options_.only, info.name());
+    // One card that two back ends show (CUDA and Vulkan) is one device, the first, as for libllama.
+    const bool is_known =
+        !info.bus_id().empty() && absl::c_any_of(devices_, [&info](const wire::DeviceInfo& other) {
+          return other.bus_id() == info.bus_id();
+        });
+    const bool wanted =
+        options_.only.empty() ? !is_known : absl::c_linear_search(options_.only, info.name());
     if (wanted && devices_.size() < kDevicesListedMax) devices_.push_back(std::move(info));
     return;
   }

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -93,6 +95,14 @@ void CheckInterface(const std::string& name, const wire::InterfaceFacts& interfa
   checks->push_back(std::move(check));
 }
 
+// Whether ggml shows a card of this maker as that device.
+bool IsCardOf(const std::string& maker, const wire::DeviceInfo& device) {
+  if (device.kind() == wire::DeviceInfo::CPU) return false;
+  if (maker == "NVIDIA" && absl::StartsWith(device.name(), "CUDA")) return true;
+  if (maker == "AMD" && absl::StartsWith(device.name(), "ROCm")) return true;
+  return absl::StrContainsIgnoreCase(device.description(), maker);
+}
+
 // What it may compute on, and what is there that ggml does not see.
 void CheckMachineDevices(const std::string& name, const wire::MachineFacts& machine,
                          std::vector<Check>* checks) {
@@ -106,18 +116,19 @@ void CheckMachineDevices(const std::string& name, const wire::MachineFacts& mach
   }
   if (machine.devices().empty()) return;  // nobody looked
   std::vector<std::string> devices;
-  bool has_gpu = false;
   for (const wire::DeviceInfo& device : machine.devices()) {
     devices.push_back(absl::StrCat(device.name(), " (", device.description(), ")"));
-    has_gpu |= device.kind() != wire::DeviceInfo::CPU;
   }
   Check check = {.id = "machine-devices",
                  .target = name,
                  .state = State::kOk,
                  .text = absl::StrCat("ggml finds ", absl::StrJoin(devices, ", ")),
                  .advice = ""};
-  if (!machine.cards().empty() && !has_gpu) {
-    const std::string& card = machine.cards(0);
+  for (const std::string& card : machine.cards()) {
+    const bool seen = absl::c_any_of(machine.devices(), [&card](const wire::DeviceInfo& device) {
+      return IsCardOf(card, device);
+    });
+    if (seen) continue;
     check.state = State::kNote;
     absl::StrAppend(&check.text, "; there is a card of ", card, ", which it does not see");
     check.advice =
@@ -125,6 +136,7 @@ void CheckMachineDevices(const std::string& name, const wire::MachineFacts& mach
                      card == "NVIDIA" ? "libggml0-backend-cuda or libggml0-backend-vulkan."
                      : card == "AMD"  ? "libggml0-backend-hip or libggml0-backend-vulkan."
                                       : "libggml0-backend-vulkan.");
+    break;
   }
   checks->push_back(std::move(check));
 }

@@ -16,6 +16,7 @@
 namespace strata {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -73,6 +74,25 @@ TEST_F(DeviceSurveyTest, ListsAndMeasuresEachDeviceInAProcessOfItsOwn) {
   EXPECT_EQ(devices[0].name(), "CPU");
   EXPECT_EQ(devices[0].speed().types(0).bytes_per_s(3), 4);
   EXPECT_EQ(Calls(), "probe\nprobe --device CPU --threads 2\nprobe --device GPU0 --threads 2\n");
+}
+
+TEST_F(DeviceSurveyTest, ACardThatTwoBackEndsShowIsOneDeviceUnlessBothAreNamed) {
+  std::ofstream(program_) << R"(#!/bin/sh
+test -z "$3" || exit 0
+echo '{"name":"CUDA0","kind":"GPU","busId":"0000:01:00.0"}'
+echo '{"name":"CUDA1","kind":"GPU","busId":"0000:02:00.0"}'
+echo '{"name":"Vulkan0","kind":"GPU","busId":"0000:01:00.0"}'
+echo '{"name":"Vulkan1","kind":"GPU"}'
+echo '{"name":"CPU"}'
+)";
+  std::vector<std::string> names;
+  for (const auto& device : RunToTheEnd(Options())) names.push_back(device.name());
+  EXPECT_THAT(names, ElementsAre("CUDA0", "CUDA1", "Vulkan1", "CPU"));
+  auto options = Options();
+  options.only = {"Vulkan0", "CUDA0"};
+  names.clear();
+  for (const auto& device : RunToTheEnd(options)) names.push_back(device.name());
+  EXPECT_THAT(names, ElementsAre("CUDA0", "Vulkan0"));
 }
 
 TEST_F(DeviceSurveyTest, ADeviceWhoseDriverAbortsHasAProblemAndNoSpeed) {

@@ -192,6 +192,13 @@ TEST(Doctor, DevicesAndCardsThatGgmlDoesNotSee) {
   facts.here.add_cards("NVIDIA");
   EXPECT_THAT(Find(facts, "machine-devices", State::kNote).advice,
               HasSubstr("libggml0-backend-cuda"));
+  // Another maker's is not that one.
+  device = facts.here.add_devices();
+  device->set_name("Vulkan0");
+  device->set_description("Intel(R) UHD Graphics");
+  device->set_kind(wire::DeviceInfo::INTEGRATED_GPU);
+  EXPECT_THAT(Find(facts, "machine-devices", State::kNote).text,
+              HasSubstr("a card of NVIDIA, which it does not see"));
   device = facts.here.add_devices();
   device->set_name("CUDA0");
   device->set_kind(wire::DeviceInfo::GPU);
