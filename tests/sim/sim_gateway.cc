@@ -93,6 +93,7 @@ class SimGateway::Local final : public TextSink {
                                           .started = started_,
                                           .resumed = asked.resumed,
                                           .wanted = asked.text->wanted()});
+    asked.started = started_;
     if (next != AfterSource::kEnds && asked.pass_on) {
       gateway_->GoOn(std::move(asked), next, status);
     } else {
@@ -191,6 +192,7 @@ class SimGateway::Remote final : public TextControl,
     if (next == AfterSource::kEnds) {
       to_->OnEnd(status, reason, usage);
     } else {
+      asked_.started = started_;
       gateway_->GoOn(std::move(asked_), next, status);
     }
   }
@@ -282,9 +284,10 @@ void SimGateway::Resume(Asked asked) {
   ++resumed_;
   if (asked.sink->started()) asked.request = asked.sink->Rest();
   if (options_.forgets_tokens) asked.request.clear_generated();
+  if (!asked.resumed || asked.started) asked.until_us = now_us() + kResumeUs;
   asked.resumed = true;
+  asked.started = false;
   asked.last = absl::OkStatus();
-  asked.until_us = now_us() + kResumeUs;
   Wait(std::move(asked));
 }
 

@@ -49,6 +49,7 @@ class SimGateway {
     bool pass_on = true;
     int64_t until_us = 0;
     bool resumed = false;
+    bool started = false;  // its source had begun with it
     absl::Status last;
     int64_t not_before_us = 0;
   };
