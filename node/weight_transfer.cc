@@ -14,8 +14,8 @@
 namespace strata {
 namespace {
 
-// So much is lost at most when the power fails.
-constexpr uint64_t kSaveBytes = 1u << 30;
+// So much is lost at most when the power fails or the node is killed.
+constexpr uint64_t kSaveBytes = 256u << 20;
 constexpr double kRequestSeconds = 0.5;
 // For the hashes that the source knows, after the last block.
 constexpr absl::Duration kLearnTime = absl::Seconds(5);
