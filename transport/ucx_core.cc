@@ -92,6 +92,11 @@ absl::Status UcxCore::Start(const Options& options) {
     return FromUcx(status, "UCX does not take its settings");
   }
 
+  // UCX 1.18 aborts where an RDMA device tells twice that a connection has ended
+  // (openucx/ucx#10432). Later versions do not listen either, by default; a UCX without verbs does
+  // not know the setting.
+  ucp_config_modify(config, "IB_ASYNC_EVENTS", "n");
+
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
