@@ -126,6 +126,8 @@ struct Scheduler::Impl {
   Request* NextPrompt(const Builder& step);
   void MakeCells(std::vector<Request*>* rows);
   void Preempt(Request* request);
+  // Whether more of its beginning than can be had now is being fed for another.
+  bool WaitsForPrefix(const Request& request) const;
   uint32_t Remaining(const Request& request) const {
     return request.kv_length() - static_cast<uint32_t>(slots.slot(request.slot).tokens.size());
   }

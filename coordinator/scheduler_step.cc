@@ -2,6 +2,8 @@
 // rows of whose prompts ride along.
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <vector>
 
 #include "coordinator/scheduler_impl.h"
 #include "transport/request_log.h"
@@ -24,6 +26,8 @@ constexpr uint32_t kHeadroomTokens = 16;
 // prompt may have otherwise.
 constexpr uint32_t kCheckpointBeforeEnd = 16;
 constexpr uint32_t kCheckpointTokensMin = 64;
+// So long a beginning that another text feeds is waited for rather than fed again.
+constexpr uint32_t kPrefixWorthWaiting = 64;
 
 }  // namespace
 
@@ -162,16 +166,38 @@ bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
   return true;
 }
 
+// To feed the same tokens twice would take both longer.
+bool Scheduler::Impl::WaitsForPrefix(const Request& request) const {
+  const bool can_copy = facts.cache.copy && facts.cache.trim && facts.cache.window_tokens == 0;
+  if (!policy.keep_prefixes || !can_copy || !request.is_first_text()) return false;
+  std::optional<uint32_t> cached;
+  return std::any_of(running.begin(), running.end(), [&](uint64_t id) {
+    const Request& other = requests.at(id);
+    if (!other.is_first_text()) return false;
+    const std::vector<int32_t>&a = request.text, &b = other.text;
+    const auto same = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+    const auto shared = static_cast<uint32_t>(std::min<size_t>(same, a.size() - 1));
+    if (shared < kPrefixWorthWaiting || slots.slot(other.slot).confirmed >= shared) return false;
+    if (!cached) cached = slots.CachedPrefix(a);
+    return *cached < shared;
+  });
+}
+
 void Scheduler::Impl::Admit(int64_t now_us) {
   while (running.size() < facts.n_slots) {
-    if (!resumed.empty()) {
-      if (!Place(&requests.at(resumed.front()), now_us)) return;
-      resumed.pop_front();
+    const auto next = std::find_if(resumed.begin(), resumed.end(), [this](uint64_t id) {
+      return !WaitsForPrefix(requests.at(id));
+    });
+    if (next != resumed.end()) {
+      if (!Place(&requests.at(*next), now_us)) return;
+      resumed.erase(next);
       continue;
     }
+    // Those that had slots get them before others do.
+    if (running.size() + resumed.size() >= facts.n_slots) return;
     Client* turn = nullptr;
     for (auto& [name, client] : clients) {
-      if (client.waiting.empty()) continue;
+      if (client.waiting.empty() || WaitsForPrefix(requests.at(client.waiting.front()))) continue;
       if (turn == nullptr || client.admitted < turn->admitted) turn = &client;
     }
     // Who does not fit is waited for: small requests would keep a large one out for ever.

@@ -84,6 +84,8 @@ class SlotTable {
   void ForgetSavesOf(int32_t slot);
   uint64_t SaveOf(uint32_t checkpoint) const;
   uint32_t n_checkpoints() const;  // that are kept
+  // How much of `text` can be had from a slot now.
+  uint32_t CachedPrefix(absl::Span<const int32_t> text) const { return BestSource(text).length; }
   // How much of `text` stands in some slot, whether or not a cache can go back to it.
   uint32_t KnownPrefix(absl::Span<const int32_t> text) const;
 

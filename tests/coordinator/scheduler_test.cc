@@ -404,6 +404,53 @@ TEST(Scheduler, TextsThatRunAtTheSameTimeShareTheirBeginningByCopy) {
   sim.ExpectTextsAsAlone();
 }
 
+TEST(Scheduler, TextsThatComeTogetherFeedTheirBeginningOnce) {
+  SchedulerSim sim(Facts(), {.chunk_tokens = 32});
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 8; ++i) {
+    std::vector<int32_t> prompt = Tokens(0, 150);
+    prompt.push_back(300 + i);
+    ids.push_back(*sim.Add(Ask(prompt, 20)));
+  }
+  const uint64_t other = *sim.Add(Ask(Tokens(400, 40), 20, "somebody else"));
+  while (sim.seen[other].tokens.empty()) sim.Next();
+  EXPECT_THAT(sim.seen[ids.front()].tokens, IsEmpty()) << "who does not share it waits for nobody";
+  sim.RunToEnd();
+  sim.ExpectTextsAsAlone();
+  for (size_t i = 1; i < ids.size(); ++i) {
+    EXPECT_EQ(sim.seen[ids[i]].end->usage.cached_tokens, 150);
+  }
+  // Of each text the last token is not fed.
+  EXPECT_EQ(sim.scheduler.Stats().rows, 150u + 8 * (1 + 19) + 40 + 19);
+}
+
+TEST(Scheduler, TextsThatShareTheirBeginningFeedItOnceInAnotherPipeline) {
+  SchedulerSim sim(Facts(2), {.chunk_tokens = 32});
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 8; ++i) {
+    std::vector<int32_t> prompt = Tokens(0, 150);
+    prompt.push_back(300 + i);
+    ids.push_back(*sim.Add(Ask(prompt, 40)));
+  }
+  while (sim.seen[ids[7]].tokens.size() < 7) sim.Next();
+  const uint64_t rows_before = sim.scheduler.Stats().rows;
+  sim.Restart(Facts(2));
+  sim.RunToEnd();
+  sim.ExpectTextsAsAlone();
+  EXPECT_LE(sim.scheduler.Stats().rows - rows_before, 150u + 8 * (1 + 39));
+}
+
+TEST(Scheduler, WhoFeedsABeginningAndLeavesKeepsNobodyWaiting) {
+  SchedulerSim sim(Facts(), {.chunk_tokens = 16});
+  const uint64_t first = *sim.Add(Ask(Tokens(0, 150), 20));
+  const uint64_t second = *sim.Add(Ask(Tokens(0, 140), 20));
+  sim.Submit();
+  sim.scheduler.Cancel(first, Scheduler::Leave::kDrop, sim.now_us);
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[second].tokens.size(), 20);
+  sim.ExpectTextsAsAlone();
+}
+
 TEST(Scheduler, ACacheThatCannotTrimGoesOnFromCheckpoints) {
   for (const bool copies : {true, false}) {
     PipelineFacts facts = Facts();
