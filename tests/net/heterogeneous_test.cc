@@ -1,8 +1,9 @@
-// Machines unlike each other: one so slow that it is better left out, and three too small for the
-// model, which hold it together. Slow and small by control groups; skipped where none can be made.
+// Machines unlike each other: one so slow that it is better left out, three too small for the model,
+// which hold it together, and a fast one that joins a slow one. Slow and small by control groups; skipped where none can be made.
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,15 +11,19 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "shard/engine.h"
+#include "tests/integration/near_ties.h"
 #include "tests/net/limits.h"
 #include "tests/net/network.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/sized_model.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/whole_model.h"
 
 namespace strata {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -154,6 +159,38 @@ TEST_F(HeterogeneousTest, AModelThatFitsNoNodeRunsOnThree) {
   ASSERT_TRUE(whole.is_object()) << whole;
   EXPECT_THAT(whole["stages"], SizeIs(1));
   EXPECT_EQ(together["tokens"], whole["tokens"]);
+}
+
+TEST_F(HeterogeneousTest, AModelMovesToAFasterNodeThatJoinsWhileItsTextIsWritten) {
+  constexpr size_t kTokens = 600;
+  const std::string path = ModelOf(24);
+  ASSERT_NO_FATAL_FAILURE(AddNode({.name = "attic", .cpu_cores = 0.1}));
+  const nlohmann::json loaded = Json(absl::StrCat("load ", path, " --ctx 1024"));
+  ASSERT_TRUE(loaded.is_object()) << loaded;
+  std::string out;
+  std::thread writer([&] {
+    hosts_[0]->TryShell(absl::StrCat(STRATA_PROGRAM, " run ", path, " \"one two\" --max-tokens ",
+                                     kTokens, " --ignore-eos --temperature 0 --json --node ",
+                                     "127.0.0.1:", nodes_[0]->port(), " 2>/dev/null"),
+                        &out);
+  });
+  AddNode("desk", nullptr);
+  writer.join();
+  const nlohmann::json text = nlohmann::json::parse(out, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(text.is_object()) << nodes_[0]->errors();
+  EXPECT_THAT(nodes_[0]->errors(),
+              AllOf(HasSubstr("less with the nodes there are now"), HasSubstr("has moved"),
+                    HasSubstr("texts that go on: 1, with their caches")));
+  const nlohmann::json status = Json("status");
+  for (const auto& node : status["nodes"]) {
+    EXPECT_EQ(node["stages"].empty(), node["name"] != "desk") << status.dump(1);
+  }
+  StartEngine();
+  auto whole = testing::WholeModel::Open(path, {.n_ctx = 1024, .n_seq_max = 1});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const std::vector<int32_t> tokens = text["tokens"];
+  EXPECT_THAT(tokens, SizeIs(kTokens));
+  testing::NearTies(whole->get(), text["prompt"]["tokens"], tokens, testing::kNearTie);
 }
 
 }  // namespace
