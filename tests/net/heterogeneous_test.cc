@@ -1,5 +1,6 @@
-// Machines unlike each other: one so slow that it is better left out, three too small for the model,
-// which hold it together, and a fast one that joins a slow one. Slow and small by control groups; skipped where none can be made.
+// Machines unlike each other: one so slow that it is better left out, three too small for the
+// model, which hold it together, and a fast one that joins a slow one. Slow and small by control
+// groups; skipped where none can be made.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -172,7 +173,7 @@ TEST_F(HeterogeneousTest, AModelMovesToAFasterNodeThatJoinsWhileItsTextIsWritten
     hosts_[0]->TryShell(absl::StrCat(STRATA_PROGRAM, " run ", path, " \"one two\" --max-tokens ",
                                      kTokens, " --ignore-eos --temperature 0 --json --node ",
                                      "127.0.0.1:", nodes_[0]->port(), " 2>/dev/null"),
-                        &out);
+                        &out, absl::Minutes(3));
   });
   AddNode("desk", nullptr);
   writer.join();

@@ -63,7 +63,7 @@ std::vector<std::string> Host::Inside(std::vector<std::string> args) const {
   return args;
 }
 
-bool Host::TryShell(const std::string& script, std::string* out) const {
+bool Host::TryShell(const std::string& script, std::string* out, absl::Duration limit) const {
   absl::Mutex mu;
   std::string said;
   const auto add = [&](absl::string_view line) {
@@ -81,7 +81,7 @@ bool Host::TryShell(const std::string& script, std::string* out) const {
     if (out != nullptr) *out = process.status().ToString();
     return false;
   }
-  const bool ended = (*process)->WaitForExit(absl::Seconds(60));
+  const bool ended = (*process)->WaitForExit(limit);
   const bool done = ended && (*process)->exit().code == 0 && (*process)->exit().signal == 0;
   process->reset();
   if (out != nullptr) *out = said;

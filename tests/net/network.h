@@ -44,7 +44,8 @@ class Host {
   // Runs a shell script inside, to its end. Returns what it wrote; a failure fails the test.
   std::string Shell(const std::string& script) const;
   // The same; false when the script failed, `out` may be null.
-  bool TryShell(const std::string& script, std::string* out) const;
+  bool TryShell(const std::string& script, std::string* out,
+                absl::Duration limit = absl::Minutes(1)) const;
 
  private:
   const std::string name_;
