@@ -5,10 +5,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "llama.h"
+#include "proto/frame.pb.h"
+#include "shard/sampler.h"
 #include "tests/support/whole_model.h"
 
 namespace strata::testing {
@@ -16,18 +21,17 @@ namespace strata::testing {
 // What rounding can do: a text that is fed again goes through the kernels in other batches.
 inline constexpr float kNearTie = 0.3f;
 
-// How many of `tokens` behind `prompt` are not the likeliest that libllama alone finds there,
-// though as likely within `near`, in logits. A token that is missing, twice or wrong shows as one
-// that is not. `held`: what the call before has left in the model's slot, for texts that begin
-// alike; null: it is empty, and again in the end.
-inline size_t NearTies(WholeModel* model, const std::vector<int32_t>& prompt,
-                       const std::vector<int32_t>& tokens, float near,
-                       std::vector<int32_t>* held = nullptr) {
+// Calls `each` with the logits that libllama alone finds for each of `tokens` behind `prompt`.
+// `held`: what the call before has left in the model's slot, for texts that begin alike; null: it
+// is empty, and again in the end.
+inline void ForEachToken(WholeModel* model, const std::vector<int32_t>& prompt,
+                         const std::vector<int32_t>& tokens, std::vector<int32_t>* held,
+                         absl::FunctionRef<void(size_t token, absl::Span<const float>)> each) {
   const llama_vocab* const vocab = llama_model_get_vocab(model->model());
   const auto n_vocab = static_cast<size_t>(llama_vocab_n_tokens(vocab));
   std::vector<int32_t> text = prompt;
   text.insert(text.end(), tokens.begin(), tokens.end());
-  size_t ties = 0, known = 0;
+  size_t known = 0;
   if (held != nullptr) {
     const auto same = std::mismatch(held->begin(), held->end(), text.begin(), text.end());
     known = std::min<size_t>(same.first - held->begin(), prompt.size() - 1);
@@ -45,18 +49,11 @@ inline size_t NearTies(WholeModel* model, const std::vector<int32_t>& prompt,
     EXPECT_TRUE(logits.ok()) << logits.status();
     if (!logits.ok()) {
       model->Drop(0);
-      return ties;
+      return;
     }
     const float* row = logits->data();
     for (size_t i = std::max(begin, prompt.size() - 1); i < begin + rows.size(); ++i) {
-      float most = row[text[i + 1]];
-      for (size_t token = 0; token < n_vocab; ++token) {
-        if (!llama_vocab_is_eog(vocab, static_cast<int32_t>(token))) {
-          most = std::max(most, row[token]);
-        }
-      }
-      EXPECT_LT(most - row[text[i + 1]], near) << "token " << i + 1 - prompt.size();
-      ties += most > row[text[i + 1]];
+      each(i + 1 - prompt.size(), {row, n_vocab});
       row += n_vocab;
     }
   }
@@ -65,7 +62,63 @@ inline size_t NearTies(WholeModel* model, const std::vector<int32_t>& prompt,
   } else {
     held->assign(text.begin(), text.end() - 1);
   }
+}
+
+// How many of `tokens` behind `prompt` are not the likeliest that libllama alone finds there,
+// though as likely within `near`, in logits. A token that is missing, twice or wrong shows as one
+// that is not. `held`: as above.
+inline size_t NearTies(WholeModel* model, const std::vector<int32_t>& prompt,
+                       const std::vector<int32_t>& tokens, float near,
+                       std::vector<int32_t>* held = nullptr) {
+  const llama_vocab* const vocab = llama_model_get_vocab(model->model());
+  size_t ties = 0;
+  ForEachToken(model, prompt, tokens, held, [&](size_t i, absl::Span<const float> logits) {
+    const float its = logits[static_cast<size_t>(tokens[i])];
+    float most = its;
+    for (size_t token = 0; token < logits.size(); ++token) {
+      if (!llama_vocab_is_eog(vocab, static_cast<int32_t>(token))) {
+        most = std::max(most, logits[token]);
+      }
+    }
+    EXPECT_LT(most - its, near) << "token " << i;
+    ties += most > its;
+  });
   return ties;
+}
+
+// The same for a text that is drawn: how many of `tokens` behind the prompt of `open` its sampler
+// does not choose from the logits that libllama alone finds, though it does from others that are
+// the same within `near` / 2.
+inline size_t NearDraws(WholeModel* model, const wire::SequenceOpen& open,
+                        const std::vector<int32_t>& tokens, float near) {
+  constexpr int kTries = 100;
+  const std::vector<int32_t> prompt(open.prompt().begin(), open.prompt().end());
+  auto sampler = SequenceSampler::Open(open, llama_model_get_vocab(model->model()));
+  EXPECT_TRUE(sampler.ok()) << sampler.status();
+  if (!sampler.ok()) return 0;
+  const auto choose = [&](int32_t position, absl::Span<const float> logits) {
+    const auto chosen = (*sampler)->Sample(position, logits);
+    EXPECT_TRUE(chosen.ok()) << chosen.status();
+    return chosen.ok() ? chosen->token() : -1;
+  };
+  size_t draws = 0;
+  ForEachToken(model, prompt, tokens, nullptr, [&](size_t i, absl::Span<const float> logits) {
+    const auto position = static_cast<int32_t>(prompt.size() + i);
+    int32_t chosen = choose(position, logits);
+    if (chosen == tokens[i]) return;
+    std::mt19937 random(static_cast<uint32_t>(i));
+    std::uniform_real_distribution<float> rounding(-near / 2, near / 2);
+    for (int tried = 0; tried < kTries && chosen != tokens[i]; ++tried) {
+      std::vector<float> rounded(logits.begin(), logits.end());
+      for (float& logit : rounded) logit += rounding(random);
+      EXPECT_TRUE((*sampler)->Rewind(position).ok());
+      chosen = choose(position, rounded);
+    }
+    EXPECT_EQ(chosen, tokens[i]) << "token " << i;
+    ++draws;
+    EXPECT_TRUE((*sampler)->Feed(position, tokens[i]).ok());
+  });
+  return draws;
 }
 
 }  // namespace strata::testing
