@@ -50,6 +50,8 @@ absl::StatusOr<Plan> PlanWithLoaded(const PlanRequest& request,
 
 void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Loaded what,
                  PlannedModel* planned) {
+  planned->kept.clear();  // of an earlier try
+  planned->leftovers.clear();
   if (loaded.empty()) return;
   planned->kept.resize(planned->plan.stages.size());
   for (const LoadedStage& one : loaded) {

@@ -50,14 +50,14 @@ absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedMod
   }
 }
 
-NodeReport* SourceNode(PlannedModel* planned) {
-  for (NodeReport& node : planned->report.nodes) {
-    if (absl::BytesToHexString(node.id()) == planned->source.node()) return &node;
+const NodeReport* SourceNode(const PlannedModel& planned) {
+  for (const NodeReport& node : planned.report.nodes) {
+    if (absl::BytesToHexString(node.id()) == planned.source.node()) return &node;
   }
   return nullptr;
 }
 
-absl::Status SourceAnswers(PlannedModel* planned) {
+absl::Status SourceAnswers(const PlannedModel& planned) {
   const NodeReport* const source = SourceNode(planned);
   if (source == nullptr) {
     return absl::UnavailableError(
@@ -84,10 +84,10 @@ absl::Status HasModel(NodeClient* node, const std::string& path, const std::stri
 absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
   planned->cached.reset();
   const std::string& path = planned->source.path();
-  absl::Status gone = SourceAnswers(planned);
+  absl::Status gone = SourceAnswers(*planned);
   if (model_id.empty()) return gone;
   if (gone.ok()) {
-    gone = HasModel(SourceNode(planned)->client.get(), path, model_id);
+    gone = HasModel(planned->Source(), path, model_id);
     if (gone.ok()) return gone;
   }
   std::vector<NodeClient*> nodes;
@@ -201,8 +201,6 @@ absl::Status FitsBeside(Left left, const PlannedModel& planned) {
 
 absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishes,
                    PlannedModel* planned) {
-  planned->kept.clear();  // of an earlier try
-  planned->leftovers.clear();
   const GgufHeader& header = planned->model->header();
   const CacheOptions cache = CacheOptionsOf(wishes.cache());
   const uint32_t n_ctx = ContextFor(wishes.n_ctx(), *planned->model);
@@ -341,11 +339,8 @@ bool PlannedModel::IsAllKept() const {
 }
 
 NodeClient* PlannedModel::Source() const {
-  if (cached != nullptr) return nullptr;
-  for (const NodeReport& node : report.nodes) {
-    if (absl::BytesToHexString(node.id()) == source.node()) return node.client.get();
-  }
-  return nullptr;
+  const NodeReport* const node = cached == nullptr ? SourceNode(*this) : nullptr;
+  return node == nullptr ? nullptr : node->client.get();
 }
 
 std::vector<std::vector<NodeClient*>> PlannedModel::WeightPeers() const {

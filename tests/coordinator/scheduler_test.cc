@@ -404,14 +404,20 @@ TEST(Scheduler, TextsThatRunAtTheSameTimeShareTheirBeginningByCopy) {
   sim.ExpectTextsAsAlone();
 }
 
-TEST(Scheduler, TextsThatComeTogetherFeedTheirBeginningOnce) {
-  SchedulerSim sim(Facts(), {.chunk_tokens = 32});
+// Their first 150 tokens are the same, and one more is their own.
+std::vector<uint64_t> AddEightThatBeginAlike(SchedulerSim* sim, uint32_t tokens_max) {
   std::vector<uint64_t> ids;
   for (int i = 0; i < 8; ++i) {
     std::vector<int32_t> prompt = Tokens(0, 150);
     prompt.push_back(300 + i);
-    ids.push_back(*sim.Add(Ask(prompt, 20)));
+    ids.push_back(*sim->Add(Ask(prompt, tokens_max)));
   }
+  return ids;
+}
+
+TEST(Scheduler, TextsThatComeTogetherFeedTheirBeginningOnce) {
+  SchedulerSim sim(Facts(), {.chunk_tokens = 32});
+  const std::vector<uint64_t> ids = AddEightThatBeginAlike(&sim, 20);
   const uint64_t other = *sim.Add(Ask(Tokens(400, 40), 20, "somebody else"));
   while (sim.seen[other].tokens.empty()) sim.Next();
   EXPECT_THAT(sim.seen[ids.front()].tokens, IsEmpty()) << "who does not share it waits for nobody";
@@ -426,12 +432,7 @@ TEST(Scheduler, TextsThatComeTogetherFeedTheirBeginningOnce) {
 
 TEST(Scheduler, TextsThatShareTheirBeginningFeedItOnceInAnotherPipeline) {
   SchedulerSim sim(Facts(2), {.chunk_tokens = 32});
-  std::vector<uint64_t> ids;
-  for (int i = 0; i < 8; ++i) {
-    std::vector<int32_t> prompt = Tokens(0, 150);
-    prompt.push_back(300 + i);
-    ids.push_back(*sim.Add(Ask(prompt, 40)));
-  }
+  const std::vector<uint64_t> ids = AddEightThatBeginAlike(&sim, 40);
   while (sim.seen[ids[7]].tokens.size() < 7) sim.Next();
   const uint64_t rows_before = sim.scheduler.Stats().rows;
   sim.Restart(Facts(2));

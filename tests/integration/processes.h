@@ -63,6 +63,12 @@ inline std::vector<pid_t> Descendants(pid_t pid) {
   found.erase(found.begin());
   return found;
 }
+// The same, and `pid`.
+inline std::vector<pid_t> WithDescendants(pid_t pid) {
+  std::vector<pid_t> pids = Descendants(pid);
+  pids.push_back(pid);
+  return pids;
+}
 
 // What a process is and does, for a failure's message.
 inline std::string DescribeProcess(pid_t pid) {

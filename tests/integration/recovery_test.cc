@@ -154,8 +154,7 @@ TEST_F(Recovery, TextsGoOnWhenANodeIsStopped) {
 
 TEST_F(Recovery, TextsGoOnWhenANodeFreezes) {
   const pid_t node = (*nodes_[1 - coordinator_])->pid();
-  std::vector<pid_t> frozen = Descendants(node);
-  frozen.push_back(node);
+  const std::vector<pid_t> frozen = WithDescendants(node);
   for (const pid_t pid : frozen) kill(pid, SIGSTOP);
   ExpectWholeTexts();
   for (const pid_t pid : frozen) kill(pid, SIGCONT);
@@ -272,8 +271,7 @@ TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItIsStopped) {
 
 TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItFreezes) {
   const pid_t node = (*nodes_[coordinator_])->pid();
-  std::vector<pid_t> frozen = Descendants(node);
-  frozen.push_back(node);
+  const std::vector<pid_t> frozen = WithDescendants(node);
   for (const pid_t pid : frozen) kill(pid, SIGSTOP);
   ExpectWholeTexts();
   for (const pid_t pid : frozen) kill(pid, SIGCONT);

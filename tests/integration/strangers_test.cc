@@ -146,8 +146,7 @@ class Strangers : public TwoNodes {
   std::vector<std::string> Doors() {
     std::vector<std::string> doors;
     for (const auto& node : nodes_) {
-      std::vector<pid_t> pids = Descendants((*node)->pid());
-      pids.push_back((*node)->pid());
+      const std::vector<pid_t> pids = WithDescendants((*node)->pid());
       for (const int port : PortsOf(pids)) {
         const std::string address = absl::StrCat("127.0.0.1:", port);
         const grpc::StatusCode answer =

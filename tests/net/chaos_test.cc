@@ -362,11 +362,7 @@ class ChaosTest : public ::testing::Test {
     return kNodes;
   }
 
-  std::vector<pid_t> ProcessesOf(size_t node) {
-    std::vector<pid_t> pids = Descendants(nodes_[node]->pid());
-    pids.push_back(nodes_[node]->pid());
-    return pids;
-  }
+  std::vector<pid_t> ProcessesOf(size_t node) { return WithDescendants(nodes_[node]->pid()); }
 
   // Lets it happen; what is returned mends it.
   std::function<void()> Begin(Fault fault, size_t node, std::mt19937* random);

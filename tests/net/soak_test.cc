@@ -384,8 +384,7 @@ void SoakTest::LetOneGo(std::mt19937* random) {
       break;
     case 1: {
       ++gone_["killed"];
-      std::vector<pid_t> pids = Descendants(nodes_[node]->pid());
-      pids.push_back(nodes_[node]->pid());
+      const std::vector<pid_t> pids = WithDescendants(nodes_[node]->pid());
       for (const pid_t pid : pids) kill(pid, SIGKILL);
       break;
     }

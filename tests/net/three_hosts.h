@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/net/network.h"
@@ -53,12 +54,13 @@ class ThreeHosts : public ::testing::Test {
     bool ok = false;
     std::string text;
   };
-  Outcome Strata(size_t host, const std::string& verb_and_options) const {
+  Outcome Strata(size_t host, const std::string& verb_and_options,
+                 absl::Duration limit = absl::Minutes(1)) const {
     Outcome outcome;
     outcome.ok =
-        hosts_[host]->TryShell(absl::StrCat(STRATA_PROGRAM, " ", verb_and_options,
+        hosts_[host]->TryShell(absl::StrCat("exec ", STRATA_PROGRAM, " ", verb_and_options,
                                             " --node 127.0.0.1:", nodes_[host]->port(), " 2>&1"),
-                               &outcome.text);
+                               &outcome.text, limit);
     return outcome;
   }
   // What it wrote to stdout; discarded: it failed.

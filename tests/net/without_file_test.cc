@@ -25,6 +25,8 @@ using ::testing::SizeIs;
 class WithoutFileTest : public testing::ThreeHosts, public ::testing::WithParamInterface<bool> {
  protected:
   static constexpr size_t kTokens = 24;
+  // It waits for a node that may be back, and says so.
+  static constexpr absl::Duration kWaits = absl::Seconds(5);
 
   void SetUp() override {
     if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();
@@ -66,8 +68,7 @@ class WithoutFileTest : public testing::ThreeHosts, public ::testing::WithParamI
   }
 
   void Kill(size_t host) {
-    std::vector<pid_t> pids = Descendants(nodes_[host]->pid());
-    pids.push_back(nodes_[host]->pid());
+    const std::vector<pid_t> pids = WithDescendants(nodes_[host]->pid());
     for (const pid_t pid : pids) kill(pid, SIGKILL);
     nodes_[host]->Stop();
   }
@@ -81,14 +82,6 @@ class WithoutFileTest : public testing::ThreeHosts, public ::testing::WithParamI
     const nlohmann::json report = Json(host, RunVerb());
     if (!report.is_object()) return {};
     return report["tokens"];
-  }
-  // It waits for a node that may be back.
-  std::string WhatRunWaitsFor(size_t host) const {
-    std::string text;
-    hosts_[host]->TryShell(absl::StrCat("timeout --signal INT 5 ", STRATA_PROGRAM, " ", RunVerb(),
-                                        " --node 127.0.0.1:", nodes_[host]->port(), " 2>&1"),
-                           &text);
-    return text;
   }
   bool IsServed(size_t host) {
     return Eventually([&] { return Run(host) == tokens_; });
@@ -113,7 +106,7 @@ TEST_P(WithoutFileTest, StagesComeOutOfTheCaches) {
   Kill(last_);
   Outcome outcome;
   EXPECT_TRUE(Eventually([&] {
-    return absl::StrContains(WhatRunWaitsFor(first_), "are in no node's cache");
+    return absl::StrContains(Strata(first_, RunVerb(), kWaits).text, "are in no node's cache");
   })) << Errors();
   StartNode(last_);
   EXPECT_TRUE(IsServed(first_)) << Errors();
