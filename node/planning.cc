@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -27,25 +28,51 @@ namespace {
 // For nodes that have just come and still measure.
 constexpr absl::Duration kMeasureTime = absl::Seconds(20);
 constexpr absl::Duration kMeasurePoll = absl::Milliseconds(300);
+// For nodes that have just come to become members.
+constexpr absl::Duration kJoinTime = absl::Seconds(5);
 constexpr int64_t kAnswerMs = 5'000;
 // Where the shared beginning of a text's prompts ends, and before the end of its last prompt.
 constexpr uint32_t kCheckpointsForEach = 2;
 constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
 
-// Asks all nodes, and again until they have measured or so much time has passed.
+// Only who obeys this coordinator may be told what to do: another's stages are not its to move.
+// Returns the names of those that are left out.
+std::vector<std::string> LeaveOutStrangers(ClusterReport* report) {
+  std::vector<std::string> names;
+  for (NodeReport& node : report->nodes) {
+    if (!node.status.ok() || node.seen.member()) continue;
+    node.status = absl::UnavailableError("it obeys another coordinator");
+    names.push_back(node.name());
+  }
+  return names;
+}
+
+// Asks all nodes, and again until they have measured and joined, or so much time has passed.
 absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedModel* planned) {
   const auto client = ClusterClient::At(options.self_address, kAnswerMs);
-  const absl::Time until = absl::Now() + wait;
-  for (bool told = false;;) {
+  const absl::Time begin = absl::Now();
+  const auto go_on = [&](const std::string& note) {
+    return options.go_on() && (note.empty() || options.note(note));
+  };
+  for (std::string told;;) {
     auto report = CollectReport(client.get());
     if (!report.ok()) return report.status();
     planned->report = *std::move(report);
-    if (!planned->report.measuring() || absl::Now() >= until) return absl::OkStatus();
-    if (!options.go_on()) return absl::CancelledError("interrupted");
-    if (!told && !options.note("The nodes are measuring their devices and links…")) {
-      return absl::CancelledError("interrupted");
+    const std::vector<std::string> strangers = LeaveOutStrangers(&planned->report);
+    const absl::Duration waited = absl::Now() - begin;
+    std::string why;
+    if (planned->report.measuring() && waited < wait) {
+      why = "The nodes are measuring their devices and links…";
+    } else if (!strangers.empty() && waited < std::min(wait, kJoinTime)) {
+      why = absl::StrCat("Waiting for ", absl::StrJoin(strangers, ", "), " to join…");
+    } else if (strangers.empty() ||
+               go_on(absl::StrCat("Left out, since not all nodes reach each other and another "
+                                  "coordinates there: ",
+                                  absl::StrJoin(strangers, ", ")))) {
+      return absl::OkStatus();
     }
-    told = true;
+    if (why.empty() || !go_on(why == told ? "" : why)) return absl::CancelledError("interrupted");
+    told = why;
     absl::SleepFor(kMeasurePoll);
   }
 }
