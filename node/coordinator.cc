@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -290,6 +291,12 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   planning.model_id = request.model_id();
   // Of the coordinator before.
   if (!request.model_id().empty()) planning.loaded = PlanningOptions::Loaded::kAround;
+  const auto keep_stages_of = [this](const std::string& model_id) {
+    absl::MutexLock lock(mu_);
+    loading_again_ = model_id;
+  };
+  keep_stages_of(request.model_id());
+  const absl::Cleanup planned_and_loaded = [&] { keep_stages_of(""); };
   planning.opened = [&](const ModelFile& model) {
     DeploymentPtr found;
     {

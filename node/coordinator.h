@@ -66,7 +66,8 @@ class Coordinator {
     bool settled = false;  // mine: and not about to become another's
     std::string address;   // host:port of another node that does; empty: none known
   };
-  Office office();  // blocks until the loop answers
+  Office office();             // blocks until the loop answers
+  absl::Status CheckOffice();  // the same; where it is not mine, kUnavailable and AsHandedOver()
 
   // All that the cluster's nodes know, asked from here; on any node. `only` these ids, 16 bytes
   // each, if there are any. Blocks.
@@ -95,6 +96,9 @@ class Coordinator {
     uint64_t share = 0;  // with `hold`; 0: it stays
   };
   absl::StatusOr<Loaded> Load(const wire::LoadModelRequest& request, const Caller& caller);
+  // What another node had coordinated, with the stages that are left of it. Layers that were assigned
+  // by hand go elsewhere where they cannot be had so. Otherwise as Load().
+  absl::StatusOr<Loaded> LoadAgain(const wire::LoadModelRequest& request, Caller caller);
   // By its name, path or the start of its id; empty: the only one. Blocks until its memory is free.
   // kNotFound, kInvalidArgument: none is meant, or several. Returns its name.
   absl::StatusOr<std::string> Unload(const std::string& model);
@@ -132,7 +136,6 @@ class Coordinator {
 
   template <typename T>
   absl::StatusOr<T> AskLoop(std::function<T()> fn);
-  absl::Status CheckOffice();
   absl::StatusOr<wire::Epoch> NextEpoch();
   bool IsGone(const std::string& node_id);                 // as membership says; in hex
   void LookAtOffice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
@@ -226,6 +229,7 @@ class Coordinator {
   bool adopts_ ABSL_GUARDED_BY(mu_) = false;        // has not looked since the office began
   absl::Time look_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // for better plans
   std::optional<wire::Epoch> prepared_ ABSL_GUARDED_BY(mu_);  // of a plan that takes over soon
+  std::string loading_again_ ABSL_GUARDED_BY(mu_);  // id of a model whose next plan may keep stages
   Losses losses_ ABSL_GUARDED_BY(mu_);
   // Models of the coordinator before, by id, until they are loaded; at most kModelsMax.
   std::map<std::string, wire::LoadModelRequest> orphans_ ABSL_GUARDED_BY(mu_);

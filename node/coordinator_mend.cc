@@ -97,25 +97,27 @@ bool Coordinator::AnyMending() {
 // Again as it was asked for; its texts come again through their gateways. What fails is tried again
 // when the members change.
 void Coordinator::Adopt(const std::string& id, const wire::LoadModelRequest& orphan) {
-  const auto note = [](const std::string& words) {
-    LOG(INFO) << words;
-    return true;
-  };
   Caller caller;
   caller.go_on = [this] { return office().mine; };
-  caller.note = note;
-  caller.in_haste = true;
+  caller.note = [](const std::string& note) {
+    LOG(INFO) << note;
+    return true;
+  };
+  const absl::Status status = LoadAgain(orphan, std::move(caller)).status();
+  absl::MutexLock lock(mu_);
+  if (orphans_untried_ > 0) --orphans_untried_;
+  orphans_why_ = status;
+  if (status.ok()) orphans_.erase(id);
+}
+
+absl::StatusOr<Coordinator::Loaded> Coordinator::LoadAgain(const wire::LoadModelRequest& request,
+                                                           Caller caller) {
   const absl::Time begin = absl::Now();
-  auto loaded = Load(orphan, caller);
-  if (!loaded.ok() && !orphan.wishes().assign().empty()) {
+  caller.in_haste = true;
+  auto loaded = Load(request, caller);
+  if (!loaded.ok() && !request.wishes().assign().empty()) {
     caller.anywhere = true;  // it may name who has gone
-    loaded = Load(orphan, caller);
-  }
-  {
-    absl::MutexLock lock(mu_);
-    if (orphans_untried_ > 0) --orphans_untried_;
-    orphans_why_ = loaded.status();
-    if (loaded.ok()) orphans_.erase(id);
+    loaded = Load(request, caller);
   }
   if (loaded.ok()) {
     LOG(WARNING) << loaded->deployment->name()
@@ -123,10 +125,11 @@ void Coordinator::Adopt(const std::string& id, const wire::LoadModelRequest& orp
                  << absl::ToInt64Milliseconds(absl::Now() - begin) << " ms ("
                  << KeptText(loaded->deployment->planned()) << ")";
   } else {
-    LOG(WARNING) << orphan.source().path()
+    LOG(WARNING) << request.source().path()
                  << ", which another node had coordinated, cannot be loaded again: "
                  << loaded.status().message();
   }
+  return loaded;
 }
 
 bool Coordinator::IsThere(const DeploymentPtr& deployment) {

@@ -211,6 +211,7 @@ void Coordinator::Sweep() {
       if (!model->serving()) kept.insert(id);
     }
     for (const auto& [id, orphan] : orphans_) kept.insert(id);
+    kept.insert(loading_again_);
     if (prepared_) known.push_back(*prepared_);
   }
   std::map<std::string, wire::LoadModelRequest> orphans;  // by id
@@ -237,8 +238,13 @@ void Coordinator::Sweep() {
           stage.state() == wire::StageStatus::SERVING || stage.state() == wire::StageStatus::FAILED;
       wire::LoadModelRequest origin;
       if (adopts && was_served && !stage.origin().empty() &&
-          origin.ParseFromString(stage.origin()) && !origin.hold()) {
-        orphans[origin.model_id()] = std::move(origin);
+          origin.ParseFromString(stage.origin())) {
+        // Who holds a model has it loaded again, before the next look at the latest.
+        if (origin.hold()) {
+          kept.insert(stage.model_id());
+        } else {
+          orphans[origin.model_id()] = std::move(origin);
+        }
       }
       if (stage.state() == wire::StageStatus::SERVING && stage.n_cpu_moe() == 0 &&
           (kept.contains(stage.model_id()) || orphans.contains(stage.model_id()))) {

@@ -24,6 +24,8 @@ constexpr int64_t kRetryAfterMs = 2'000;
 // For nodes that have just met, or lost their coordinator.
 constexpr absl::Duration kOfficeTime = absl::Seconds(5);
 constexpr int64_t kMeasureAnswerMs = 3'000;
+// Before what is held is loaded again.
+constexpr absl::Duration kHeldPause = absl::Milliseconds(500);
 
 // A node's file where no other node is named.
 template <typename Request>
@@ -38,27 +40,32 @@ bool IsAnswer(const wire::PlanModelEvent& event) { return event.has_plan(); }
 bool IsAnswer(const wire::LoadModelEvent& event) { return event.has_loaded(); }
 bool IsAnswer(const wire::DrainNodeEvent& /*event*/) { return false; }
 
-// Reads what the other node writes until its end. `said` is set by the answer.
-template <typename Event>
+// Tells what the other node writes until its end; false ends it. `said` is set by the answer.
+template <typename Event, typename Tell>
 grpc::Status Pass(std::unique_ptr<grpc::ClientReader<Event>> from, grpc::ClientContext* context,
-                  grpc::ServerWriter<Event>* to, bool* said) {
+                  const Tell& tell, bool* said) {
   Event event;
   while (from->Read(&event)) {
     *said = *said || IsAnswer(event);
-    if (!to->Write(event)) context->TryCancel();
+    if (!tell(event)) context->TryCancel();
   }
   return from->Finish();
 }
 
-// What every long call of a coordinator's asks and tells.
 template <typename Event>
-Coordinator::Caller CallerOf(grpc::ServerContext* context, grpc::ServerWriter<Event>* writer) {
+auto WriteTo(grpc::ServerWriter<Event>* writer) {
+  return [writer](const Event& event) { return writer->Write(event); };
+}
+
+// What every long call of a coordinator's asks and tells.
+template <typename Event, typename Tell>
+Coordinator::Caller CallerOf(const grpc::ServerContext& context, Tell tell) {
   Coordinator::Caller caller;
-  caller.go_on = [context] { return !context->IsCancelled(); };
-  caller.note = [writer](const std::string& note) {
+  caller.go_on = [&context] { return !context.IsCancelled(); };
+  caller.note = [tell](const std::string& note) {
     Event event;
     event.set_note(note);
-    return writer->Write(event);
+    return tell(event);
   };
   return caller;
 }
@@ -133,10 +140,10 @@ grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   const wire::PlanModelRequest filled = WithSource(*request, options_.node_id);
   const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
-    return Pass(to->PlanModel(onward, filled), onward, writer, said);
+    return Pass(to->PlanModel(onward, filled), onward, WriteTo(writer), said);
   });
   if (passed_on) return *passed_on;
-  auto plan = coordinator_->Plan(filled, CallerOf(context, writer));
+  auto plan = coordinator_->Plan(filled, CallerOf<wire::PlanModelEvent>(*context, WriteTo(writer)));
   if (!plan.ok()) return TextStatusToGrpc(plan.status());
   wire::PlanModelEvent event;
   *event.mutable_plan() = *std::move(plan);
@@ -149,34 +156,56 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
                                            grpc::ServerWriter<wire::LoadModelEvent>* writer) {
   const Admission admission(this, kCoordinatorLongCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
-  const wire::LoadModelRequest filled = WithSource(*request, options_.node_id);
-  const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
-    return Pass(to->LoadModel(onward, filled), onward, writer, said);
-  });
-  if (passed_on) return *passed_on;
-  Coordinator::Caller caller = CallerOf(context, writer);
-  caller.placed = [writer](const wire::ModelStatus& placed) {
+  wire::LoadModelRequest wanted = WithSource(*request, options_.node_id);
+  bool was_loaded = false;
+  const auto tell = [&](const wire::LoadModelEvent& event) {
+    // Nobody reads on once it is loaded.
+    const bool told = was_loaded ? !context->IsCancelled() : writer->Write(event);
+    if (!event.has_loaded()) return told;
+    was_loaded = true;
+    wanted.set_model_id(event.loaded().model_id());
+    return told;
+  };
+  for (;; absl::SleepFor(kHeldPause)) {
+    auto status = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
+      return Pass(to->LoadModel(onward, wanted), onward, tell, said);
+    });
+    if (!status) status = TextStatusToGrpc(LoadHere(*context, wanted, tell));
+    // What is held outlives its coordinator. Who passed it on asks the next one.
+    const bool again = wanted.hold() && was_loaded && !status->ok();
+    if (!again || context->IsCancelled() || WasForwarded(*context)) return *status;
+  }
+}
+
+absl::Status CoordinatorService::LoadHere(
+    const grpc::ServerContext& context, const wire::LoadModelRequest& request,
+    absl::FunctionRef<bool(const wire::LoadModelEvent& event)> tell) {
+  Coordinator::Caller caller = CallerOf<wire::LoadModelEvent>(context, tell);
+  caller.placed = [tell](const wire::ModelStatus& placed) {
     wire::LoadModelEvent event;
     *event.mutable_placed() = placed;
-    return writer->Write(event);
+    return tell(event);
   };
-  caller.progress = [writer](uint32_t stage, const wire::LoadProgress& progress) {
+  caller.progress = [tell](uint32_t stage, const wire::LoadProgress& progress) {
     wire::LoadModelEvent event;
     event.mutable_progress()->set_stage(stage);
     *event.mutable_progress()->mutable_progress() = progress;
-    return writer->Write(event);
+    return tell(event);
   };
-  auto loaded = coordinator_->Load(filled, caller);
-  if (!loaded.ok()) return TextStatusToGrpc(loaded.status());
+  const bool was_loaded = !request.model_id().empty();
+  auto loaded = was_loaded ? coordinator_->LoadAgain(request, std::move(caller))
+                           : coordinator_->Load(request, caller);
+  if (!loaded.ok()) return loaded.status();
   wire::LoadModelEvent event;
   *event.mutable_loaded() = loaded->deployment->Status();
   event.set_was_there(loaded->was_there);
   event.set_share(loaded->share);
-  writer->Write(event);
+  tell(event);
+  if (loaded->share == 0) return absl::OkStatus();
   // One that failed is held, too: its caller still wants to know why.
-  while (coordinator_->HasShare(loaded->share) && !context->IsCancelled()) absl::SleepFor(kPoll);
+  while (coordinator_->HasShare(loaded->share) && !context.IsCancelled()) absl::SleepFor(kPoll);
   coordinator_->Release(loaded->share);
-  return grpc::Status::OK;
+  return context.IsCancelled() ? absl::OkStatus() : coordinator_->CheckOffice();
 }
 
 grpc::Status CoordinatorService::UnloadModel(grpc::ServerContext* context,
@@ -248,10 +277,11 @@ grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
   const Admission admission(this, kCoordinatorLongCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
-    return Pass(to->DrainNode(onward, *request), onward, writer, said);
+    return Pass(to->DrainNode(onward, *request), onward, WriteTo(writer), said);
   });
   if (passed_on) return *passed_on;
-  return TextStatusToGrpc(coordinator_->Drain(*request, CallerOf(context, writer)));
+  return TextStatusToGrpc(
+      coordinator_->Drain(*request, CallerOf<wire::DrainNodeEvent>(*context, WriteTo(writer))));
 }
 
 grpc::ServerWriteReactor<wire::GenerateTextEvent>* CoordinatorService::GenerateText(

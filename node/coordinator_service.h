@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "node/coordinator.h"
 #include "node/gateway.h"
@@ -67,6 +69,11 @@ class CoordinatorService final
   // `said` anything, or hands over.
   template <typename Call>
   std::optional<grpc::Status> PassOn(const grpc::ServerContext& context, Call call);
+
+  // A load where this node coordinates. kUnavailable, AsHandedOver(): a model that was held has gone
+  // with that role, and the next coordinator may be asked to load it.
+  absl::Status LoadHere(const grpc::ServerContext& context, const wire::LoadModelRequest& request,
+                        absl::FunctionRef<bool(const wire::LoadModelEvent& event)> tell);
 
   Coordinator* const coordinator_;
   Gateway* const gateway_;

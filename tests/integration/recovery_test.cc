@@ -277,6 +277,47 @@ TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItFreezes) {
   for (const pid_t pid : frozen) kill(pid, SIGCONT);
 }
 
+// A file's model that stays for one text: no longer than that, also where its coordinator goes.
+class RecoveryOfAHeldModel : public RecoveryOfTheCoordinator {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
+    coordinator_ = Coordinator();
+    ASSERT_LT(coordinator_, 2u);
+    model_ = STRATA_DEMO_MODEL;
+    texts_.push_back(BeginText(0));
+    ASSERT_TRUE(Eventually([this] { return TokensWritten() > 60; }));
+  }
+  std::vector<std::string> HowTheyAreChosen() const override {
+    return {"--temperature", "0", "--ctx", "1024", "--assign",
+            absl::StrCat(kNames[coordinator_], "=0-2,", kNames[1 - coordinator_], "=3-5")};
+  }
+  void ExpectItGoesWithItsText() {
+    ExpectWholeTexts();
+    Json status;
+    EXPECT_TRUE(Eventually([&] {
+      status = Run(1 - coordinator_, {"status", "--json"});
+      if (!status.is_object() || !status["models"].empty()) return false;
+      for (const auto& node : status["nodes"]) {
+        if (node["name"] == kNames[1 - coordinator_]) return node["stages"].empty();
+      }
+      return false;
+    })) << status;
+  }
+};
+
+TEST_F(RecoveryOfAHeldModel, StaysForItsTextWhenItsCoordinatorIsKilled) {
+  kill((*nodes_[coordinator_])->pid(), SIGKILL);
+  ExpectItGoesWithItsText();
+}
+
+TEST_F(RecoveryOfAHeldModel, StaysForItsTextWhenItsCoordinatorFreezes) {
+  const std::vector<pid_t> frozen = WithDescendants((*nodes_[coordinator_])->pid());
+  for (const pid_t pid : frozen) kill(pid, SIGSTOP);
+  ExpectItGoesWithItsText();
+  for (const pid_t pid : frozen) kill(pid, SIGCONT);
+}
+
 // All stages where it coordinates: the other node knows of the model by its word alone.
 class RecoveryOfAllStages : public TwoNodes {
  protected:
