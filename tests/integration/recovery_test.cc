@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,8 +17,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "llama.h"
 #include "proto/frame.pb.h"
 #include "shard/engine.h"
+#include "tests/integration/api_cluster.h"
 #include "tests/integration/near_ties.h"
 #include "tests/integration/processes.h"
 #include "tests/integration/two_nodes.h"
@@ -27,6 +30,8 @@
 namespace strata {
 namespace {
 
+using ::strata::testing::EventsOf;
+using ::strata::testing::HttpClient;
 using ::strata::testing::HttpReply;
 using ::strata::testing::kNearTie;
 using ::strata::testing::TwoNodes;
@@ -276,6 +281,77 @@ TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItFreezes) {
   ExpectWholeTexts();
   for (const pid_t pid : frozen) kill(pid, SIGCONT);
 }
+
+// What clients of the API read, of the node that is asked and stays.
+class RecoveryOfStreams : public RecoveryOfTheCoordinator, public ::testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(LoadModel());
+    for (int i = 0; i < kTexts; ++i) {
+      streams_.push_back(std::make_unique<HttpClient>(ports_[AskedNode()]));
+      const Json ask = {{"model", model_},      {"prompt", PromptOf(i)}, {"max_tokens", kTokens},
+                        {"ignore_eos", true},   {"temperature", 0},      {"stream", true},
+                        {"logprobs", 1}};
+      ASSERT_TRUE(streams_.back()->Post("/v1/completions", ask.dump()));
+    }
+    ASSERT_TRUE(Eventually([this] { return TokensWritten() > 60; }));
+  }
+  // Either way the node that coordinates or the other one goes.
+  size_t AskedNode() const override { return GetParam() ? 1 - coordinator_ : coordinator_; }
+  static std::string PromptOf(int i) { return absl::StrCat("Chapter ", i, "\n"); }
+
+  std::vector<std::unique_ptr<HttpClient>> streams_;
+};
+
+TEST_P(RecoveryOfStreams, GoOnWhenANodeIsKilled) {
+  kill((*nodes_[1 - AskedNode()])->pid(), SIGKILL);
+  std::vector<HttpReply> replies;
+  for (const auto& stream : streams_) replies.push_back(stream->Read());
+  EXPECT_THAT(nodes_[AskedNode()]->err(), HasSubstr("is served again")) << "nothing was lost";
+  StartEngine();
+  auto whole = WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = 1024, .n_seq_max = 1});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const llama_vocab* const vocab = llama_model_get_vocab((*whole)->model());
+  std::map<std::string, int32_t> ids;  // by what the token says
+  for (int32_t id = 0; id < llama_vocab_n_tokens(vocab); ++id) {
+    char piece[256];
+    const int32_t n = llama_token_to_piece(vocab, id, piece, sizeof(piece), 0, true);
+    const bool is_byte = (llama_vocab_get_attr(vocab, id) & LLAMA_TOKEN_ATTR_BYTE) != 0;
+    if (n > 0 && !is_byte) ids[std::string(piece, static_cast<size_t>(n))] = id;
+  }
+  size_t ties = 0;
+  for (int i = 0; i < kTexts; ++i) {
+    ASSERT_EQ(replies[i].status, 200) << replies[i].body;
+    const std::vector<Json> events = EventsOf(replies[i].body);
+    ASSERT_FALSE(events.empty());
+    EXPECT_EQ(events.back()["choices"][0]["finish_reason"], "length");
+    std::string text, said;
+    std::vector<int32_t> tokens;
+    for (const Json& event : events) {
+      const Json& choice = event["choices"][0];
+      text += choice["text"].get<std::string>();
+      if (!choice["logprobs"].is_object()) continue;
+      for (const std::string token : choice["logprobs"]["tokens"]) {
+        ASSERT_TRUE(ids.contains(token)) << token;
+        tokens.push_back(ids[token]);
+        said += token;
+      }
+    }
+    EXPECT_EQ(tokens.size(), kTokens);
+    EXPECT_EQ(text, said);
+    const std::string prompt = PromptOf(i);
+    std::vector<int32_t> prompt_tokens(prompt.size() + 2);
+    prompt_tokens.resize(static_cast<size_t>(
+        llama_tokenize(vocab, prompt.data(), static_cast<int32_t>(prompt.size()),
+                       prompt_tokens.data(), static_cast<int32_t>(prompt_tokens.size()), true,
+                       true)));
+    ties += testing::NearTies(whole->get(), prompt_tokens, tokens, kNearTie);
+  }
+  std::cout << ties << " of " << kTexts * kTokens
+            << " tokens are those of libllama alone within rounding, the others are the same\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(OfTheOtherNode, RecoveryOfStreams, ::testing::Bool());
 
 // A file's model that stays for one text: no longer than that, also where its coordinator goes.
 class RecoveryOfAHeldModel : public RecoveryOfTheCoordinator {
