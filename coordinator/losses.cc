@@ -19,16 +19,19 @@ void Losses::Add(const std::string& node_id, absl::Time now) {
   record.last = now;
 }
 
-std::string Losses::WhyKeptOut(const std::string& node_id, absl::Time now) const {
-  const auto found = nodes_.find(node_id);
-  if (found == nodes_.end() || found->second.times < 2) return "";
-  const Record& record = found->second;
+absl::Time Losses::Until(const Record& record) {
+  if (record.times < 2) return absl::InfinitePast();
   // At most a thousandfold, which is beyond the longest.
   const int64_t factor = int64_t{1} << std::min(record.times - 2, 10u);
-  const absl::Time until = record.last + std::min(kKeptOutMax, factor * kKeptOutFirst);
-  if (now >= until) return "";
-  return absl::StrCat("it was lost ", record.times, " times lately, and is kept out for another ",
-                      absl::ToInt64Seconds(absl::Ceil(until - now, absl::Seconds(1))), " s");
+  return record.last + std::min(kKeptOutMax, factor * kKeptOutFirst);
+}
+
+std::string Losses::WhyKeptOut(const std::string& node_id, absl::Time now) const {
+  const auto found = nodes_.find(node_id);
+  if (found == nodes_.end() || now >= Until(found->second)) return "";
+  return absl::StrCat(
+      "it was lost ", found->second.times, " times lately, and is kept out for another ",
+      absl::ToInt64Seconds(absl::Ceil(Until(found->second) - now, absl::Seconds(1))), " s");
 }
 
 std::map<std::string, std::string> Losses::KeptOut(absl::Time now) const {
@@ -37,6 +40,14 @@ std::map<std::string, std::string> Losses::KeptOut(absl::Time now) const {
     if (std::string why = WhyKeptOut(id, now); !why.empty()) kept_out[id] = std::move(why);
   }
   return kept_out;
+}
+
+absl::Time Losses::NextBack(absl::Time now) const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [id, record] : nodes_) {
+    if (now < Until(record)) next = std::min(next, Until(record));
+  }
+  return next;
 }
 
 }  // namespace strata

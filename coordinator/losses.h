@@ -28,12 +28,16 @@ class Losses {
   std::string WhyKeptOut(const std::string& node_id, absl::Time now) const;
   // The same of all that are.
   std::map<std::string, std::string> KeptOut(absl::Time now) const;
+  // When the first of them will be kept out no more; infinitely late: none is.
+  absl::Time NextBack(absl::Time now) const;
 
  private:
   struct Record {
     uint32_t times = 0;
     absl::Time last;
   };
+  static absl::Time Until(const Record& record);
+
   std::map<std::string, Record> nodes_;  // by id
 };
 

@@ -116,9 +116,10 @@ void Coordinator::Improve() {
   for (const DeploymentPtr& model : models) {
     if (model->serving()) again = ImproveOne(model) || again;
   }
-  if (!again) return;
   absl::MutexLock lock(mu_);
-  look_at_ = std::min(look_at_, absl::Now() + kLookAgainAfter);
+  const absl::Time now = absl::Now();
+  look_at_ = std::min(look_at_, losses_.NextBack(now));  // it comes into question again
+  if (again) look_at_ = std::min(look_at_, now + kLookAgainAfter);
 }
 
 void Coordinator::Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,
@@ -146,7 +147,6 @@ bool Coordinator::ImproveOne(const DeploymentPtr& model) {
   planning.known = now.model;
   planning.model_id = now.model->id();
   planning.loaded = PlanningOptions::Loaded::kAround;
-  const bool later = !planning.kept_out.empty();  // they come into question again
   if (!wishes.assign().empty()) {
     planning.beside = true;
     auto as_asked = PlanModel(planning, now.source, wishes);
@@ -163,14 +163,14 @@ bool Coordinator::ImproveOne(const DeploymentPtr& model) {
   planning.loaded = PlanningOptions::Loaded::kMatched;
   planning.beside = true;
   auto better = PlanModel(planning, now.source, wishes);
-  if (!as_it_is.ok()) return later;
+  if (!as_it_is.ok()) return false;
   if ((*as_it_is)->report.measuring()) return true;
-  if (!better.ok()) return later;
+  if (!better.ok()) return false;
   const double gain = GainOf((*as_it_is)->plan, (*better)->plan);
   const bool idle = model->texts() == 0;
   const bool merges = (*better)->plan.stages.size() < now.plan.stages.size() && gain > 0;
   if (gain < kGainMin && (!idle || (gain < kIdleGainMin && !merges))) {
-    return later || gain >= kIdleGainMin || merges;
+    return gain >= kIdleGainMin || merges;
   }
   LOG(WARNING) << model->name() << absl::StrFormat(" moves: a step takes %.0f %% less", gain * 100)
                << (idle ? " then, and it is idle" : " with the nodes there are now");

@@ -47,6 +47,17 @@ TEST(Losses, ThereIsALongestTime) {
   EXPECT_THAT(losses.WhyKeptOut("attic", kStart + kKeptOutMax), IsEmpty());
 }
 
+TEST(Losses, SayWhenTheNextNodeIsBack) {
+  Losses losses;
+  losses.Add("attic", kStart);
+  EXPECT_EQ(losses.NextBack(kStart), absl::InfiniteFuture());
+  losses.Add("attic", kStart);
+  for (int i = 0; i < 3; ++i) losses.Add("cellar", kStart);
+  EXPECT_EQ(losses.NextBack(kStart), kStart + kKeptOutFirst);
+  EXPECT_EQ(losses.NextBack(kStart + kKeptOutFirst), kStart + 2 * kKeptOutFirst);
+  EXPECT_EQ(losses.NextBack(kStart + 2 * kKeptOutFirst), absl::InfiniteFuture());
+}
+
 TEST(Losses, AreForgottenAfterAWhile) {
   Losses losses;
   for (int i = 0; i < 5; ++i) losses.Add("attic", kStart);

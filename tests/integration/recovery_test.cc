@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "coordinator/losses.h"
 #include "gtest/gtest.h"
 #include "llama.h"
 #include "proto/frame.pb.h"
@@ -280,6 +281,22 @@ TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItFreezes) {
   for (const pid_t pid : frozen) kill(pid, SIGSTOP);
   ExpectWholeTexts();
   for (const pid_t pid : frozen) kill(pid, SIGCONT);
+}
+
+// The first loss costs nothing, the second one ten seconds.
+TEST_F(RecoveryOfMergedLayers, StayAwayLongerFromANodeThatComesAndGoes) {
+  const size_t other = 1 - coordinator_;
+  std::vector<absl::Duration> away;
+  for (int i = 0; i < 2; ++i) {
+    const absl::Time lost = absl::Now();
+    kill((*nodes_[other])->pid(), SIGKILL);
+    ASSERT_TRUE(Eventually([&] { return Worker(other) == 0; }));
+    ASSERT_NO_FATAL_FAILURE(StartAgain(other));
+    ASSERT_TRUE(Eventually([&] { return Worker(other) != 0; })) << nodes_[coordinator_]->err();
+    away.push_back(absl::Now() - lost);
+  }
+  std::cout << "back after " << away[0] << ", then after " << away[1] << "\n";
+  EXPECT_GE(away[1], kKeptOutFirst);
 }
 
 // What clients of the API read, of the node that is asked and stays.
