@@ -491,9 +491,10 @@ absl::Status Coordinator::LoadedLater() const {
       kRetryAfterMs);
 }
 
-bool Coordinator::Serves(const std::string& model) {
+bool Coordinator::Answers(const std::string& model) {
   const auto deployment = Find(model);
-  return deployment.ok() && ((*deployment)->serving() || (*deployment)->mending());
+  return deployment.ok() &&
+         ((*deployment)->serving() || (*deployment)->mending() || (*deployment)->failed());
 }
 
 void Coordinator::Generate(const wire::GenerateTextRequest& request,

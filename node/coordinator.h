@@ -118,8 +118,8 @@ class Coordinator {
     SchedulerStats scheduler;
   };
   std::vector<ModelStats> Stats();
-  // Whether Generate() would find it at work, or soon. Does not block.
-  bool Serves(const std::string& model);
+  // Whether Generate() would find it at work, or soon, or failed. Does not block.
+  bool Answers(const std::string& model);
   // The role is new, and models of the coordinator before may be loaded again soon. On the loop.
   bool Adopts();
   static absl::Status LoadingAgain();  // what texts end with meanwhile

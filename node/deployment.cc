@@ -480,6 +480,11 @@ bool Deployment::serving() const {
   return state_ == wire::ModelStatus::SERVING || state_ == wire::ModelStatus::MOVING;
 }
 
+bool Deployment::failed() const {
+  absl::MutexLock lock(mu_);
+  return state_ == wire::ModelStatus::FAILED;
+}
+
 std::vector<wire::ModelStage> Deployment::Stages() const {
   std::vector<wire::ModelStage> stages;
   absl::MutexLock lock(mu_);

@@ -308,7 +308,7 @@ void Gateway::Begin(Asked asked) {
   const ClusterView& view = cluster_->view();
   if (view.is_coordinator) {
     const bool may_come = asked.resumed || coordinator_->Adopts();
-    if (may_come && !coordinator_->Serves(asked.request.model())) {
+    if (may_come && !coordinator_->Answers(asked.request.model())) {
       if (!asked.resumed) asked.last = Coordinator::LoadingAgain();
       Wait(std::move(asked));
     } else {

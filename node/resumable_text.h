@@ -33,8 +33,9 @@ inline AfterSource WhatFollows(const SourceEnd& end) {
   if (end.status.ok() || !end.wanted) return AfterSource::kEnds;
   if (IsHandedOver(end.status)) return AfterSource::kResumes;
   if (!end.said_by_source) return end.started ? AfterSource::kResumes : AfterSource::kWaits;
-  const bool too_early = absl::IsNotFound(end.status) || absl::IsResourceExhausted(end.status) ||
-                         absl::IsUnavailable(end.status);
+  // Without a time to try again at, what is exhausted is room for the model.
+  const bool is_full = absl::IsResourceExhausted(end.status) && RetryAfterMs(end.status);
+  const bool too_early = is_full || absl::IsNotFound(end.status) || absl::IsUnavailable(end.status);
   return end.resumed && !end.started && too_early ? AfterSource::kAsksAgain : AfterSource::kEnds;
 }
 

@@ -527,12 +527,26 @@ TEST_F(TwoNodes, AModelThatHasNoPlaceLeftSaysWhatIsMissingAndComesBackWithItsNod
       Run(coordinator, {"load", STRATA_DEMO_MODEL, "--exclude", kNames[coordinator], "--json"});
   ASSERT_TRUE(loaded.is_object()) << loaded;
   const std::string model = loaded["model"];
-  const auto text =
-      Strata(coordinator, {"run", model, "One\n", "--max-tokens", "900", "--ignore-eos"});
-  ASSERT_EQ(text->FirstLine(), "One") << text->err();
+  std::vector<std::unique_ptr<Program>> texts;
+  for (int i = 0; i < 3; ++i) {
+    texts.push_back(
+        Strata(coordinator, {"run", model, "One\n", "--max-tokens", "900", "--ignore-eos"}));
+    ASSERT_EQ(texts.back()->FirstLine(), "One") << texts.back()->err();
+  }
+  HttpClient stream(ports_[coordinator]);
+  ASSERT_TRUE(stream.Post("/v1/completions", Json({{"model", model},
+                                                   {"prompt", "One\n"},
+                                                   {"max_tokens", 900},
+                                                   {"ignore_eos", true},
+                                                   {"stream", true}})
+                                                 .dump()));
   kill((*nodes_[other])->pid(), SIGKILL);
-  EXPECT_NE(text->ExitStatus(), 0);
-  EXPECT_THAT(text->err(), HasSubstr("MiB are needed"));
+  // One error each, with what is missing.
+  for (const auto& text : texts) {
+    EXPECT_NE(text->ExitStatus(), 0);
+    EXPECT_THAT(text->err(), ContainsRegex("[0-9.]+ MiB are needed"));
+  }
+  EXPECT_THAT(stream.Read().body, ContainsRegex("[0-9.]+ MiB are needed"));
 
   ASSERT_NO_FATAL_FAILURE(StartAgain(other));
   std::string last;

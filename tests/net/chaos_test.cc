@@ -364,6 +364,15 @@ class ChaosTest : public ::testing::Test {
 
   std::vector<pid_t> ProcessesOf(size_t node) { return WithDescendants(nodes_[node]->pid()); }
 
+  // Any node's, where this one has none.
+  void AbortWorkers(size_t node) {
+    for (size_t i = 0; i < kNodes; ++i) {
+      const std::vector<pid_t> workers = OfVerb(ProcessesOf((node + i) % kNodes), "worker");
+      for (const pid_t pid : workers) kill(pid, SIGABRT);
+      if (!workers.empty()) return;
+    }
+  }
+
   // Lets it happen; what is returned mends it.
   std::function<void()> Begin(Fault fault, size_t node, std::mt19937* random);
   // One round; what happened, in a line.
@@ -421,7 +430,7 @@ std::function<void()> ChaosTest::Begin(Fault fault, size_t node, std::mt19937* r
       };
     }
     case Fault::kAbort:
-      for (const pid_t pid : OfVerb(ProcessesOf(node), "worker")) kill(pid, SIGABRT);
+      AbortWorkers(node);
       return [] {};
     case Fault::kCable:
       lan_.SetCable(host, kInterface, false);
@@ -463,13 +472,9 @@ std::function<void()> ChaosTest::Begin(Fault fault, size_t node, std::mt19937* r
         StartNode(node);
       };
     case Fault::kSlowDisk:
-      // It has something to load, then; any node's, where this one has none.
+      // It has something to load, then.
       EXPECT_TRUE(slow_disk_->SetSpeed(kSlowDiskBytesPerS).ok());
-      for (size_t i = 0; i < kNodes; ++i) {
-        const std::vector<pid_t> workers = OfVerb(ProcessesOf((node + i) % kNodes), "worker");
-        for (const pid_t pid : workers) kill(pid, SIGABRT);
-        if (!workers.empty()) break;
-      }
+      AbortWorkers(node);
       slow_disk_->ForgetPages();
       return [this] { EXPECT_TRUE(slow_disk_->SetSpeed(0).ok()); };
   }

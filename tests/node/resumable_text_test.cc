@@ -97,7 +97,7 @@ TEST(ResumableText, TheSamplersOwnStateGoesAlong) {
   EXPECT_THAT(text.Rest().mirostat_mu(), ElementsAre(4.5f, 4.25f));
 }
 
-const absl::Status kFull = absl::ResourceExhaustedError("too many wait");
+const absl::Status kFull = WithRetryAfterMs(absl::ResourceExhaustedError("too many wait"), 1'000);
 
 TEST(WhatFollows, ATextEndsWithWhatItsSourceSays) {
   EXPECT_EQ(WhatFollows({.status = absl::OkStatus(), .started = true}), AfterSource::kEnds);
@@ -122,6 +122,8 @@ TEST(WhatFollows, ATextThatHadBegunIsNotEndedByAFullQueue) {
   EXPECT_EQ(WhatFollows({.status = absl::NotFoundError("no model"), .resumed = true}),
             AfterSource::kAsksAgain);
   EXPECT_EQ(WhatFollows({.status = kFull, .started = true, .resumed = true}), AfterSource::kEnds);
+  const absl::Status no_room = absl::ResourceExhaustedError("10 MiB are needed");
+  EXPECT_EQ(WhatFollows({.status = no_room, .resumed = true}), AfterSource::kEnds);
 }
 
 }  // namespace

@@ -49,8 +49,8 @@ void SimCoordinator::Stop() {
 }
 
 bool SimCoordinator::in_office() const { return cluster().View(options_.node).is_coordinator; }
-bool SimCoordinator::Serves() const {
-  return model_ != nullptr && (model_->serving() || model_->mending());
+bool SimCoordinator::Answers() const {
+  return model_ != nullptr && (model_->serving() || model_->mending() || model_->failed());
 }
 bool SimCoordinator::Adopts() const { return in_office_ && (adopts_ || orphan_untried_); }
 

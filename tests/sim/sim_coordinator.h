@@ -40,7 +40,7 @@ class SimCoordinator {
   void Stop();
 
   bool in_office() const;
-  bool Serves() const;
+  bool Answers() const;
   bool Adopts() const;
   bool HasModel() const { return model_ != nullptr || orphan_.has_value(); }
   bool serving() const { return model_ != nullptr && model_->serving(); }

@@ -249,7 +249,7 @@ void SimGateway::Begin(Asked asked) {
   const ClusterView& view = cluster().View(options_.node);
   if (view.is_coordinator) {
     const bool may_come = asked.resumed || options_.coordinator->Adopts();
-    if (may_come && !options_.coordinator->Serves()) {
+    if (may_come && !options_.coordinator->Answers()) {
       if (!asked.resumed) asked.last = Coordinator::LoadingAgain();
       Wait(std::move(asked));
     } else {
