@@ -213,9 +213,9 @@ absl::StatusOr<Deployment::Options> Coordinator::OptionsFor(const wire::LoadMode
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
     const DeploymentPtr& instead_of, const Caller& caller, Failure* failure) {
-  UnloadLeftovers(planned.get());
   auto options = OptionsFor(request);
   if (!options.ok()) return options.status();
+  UnloadLeftovers(planned.get());
   options->texts_wait = caller.in_haste;
   auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(planned));
   {
@@ -282,6 +282,15 @@ void Coordinator::Stays(const DeploymentPtr& deployment) {
 absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRequest& request,
                                                          const Caller& caller) {
   if (auto s = CheckOffice(); !s.ok()) return s;
+  const bool again = !request.model_id().empty();
+  if (again) {
+    absl::MutexLock lock(mu_);
+    loading_again_.insert(request.model_id());
+  }
+  const absl::Cleanup loaded_again = [&] {
+    absl::MutexLock lock(mu_);
+    if (again) loading_again_.erase(loading_again_.find(request.model_id()));
+  };
   const auto work = StartWork(caller);
   if (!work.ok()) return work.status();
   std::unique_ptr<Loaded> there;
@@ -290,13 +299,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   PlanningOptions planning = PlanningFor(caller);
   planning.model_id = request.model_id();
   // Of the coordinator before.
-  if (!request.model_id().empty()) planning.loaded = PlanningOptions::Loaded::kAround;
-  const auto keep_stages_of = [this](const std::string& model_id) {
-    absl::MutexLock lock(mu_);
-    loading_again_ = model_id;
-  };
-  keep_stages_of(request.model_id());
-  const absl::Cleanup planned_and_loaded = [&] { keep_stages_of(""); };
+  if (again) planning.loaded = PlanningOptions::Loaded::kAround;
   planning.opened = [&](const ModelFile& model) {
     DeploymentPtr found;
     {
@@ -388,6 +391,7 @@ void Coordinator::Release(uint64_t share) {
   last->Unload(WasUnloaded(*last));
   absl::MutexLock lock(mu_);
   --unloads_;
+  retry_due_ = true;  // others may have found no room
 }
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& model) {

@@ -96,8 +96,8 @@ class Coordinator {
     uint64_t share = 0;  // with `hold`; 0: it stays
   };
   absl::StatusOr<Loaded> Load(const wire::LoadModelRequest& request, const Caller& caller);
-  // What another node had coordinated, with the stages that are left of it. Layers that were assigned
-  // by hand go elsewhere where they cannot be had so. Otherwise as Load().
+  // What another node had coordinated, with the stages that are left of it. Layers that were
+  // assigned by hand go elsewhere where they cannot be had so. Otherwise as Load().
   absl::StatusOr<Loaded> LoadAgain(const wire::LoadModelRequest& request, Caller caller);
   // By its name, path or the start of its id; empty: the only one. Blocks until its memory is free.
   // kNotFound, kInvalidArgument: none is meant, or several. Returns its name.
@@ -229,7 +229,10 @@ class Coordinator {
   bool adopts_ ABSL_GUARDED_BY(mu_) = false;        // has not looked since the office began
   absl::Time look_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // for better plans
   std::optional<wire::Epoch> prepared_ ABSL_GUARDED_BY(mu_);  // of a plan that takes over soon
-  std::string loading_again_ ABSL_GUARDED_BY(mu_);  // id of a model whose next plan may keep stages
+  // Ids of models whose next plans may keep stages: of those that are being loaded again, and of
+  // those that were held at the coordinator before, and until when.
+  std::multiset<std::string> loading_again_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, absl::Time> held_ ABSL_GUARDED_BY(mu_);
   Losses losses_ ABSL_GUARDED_BY(mu_);
   // Models of the coordinator before, by id, until they are loaded; at most kModelsMax.
   std::map<std::string, wire::LoadModelRequest> orphans_ ABSL_GUARDED_BY(mu_);

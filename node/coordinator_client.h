@@ -33,7 +33,8 @@ class CoordinatorClient {
   };
   virtual absl::StatusOr<Loaded> LoadModel(const wire::LoadModelRequest& request,
                                            LoadEvent event) = 0;
-  // Waits until the held model's memory is free, or somebody else holds it.
+  // Waits until the held model's memory is free, or somebody else holds it; not where another node
+  // coordinates by now.
   virtual void Release() = 0;
   virtual absl::StatusOr<std::string> UnloadModel(const std::string& model) = 0;
   virtual absl::StatusOr<wire::ListModelsResponse> ListModels() = 0;

@@ -196,10 +196,10 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
     planned = PlanModel(planning, before.source, wishes);
   }
   if (!planned.ok()) return planned.status();
-  UnloadLeftovers(planned->get());
   const std::string kept = KeptText(**planned);
   auto options = OptionsFor(lost->request());
   if (!options.ok()) return options.status();
+  UnloadLeftovers(planned->get());
   options->heritage = lost->heritage();
   options->mends_in_a_row = in_a_row + 1;
   options->caps = planning.caps;

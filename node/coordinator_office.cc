@@ -26,6 +26,8 @@ constexpr absl::Duration kPoll = absl::Milliseconds(50);
 constexpr absl::Duration kOfficeEvery = absl::Milliseconds(200);
 constexpr absl::Duration kSweepEvery = absl::Seconds(5);
 constexpr int64_t kAnswerMs = 5'000;
+// So long what was held at the coordinator before stays for who holds it.
+constexpr absl::Duration kHeldTime = absl::Seconds(10);
 
 absl::Status NotCoordinating() {
   return AsHandedOver(
@@ -171,6 +173,7 @@ void Coordinator::Keep() {
       seen = members_seen_;
       if (!in_office_) {
         adopts_ = true;
+        held_.clear();
         orphans_.clear();
         orphans_untried_ = 0;
         for (auto& [id, model] : models_) lost.push_back(model);
@@ -211,7 +214,9 @@ void Coordinator::Sweep() {
       if (!model->serving()) kept.insert(id);
     }
     for (const auto& [id, orphan] : orphans_) kept.insert(id);
-    kept.insert(loading_again_);
+    kept.insert(loading_again_.begin(), loading_again_.end());
+    std::erase_if(held_, [](const auto& held) { return held.second < absl::Now(); });
+    for (const auto& [id, until] : held_) kept.insert(id);
     if (prepared_) known.push_back(*prepared_);
   }
   std::map<std::string, wire::LoadModelRequest> orphans;  // by id
@@ -225,6 +230,7 @@ void Coordinator::Sweep() {
       orphans[origin.model_id()] = std::move(origin);
     }
   }
+  bool made_room = false;
   for (const NodeReport& node : report->nodes) {
     if (node.client == nullptr || !node.seen.member()) continue;
     for (const wire::StageStatus& stage : node.info.stages()) {
@@ -239,8 +245,9 @@ void Coordinator::Sweep() {
       wire::LoadModelRequest origin;
       if (adopts && was_served && !stage.origin().empty() &&
           origin.ParseFromString(stage.origin())) {
-        // Who holds a model has it loaded again, before the next look at the latest.
         if (origin.hold()) {
+          absl::MutexLock lock(mu_);
+          held_[stage.model_id()] = absl::Now() + kHeldTime;
           kept.insert(stage.model_id());
         } else {
           orphans[origin.model_id()] = std::move(origin);
@@ -257,9 +264,11 @@ void Coordinator::Sweep() {
       request.set_stage(stage.stage());
       // Tried again at the next sweep.
       node.client->UnloadStage(request, [this] { return !stopping(); }).IgnoreError();
+      made_room = true;
     }
   }
   absl::MutexLock lock(mu_);
+  retry_due_ = retry_due_ || made_room;
   if (!adopts || !in_office_) return;
   adopts_ = false;
   for (auto& [id, origin] : orphans) {

@@ -24,8 +24,9 @@ constexpr int64_t kRetryAfterMs = 2'000;
 // For nodes that have just met, or lost their coordinator.
 constexpr absl::Duration kOfficeTime = absl::Seconds(5);
 constexpr int64_t kMeasureAnswerMs = 3'000;
-// Before what is held is loaded again.
-constexpr absl::Duration kHeldPause = absl::Milliseconds(500);
+// Before what is held is loaded again; doubles with each try in vain.
+constexpr absl::Duration kHeldPause = absl::Milliseconds(250);
+constexpr absl::Duration kHeldPauseMax = absl::Seconds(8);
 
 // A node's file where no other node is named.
 template <typename Request>
@@ -157,23 +158,29 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
   const Admission admission(this, kCoordinatorLongCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   wire::LoadModelRequest wanted = WithSource(*request, options_.node_id);
-  bool was_loaded = false;
+  bool was_loaded = false, is_loaded = false;
   const auto tell = [&](const wire::LoadModelEvent& event) {
     // Nobody reads on once it is loaded.
     const bool told = was_loaded ? !context->IsCancelled() : writer->Write(event);
     if (!event.has_loaded()) return told;
-    was_loaded = true;
+    was_loaded = is_loaded = true;
     wanted.set_model_id(event.loaded().model_id());
+    // As it is, whoever asked for it so.
+    wanted.mutable_wishes()->set_n_ctx(event.loaded().n_ctx());
+    wanted.mutable_wishes()->set_n_seqs(event.loaded().n_seqs());
     return told;
   };
-  for (;; absl::SleepFor(kHeldPause)) {
+  for (absl::Duration pause = kHeldPause;; pause = std::min(2 * pause, kHeldPauseMax)) {
+    is_loaded = false;
     auto status = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
       return Pass(to->LoadModel(onward, wanted), onward, tell, said);
     });
     if (!status) status = TextStatusToGrpc(LoadHere(*context, wanted, tell));
+    if (is_loaded) pause = kHeldPause;
     // What is held outlives its coordinator. Who passed it on asks the next one.
     const bool again = wanted.hold() && was_loaded && !status->ok();
     if (!again || context->IsCancelled() || WasForwarded(*context)) return *status;
+    absl::SleepFor(pause);
   }
 }
 

@@ -70,8 +70,8 @@ class CoordinatorService final
   template <typename Call>
   std::optional<grpc::Status> PassOn(const grpc::ServerContext& context, Call call);
 
-  // A load where this node coordinates. kUnavailable, AsHandedOver(): a model that was held has gone
-  // with that role, and the next coordinator may be asked to load it.
+  // A load where this node coordinates. kUnavailable, AsHandedOver(): a model that was held has
+  // gone with that role, and the next coordinator may be asked to load it.
   absl::Status LoadHere(const grpc::ServerContext& context, const wire::LoadModelRequest& request,
                         absl::FunctionRef<bool(const wire::LoadModelEvent& event)> tell);
 

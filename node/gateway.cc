@@ -306,6 +306,7 @@ void Gateway::Pump() {
 
 void Gateway::Begin(Asked asked) {
   const ClusterView& view = cluster_->view();
+  asked.begun = absl::Now();
   if (view.is_coordinator) {
     const bool may_come = asked.resumed || coordinator_->Adopts();
     if (may_come && !coordinator_->Answers(asked.request.model())) {
@@ -332,6 +333,7 @@ void Gateway::Begin(Asked asked) {
 
 void Gateway::GoOn(Asked asked, AfterSource how, const absl::Status& said) {
   if (how == AfterSource::kResumes) return Resume(std::move(asked));
+  asked.until += absl::Now() - asked.begun;
   if (how == AfterSource::kAsksAgain) {
     asked.last = said;
     asked.not_before = absl::Now() + kResumePause;

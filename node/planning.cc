@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
@@ -17,6 +18,7 @@
 #include "coordinator/plan_assign.h"
 #include "coordinator/plan_options.h"
 #include "coordinator/planner.h"
+#include "coordinator/text_request.h"
 #include "node/loaded_stages.h"
 #include "shard/architecture.h"
 #include "shard/cache_options.h"
@@ -35,13 +37,22 @@ constexpr int64_t kAnswerMs = 5'000;
 constexpr uint32_t kCheckpointsForEach = 2;
 constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
 
-// Only who obeys this coordinator may be told what to do: another's stages are not its to move.
-// Returns the names of those that are left out.
-std::vector<std::string> LeaveOutStrangers(ClusterReport* report) {
+// Whether the node may be one of this coordinator's members in a moment: it obeys nobody yet, or
+// itself.
+bool IsJoining(const NodeReport& node) {
+  const std::string& obeys = node.seen.obeys();
+  return node.client != nullptr && !node.seen.member() && (obeys.empty() || obeys == node.id());
+}
+
+bool AnyJoining(const ClusterReport& report) { return absl::c_any_of(report.nodes, IsJoining); }
+
+// Only members may be told what to do: another coordinator's stages are not this one's to move.
+// Returns the names of the others, which are left out.
+std::vector<std::string> LeaveOutOthers(ClusterReport* report) {
   std::vector<std::string> names;
   for (NodeReport& node : report->nodes) {
     if (!node.status.ok() || node.seen.member()) continue;
-    node.status = absl::UnavailableError("it obeys another coordinator");
+    node.status = absl::UnavailableError("it is not a member of this coordinator's group");
     names.push_back(node.name());
   }
   return names;
@@ -57,18 +68,23 @@ absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedMod
   for (std::string told;;) {
     auto report = CollectReport(client.get());
     if (!report.ok()) return report.status();
+    if (report->cluster.coordinator() != report->cluster.asked()) {
+      return AsHandedOver(absl::UnavailableError(
+          "the node that planned does not coordinate the cluster any more; try again"));
+    }
     planned->report = *std::move(report);
-    const std::vector<std::string> strangers = LeaveOutStrangers(&planned->report);
+    const std::vector<std::string> others = LeaveOutOthers(&planned->report);
+    const std::string names = absl::StrJoin(others, ", ");
     const absl::Duration waited = absl::Now() - begin;
     std::string why;
     if (planned->report.measuring() && waited < wait) {
       why = "The nodes are measuring their devices and links…";
-    } else if (!strangers.empty() && waited < std::min(wait, kJoinTime)) {
-      why = absl::StrCat("Waiting for ", absl::StrJoin(strangers, ", "), " to join…");
-    } else if (strangers.empty() ||
-               go_on(absl::StrCat("Left out, since not all nodes reach each other and another "
-                                  "coordinates there: ",
-                                  absl::StrJoin(strangers, ", ")))) {
+    } else if (AnyJoining(planned->report) && waited < std::min(wait, kJoinTime)) {
+      why = absl::StrCat("Waiting for ", names, " to join…");
+    } else if (others.empty() ||
+               go_on(absl::StrCat("Left out, since not all nodes reach each other and they have "
+                                  "another coordinator, or none yet: ",
+                                  names))) {
       return absl::OkStatus();
     }
     if (why.empty() || !go_on(why == told ? "" : why)) return absl::CancelledError("interrupted");
@@ -226,6 +242,15 @@ absl::Status FitsBeside(Left left, const PlannedModel& planned) {
   return absl::OkStatus();
 }
 
+// Whether a person means a node, or a device of one, that is known and not in the plan's request.
+bool IsElsewhere(const PlannedModel& planned, const std::string& place) {
+  const auto means = [&](const std::string& name) {
+    return place == name || absl::StartsWith(place, absl::StrCat(name, "/"));
+  };
+  return absl::c_any_of(planned.report.nodes, [&](const auto& n) { return means(n.name()); }) &&
+         absl::c_none_of(planned.inputs.request.nodes, [&](const auto& n) { return means(n.name); });
+}
+
 absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishes,
                    PlannedModel* planned) {
   const GgufHeader& header = planned->model->header();
@@ -290,6 +315,11 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
     if (!reserve.ok()) return reserve.status();
     request.reserve = *std::move(reserve);
   }
+  // What is asked of a node that is left out, or has gone, is done.
+  std::erase_if(request.exclude,
+                [&](const std::string& place) { return IsElsewhere(*planned, place); });
+  std::erase_if(request.reserve,
+                [&](const Reserve& reserve) { return IsElsewhere(*planned, reserve.node); });
   bool any_kept_out = false;
   for (size_t i = 0; i < planned->inputs.places.size(); ++i) {
     const auto found =
@@ -335,7 +365,8 @@ absl::Status AskAndPlace(const PlanningOptions& options, const wire::PlanWishes&
   if (options.in_haste) {
     absl::Status status = try_within(absl::ZeroDuration());
     // Layers by hand are given up first: a node that they name may have gone.
-    if (status.ok() || !wishes.assign().empty() || !planned->report.measuring()) return status;
+    const bool may_change = planned->report.measuring() || AnyJoining(planned->report);
+    if (status.ok() || !wishes.assign().empty() || !may_change) return status;
   }
   return try_within(kMeasureTime);
 }

@@ -103,8 +103,8 @@ struct PlanningOptions {
   bool beside = false;
   // By node id: why it is better left alone, while the others suffice.
   std::map<std::string, std::string> kept_out;
-  // Texts wait: nodes that still measure are waited for only where the others do not suffice, and
-  // not for layers that a person has placed.
+  // Texts wait: nodes that still measure or join are waited for only where the others do not
+  // suffice, and not for layers that a person has placed.
   bool in_haste = false;
   // Not empty: any node that has this model in the same place will do in place of a source that has
   // gone, and without one the caches of all nodes.
@@ -124,9 +124,11 @@ std::string KeptText(const PlannedModel& planned);
 // By how much of a step's time, for the objective, `to` is faster than `from`; negative: slower.
 double GainOf(const Plan& from, const Plan& to);
 
-// Waits for measurements under way for at most 20 s, unless it is in haste. kUnavailable: the node
-// with the file does not answer, and with a `model_id`, no other has it and layers that are to be
-// loaded are in no cache; kNotFound, kInvalidArgument: the file; errors of MakePlan() and
+// On the node that coordinates, for the members of its group. Waits for measurements under way for
+// at most 20 s, and for nodes that are about to join for 5 s, unless it is in haste. kUnavailable:
+// this node does not coordinate (AsHandedOver()), or the node with the file does not answer, and
+// with a `model_id`, no other has it and layers that are to be loaded are in no cache; kNotFound,
+// kInvalidArgument: the file; errors of MakePlan() and
 // CutRuleFor(); kFailedPrecondition: the headers cannot be had, and why, or the file is another
 // model now.
 absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& options,

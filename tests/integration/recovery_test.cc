@@ -15,8 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "gmock/gmock.h"
 #include "coordinator/losses.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "llama.h"
 #include "proto/frame.pb.h"
@@ -51,13 +51,16 @@ class Recovery : public TwoNodes {
     ASSERT_NO_FATAL_FAILURE(LoadModel());
     BeginTexts();
   }
-  void LoadModel() {
+  void StartBoth() {
     ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
+    coordinator_ = Coordinator();
+    ASSERT_LT(coordinator_, 2u);
+  }
+  void LoadModel() {
+    ASSERT_NO_FATAL_FAILURE(StartBoth());
     const Json loaded = LoadOnBoth(/*seqs=*/kTexts, /*n_ctx=*/1024);
     ASSERT_TRUE(loaded.is_object()) << loaded;
     model_ = loaded["model"];
-    coordinator_ = Coordinator();
-    ASSERT_LT(coordinator_, 2u);
   }
   std::unique_ptr<Program> BeginText(int i) {
     std::vector<std::string> args = {"run",
@@ -225,6 +228,13 @@ class RecoveryOfMergedLayers : public Recovery {
     return 0;
   }
 
+  bool IsGone(size_t node) {
+    const Json status = Run(coordinator_, {"status", "--json"});
+    return std::ranges::any_of(status["nodes"], [&](const Json& each) {
+      return each["name"] == kNames[node] && each["state"] == "gone";
+    });
+  }
+
   void ExpectTheyPartAfterTheReturnOf(size_t other);
 };
 
@@ -290,7 +300,7 @@ TEST_F(RecoveryOfMergedLayers, StayAwayLongerFromANodeThatComesAndGoes) {
   for (int i = 0; i < 2; ++i) {
     const absl::Time lost = absl::Now();
     kill((*nodes_[other])->pid(), SIGKILL);
-    ASSERT_TRUE(Eventually([&] { return Worker(other) == 0; }));
+    ASSERT_TRUE(Eventually([&] { return IsGone(other); })) << "only who is gone was lost";
     ASSERT_NO_FATAL_FAILURE(StartAgain(other));
     ASSERT_TRUE(Eventually([&] { return Worker(other) != 0; })) << nodes_[coordinator_]->err();
     away.push_back(absl::Now() - lost);
@@ -300,14 +310,15 @@ TEST_F(RecoveryOfMergedLayers, StayAwayLongerFromANodeThatComesAndGoes) {
 }
 
 // What clients of the API read, of the node that is asked and stays.
-class RecoveryOfStreams : public RecoveryOfTheCoordinator, public ::testing::WithParamInterface<bool> {
+class RecoveryOfStreams : public RecoveryOfTheCoordinator,
+                          public ::testing::WithParamInterface<bool> {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(LoadModel());
     for (int i = 0; i < kTexts; ++i) {
       streams_.push_back(std::make_unique<HttpClient>(ports_[AskedNode()]));
-      const Json ask = {{"model", model_},      {"prompt", PromptOf(i)}, {"max_tokens", kTokens},
-                        {"ignore_eos", true},   {"temperature", 0},      {"stream", true},
+      const Json ask = {{"model", model_},    {"prompt", PromptOf(i)}, {"max_tokens", kTokens},
+                        {"ignore_eos", true}, {"temperature", 0},      {"stream", true},
                         {"logprobs", 1}};
       ASSERT_TRUE(streams_.back()->Post("/v1/completions", ask.dump()));
     }
@@ -358,10 +369,9 @@ TEST_P(RecoveryOfStreams, GoOnWhenANodeIsKilled) {
     EXPECT_EQ(text, said);
     const std::string prompt = PromptOf(i);
     std::vector<int32_t> prompt_tokens(prompt.size() + 2);
-    prompt_tokens.resize(static_cast<size_t>(
-        llama_tokenize(vocab, prompt.data(), static_cast<int32_t>(prompt.size()),
-                       prompt_tokens.data(), static_cast<int32_t>(prompt_tokens.size()), true,
-                       true)));
+    prompt_tokens.resize(static_cast<size_t>(llama_tokenize(
+        vocab, prompt.data(), static_cast<int32_t>(prompt.size()), prompt_tokens.data(),
+        static_cast<int32_t>(prompt_tokens.size()), true, true)));
     ties += testing::NearTies(whole->get(), prompt_tokens, tokens, kNearTie);
   }
   std::cout << ties << " of " << kTexts * kTokens
@@ -374,15 +384,17 @@ INSTANTIATE_TEST_SUITE_P(OfTheOtherNode, RecoveryOfStreams, ::testing::Bool());
 class RecoveryOfAHeldModel : public RecoveryOfTheCoordinator {
  protected:
   void SetUp() override {
-    ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
-    coordinator_ = Coordinator();
-    ASSERT_LT(coordinator_, 2u);
+    ASSERT_NO_FATAL_FAILURE(StartBoth());
     model_ = STRATA_DEMO_MODEL;
     texts_.push_back(BeginText(0));
     ASSERT_TRUE(Eventually([this] { return TokensWritten() > 60; }));
   }
   std::vector<std::string> HowTheyAreChosen() const override {
-    return {"--temperature", "0", "--ctx", "1024", "--assign",
+    return {"--temperature",
+            "0",
+            "--ctx",
+            "1024",
+            "--assign",
             absl::StrCat(kNames[coordinator_], "=0-2,", kNames[1 - coordinator_], "=3-5")};
   }
   void ExpectItGoesWithItsText() {

@@ -247,6 +247,7 @@ std::shared_ptr<TextControl> SimGateway::Generate(const wire::GenerateTextReques
 
 void SimGateway::Begin(Asked asked) {
   const ClusterView& view = cluster().View(options_.node);
+  asked.begun_us = now_us();
   if (view.is_coordinator) {
     const bool may_come = asked.resumed || options_.coordinator->Adopts();
     if (may_come && !options_.coordinator->Answers()) {
@@ -273,6 +274,7 @@ void SimGateway::Begin(Asked asked) {
 
 void SimGateway::GoOn(Asked asked, AfterSource how, const absl::Status& said) {
   if (how == AfterSource::kResumes) return Resume(std::move(asked));
+  asked.until_us += now_us() - asked.begun_us;
   if (how == AfterSource::kAsksAgain) {
     asked.last = said;
     asked.not_before_us = now_us() + kResumePauseUs;

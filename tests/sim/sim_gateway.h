@@ -48,6 +48,7 @@ class SimGateway {
     std::shared_ptr<ResumableText> sink;  // shared with the text's source
     bool pass_on = true;
     int64_t until_us = 0;
+    int64_t begun_us = 0;
     bool resumed = false;
     bool started = false;  // its source had begun with it
     absl::Status last;
