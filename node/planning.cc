@@ -248,7 +248,8 @@ bool IsElsewhere(const PlannedModel& planned, const std::string& place) {
     return place == name || absl::StartsWith(place, absl::StrCat(name, "/"));
   };
   return absl::c_any_of(planned.report.nodes, [&](const auto& n) { return means(n.name()); }) &&
-         absl::c_none_of(planned.inputs.request.nodes, [&](const auto& n) { return means(n.name); });
+         absl::c_none_of(planned.inputs.request.nodes,
+                         [&](const auto& n) { return means(n.name); });
 }
 
 absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishes,
