@@ -88,12 +88,43 @@ inline size_t NearTies(WholeModel* model, const std::vector<int32_t>& prompt,
   return ties;
 }
 
+// Logits within `near` / 2 of `logits`, one set after the other until `is_it`, for what a draw may
+// make of them. A token is drawn by where a number falls among the sums of the probabilities, the
+// likeliest first: so `token`, those before it and those behind it are moved apart or together;
+// then all at random, but alike in each call.
+inline void ForEachRounding(absl::Span<const float> logits, int32_t token, float near,
+                            absl::FunctionRef<bool(absl::Span<const float>)> is_it) {
+  constexpr int kSteps = 16;
+  constexpr int kRandom = 400;
+  const float its = logits[static_cast<size_t>(token)];
+  std::vector<float> rounded(logits.size());
+  for (int step = 1; step <= kSteps; ++step) {
+    const float by = near / 2 * static_cast<float>(step) / kSteps;
+    for (int ways = 0; ways < 27; ++ways) {
+      const float before = by * static_cast<float>(ways % 3 - 1);
+      const float at = by * static_cast<float>(ways / 3 % 3 - 1);
+      const float behind = by * static_cast<float>(ways / 9 - 1);
+      for (size_t i = 0; i < logits.size(); ++i) {
+        rounded[i] = logits[i] + (logits[i] > its ? before : behind);
+      }
+      rounded[static_cast<size_t>(token)] = its + at;
+      if (is_it(rounded)) return;
+    }
+  }
+  std::mt19937 random(static_cast<uint32_t>(token));
+  for (int i = 0; i < kRandom; ++i) {
+    const float by = near / 2 / static_cast<float>(1 << i % 4);
+    std::uniform_real_distribution<float> rounding(-by, by);
+    std::ranges::transform(logits, rounded.begin(), [&](float l) { return l + rounding(random); });
+    if (is_it(rounded)) return;
+  }
+}
+
 // The same for a text that is drawn: how many of `tokens` behind the prompt of `open` its sampler
 // does not choose from the logits that libllama alone finds, though it does from others that are
 // the same within `near` / 2.
 inline size_t NearDraws(WholeModel* model, const wire::SequenceOpen& open,
                         const std::vector<int32_t>& tokens, float near) {
-  constexpr int kTries = 100;
   const std::vector<int32_t> prompt(open.prompt().begin(), open.prompt().end());
   auto sampler = SequenceSampler::Open(open, llama_model_get_vocab(model->model()));
   EXPECT_TRUE(sampler.ok()) << sampler.status();
@@ -108,14 +139,11 @@ inline size_t NearDraws(WholeModel* model, const wire::SequenceOpen& open,
     const auto position = static_cast<int32_t>(prompt.size() + i);
     int32_t chosen = choose(position, logits);
     if (chosen == tokens[i]) return;
-    std::mt19937 random(static_cast<uint32_t>(i));
-    std::uniform_real_distribution<float> rounding(-near / 2, near / 2);
-    for (int tried = 0; tried < kTries && chosen != tokens[i]; ++tried) {
-      std::vector<float> rounded(logits.begin(), logits.end());
-      for (float& logit : rounded) logit += rounding(random);
+    ForEachRounding(logits, tokens[i], near, [&](absl::Span<const float> rounded) {
       EXPECT_TRUE((*sampler)->Rewind(position).ok());
       chosen = choose(position, rounded);
-    }
+      return chosen == tokens[i];
+    });
     EXPECT_EQ(chosen, tokens[i]) << "token " << i;
     ++draws;
     EXPECT_TRUE((*sampler)->Feed(position, tokens[i]).ok());
