@@ -31,12 +31,11 @@ class Node:
 
     def __init__(self, options):
         self.options, self.folder = options, tempfile.mkdtemp()
-        self.log = open(f"{self.folder}/log", "w")
         self.process = subprocess.Popen(
             [options.bin + "/strata", "node", "--listen", "127.0.0.1:0", "--device", options.device, "--threads",
              str(options.threads), "--no-mdns", "--open", "--http", "0", "--data-dir", self.folder,
-             "--stop-with-parent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True)
-        self.address = first_line(self.process, f"the node ({self.log.name})")["node"]
+             "--stop-with-parent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.address = first_line(self.process, "the node")["node"]["address"]
         while self.me()["measuring"] or not self.me()["devices"]:
             time.sleep(0.5)
 
@@ -49,6 +48,9 @@ class Node:
     def free(self):
         """Of the device's own memory, bytes."""
         return next(d["memory_free"] for d in self.me()["devices"] if d["name"] == self.options.device)
+
+    def tell(self, model, prompt, tokens):
+        return self.strata("run", model, prompt, "--max-tokens", str(tokens), "--temperature", "0", "--ignore-eos")
 
     def close(self):
         self.process.stdin.close()
@@ -93,13 +95,12 @@ def main():
         planned = stage["weight_bytes"] + stage["cache_bytes"] + stage["compute_bytes"]
         before = node.free()
         model = node.strata("load", *shape)["model"]
-        text = "village " * options.prompt
+        words = options.prompt * 8 // len(node.tell(model, "village " * 8, 1)["prompt"]["tokens"])
         ours, theirs, n_prompt = [], [], 0
         for number in range(options.repeats):
             say(f"round {number + 1} of {options.repeats}")
             # Another beginning each time, or the cache would have it.
-            out = node.strata("run", model, f"{number} {text}"[:5 * options.prompt], "--max-tokens",
-                              str(options.tokens), "--temperature", "0", "--ignore-eos")
+            out = node.tell(model, f"{number} " + "village " * words, options.tokens)
             n_prompt = len(out["prompt"]["tokens"])
             ours.append((out["prompt_tokens_per_second"], out["decode_tokens_per_second"]))
             theirs.append(llama_bench(options, n_prompt))
