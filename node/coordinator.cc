@@ -391,7 +391,7 @@ void Coordinator::Release(uint64_t share) {
   last->Unload(WasUnloaded(*last));
   absl::MutexLock lock(mu_);
   --unloads_;
-  retry_due_ = true;  // others may have found no room
+  adopt_due_ = true;
 }
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& model) {
@@ -429,6 +429,8 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
     // Else another one has just taken its place, or somebody else unloads it.
     if (!Remove(*deployment, WasUnloaded(**deployment))) continue;
     TellHeritageNow();
+    absl::MutexLock lock(mu_);
+    adopt_due_ = true;
     return (*deployment)->name();
   }
 }

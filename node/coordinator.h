@@ -226,6 +226,7 @@ class Coordinator {
   uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;  // grows when the members change
   bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended
   bool retry_due_ ABSL_GUARDED_BY(mu_) = false;     // those that could not be may be now
+  bool adopt_due_ ABSL_GUARDED_BY(mu_) = false;     // orphans may find room that there was not
   bool adopts_ ABSL_GUARDED_BY(mu_) = false;        // has not looked since the office began
   absl::Time look_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // for better plans
   std::optional<wire::Epoch> prepared_ ABSL_GUARDED_BY(mu_);  // of a plan that takes over soon

@@ -70,14 +70,14 @@ void Coordinator::KeepMending() {
       absl::MutexLock lock(mu_);
       const absl::Time look_at = look_at_;
       const auto due = [this, look_at]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-        return stopping_ || mend_due_ || retry_due_ || look_at_ != look_at;
+        return stopping_ || mend_due_ || retry_due_ || adopt_due_ || look_at_ != look_at;
       };
       mu_.AwaitWithDeadline(absl::Condition(&due), look_at);
       if (stopping_) return;
       look = absl::Now() >= look_at_;
       const bool retry = retry_due_;
-      mend_due_ = retry_due_ = false;
-      if (retry) orphans = orphans_;
+      if (retry || adopt_due_) orphans = orphans_;
+      mend_due_ = retry_due_ = adopt_due_ = false;
       for (const auto& [id, model] : models_) {
         if (!in_office_ || !settled_) continue;
         if (model->mending() || (retry && model->lost_a_stage())) lost.push_back(model);

@@ -263,12 +263,14 @@ void Coordinator::Sweep() {
       *request.mutable_epoch() = stage.epoch();
       request.set_stage(stage.stage());
       // Tried again at the next sweep.
-      node.client->UnloadStage(request, [this] { return !stopping(); }).IgnoreError();
-      made_room = true;
+      const absl::Status gone = node.client->UnloadStage(request, [this] { return !stopping(); });
+      // What failed took none; and a model that is tried in vain must not be what has it tried again.
+      made_room = made_room || (gone.ok() && stage.state() == wire::StageStatus::SERVING &&
+                                !kept.contains(stage.model_id()));
     }
   }
   absl::MutexLock lock(mu_);
-  retry_due_ = retry_due_ || made_room;
+  adopt_due_ = adopt_due_ || made_room;
   if (!adopts || !in_office_) return;
   adopts_ = false;
   for (auto& [id, origin] : orphans) {

@@ -179,8 +179,14 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
     if (is_loaded) pause = kHeldPause;
     // What is held outlives its coordinator. Who passed it on asks the next one.
     const bool again = wanted.hold() && was_loaded && !status->ok();
-    if (!again || context->IsCancelled() || WasForwarded(*context)) return *status;
-    absl::SleepFor(pause);
+    if (!again || WasForwarded(*context)) return *status;
+    // It may be another's by now, who wished for it otherwise.
+    if (status->error_code() == grpc::StatusCode::FAILED_PRECONDITION) {
+      *wanted.mutable_wishes() = request->wishes();
+    }
+    const absl::Time until = absl::Now() + pause;
+    while (!context->IsCancelled() && absl::Now() < until) absl::SleepFor(kPoll);
+    if (context->IsCancelled()) return *status;
   }
 }
 

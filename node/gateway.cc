@@ -25,6 +25,8 @@ constexpr uint64_t kTickMs = 100;
 // Before the same node is asked for the rest of a text again.
 constexpr absl::Duration kResumePause = absl::Milliseconds(500);
 constexpr int64_t kRetryAfterMs = 2'000;
+// A call that ends within it may never have reached its node.
+constexpr absl::Duration kConnectTime = absl::Seconds(2);
 
 absl::Status NoCoordinator() {
   return WithRetryAfterMs(
@@ -332,8 +334,9 @@ void Gateway::Begin(Asked asked) {
 }
 
 void Gateway::GoOn(Asked asked, AfterSource how, const absl::Status& said) {
+  const absl::Duration had = absl::Now() - asked.begun;
+  if (had > kConnectTime) asked.until += had;
   if (how == AfterSource::kResumes) return Resume(std::move(asked));
-  asked.until += absl::Now() - asked.begun;
   if (how == AfterSource::kAsksAgain) {
     asked.last = said;
     asked.not_before = absl::Now() + kResumePause;

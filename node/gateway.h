@@ -86,7 +86,7 @@ class Gateway final : public TextSource {
     wire::GenerateTextRequest request;
     std::shared_ptr<ResumableText> sink;  // shared with the text's source
     GenerateOptions options;
-    absl::Time until;  // so long it may wait, without the time that it has a source
+    absl::Time until;  // so long it may wait, without the time that a node had it
     absl::Time begun;  // at the source that it had last
     bool resumed = false;
     bool started = false;  // at the source that it had last

@@ -37,14 +37,17 @@ constexpr int64_t kAnswerMs = 5'000;
 constexpr uint32_t kCheckpointsForEach = 2;
 constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
 
-// Whether the node may be one of this coordinator's members in a moment: it obeys nobody yet, or
-// itself.
-bool IsJoining(const NodeReport& node) {
-  const std::string& obeys = node.seen.obeys();
-  return node.client != nullptr && !node.seen.member() && (obeys.empty() || obeys == node.id());
+// Names of nodes that may be this coordinator's members in a moment: they obey nobody yet,
+// themselves, or it.
+std::vector<std::string> Joining(const ClusterReport& report) {
+  std::vector<std::string> names;
+  for (const NodeReport& node : report.nodes) {
+    const std::string& obeys = node.seen.obeys();
+    const bool joins = obeys.empty() || obeys == node.id() || obeys == report.cluster.asked();
+    if (node.client != nullptr && !node.seen.member() && joins) names.push_back(node.name());
+  }
+  return names;
 }
-
-bool AnyJoining(const ClusterReport& report) { return absl::c_any_of(report.nodes, IsJoining); }
 
 // Only members may be told what to do: another coordinator's stages are not this one's to move.
 // Returns the names of the others, which are left out.
@@ -74,17 +77,17 @@ absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedMod
     }
     planned->report = *std::move(report);
     const std::vector<std::string> others = LeaveOutOthers(&planned->report);
-    const std::string names = absl::StrJoin(others, ", ");
+    const std::vector<std::string> joining = Joining(planned->report);
     const absl::Duration waited = absl::Now() - begin;
     std::string why;
     if (planned->report.measuring() && waited < wait) {
       why = "The nodes are measuring their devices and links…";
-    } else if (AnyJoining(planned->report) && waited < std::min(wait, kJoinTime)) {
-      why = absl::StrCat("Waiting for ", names, " to join…");
+    } else if (!joining.empty() && waited < std::min(wait, kJoinTime)) {
+      why = absl::StrCat("Waiting for ", absl::StrJoin(joining, ", "), " to join…");
     } else if (others.empty() ||
                go_on(absl::StrCat("Left out, since not all nodes reach each other and they have "
                                   "another coordinator, or none yet: ",
-                                  names))) {
+                                  absl::StrJoin(others, ", ")))) {
       return absl::OkStatus();
     }
     if (why.empty() || !go_on(why == told ? "" : why)) return absl::CancelledError("interrupted");
@@ -366,7 +369,10 @@ absl::Status AskAndPlace(const PlanningOptions& options, const wire::PlanWishes&
   if (options.in_haste) {
     absl::Status status = try_within(absl::ZeroDuration());
     // Layers by hand are given up first: a node that they name may have gone.
-    const bool may_change = planned->report.measuring() || AnyJoining(planned->report);
+    const bool room_may_come =
+        !options.beside && (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) &&
+        !IsHandedOver(status) && !Joining(planned->report).empty();
+    const bool may_change = planned->report.measuring() || room_may_come;
     if (status.ok() || !wishes.assign().empty() || !may_change) return status;
   }
   return try_within(kMeasureTime);

@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kOfficeUs = 5'000'000;
 constexpr int64_t kResumeUs = 60'000'000;
 constexpr int64_t kResumePauseUs = 500'000;
+constexpr int64_t kConnectUs = 2'000'000;
 constexpr int64_t kTickUs = 100'000;
 
 absl::Status NoCoordinator() {
@@ -273,8 +274,9 @@ void SimGateway::Begin(Asked asked) {
 }
 
 void SimGateway::GoOn(Asked asked, AfterSource how, const absl::Status& said) {
+  const int64_t had_us = now_us() - asked.begun_us;
+  if (had_us > kConnectUs) asked.until_us += had_us;
   if (how == AfterSource::kResumes) return Resume(std::move(asked));
-  asked.until_us += now_us() - asked.begun_us;
   if (how == AfterSource::kAsksAgain) {
     asked.last = said;
     asked.not_before_us = now_us() + kResumePauseUs;
