@@ -264,7 +264,8 @@ void Coordinator::Sweep() {
       request.set_stage(stage.stage());
       // Tried again at the next sweep.
       const absl::Status gone = node.client->UnloadStage(request, [this] { return !stopping(); });
-      // What failed took none; and a model that is tried in vain must not be what has it tried again.
+      // What failed took none; and a model that is tried in vain must not be what has it tried
+      // again.
       made_room = made_room || (gone.ok() && stage.state() == wire::StageStatus::SERVING &&
                                 !kept.contains(stage.model_id()));
     }

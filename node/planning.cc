@@ -369,9 +369,9 @@ absl::Status AskAndPlace(const PlanningOptions& options, const wire::PlanWishes&
   if (options.in_haste) {
     absl::Status status = try_within(absl::ZeroDuration());
     // Layers by hand are given up first: a node that they name may have gone.
-    const bool room_may_come =
-        !options.beside && (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) &&
-        !IsHandedOver(status) && !Joining(planned->report).empty();
+    const bool room_may_come = !options.beside &&
+                               (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) &&
+                               !IsHandedOver(status) && !Joining(planned->report).empty();
     const bool may_change = planned->report.measuring() || room_may_come;
     if (status.ok() || !wishes.assign().empty() || !may_change) return status;
   }

@@ -101,9 +101,10 @@ inline void ForEachRounding(absl::Span<const float> logits, int32_t token, float
   for (int step = 1; step <= kSteps; ++step) {
     const float by = near / 2 * static_cast<float>(step) / kSteps;
     for (int ways = 0; ways < 27; ++ways) {
+      const int way_at = ways / 3 % 3, way_behind = ways / 9;
       const float before = by * static_cast<float>(ways % 3 - 1);
-      const float at = by * static_cast<float>(ways / 3 % 3 - 1);
-      const float behind = by * static_cast<float>(ways / 9 - 1);
+      const float at = by * static_cast<float>(way_at - 1);
+      const float behind = by * static_cast<float>(way_behind - 1);
       for (size_t i = 0; i < logits.size(); ++i) {
         rounded[i] = logits[i] + (logits[i] > its ? before : behind);
       }
