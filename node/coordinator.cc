@@ -499,8 +499,7 @@ absl::Status Coordinator::LoadedLater() const {
 
 bool Coordinator::Answers(const std::string& model) {
   const auto deployment = Find(model);
-  return deployment.ok() &&
-         ((*deployment)->serving() || (*deployment)->mending() || (*deployment)->failed());
+  return deployment.ok() && (*deployment)->answers();
 }
 
 void Coordinator::Generate(const wire::GenerateTextRequest& request,

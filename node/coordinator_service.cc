@@ -158,35 +158,36 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
   const Admission admission(this, kCoordinatorLongCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   wire::LoadModelRequest wanted = WithSource(*request, options_.node_id);
-  bool was_loaded = false, is_loaded = false;
+  bool was_loaded = false;
+  absl::Duration pause = kHeldPause;
   const auto tell = [&](const wire::LoadModelEvent& event) {
     // Nobody reads on once it is loaded.
     const bool told = was_loaded ? !context->IsCancelled() : writer->Write(event);
     if (!event.has_loaded()) return told;
-    was_loaded = is_loaded = true;
+    was_loaded = true;
+    pause = kHeldPause;
     wanted.set_model_id(event.loaded().model_id());
     // As it is, whoever asked for it so.
     wanted.mutable_wishes()->set_n_ctx(event.loaded().n_ctx());
     wanted.mutable_wishes()->set_n_seqs(event.loaded().n_seqs());
     return told;
   };
-  for (absl::Duration pause = kHeldPause;; pause = std::min(2 * pause, kHeldPauseMax)) {
-    is_loaded = false;
-    auto status = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
+  for (;; pause = std::min(2 * pause, kHeldPauseMax)) {
+    const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool* said) {
       return Pass(to->LoadModel(onward, wanted), onward, tell, said);
     });
-    if (!status) status = TextStatusToGrpc(LoadHere(*context, wanted, tell));
-    if (is_loaded) pause = kHeldPause;
+    const grpc::Status status =
+        passed_on ? *passed_on : TextStatusToGrpc(LoadHere(*context, wanted, tell));
     // What is held outlives its coordinator. Who passed it on asks the next one.
-    const bool again = wanted.hold() && was_loaded && !status->ok();
-    if (!again || WasForwarded(*context)) return *status;
+    const bool again = wanted.hold() && was_loaded && !status.ok();
+    if (!again || WasForwarded(*context)) return status;
     // It may be another's by now, who wished for it otherwise.
-    if (status->error_code() == grpc::StatusCode::FAILED_PRECONDITION) {
+    if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) {
       *wanted.mutable_wishes() = request->wishes();
     }
     const absl::Time until = absl::Now() + pause;
     while (!context->IsCancelled() && absl::Now() < until) absl::SleepFor(kPoll);
-    if (context->IsCancelled()) return *status;
+    if (context->IsCancelled()) return status;
   }
 }
 

@@ -480,9 +480,17 @@ bool Deployment::serving() const {
   return state_ == wire::ModelStatus::SERVING || state_ == wire::ModelStatus::MOVING;
 }
 
-bool Deployment::failed() const {
+bool Deployment::answers() const {
   absl::MutexLock lock(mu_);
-  return state_ == wire::ModelStatus::FAILED;
+  switch (state_) {
+    case wire::ModelStatus::SERVING:
+    case wire::ModelStatus::MOVING:
+    case wire::ModelStatus::MENDING:
+    case wire::ModelStatus::FAILED:
+      return true;
+    default:
+      return false;
+  }
 }
 
 std::vector<wire::ModelStage> Deployment::Stages() const {

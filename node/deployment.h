@@ -137,7 +137,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   std::vector<wire::ModelStage> Stages() const;
   // Whether it may still serve; false once the pipeline broke or is unloaded.
   bool serving() const;
-  bool failed() const;
+  bool answers() const;  // texts are taken, or kept until it is mended, or told why it failed
   // Blocks for a few seconds when the pipeline just broke, to learn why.
   wire::ModelStatus Status();
 

@@ -65,9 +65,6 @@ std::vector<std::string> LeaveOutOthers(ClusterReport* report) {
 absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedModel* planned) {
   const auto client = ClusterClient::At(options.self_address, kAnswerMs);
   const absl::Time begin = absl::Now();
-  const auto go_on = [&](const std::string& note) {
-    return options.go_on() && (note.empty() || options.note(note));
-  };
   for (std::string told;;) {
     auto report = CollectReport(client.get());
     if (!report.ok()) return report.status();
@@ -84,13 +81,20 @@ absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedMod
       why = "The nodes are measuring their devices and links…";
     } else if (!joining.empty() && waited < std::min(wait, kJoinTime)) {
       why = absl::StrCat("Waiting for ", absl::StrJoin(joining, ", "), " to join…");
-    } else if (others.empty() ||
-               go_on(absl::StrCat("Left out, since not all nodes reach each other and they have "
-                                  "another coordinator, or none yet: ",
-                                  absl::StrJoin(others, ", ")))) {
+    } else if (others.empty()) {
       return absl::OkStatus();
     }
-    if (why.empty() || !go_on(why == told ? "" : why)) return absl::CancelledError("interrupted");
+    const bool waits = !why.empty();
+    if (!waits) {
+      why = absl::StrCat(
+          "Left out, since not all nodes reach each other and they have another "
+          "coordinator, or none yet: ",
+          absl::StrJoin(others, ", "));
+    }
+    if (!options.go_on() || (why != told && !options.note(why))) {
+      return absl::CancelledError("interrupted");
+    }
+    if (!waits) return absl::OkStatus();
     told = why;
     absl::SleepFor(kMeasurePoll);
   }
@@ -368,11 +372,11 @@ absl::Status AskAndPlace(const PlanningOptions& options, const wire::PlanWishes&
   };
   if (options.in_haste) {
     absl::Status status = try_within(absl::ZeroDuration());
+    const bool lacks_nodes = (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) &&
+                             !IsHandedOver(status) && !options.beside;
+    const bool may_change =
+        planned->report.measuring() || (lacks_nodes && !Joining(planned->report).empty());
     // Layers by hand are given up first: a node that they name may have gone.
-    const bool room_may_come = !options.beside &&
-                               (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) &&
-                               !IsHandedOver(status) && !Joining(planned->report).empty();
-    const bool may_change = planned->report.measuring() || room_may_come;
     if (status.ok() || !wishes.assign().empty() || !may_change) return status;
   }
   return try_within(kMeasureTime);

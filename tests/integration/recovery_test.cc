@@ -62,14 +62,11 @@ class Recovery : public TwoNodes {
     ASSERT_TRUE(loaded.is_object()) << loaded;
     model_ = loaded["model"];
   }
+  static std::string PromptOf(int i) { return absl::StrCat("Chapter ", i, "\n"); }
   std::unique_ptr<Program> BeginText(int i) {
-    std::vector<std::string> args = {"run",
-                                     model_,
-                                     absl::StrCat("Chapter ", i, "\n"),
-                                     "--max-tokens",
-                                     absl::StrCat(kTokens),
-                                     "--ignore-eos",
-                                     "--json"};
+    std::vector<std::string> args = {
+        "run",          model_,  PromptOf(i), "--max-tokens", absl::StrCat(kTokens),
+        "--ignore-eos", "--json"};
     for (const std::string& arg : HowTheyAreChosen()) args.push_back(arg);
     return Strata(AskedNode(), std::move(args));
   }
@@ -124,14 +121,27 @@ class Recovery : public TwoNodes {
     if (std::getenv("STRATA_CHAOS_LOGS") != nullptr) std::cout << log << "\n";
   }
 
-  // Of a node's stage, as status says.
-  pid_t Worker(size_t node) {
-    const Json status = Run(coordinator_, {"status", "--json"});
+  // A node, as status says on one that lives.
+  Json Node(size_t asked, size_t node) {
+    const Json status = Run(asked, {"status", "--json"});
     for (const auto& each : status["nodes"]) {
-      if (each["name"] != kNames[node]) continue;
-      return each["stages"].empty() ? 0 : each["stages"][0]["worker_pid"].get<pid_t>();
+      if (each["name"] == kNames[node]) return each;
     }
-    return 0;
+    return {{"state", "unknown"}, {"stages", Json::array()}};
+  }
+  // Of a node's stage; 0: it has none.
+  pid_t Worker(size_t node) {
+    const Json stages = Node(coordinator_, node)["stages"];
+    return stages.empty() ? 0 : stages[0]["worker_pid"].get<pid_t>();
+  }
+
+  // Expects `what` while the node is there and silent.
+  template <typename Fn>
+  void WhileFrozen(size_t node, Fn what) {
+    const std::vector<pid_t> frozen = WithDescendants((*nodes_[node])->pid());
+    for (const pid_t pid : frozen) kill(pid, SIGSTOP);
+    what();
+    for (const pid_t pid : frozen) kill(pid, SIGCONT);
   }
 
   std::string model_;
@@ -162,11 +172,7 @@ TEST_F(Recovery, TextsGoOnWhenANodeIsStopped) {
 }
 
 TEST_F(Recovery, TextsGoOnWhenANodeFreezes) {
-  const pid_t node = (*nodes_[1 - coordinator_])->pid();
-  const std::vector<pid_t> frozen = WithDescendants(node);
-  for (const pid_t pid : frozen) kill(pid, SIGSTOP);
-  ExpectWholeTexts();
-  for (const pid_t pid : frozen) kill(pid, SIGCONT);
+  WhileFrozen(1 - coordinator_, [this] { ExpectWholeTexts(); });
 }
 
 // Of tokens that are drawn: what is drawn is a function of the seed and the position.
@@ -220,20 +226,7 @@ class RecoveryOfMergedLayers : public Recovery {
  protected:
   void SetUp() override { ASSERT_NO_FATAL_FAILURE(LoadModel()); }
 
-  size_t Stages(size_t node) {
-    const Json status = Run(coordinator_, {"status", "--json"});
-    for (const auto& each : status["nodes"]) {
-      if (each["name"] == kNames[node]) return each["stages"].size();
-    }
-    return 0;
-  }
-
-  bool IsGone(size_t node) {
-    const Json status = Run(coordinator_, {"status", "--json"});
-    return std::ranges::any_of(status["nodes"], [&](const Json& each) {
-      return each["name"] == kNames[node] && each["state"] == "gone";
-    });
-  }
+  size_t Stages(size_t node) { return Node(coordinator_, node)["stages"].size(); }
 
   void ExpectTheyPartAfterTheReturnOf(size_t other);
 };
@@ -286,11 +279,7 @@ TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItIsStopped) {
 }
 
 TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItFreezes) {
-  const pid_t node = (*nodes_[coordinator_])->pid();
-  const std::vector<pid_t> frozen = WithDescendants(node);
-  for (const pid_t pid : frozen) kill(pid, SIGSTOP);
-  ExpectWholeTexts();
-  for (const pid_t pid : frozen) kill(pid, SIGCONT);
+  WhileFrozen(coordinator_, [this] { ExpectWholeTexts(); });
 }
 
 // The first loss costs nothing, the second one ten seconds.
@@ -300,7 +289,8 @@ TEST_F(RecoveryOfMergedLayers, StayAwayLongerFromANodeThatComesAndGoes) {
   for (int i = 0; i < 2; ++i) {
     const absl::Time lost = absl::Now();
     kill((*nodes_[other])->pid(), SIGKILL);
-    ASSERT_TRUE(Eventually([&] { return IsGone(other); })) << "only who is gone was lost";
+    // Only who is gone was lost.
+    ASSERT_TRUE(Eventually([&] { return Node(coordinator_, other)["state"] == "gone"; }));
     ASSERT_NO_FATAL_FAILURE(StartAgain(other));
     ASSERT_TRUE(Eventually([&] { return Worker(other) != 0; })) << nodes_[coordinator_]->err();
     away.push_back(absl::Now() - lost);
@@ -326,7 +316,6 @@ class RecoveryOfStreams : public RecoveryOfTheCoordinator,
   }
   // Either way the node that coordinates or the other one goes.
   size_t AskedNode() const override { return GetParam() ? 1 - coordinator_ : coordinator_; }
-  static std::string PromptOf(int i) { return absl::StrCat("Chapter ", i, "\n"); }
 
   std::vector<std::unique_ptr<HttpClient>> streams_;
 };
@@ -399,15 +388,11 @@ class RecoveryOfAHeldModel : public RecoveryOfTheCoordinator {
   }
   void ExpectItGoesWithItsText() {
     ExpectWholeTexts();
-    Json status;
+    Json node;
     EXPECT_TRUE(Eventually([&] {
-      status = Run(1 - coordinator_, {"status", "--json"});
-      if (!status.is_object() || !status["models"].empty()) return false;
-      for (const auto& node : status["nodes"]) {
-        if (node["name"] == kNames[1 - coordinator_]) return node["stages"].empty();
-      }
-      return false;
-    })) << status;
+      node = Node(1 - coordinator_, 1 - coordinator_);
+      return node["state"] == "alive" && node["stages"].empty();
+    })) << node;
   }
 };
 
@@ -417,10 +402,7 @@ TEST_F(RecoveryOfAHeldModel, StaysForItsTextWhenItsCoordinatorIsKilled) {
 }
 
 TEST_F(RecoveryOfAHeldModel, StaysForItsTextWhenItsCoordinatorFreezes) {
-  const std::vector<pid_t> frozen = WithDescendants((*nodes_[coordinator_])->pid());
-  for (const pid_t pid : frozen) kill(pid, SIGSTOP);
-  ExpectItGoesWithItsText();
-  for (const pid_t pid : frozen) kill(pid, SIGCONT);
+  WhileFrozen(coordinator_, [this] { ExpectItGoesWithItsText(); });
 }
 
 // All stages where it coordinates: the other node knows of the model by its word alone.

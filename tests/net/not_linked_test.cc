@@ -32,21 +32,14 @@ class NotLinkedTest : public testing::ThreeHosts {
            !theirs.empty() && CoordinatorOf(2 - end) == theirs;
   }
 
-  // None: it could not be run.
   std::vector<int32_t> Run(size_t host) const {
-    const nlohmann::json report =
-        Json(host, "run 'Strata demo' 'The old captain' --temperature 0 --max-tokens 24");
-    if (!report.is_object()) return {};
-    return report["tokens"];
+    return TokensOf(host, "run 'Strata demo' 'The old captain' --temperature 0 --max-tokens 24");
   }
 };
 
 TEST_F(NotLinkedTest, EachCoordinatorPlansForWhoObeysIt) {
-  // One group before.
-  ASSERT_TRUE(Eventually([&] {
-    return !CoordinatorOf(0).empty() && CoordinatorOf(0) == CoordinatorOf(1) &&
-           CoordinatorOf(0) == CoordinatorOf(2);
-  }));
+  size_t coordinator = hosts_.size();
+  ASSERT_TRUE(Eventually([&] { return AgreeOn(&coordinator); })) << "they are not one group";
   lan_->Lose(*hosts_[0], hosts_[2].get(), "eth0", 100);
   lan_->Lose(*hosts_[2], hosts_[0].get(), "eth0", 100);
   size_t alone = 0;

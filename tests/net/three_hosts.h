@@ -1,6 +1,7 @@
 // Three nodes that know each other, on hosts of one switch, asked by the program's verbs.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,6 +63,23 @@ class ThreeHosts : public ::testing::Test {
                                             " --node 127.0.0.1:", nodes_[host]->port(), " 2>&1"),
                                &outcome.text, limit);
     return outcome;
+  }
+  // Whether all have the same coordinator: which host.
+  bool AgreeOn(size_t* coordinator) const {
+    const nlohmann::json id = nodes_[0]->Nodes()["coordinator"];
+    *coordinator = nodes_.size();
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i]->Nodes()["coordinator"] != id) return false;
+      if (id == nodes_[i]->id()) *coordinator = i;
+    }
+    return *coordinator < nodes_.size();
+  }
+
+  // The tokens of a text that `run ...` writes on a host; none: it could not be run.
+  std::vector<int32_t> TokensOf(size_t host, const std::string& run) const {
+    const nlohmann::json report = Json(host, run);
+    if (!report.is_object()) return {};
+    return report["tokens"];
   }
   // What it wrote to stdout; discarded: it failed.
   nlohmann::json Json(size_t host, const std::string& verb_and_options) const {

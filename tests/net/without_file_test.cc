@@ -57,16 +57,6 @@ class WithoutFileTest : public testing::ThreeHosts, public ::testing::WithParamI
     Kill(file_);
   }
 
-  // Whether all have the same coordinator.
-  bool AgreeOn(size_t* coordinator) {
-    const nlohmann::json id = nodes_[0]->Nodes()["coordinator"];
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      if (nodes_[i]->Nodes()["coordinator"] != id) return false;
-      if (id == nodes_[i]->id()) *coordinator = i;
-    }
-    return *coordinator < nodes_.size();
-  }
-
   void Kill(size_t host) {
     const std::vector<pid_t> pids = WithDescendants(nodes_[host]->pid());
     for (const pid_t pid : pids) kill(pid, SIGKILL);
@@ -77,12 +67,7 @@ class WithoutFileTest : public testing::ThreeHosts, public ::testing::WithParamI
     return absl::StrCat("run '", model_, "' 'The old captain' --temperature 0 --max-tokens ",
                         kTokens);
   }
-  // None: it could not be run.
-  std::vector<int32_t> Run(size_t host) const {
-    const nlohmann::json report = Json(host, RunVerb());
-    if (!report.is_object()) return {};
-    return report["tokens"];
-  }
+  std::vector<int32_t> Run(size_t host) const { return TokensOf(host, RunVerb()); }
   bool IsServed(size_t host) {
     return Eventually([&] { return Run(host) == tokens_; });
   }

@@ -49,9 +49,7 @@ void SimCoordinator::Stop() {
 }
 
 bool SimCoordinator::in_office() const { return cluster().View(options_.node).is_coordinator; }
-bool SimCoordinator::Answers() const {
-  return model_ != nullptr && (model_->serving() || model_->mending() || model_->failed());
-}
+bool SimCoordinator::Answers() const { return model_ != nullptr && model_->answers(); }
 bool SimCoordinator::Adopts() const { return in_office_ && (adopts_ || orphan_untried_); }
 
 bool SimCoordinator::IsGone(size_t node) const {
