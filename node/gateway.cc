@@ -323,9 +323,12 @@ void Gateway::Begin(Asked asked) {
     }
     return;
   }
-  const std::string address = asked.options.pass_on && !view.coordinator.is_nobody()
-                                  ? cluster_->AddressOf(view.coordinator)
-                                  : "";
+  if (!asked.options.pass_on && !view.coordinator.is_nobody()) {
+    asked.text->Refuse(AsHandedOver(absl::UnavailableError("another node coordinates")));
+    return;
+  }
+  const std::string address =
+      view.coordinator.is_nobody() ? "" : cluster_->AddressOf(view.coordinator);
   if (address.empty()) {
     Wait(std::move(asked));
   } else {
@@ -336,11 +339,12 @@ void Gateway::Begin(Asked asked) {
 void Gateway::GoOn(Asked asked, AfterSource how, const absl::Status& said) {
   const absl::Duration had = absl::Now() - asked.begun;
   if (had > kConnectTime) asked.until += had;
+  // Who took it and had not begun with it would say the same at once.
+  const bool was_idle = how == AfterSource::kAsksAgain ||
+                        (how == AfterSource::kResumes && IsHandedOver(said) && !asked.started);
+  if (was_idle) asked.not_before = absl::Now() + kResumePause;
   if (how == AfterSource::kResumes) return Resume(std::move(asked));
-  if (how == AfterSource::kAsksAgain) {
-    asked.last = said;
-    asked.not_before = absl::Now() + kResumePause;
-  }
+  if (how == AfterSource::kAsksAgain) asked.last = said;
   Wait(std::move(asked));
 }
 

@@ -32,7 +32,9 @@ inline constexpr size_t kTextsWaitingMax = 1024;
 class TextSource {
  public:
   struct GenerateOptions {
-    bool pass_on = true;  // to the node that coordinates; false: it is here or nowhere
+    // To the node that coordinates. False: who asks does so; where another one coordinates, the text
+    // ends with kUnavailable and AsHandedOver().
+    bool pass_on = true;
   };
   virtual ~TextSource() = default;
   // Starts a text; never blocks. What becomes of it goes to `sink`, which is kept until its

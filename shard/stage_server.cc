@@ -257,6 +257,7 @@ wire::Hello StageServerImpl::OutgoingHello() const {
 void StageServerImpl::SetOutgoing(std::unique_ptr<Link> link, std::string note) {
   std::shared_ptr<Link> old;  // destroyed last, outside the lock
   absl::MutexLock lock(mu_);
+  DCHECK(link == nullptr || outgoing_ == nullptr);
   old = std::move(outgoing_);
   outgoing_open_ = link != nullptr;
   outgoing_ = std::move(link);
@@ -362,7 +363,7 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     std::optional<Task> task;
     std::optional<absl::Status> ended;
     std::vector<std::shared_ptr<Link>> to_destroy;
-    std::shared_ptr<Link> incoming;
+    std::shared_ptr<Link> incoming, outgoing;
     uint32_t freed = 0;
     {
       absl::MutexLock lock(mu_);
@@ -385,8 +386,9 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
         }
       } else if (incoming_ended_ && !task) {
         ended.swap(incoming_ended_);
-        accepted_ = false;
         if (incoming_ != nullptr) to_destroy.push_back(std::move(incoming_));
+        outgoing = std::move(outgoing_);
+        outgoing_open_ = false;
       }
     }
     to_destroy.clear();
@@ -397,7 +399,12 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     if (ended) {
       LogBreach(*ended);
       dropping_ = false;
-      CloseLinks(*ended);
+      // The link after ends with it. Others may come when neither of the two can call any more: its
+      // end would be taken for theirs.
+      if (outgoing != nullptr) outgoing->Close(*ended);
+      outgoing.reset();
+      absl::MutexLock lock(mu_);
+      accepted_ = false;
     }
   }
   std::deque<Task> left;

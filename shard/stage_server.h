@@ -43,9 +43,9 @@ class StageServer {
   virtual std::unique_ptr<Stage> TakeStage() = 0;
 
   // A peer that wants to be the link before this stage. kAborted: another epoch; kUnavailable: not
-  // loaded yet, or another link is open; kFailedPrecondition: another model, stage or n_embd. Any
-  // thread. After OK, SetIncoming() follows, or AbandonIncoming() when the peer left before its
-  // link was open.
+  // loaded yet, or another link is open, or the link after has not ended with it yet;
+  // kFailedPrecondition: another model, stage or n_embd. Any thread. After OK, SetIncoming()
+  // follows, or AbandonIncoming() when the peer left before its link was open.
   struct Incoming {
     wire::Hello hello;
     Link::Receiver* receiver;

@@ -16,9 +16,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/losses.h"
+#include "coordinator/text_request.h"
 #include "gmock/gmock.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "llama.h"
+#include "node/forwarding.h"
+#include "node/text_wire.h"
+#include "proto/coordinator.grpc.pb.h"
 #include "proto/frame.pb.h"
 #include "shard/engine.h"
 #include "tests/integration/api_cluster.h"
@@ -26,7 +32,9 @@
 #include "tests/integration/processes.h"
 #include "tests/integration/two_nodes.h"
 #include "tests/support/program.h"
+#include "tests/support/test_key.h"
 #include "tests/support/whole_model.h"
+#include "transport/grpc_link.h"
 
 namespace strata {
 namespace {
@@ -511,6 +519,24 @@ TEST_F(RecoveryOfALoad, DoesNotGoOnWhenItsModelIsUnloaded) {
   load_->ExitStatus();  // it may have ended before
   const auto run = Strata(coordinator_, {"run", "Strata demo", "One", "--max-tokens", "4"});
   EXPECT_NE(run->ExitStatus(), 0);
+}
+
+// As when who passed it on still took this node for the one that coordinates: it waits for neither.
+TEST_F(TwoNodes, ATextComesBackFromANodeThatDoesNotCoordinate) {
+  const size_t coordinator = Coordinator();
+  ASSERT_LT(coordinator, 2u);
+  testing::UseTestKey();
+  const auto stub = wire::Coordinator::NewStub(MakeChannel(addresses_[1 - coordinator]));
+  grpc::ClientContext context;
+  context.AddMetadata(kForwardedKey, "1");
+  wire::GenerateTextRequest request;
+  request.set_model("any");
+  request.set_prompt("One");
+  const auto reader = stub->GenerateText(&context, request);
+  wire::GenerateTextEvent event;
+  EXPECT_FALSE(reader->Read(&event)) << event.ShortDebugString();
+  const absl::Status status = TextStatusFromGrpc(reader->Finish());
+  EXPECT_TRUE(IsHandedOver(status)) << status;
 }
 
 TEST_F(TwoNodes, AModelThatHasNoPlaceLeftSaysWhatIsMissingAndComesBackWithItsNode) {

@@ -8,6 +8,7 @@
 #include "absl/status/status_matchers.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -170,10 +171,19 @@ class StageServerTest : public ::testing::Test {
     in_wire_ = dialled->wire;
   }
 
-  // As soon as the stage has let go of the link before.
-  std::unique_ptr<Link> DialInUntilOpen(Link::Receiver* receiver) {
-    absl::StatusOr<MemoryDialled> dialled = absl::UnavailableError("");
-    while (absl::IsUnavailable(dialled.status())) dialled = Dial(Before(), receiver);
+  // Until the stage has let go of the link before, and of the link after with it.
+  void AwaitNoLinks() {
+    auto accepted = server_->Accept(Before());
+    while (absl::IsUnavailable(accepted.status())) {
+      absl::SleepFor(absl::Milliseconds(1));
+      accepted = server_->Accept(Before());
+    }
+    ASSERT_TRUE(accepted.ok()) << accepted.status();
+    server_->AbandonIncoming();
+  }
+
+  std::unique_ptr<Link> DialIn(Link::Receiver* receiver) {
+    auto dialled = Dial(Before(), receiver);
     EXPECT_TRUE(dialled.ok()) << dialled.status();
     return std::move(dialled->link);
   }
@@ -419,11 +429,12 @@ TEST_F(StageServerTest, AHostileStageBeforeIsCutOffAndLoggedOnce) {
   for (const Breach& breach : breaches) {
     SCOPED_TRACE(breach.why);
     testing::HeardLog log;
+    AwaitNoLinks();
     ConnectOut();
     const uint64_t steps = server_->steps_done();
     {
       Collector end;
-      const std::unique_ptr<Link> hostile = DialInUntilOpen(&end);
+      const std::unique_ptr<Link> hostile = DialIn(&end);
       ASSERT_TRUE(hostile->Send(breach.frame).ok());
       // No more than was granted; what finds the link closed already is not taken.
       for (int i = 0; i < 6; ++i) static_cast<void>(hostile->Send(StepFrame(++id)));
@@ -433,9 +444,10 @@ TEST_F(StageServerTest, AHostileStageBeforeIsCutOffAndLoggedOnce) {
     EXPECT_THAT(told, ElementsAre(HasSubstr(breach.why)));
     EXPECT_EQ(server_->steps_done(), steps) << "what came behind the breach was run";
 
+    AwaitNoLinks();
     ConnectOut();
     Collector end;
-    const std::unique_ptr<Link> next = DialInUntilOpen(&end);
+    const std::unique_ptr<Link> next = DialIn(&end);
     ASSERT_TRUE(next->Send(StepFrame(++id)).ok());
     EXPECT_EQ(out_end_.Next().type, FrameType::kStep);
   }

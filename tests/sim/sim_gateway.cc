@@ -266,7 +266,11 @@ void SimGateway::Begin(Asked asked) {
     }
     return;
   }
-  if (!asked.pass_on || view.coordinator.is_nobody()) return Wait(std::move(asked));
+  if (view.coordinator.is_nobody()) return Wait(std::move(asked));
+  if (!asked.pass_on) {
+    asked.text->Refuse(AsHandedOver(absl::UnavailableError("another node coordinates")));
+    return;
+  }
   const auto remote = std::make_shared<Remote>(this, std::move(asked));  // shared with its text
   std::erase_if(remotes_, [](const auto& other) { return other.expired(); });
   remotes_.push_back(remote);
@@ -276,11 +280,11 @@ void SimGateway::Begin(Asked asked) {
 void SimGateway::GoOn(Asked asked, AfterSource how, const absl::Status& said) {
   const int64_t had_us = now_us() - asked.begun_us;
   if (had_us > kConnectUs) asked.until_us += had_us;
+  const bool was_idle = how == AfterSource::kAsksAgain ||
+                        (how == AfterSource::kResumes && IsHandedOver(said) && !asked.started);
+  if (was_idle) asked.not_before_us = now_us() + kResumePauseUs;
   if (how == AfterSource::kResumes) return Resume(std::move(asked));
-  if (how == AfterSource::kAsksAgain) {
-    asked.last = said;
-    asked.not_before_us = now_us() + kResumePauseUs;
-  }
+  if (how == AfterSource::kAsksAgain) asked.last = said;
   Wait(std::move(asked));
 }
 
