@@ -32,8 +32,8 @@ inline constexpr size_t kTextsWaitingMax = 1024;
 class TextSource {
  public:
   struct GenerateOptions {
-    // To the node that coordinates. False: who asks does so; where another one coordinates, the text
-    // ends with kUnavailable and AsHandedOver().
+    // To the node that coordinates. False: who asks does so; where another one coordinates, the
+    // text ends with kUnavailable and AsHandedOver().
     bool pass_on = true;
   };
   virtual ~TextSource() = default;
