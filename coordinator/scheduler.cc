@@ -122,6 +122,7 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(TextRequest request, int64_t now_u
   r.text.insert(r.text.end(), request.generated.begin(), request.generated.end());
   r.mu = request.mirostat_mu;
   const uint32_t n_generated = static_cast<uint32_t>(request.generated.size());
+  r.is_fed_again = n_generated > 0;
   r.tokens_left = request.tokens_max - std::min(request.tokens_max, n_generated);
   r.keep = std::min(request.keep_tokens, static_cast<uint32_t>(request.prompt.size()));
   r.usage.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
@@ -220,6 +221,7 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
     return End(r.id, absl::OkStatus(), FinishReason::kEndOfGeneration, Leave::kKeep, now_us);
   }
   r.pipelines_broken = 0;
+  r.is_fed_again = false;
   r.text.push_back(token.token());
   if (r.asked.sampler.mirostat() != 0) r.mu.push_back(token.mirostat_mu());
   r.ready = ++last_tick;
@@ -279,6 +281,7 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, int64_t now_us) {
   for (auto id = running.rbegin(); id != running.rend(); ++id) {
     Request& r = requests.at(*id);
     r.slot = -1;
+    r.is_fed_again = true;
     if (in_steps.contains(*id)) ++r.pipelines_broken;
     resumed.push_front(*id);
   }

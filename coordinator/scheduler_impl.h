@@ -33,6 +33,8 @@ struct Scheduler::Impl {
     bool needs_open = false;  // the last stage does not have the text
     uint64_t admitted = 0;    // rises
     uint64_t ready = 0;       // rises; when its next token could first be fed
+    // What stages had of it was lost with a pipeline, and it has had no token since.
+    bool is_fed_again = false;
     // Prompt positions after which the KV is worth keeping, rising.
     std::vector<uint32_t> checkpoints;
 
@@ -122,7 +124,7 @@ struct Scheduler::Impl {
   void AddAlone(Builder* step);
   uint32_t AddRows(Builder* step, Request* request, uint32_t rows_max);
   uint32_t NDecoding() const;  // texts whose next row is a token of their own
-  uint32_t PromptRows(const Builder& step, int64_t now_us) const;
+  uint32_t PromptRows(const Builder& step, const Request& next, int64_t now_us) const;
   Request* NextPrompt(const Builder& step);
   void MakeCells(std::vector<Request*>* rows);
   void Preempt(Request* request);

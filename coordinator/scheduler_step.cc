@@ -236,7 +236,7 @@ void Scheduler::Impl::AddDecodes(Builder* b) {
   for (Request* r : ready) b->flight.decode_rows += AddRows(b, r, 1);
 }
 
-uint32_t Scheduler::Impl::PromptRows(const Builder& b, int64_t now_us) const {
+uint32_t Scheduler::Impl::PromptRows(const Builder& b, const Request& next, int64_t now_us) const {
   const uint32_t rows_max = std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch - b.rows());
   const uint32_t n_decoding = NDecoding();
   if (n_decoding == 0) return rows_max;
@@ -252,7 +252,8 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, int64_t now_us) const {
       std::any_of(flights.begin(), flights.end(),
                   [](const Flight& flight) { return flight.timing.rows > flight.decode_rows; });
   if (!costs.known()) return prompts_under_way ? 0 : std::min(rows_max, kFirstChunkTokens);
-  const int64_t wait_us = int64_t{policy.prompt_wait_ms} * 1000;
+  const int64_t wait_us =
+      int64_t{next.is_fed_again ? policy.refeed_wait_ms : policy.prompt_wait_ms} * 1000;
   const int64_t most_us = b.rows() > 0 ? wait_us : wait_us * kPromptStepPercent / 100;
   std::vector<StepUnderWay> under_way;
   for (const Flight& flight : flights) under_way.push_back(flight.timing);
@@ -269,7 +270,8 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, int64_t now_us) const {
   return rows == 0 && is_due ? std::min(rows_max, 1u) : rows;
 }
 
-// The prompt of the client whose turn it is; of one client's, the one that came first.
+// The prompt of the client whose turn it is; of one client's, the one that came first. Texts that
+// are fed again come before new ones.
 Scheduler::Impl::Request* Scheduler::Impl::NextPrompt(const Builder& b) {
   Request* next = nullptr;
   uint64_t turn = 0;
@@ -277,7 +279,8 @@ Scheduler::Impl::Request* Scheduler::Impl::NextPrompt(const Builder& b) {
     Request& r = requests.at(id);
     if (b.Has(id) || Remaining(r) < 2) continue;
     const uint64_t chunk = clients.at(r.asked.client).chunk;
-    if (next == nullptr || chunk < turn) {
+    if (next == nullptr || r.is_fed_again > next->is_fed_again ||
+        (r.is_fed_again == next->is_fed_again && chunk < turn)) {
       next = &r;
       turn = chunk;
     }
@@ -288,7 +291,7 @@ Scheduler::Impl::Request* Scheduler::Impl::NextPrompt(const Builder& b) {
 void Scheduler::Impl::AddPrompts(Builder* b, int64_t now_us) {
   Request* r = NextPrompt(*b);
   if (r == nullptr || b->rows() >= facts.n_batch) return;
-  uint32_t left = PromptRows(*b, now_us);
+  uint32_t left = PromptRows(*b, *r, now_us);
   for (; r != nullptr && left > 0; r = NextPrompt(*b)) {
     const uint32_t rows = AddRows(b, r, left);
     if (rows == 0) return;

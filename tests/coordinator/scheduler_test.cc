@@ -251,6 +251,50 @@ TEST(Scheduler, ChunksFindTheirSizeThoughStepsAreNoisy) {
   EXPECT_LE(longer_sum / kSeeds, 90'000);
 }
 
+TEST(Scheduler, TextsThatAreFedAgainDoNotWaitForThoseThatAlreadyGoOn) {
+  PipelineFacts facts = Facts(2);
+  facts.n_ctx = 1024;
+  facts.n_slots = 9;
+  SchedulerSim sim(facts, {}, {.step_us = 20'000, .row_us = 4000});
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 8; ++i) ids.push_back(*sim.Add(Ask(Tokens(i, 300), 600)));
+  const auto written = [&](uint64_t id) { return sim.seen[id].tokens.size(); };
+  const auto all_have = [&](const std::vector<size_t>& n) {
+    for (size_t i = 0; i < n.size(); ++i) {
+      if (written(ids[i]) <= n[i]) return false;
+    }
+    return true;
+  };
+  while (!all_have(std::vector<size_t>(ids.size(), 3))) ASSERT_TRUE(sim.Next());
+  std::vector<size_t> before;
+  for (const uint64_t id : ids) before.push_back(written(id));
+
+  const int64_t start_us = sim.now_us;
+  sim.Restart(facts);
+  // Nor for one that comes now.
+  const uint64_t late = *sim.Add(Ask(Tokens(600, 300), 10));
+  std::vector<int64_t> last_us(ids.size(), start_us);
+  std::vector<size_t> n_seen = before;
+  int64_t longest_us = 0;  // between two tokens of a text that goes on
+  while (!all_have(before)) {
+    ASSERT_TRUE(sim.Next());
+    EXPECT_THAT(sim.seen[late].tokens, IsEmpty());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (written(ids[i]) == n_seen[i]) continue;
+      if (n_seen[i] > before[i]) longest_us = std::max(longest_us, sim.now_us - last_us[i]);
+      n_seen[i] = written(ids[i]);
+      last_us[i] = sim.now_us;
+    }
+  }
+  size_t rows = 0;
+  for (size_t i = 0; i < ids.size(); ++i) rows += 300 + before[i];
+  EXPECT_LE(sim.now_us - start_us, 1.25 * static_cast<double>(rows) * 4000);
+  EXPECT_GT(longest_us, 0);
+  EXPECT_LE(longest_us, 1'250'000);
+  sim.RunToEnd();
+  sim.ExpectTextsAsAlone();
+}
+
 TEST(Scheduler, APromptGoesOnHoweverSlowTheStagesAre) {
   SchedulerSim sim(Facts(2), {.prompt_wait_ms = 1}, {.step_us = 50'000, .row_us = 50'000});
   const uint64_t decoding = *sim.Add(Ask({1}, 250));
