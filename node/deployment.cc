@@ -221,7 +221,7 @@ absl::StatusOr<bool> Deployment::GiveWay(bool comes_to_rest) {
   return rests;
 }
 
-// Plans keep no stages with experts elsewhere (TakeLoaded in planning.cc).
+// Plans keep no stages with experts elsewhere (TakeLoaded in loaded_stages.cc).
 bool Deployment::StagesMayStay() const {
   return std::ranges::none_of(planned_->plan.stages,
                               [](const PlannedStage& stage) { return stage.n_cpu_moe != 0; });
