@@ -99,10 +99,11 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(TextRequest request, int64_t now_u
   const auto found = clients.find(request.client);
   const size_t of_client = found == clients.end() ? 0 : found->second.waiting.size();
   const auto client_max = std::max<size_t>(1, static_cast<size_t>(policy.queue_max * kClientShare));
-  if (n_waiting >= policy.queue_max || of_client >= client_max) {
+  const size_t n_queued = n_waiting + resumed.size();
+  if (n_queued >= policy.queue_max || of_client >= client_max) {
     ++stats.requests_refused;
     absl::Status full = WithRetryAfterMs(
-        absl::ResourceExhaustedError(absl::StrCat(n_waiting, " requests wait, ", of_client,
+        absl::ResourceExhaustedError(absl::StrCat(n_queued, " requests wait, ", of_client,
                                                   " of them of this client; try again later")),
         RetryAfter());
     return of_client >= client_max ? AsOfOneClient(std::move(full)) : full;
@@ -113,8 +114,6 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(TextRequest request, int64_t now_u
   // Who comes back is served after those who waited meanwhile.
   if (client.n_requests == 0) client.admitted = client.chunk = ++last_tick;
   ++client.n_requests;
-  client.waiting.push_back(id);
-  ++n_waiting;
 
   Request& r = requests[id];
   r.id = id;
@@ -123,6 +122,12 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(TextRequest request, int64_t now_u
   r.mu = request.mirostat_mu;
   const uint32_t n_generated = static_cast<uint32_t>(request.generated.size());
   r.is_fed_again = n_generated > 0;
+  if (r.is_fed_again) {
+    resumed.push_back(id);
+  } else {
+    client.waiting.push_back(id);
+    ++n_waiting;
+  }
   r.tokens_left = request.tokens_max - std::min(request.tokens_max, n_generated);
   r.keep = std::min(request.keep_tokens, static_cast<uint32_t>(request.prompt.size()));
   r.usage.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
@@ -281,7 +286,7 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, int64_t now_us) {
   for (auto id = running.rbegin(); id != running.rend(); ++id) {
     Request& r = requests.at(*id);
     r.slot = -1;
-    r.is_fed_again = true;
+    r.is_fed_again = r.text.size() > r.asked.prompt.size();
     if (in_steps.contains(*id)) ++r.pipelines_broken;
     resumed.push_front(*id);
   }

@@ -33,7 +33,7 @@ struct Scheduler::Impl {
     bool needs_open = false;  // the last stage does not have the text
     uint64_t admitted = 0;    // rises
     uint64_t ready = 0;       // rises; when its next token could first be fed
-    // What stages had of it was lost with a pipeline, and it has had no token since.
+    // It was being written when stages or a coordinator were lost, and has had no token since.
     bool is_fed_again = false;
     // Prompt positions after which the KV is worth keeping, rising.
     std::vector<uint32_t> checkpoints;
@@ -159,7 +159,9 @@ struct Scheduler::Impl {
   StepCosts costs;
   std::map<uint64_t, Request> requests;   // at most queue_max + n_slots
   std::vector<uint64_t> running;          // have a slot; in the order of admission, at most n_slots
-  std::deque<uint64_t> resumed;           // lost their slot, and are fed again before all others
+  // Lost their slot, here or with another coordinator, and are let in before all others; those of
+  // another coordinator at most until there are queue_max requests without a slot.
+  std::deque<uint64_t> resumed;
   std::map<std::string, Client> clients;  // with at least one request
   uint32_t n_waiting = 0;                 // in clients' queues
   std::deque<Flight> flights;             // at most in_flight_max()

@@ -173,7 +173,7 @@ bool Scheduler::Impl::WaitsForPrefix(const Request& request) const {
   std::optional<uint32_t> cached;
   return std::any_of(running.begin(), running.end(), [&](uint64_t id) {
     const Request& other = requests.at(id);
-    if (!other.is_first_text()) return false;
+    if (!other.is_first_text() || (request.is_fed_again && !other.is_fed_again)) return false;
     const std::vector<int32_t>&a = request.text, &b = other.text;
     const auto same = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
     const auto shared = static_cast<uint32_t>(std::min<size_t>(same, a.size() - 1));
@@ -279,8 +279,10 @@ Scheduler::Impl::Request* Scheduler::Impl::NextPrompt(const Builder& b) {
     Request& r = requests.at(id);
     if (b.Has(id) || Remaining(r) < 2) continue;
     const uint64_t chunk = clients.at(r.asked.client).chunk;
-    if (next == nullptr || r.is_fed_again > next->is_fed_again ||
-        (r.is_fed_again == next->is_fed_again && chunk < turn)) {
+    const bool is_first = next == nullptr || (r.is_fed_again == next->is_fed_again
+                                                  ? chunk < turn
+                                                  : r.is_fed_again);
+    if (is_first) {
       next = &r;
       turn = chunk;
     }
@@ -291,8 +293,9 @@ Scheduler::Impl::Request* Scheduler::Impl::NextPrompt(const Builder& b) {
 void Scheduler::Impl::AddPrompts(Builder* b, int64_t now_us) {
   Request* r = NextPrompt(*b);
   if (r == nullptr || b->rows() >= facts.n_batch) return;
+  const bool is_fed_again = r->is_fed_again;
   uint32_t left = PromptRows(*b, *r, now_us);
-  for (; r != nullptr && left > 0; r = NextPrompt(*b)) {
+  for (; r != nullptr && r->is_fed_again == is_fed_again && left > 0; r = NextPrompt(*b)) {
     const uint32_t rows = AddRows(b, r, left);
     if (rows == 0) return;
     left -= rows;

@@ -44,8 +44,8 @@ struct SchedulerPolicy {
   uint32_t chunk_tokens = 128;  // rows of a step that carries prompts while nobody decodes
   // How much longer than the batch itself takes may anybody's next token wait behind prompts.
   uint32_t prompt_wait_ms = 100;
-  // And behind texts that are fed again because their pipeline broke: all stopped then, and none
-  // has gone on before the last one does.
+  // And behind texts that are fed again because stages or their coordinator were lost: all stopped
+  // then, and the last one to go on counts.
   uint32_t refeed_wait_ms = 1000;
   uint32_t queue_max = 256;  // requests that wait for a slot
   // So many pipelines may break in a row while a text is in their steps; then it may be what breaks

@@ -295,6 +295,29 @@ TEST(Scheduler, TextsThatAreFedAgainDoNotWaitForThoseThatAlreadyGoOn) {
   sim.ExpectTextsAsAlone();
 }
 
+TEST(Scheduler, ATextOfALostCoordinatorIsLetInBeforeNewOnes) {
+  PipelineFacts facts = Facts();
+  facts.n_slots = 1;
+  SchedulerSim sim(facts, {.queue_max = 3});
+  const uint64_t running = *sim.Add(Ask(Tokens(0, 10), 5));
+  ASSERT_TRUE(sim.Next());
+  const uint64_t waits = *sim.Add(Ask(Tokens(100, 10), 5));
+  TextRequest begun = Ask(Tokens(200, 10), 5);
+  begun.generated = {7, 8};
+  const uint64_t goes_on = *sim.Add(begun);
+  EXPECT_TRUE(sim.Add(Ask(Tokens(300, 10), 5)).ok());
+  // The queue is full for these, too.
+  EXPECT_THAT(sim.Add(begun), StatusIs(Code::kResourceExhausted));
+  while (!sim.seen[running].end) ASSERT_TRUE(sim.Next());
+  while (!sim.seen[goes_on].end) {
+    ASSERT_TRUE(sim.Next());
+    EXPECT_THAT(sim.seen[waits].tokens, IsEmpty());
+  }
+  EXPECT_EQ(sim.seen[goes_on].tokens.size(), 3);
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[waits].tokens.size(), 5);
+}
+
 TEST(Scheduler, APromptGoesOnHoweverSlowTheStagesAre) {
   SchedulerSim sim(Facts(2), {.prompt_wait_ms = 1}, {.step_us = 50'000, .row_us = 50'000});
   const uint64_t decoding = *sim.Add(Ask({1}, 250));
