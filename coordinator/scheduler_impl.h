@@ -157,8 +157,8 @@ struct Scheduler::Impl {
   const SchedulerPolicy policy;
   SlotTable slots;
   StepCosts costs;
-  std::map<uint64_t, Request> requests;   // at most queue_max + n_slots
-  std::vector<uint64_t> running;          // have a slot; in the order of admission, at most n_slots
+  std::map<uint64_t, Request> requests;  // at most queue_max + n_slots
+  std::vector<uint64_t> running;         // have a slot; in the order of admission, at most n_slots
   // Lost their slot, here or with another coordinator, and are let in before all others; those of
   // another coordinator at most until there are queue_max requests without a slot.
   std::deque<uint64_t> resumed;

@@ -279,9 +279,8 @@ Scheduler::Impl::Request* Scheduler::Impl::NextPrompt(const Builder& b) {
     Request& r = requests.at(id);
     if (b.Has(id) || Remaining(r) < 2) continue;
     const uint64_t chunk = clients.at(r.asked.client).chunk;
-    const bool is_first = next == nullptr || (r.is_fed_again == next->is_fed_again
-                                                  ? chunk < turn
-                                                  : r.is_fed_again);
+    const bool is_first =
+        next == nullptr || (r.is_fed_again == next->is_fed_again ? chunk < turn : r.is_fed_again);
     if (is_first) {
       next = &r;
       turn = chunk;
