@@ -1,6 +1,7 @@
 #include "coordinator/plan_assign.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -198,35 +199,41 @@ absl::Status DoesNotFit(const PlanProblem& problem) {
                                  BytesText(candidate.memory_bytes), " (",
                                  LayersText(problem.Layers(piece)), ")"));
   }
+  std::vector<PlanProblem::Candidate> all = candidates;
+  all.insert(all.end(), problem.too_small().begin(), problem.too_small().end());
+  // What devices offer that share a memory may be more than it has, and less.
   uint64_t free_bytes = 0;
-  std::set<int> pools;
-  for (const auto& candidate : candidates) {
-    if (candidate.memory_pool == kOwnPool) {
-      free_bytes += candidate.memory_bytes;
-    } else if (pools.insert(candidate.memory_pool).second) {
-      free_bytes += problem.PoolBytes(candidate.memory_pool);
-    }
+  std::map<int, uint64_t> of_pools;
+  for (const auto& candidate : all) {
+    (candidate.memory_pool == kOwnPool ? free_bytes : of_pools[candidate.memory_pool]) +=
+        candidate.memory_bytes;
   }
+  for (const auto& [pool, bytes] : of_pools) free_bytes += std::min(bytes, problem.PoolBytes(pool));
   if (reached == problem.last_point()) {
     return absl::FailedPreconditionError(
         "the model fits into the nodes' memory, but no order of them was found in which each "
         "reaches the next and the coordinator over a measured link");
   }
   const uint64_t needed = problem.StageBytes(0, problem.last_point());
-  const std::string list =
-      where.empty()
-          ? "no device has room for a single layer"
-          : absl::StrCat(absl::StrJoin(where.begin(),
-                                       where.begin() + static_cast<std::ptrdiff_t>(
-                                                           std::min(where.size(), kShownMax)),
-                                       ", "),
-                         where.size() > kShownMax ? ", …" : "");
+  if (packed.empty()) {
+    std::ranges::sort(all, std::greater<>(), &PlanProblem::Candidate::memory_bytes);
+    for (const auto& candidate : all) {
+      where.push_back(absl::StrCat(PlaceName(request, candidate.device), " ",
+                                   BytesText(candidate.memory_bytes)));
+    }
+  }
+  const size_t shown = std::min(where.size(), kShownMax);
+  const std::string list = absl::StrCat(
+      absl::StrJoin(where.begin(), where.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+      shown < where.size() ? ", …" : "",
+      packed.empty() ? "; no device has room for the first layer" : "");
   std::string missing;
   if (reached < problem.last_point()) {
     const LayerRange rest = {problem.points()[reached], request.costs->n_layer()};
-    missing = absl::StrCat(LayersText(rest), " find no room: another ",
-                           BytesText(problem.StageBytes(reached, problem.last_point())),
-                           " are needed on one device or several");
+    missing =
+        absl::StrCat(LayersText(rest), rest.size() == 1 ? " finds" : " find", " no room: another ",
+                     BytesText(problem.StageBytes(reached, problem.last_point())),
+                     " are needed on one device or several");
   }
   std::string cuts;
   if (problem.points().size() == 2 && request.costs->n_layer() > 1) {

@@ -126,7 +126,10 @@ PlanProblem::PlanProblem(const PlanRequest& request, const StepShape& step)
     for (size_t begin = 0; begin < last_point() && !has_any; ++begin) {
       for (const auto& [first, last] : runs_[begin]) has_any |= has_room(begin, first);
     }
-    if (!has_any) continue;
+    if (!has_any) {
+      too_small_.push_back(std::move(candidate));
+      continue;
+    }
     const LayerTime head = PredictHead(costs, device.speed, step);
     candidate.head_s = head.seconds;
     candidate.head_memory_s = head.memory_seconds;

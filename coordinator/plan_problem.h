@@ -60,6 +60,8 @@ class PlanProblem {
   const std::vector<uint32_t>& points() const { return points_; }  // layers: 0, cuts, n_layer
   size_t last_point() const { return points_.size() - 1; }
   const std::vector<Candidate>& candidates() const { return candidates_; }
+  // Those with no room for any stage, which are no candidates.
+  const std::vector<Candidate>& too_small() const { return too_small_; }
 
   LayerRange Layers(const Piece& piece) const { return {points_[piece.begin], points_[piece.end]}; }
   bool SizeAllowed(size_t begin, size_t end) const;
@@ -91,7 +93,7 @@ class PlanProblem {
   const PlanRequest& request_;
   const StepShape step_;
   std::vector<uint32_t> points_;
-  std::vector<Candidate> candidates_;
+  std::vector<Candidate> candidates_, too_small_;
   std::vector<std::vector<std::pair<size_t, size_t>>> runs_;  // [points]
   std::vector<uint64_t> layer_bytes_;                         // [points], weights and cache before
   uint64_t compute_bytes_ = 0, compute_last_bytes_ = 0;

@@ -286,7 +286,7 @@ std::shared_ptr<TextControl> Gateway::Generate(const wire::GenerateTextRequest& 
                         .request = request,
                         .sink = std::move(resumable),
                         .options = options,
-                        .until = absl::Now() + options_.office_time,
+                        .until = absl::Now() + options_.begin_time,
                         .last = absl::OkStatus()});
       // One turn of the loop is enough for all who come until then.
       if (asked_.size() == 1) loop_->Post([this] { Pump(); });

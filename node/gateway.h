@@ -47,8 +47,11 @@ class TextSource {
 class Gateway final : public TextSource {
  public:
   struct Options {
-    // How long a text, or who asks for the models, waits while no node coordinates.
+    // How long who asks for the models waits while no node coordinates.
     absl::Duration office_time = absl::Seconds(5);
+    // How long a text waits that has not begun; on a network that loses packets nodes take long to
+    // agree on who coordinates.
+    absl::Duration begin_time = absl::Seconds(15);
     // How long a text that had begun waits for another node to go on with it: one that coordinates,
     // and has loaded the model.
     absl::Duration resume_time = absl::Seconds(60);

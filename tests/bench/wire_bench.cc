@@ -3,7 +3,8 @@
 // noticed. Both processes read the same clock, so each frame carries when it was sent.
 // scripts/bench-links.
 //
-//   wire_bench [FRAMES]                        the table
+//   wire_bench [FRAMES [WIRE…]]                the table; tcp, grpc, ucx-tcp, ucx-shm and grpc-tls,
+//                                              or those named
 //   wire_bench receive WIRE FILE CREDITS       the other process
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -23,6 +24,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -52,6 +54,8 @@ constexpr size_t kThroughputFrames = 1000;
 constexpr uint32_t kThroughputCredits = 8;
 constexpr int kKills = 10;
 constexpr char kGrpcTls[] = "grpc-tls";
+// TLS comes last: all that is dialled or served after it is TLS.
+constexpr const char* kWires[] = {"tcp", "grpc", "ucx-tcp", "ucx-shm", kGrpcTls};
 constexpr char kKeyVariable[] = "WIRE_BENCH_KEY";  // of the bench's own cluster
 
 int64_t NowNs() {
@@ -370,7 +374,7 @@ void MeasureBareTcp(size_t n) {
     char back;
     CHECK(ReadAll(fd, &back, 1));
   }
-  std::printf("| bare TCP |");
+  std::printf("| tcp |");
   PrintTimes(*other.samples, n);
   const int64_t began = NowNs();
   for (size_t i = 0; i < kThroughputFrames; ++i) send_one(kThroughputBytes);
@@ -380,8 +384,8 @@ void MeasureBareTcp(size_t n) {
   close(fd);
 }
 
-void MeasureLink(const std::string& wire, const char* name, size_t n) {
-  std::printf("| %s |", name);
+void MeasureLink(const std::string& wire, size_t n) {
+  std::printf("| %s |", wire.c_str());
   {
     Way way(wire, 1);
     const Payload payload = Activations(kLatencyBytes);
@@ -410,21 +414,29 @@ void MeasureLink(const std::string& wire, const char* name, size_t n) {
   std::fflush(stdout);
 }
 
-int Measure(size_t n) {
+int Measure(size_t n, const std::vector<std::string>& wires) {
   CHECK_LE(kWarmUp + n, kFramesMax);
   std::printf(
       "| wire | 16 KiB one way, µs: p50 | p99 | 1 MiB frames, GB/s | killed peer noticed, ms (most "
       "of %d) |\n| --- | --- | --- | --- | --- |\n",
       kKills);
-  MeasureBareTcp(n);
-  MeasureLink("grpc", "gRPC", n);
-  MeasureLink("ucx-tcp", "UCX tcp", n);
-  MeasureLink("ucx-shm", "UCX shared memory", n);
-  const auto key = ClusterKey::New();
-  CHECK_OK(key);
-  setenv(kKeyVariable, key->ToText().Reveal().c_str(), 1);
-  Secure(*key);
-  MeasureLink(kGrpcTls, "gRPC, TLS", n);
+  for (const std::string& wire : wires) {
+    if (std::ranges::find(kWires, wire) == std::end(kWires)) {
+      std::fprintf(stderr, "wire_bench: no wire '%s'\n", wire.c_str());
+      return 2;
+    }
+    if (wire == "tcp") {
+      MeasureBareTcp(n);
+      continue;
+    }
+    if (wire == kGrpcTls) {
+      const auto key = ClusterKey::New();
+      CHECK_OK(key);
+      setenv(kKeyVariable, key->ToText().Reveal().c_str(), 1);
+      Secure(*key);
+    }
+    MeasureLink(wire, n);
+  }
   return 0;
 }
 
@@ -435,5 +447,7 @@ int main(int argc, char** argv) {
   if (argc == 5 && std::strcmp(argv[1], "receive") == 0) {
     strata::Receive(argv[2], strata::Map(argv[3]), static_cast<uint32_t>(std::stoul(argv[4])));
   }
-  return strata::Measure(argc > 1 ? std::stoul(argv[1]) : 10'000);
+  std::vector<std::string> wires(std::begin(strata::kWires), std::end(strata::kWires));
+  if (argc > 2) wires.assign(argv + 2, argv + argc);
+  return strata::Measure(argc > 1 ? std::stoul(argv[1]) : 10'000, wires);
 }

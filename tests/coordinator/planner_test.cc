@@ -210,6 +210,29 @@ TEST(Planner, SaysHowMuchMemoryIsMissingAndWhere) {
                              HasSubstr("n0 3.0 GiB (layers 0-10)"))));
 }
 
+TEST(Planner, SaysWhatDevicesOfferThatHaveNoRoomForALayer) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{kGiB / 8, 50e9}, {kGiB / 4, 50e9}});
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("free are 384 MiB"),
+                             HasSubstr("largest first: n1 256 MiB, n0 128 MiB; no device has"))));
+}
+
+// A memory that two devices share may have more than both offer.
+TEST(Planner, SaysHowMuchDevicesOfferOfAMemoryTheyShare) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{3 * kGiB, 50e9}, {2 * kGiB, 50e9}});
+  request.memory_pools = {{.name = "n0", .free_bytes = 64 * kGiB}};
+  for (PlanDevice& device : request.devices) {
+    device.node = 0;
+    device.memory_pool = 0;
+  }
+  request.devices[1].name = "Vulkan0";
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("free are 5.0 GiB")));
+}
+
 TEST(Planner, SaysWhenNodesCannotReachEachOther) {
   const LayerCosts costs = EightGiB();
   PlanRequest request = RequestFor(costs, {{5 * kGiB, 50e9}, {5 * kGiB, 50e9}}, {});

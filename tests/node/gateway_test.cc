@@ -62,7 +62,7 @@ class Answered final : public HttpResponder {
 // A node that is not part of a cluster yet.
 class GatewayTest : public ::testing::Test {
  protected:
-  void Start(absl::Duration office_time) {
+  void Start(absl::Duration waits) {
     ClusterRuntime::Options options;
     options.self.id = *NodeId::FromHex(std::string(32, 'a'));
     options.self.boot = 1;
@@ -74,8 +74,9 @@ class GatewayTest : public ::testing::Test {
     coordinator_ = std::make_unique<Coordinator>(
         loop_.get(), cluster_.get(), fetcher_.get(),
         Coordinator::Options{.node_id = std::string(32, 'a'), .listen_host = "127.0.0.1"});
-    gateway_ = std::make_unique<Gateway>(loop_.get(), cluster_.get(), coordinator_.get(),
-                                         Gateway::Options{.office_time = office_time});
+    gateway_ =
+        std::make_unique<Gateway>(loop_.get(), cluster_.get(), coordinator_.get(),
+                                  Gateway::Options{.office_time = waits, .begin_time = waits});
     api_ = std::make_unique<OpenAiApi>(gateway_.get(), coordinator_.get(),
                                        OpenAiApi::Options{.node_id = "aa", .node_name = "attic"},
                                        [](OpenAiApi::OnStages then) { std::move(then)({}); });
