@@ -136,8 +136,9 @@ absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
   const std::string& path = planned->source.path();
   absl::Status gone = SourceAnswers(*planned);
   if (model_id.empty()) return gone;
-  if (gone.ok()) {
-    gone = HasModel(planned->Source(), path, model_id);
+  NodeClient* const asked = gone.ok() ? planned->Source() : nullptr;
+  if (asked != nullptr) {
+    gone = HasModel(asked, path, model_id);
     if (gone.ok()) return gone;
   }
   std::vector<NodeClient*> nodes;
@@ -145,7 +146,7 @@ absl::Status FindSource(const std::string& model_id, PlannedModel* planned) {
   std::vector<absl::Status> has(nodes.size(), absl::NotFoundError("it does not answer"));
   std::vector<std::thread> threads;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i] == nullptr) continue;
+    if (nodes[i] == nullptr || nodes[i] == asked) continue;
     threads.emplace_back([&, i] { has[i] = HasModel(nodes[i], path, model_id); });
   }
   for (std::thread& thread : threads) thread.join();

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/log/log.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -137,8 +138,30 @@ WeightService::WeightService(std::string hashes_folder, std::shared_ptr<WeightCa
 
 WeightService::~WeightService() = default;
 
+bool WeightService::ShareAgain(const std::string& path, wire::ShareModelResponse* response) {
+  SharedPtr same;
+  {
+    absl::MutexLock lock(mu_);
+    const auto found = std::ranges::find_if(shared_, [&](const SharedPtr& shared) {
+      return absl::c_linear_search(shared->model->paths(), path);
+    });
+    if (found != shared_.end()) same = *found;
+  }
+  if (same == nullptr) return false;
+  const absl::StatusOr<std::string> key = FileKey(same->model->paths());
+  if (!key.ok() || *key != same->key) return false;
+  response->set_model_id(same->model->id());
+  response->set_bytes(same->model->tensor_bytes());
+  absl::MutexLock lock(mu_);
+  shared_.remove(same);
+  shared_.push_front(std::move(same));
+  if (shared_.size() > kSharedModelsMax) shared_.pop_back();
+  return true;
+}
+
 grpc::Status WeightService::ShareModel(grpc::ServerContext*, const wire::ShareModelRequest* request,
                                        wire::ShareModelResponse* response) {
+  if (ShareAgain(request->path(), response)) return grpc::Status::OK;
   absl::StatusOr<std::shared_ptr<const ModelFile>> model = ModelFile::Open(request->path());
   if (!model.ok()) return ToGrpc(model.status());
   absl::StatusOr<std::string> key = FileKey((*model)->paths());

@@ -76,6 +76,9 @@ class WeightService final : public wire::Weights::Service {
     std::string HashOf(uint32_t block) const;  // "": not known
   };
 
+  // Answers for a file that is shared already and has not changed, without reading it: its disk may
+  // be slow, and a model whose stage was lost waits for the answer. False: it is not.
+  bool ShareAgain(const std::string& path, wire::ShareModelResponse* response);
   absl::StatusOr<Found> Find(const std::string& model_id);
   absl::StatusOr<Found> FindCached(const std::string& model_id);
   // kResourceExhausted: too many read already.

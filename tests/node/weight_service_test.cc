@@ -2,8 +2,10 @@
 #include "node/weight_service.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -25,6 +27,7 @@ namespace strata {
 namespace {
 
 using ::absl_testing::IsOk;
+using ::absl_testing::IsOkAndHolds;
 using ::absl_testing::StatusIs;
 using ::strata::testing::BytesOfSlice;
 using ::strata::testing::GgufBuilder;
@@ -39,6 +42,37 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kLayers = 6;
 constexpr LayerRange kMiddle = {2, 4};
+
+// Bytes that this process has read from files so far; none: the system does not say.
+std::optional<uint64_t> BytesRead() {
+  std::ifstream io("/proc/self/io");
+  std::string name;
+  uint64_t bytes = 0;
+  if (!(io >> name >> bytes) || name != "rchar:") return std::nullopt;
+  return bytes;
+}
+
+TEST(SharedModel, IsNotReadAgainUntilItChanges) {
+  if (!BytesRead()) GTEST_SKIP() << "no /proc/self/io";
+  GgufBuilder builder = TinyLlama({.n_layer = kLayers});
+  builder.Set("general.description", GgufValue::String(std::string(1 << 20, 'x')));
+  const std::string path = Write(builder);
+  Source source;
+  const uint64_t before = *BytesRead();
+  const auto id = source.Share(path);
+  ASSERT_THAT(id, IsOk());
+  const uint64_t first = *BytesRead();
+  EXPECT_GT(first - before, 1 << 20);
+  EXPECT_THAT(source.Share(path), IsOkAndHolds(*id));
+  EXPECT_LT(*BytesRead() - first, 1 << 16);
+
+  // What was written over it is another model.
+  const std::string other = Write(builder.Set("general.author", GgufValue::String("somebody")));
+  std::filesystem::copy_file(other, path, std::filesystem::copy_options::overwrite_existing);
+  const auto now = source.Share(path);
+  ASSERT_THAT(now, IsOk());
+  EXPECT_NE(*now, *id);
+}
 
 // A node that got layers 2 and 3 from one with the file, and gives them on.
 class CachedWeights : public ::testing::Test {
