@@ -18,6 +18,7 @@
 #include "transport/event_loop.h"
 #include "transport/process_security.h"
 #include "transport/tls_credentials.h"
+#include "transport/ucx_link.h"
 
 namespace strata {
 namespace {
@@ -41,6 +42,7 @@ std::vector<std::string> WireArgs(const StageWireOptions& wires) {
 absl::Status RunWorker(const WorkerRunOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   VolunteerToDie();
+  if (options.wires.trusted_interfaces.empty()) KeepUcxFromHooking();
   if (!options.open) {
     auto credentials = ClusterCredentials::Follow({.folder = options.tls_folder});
     if (!credentials.ok()) return credentials.status();

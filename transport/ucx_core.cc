@@ -1,9 +1,5 @@
 #include "transport/ucx_core.h"
 
-// UCX's own headers are C and not strict.
-#include <ucs/config/global_opts.h>
-#include <ucs/debug/log_def.h>
-
 #include <cstdarg>
 #include <cstdio>
 #include <mutex>
@@ -31,20 +27,23 @@ ucs_log_func_rc_t Log(const char* file, unsigned line, const char*, ucs_log_leve
   return UCS_LOG_FUNC_RC_STOP;
 }
 
-void SetUpProcessOnce() {
+absl::Status SetUpProcess() {
+  absl::Status status = LoadUcx();
+  if (!status.ok()) return status;
   static std::once_flag once;
   std::call_once(once, [] {
-    ucs_log_push_handler(Log);
+    Ucx().ucs_log_push_handler(Log);
     // A fault is the worker's to report, not a library's.
-    ucs_global_opts_set_value("HANDLE_ERRORS", "none");
+    Ucx().ucs_global_opts_set_value("HANDLE_ERRORS", "none");
   });
+  return status;
 }
 
 }  // namespace
 
 absl::Status FromUcx(ucs_status_t status, absl::string_view what) {
   if (status == UCS_OK) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(what, ": ", ucs_status_string(status)));
+  return absl::UnavailableError(absl::StrCat(what, ": ", Ucx().ucs_status_string(status)));
 }
 
 struct UcxCore::Lent {
@@ -60,16 +59,17 @@ struct UcxCore::Lent {
 };
 
 absl::StatusOr<std::shared_ptr<UcxCore>> UcxCore::Make(const Options& options) {
-  SetUpProcessOnce();
+  absl::Status status = SetUpProcess();
+  if (!status.ok()) return status;
   std::shared_ptr<UcxCore> core(new UcxCore);
-  absl::Status status = core->Start(options);
+  status = core->Start(options);
   if (!status.ok()) return status;
   return core;
 }
 
 absl::Status UcxCore::Start(const Options& options) {
   ucp_config_t* config = nullptr;
-  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
+  ucs_status_t status = Ucx().ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return FromUcx(status, "UCX has no configuration");
   const std::pair<const char*, const char*> settings[] = {
       {"TLS", options.transports.c_str()},
@@ -84,25 +84,25 @@ absl::Status UcxCore::Start(const Options& options) {
       {"MM_ERROR_HANDLING", "y"},
   };
   for (const auto& [name, value] : settings) {
-    status = ucp_config_modify(config, name, value);
+    status = Ucx().ucp_config_modify(config, name, value);
     if (status != UCS_OK) break;
   }
   if (status != UCS_OK) {
-    ucp_config_release(config);
+    Ucx().ucp_config_release(config);
     return FromUcx(status, "UCX does not take its settings");
   }
 
   // UCX 1.18 aborts where an RDMA device tells twice that a connection has ended
   // (openucx/ucx#10432). Later versions do not listen either, by default; a UCX without verbs does
   // not know the setting.
-  ucp_config_modify(config, "IB_ASYNC_EVENTS", "n");
+  Ucx().ucp_config_modify(config, "IB_ASYNC_EVENTS", "n");
 
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   params.name = "strata";
-  status = ucp_init(&params, config, &context_);
-  ucp_config_release(config);
+  status = Ucx().ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
+  Ucx().ucp_config_release(config);
   if (status != UCS_OK) {
     context_ = nullptr;
     return FromUcx(status, absl::StrCat("UCX does not start with ", options.transports, " on ",
@@ -113,12 +113,12 @@ absl::Status UcxCore::Start(const Options& options) {
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_AM_ALIGNMENT;
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   worker.am_alignment = kUcxBufferAlign;
-  status = ucp_worker_create(context_, &worker, &worker_);
+  status = Ucx().ucp_worker_create(context_, &worker, &worker_);
   if (status != UCS_OK) {
     worker_ = nullptr;
     return FromUcx(status, "UCX makes no worker");
   }
-  return FromUcx(ucp_worker_get_efd(worker_, &event_fd_), "UCX has no event to wait for");
+  return FromUcx(Ucx().ucp_worker_get_efd(worker_, &event_fd_), "UCX has no event to wait for");
 }
 
 UcxCore::~UcxCore() {
@@ -126,8 +126,8 @@ UcxCore::~UcxCore() {
     MutexLock lock(&mu);
     if (worker_ != nullptr) TakeBack();
   }
-  if (worker_ != nullptr) ucp_worker_destroy(worker_);
-  if (context_ != nullptr) ucp_cleanup(context_);
+  if (worker_ != nullptr) Ucx().ucp_worker_destroy(worker_);
+  if (context_ != nullptr) Ucx().ucp_cleanup(context_);
 }
 
 Payload UcxCore::Lend(void* data, size_t size) {
@@ -140,7 +140,7 @@ void UcxCore::TakeBack() {
     MutexLock lock(&lent_mu_);
     unneeded.swap(unneeded_);
   }
-  for (void* data : unneeded) ucp_am_data_release(worker_, data);
+  for (void* data : unneeded) Ucx().ucp_am_data_release(worker_, data);
 }
 
 void UcxCore::Ready(std::shared_ptr<UcxWire> wire) {

@@ -4,8 +4,6 @@
 // Threads: any. UCX calls back only inside Progress(), so under `mu`, on the thread that does it.
 #pragma once
 
-#include <ucp/api/ucp.h>
-
 #include <cstddef>
 #include <deque>
 #include <memory>
@@ -18,6 +16,7 @@
 #include "transport/mutex.h"
 #include "transport/payload.h"
 #include "transport/ucx_buffers.h"
+#include "transport/ucx_library.h"
 
 namespace strata {
 
@@ -51,7 +50,7 @@ class UcxCore : public std::enable_shared_from_this<UcxCore> {
   int event_fd() const { return event_fd_; }
   UcxBuffers& buffers() { return *buffers_; }
   // Ends a poll of event_fd(). Any thread, with or without `mu`.
-  void Wake() { ucp_worker_signal(worker_); }
+  void Wake() { Ucx().ucp_worker_signal(worker_); }
 
   // Bytes that UCX gave for good, until the last copy of the payload goes: on any thread, with or
   // without `mu`.

@@ -127,11 +127,11 @@ void UcxLinksImpl::OnError(void* wire, ucp_ep_h, ucs_status_t status) {
 void OnFlushed(void* request, ucs_status_t, void* flushed) {
   const std::unique_ptr<std::shared_ptr<bool>> done(static_cast<std::shared_ptr<bool>*>(flushed));
   **done = true;
-  ucp_request_free(request);
+  Ucx().ucp_request_free(request);
 }
 
 void OnClosed(void* request, ucs_status_t, void* self) {
-  ucp_request_free(request);
+  Ucx().ucp_request_free(request);
   auto* core = static_cast<UcxCore*>(self);
   core->AssertHeld();
   --core->closing;
@@ -148,7 +148,7 @@ absl::Status UcxLinksImpl::Handle() {
   param.id = static_cast<unsigned>(kind);
   param.cb = OnMessage<kind>;
   param.arg = this;
-  return FromUcx(ucp_worker_set_am_recv_handler(core_->worker(), &param), "UCX takes no handler");
+  return FromUcx(Ucx().ucp_worker_set_am_recv_handler(core_->worker(), &param), "UCX takes no handler");
 }
 
 absl::Status UcxLinksImpl::Listen(const UcxAddress& address) {
@@ -164,14 +164,14 @@ absl::Status UcxLinksImpl::Listen(const UcxAddress& address) {
   params.sockaddr.addrlen = address.size;
   params.conn_handler.cb = OnConnection;
   params.conn_handler.arg = this;
-  ucs_status_t status = ucp_listener_create(core_->worker(), &params, &listener_);
+  ucs_status_t status = Ucx().ucp_listener_create(core_->worker(), &params, &listener_);
   if (status != UCS_OK) {
     listener_ = nullptr;
     return FromUcx(status, absl::StrCat("UCX does not listen on ", UcxAddressText(address.bytes)));
   }
   ucp_listener_attr_t attributes{};
   attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
-  status = ucp_listener_query(listener_, &attributes);
+  status = Ucx().ucp_listener_query(listener_, &attributes);
   if (status != UCS_OK) return FromUcx(status, "UCX does not say where it listens");
   address_ = UcxAddressText(attributes.sockaddr);
   thread_ = std::thread([this] { Run(); });
@@ -200,7 +200,7 @@ absl::Status UcxLinksImpl::CreateEndpoint(ucp_ep_params_t* params, Held held) {
   params->err_handler.cb = OnError;
   params->err_handler.arg = held.wire.get();
   ucp_ep_h ep = nullptr;
-  const ucs_status_t status = ucp_ep_create(core_->worker(), params, &ep);
+  const ucs_status_t status = Ucx().ucp_ep_create(core_->worker(), params, &ep);
   if (status != UCS_OK) return FromUcx(status, "UCX makes no endpoint");
   held.wire->SetEndpoint(ep);
   wires_.emplace(ep, std::move(held));
@@ -253,7 +253,7 @@ void UcxLinksImpl::Run() {
     std::vector<std::unique_ptr<UcxOutgoing>> sent;
     {
       MutexLock lock(&core_->mu);
-      for (int i = 0; i < kProgressMax && ucp_worker_progress(core_->worker()) != 0; ++i) {
+      for (int i = 0; i < kProgressMax && Ucx().ucp_worker_progress(core_->worker()) != 0; ++i) {
         if (!core_->ready.empty()) break;  // what came is handed on first
       }
       core_->TakeBack();
@@ -312,12 +312,12 @@ void UcxLinksImpl::AcceptAll() {
     size_t unproven = 0;
     for (const auto& [ep, held] : wires_) unproven += held.wire->proven() ? 0 : 1;
     if (stop_ || unproven >= kUcxUnprovenMax) {
-      ucp_listener_reject(listener_, request);
+      Ucx().ucp_listener_reject(listener_, request);
       continue;
     }
     ucp_conn_request_attr_t attributes{};
     attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
-    const bool known = ucp_conn_request_query(request, &attributes) == UCS_OK;
+    const bool known = Ucx().ucp_conn_request_query(request, &attributes) == UCS_OK;
     auto wire = std::make_shared<UcxWire>(
         core_, known ? UcxAddressText(attributes.client_address) : "a stranger", thread_.get_id());
     wire->StartAccepting(
@@ -347,7 +347,7 @@ void UcxLinksImpl::CloseOver() {
       param.cb.send = OnFlushed;
       param.user_data = done.get();
       std::shared_ptr<bool>* const given = done.release();  // OnFlushed()'s, unless over at once
-      ucs_status_ptr_t request = ucp_ep_flush_nbx(ep, &param);
+      ucs_status_ptr_t request = Ucx().ucp_ep_flush_nbx(ep, &param);
       if (request == nullptr || UCS_PTR_IS_ERR(request)) {
         done.reset(given);
         *held.flushed = true;
@@ -370,15 +370,15 @@ void UcxLinksImpl::Close(ucp_ep_h ep) {
   param.cb.send = OnClosed;
   param.user_data = core_.get();
   settle_ = kSettleRounds;
-  void* const request = ucp_ep_close_nbx(ep, &param);
+  void* const request = Ucx().ucp_ep_close_nbx(ep, &param);
   if (request != nullptr && !UCS_PTR_IS_ERR(request)) ++core_->closing;
 }
 
 void UcxLinksImpl::BeginStop() {
   for (ucp_conn_request* const request : std::exchange(requests_, {})) {
-    ucp_listener_reject(listener_, request);
+    Ucx().ucp_listener_reject(listener_, request);
   }
-  if (listener_ != nullptr) ucp_listener_destroy(std::exchange(listener_, nullptr));
+  if (listener_ != nullptr) Ucx().ucp_listener_destroy(std::exchange(listener_, nullptr));
   for (auto& [ep, held] : wires_) {
     if (!held.wire->over()) {
       held.wire->Break(absl::UnavailableError("links over UCX are being shut down"));
@@ -393,7 +393,7 @@ void UcxLinksImpl::Sleep() {
     MutexLock lock(&core_->mu);
     // Armed, UCX says by its descriptor that there is something to progress.
     if (!options_.spin && core_->ready.empty() && core_->sent.empty()) {
-      busy = ucp_worker_arm(core_->worker()) == UCS_ERR_BUSY;
+      busy = Ucx().ucp_worker_arm(core_->worker()) == UCS_ERR_BUSY;
     }
     busy = busy || !core_->ready.empty() || !core_->sent.empty();
     if (!wires_.empty() || stop_) wait_ms = kPollMs;

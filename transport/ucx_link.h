@@ -53,6 +53,12 @@ struct UcxDialOptions {
   absl::AnyInvocable<void(const absl::Status&) &&> on_break;
 };
 
+// For processes that use no RDMA device, before they have threads: UCX need not see what becomes of
+// memory, which it registers with nobody then. It would else rewrite mmap() and its like when it is
+// loaded, which takes tenths of a second where all cores are busy. A person's
+// UCX_MEM_MMAP_HOOK_MODE stands.
+void KeepUcxFromHooking();
+
 class UcxLinks {
  public:
   struct Options {
@@ -67,7 +73,8 @@ class UcxLinks {
   };
 
   // kUnimplemented where Strata was built without UCX; kInvalidArgument when `host` is no address
-  // of an interface of this machine, or is that of all; kUnavailable when UCX does not start so.
+  // of an interface of this machine, or is that of all; kUnavailable when UCX is not installed or
+  // does not start so. The first call of a process loads UCX.
   static absl::StatusOr<std::unique_ptr<UcxLinks>> Start(Options options);
 
   // Destroy the links first: those that are left break. Waits for the thread, 2 s at most for

@@ -3,6 +3,8 @@
 
 namespace strata {
 
+void KeepUcxFromHooking() {}
+
 // NOLINTNEXTLINE(performance-unnecessary-value-param): as ucx_link.cc has it.
 absl::StatusOr<std::unique_ptr<UcxLinks>> UcxLinks::Start(Options /*options*/) {
   return absl::UnimplementedError("this Strata was built without UCX: links go over gRPC");

@@ -21,7 +21,7 @@ constexpr uint64_t kFetchBytesPerMs = 10'000;
 // Whether it went or failed: a wire that breaks hears of it as a whole.
 void OnSent(void* request, ucs_status_t, void* self) {
   std::unique_ptr<UcxOutgoing> outgoing(static_cast<UcxOutgoing*>(self));
-  ucp_request_free(request);
+  Ucx().ucp_request_free(request);
   UcxCore* const core = outgoing->core;
   core->AssertHeld();
   core->sent.push_back(std::move(outgoing));
@@ -48,7 +48,7 @@ struct UcxWire::Message {
 struct UcxFetch {
   static void Done(void* request, ucs_status_t status, size_t, void* self) {
     std::unique_ptr<UcxFetch> fetch(static_cast<UcxFetch*>(self));
-    ucp_request_free(request);
+    Ucx().ucp_request_free(request);
     if (auto wire = fetch->wire.lock()) {
       wire->core_->AssertHeld();
       wire->Fetched(fetch->message.get(), status);
@@ -110,7 +110,7 @@ std::string UcxWire::name() const {
   attributes.transports = {entries, std::size(entries), sizeof(ucp_transport_entry_t)};
   std::string name = "UCX";
   MutexLock lock(&core_->mu);
-  if (broken_ || told_ || ucp_ep_query(ep_, &attributes) != UCS_OK) return name;
+  if (broken_ || told_ || Ucx().ucp_ep_query(ep_, &attributes) != UCS_OK) return name;
   for (const ucp_transport_entry_t& entry :
        absl::MakeSpan(entries, attributes.transports.num_entries)) {
     if (!absl::StrContains(name, entry.transport_name)) {
@@ -165,7 +165,7 @@ void UcxWire::Send(UcxKind kind, absl::string_view front, std::string long_heade
   if (broken_ || told_) return;
   last_sent_ = std::chrono::steady_clock::now();
   UcxOutgoing* const given = outgoing.release();  // OnSent()'s, unless it is over at once
-  ucs_status_ptr_t request = ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), given->header.data(),
+  ucs_status_ptr_t request = Ucx().ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), given->header.data(),
                                              given->header.size(), data, count, &param);
   if (request == nullptr || UCS_PTR_IS_ERR(request)) outgoing.reset(given);
   if (request == nullptr) return;
@@ -257,7 +257,7 @@ void UcxWire::Break(const absl::Status& status) {
   // What came whole before is still delivered; the rest never will be.
   auto whole = std::find_if(inbox_.begin(), inbox_.end(), [](const auto& m) { return !m->whole; });
   for (auto lost = whole; lost != inbox_.end(); ++lost) {
-    if ((*lost)->announced != nullptr) ucp_am_data_release(core_->worker(), (*lost)->announced);
+    if ((*lost)->announced != nullptr) Ucx().ucp_am_data_release(core_->worker(), (*lost)->announced);
   }
   inbox_.erase(whole, inbox_.end());
   core_->Ready(shared_from_this());
@@ -286,7 +286,7 @@ void UcxWire::Fetch() {
     void* const announced = std::exchange(message->announced, nullptr);
     UcxFetch* const given = fetch.release();  // UcxFetch::Done()'s, unless it is over at once
     ucs_status_ptr_t request =
-        ucp_am_recv_data_nbx(core_->worker(), announced, message->fetched.get(), size, &param);
+        Ucx().ucp_am_recv_data_nbx(core_->worker(), announced, message->fetched.get(), size, &param);
     if (request == nullptr || UCS_PTR_IS_ERR(request)) {
       fetch.reset(given);
       Fetched(message.get(), request == nullptr ? UCS_OK : UCS_PTR_STATUS(request));

@@ -6,8 +6,6 @@
 // need the core's lock held, as do those that say "locked". The rest is that thread's.
 #pragma once
 
-#include <ucp/api/ucp.h>
-
 #include <chrono>
 #include <cstdint>
 #include <deque>

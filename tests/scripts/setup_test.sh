@@ -134,6 +134,24 @@ export STRATA_MIRROR=http://named.invalid/debian
 expect MirrorOfEnvironmentWins mirror_is http://named.invalid/debian
 unset STRATA_MIRROR
 
+# --- CUDA or Vulkan, on a system of its own -------------------------------------------------------
+
+# native VERSION: what apt's sources have of the CUDA plug-in, where libggml0 is 0.27.0-1.
+native() {
+  fresh
+  mkdir -p "$work/cache/log"
+  fake dpkg-query 'case $* in *libggml0) echo -n 0.27.0-1 ;; *) grep -oE "lib(ggml0-backend|llama).*" "$WORK/installed" 2>/dev/null | sed "s/^/ii  /" ;; esac'
+  fake apt-cache "echo ' libggml0-backend-cuda | $1 | http://mirror.invalid/debian sid/contrib amd64 Packages'"
+  fake apt-get 'if [[ $1 == install ]]; then echo "${@: -1}" >>"$WORK/installed"; fi'
+  fake dpkg true
+  rm -f "$work/installed"
+  WORK=$work STRATA_NATIVE=1 STRATA_NVIDIA_DEVICE=/dev/null run "$scripts/setup" gpu && grep -qxF -e "$2" "$work/installed"
+}
+if [[ $(uname -s) == Linux ]]; then
+  expect NvidiaGetsCudaWhereItFits native 0.27.0-1 libggml0-backend-cuda=0.27.0-1
+  expect NvidiaGetsVulkanWhereCudaIsOfAnotherVersion native 0.28.0-1 libggml0-backend-vulkan
+fi
+
 # --- scripts/in, here -----------------------------------------------------------------------------
 
 export STRATA_INSIDE=1

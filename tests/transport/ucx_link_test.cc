@@ -140,13 +140,13 @@ class Stranger {
       static_cast<Stranger*>(self)->gone_ = true;
     };
     params.err_handler.arg = this;
-    EXPECT_EQ(ucp_ep_create(core_->worker(), &params, &ep_), UCS_OK);
+    EXPECT_EQ(Ucx().ucp_ep_create(core_->worker(), &params, &ep_), UCS_OK);
   }
   ~Stranger() {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    Finish(ucp_ep_close_nbx(ep_, &param));
+    Finish(Ucx().ucp_ep_close_nbx(ep_, &param));
   }
 
   // A message as it is; the checksum in front is in `header`.
@@ -154,7 +154,7 @@ class Stranger {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_REPLY;
-    Finish(ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), header.data(), header.size(),
+    Finish(Ucx().ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), header.data(), header.size(),
                            data.data(), data.size(), &param));
   }
   // With the right checksum.
@@ -173,7 +173,7 @@ class Stranger {
   bool WaitUntilGone() {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (!gone_ && std::chrono::steady_clock::now() < until) {
-      if (ucp_worker_progress(core_->worker()) == 0) std::this_thread::yield();
+      if (Ucx().ucp_worker_progress(core_->worker()) == 0) std::this_thread::yield();
     }
     return gone_;
   }
@@ -183,10 +183,10 @@ class Stranger {
  private:
   void Finish(ucs_status_ptr_t request) {
     if (request == nullptr || UCS_PTR_IS_ERR(request)) return;
-    while (ucp_request_check_status(request) == UCS_INPROGRESS) {
-      if (ucp_worker_progress(core_->worker()) == 0) std::this_thread::yield();
+    while (Ucx().ucp_request_check_status(request) == UCS_INPROGRESS) {
+      if (Ucx().ucp_worker_progress(core_->worker()) == 0) std::this_thread::yield();
     }
-    ucp_request_free(request);
+    Ucx().ucp_request_free(request);
   }
 
   std::shared_ptr<UcxCore> core_;
