@@ -21,8 +21,6 @@ using Stub = wire::Coordinator::Stub;
 
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr int64_t kRetryAfterMs = 2'000;
-// For nodes that have just met, or lost their coordinator.
-constexpr absl::Duration kOfficeTime = absl::Seconds(5);
 constexpr int64_t kMeasureAnswerMs = 3'000;
 // Before what is held is loaded again; doubles with each try in vain.
 constexpr absl::Duration kHeldPause = absl::Milliseconds(250);
@@ -101,14 +99,14 @@ CoordinatorService::CoordinatorService(Coordinator* coordinator, Gateway* gatewa
 
 absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Elsewhere(
     const grpc::ServerContext& context) {
-  for (const absl::Time until = absl::Now() + kOfficeTime;; absl::SleepFor(kPoll)) {
+  for (const absl::Time until = absl::Now() + options_.office_time;; absl::SleepFor(kPoll)) {
     const Coordinator::Office office = coordinator_->office();
     if (office.mine && office.settled) return nullptr;
     if (!office.address.empty() && !WasForwarded(context)) return gateway_->StubAt(office.address);
     if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     if (absl::Now() < until) continue;
     if (office.mine) return nullptr;
-    return absl::UnavailableError("no node coordinates at present; try again in a few seconds");
+    return NoCoordinator();
   }
 }
 
@@ -117,7 +115,7 @@ std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext
                                                        Call call) {
   for (absl::Time until = absl::InfiniteFuture();; absl::SleepFor(kPoll)) {
     auto elsewhere = Elsewhere(context);
-    if (!elsewhere.ok()) return ToGrpc(elsewhere.status());
+    if (!elsewhere.ok()) return TextStatusToGrpc(elsewhere.status());
     if (*elsewhere == nullptr) return std::nullopt;
     const auto onward = Onward(context);
     bool said = false;
@@ -125,11 +123,13 @@ std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext
     const bool has_gone =
         status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status);
     if (!has_gone && !IsHandedOver(TextStatusFromGrpc(status))) return status;
-    until = std::min(until, absl::Now() + kOfficeTime);  // from the first that has gone
+    until = std::min(until, absl::Now() + options_.office_time);  // from the first that has gone
     if (said || context.IsCancelled() || absl::Now() >= until) {
       if (!has_gone) return status;
-      return ToGrpc(absl::UnavailableError(
-          "the node that coordinates does not answer; try again in a few seconds"));
+      return TextStatusToGrpc(WithRetryAfterMs(
+          absl::UnavailableError(
+              "the node that coordinates does not answer; try again in a few seconds"),
+          kRetryAfterMs));
     }
   }
 }
@@ -246,7 +246,7 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
   const Admission admission(this, kCoordinatorCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   absl::StatusOr<std::vector<wire::ModelStatus>> models;
-  for (const absl::Time until = absl::Now() + kOfficeTime;; absl::SleepFor(kPoll)) {
+  for (const absl::Time until = absl::Now() + options_.office_time;; absl::SleepFor(kPoll)) {
     const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
       return to->ListModels(onward, *request, response);
     });

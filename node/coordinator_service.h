@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "node/coordinator.h"
 #include "node/gateway.h"
 #include "node/open_texts.h"
@@ -35,6 +36,8 @@ class CoordinatorService final
   struct Options {
     std::string node_id;  // in hex
     int texts_max = kTextCallsMax;
+    // For nodes that have just met, or lost their coordinator.
+    absl::Duration office_time = absl::Seconds(5);
   };
   CoordinatorService(Coordinator* coordinator, Gateway* gateway, Options options);
 

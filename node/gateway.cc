@@ -28,12 +28,6 @@ constexpr int64_t kRetryAfterMs = 2'000;
 // A call that ends within it may never have reached its node.
 constexpr absl::Duration kConnectTime = absl::Seconds(2);
 
-absl::Status NoCoordinator() {
-  return WithRetryAfterMs(
-      absl::UnavailableError("no node coordinates at present; try again in a few seconds"),
-      kRetryAfterMs);
-}
-
 absl::Status Stopping() { return absl::UnavailableError("the node is stopping"); }
 
 // Who passed the text on goes on with it elsewhere.
@@ -91,6 +85,12 @@ class RemoteText final : public TextControl, public std::enable_shared_from_this
 };
 
 }  // namespace
+
+absl::Status NoCoordinator() {
+  return WithRetryAfterMs(
+      absl::UnavailableError("no node coordinates at present; try again in a few seconds"),
+      kRetryAfterMs);
+}
 
 // A text that is written here or elsewhere, by one source after the other.
 class Gateway::Text final : public TextControl {

@@ -44,6 +44,9 @@ class TextSource {
                                                 GenerateOptions options) = 0;
 };
 
+// What is asked while no node coordinates is answered so: kUnavailable, with when to try again.
+absl::Status NoCoordinator();
+
 class Gateway final : public TextSource {
  public:
   struct Options {

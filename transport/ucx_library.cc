@@ -21,9 +21,9 @@ absl::Status Load() {
   if (handle == nullptr) {
     return absl::UnavailableError(absl::StrCat("UCX cannot be loaded: ", dlerror()));
   }
-#define STRATA_UCX_FIND(name)                                                         \
-  library.name = reinterpret_cast<decltype(library.name)>(dlsym(handle, #name));      \
-  if (library.name == nullptr) {                                                      \
+#define STRATA_UCX_FIND(name)                                                                \
+  library.name = reinterpret_cast<decltype(library.name)>(dlsym(handle, #name));             \
+  if (library.name == nullptr) {                                                             \
     return absl::UnavailableError(absl::StrCat(kLibrary, " of this machine has no " #name)); \
   }
   STRATA_UCX_FUNCTIONS(STRATA_UCX_FIND)

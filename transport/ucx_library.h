@@ -1,6 +1,6 @@
-// UCX's functions, found when the first link over it is wanted, so that a process that wants none does not
-// load it, and a machine needs it only for such links. Loading it takes time: UCX rewrites mmap() and
-// its like in memory then (KeepUcxFromHooking()). Part of links over UCX (ucx_link.h).
+// UCX's functions, found when the first link over it is wanted, so that a process that wants none
+// does not load it, and a machine needs it only for such links. Loading it takes time: UCX rewrites
+// mmap() and its like in memory then (KeepUcxFromHooking()). Part of links over UCX (ucx_link.h).
 //
 // Threads: any.
 #pragma once

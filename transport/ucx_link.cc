@@ -148,7 +148,8 @@ absl::Status UcxLinksImpl::Handle() {
   param.id = static_cast<unsigned>(kind);
   param.cb = OnMessage<kind>;
   param.arg = this;
-  return FromUcx(Ucx().ucp_worker_set_am_recv_handler(core_->worker(), &param), "UCX takes no handler");
+  return FromUcx(Ucx().ucp_worker_set_am_recv_handler(core_->worker(), &param),
+                 "UCX takes no handler");
 }
 
 absl::Status UcxLinksImpl::Listen(const UcxAddress& address) {

@@ -165,8 +165,9 @@ void UcxWire::Send(UcxKind kind, absl::string_view front, std::string long_heade
   if (broken_ || told_) return;
   last_sent_ = std::chrono::steady_clock::now();
   UcxOutgoing* const given = outgoing.release();  // OnSent()'s, unless it is over at once
-  ucs_status_ptr_t request = Ucx().ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), given->header.data(),
-                                             given->header.size(), data, count, &param);
+  ucs_status_ptr_t request =
+      Ucx().ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), given->header.data(),
+                            given->header.size(), data, count, &param);
   if (request == nullptr || UCS_PTR_IS_ERR(request)) outgoing.reset(given);
   if (request == nullptr) return;
   if (UCS_PTR_IS_ERR(request)) {
@@ -257,7 +258,8 @@ void UcxWire::Break(const absl::Status& status) {
   // What came whole before is still delivered; the rest never will be.
   auto whole = std::find_if(inbox_.begin(), inbox_.end(), [](const auto& m) { return !m->whole; });
   for (auto lost = whole; lost != inbox_.end(); ++lost) {
-    if ((*lost)->announced != nullptr) Ucx().ucp_am_data_release(core_->worker(), (*lost)->announced);
+    if ((*lost)->announced != nullptr)
+      Ucx().ucp_am_data_release(core_->worker(), (*lost)->announced);
   }
   inbox_.erase(whole, inbox_.end());
   core_->Ready(shared_from_this());
@@ -285,8 +287,8 @@ void UcxWire::Fetch() {
     fetching_bytes_ += size;
     void* const announced = std::exchange(message->announced, nullptr);
     UcxFetch* const given = fetch.release();  // UcxFetch::Done()'s, unless it is over at once
-    ucs_status_ptr_t request =
-        Ucx().ucp_am_recv_data_nbx(core_->worker(), announced, message->fetched.get(), size, &param);
+    ucs_status_ptr_t request = Ucx().ucp_am_recv_data_nbx(core_->worker(), announced,
+                                                          message->fetched.get(), size, &param);
     if (request == nullptr || UCS_PTR_IS_ERR(request)) {
       fetch.reset(given);
       Fetched(message.get(), request == nullptr ? UCS_OK : UCS_PTR_STATUS(request));

@@ -12,9 +12,14 @@
 #include "absl/synchronization/notification.h"
 #include "coordinator/text_request.h"
 #include "gmock/gmock.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "node/coordinator_service.h"
 #include "node/openai_api.h"
+#include "node/text_wire.h"
 #include "node/weight_fetcher.h"
 
 namespace strata {
@@ -146,6 +151,25 @@ TEST_F(GatewayTest, WhoWaitsIsToldThatTheNodeStops) {
   gateway_->Generate({}, after, {});
   EXPECT_THAT(before->End(), StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_THAT(after->End(), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+// So `strata run` waits, and a text that is asked for by its model's name in that moment is not
+// lost.
+TEST_F(GatewayTest, WhoAsksForTheModelsIsToldWhenToTryAgain) {
+  Start(absl::Milliseconds(1));
+  CoordinatorService service(coordinator_.get(), gateway_.get(),
+                             {.node_id = "aa", .office_time = absl::Milliseconds(1)});
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const auto stub = wire::Coordinator::NewStub(server->InProcessChannel({}));
+  grpc::ClientContext context;
+  wire::ListModelsResponse response;
+  const absl::Status status =
+      TextStatusFromGrpc(stub->ListModels(&context, wire::ListModelsRequest(), &response));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_GT(RetryAfterMs(status).value_or(0), 0);
+  server->Shutdown();
 }
 
 TEST_F(GatewayTest, HealthSaysThatNoNodeCoordinates) {

@@ -155,7 +155,7 @@ class Stranger {
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_REPLY;
     Finish(Ucx().ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), header.data(), header.size(),
-                           data.data(), data.size(), &param));
+                                 data.data(), data.size(), &param));
   }
   // With the right checksum.
   void Send(UcxKind kind, const std::string& front, const std::string& data = "") {
