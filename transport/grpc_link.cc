@@ -305,9 +305,11 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int keepa
 
 void ConfigureServer(grpc::ServerBuilder* builder, MessageSizes sizes) {
   KeepGrpcThreads();
-  ForEachSetting(kKeepaliveTimeoutMs,
+  // That the machine of who asks has gone TCP notices before (listening_server.cc).
+  const bool patient = sizes == MessageSizes::kRequests;
+  ForEachSetting(patient ? kPatientTimeoutMs : kKeepaliveTimeoutMs,
                  [&](const char* name, int value) { builder->AddChannelArgument(name, value); });
-  if (sizes == MessageSizes::kRequests) builder->SetMaxReceiveMessageSize(kRequestBytesMax);
+  if (patient) builder->SetMaxReceiveMessageSize(kRequestBytesMax);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kConnectionCallsMax);
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Let channels ping as often as they are told to above.

@@ -25,7 +25,7 @@ namespace strata {
 
 // How long a peer may leave what was sent unanswered.
 inline constexpr int kKeepaliveTimeoutMs = 500;
-// The same of a node that a verb asks: it is waited for where the machine is busy.
+// The same between a verb and the node that it asks: each waits where the machine is busy.
 inline constexpr int kPatientTimeoutMs = 10'000;
 
 // Channels of control services and links alike are made with this, so that keys have one place to
@@ -40,7 +40,7 @@ inline constexpr int kConnectionCallsMax = 4096;
 inline constexpr int kRequestBytesMax = 64 << 20;
 enum class MessageSizes { kLinks, kRequests };
 // The same settings for a server, which then also never shares its port with a stale process, and
-// takes messages of links, or none larger than requests may be. Its port is a ListeningServer's,
+// takes messages of links, or, patiently, none larger than requests may be. Its port is a ListeningServer's,
 // with ProcessServerCredentials().
 void ConfigureServer(grpc::ServerBuilder* builder, MessageSizes sizes = MessageSizes::kLinks);
 

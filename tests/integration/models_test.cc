@@ -7,11 +7,14 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/integration/two_nodes.h"
 #include "tests/support/program.h"
+#include "transport/grpc_link.h"
 
 namespace strata {
 namespace {
@@ -136,6 +139,17 @@ TEST_F(Models, RunUnloadsWhatItLoadedEvenWhenItIsKilled) {
   EXPECT_GT(Stages(0), 0u);
   kill((*run)->pid(), SIGKILL);
   EXPECT_TRUE(Eventually([this] { return Stages(0) == 0; }));
+}
+
+// As on a machine so busy that it gets no turn for longer than a link waits for its peer.
+TEST_F(Models, ARunThatStandsStillGoesOn) {
+  const auto run = Strata(
+      0, {"run", kModel, "One\n", "--ctx", "8000", "--max-tokens", "4000", "--ignore-eos"});
+  ASSERT_EQ(run->FirstLine(), "One") << run->err();
+  kill((*run)->pid(), SIGSTOP);
+  absl::SleepFor(absl::Milliseconds(4 * kKeepaliveTimeoutMs));
+  kill((*run)->pid(), SIGCONT);
+  EXPECT_EQ(run->ExitStatus(), 0) << run->err();
 }
 
 TEST_F(Models, RunEndsWhenItsMemoryIsFree) {
