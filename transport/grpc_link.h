@@ -40,8 +40,8 @@ inline constexpr int kConnectionCallsMax = 4096;
 inline constexpr int kRequestBytesMax = 64 << 20;
 enum class MessageSizes { kLinks, kRequests };
 // The same settings for a server, which then also never shares its port with a stale process, and
-// takes messages of links, or, patiently, none larger than requests may be. Its port is a ListeningServer's,
-// with ProcessServerCredentials().
+// takes messages of links, or, patiently, none larger than requests may be. It has a
+// ListeningServer's port, with ProcessServerCredentials().
 void ConfigureServer(grpc::ServerBuilder* builder, MessageSizes sizes = MessageSizes::kLinks);
 
 struct DialOptions {

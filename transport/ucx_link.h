@@ -55,8 +55,7 @@ struct UcxDialOptions {
 
 // For processes that use no RDMA device, before they have threads: UCX need not see what becomes of
 // memory, which it registers with nobody then. It would else rewrite mmap() and its like when it is
-// loaded, which takes tenths of a second where all cores are busy. A person's
-// UCX_MEM_MMAP_HOOK_MODE stands.
+// loaded, for four tenths of a second. A person's UCX_MEM_MMAP_HOOK_MODE stands.
 void KeepUcxFromHooking();
 
 class UcxLinks {

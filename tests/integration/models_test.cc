@@ -143,8 +143,8 @@ TEST_F(Models, RunUnloadsWhatItLoadedEvenWhenItIsKilled) {
 
 // As on a machine so busy that it gets no turn for longer than a link waits for its peer.
 TEST_F(Models, ARunThatStandsStillGoesOn) {
-  const auto run = Strata(
-      0, {"run", kModel, "One\n", "--ctx", "8000", "--max-tokens", "4000", "--ignore-eos"});
+  const auto run =
+      Strata(0, {"run", kModel, "One\n", "--ctx", "8000", "--max-tokens", "4000", "--ignore-eos"});
   ASSERT_EQ(run->FirstLine(), "One") << run->err();
   kill((*run)->pid(), SIGSTOP);
   absl::SleepFor(absl::Milliseconds(4 * kKeepaliveTimeoutMs));
