@@ -47,6 +47,7 @@ namespace strata {
   F(ucs_status_string)
 
 struct UcxLibrary {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): what is declared has no parentheses around it.
 #define STRATA_UCX_MEMBER(name) decltype(&::name) name = nullptr;
   STRATA_UCX_FUNCTIONS(STRATA_UCX_MEMBER)
 #undef STRATA_UCX_MEMBER
