@@ -16,10 +16,6 @@ constexpr int64_t kResumePauseUs = 500'000;
 constexpr int64_t kConnectUs = 2'000'000;
 constexpr int64_t kTickUs = 100'000;
 
-absl::Status NoCoordinator() {
-  return absl::UnavailableError("no node coordinates at present; try again in a few seconds");
-}
-
 // The text at the node that writes it, which tells the one that asked.
 class Told final : public TextSink {
  public:
