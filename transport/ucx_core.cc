@@ -80,9 +80,8 @@ absl::Status UcxCore::Start(const Options& options) {
       // A large payload in fewer pieces, and so in fewer wake-ups.
       {"TCP_TX_SEG_SIZE", "64k"},
       {"TCP_RX_SEG_SIZE", "256k"},
-      // By shared memory a decoded row (8192 f32 and the frame's header) in one piece: each further
-      // one wakes the receiver again. As many pieces as the memory of this many takes, 3 MB a
-      // process.
+      // By shared memory a decoded row (8192 f32 and the frame's header) is one piece: each further
+      // one may wake the receiver again. There is room for 64 of them, 3 MB a process.
       {"MM_SEG_SIZE", "36k"},
       {"MM_FIFO_SIZE", "64"},
       {"MM_RX_BUFS_GROW", "64"},
