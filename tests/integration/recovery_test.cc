@@ -224,8 +224,14 @@ TEST_F(Recovery, TextsGoOnWhileANodeIsDrained) {
 TEST_F(Recovery, LayersGoBackToANodeThatReturns) {
   const size_t other = 1 - coordinator_;
   kill((*nodes_[other])->pid(), SIGKILL);
+  // A node that is back before gets its layers at once.
+  ASSERT_TRUE(Eventually([&] {
+    return absl::StrContains(nodes_[coordinator_]->err(), "is served again");
+  })) << nodes_[coordinator_]->err();
   ASSERT_NO_FATAL_FAILURE(StartAgain(other));
-  ASSERT_TRUE(Eventually([&] { return Worker(other) != 0; })) << nodes_[coordinator_]->err();
+  ASSERT_TRUE(Eventually([&] {
+    return absl::StrContains(nodes_[coordinator_]->err(), "has moved") && Worker(other) != 0;
+  })) << nodes_[coordinator_]->err();
   ExpectWholeTexts("has moved");
 }
 

@@ -43,7 +43,9 @@ TEST_F(Locked, TwoThatStartTogetherBecomeOneCluster) {
   const size_t code = said.find("The code is  ");
   ASSERT_NE(code, said.npos) << said;
   EXPECT_THAT(other.log(), HasSubstr(said.substr(code + 13, 7)));
-  EXPECT_THAT(founder.Output("nodes"), Not(HasSubstr("waiting")));
+  EXPECT_TRUE(Eventually([&] {
+    return founder.Output("nodes").find("waiting") == std::string::npos;
+  })) << founder.Output("nodes");
 }
 
 TEST_F(Locked, WhoIsNotAdmittedStaysOut) {
