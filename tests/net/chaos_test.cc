@@ -333,14 +333,20 @@ class ChaosTest : public ::testing::Test {
     for (size_t i = 0; i < kNodes; ++i) log_read_[i] = nodes_[i]->errors().size();
   }
 
-  // Everybody sees everybody.
+  // Everybody sees everybody, and all name the same coordinator.
   bool Settles() {
     return Eventually(
         [this] {
-          return std::ranges::all_of(nodes_, [this](const auto& node) {
+          const bool all_see = std::ranges::all_of(nodes_, [this](const auto& node) {
             return std::ranges::all_of(nodes_,
                                        [&](const auto& other) { return node->Sees(*other); });
           });
+          if (!all_see) return false;
+          const size_t coordinator = Coordinator(0);
+          for (size_t i = 1; i < kNodes; ++i) {
+            if (Coordinator(i) != coordinator) return false;
+          }
+          return coordinator < kNodes;
         },
         kSettlesWithin);
   }
