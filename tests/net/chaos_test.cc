@@ -341,12 +341,8 @@ class ChaosTest : public ::testing::Test {
             return std::ranges::all_of(nodes_,
                                        [&](const auto& other) { return node->Sees(*other); });
           });
-          if (!all_see) return false;
-          const size_t coordinator = Coordinator(0);
-          for (size_t i = 1; i < kNodes; ++i) {
-            if (Coordinator(i) != coordinator) return false;
-          }
-          return coordinator < kNodes;
+          size_t coordinator = kNodes;
+          return all_see && AgreeOn(nodes_, &coordinator);
         },
         kSettlesWithin);
   }

@@ -80,10 +80,8 @@ TEST_F(DiscoveryTest, FourNodesFindEachOtherWithoutAnyOption) {
          absl::FormatDuration(absl::Trunc(slowest, absl::Milliseconds(1))).c_str());
   EXPECT_LT(slowest, absl::Seconds(10));
   EXPECT_TRUE(Eventually([&] {
-    std::vector<std::string> coordinators;
-    for (const auto& node : nodes) coordinators.push_back(node->Nodes()["coordinator"].dump());
-    return coordinators[0] != "null" &&
-           std::equal(coordinators.begin() + 1, coordinators.end(), coordinators.begin());
+    size_t coordinator = nodes.size();
+    return AgreeOn(nodes, &coordinator);
   })) << "they agree on a coordinator";
 }
 

@@ -223,6 +223,21 @@ bool NodeOn::SeesGone(const NodeOn& other) const {
   return node.is_object() && node["state"] == "gone";
 }
 
+bool AgreeOn(const std::vector<std::unique_ptr<NodeOn>>& nodes, size_t* coordinator) {
+  *coordinator = nodes.size();
+  std::string id;
+  for (const auto& node : nodes) {
+    const nlohmann::json seen = node->Nodes();
+    if (!seen.is_object() || !seen["coordinator"].is_string()) return false;
+    if (node == nodes.front()) id = seen["coordinator"];
+    if (seen["coordinator"] != id) return false;
+  }
+  const auto found =
+      std::ranges::find_if(nodes, [&id](const auto& node) { return node->id() == id; });
+  *coordinator = static_cast<size_t>(found - nodes.begin());
+  return found != nodes.end();
+}
+
 bool Eventually(const std::function<bool()>& is_so, absl::Duration limit) {
   const absl::Time until = absl::Now() + limit;
   while (!is_so()) {

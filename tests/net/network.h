@@ -130,6 +130,9 @@ class NodeOn {
   std::unique_ptr<ChildProcess> process_;
 };
 
+// Whether all name the same one of them as their coordinator: which.
+bool AgreeOn(const std::vector<std::unique_ptr<NodeOn>>& nodes, size_t* coordinator);
+
 // Asks until it is so, for at most `limit`, which is far more than it should take.
 bool Eventually(const std::function<bool()>& is_so, absl::Duration limit = absl::Seconds(30));
 

@@ -39,7 +39,8 @@ class NotLinkedTest : public testing::ThreeHosts {
 
 TEST_F(NotLinkedTest, EachCoordinatorPlansForWhoObeysIt) {
   size_t coordinator = hosts_.size();
-  ASSERT_TRUE(Eventually([&] { return AgreeOn(&coordinator); })) << "they are not one group";
+  ASSERT_TRUE(Eventually([&] { return AgreeOn(nodes_, &coordinator); }))
+      << "they are not one group";
   lan_->Lose(*hosts_[0], hosts_[2].get(), "eth0", 100);
   lan_->Lose(*hosts_[2], hosts_[0].get(), "eth0", 100);
   size_t alone = 0;

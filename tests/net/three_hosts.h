@@ -64,16 +64,6 @@ class ThreeHosts : public ::testing::Test {
                                &outcome.text, limit);
     return outcome;
   }
-  // Whether all have the same coordinator: which host.
-  bool AgreeOn(size_t* coordinator) const {
-    const nlohmann::json id = nodes_[0]->Nodes()["coordinator"];
-    *coordinator = nodes_.size();
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      if (nodes_[i]->Nodes()["coordinator"] != id) return false;
-      if (id == nodes_[i]->id()) *coordinator = i;
-    }
-    return *coordinator < nodes_.size();
-  }
 
   // The tokens of a text that `run ...` writes on a host; none: it could not be run.
   std::vector<int32_t> TokensOf(size_t host, const std::string& run) const {

@@ -41,7 +41,7 @@ class WithoutFileTest : public testing::ThreeHosts, public ::testing::WithParamI
     }
     ASSERT_NO_FATAL_FAILURE(StartNodes());
     size_t coordinator = hosts_.size();
-    ASSERT_TRUE(Eventually([&] { return AgreeOn(&coordinator); }));
+    ASSERT_TRUE(Eventually([&] { return AgreeOn(nodes_, &coordinator); }));
     file_ = GetParam() ? coordinator : (coordinator + 1) % 3;
     first_ = (file_ + 1) % 3;
     last_ = (file_ + 2) % 3;
