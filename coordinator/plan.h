@@ -60,6 +60,10 @@ struct PlanDevice {
 struct PlanNode {
   std::string name;      // unique
   std::string kept_out;  // why no plan may use it, for people; empty: any may
+  // Where its disk is known to be short of room: what it would have to fetch of the weights of all
+  // layers before, [n_layer + 1], and what there is room for. Empty: there is no such limit.
+  std::vector<uint64_t> fetch_bytes;
+  uint64_t disk_free_bytes = 0;
 };
 
 struct MemoryPool {

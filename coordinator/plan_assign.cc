@@ -107,6 +107,14 @@ std::string LayersText(LayerRange layers) {
   return absl::StrCat("layers ", layers.begin, "-", layers.end - 1);
 }
 
+std::string DiskText(const PlanNode& node) {
+  if (node.disk_free_bytes == 0) {
+    return absl::StrCat("the disk of ", node.name, " has no room for weights");
+  }
+  return absl::StrCat("the disk of ", node.name, " has room for ", BytesText(node.disk_free_bytes),
+                      " of weights");
+}
+
 absl::StatusOr<Pieces> AssignedPieces(const PlanProblem& problem) {
   const PlanRequest& request = problem.request();
   std::vector<Assignment> assignments = request.assignments;
@@ -154,6 +162,12 @@ absl::StatusOr<Pieces> AssignedPieces(const PlanProblem& problem) {
     if (!fits) {
       const auto& candidate = problem.candidates()[best.candidate];
       const uint64_t needed = problem.StageBytes(best);
+      if (problem.FetchBytes(best) > candidate.disk_free_bytes) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            LayersText(each.layers), " do not fit on ", PlaceName(request, candidate.device), ": ",
+            BytesText(problem.FetchBytes(best)), " of weights would be fetched there; ",
+            DiskText(request.nodes[candidate.node])));
+      }
       if (needed <= candidate.memory_bytes) {
         return absl::ResourceExhaustedError(absl::StrCat(
             LayersText(each.layers), " do not fit on ", PlaceName(request, candidate.device),
@@ -227,6 +241,11 @@ absl::Status DoesNotFit(const PlanProblem& problem) {
       absl::StrJoin(where.begin(), where.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
       shown < where.size() ? ", …" : "",
       packed.empty() ? "; no device has room for the first layer" : "");
+  std::string disks;
+  for (const PlanNode& node : request.nodes) {
+    if (!node.fetch_bytes.empty()) absl::StrAppend(&disks, "; ", DiskText(node));
+  }
+  if (!disks.empty()) absl::StrAppend(&disks, ": make room there, or see --cache-dir");
   std::string missing;
   if (reached < problem.last_point()) {
     const LayerRange rest = {problem.points()[reached], request.costs->n_layer()};
@@ -243,7 +262,7 @@ absl::Status DoesNotFit(const PlanProblem& problem) {
   return absl::ResourceExhaustedError(absl::StrCat(
       "the model does not fit", cuts, ": it needs ", BytesText(needed), " with caches for ",
       request.cache.n_seqs, " × ", request.cache.n_ctx, " positions, free are ",
-      BytesText(free_bytes), "; ", missing, ". Free memory, largest first: ", list));
+      BytesText(free_bytes), "; ", missing, ". Free memory, largest first: ", list, disks));
 }
 
 }  // namespace strata

@@ -15,6 +15,8 @@ namespace strata {
 std::string BytesText(uint64_t bytes);
 std::string TimeText(double seconds);
 std::string LayersText(LayerRange layers);
+// "the disk of attic has room for 1.5 GiB of weights"; of a node whose disk is short of room.
+std::string DiskText(const PlanNode& node);
 
 // The request's assignments as stages in layer order. Where a node without a device named has
 // several, the fastest with room takes the layers. kInvalidArgument: an unknown or excluded place,

@@ -118,20 +118,23 @@ std::string Explainer::Used(size_t at) const {
   if (pieces_.size() == 1) return absl::StrCat(text, "; it has the whole model");
   Change best;
   bool has_neighbour_place = false;
-  uint64_t needed = UINT64_MAX;
+  uint64_t needed = UINT64_MAX, fetched = UINT64_MAX;
   for (const bool left : {true, false}) {
     const std::optional<Pieces> grown = Grown(at, left);
     if (!grown.has_value()) continue;
     has_neighbour_place = true;
     Consider(*grown, &best);
-    needed = std::min(needed, problem_.StageBytes({piece.candidate, piece.begin - (left ? 1 : 0),
-                                                   piece.end + (left ? 0 : 1)}));
+    const Piece more = {piece.candidate, piece.begin - (left ? 1 : 0), piece.end + (left ? 0 : 1)};
+    needed = std::min(needed, problem_.StageBytes(more));
+    fetched = std::min(fetched, problem_.FetchBytes(more));
   }
   if (best.cost < kNever) {
     absl::StrAppend(&text, "; with more layers ", More(best.cost));
   } else if (has_neighbour_place && needed > candidate.memory_bytes) {
     absl::StrAppend(&text, "; not more: the next layers need ", BytesText(needed - bytes),
                     ", free are ", BytesText(candidate.memory_bytes - bytes));
+  } else if (has_neighbour_place && fetched > candidate.disk_free_bytes) {
+    absl::StrAppend(&text, "; not more: ", DiskText(request_.nodes[candidate.node]));
   } else if (has_neighbour_place && candidate.memory_pool != kOwnPool) {
     absl::StrAppend(&text, "; not more: the machine's other device takes the rest of its memory");
   } else {
@@ -189,6 +192,8 @@ std::string Explainer::LeftOut(size_t device) const {
   const auto found = std::find_if(candidates.begin(), candidates.end(),
                                   [&](const auto& c) { return c.device == device; });
   if (found == candidates.end()) {
+    const PlanNode& node = request_.nodes[facts.node];
+    if (!node.fetch_bytes.empty()) return absl::StrCat("left out: ", DiskText(node));
     uint64_t least = UINT64_MAX;
     for (size_t begin = 0; begin < problem_.last_point(); ++begin) {
       least = std::min(least, problem_.StageBytes(begin, begin + 1));

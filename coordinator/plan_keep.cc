@@ -9,7 +9,8 @@
 namespace strata {
 namespace {
 
-// The memory that stages take: of each candidate, of its pool, and of the CPU that keeps experts.
+// The memory that stages take: of each candidate, of its pool, and of the CPU that keeps experts;
+// and the disk that their weights take of their nodes.
 class Room {
  public:
   explicit Room(const PlanProblem& problem)
@@ -20,6 +21,11 @@ class Room {
     const uint64_t bytes = problem_.StageBytes(piece);
     if (taken_[piece.candidate] + bytes > candidate.memory_bytes) return false;
     if (!problem_.Fits(piece, {})) return false;
+    const auto fetched = fetched_.find(candidate.node);
+    if (fetched != fetched_.end() &&
+        fetched->second + problem_.FetchBytes(piece) > candidate.disk_free_bytes) {
+      return false;
+    }
     if (candidate.memory_pool == kOwnPool) return true;
     const auto pool = pools_.find(candidate.memory_pool);
     return (pool == pools_.end() ? 0 : pool->second) + bytes <=
@@ -28,8 +34,11 @@ class Room {
   void Take(const Piece& piece) {
     const uint64_t bytes = problem_.StageBytes(piece);
     taken_[piece.candidate] += bytes;
-    const int pool = problem_.candidates()[piece.candidate].memory_pool;
-    if (pool != kOwnPool) pools_[pool] += bytes;
+    const PlanProblem::Candidate& candidate = problem_.candidates()[piece.candidate];
+    if (candidate.memory_pool != kOwnPool) pools_[candidate.memory_pool] += bytes;
+    if (const uint64_t fetch = problem_.FetchBytes(piece); fetch > 0) {
+      fetched_[candidate.node] += fetch;
+    }
   }
   bool TakeIfThereIs(const Piece& piece) {
     if (!Has(piece)) return false;
@@ -45,6 +54,7 @@ class Room {
   const PlanProblem& problem_;
   std::vector<uint64_t> taken_;  // [candidates]
   std::map<int, uint64_t> pools_;
+  std::map<size_t, uint64_t> fetched_;  // by node
 };
 
 // A device that has several stages computes one after the other.

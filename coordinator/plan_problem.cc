@@ -19,6 +19,10 @@ uint64_t HostBytes(const PlanProblem::Candidate& c, size_t begin, size_t end) {
   return c.shares_with_host ? 0 : c.host_bytes[end] - c.host_bytes[begin];
 }
 
+uint64_t FetchedBytes(const PlanProblem::Candidate& c, size_t begin, size_t end) {
+  return c.fetch_bytes.empty() ? 0 : c.fetch_bytes[end] - c.fetch_bytes[begin];
+}
+
 }  // namespace
 
 wire::ActivationType PlanRequest::SentAs(size_t from, size_t to, uint32_t rows) const {
@@ -118,9 +122,15 @@ PlanProblem::PlanProblem(const PlanRequest& request, const StepShape& step)
       candidate.memory_bytes = std::min(candidate.memory_bytes, PoolBytes(device.memory_pool));
     }
     PriceLayers(device, &candidate);
+    const PlanNode& node = request.nodes[device.node];
+    candidate.disk_free_bytes = node.disk_free_bytes;
+    if (!node.fetch_bytes.empty()) {
+      for (const uint32_t point : points_) candidate.fetch_bytes.push_back(node.fetch_bytes[point]);
+    }
     const auto has_room = [&](size_t begin, size_t end) {
       return StageBytes(begin, end) - HostBytes(candidate, begin, end) <= candidate.memory_bytes &&
-             HostBytes(candidate, begin, end) <= candidate.host_bytes_max;
+             HostBytes(candidate, begin, end) <= candidate.host_bytes_max &&
+             FetchedBytes(candidate, begin, end) <= candidate.disk_free_bytes;
     };
     bool has_any = false;
     for (size_t begin = 0; begin < last_point() && !has_any; ++begin) {
@@ -223,11 +233,16 @@ double PlanProblem::HopBack(size_t from) const {
   return Between(candidates_[from].node, request_.coordinator_node, TokenBytes(step_));
 }
 
+uint64_t PlanProblem::FetchBytes(const Piece& piece) const {
+  return FetchedBytes(candidates_[piece.candidate], piece.begin, piece.end);
+}
+
 bool PlanProblem::Fits(const Piece& piece, const Caps& caps) const {
   const Candidate& c = candidates_[piece.candidate];
   return StageBytes(piece) <= std::min(caps.memory_bytes, c.memory_bytes) &&
          HostBytes(c, piece.begin, piece.end) <= c.host_bytes_max &&
-         StageSeconds(piece) <= caps.seconds && StageMemorySeconds(piece) <= caps.memory_seconds;
+         FetchBytes(piece) <= c.disk_free_bytes && StageSeconds(piece) <= caps.seconds &&
+         StageMemorySeconds(piece) <= caps.memory_seconds;
 }
 
 std::vector<size_t> PlanProblem::LatestEnds(size_t candidate, const Caps& caps) const {

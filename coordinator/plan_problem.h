@@ -45,6 +45,9 @@ class PlanProblem {
     // Of experts that are in the memory of the node's CPU, and what they may take of it.
     std::vector<uint64_t> host_bytes;  // [points], of all layers before
     uint64_t host_bytes_max = 0;
+    // Of weights that its node would have to fetch, and what its disk has room for; empty: enough.
+    std::vector<uint64_t> fetch_bytes;  // [points], of all layers before
+    uint64_t disk_free_bytes = 0;
     bool shares_with_host = false;  // one memory: they count as the stage's all the same
     double head_s = 0, head_memory_s = 0;
     double overhead_s = 0;
@@ -84,6 +87,9 @@ class PlanProblem {
   // does. More layers never take less.
   std::vector<size_t> LatestEnds(size_t candidate, const Caps& caps) const;
   bool Fits(const Piece& piece, const Caps& caps) const;
+  // Of a stage's weights, what its node would have to fetch onto a disk that is short of room;
+  // 0: it is not.
+  uint64_t FetchBytes(const Piece& piece) const;
 
  private:
   // How long the device takes for its layers, and what they have in the memory of its host.

@@ -312,6 +312,9 @@ void StageModel::FindUniform(const PlanProblem& problem) {
     uniform_ = uniform_ && problem.StageBytes(p, p + 1) == problem.StageBytes(1, 2);
   }
   for (const Linear& stage : seconds_.stages) uniform_ = uniform_ && even(stage.before);
+  for (const PlanProblem::Candidate& c : problem.candidates()) {
+    uniform_ = uniform_ && c.fetch_bytes.empty();
+  }
   for (const Shared& shared : shared_) {
     for (const size_t c : shared.users) uniform_ = uniform_ && even(shared.takes[c].before);
   }

@@ -56,6 +56,14 @@ absl::Status Check(const PlanRequest& request) {
           absl::StrCat("device ", device.name, " is of a node or pool that is not there"));
     }
   }
+  for (const PlanNode& node : request.nodes) {
+    const std::vector<uint64_t>& fetched = node.fetch_bytes;
+    const bool is_sum = std::is_sorted(fetched.begin(), fetched.end());
+    if (!fetched.empty() && (fetched.size() != request.costs->n_layer() + size_t{1} || !is_sum)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("what ", node.name, " would have to fetch is not told by layers"));
+    }
+  }
   for (const std::string& place : request.exclude) {
     bool means = false;
     for (size_t d = 0; d < request.devices.size(); ++d) means |= PlaceMeans(request, place, d);

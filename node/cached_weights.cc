@@ -99,4 +99,31 @@ absl::StatusOr<std::vector<NodeClient*>> CachedWeights::HoldersOf(
   return holders;
 }
 
+absl::StatusOr<std::vector<uint64_t>> CachedWeights::FetchBytes(
+    const std::shared_ptr<const ModelFile>& model, const std::vector<uint32_t>& cuts,
+    const SliceOptions& options, const NodeClient* node) const {
+  const WeightBlocks blocks(*model);
+  std::vector<bool> has(blocks.size(), false);
+  const auto cache = absl::c_find_if(caches_, [&](const Cache& each) { return each.node == node; });
+  if (cache != caches_.end()) {
+    auto listed = ReadBlockList(cache->list, blocks.size());
+    // One that has all and is short of room has it in a file where its stages do not look.
+    if (listed.ok() && !absl::c_all_of(*listed, std::identity())) has = *std::move(listed);
+  }
+  std::vector<uint64_t> fetched(model->n_layer() + size_t{1}, 0);
+  std::vector<uint32_t> ends = cuts;
+  ends.push_back(model->n_layer());
+  uint32_t begin = 0;
+  for (const uint32_t end : ends) {
+    const auto slice = Slice::Make(model, {begin, end}, options);
+    if (!slice.ok()) return slice.status();
+    std::vector<uint32_t> missing = blocks.OfTensors(slice->source_tensors());
+    std::erase_if(missing, [&](uint32_t block) { return has[block]; });
+    for (uint32_t layer = begin + 1; layer < end; ++layer) fetched[layer] = fetched[begin];
+    fetched[end] = fetched[begin] + blocks.BytesOf(missing);
+    begin = end;
+  }
+  return fetched;
+}
+
 }  // namespace strata

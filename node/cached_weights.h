@@ -34,6 +34,14 @@ class CachedWeights {
                                                      LayerRange layers, const SliceOptions& options,
                                                      const NodeClient* for_node) const;
 
+  // What a node would have to fetch of the weights of all layers before: [n_layer + 1], told where
+  // `cuts` allow a stage to end, and for layers between as for the last of those. Errors of
+  // Slice::Make.
+  absl::StatusOr<std::vector<uint64_t>> FetchBytes(const std::shared_ptr<const ModelFile>& model,
+                                                   const std::vector<uint32_t>& cuts,
+                                                   const SliceOptions& options,
+                                                   const NodeClient* node) const;
+
  private:
   struct Cache {
     NodeClient* node = nullptr;

@@ -238,8 +238,8 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     });
   }
   if (!status.ok()) {
-    failure->cap = MemoryCapOf(deployment->planned(), status);
-    const bool was_there = Remove(deployment, status);
+    failure->cap = RoomCapOf(deployment->planned(), status);
+    const bool was_there = caller.in_haste ? Leave(deployment, status) : Remove(deployment, status);
     failure->is_unavailable = was_there && absl::IsUnavailable(status);
     if (instead_of != nullptr && !was_there) return nullptr;
     return status;
@@ -368,6 +368,17 @@ bool Coordinator::Remove(const DeploymentPtr& deployment, const absl::Status& wh
   absl::MutexLock lock(mu_);
   --unloads_;
   return was_there;
+}
+
+bool Coordinator::Leave(const DeploymentPtr& deployment, const absl::Status& why) {
+  bool was_there = false;
+  {
+    absl::MutexLock lock(mu_);
+    was_there = TakeOut(deployment);
+  }
+  if (!was_there) return Remove(deployment, why);  // somebody wants it unloaded
+  deployment->HandOver(why);
+  return true;
 }
 
 bool Coordinator::HasShare(uint64_t share) {

@@ -152,17 +152,17 @@ class Coordinator {
   absl::StatusOr<DeploymentPtr> Find(const std::string& model);
   // Why a load failed that nobody ended.
   struct Failure {
-    std::optional<MemoryCap> cap;  // for want of memory
-    bool is_unavailable = false;   // most often a connection that broke
+    std::optional<RoomCap> cap;   // for want of memory or disk
+    bool is_unavailable = false;  // most often a connection that broke
   };
   // `instead_of`, if any, is still there, or nothing is done: null.
   absl::StatusOr<DeploymentPtr> Deploy(std::unique_ptr<PlannedModel> planned,
                                        const wire::LoadModelRequest& request,
                                        const DeploymentPtr& instead_of, const Caller& caller,
                                        Failure* failure);
-  // Deploy(); where a device has less memory than was planned, plans with what it has and tries
-  // again, kPlansMax times in all; so it does once where a new load's connection to a node broke.
-  // `planning` and `wishes`, which may be fewer than the request's, made `planned`.
+  // Deploy(); where there is less memory or disk than was planned, plans with what there is and
+  // tries again, kPlansMax times in all; so it does once where a new load's connection to a node
+  // broke. `planning` and `wishes`, which may be fewer than the request's, made `planned`.
   absl::StatusOr<DeploymentPtr> DeployWhereItFits(PlanningOptions planning,
                                                   std::unique_ptr<PlannedModel> planned,
                                                   const wire::LoadModelRequest& request,
@@ -183,6 +183,7 @@ class Coordinator {
   void Mend(const DeploymentPtr& lost);
   void Adopt(const std::string& id, const wire::LoadModelRequest& orphan);
   bool AnyMending();
+  bool WantsRoom();  // something could not be placed, and may find room yet
   // Blocks until their memory is free, or their nodes have gone.
   void UnloadLeftovers(PlannedModel* planned);
   // With the stages on their nodes and the work begun.
@@ -191,6 +192,8 @@ class Coordinator {
   // Takes it out of the table; false: it was not there. Remove() unloads it then, in any case.
   bool TakeOut(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Remove(const DeploymentPtr& deployment, const absl::Status& why);
+  // The same, but what is loaded of it stays on its nodes, for the next plan to keep.
+  bool Leave(const DeploymentPtr& deployment, const absl::Status& why);
 
   void Tick();  // loop
   void Stays(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -1,4 +1,4 @@
-// A plan carried out, and made again where a device had less memory than its node told, or the
+// A plan carried out, and made again where there was less memory or disk than it counted on, or the
 // connection to a node broke.
 #include <memory>
 #include <optional>

@@ -1,6 +1,7 @@
 // Lost stages: a worker or a node has died, or a link broke. The model's layers are placed again on
 // what is left, and its texts, which wait meanwhile, are fed again there and go on. Models of a
 // coordinator that has gone are loaded again; their texts wait at their gateways.
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,6 +16,8 @@
 #include "absl/time/time.h"
 #include "coordinator/pipeline.h"
 #include "node/coordinator.h"
+#include "node/loaded_stages.h"
+#include "transport/epoch.h"
 
 namespace strata {
 namespace {
@@ -24,12 +27,13 @@ constexpr int64_t kLookMs = 300;  // for a node to say what it knows of its stag
 // A model that is lost again within that long may be what breaks its workers.
 constexpr absl::Duration kHealthyTime = absl::Seconds(30);
 constexpr uint32_t kMendsInARowMax = 5;
-// What is lost so many times in a row may have to do with what was kept.
-constexpr uint32_t kKeepsInARowMax = 2;
 // Between the second try of a row and the one before; doubles with each further one.
 constexpr absl::Duration kPause = absl::Milliseconds(250);
 // So long nodes may be out of reach before texts are told.
 constexpr absl::Duration kPatience = absl::Seconds(10);
+// What found no room is tried again when the members change, and then, since room may also come
+// from elsewhere; the time doubles with each further one.
+constexpr absl::Duration kRetryAfter = absl::Seconds(10), kRetryAfterMax = absl::Minutes(1);
 
 // What the nodes know of it: the words of a stage that failed, else `broken`.
 absl::Status WhyLost(const Deployment& lost, const absl::Status& broken) {
@@ -41,6 +45,24 @@ absl::Status WhyLost(const Deployment& lost, const absl::Status& broken) {
     if (auto failure = FailureOf(*info, lost.epoch(), i); !failure.ok()) return failure;
   }
   return broken;
+}
+
+bool AllServe(const Deployment& lost) {
+  const PlannedModel& planned = lost.planned();
+  for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
+    const auto info = planned.NodeOf(planned.plan.stages[i]).client->GetInfo(kLookMs);
+    if (!info.ok()) return false;
+    const bool serves = absl::c_any_of(info->stages(), [&](const wire::StageStatus& stage) {
+      return stage.state() == wire::StageStatus::SERVING && stage.stage() == i &&
+             CompareEpochs(stage.epoch(), lost.epoch()) == 0;
+    });
+    if (!serves) return false;
+  }
+  return true;
+}
+
+bool MayFindRoom(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
 }
 
 }  // namespace
@@ -62,6 +84,8 @@ void Coordinator::UnloadLeftovers(PlannedModel* planned) {
 }
 
 void Coordinator::KeepMending() {
+  absl::Time retry_at = absl::InfiniteFuture();
+  absl::Duration retry_after = kRetryAfter;
   while (true) {
     std::vector<DeploymentPtr> lost;
     std::map<std::string, wire::LoadModelRequest> orphans;
@@ -72,10 +96,12 @@ void Coordinator::KeepMending() {
       const auto due = [this, look_at]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
         return stopping_ || mend_due_ || retry_due_ || adopt_due_ || look_at_ != look_at;
       };
-      mu_.AwaitWithDeadline(absl::Condition(&due), look_at);
+      mu_.AwaitWithDeadline(absl::Condition(&due), std::min(look_at, retry_at));
       if (stopping_) return;
       look = absl::Now() >= look_at_;
-      const bool retry = retry_due_;
+      const bool again = absl::Now() >= retry_at;
+      if (retry_due_) retry_after = kRetryAfter;
+      const bool retry = retry_due_ || again;
       if (retry || adopt_due_) orphans = orphans_;
       mend_due_ = retry_due_ = adopt_due_ = false;
       for (const auto& [id, model] : models_) {
@@ -86,7 +112,24 @@ void Coordinator::KeepMending() {
     for (const DeploymentPtr& model : lost) Mend(model);
     for (const auto& [id, orphan] : orphans) Adopt(id, orphan);
     if (look) Improve();
+    if (!WantsRoom()) {
+      retry_at = absl::InfiniteFuture();
+      retry_after = kRetryAfter;
+    } else if (absl::Now() >= retry_at || retry_at == absl::InfiniteFuture()) {
+      retry_at = absl::Now() + retry_after;
+      retry_after = std::min(2 * retry_after, kRetryAfterMax);
+    }
   }
+}
+
+bool Coordinator::WantsRoom() {
+  absl::MutexLock lock(mu_);
+  if (!in_office_ || !settled_) return false;
+  return (!orphans_.empty() && MayFindRoom(orphans_why_)) ||
+         absl::c_any_of(models_, [](const auto& model) {
+           return model.second->lost_a_stage() && !model.second->mending() &&
+                  MayFindRoom(model.second->why());
+         });
 }
 
 bool Coordinator::AnyMending() {
@@ -95,7 +138,7 @@ bool Coordinator::AnyMending() {
 }
 
 // Again as it was asked for; its texts come again through their gateways. What fails is tried again
-// when the members change.
+// when the members change, or later.
 void Coordinator::Adopt(const std::string& id, const wire::LoadModelRequest& orphan) {
   Caller caller;
   caller.go_on = [this] { return office().mine; };
@@ -184,10 +227,9 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   PlanningOptions planning = PlanningFor(caller);
   planning.known = before.model;
   planning.model_id = before.model->id();
-  planning.loaded = in_a_row < kKeepsInARowMax ? PlanningOptions::Loaded::kAround
-                                               : PlanningOptions::Loaded::kUnloaded;
+  planning.loaded = KeptAfter(in_a_row, before, why, [&lost] { return AllServe(*lost); });
   if (!healthy) planning.caps = lost->caps();
-  if (const auto cap = MemoryCapOf(before, why)) planning.caps.push_back(*cap);
+  if (const auto cap = RoomCapOf(before, why)) planning.caps.push_back(*cap);
   wire::PlanWishes wishes = lost->request().wishes();
   wishes.set_n_ctx(before.inputs.request.cache.n_ctx);
   auto planned = PlanModel(planning, before.source, wishes);

@@ -45,8 +45,10 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
     std::function<void()> broken;
     std::shared_ptr<TextServer> heritage;  // another deployment's heritage(); null: none
     uint32_t mends_in_a_row = 0;           // that led to this
-    bool texts_wait = false;  // for it, since others had served it: requests wait while it loads
-    std::vector<MemoryCap> caps;                                    // that it was planned with
+    // For it, since others had served it: requests wait while it loads, and what is loaded when a
+    // load fails stays, for the next plan to keep.
+    bool texts_wait = false;
+    std::vector<RoomCap> caps;                                      // that it was planned with
     std::vector<std::vector<PipelineOptions::CacheSource>> caches;  // as of PipelineOptions
     // For simulations: how a pipeline is built, and what texts are served with where nothing is
     // inherited.
@@ -106,7 +108,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   bool mending() const;
   absl::Status why() const;
   uint32_t mends_in_a_row() const { return options_.mends_in_a_row; }
-  const std::vector<MemoryCap>& caps() const { return options_.caps; }
+  const std::vector<RoomCap>& caps() const { return options_.caps; }
   // How long it served until then, and how long ago that was.
   absl::Duration served_for() const;
   absl::Duration lost_for() const;

@@ -1,12 +1,20 @@
 #include "node/loaded_stages.h"
 
+#include <optional>
 #include <utility>
 
 #include "coordinator/layer_costs.h"
 #include "coordinator/membership_types.h"
 #include "coordinator/planner.h"
+#include "transport/status_details.h"
 
 namespace strata {
+namespace {
+
+constexpr uint32_t kKeepsInARowMax = 2;           // whatever it was
+constexpr uint32_t kKeepsBlamelessInARowMax = 4;  // that what was kept has nothing to do with
+
+}  // namespace
 
 std::vector<LoadedStage> TakeLoaded(PlannedModel* planned) {
   PlanRequest& request = planned->inputs.request;
@@ -65,6 +73,19 @@ void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Loaded
     }
     if (!kept) planned->leftovers.push_back(one.at);
   }
+}
+
+PlanningOptions::Loaded KeptAfter(uint32_t in_a_row, const PlannedModel& lost,
+                                  const absl::Status& why, absl::FunctionRef<bool()> all_serve) {
+  constexpr auto kAll = PlanningOptions::Loaded::kAround;
+  constexpr auto kNone = PlanningOptions::Loaded::kUnloaded;
+  if (in_a_row < kKeepsInARowMax) return kAll;
+  if (in_a_row >= kKeepsBlamelessInARowMax) return kNone;
+  if (RoomCapOf(lost, why)) return kAll;
+  if (const std::optional<uint32_t> stage = StageOf(why)) {
+    return *stage < lost.kept.size() && lost.kept[*stage] ? kNone : kAll;
+  }
+  return all_serve() ? kNone : kAll;
 }
 
 }  // namespace strata

@@ -2,8 +2,11 @@
 // pure; any thread.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/plan.h"
 #include "node/planning.h"
@@ -29,5 +32,12 @@ absl::StatusOr<Plan> PlanWithLoaded(const PlanRequest& request,
 // Says for each stage of `planned`'s plan which of them it keeps, and which are left over.
 void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Loaded what,
                  PlannedModel* planned);
+
+// What the next plan keeps of a model that was lost `in_a_row` times before, each soon after the
+// other, and now for `why`: from the third time on nothing that may itself be what breaks, and at
+// the fifth nothing. `all_serve`: whether the nodes of all stages answer and say that they serve;
+// it is asked where `why` names no other cause.
+PlanningOptions::Loaded KeptAfter(uint32_t in_a_row, const PlannedModel& lost,
+                                  const absl::Status& why, absl::FunctionRef<bool()> all_serve);
 
 }  // namespace strata

@@ -260,6 +260,29 @@ bool IsElsewhere(const PlannedModel& planned, const std::string& place) {
                          [&](const auto& n) { return means(n.name); });
 }
 
+// What nodes whose disks were short of room have of the model already.
+absl::Status LimitDisks(const std::vector<RoomCap>& caps, const SliceOptions& options,
+                        PlannedModel* planned) {
+  PlanRequest& request = planned->inputs.request;
+  for (size_t i = 0; i < request.nodes.size(); ++i) {
+    const NodeReport& node = planned->report.nodes[planned->inputs.places[i]];
+    PlanNode& limited = request.nodes[i];
+    limited.fetch_bytes.clear();  // of an earlier try
+    for (const RoomCap& cap : caps) {
+      if (!cap.device.empty() || cap.node_id != node.info.node_id()) continue;
+      const bool is_first = limited.fetch_bytes.empty();
+      limited.disk_free_bytes = is_first ? cap.bytes : std::min(limited.disk_free_bytes, cap.bytes);
+      if (!is_first) continue;
+      NodeClient* const client = node.client.get();
+      auto fetched = CachedWeights({&client, 1}, planned->model->id())
+                         .FetchBytes(planned->model, request.rule.cut_points, options, client);
+      if (!fetched.ok()) return fetched.status();
+      limited.fetch_bytes = *std::move(fetched);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishes,
                    PlannedModel* planned) {
   const GgufHeader& header = planned->model->header();
@@ -344,11 +367,13 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
   if (options.loaded != PlanningOptions::Loaded::kIgnored) loaded = TakeLoaded(planned);
   for (PlanDevice& device : request.devices) {
     const NodeReport& node = planned->report.nodes[planned->inputs.places[device.node]];
-    for (const MemoryCap& cap : options.caps) {
+    for (const RoomCap& cap : options.caps) {
       if (cap.node_id != node.info.node_id() || cap.device != device.name) continue;
       device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
     }
   }
+  const SliceOptions slice = {.unverified = wishes.unverified()};
+  if (auto s = LimitDisks(options.caps, slice, planned); !s.ok()) return s;
   auto plan = PlanWithLoaded(request, loaded, options.loaded);
   // What need not move does not move onto a node that is better left alone.
   if (!plan.ok() && any_kept_out && !options.beside) {
@@ -358,7 +383,7 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
   if (!plan.ok()) return plan.status();
   planned->plan = *std::move(plan);
   MatchLoaded(loaded, options.loaded, planned);
-  if (auto s = FindHolders({.unverified = wishes.unverified()}, planned); !s.ok()) return s;
+  if (auto s = FindHolders(slice, planned); !s.ok()) return s;
   return options.beside ? FitsBeside(std::move(left), *planned) : absl::OkStatus();
 }
 
@@ -432,28 +457,36 @@ std::vector<std::vector<NodeClient*>> PlannedModel::WeightPeers() const {
   return std::vector(plan.stages.size(), clients);
 }
 
-std::optional<MemoryCap> MemoryCapOf(const PlannedModel& planned, const absl::Status& why) {
-  const std::optional<MemoryShortage> shortage = ShortageOf(why);
+std::optional<RoomCap> RoomCapOf(const PlannedModel& planned, const absl::Status& why) {
   const std::optional<uint32_t> stage = StageOf(why);
-  if (!absl::IsResourceExhausted(why) || !shortage || !stage ||
-      *stage >= planned.plan.stages.size()) {
+  if (!absl::IsResourceExhausted(why) || !stage || *stage >= planned.plan.stages.size()) {
     return std::nullopt;
   }
   const PlannedStage& at = planned.plan.stages[*stage];
-  const NodeReport& node = planned.NodeOf(at);
+  const std::string& node_id = planned.NodeOf(at).info.node_id();
+  const PlanDevice& device = planned.inputs.request.devices[at.device];
+  if (const std::optional<DiskShortage> disk = DiskShortageOf(why)) {
+    // Where what was told did not do, nothing more is fetched there.
+    const bool is_told = !planned.inputs.request.nodes[device.node].fetch_bytes.empty();
+    return RoomCap{.node_id = node_id, .device = "", .bytes = is_told ? 0 : disk->free_bytes};
+  }
+  const std::optional<MemoryShortage> shortage = ShortageOf(why);
+  if (!shortage) return std::nullopt;
   const PlanDevice* const cpu = planned.CpuOf(at);
   const bool on_host = shortage->on_host && at.host_bytes > 0 && cpu != nullptr;
-  const uint64_t bytes = on_host ? at.host_bytes : at.memory_bytes();
+  uint64_t bytes = on_host ? at.host_bytes : 0;
+  for (const PlannedStage& stage : planned.plan.stages) {
+    if (!on_host && stage.device == at.device) bytes += stage.memory_bytes();
+  }
   // In the planner's figures, which may be off by as much as the stage turned out larger. Where
   // nothing is known but that it was too much, a quarter less.
-  uint64_t missing = bytes / 4;
+  uint64_t missing = (on_host ? at.host_bytes : at.memory_bytes()) / 4;
   if (shortage->needed_bytes > shortage->free_bytes) {
     missing = shortage->needed_bytes - shortage->free_bytes;
   }
-  const PlanDevice& device = planned.inputs.request.devices[at.device];
-  return MemoryCap{.node_id = node.info.node_id(),
-                   .device = on_host ? cpu->name : device.name,
-                   .bytes = bytes - std::min(bytes, std::max<uint64_t>(missing, 1))};
+  return RoomCap{.node_id = node_id,
+                 .device = on_host ? cpu->name : device.name,
+                 .bytes = bytes - std::min(bytes, std::max<uint64_t>(missing, 1))};
 }
 
 std::string KeptText(const PlannedModel& planned) {

@@ -29,10 +29,11 @@ inline constexpr uint32_t kContextDefaultMax = 4096;
 // kContextDefaultMax.
 uint32_t ContextFor(uint32_t asked, const ModelFile& model);
 
-// What a device turned out to have for a plan, when it was carried out.
-struct MemoryCap {
+// What there turned out to be for a plan, when it was carried out: of a device's memory, or of room
+// for weights on a node's disk.
+struct RoomCap {
   std::string node_id;
-  std::string device;
+  std::string device;  // empty: the disk
   uint64_t bytes = 0;
 };
 
@@ -75,9 +76,9 @@ struct PlannedModel {
   const PlanDevice* CpuOf(const PlannedStage& stage) const;
 };
 
-// Where a load of `planned` failed with `why` for want of memory: what may be planned for the
-// device instead, less than was. None: it failed for something else.
-std::optional<MemoryCap> MemoryCapOf(const PlannedModel& planned, const absl::Status& why);
+// Where a load of `planned` failed with `why` for want of memory or disk: what may be planned there
+// instead, of all its stages, less than was. None: it failed for something else.
+std::optional<RoomCap> RoomCapOf(const PlannedModel& planned, const absl::Status& why);
 
 struct PlanningOptions {
   std::string self_address;          // host:port of the node that this runs on
@@ -89,7 +90,7 @@ struct PlanningOptions {
     uint64_t bytes = 0;
   };
   std::vector<Freed> freed;
-  std::vector<MemoryCap> caps;  // no more than that is planned, whatever the nodes say
+  std::vector<RoomCap> caps;  // no more than that is planned, whatever the nodes say
   // Stages of the model that nodes have loaded.
   enum class Loaded {
     kIgnored,  // somebody else's: what they take is not free

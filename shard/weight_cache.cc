@@ -15,6 +15,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "transport/status_details.h"
 
 namespace strata {
 namespace {
@@ -33,9 +34,13 @@ std::string PartName(size_t part, size_t n_parts) {
   return absl::StrFormat("model-%05d-of-%05d.gguf", part + 1, n_parts);
 }
 
+absl::Status NoRoom(const DiskShortage& shortage, absl::string_view message) {
+  return WithDiskShortage(absl::ResourceExhaustedError(message), shortage);
+}
+
 absl::Status SystemError(int error, absl::string_view path) {
   if (error == ENOSPC || error == EDQUOT) {
-    return absl::ResourceExhaustedError(absl::StrCat("the disk of ", path, " is full"));
+    return NoRoom({}, absl::StrCat("the disk of ", path, " is full"));
   }
   return absl::ErrnoToStatus(error, path);
 }
@@ -415,16 +420,20 @@ absl::Status WeightCache::MakeRoom(uint64_t bytes, Entry* mine) {
       Shrink(&entry, opened.get(), Spare::kNotLeased);
   }
   if (fits()) return absl::OkStatus();
-  const uint64_t used = UsedLocked();
-  if (used + bytes > bytes_max_) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "no room for ", Mebibytes(bytes), " of weights: the cache in ", folder_, " may have ",
-        Mebibytes(bytes_max_), " (--cache-size), and what is loaded takes ", Mebibytes(used)));
+  const uint64_t used = UsedLocked(), on_disk = FreeBytes(folder_);
+  const uint64_t in_cache = bytes_max_ - std::min(bytes_max_, used);
+  const uint64_t of_disk = on_disk - std::min(on_disk, kDiskReserveBytes);
+  const DiskShortage shortage = {.needed_bytes = bytes, .free_bytes = std::min(in_cache, of_disk)};
+  if (bytes > in_cache) {
+    return NoRoom(shortage,
+                  absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the cache in ",
+                               folder_, " may have ", Mebibytes(bytes_max_),
+                               " (--cache-size), and what is loaded takes ", Mebibytes(used)));
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the disk of ", folder_, " has ",
-                   Mebibytes(FreeBytes(folder_)), " free, of which ", Mebibytes(kDiskReserveBytes),
-                   " are left to others; ", kMakeRoom));
+  return NoRoom(shortage,
+                absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the disk of ", folder_,
+                             " has ", Mebibytes(on_disk), " free, of which ",
+                             Mebibytes(kDiskReserveBytes), " are left to others; ", kMakeRoom));
 }
 
 WeightLease::~WeightLease() {
@@ -527,9 +536,10 @@ absl::Status WeightLease::Write(uint32_t block, uint64_t offset, absl::string_vi
   const WeightBlock& at = opened_->blocks[block];
   absl::Status status = WriteAt(opened_->fds[at.part], at.offset + offset, bytes, cache_->folder_);
   if (!absl::IsResourceExhausted(status)) return status;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("no room for the ", Mebibytes(opened_->blocks.BytesOf(Missing())),
-                   " of weights that are still to come: ", status.message(), "; ", kMakeRoom));
+  const uint64_t needed = opened_->blocks.BytesOf(Missing());
+  return NoRoom({.needed_bytes = needed}, absl::StrCat("no room for the ", Mebibytes(needed),
+                                                       " of weights that are still to come: ",
+                                                       status.message(), "; ", kMakeRoom));
 }
 
 void WeightLease::Finish(uint32_t block, std::string hash) {

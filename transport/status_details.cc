@@ -11,21 +11,40 @@
 namespace strata {
 namespace {
 
-constexpr char kShortage[] = "strata/memory";
+constexpr char kMemory[] = "strata/memory";
+constexpr char kDisk[] = "strata/disk";
 constexpr char kStage[] = "strata/stage";
-// A line "memory=NEEDED/FREE" or "memory=NEEDED/FREE/host".
+// Lines "memory=NEEDED/FREE", "memory=NEEDED/FREE/host" and "disk=NEEDED/FREE".
 constexpr absl::string_view kMemoryField = "memory=";
+constexpr absl::string_view kDiskField = "disk=";
 constexpr absl::string_view kOnHost = "/host";
 
-std::optional<MemoryShortage> Parse(absl::string_view text) {
-  MemoryShortage shortage;
-  shortage.on_host = absl::ConsumeSuffix(&text, kOnHost);
+absl::Status With(absl::Status status, absl::string_view what, absl::string_view text) {
+  status.SetPayload(what, absl::Cord(text));
+  return status;
+}
+
+// Empty: there is none.
+std::string TextOf(const absl::Status& status, absl::string_view what) {
+  return std::string(status.GetPayload(what).value_or(absl::Cord()));
+}
+
+bool ParseBytes(absl::string_view text, uint64_t* needed, uint64_t* free) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits('/', 1));
-  if (!absl::SimpleAtoi(parts.first, &shortage.needed_bytes) ||
-      !absl::SimpleAtoi(parts.second, &shortage.free_bytes)) {
-    return std::nullopt;
-  }
+  return absl::SimpleAtoi(parts.first, needed) && absl::SimpleAtoi(parts.second, free);
+}
+
+std::optional<MemoryShortage> ParseMemory(absl::string_view text) {
+  MemoryShortage shortage;
+  shortage.on_host = absl::ConsumeSuffix(&text, kOnHost);
+  if (!ParseBytes(text, &shortage.needed_bytes, &shortage.free_bytes)) return std::nullopt;
+  return shortage;
+}
+
+std::optional<DiskShortage> ParseDisk(absl::string_view text) {
+  DiskShortage shortage;
+  if (!ParseBytes(text, &shortage.needed_bytes, &shortage.free_bytes)) return std::nullopt;
   return shortage;
 }
 
@@ -40,40 +59,54 @@ absl::Status Prefixed(absl::string_view where, const absl::Status& status) {
 }
 
 absl::Status WithShortage(absl::Status status, const MemoryShortage& shortage) {
-  const std::string text = absl::StrCat(shortage.needed_bytes, "/", shortage.free_bytes,
-                                        shortage.on_host ? kOnHost : "");
-  status.SetPayload(kShortage, absl::Cord(absl::string_view(text)));
-  return status;
+  return With(std::move(status), kMemory,
+              absl::StrCat(shortage.needed_bytes, "/", shortage.free_bytes,
+                           shortage.on_host ? kOnHost : ""));
 }
 
 std::optional<MemoryShortage> ShortageOf(const absl::Status& status) {
-  const std::optional<absl::Cord> payload = status.GetPayload(kShortage);
-  if (!payload) return std::nullopt;
-  return Parse(std::string(*payload));
+  return ParseMemory(TextOf(status, kMemory));
+}
+
+absl::Status WithDiskShortage(absl::Status status, const DiskShortage& shortage) {
+  return With(std::move(status), kDisk,
+              absl::StrCat(shortage.needed_bytes, "/", shortage.free_bytes));
+}
+
+std::optional<DiskShortage> DiskShortageOf(const absl::Status& status) {
+  return ParseDisk(TextOf(status, kDisk));
 }
 
 absl::Status WithStage(absl::Status status, uint32_t stage) {
-  const std::string text = absl::StrCat(stage);
-  status.SetPayload(kStage, absl::Cord(absl::string_view(text)));
-  return status;
+  return With(std::move(status), kStage, absl::StrCat(stage));
 }
 
 std::optional<uint32_t> StageOf(const absl::Status& status) {
-  const std::optional<absl::Cord> payload = status.GetPayload(kStage);
   uint32_t stage = 0;
-  if (!payload || !absl::SimpleAtoi(std::string(*payload), &stage)) return std::nullopt;
+  if (!absl::SimpleAtoi(TextOf(status, kStage), &stage)) return std::nullopt;
   return stage;
 }
 
 std::string DetailsText(const absl::Status& status) {
-  const std::optional<absl::Cord> payload = status.GetPayload(kShortage);
-  return payload ? absl::StrCat("\n", kMemoryField, std::string(*payload)) : "";
+  std::string text;
+  const std::string memory = TextOf(status, kMemory), disk = TextOf(status, kDisk);
+  if (!memory.empty()) absl::StrAppend(&text, "\n", kMemoryField, memory);
+  if (!disk.empty()) absl::StrAppend(&text, "\n", kDiskField, disk);
+  return text;
 }
 
 absl::Status WithDetails(absl::Status status, absl::string_view text) {
+  bool has_memory = false, has_disk = false;  // the first of each counts
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (!absl::ConsumePrefix(&line, kMemoryField)) continue;
-    if (const auto shortage = Parse(line)) return WithShortage(std::move(status), *shortage);
+    if (!has_memory && absl::ConsumePrefix(&line, kMemoryField)) {
+      const auto shortage = ParseMemory(line);
+      has_memory = shortage.has_value();
+      if (has_memory) status = WithShortage(std::move(status), *shortage);
+    } else if (!has_disk && absl::ConsumePrefix(&line, kDiskField)) {
+      const auto shortage = ParseDisk(line);
+      has_disk = shortage.has_value();
+      if (has_disk) status = WithDiskShortage(std::move(status), *shortage);
+    }
   }
   return status;
 }

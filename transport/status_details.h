@@ -1,6 +1,6 @@
-// What a status says beside its code and its words: how much memory was short, and where. It
-// travels in the details of a gRPC status (grpc_status.h), so that whoever plans again has the
-// figures. Pure functions; any thread.
+// What a status says beside its code and its words: how much memory was short, or room on a disk,
+// and where. It travels in the details of a gRPC status (grpc_status.h), so that whoever plans
+// again has the figures. Pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,15 @@ struct MemoryShortage {
 absl::Status WithShortage(absl::Status status, const MemoryShortage& shortage);
 // None: `status` has no such figures.
 std::optional<MemoryShortage> ShortageOf(const absl::Status& status);
+
+// What weights that a node was to fetch wanted of the disk where it keeps them, and what there was
+// for them.
+struct DiskShortage {
+  uint64_t needed_bytes = 0;  // 0: it is not known
+  uint64_t free_bytes = 0;
+};
+absl::Status WithDiskShortage(absl::Status status, const DiskShortage& shortage);
+std::optional<DiskShortage> DiskShortageOf(const absl::Status& status);
 
 // The stage of the plan that a load failed in. Does not leave the process.
 absl::Status WithStage(absl::Status status, uint32_t stage);

@@ -82,6 +82,23 @@ TEST(PlanKeep, WhatFindsNoRoomAroundTheOthersIsNotFound) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no room")));
 }
 
+TEST(PlanKeep, AFullDiskTakesNothingNewAndKeepsWhatIsThere) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{16 * kGiB, 50e9}, {16 * kGiB, 200e9}});
+  EXPECT_EQ(RangesAround(request, {{0, {0, 10}}, {1, {20, 32}}}), "n0=0-9 n1=10-19 n1=20-31");
+  // It has what it has loaded, and room for two gaps of one layer each but not both.
+  PlanNode& node = request.nodes[1];
+  for (uint64_t layer = 0; layer <= 32; ++layer) {
+    node.fetch_bytes.push_back(std::min<uint64_t>(layer, 20) * kGiB / 4);
+  }
+  node.disk_free_bytes = kGiB / 4;
+  EXPECT_EQ(RangesAround(request, {{0, {0, 10}}, {1, {20, 32}}}), "n0=0-9 n0=10-19 n1=20-31");
+  EXPECT_EQ(RangesAround(request, {{0, {1, 10}}, {0, {11, 20}}, {1, {20, 32}}}),
+            "n1=0-0 n0=1-9 n0=10-10 n0=11-19 n1=20-31");
+  node.disk_free_bytes = 0;
+  EXPECT_EQ(RangesAround(request, {{0, {0, 10}}, {1, {20, 32}}}), "n0=0-9 n0=10-19 n1=20-31");
+}
+
 TEST(PlanKeep, OfTwoWithTheSameLayersTheLongerStays) {
   const LayerCosts costs = EightGiB();
   const PlanRequest request = RequestFor(costs, {{16 * kGiB, 50e9}, {16 * kGiB, 50e9}});

@@ -112,6 +112,17 @@ void MakeInstance(uint32_t seed, Instance* instance) {
   }
   request.coordinator_node = draw.Below(n_nodes);
   if (draw.Below(4) == 0) request.reserve = {{"", 100000000}};
+  if (draw.Below(4) != 0) return;
+  // Disks that have some layers and room for some more.
+  for (PlanNode& node : request.nodes) {
+    if (draw.Below(2) == 0) continue;
+    node.disk_free_bytes = draw.Below(n_layer + 1) * uint64_t{200000000};
+    node.fetch_bytes = {0};
+    for (const LayerCost& layer : costs.layers) {
+      node.fetch_bytes.push_back(node.fetch_bytes.back() + draw.Below(3) / 2 * layer.weight_bytes +
+                                 draw.Below(2) * 50000000);
+    }
+  }
 }
 
 struct Stage {
@@ -186,6 +197,11 @@ class ByForce {
     std::map<int, uint64_t> pools;
     for (const Stage& stage : stages) {
       const PlanDevice& device = request_.devices[stage.device];
+      const PlanNode& node = request_.nodes[device.node];
+      if (!node.fetch_bytes.empty() &&
+          node.fetch_bytes[stage.end] - node.fetch_bytes[stage.begin] > node.disk_free_bytes) {
+        return false;
+      }
       const uint64_t bytes = bytes_.at({stage.begin, stage.end});
       if (device.memory_pool == kOwnPool) {
         if (bytes + reserve > device.memory_free_bytes) return false;
@@ -285,7 +301,7 @@ void Print(const char* what, std::vector<double>* ratios) {
 
 TEST(Planner, EqualsBruteForceAndSearchComesClose) {
   std::vector<double> ratios, tight_ratios;
-  size_t shared = 0, infeasible = 0;
+  size_t shared = 0, limited = 0, infeasible = 0;
   for (uint32_t seed = 1; ratios.size() < kInstances; ++seed) {
     Instance instance;
     MakeInstance(seed, &instance);
@@ -310,6 +326,8 @@ TEST(Planner, EqualsBruteForceAndSearchComesClose) {
     ASSERT_NEAR(cost.sum / force.best().sum, 1, 1e-6) << "seed " << seed;
     ASSERT_NEAR(CostOf(request, cost) / CostOf(request, force.best()), 1, 1e-6) << "seed " << seed;
     shared += !request.memory_pools.empty();
+    limited += std::any_of(request.nodes.begin(), request.nodes.end(),
+                           [](const PlanNode& node) { return !node.fetch_bytes.empty(); });
 
     request.search_only = true;
     const absl::StatusOr<Plan> found = MakePlan(request);
@@ -322,6 +340,7 @@ TEST(Planner, EqualsBruteForceAndSearchComesClose) {
     if (IsTight(request, CostOf(request, cost))) tight_ratios.push_back(ratio);
   }
   EXPECT_GT(shared, kInstances / 2);
+  EXPECT_GT(limited, kInstances / 20);
   EXPECT_GT(tight_ratios.size(), kInstances / 10);
   EXPECT_GT(infeasible, kInstances / 50);
   std::printf("%zu more do not fit, %zu share memory\n", infeasible, shared);

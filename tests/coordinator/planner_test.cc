@@ -200,6 +200,41 @@ TEST(Planner, LeavesOutWhatIsKeptOutAndSaysWhy) {
   EXPECT_EQ(plan->devices[0].text, "left out: it was lost twice");
 }
 
+TEST(Planner, PutsNoMoreOnANodeThanItsDiskTakes) {
+  const LayerCosts costs = EightGiB();
+  PlanRequest request = RequestFor(costs, {{9 * kGiB, 50e9}, {9 * kGiB, 40e9}});
+  EXPECT_EQ(RangesOf(request), "n0=0-31");
+  // It has the last 16 layers, and room for four more.
+  PlanNode& node = request.nodes[0];
+  node.disk_free_bytes = kGiB;
+  for (uint64_t layer = 0; layer <= 32; ++layer) {
+    node.fetch_bytes.push_back(std::min<uint64_t>(layer, 16) * kGiB / 4);
+  }
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  EXPECT_EQ(Ranges(request, *plan), "n1=0-11 n0=12-31");
+  EXPECT_THAT(plan->devices[0].text,
+              HasSubstr("not more: the disk of n0 has room for 1.0 GiB of weights"));
+  request.assignments = {{"n0", {0, 32}}};
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("4.0 GiB of weights would be fetched there"),
+                             HasSubstr("the disk of n0 has room for 1.0 GiB"))));
+  request.assignments.clear();
+  request.exclude = {"n1"};
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("the disk of n0 has room for 1.0 GiB of weights: make room")));
+  request.exclude.clear();
+  node.disk_free_bytes = 0;
+  node.fetch_bytes.assign(33, 0);
+  for (uint64_t layer = 0; layer <= 32; ++layer) node.fetch_bytes[layer] = layer * kGiB / 4;
+  const absl::StatusOr<Plan> without = MakePlan(request);
+  EXPECT_EQ(Ranges(request, *without), "n1=0-31");
+  EXPECT_EQ(without->devices[0].text, "left out: the disk of n0 has no room for weights");
+  node.fetch_bytes.pop_back();
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("n0")));
+}
+
 TEST(Planner, SaysHowMuchMemoryIsMissingAndWhere) {
   const LayerCosts costs = EightGiB();
   const PlanRequest request = RequestFor(costs, {{3 * kGiB, 50e9}, {2 * kGiB, 50e9}});

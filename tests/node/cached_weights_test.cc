@@ -144,5 +144,35 @@ TEST_F(CachedWeightsTest, AListOfBlocksThatTheModelDoesNotHaveIsNotBelieved) {
               StatusIs(absl::StatusCode::kUnavailable));
 }
 
+TEST_F(CachedWeightsTest, WhatANodeWouldHaveToFetchIsToldByLayers) {
+  const CachedWeights cached({&silent_, &middle_}, model_->id());
+  // What all stages have counts for each.
+  std::vector<uint64_t> sums = {0};
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    const auto slice = Slice::Make(model_, {layer, layer + 1}, {});
+    const WeightBlocks blocks(*model_);
+    sums.push_back(sums.back() + blocks.BytesOf(blocks.OfTensors(slice->source_tensors())));
+  }
+  EXPECT_THAT(cached.FetchBytes(model_, {1, 2, 3}, {}, &silent_), IsOkAndHolds(sums));
+  const auto rest = cached.FetchBytes(model_, {1, 2, 3}, {}, &middle_);
+  ASSERT_THAT(rest, IsOkAndHolds(SizeIs(kLayers + 1)));
+  EXPECT_GT((*rest)[1], 0u);
+  EXPECT_LE((*rest)[1], sums[1]);
+  EXPECT_EQ((*rest)[3], (*rest)[1]);
+  EXPECT_GT((*rest)[4], (*rest)[3]);
+  // Between cuts as for the last of them.
+  EXPECT_THAT(cached.FetchBytes(model_, {2}, {}, &middle_),
+              IsOkAndHolds(ElementsAre(0, 0, (*rest)[2], (*rest)[2], (*rest)[4])));
+}
+
+// It has the file where its stages do not look, and fetches it from itself.
+TEST_F(CachedWeightsTest, WhoHasAllAndIsShortOfRoomFetchesAll) {
+  CachingNode whole("whole", model_, {0, 4});
+  const CachedWeights cached({&whole}, model_->id());
+  const auto of_nobody = CachedWeights({}, model_->id()).FetchBytes(model_, {1}, {}, &whole);
+  ASSERT_THAT(of_nobody, IsOk());
+  EXPECT_THAT(cached.FetchBytes(model_, {1}, {}, &whole), IsOkAndHolds(*of_nobody));
+}
+
 }  // namespace
 }  // namespace strata

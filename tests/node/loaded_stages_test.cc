@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/coordinator/planner_instance.h"
 #include "tests/node/weights_fixture.h"
+#include "transport/status_details.h"
 
 namespace strata {
 namespace {
@@ -136,6 +137,80 @@ TEST_F(LoadedStagesWithLittleRoom, GiveWayWhereTheRestFindsNoRoomAroundThem) {
   planned_.inputs.request.devices[0].memory_free_bytes = kGiB * 26 / 100;
   EXPECT_EQ(PlanAll(Loaded::kAround), "0=0-3 1=4-7");
   EXPECT_THAT(planned_.leftovers, SizeIs(1));
+}
+
+class KeptAfterLosses : public LoadedStages {
+ protected:
+  KeptAfterLosses() {
+    Holds(0, {0, 3});
+    PlanAll(Loaded::kAround);
+  }
+  Loaded After(uint32_t in_a_row, const absl::Status& why, bool all_serve = true) {
+    return KeptAfter(in_a_row, planned_, why, [&] {
+      ++asked_;
+      return all_serve;
+    });
+  }
+  int asked_ = 0;
+};
+
+TEST_F(KeptAfterLosses, TheFirstTwoTimesEverythingIs) {
+  for (const uint32_t in_a_row : {0u, 1u}) {
+    EXPECT_EQ(After(in_a_row, absl::UnavailableError("a link broke")), Loaded::kAround);
+  }
+  EXPECT_EQ(asked_, 0);
+}
+
+TEST_F(KeptAfterLosses, ThenNothingThatMayBeToBlame) {
+  const absl::Status broke = absl::UnavailableError("a link broke");
+  EXPECT_EQ(After(2, broke), Loaded::kUnloaded);
+  EXPECT_EQ(After(3, broke), Loaded::kUnloaded);
+  EXPECT_EQ(After(2, broke, /*all_serve=*/false), Loaded::kAround);
+  // A load failed: of the stage that was kept, or of the other.
+  ASSERT_TRUE(planned_.kept[0] && !planned_.kept[1]);
+  EXPECT_EQ(After(2, WithStage(broke, 0)), Loaded::kUnloaded);
+  EXPECT_EQ(After(2, WithStage(broke, 1)), Loaded::kAround);
+  EXPECT_EQ(After(2, WithStage(broke, 2)), Loaded::kAround);
+}
+
+TEST_F(KeptAfterLosses, WantOfRoomBlamesNobody) {
+  const absl::Status full = absl::ResourceExhaustedError("full");
+  EXPECT_EQ(After(3, WithStage(WithDiskShortage(full, {}), 0)), Loaded::kAround);
+  EXPECT_EQ(After(3, WithStage(WithShortage(full, {}), 0)), Loaded::kAround);
+  EXPECT_EQ(asked_, 0);
+}
+
+TEST_F(KeptAfterLosses, TheFifthTimeNothingIs) {
+  EXPECT_EQ(After(4, absl::UnavailableError("a link broke"), /*all_serve=*/false),
+            Loaded::kUnloaded);
+}
+
+// Where a device has several stages, what it has is for all of them.
+TEST_F(KeptAfterLosses, ARoomsCapIsForAllStagesThere) {
+  planned_.plan.stages[0].device = planned_.plan.stages[1].device = 0;
+  planned_.plan.stages[0].weight_bytes = 700;
+  planned_.plan.stages[1].weight_bytes = 500;
+  for (PlannedStage& stage : planned_.plan.stages) stage.cache_bytes = stage.compute_bytes = 0;
+  const absl::Status full = absl::ResourceExhaustedError("full");
+  const auto memory = RoomCapOf(
+      planned_, WithStage(WithShortage(full, {.needed_bytes = 510, .free_bytes = 400}), 1));
+  ASSERT_TRUE(memory.has_value());
+  EXPECT_EQ(memory->device, "CPU");
+  EXPECT_EQ(memory->bytes, 1090u);
+}
+
+TEST_F(KeptAfterLosses, AFullDiskIsToldOnceAndThenTakesNothing) {
+  const absl::Status full = WithStage(
+      WithDiskShortage(absl::ResourceExhaustedError("full"), {.needed_bytes = 9, .free_bytes = 7}),
+      1);
+  const auto disk = RoomCapOf(planned_, full);
+  ASSERT_TRUE(disk.has_value());
+  EXPECT_EQ(disk->device, "");
+  EXPECT_EQ(disk->bytes, 7u);
+  const size_t node = planned_.inputs.request.devices[planned_.plan.stages[1].device].node;
+  planned_.inputs.request.nodes[node].fetch_bytes.assign(kLayers + 1, 0);
+  EXPECT_EQ(RoomCapOf(planned_, full)->bytes, 0u);
+  EXPECT_FALSE(RoomCapOf(planned_, WithStage(absl::ResourceExhaustedError("busy"), 1)));
 }
 
 }  // namespace

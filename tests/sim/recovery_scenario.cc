@@ -183,6 +183,7 @@ RecoveryOutcome Play(const RecoveryScenario& scenario) {
   if (scenario.gentle) options.nodes = std::max<size_t>(options.nodes, 4);
   options.tight = !scenario.gentle && scenario.seed % 3 == 0;
   if (!scenario.gentle && scenario.seed % 4 == 0) options.step_failures_per_mille = 4;
+  options.small_disks = scenario.seed % 5 == 0;
   options.plans_past_memory = scenario.plans_past_memory;
   options.forgets_orphans = scenario.forgets_orphans;
   options.forgets_tokens = scenario.forgets_tokens;

@@ -61,7 +61,15 @@ RecoverySim::RecoverySim(const Options& options)
     node.memory_bytes = layers * kLayerBytes + kRoomBytes;
     if (options.tight && cluster_.Random(4) == 0) node.truth = 1.2;
     model_.bytes_per_s.push_back(10e9 * (1 + static_cast<double>(cluster_.Random(8))));
-    if (!options.tight || n == 0 || cluster_.Random(2) == 0) model_.sources.push_back(n);
+    node.disk = {.free_bytes = UINT64_MAX, .layer_bytes = kLayerBytes};
+    node.has_file = !options.tight || n == 0 || cluster_.Random(2) == 0;
+    if (options.small_disks && options.tight) {
+      node.disk.free_bytes = cluster_.Random(options.layers + 1) * kLayerBytes;
+    } else if (options.small_disks && n + 1 == nodes_.size()) {
+      node.has_file = false;
+      node.disk.free_bytes = 0;
+    }
+    if (node.has_file) model_.sources.push_back(n);
   }
 }
 
@@ -85,6 +93,7 @@ void RecoverySim::Start(size_t n) {
   host.node = n;
   host.memory_bytes = node.memory_bytes;
   host.truth = node.truth;
+  if (!node.has_file) host.disk = &node.disk;
   host.failures_per_mille = options_.step_failures_per_mille;
   host.host_of = cluster.host_of;
   host.violation = cluster.violation;

@@ -28,7 +28,8 @@ class RecoverySim {
     size_t nodes = 4;
     uint32_t layers = 8;
     uint32_t step_failures_per_mille = 0;
-    bool tight = false;  // of memory, queues and caches
+    bool tight = false;        // of memory, queues and caches
+    bool small_disks = false;  // of nodes without the file
     // Break the protocol, to show that it is noticed.
     bool plans_past_memory = false;
     bool forgets_orphans = false;
@@ -74,6 +75,8 @@ class RecoverySim {
     std::unique_ptr<NodeClock> clock;
     uint64_t memory_bytes = 0;
     double truth = 1;
+    bool has_file = false;
+    SimDisk disk;
     std::unique_ptr<SimHost> host;
     std::unique_ptr<SimCoordinator> coordinator;
     std::unique_ptr<SimGateway> gateway;

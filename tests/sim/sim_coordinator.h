@@ -1,7 +1,7 @@
 // The role of a coordinator on a simulated node: when it plans, loads, mends, adopts, unloads and
 // hands over. A model of node/coordinator.h, whose threads wait for what is answered over gRPC;
 // here each wait is a call back. Its order of acts, its times and its conditions are kept, and what
-// it works with is real: Deployment with TextServer and Scheduler, Losses, MemoryCapOf() and the
+// it works with is real: Deployment with TextServer and Scheduler, Losses, RoomCapOf() and the
 // planner, and the view of Membership. One model.
 #pragma once
 
@@ -83,23 +83,24 @@ class SimCoordinator {
 
   void KeepMending();
   void EndMending();
+  bool WantsRoom() const;
   void Adopt();
   void Mend(const DeploymentPtr& lost);
   void MendNow(const DeploymentPtr& lost, const Then& then);
   void PlaceAgain(const DeploymentPtr& lost, uint32_t in_a_row, bool healthy,
                   const absl::Status& why, SimReport report, const Then& then);
-  void LoadNow(const wire::LoadModelRequest& request, const Then& then);
+  void LoadNow(const wire::LoadModelRequest& request, bool in_haste, const Then& then);
   void Deploy(SimPlanning planning, int plans, const wire::LoadModelRequest& request,
               const Then& then);
   using PlannedPtr = std::unique_ptr<PlannedModel>;
   void DeployNow(PlannedPtr* planned, const SimPlanning& planning, int plans,
                  const wire::LoadModelRequest& request, const Then& then);
   void TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, uint32_t in_a_row,
-                const std::vector<MemoryCap>& caps, const Then& then);
+                const std::vector<RoomCap>& caps, const Then& then);
   void UnloadLeftovers(const PlannedModel& planned, std::function<void()> then);
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   // Loads its stages, then the deployment.
-  void Carry(const DeploymentPtr& deployment, bool has_heritage, const Then& then);
+  void Carry(const DeploymentPtr& deployment, bool stays, const Then& then);
   SimPlanning PlanningFor(const wire::LoadModelRequest& request, SimReport report) const;
 
   const Options options_;
@@ -120,6 +121,7 @@ class SimCoordinator {
   bool retry_due_ = false;
   bool adopts_ = false;
   bool orphan_untried_ = false;
+  absl::Status orphan_why_;  // it could not be loaded
   std::optional<wire::LoadModelRequest> orphan_;
   std::string stays_;  // what loads the model again, once it was loaded
   Losses losses_;
@@ -127,6 +129,8 @@ class SimCoordinator {
   uint32_t live_ = 0;
 
   bool mending_ = false;  // the thread that mends is at it
+  int64_t retry_at_us_ = 0;
+  int64_t retry_after_us_ = 0;
   bool working_ = false;
   std::deque<std::function<void()>> waiting_;  // for their turn
   uint32_t unloads_ = 0;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "node/loaded_stages.h"
 #include "tests/sim/sim_coordinator.h"
 #include "transport/epoch.h"
 
@@ -15,8 +16,25 @@ constexpr int64_t kHealthyUs = 30'000'000;
 constexpr uint32_t kMendsInARowMax = 5;
 constexpr int64_t kPauseUs = 250'000;
 constexpr int64_t kPatienceUs = 10'000'000;
-constexpr uint32_t kKeepsInARowMax = 2;
+constexpr int64_t kRetryAfterUs = 10'000'000, kRetryAfterUsMax = 60'000'000;
 constexpr int kPlansMax = 4;
+
+bool AllServe(const Deployment& lost, const SimReport& report, const ClusterSim& cluster) {
+  const PlannedModel& planned = lost.planned();
+  for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
+    const std::string& id = planned.NodeOf(planned.plan.stages[i]).info.node_id();
+    const auto serves = [&](const wire::StageStatus& stage) {
+      return stage.state() == wire::StageStatus::SERVING && stage.stage() == i &&
+             CompareEpochs(stage.epoch(), lost.epoch()) == 0;
+    };
+    if (std::ranges::none_of(report.nodes, [&](const SimReport::Node& node) {
+          return cluster.IdOf(node.node).ToHex() == id && std::ranges::any_of(node.stages, serves);
+        })) {
+      return false;
+    }
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -84,7 +102,7 @@ void SimCoordinator::UnloadLeftovers(const PlannedModel& planned, std::function<
       std::move(then));
 }
 
-void SimCoordinator::Carry(const DeploymentPtr& deployment, bool has_heritage, const Then& then) {
+void SimCoordinator::Carry(const DeploymentPtr& deployment, bool stays, const Then& then) {
   const PlannedModel& planned = deployment->planned();
   SimStages stages;
   // What Deployment::Build() and Pipeline::SpecOf() make of a plan.
@@ -106,7 +124,7 @@ void SimCoordinator::Carry(const DeploymentPtr& deployment, bool has_heritage, c
         {.node = cluster().NumberOf(*node), .planned_bytes = stage.memory_bytes()});
   }
   stages.kept = planned.kept;
-  stages.leave_on_error = has_heritage;
+  stages.leave_on_error = stays;
   LoadSimStages(
       options_.cluster, options_.node, stages, [this](size_t node) { return IsGone(node); },
       [this, deployment, stages, then](absl::StatusOr<SimLoadPtr> load) {
@@ -125,9 +143,30 @@ void SimCoordinator::Carry(const DeploymentPtr& deployment, bool has_heritage, c
       });
 }
 
+bool SimCoordinator::WantsRoom() const {
+  const auto may_find = [](const absl::Status& status) {
+    return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+  };
+  if (!in_office_ || !settled_) return false;
+  return (orphan_.has_value() && may_find(orphan_why_)) ||
+         (model_ != nullptr && model_->lost_a_stage() && !model_->mending() &&
+          may_find(model_->why()));
+}
+
+// At each tick, too.
 void SimCoordinator::KeepMending() {
-  if (stopping_ || mending_ || !(mend_due_ || retry_due_)) return;
-  const bool retry = std::exchange(retry_due_, false);
+  if (stopping_ || mending_) return;
+  if (retry_due_ || !WantsRoom()) {
+    retry_after_us_ = kRetryAfterUs;
+    retry_at_us_ = 0;
+  } else if (retry_at_us_ == 0) {
+    retry_at_us_ = now_us() + retry_after_us_;
+    retry_after_us_ = std::min(2 * retry_after_us_, kRetryAfterUsMax);
+  }
+  const bool again = retry_at_us_ != 0 && now_us() >= retry_at_us_;
+  if (!(mend_due_ || retry_due_ || again)) return;
+  const bool retry = std::exchange(retry_due_, false) || again;
+  if (again) retry_at_us_ = 0;
   mend_due_ = false;
   if (!in_office_ || !settled_) return;
   if (model_ != nullptr && (model_->mending() || (retry && model_->lost_a_stage()))) {
@@ -145,8 +184,9 @@ void SimCoordinator::EndMending() {
 }
 
 void SimCoordinator::Adopt() {
-  LoadNow(*orphan_, [this](const absl::Status& status) {
+  LoadNow(*orphan_, /*in_haste=*/true, [this](const absl::Status& status) {
     orphan_untried_ = false;
+    orphan_why_ = status;
     if (status.ok()) {
       orphan_.reset();
       ++adoptions_;
@@ -161,12 +201,13 @@ void SimCoordinator::Load(size_t source) {
   request.mutable_source()->set_node(cluster().IdOf(source).ToHex());
   request.mutable_wishes()->set_n_seqs(options_.model->cache.n_seqs);
   request.set_model_id(options_.model->file->id());
-  LoadNow(request, [](const absl::Status&) {});
+  LoadNow(request, /*in_haste=*/false, [](const absl::Status&) {});
 }
 
-void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, const Then& then) {
+void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool in_haste,
+                             const Then& then) {
   if (!in_office()) return then(absl::UnavailableError("this node does not coordinate"));
-  StartWork([this, request, then = [this, then](const absl::Status& status) {
+  StartWork([this, request, in_haste, then = [this, then](const absl::Status& status) {
     EndWork();
     then(status);
   }] {
@@ -178,12 +219,13 @@ void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, const Then& 
       const DeploymentPtr failed = std::exchange(model_, nullptr);
       failed->Unload(absl::UnavailableError("the model is loaded again"));
     }
-    AfterUnloads([this, request, then] {
+    AfterUnloads([this, request, in_haste, then] {
       CollectSimReport(options_.cluster, options_.node, Members(),
-                       [this, request, then](SimReport report) {
+                       [this, request, in_haste, then](SimReport report) {
                          SimPlanning planning = PlanningFor(request, std::move(report));
                          // Of the coordinator before.
                          planning.loaded = PlanningOptions::Loaded::kAround;
+                         planning.in_haste = in_haste;
                          Deploy(std::move(planning), 1, request, then);
                        });
     });
@@ -205,20 +247,26 @@ void SimCoordinator::DeployNow(PlannedPtr* planned, const SimPlanning& planning,
   auto options = OptionsFor(request);
   if (!options.ok()) return then(options.status());
   if (stopping_) return then(absl::UnavailableError("the node is stopping"));
+  options->texts_wait = planning.in_haste;
   const auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(*planned));
   cluster().Note(absl::StrCat("node ", options_.node, " loads the model, epoch ",
                               deployment->epoch().counter()));
   model_ = deployment;
-  Carry(deployment, /*has_heritage=*/false,
+  Carry(deployment, /*stays=*/planning.in_haste,
         [this, deployment, planning, plans, request, then](const absl::Status& status) {
           if (status.ok()) {
             cluster().Note("the model is loaded");
             return then(status);
           }
           cluster().Note(absl::StrCat("it was not loaded: ", status.ToString()));
-          const std::optional<MemoryCap> cap = MemoryCapOf(deployment->planned(), status);
-          if (model_ == deployment) model_ = nullptr;
-          deployment->Unload(status);
+          const std::optional<RoomCap> cap = RoomCapOf(deployment->planned(), status);
+          const bool was_there = model_ == deployment;
+          if (was_there) model_ = nullptr;
+          if (was_there && planning.in_haste) {
+            deployment->HandOver(status);
+          } else {
+            deployment->Unload(status);
+          }
           if (!cap.has_value() || plans == kPlansMax) return then(status);
           SimPlanning again = planning;
           again.caps.push_back(*cap);
@@ -282,10 +330,10 @@ void SimCoordinator::PlaceAgain(const DeploymentPtr& lost, uint32_t in_a_row, bo
                                 const absl::Status& why, SimReport report, const Then& then) {
   SimPlanning planning = PlanningFor(lost->request(), std::move(report));
   planning.source = lost->planned().source;
-  planning.loaded = in_a_row < kKeepsInARowMax ? PlanningOptions::Loaded::kAround
-                                               : PlanningOptions::Loaded::kUnloaded;
+  planning.loaded = KeptAfter(in_a_row, lost->planned(), why,
+                              [&] { return AllServe(*lost, planning.report, cluster()); });
   if (!healthy) planning.caps = lost->caps();
-  if (const auto cap = MemoryCapOf(lost->planned(), why)) planning.caps.push_back(*cap);
+  if (const auto cap = RoomCapOf(lost->planned(), why)) planning.caps.push_back(*cap);
   auto planned = PlanSimModel(options_.cluster, planning);
   if (!planned.ok()) return then(planned.status());
   const auto held = std::make_shared<PlannedPtr>(*std::move(planned));  // while it is unloaded
@@ -295,7 +343,7 @@ void SimCoordinator::PlaceAgain(const DeploymentPtr& lost, uint32_t in_a_row, bo
 }
 
 void SimCoordinator::TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, uint32_t in_a_row,
-                              const std::vector<MemoryCap>& caps, const Then& then) {
+                              const std::vector<RoomCap>& caps, const Then& then) {
   auto options = OptionsFor(lost->request());
   if (!options.ok()) return then(options.status());
   options->heritage = lost->heritage();
@@ -307,7 +355,7 @@ void SimCoordinator::TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, ui
   model_ = next;
   times_.erase(lost.get());
   cluster().Note(absl::StrCat("placed again, epoch ", next->epoch().counter()));
-  Carry(next, /*has_heritage=*/true, [this, then](const absl::Status& status) {
+  Carry(next, /*stays=*/true, [this, then](const absl::Status& status) {
     cluster().Note(absl::StrCat("loaded again: ", status.ToString()));
     then(absl::OkStatus());  // if not, it is the one to mend now
   });

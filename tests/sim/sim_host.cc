@@ -86,6 +86,9 @@ void SimHost::Load(const wire::StageSpec& spec, uint64_t planned_bytes, Loaded l
     CloseLinks(before);
     ++kept_;
   }
+  if (kept_bytes == 0) {
+    if (absl::Status fetched = Fetch(spec.layers()); !fetched.ok()) return loaded(fetched);
+  }
   const auto needed =
       kept_bytes != 0 ? kept_bytes
                       : static_cast<uint64_t>(static_cast<double>(planned_bytes) * options_.truth);
@@ -113,6 +116,22 @@ void SimHost::Load(const wire::StageSpec& spec, uint64_t planned_bytes, Loaded l
     held->state = wire::StageStatus::SERVING;
     loaded(held->stage.Info());
   });
+}
+
+absl::Status SimHost::Fetch(const wire::LayerRange& layers) {
+  SimDisk* const disk = options_.disk;
+  if (disk == nullptr) return absl::OkStatus();
+  uint64_t needed = 0;
+  for (uint32_t layer = layers.begin(); layer < layers.end(); ++layer) {
+    if (!disk->layers.contains(layer)) needed += disk->layer_bytes;
+  }
+  if (needed > disk->free_bytes) {
+    return WithDiskShortage(absl::ResourceExhaustedError("the disk is full"),
+                            {.needed_bytes = needed, .free_bytes = disk->free_bytes});
+  }
+  disk->free_bytes -= needed;
+  for (uint32_t layer = layers.begin(); layer < layers.end(); ++layer) disk->layers.insert(layer);
+  return absl::OkStatus();
 }
 
 void SimHost::Free(const HeldPtr& held) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,13 +51,21 @@ class SimLink : public std::enable_shared_from_this<SimLink> {
   bool wants_writable_ = false;
 };
 
+// Where a node without the file keeps what it has fetched. Outlives its process.
+struct SimDisk {
+  uint64_t free_bytes = 0;
+  uint64_t layer_bytes = 0;
+  std::set<uint32_t> layers;  // that are there
+};
+
 class SimHost {
  public:
   struct Options {
     SimProcesses* processes = nullptr;
     size_t node = 0;
     uint64_t memory_bytes = 0;
-    double truth = 1;  // so many times what was planned for it does a stage really take
+    double truth = 1;         // so many times what was planned for it does a stage really take
+    SimDisk* disk = nullptr;  // outlives it; null: it has the file
     int64_t load_us_max = 500'000;
     int64_t step_us_max = 10'000;
     uint32_t failures_per_mille = 0;               // of steps
@@ -84,11 +93,14 @@ class SimHost {
   std::vector<wire::StageStatus> Stages() const;
   uint64_t free_bytes() const { return options_.memory_bytes - used_bytes_; }
   uint64_t memory_bytes() const { return options_.memory_bytes; }
+  const SimDisk* disk() const { return options_.disk; }
   bool holds_stages() const { return !stages_.empty(); }
   uint64_t refused() const { return refused_; }
   uint64_t kept() const { return kept_; }
 
  private:
+  // As WeightFetcher.
+  absl::Status Fetch(const wire::LayerRange& layers);
   struct Held {
     SimStage stage;
     wire::StageStatus::State state = wire::StageStatus::LOADING;

@@ -31,6 +31,18 @@ uint64_t BytesOf(const std::vector<LoadedStage>& loaded, const PlannedModel::Lef
   return 0;
 }
 
+// As LimitDisks() in node/planning.cc.
+void LimitDisk(const SimDisk& disk, const SimModel& model, const RoomCap& cap, PlanNode* node) {
+  const bool is_first = node->fetch_bytes.empty();
+  node->disk_free_bytes = is_first ? cap.bytes : std::min(node->disk_free_bytes, cap.bytes);
+  if (!is_first) return;
+  node->fetch_bytes.push_back(0);
+  for (uint32_t layer = 0; layer < model.costs.n_layer(); ++layer) {
+    const uint64_t bytes = disk.layers.contains(layer) ? 0 : disk.layer_bytes;
+    node->fetch_bytes.push_back(node->fetch_bytes.back() + bytes);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const ModelFile> SimModelFile() {
@@ -57,8 +69,10 @@ void CollectSimReport(const SimCluster& cluster, size_t from, const std::vector<
         cluster.processes, from, node, kAnswerUs,
         [cluster, node, all](const SimAnswer& answer) {
           const SimHost& host = *cluster.host_of(node);
-          SimReport::Node told = {
-              .node = node, .free_bytes = host.free_bytes(), .stages = host.Stages()};
+          SimReport::Node told = {.node = node,
+                                  .free_bytes = host.free_bytes(),
+                                  .stages = host.Stages(),
+                                  .disk = host.disk()};
           answer([all, told] { all->report.nodes.push_back(told); });
         },
         [all, done](bool) {
@@ -120,9 +134,14 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
   if (planning.loaded != PlanningOptions::Loaded::kIgnored) loaded = TakeLoaded(planned.get());
   for (PlanDevice& device : request.devices) {
     const std::string& id = planned->report.nodes[device.node].info.node_id();
-    for (const MemoryCap& cap : planning.caps) {
-      if (cap.node_id != id || cap.device != device.name) continue;
-      device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
+    for (const RoomCap& cap : planning.caps) {
+      if (cap.node_id != id) continue;
+      if (cap.device == device.name) {
+        device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
+      } else if (cap.device.empty()) {
+        LimitDisk(*planning.report.nodes[device.node].disk, model, cap,
+                  &request.nodes[device.node]);
+      }
     }
   }
   absl::StatusOr<Plan> plan = PlanWithLoaded(request, loaded, planning.loaded);

@@ -1,6 +1,6 @@
 // Plans for a simulated cluster: the real planner (coordinator/planner.h) on what the nodes tell of
 // their memory and on speeds that were made up. A model of node/planning.h, whose PlannedModel and
-// MemoryCapOf() are used as they are.
+// RoomCapOf() are used as they are.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 #include "coordinator/plan.h"
 #include "node/planning.h"
 #include "shard/model_file.h"
+#include "tests/sim/sim_host.h"
 #include "tests/sim/sim_pipeline.h"
 
 namespace strata {
@@ -38,6 +39,7 @@ struct SimReport {
     size_t node = 0;
     uint64_t free_bytes = 0;
     std::vector<wire::StageStatus> stages;
+    const SimDisk* disk = nullptr;
   };
   std::vector<Node> nodes;  // those that answered
 };
@@ -49,10 +51,11 @@ struct SimPlanning {
   SimReport report;
   size_t coordinator = 0;
   wire::ModelSource source;
-  std::vector<MemoryCap> caps;
+  std::vector<RoomCap> caps;
   std::map<std::string, std::string> kept_out;  // by node id
   uint32_t n_seqs = 1;
   PlanningOptions::Loaded loaded = PlanningOptions::Loaded::kIgnored;
+  bool in_haste = false;
 };
 // As PlanModel(). `report` is left.
 absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& cluster,

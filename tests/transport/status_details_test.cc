@@ -31,9 +31,22 @@ TEST(StatusDetails, TheHostsMemoryIsToldFromTheDevices) {
   EXPECT_TRUE(figures->on_host);
 }
 
+TEST(StatusDetails, OfADiskTheyAreToldFromThoseOfAMemory) {
+  const absl::Status short_of = WithDiskShortage(absl::ResourceExhaustedError("the disk is full"),
+                                                 {.needed_bytes = 6ull << 40, .free_bytes = 3});
+  const absl::Status told = Prefixed("stage 1 on attic", FromGrpc(ToGrpc(short_of)));
+  EXPECT_EQ(told.message(), "stage 1 on attic: the disk is full");
+  EXPECT_FALSE(ShortageOf(told).has_value());
+  const auto figures = DiskShortageOf(told);
+  ASSERT_TRUE(figures.has_value());
+  EXPECT_EQ(figures->needed_bytes, 6ull << 40);
+  EXPECT_EQ(figures->free_bytes, 3u);
+}
+
 TEST(StatusDetails, AStatusWithoutFiguresHasNone) {
   EXPECT_FALSE(ShortageOf(absl::ResourceExhaustedError("x")).has_value());
   EXPECT_FALSE(ShortageOf(FromGrpc(ToGrpc(absl::ResourceExhaustedError("x")))).has_value());
+  EXPECT_FALSE(DiskShortageOf(FromGrpc(ToGrpc(absl::ResourceExhaustedError("x")))).has_value());
   EXPECT_TRUE(Prefixed("where", absl::OkStatus()).ok());
 }
 
@@ -41,11 +54,13 @@ TEST(StatusDetails, WhatAPeerSaysIsNotTrusted) {
   for (const char* details :
        {"strata\nmemory=", "strata\nmemory=1", "strata\nmemory=-1/2", "strata\nmemory=1/2/3",
         "strata\nmemory=1/2/host/host", "strata\nmemory=1/host", "\nmemory=1/2",
-        "strata\nother=1/2", "strata\nmemory=99999999999999999999/1"}) {
+        "strata\nother=1/2", "strata\nmemory=99999999999999999999/1", "strata\ndisk=1/2/host",
+        "strata\ndisk=1/-2"}) {
     const absl::Status status =
         FromGrpc(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "x", std::string(details)));
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_FALSE(ShortageOf(status).has_value()) << details;
+    EXPECT_FALSE(DiskShortageOf(status).has_value()) << details;
   }
 }
 
