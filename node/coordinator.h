@@ -183,7 +183,11 @@ class Coordinator {
   void Mend(const DeploymentPtr& lost);
   void Adopt(const std::string& id, const wire::LoadModelRequest& orphan);
   bool AnyMending();
-  bool WantsRoom();  // something could not be placed, and may find room yet
+  struct Lost {
+    bool any = false;         // models, and those of the coordinator before
+    bool wants_room = false;  // one was not placed, and may find room yet
+  };
+  Lost WhatIsLost();
   // Blocks until their memory is free, or their nodes have gone.
   void UnloadLeftovers(PlannedModel* planned);
   // With the stages on their nodes and the work begun.

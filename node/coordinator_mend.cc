@@ -89,7 +89,7 @@ void Coordinator::KeepMending() {
   while (true) {
     std::vector<DeploymentPtr> lost;
     std::map<std::string, wire::LoadModelRequest> orphans;
-    bool look = false;
+    bool look = false, again = false;
     {
       absl::MutexLock lock(mu_);
       const absl::Time look_at = look_at_;
@@ -99,7 +99,7 @@ void Coordinator::KeepMending() {
       mu_.AwaitWithDeadline(absl::Condition(&due), std::min(look_at, retry_at));
       if (stopping_) return;
       look = absl::Now() >= look_at_;
-      const bool again = absl::Now() >= retry_at;
+      again = absl::Now() >= retry_at;
       if (retry_due_) retry_after = kRetryAfter;
       const bool retry = retry_due_ || again;
       if (retry || adopt_due_) orphans = orphans_;
@@ -112,24 +112,28 @@ void Coordinator::KeepMending() {
     for (const DeploymentPtr& model : lost) Mend(model);
     for (const auto& [id, orphan] : orphans) Adopt(id, orphan);
     if (look) Improve();
-    if (!WantsRoom()) {
-      retry_at = absl::InfiniteFuture();
-      retry_after = kRetryAfter;
-    } else if (absl::Now() >= retry_at || retry_at == absl::InfiniteFuture()) {
+    if (again) retry_at = absl::InfiniteFuture();
+    const Lost still = WhatIsLost();
+    if (!still.any) retry_after = kRetryAfter;
+    if (still.wants_room && retry_at == absl::InfiniteFuture()) {
       retry_at = absl::Now() + retry_after;
       retry_after = std::min(2 * retry_after, kRetryAfterMax);
     }
   }
 }
 
-bool Coordinator::WantsRoom() {
+Coordinator::Lost Coordinator::WhatIsLost() {
   absl::MutexLock lock(mu_);
-  if (!in_office_ || !settled_) return false;
-  return (!orphans_.empty() && MayFindRoom(orphans_why_)) ||
-         absl::c_any_of(models_, [](const auto& model) {
-           return model.second->lost_a_stage() && !model.second->mending() &&
-                  MayFindRoom(model.second->why());
-         });
+  Lost lost;
+  if (!in_office_ || !settled_) return lost;
+  lost.any = !orphans_.empty();
+  lost.wants_room = lost.any && MayFindRoom(orphans_why_);
+  for (const auto& [id, model] : models_) {
+    if (!model->lost_a_stage()) continue;
+    lost.any = true;
+    lost.wants_room = lost.wants_room || (!model->mending() && MayFindRoom(model->why()));
+  }
+  return lost;
 }
 
 bool Coordinator::AnyMending() {
@@ -189,7 +193,9 @@ void Coordinator::Mend(const DeploymentPtr& lost) {
     LOG(INFO) << lost->name() << ": " << note;
     return true;
   };
-  if (lost->mending() && lost->mends_in_a_row() > 0) {
+  // There is nothing to wait for where it is known what the plan lacked.
+  const bool is_known = RoomCapOf(lost->planned(), lost->why()).has_value();
+  if (lost->mending() && lost->mends_in_a_row() > 0 && !is_known) {
     const absl::Time until = absl::Now() + (1 << lost->mends_in_a_row()) * kPause;
     while (absl::Now() < until) {
       if (!caller.go_on()) return;

@@ -14,6 +14,10 @@ namespace strata {
 // A new node id: 128 random bits, 32 lower-case hex digits.
 std::string NewNodeId();
 
+// For what nobody else may read and is needed for a while: whoever made it removes it. In memory,
+// where the system has such folders.
+absl::StatusOr<std::string> NewPrivateFolder();
+
 class DataDir {
  public:
   // ${XDG_STATE_HOME:-~/.local/state}/strata. kInvalidArgument when neither variable is set.

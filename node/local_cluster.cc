@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "node/child_process.h"
+#include "node/data_dir.h"
 #include "node/key_file.h"
 #include "node/node_security.h"
 

@@ -46,17 +46,6 @@ absl::StatusOr<std::shared_ptr<const ClusterCredentials>> ClientCredentials(cons
 
 }  // namespace
 
-absl::StatusOr<std::string> NewPrivateFolder() {
-  std::error_code error;
-  const std::string temporary = std::filesystem::temp_directory_path(error).string();
-  // First in memory, where keys leave nothing on a disk.
-  for (const std::string& parent : {std::string("/dev/shm"), temporary, std::string("/tmp")}) {
-    std::string made = parent + "/strata-XXXXXX";
-    if (!parent.empty() && mkdtemp(made.data()) != nullptr) return made;
-  }
-  return absl::ErrnoToStatus(errno, "no folder for certificates can be made, not even in /tmp");
-}
-
 absl::StatusOr<ClusterKey> FindKey(const KeyOptions& options, const std::string& data_dir) {
   const absl::StatusOr<std::string> path = KeyPath(options, data_dir);
   if (!path.ok()) return path.status();

@@ -24,9 +24,6 @@ struct KeyOptions {
   std::string file;   // empty: KeyFilePath() of the data dir
 };
 
-// For what nobody else may read and is needed for a while: whoever made it removes it.
-absl::StatusOr<std::string> NewPrivateFolder();
-
 // Of the options and the data dir, which may not be there. kNotFound: there is no key; else as
 // ReadKeyFile(). Blocks on the disk.
 absl::StatusOr<ClusterKey> FindKey(const KeyOptions& options, const std::string& data_dir);

@@ -1,7 +1,10 @@
 #include "node/weight_fetcher.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -10,9 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "node/data_dir.h"
 #include "node/weight_queue.h"
 #include "shard/model_file.h"
 #include "shard/slice.h"
+#include "transport/status_details.h"
 
 namespace strata {
 namespace {
@@ -75,6 +80,7 @@ class WeightFetcher::Job {
  private:
   absl::StatusOr<Fetched> Fetch(const std::shared_ptr<WeightCache>& cache);
   absl::StatusOr<Fetched> FetchHeaders(WeightCache* cache);
+  absl::StatusOr<Fetched> FetchHeadersElsewhere(const absl::Status& source);
   // Whether the source answers.
   absl::Status ConnectSource();
   // Makes the model known to the cache: by the source where it answers (`source`), else by a peer;
@@ -144,9 +150,30 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
 absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeaders(WeightCache* cache) {
   auto headers = cache->Headers(request_.model_id);
   if (absl::IsNotFound(headers.status())) {
-    if (absl::Status status = Describe(cache, ConnectSource()); !status.ok()) return status;
+    const absl::Status source = ConnectSource();
+    absl::Status status = Describe(cache, source);
+    // A plan needs no room on the disk of who makes it.
+    if (DiskShortageOf(status)) return FetchHeadersElsewhere(source);
+    if (!status.ok()) return status;
     headers = cache->Headers(request_.model_id);
   }
+  if (!headers.ok()) return headers.status();
+  return Fetched{.path = (*headers)->paths().front(), .lease = nullptr, .headers = *headers};
+}
+
+// The folder goes at once: whoever has the headers reads no more of it.
+absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeadersElsewhere(
+    const absl::Status& source) {
+  const auto folder = NewPrivateFolder();
+  if (!folder.ok()) return folder.status();
+  const absl::Cleanup remove = [&folder] {
+    std::error_code error;
+    std::filesystem::remove_all(*folder, error);
+  };
+  const auto cache = WeightCache::Open({.folder = *folder, .bytes_max = UINT64_MAX});
+  if (!cache.ok()) return cache.status();
+  if (absl::Status status = Describe(cache->get(), source); !status.ok()) return status;
+  auto headers = (*cache)->Headers(request_.model_id);
   if (!headers.ok()) return headers.status();
   return Fetched{.path = (*headers)->paths().front(), .lease = nullptr, .headers = *headers};
 }

@@ -227,13 +227,14 @@ bool AgreeOn(const std::vector<std::unique_ptr<NodeOn>>& nodes, size_t* coordina
   *coordinator = nodes.size();
   std::string id;
   for (const auto& node : nodes) {
+    if (node == nullptr) continue;
     const nlohmann::json seen = node->Nodes();
     if (!seen.is_object() || !seen["coordinator"].is_string()) return false;
-    if (node == nodes.front()) id = seen["coordinator"];
+    if (id.empty()) id = seen["coordinator"];
     if (seen["coordinator"] != id) return false;
   }
-  const auto found =
-      std::ranges::find_if(nodes, [&id](const auto& node) { return node->id() == id; });
+  const auto found = std::ranges::find_if(
+      nodes, [&id](const auto& node) { return node != nullptr && node->id() == id; });
   *coordinator = static_cast<size_t>(found - nodes.begin());
   return found != nodes.end();
 }

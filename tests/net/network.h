@@ -130,7 +130,7 @@ class NodeOn {
   std::unique_ptr<ChildProcess> process_;
 };
 
-// Whether all name the same one of them as their coordinator: which.
+// Whether all name the same one of them as their coordinator: which. Null ones do not run.
 bool AgreeOn(const std::vector<std::unique_ptr<NodeOn>>& nodes, size_t* coordinator);
 
 // Asks until it is so, for at most `limit`, which is far more than it should take.

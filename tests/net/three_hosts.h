@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -44,10 +45,13 @@ class ThreeHosts : public ::testing::Test {
   // Also again, once it has gone: with the id and the cache that it had.
   void StartNode(size_t host) {
     const std::string& folder = folders_[host];
-    nodes_[host] = std::make_unique<NodeOn>(
-        hosts_[host].get(), hosts_[host]->name(),
-        std::vector<std::string>{"--data-dir", folder, "--cache-dir", folder + "/cache"},
-        NodeOn::Measure::kYes);
+    std::vector<std::string> options = OptionsOf(host);
+    options.insert(options.end(), {"--data-dir", folder});
+    nodes_[host] = std::make_unique<NodeOn>(hosts_[host].get(), hosts_[host]->name(),
+                                            std::move(options), NodeOn::Measure::kYes);
+  }
+  virtual std::vector<std::string> OptionsOf(size_t host) const {
+    return {"--cache-dir", folders_[host] + "/cache"};
   }
 
   // Runs strata on a host; what it wrote to stdout and, at the end, to stderr.

@@ -1,12 +1,6 @@
 // A disk that becomes full while weights are fetched onto it: a small file system in memory, which
 // only this process sees. Skipped where the machine does not let it make one.
-#include <fcntl.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -18,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "shard/weight_blocks.h"
 #include "tests/node/weights_fixture.h"
+#include "tests/support/small_disk.h"
 #include "tests/support/temp_folder.h"
 
 namespace strata {
@@ -25,8 +20,9 @@ namespace {
 
 using ::absl_testing::StatusIs;
 using ::strata::testing::BytesOfSlice;
-using ::strata::testing::MakeTestFolder;
+using ::strata::testing::Opened;
 using ::strata::testing::Receiver;
+using ::strata::testing::SmallDisk;
 using ::strata::testing::Source;
 using ::strata::testing::SourceBytes;
 using ::strata::testing::WriteLarge;
@@ -35,47 +31,6 @@ using ::testing::HasSubstr;
 
 // The disk's size bounds the cache, not its own.
 constexpr uint64_t kCacheBytesMax = 1u << 30;
-
-// A file system of `bytes` at a folder, as long as this lives. The thread that makes it, and those
-// that it starts later, see it.
-class SmallDisk {
- public:
-  explicit SmallDisk(uint64_t bytes) : path_(MakeTestFolder()) {
-    if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
-      problem_ = strerror(errno);
-      return;
-    }
-    // Nobody else shall see it.
-    if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        mount("tmpfs", path_.c_str(), "tmpfs", 0, absl::StrCat("size=", bytes).c_str()) != 0) {
-      problem_ = strerror(errno);
-    }
-  }
-  ~SmallDisk() {
-    if (problem_.empty()) umount2(path_.c_str(), MNT_DETACH);
-  }
-  const std::string& path() const { return path_; }
-  const std::string& problem() const { return problem_; }  // why it is not there; empty: it is
-
-  // Somebody else writes a file until nothing is left.
-  void Fill() {
-    const int fd = open(filler().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    ASSERT_GE(fd, 0);
-    const std::string bytes(1 << 20, 'x');
-    size_t size = bytes.size();
-    while (size > 0) {
-      if (write(fd, bytes.data(), size) < 0) size /= 2;
-    }
-    close(fd);
-  }
-  void MakeRoom() { std::filesystem::remove(filler()); }
-
- private:
-  std::string filler() const { return path_ + "/of_somebody_else"; }
-
-  const std::string path_;
-  std::string problem_;
-};
 
 TEST(WeightsOnAFullDisk, FailWithOneErrorAndGoOnWhenThereIsRoom) {
   const std::string path = WriteLarge();
@@ -155,6 +110,14 @@ TEST(WeightsOnAFullDisk, ADescriptionThatDoesNotFitLeavesNothing) {
   disk.Fill();
   EXPECT_THAT(receiver.Fetch(*id, source.address(), {0, 2}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(folder)));
+  EXPECT_EQ(receiver.cache()->bytes_used(), 0u);
+  // Who only plans does without.
+  const auto planned =
+      receiver.Fetch({.model_id = *id, .address = source.address(), .headers_only = true});
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  EXPECT_EQ(planned->headers->id(), *id);
+  EXPECT_EQ(planned->headers->header().tensors.size(), Opened(path)->header().tensors.size());
+  EXPECT_FALSE(std::filesystem::exists(planned->path));
   EXPECT_EQ(receiver.cache()->bytes_used(), 0u);
 }
 

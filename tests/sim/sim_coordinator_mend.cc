@@ -156,10 +156,9 @@ bool SimCoordinator::WantsRoom() const {
 // At each tick, too.
 void SimCoordinator::KeepMending() {
   if (stopping_ || mending_) return;
-  if (retry_due_ || !WantsRoom()) {
-    retry_after_us_ = kRetryAfterUs;
-    retry_at_us_ = 0;
-  } else if (retry_at_us_ == 0) {
+  const bool any_lost = orphan_.has_value() || (model_ != nullptr && model_->lost_a_stage());
+  if (retry_due_ || !any_lost) retry_after_us_ = kRetryAfterUs;
+  if (WantsRoom() && retry_at_us_ == 0) {
     retry_at_us_ = now_us() + retry_after_us_;
     retry_after_us_ = std::min(2 * retry_after_us_, kRetryAfterUsMax);
   }
@@ -302,7 +301,8 @@ void SimCoordinator::Mend(const DeploymentPtr& lost) {
       });
     });
   };
-  const bool waits = lost->mending() && lost->mends_in_a_row() > 0;
+  const bool is_known = RoomCapOf(lost->planned(), lost->why()).has_value();
+  const bool waits = lost->mending() && lost->mends_in_a_row() > 0 && !is_known;
   After(waits ? (int64_t{1} << lost->mends_in_a_row()) * kPauseUs : 0, begin);
 }
 
