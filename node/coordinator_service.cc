@@ -102,11 +102,14 @@ absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Els
   for (const absl::Time until = absl::Now() + options_.office_time;; absl::SleepFor(kPoll)) {
     const Coordinator::Office office = coordinator_->office();
     if (office.mine && office.settled) return nullptr;
-    if (!office.address.empty() && !WasForwarded(context)) return gateway_->StubAt(office.address);
+    if (!office.address.empty()) {
+      if (!WasForwarded(context)) return gateway_->StubAt(office.address);
+      return AsHandedOver(NoCoordinator());  // whoever passed it on knows that, too, in a moment
+    }
     if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     if (absl::Now() < until) continue;
     if (office.mine) return nullptr;
-    return NoCoordinator();
+    return WasForwarded(context) ? AsHandedOver(NoCoordinator()) : NoCoordinator();
   }
 }
 

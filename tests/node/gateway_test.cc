@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "node/coordinator_service.h"
+#include "node/forwarding.h"
 #include "node/openai_api.h"
 #include "node/text_wire.h"
 #include "node/weight_fetcher.h"
@@ -169,6 +170,27 @@ TEST_F(GatewayTest, WhoAsksForTheModelsIsToldWhenToTryAgain) {
       TextStatusFromGrpc(stub->ListModels(&context, wire::ListModelsRequest(), &response));
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_GT(RetryAfterMs(status).value_or(0), 0);
+  server->Shutdown();
+}
+
+// Groups merge, and two nodes are not of one mind for a moment.
+TEST_F(GatewayTest, ACallThatWasPassedOnHereInVainIsPassedOnAgain) {
+  Start(absl::Milliseconds(1));
+  CoordinatorService service(coordinator_.get(), gateway_.get(),
+                             {.node_id = "aa", .office_time = absl::Milliseconds(1)});
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const auto stub = wire::Coordinator::NewStub(server->InProcessChannel({}));
+  for (const bool forwarded : {false, true}) {
+    grpc::ClientContext context;
+    if (forwarded) context.AddMetadata(kForwardedKey, "1");
+    wire::UnloadModelResponse response;
+    const absl::Status status =
+        TextStatusFromGrpc(stub->UnloadModel(&context, wire::UnloadModelRequest(), &response));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
+    EXPECT_EQ(IsHandedOver(status), forwarded) << status;
+  }
   server->Shutdown();
 }
 

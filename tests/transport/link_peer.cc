@@ -16,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "tests/support/recorder.h"
 #include "tests/transport/grpc_server.h"
+#include "tests/transport/ucx_test_transports.h"
 #include "transport/ucx_link.h"
 
 namespace strata {
@@ -66,7 +67,7 @@ int Dial(const std::string& address) {
 }
 
 std::unique_ptr<UcxLinks> StartUcx(const std::string& transports) {
-  UcxLinks::Options options;
+  UcxLinks::Options options = UcxTestOptions();
   options.transports = transports;
   auto links = UcxLinks::Start(options);
   CHECK_OK(links);

@@ -474,20 +474,10 @@ TEST_F(UcxLink, ALinkWhoseOwnerGoesIsUnavailableAtBothEnds) {
   EXPECT_TRUE(absl::IsUnavailable((*link)->Send(Step(1))));
 }
 
-UcxTicket TicketOf(const LinkChild& child) {
-  std::istringstream said(child.said());
-  UcxTicket ticket;
-  std::string token, key;
-  said >> ticket.address >> token >> key;
-  EXPECT_TRUE(absl::HexStringToBytes(token, &ticket.token));
-  EXPECT_TRUE(absl::HexStringToBytes(key, &ticket.key));
-  return ticket;
-}
-
 TEST_F(UcxLink, AKilledAcceptorIsUnavailable) {
   LinkChild child({"ucx-accept", kUcxTestTransports});
   Recorder heard;
-  auto link = Dial(diallers_.get(), TicketOf(child), &heard);
+  auto link = Dial(diallers_.get(), TicketOf(child.said()), &heard);
   ASSERT_TRUE(link.ok()) << link.status();
   ASSERT_TRUE((*link)->Send(Step(1)).ok());
   child.Kill();
@@ -508,7 +498,7 @@ TEST_F(UcxLink, AKilledDiallerIsUnavailable) {
 TEST_F(UcxLink, APeerThatHangsIsUnavailable) {
   LinkChild child({"ucx-accept", kUcxTestTransports});
   Recorder heard;
-  auto link = Dial(diallers_.get(), TicketOf(child), &heard);
+  auto link = Dial(diallers_.get(), TicketOf(child.said()), &heard);
   ASSERT_TRUE(link.ok()) << link.status();
   child.Stop();  // its kernel still answers; only the pings can tell
   EXPECT_TRUE(absl::IsUnavailable(heard.WaitForClosed()));

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdlib>
+#include <sstream>
 #include <string>
 
+#include "absl/log/check.h"
+#include "absl/strings/escaping.h"
 #include "transport/ucx_link.h"
 
 namespace strata {
@@ -22,6 +25,17 @@ inline UcxLinks::Options UcxTestOptions() {
   options.transports = kUcxTestTransports;
   if (const char* const host = std::getenv("UCX_TEST_HOST")) options.host = host;
   return options;
+}
+
+// That a `link_peer ucx-accept` has said.
+inline UcxTicket TicketOf(const std::string& said) {
+  std::istringstream words(said);
+  UcxTicket ticket;
+  std::string token, key;
+  words >> ticket.address >> token >> key;
+  CHECK(absl::HexStringToBytes(token, &ticket.token)) << said;
+  CHECK(absl::HexStringToBytes(key, &ticket.key)) << said;
+  return ticket;
 }
 
 }  // namespace strata

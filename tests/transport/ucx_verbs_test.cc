@@ -1,12 +1,17 @@
 // That frames go over verbs where UCX_TEST_HOST has an RDMA device; what every link promises is in
 // link_contract_test.cc, which this program has too.
+#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/recorder.h"
+#include "tests/transport/link_child.h"
 #include "tests/transport/step_frame.h"
 #include "tests/transport/ucx_test_transports.h"
 #include "transport/ucx_link.h"
@@ -40,6 +45,27 @@ TEST(UcxVerbs, FramesGoOverAReliableConnection) {
   EXPECT_THAT((*link)->wire(), HasSubstr("rc_verbs"));
   link->reset();
   acceptor_heard.WaitForClosed().IgnoreError();
+}
+
+// How soon is printed; in an emulated machine everything takes longer.
+TEST(UcxVerbs, AKilledPeerIsNoticed) {
+  auto diallers = UcxLinks::Start(UcxTestOptions());
+  ASSERT_TRUE(diallers.ok()) << diallers.status();
+  for (int i = 0; i < 5; ++i) {
+    LinkChild child({"ucx-accept", kUcxTestTransports});
+    Recorder heard;
+    UcxDialOptions dial;
+    dial.ticket = TicketOf(child.said());
+    dial.timeout_ms = 30'000;
+    auto link = (*diallers)->Dial(std::move(dial), &heard);
+    ASSERT_TRUE(link.ok()) << link.status();
+    ASSERT_TRUE((*link)->Send(Step(1)).ok());
+    EXPECT_THAT((*link)->wire(), HasSubstr("rc_verbs"));
+    const absl::Time killed = absl::Now();
+    child.Kill();
+    EXPECT_TRUE(absl::IsUnavailable(heard.WaitForClosed()));
+    std::cout << "noticed after " << absl::ToDoubleMilliseconds(absl::Now() - killed) << " ms\n";
+  }
 }
 
 }  // namespace
