@@ -61,7 +61,8 @@ struct PlanNode {
   std::string name;      // unique
   std::string kept_out;  // why no plan may use it, for people; empty: any may
   // Where its disk is known to be short of room: what it would have to fetch of the weights of all
-  // layers before, [n_layer + 1], and what there is room for. Empty: there is no such limit.
+  // layers before, [n_layer + 1], and what there is room for: for each of its stages by itself, and
+  // around stages that are kept (plan_keep.h) for all. Empty: there is no such limit.
   std::vector<uint64_t> fetch_bytes;
   uint64_t disk_free_bytes = 0;
 };

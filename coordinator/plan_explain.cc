@@ -192,8 +192,6 @@ std::string Explainer::LeftOut(size_t device) const {
   const auto found = std::find_if(candidates.begin(), candidates.end(),
                                   [&](const auto& c) { return c.device == device; });
   if (found == candidates.end()) {
-    const PlanNode& node = request_.nodes[facts.node];
-    if (!node.fetch_bytes.empty()) return absl::StrCat("left out: ", DiskText(node));
     uint64_t least = UINT64_MAX;
     for (size_t begin = 0; begin < problem_.last_point(); ++begin) {
       least = std::min(least, problem_.StageBytes(begin, begin + 1));
@@ -202,7 +200,11 @@ std::string Explainer::LeftOut(size_t device) const {
                         ", free are ", BytesText(facts.memory_free_bytes), " less the reserve");
   }
   const Change with = With(static_cast<size_t>(found - candidates.begin()));
-  if (with.cost == kNever) return "left out: no stage fits it beside the others";
+  if (with.cost == kNever) {
+    const PlanNode& node = request_.nodes[facts.node];
+    if (!node.fetch_bytes.empty()) return absl::StrCat("left out: ", DiskText(node));
+    return "left out: no stage fits it beside the others";
+  }
   return absl::StrCat(is_by_hand_ ? "left out by hand: with it " : "left out: with it ",
                       More(with.cost));
 }

@@ -129,8 +129,7 @@ PlanProblem::PlanProblem(const PlanRequest& request, const StepShape& step)
     }
     const auto has_room = [&](size_t begin, size_t end) {
       return StageBytes(begin, end) - HostBytes(candidate, begin, end) <= candidate.memory_bytes &&
-             HostBytes(candidate, begin, end) <= candidate.host_bytes_max &&
-             FetchedBytes(candidate, begin, end) <= candidate.disk_free_bytes;
+             HostBytes(candidate, begin, end) <= candidate.host_bytes_max;
     };
     bool has_any = false;
     for (size_t begin = 0; begin < last_point() && !has_any; ++begin) {

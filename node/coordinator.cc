@@ -2,6 +2,7 @@
 // way of models off a node, coordinator_mend.cc what is done about lost stages.
 #include "node/coordinator.h"
 
+#include <filesystem>
 #include <mutex>
 #include <utility>
 
@@ -299,7 +300,12 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   PlanningOptions planning = PlanningFor(caller);
   planning.model_id = request.model_id();
   // Of the coordinator before.
-  if (again) planning.loaded = PlanningOptions::Loaded::kAround;
+  bool left = again;
+  {
+    absl::MutexLock lock(mu_);
+    left = left || !orphans_.empty();  // it may be one of them
+  }
+  if (left) planning.loaded = PlanningOptions::Loaded::kAround;
   planning.opened = [&](const ModelFile& model) {
     DeploymentPtr found;
     {
@@ -381,6 +387,24 @@ bool Coordinator::Leave(const DeploymentPtr& deployment, const absl::Status& why
   return true;
 }
 
+std::optional<std::string> Coordinator::ForgetOrphan(const std::string& model) {
+  std::string name;
+  {
+    absl::MutexLock lock(mu_);
+    const auto means = [&model](const auto& each) {
+      const std::string& path = each.second.request.source().path();
+      const std::string file = std::filesystem::path(path).stem();
+      return MeansModel(model, {.name = file, .path = path, .id = each.first});
+    };
+    if (absl::c_count_if(orphans_, means) != 1) return std::nullopt;
+    const auto meant = absl::c_find_if(orphans_, means);
+    name = meant->second.request.source().path();
+    orphans_.erase(meant);
+  }
+  TellHeritageNow();  // what is left of it goes with the next sweep
+  return name;
+}
+
 bool Coordinator::HasShare(uint64_t share) {
   absl::MutexLock lock(mu_);
   return absl::c_any_of(shares_, [&](const auto& of) { return of.second.contains(share); });
@@ -436,6 +460,9 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
   if (auto s = CheckOffice(); !s.ok()) return s;
   while (true) {
     auto deployment = Find(model);
+    if (absl::IsNotFound(deployment.status())) {
+      if (const auto orphan = ForgetOrphan(model)) return *orphan;
+    }
     if (!deployment.ok()) return deployment.status();
     // Else another one has just taken its place, or somebody else unloads it.
     if (!Remove(*deployment, WasUnloaded(**deployment))) continue;
@@ -500,11 +527,13 @@ absl::Status Coordinator::LoadingAgain() {
 }
 
 absl::Status Coordinator::LoadedLater() const {
-  if (orphans_why_.ok()) return LoadingAgain();
+  const auto failed =
+      absl::c_find_if(orphans_, [](const auto& each) { return !each.second.why.ok(); });
+  if (failed == orphans_.end()) return LoadingAgain();
   return WithRetryAfterMs(
       absl::UnavailableError(absl::StrCat(
           "the node that coordinated has gone, and a model cannot be loaded again yet: ",
-          orphans_why_.message())),
+          failed->second.why.message())),
       kRetryAfterMs);
 }
 

@@ -161,8 +161,9 @@ class Coordinator {
                                        const DeploymentPtr& instead_of, const Caller& caller,
                                        Failure* failure);
   // Deploy(); where there is less memory or disk than was planned, plans with what there is and
-  // tries again, kPlansMax times in all; so it does once where a new load's connection to a node
-  // broke. `planning` and `wishes`, which may be fewer than the request's, made `planned`.
+  // tries again, kPlansMax times besides want of disk; so it does once where a new load's
+  // connection to a node broke. `planning` and `wishes`, which may be fewer than the request's,
+  // made `planned`.
   absl::StatusOr<DeploymentPtr> DeployWhereItFits(PlanningOptions planning,
                                                   std::unique_ptr<PlannedModel> planned,
                                                   const wire::LoadModelRequest& request,
@@ -198,6 +199,9 @@ class Coordinator {
   bool Remove(const DeploymentPtr& deployment, const absl::Status& why);
   // The same, but what is loaded of it stays on its nodes, for the next plan to keep.
   bool Leave(const DeploymentPtr& deployment, const absl::Status& why);
+  // One that is not loaded again yet, and now will not be. Returns its path; none, or several, are
+  // meant: nothing.
+  std::optional<std::string> ForgetOrphan(const std::string& model);
 
   void Tick();  // loop
   void Stays(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -243,8 +247,11 @@ class Coordinator {
   std::map<std::string, absl::Time> held_ ABSL_GUARDED_BY(mu_);
   Losses losses_ ABSL_GUARDED_BY(mu_);
   // Models of the coordinator before, by id, until they are loaded; at most kModelsMax.
-  std::map<std::string, wire::LoadModelRequest> orphans_ ABSL_GUARDED_BY(mu_);
-  absl::Status orphans_why_ ABSL_GUARDED_BY(mu_);  // the last of them could not be loaded
+  struct Orphan {
+    wire::LoadModelRequest request;
+    absl::Status why;  // it could not be loaded; OK: it has not been tried
+  };
+  std::map<std::string, Orphan> orphans_ ABSL_GUARDED_BY(mu_);
   size_t orphans_untried_ ABSL_GUARDED_BY(mu_) = 0;
 
   std::vector<NodeId> members_;               // loop

@@ -11,7 +11,7 @@
 namespace strata {
 namespace {
 
-constexpr int kPlansMax = 4;
+constexpr int kPlansMax = 4;  // besides those for want of disk
 
 }  // namespace
 
@@ -24,14 +24,16 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
   const wire::ModelSource source = planned->source;
   const bool is_assigned = !wishes.assign().empty();
   bool may_be_unavailable = instead_of == nullptr;
-  for (int plans = 1;; ++plans) {
+  for (int plans = 1;;) {
     Failure failure;
     auto deployment = Deploy(std::move(planned), request, instead_of, caller, &failure);
     const bool is_tried_again =
         (failure.cap && !is_assigned) ||
         (failure.is_unavailable && std::exchange(may_be_unavailable, false));
     if (deployment.ok() || plans == kPlansMax || !is_tried_again) return deployment;
+    if (planning.caps.size() == kRoomCapsMax) return deployment;
     if (failure.cap) planning.caps.push_back(*failure.cap);
+    if (!failure.cap || !failure.cap->of_disk()) ++plans;
     instead_of.reset();  // what failed had its place
     const absl::Status why = deployment.status();
     LOG(WARNING) << why.message() << "; the layers are placed again";

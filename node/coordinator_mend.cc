@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -88,7 +89,7 @@ void Coordinator::KeepMending() {
   absl::Duration retry_after = kRetryAfter;
   while (true) {
     std::vector<DeploymentPtr> lost;
-    std::map<std::string, wire::LoadModelRequest> orphans;
+    std::map<std::string, Orphan> orphans;
     bool look = false, again = false;
     {
       absl::MutexLock lock(mu_);
@@ -100,21 +101,30 @@ void Coordinator::KeepMending() {
       if (stopping_) return;
       look = absl::Now() >= look_at_;
       again = absl::Now() >= retry_at;
-      if (retry_due_) retry_after = kRetryAfter;
-      const bool retry = retry_due_ || again;
-      if (retry || adopt_due_) orphans = orphans_;
-      mend_due_ = retry_due_ = adopt_due_ = false;
+      const bool all = retry_due_ || adopt_due_;
+      for (const auto& [id, orphan] : orphans_) {
+        if (all || (again && MayFindRoom(orphan.why))) orphans[id] = orphan;
+      }
       for (const auto& [id, model] : models_) {
         if (!in_office_ || !settled_) continue;
+        const bool retry = retry_due_ || (again && MayFindRoom(model->why()));
         if (model->mending() || (retry && model->lost_a_stage())) lost.push_back(model);
       }
+      if (retry_due_) {
+        retry_at = absl::InfiniteFuture();
+        retry_after = kRetryAfter;
+      }
+      mend_due_ = retry_due_ = adopt_due_ = false;
     }
     for (const DeploymentPtr& model : lost) Mend(model);
-    for (const auto& [id, orphan] : orphans) Adopt(id, orphan);
+    for (const auto& [id, orphan] : orphans) Adopt(id, orphan.request);
     if (look) Improve();
     if (again) retry_at = absl::InfiniteFuture();
     const Lost still = WhatIsLost();
-    if (!still.any) retry_after = kRetryAfter;
+    if (!still.any) {
+      retry_at = absl::InfiniteFuture();
+      retry_after = kRetryAfter;
+    }
     if (still.wants_room && retry_at == absl::InfiniteFuture()) {
       retry_at = absl::Now() + retry_after;
       retry_after = std::min(2 * retry_after, kRetryAfterMax);
@@ -125,9 +135,10 @@ void Coordinator::KeepMending() {
 Coordinator::Lost Coordinator::WhatIsLost() {
   absl::MutexLock lock(mu_);
   Lost lost;
-  if (!in_office_ || !settled_) return lost;
+  if (!in_office_) return lost;
   lost.any = !orphans_.empty();
-  lost.wants_room = lost.any && MayFindRoom(orphans_why_);
+  lost.wants_room =
+      absl::c_any_of(orphans_, [](const auto& each) { return MayFindRoom(each.second.why); });
   for (const auto& [id, model] : models_) {
     if (!model->lost_a_stage()) continue;
     lost.any = true;
@@ -153,8 +164,10 @@ void Coordinator::Adopt(const std::string& id, const wire::LoadModelRequest& orp
   const absl::Status status = LoadAgain(orphan, std::move(caller)).status();
   absl::MutexLock lock(mu_);
   if (orphans_untried_ > 0) --orphans_untried_;
-  orphans_why_ = status;
-  if (status.ok()) orphans_.erase(id);
+  const auto found = orphans_.find(id);
+  if (found == orphans_.end()) return;
+  found->second.why = status;
+  if (status.ok()) orphans_.erase(found);
 }
 
 absl::StatusOr<Coordinator::Loaded> Coordinator::LoadAgain(const wire::LoadModelRequest& request,
@@ -194,7 +207,8 @@ void Coordinator::Mend(const DeploymentPtr& lost) {
     return true;
   };
   // There is nothing to wait for where it is known what the plan lacked.
-  const bool is_known = RoomCapOf(lost->planned(), lost->why()).has_value();
+  const std::optional<RoomCap> lacks = RoomCapOf(lost->planned(), lost->why());
+  const bool is_known = lacks && lacks->of_disk();
   if (lost->mending() && lost->mends_in_a_row() > 0 && !is_known) {
     const absl::Time until = absl::Now() + (1 << lost->mends_in_a_row()) * kPause;
     while (absl::Now() < until) {
@@ -220,7 +234,10 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   const absl::Status why = lost->why();
   const bool healthy = lost->served_for() >= kHealthyTime || !lost->mending();
   const uint32_t in_a_row = healthy ? 0 : lost->mends_in_a_row();
-  if (in_a_row >= kMendsInARowMax) {
+  const std::optional<RoomCap> cap = RoomCapOf(lost->planned(), why);
+  const bool lacks_disk = cap && cap->of_disk();  // which breaks nothing
+  if (lacks_disk && lost->caps().size() >= kRoomCapsMax) return why;
+  if (in_a_row >= kMendsInARowMax && !lacks_disk) {
     return absl::AbortedError(absl::StrCat("its stages were lost ", in_a_row + 1,
                                            " times, one after the other: ", why.message()));
   }
@@ -235,7 +252,7 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   planning.model_id = before.model->id();
   planning.loaded = KeptAfter(in_a_row, before, why, [&lost] { return AllServe(*lost); });
   if (!healthy) planning.caps = lost->caps();
-  if (const auto cap = RoomCapOf(before, why)) planning.caps.push_back(*cap);
+  if (cap) planning.caps.push_back(*cap);
   wire::PlanWishes wishes = lost->request().wishes();
   wishes.set_n_ctx(before.inputs.request.cache.n_ctx);
   auto planned = PlanModel(planning, before.source, wishes);
@@ -249,7 +266,7 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   if (!options.ok()) return options.status();
   UnloadLeftovers(planned->get());
   options->heritage = lost->heritage();
-  options->mends_in_a_row = in_a_row + 1;
+  options->mends_in_a_row = in_a_row + (lacks_disk ? 0 : 1);
   options->caps = planning.caps;
   const auto next = std::make_shared<Deployment>(*std::move(options), *std::move(planned));
   {

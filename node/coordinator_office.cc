@@ -136,7 +136,7 @@ void Coordinator::TellHeritage() {
   if (in_office_) {
     for (const auto& [id, origin] : stays_) heritage.push_back(origin.SerializeAsString());
     for (const auto& [id, orphan] : orphans_) {
-      if (!stays_.contains(id)) heritage.push_back(orphan.SerializeAsString());
+      if (!stays_.contains(id)) heritage.push_back(orphan.request.SerializeAsString());
     }
     if (adopts_) {
       const std::vector<std::string>& inherited = cluster_->membership()->heritage();
@@ -276,7 +276,7 @@ void Coordinator::Sweep() {
   adopts_ = false;
   for (auto& [id, origin] : orphans) {
     if (models_.contains(id) || orphans_.size() >= kModelsMax) continue;
-    orphans_[id] = std::move(origin);
+    orphans_[id] = {.request = std::move(origin)};
     retry_due_ = true;
   }
   orphans_untried_ = orphans_.size();

@@ -113,8 +113,8 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
     build.activations.push_back(stage.sends);
   }
   build.kept = planned_->kept;
-  build.leave_on_error =
-      take_over == nullptr && (options_.heritage != nullptr || options_.texts_wait);
+  build.leave_on_error = take_over == nullptr &&
+                         (options_.heritage != nullptr || options_.texts_wait) && StagesMayStay();
   build.source = planned_->Source();
   build.weight_peers = planned_->WeightPeers();
   build.n_ctx = request.cache.n_ctx;

@@ -79,9 +79,8 @@ PlanningOptions::Loaded KeptAfter(uint32_t in_a_row, const PlannedModel& lost,
                                   const absl::Status& why, absl::FunctionRef<bool()> all_serve) {
   constexpr auto kAll = PlanningOptions::Loaded::kAround;
   constexpr auto kNone = PlanningOptions::Loaded::kUnloaded;
-  if (in_a_row < kKeepsInARowMax) return kAll;
+  if (in_a_row < kKeepsInARowMax || RoomCapOf(lost, why)) return kAll;
   if (in_a_row >= kKeepsBlamelessInARowMax) return kNone;
-  if (RoomCapOf(lost, why)) return kAll;
   if (const std::optional<uint32_t> stage = StageOf(why)) {
     return *stage < lost.kept.size() && lost.kept[*stage] ? kNone : kAll;
   }

@@ -35,8 +35,8 @@ void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Loaded
 
 // What the next plan keeps of a model that was lost `in_a_row` times before, each soon after the
 // other, and now for `why`: from the third time on nothing that may itself be what breaks, and at
-// the fifth nothing. `all_serve`: whether the nodes of all stages answer and say that they serve;
-// it is asked where `why` names no other cause.
+// the fifth nothing; all where there was only too little room. `all_serve`: whether the nodes of
+// all stages answer and say that they serve; it is asked where `why` names no other cause.
 PlanningOptions::Loaded KeptAfter(uint32_t in_a_row, const PlannedModel& lost,
                                   const absl::Status& why, absl::FunctionRef<bool()> all_serve);
 

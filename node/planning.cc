@@ -269,7 +269,7 @@ absl::Status LimitDisks(const std::vector<RoomCap>& caps, const SliceOptions& op
     PlanNode& limited = request.nodes[i];
     limited.fetch_bytes.clear();  // of an earlier try
     for (const RoomCap& cap : caps) {
-      if (!cap.device.empty() || cap.node_id != node.info.node_id()) continue;
+      if (!cap.of_disk() || cap.node_id != node.info.node_id()) continue;
       const bool is_first = limited.fetch_bytes.empty();
       limited.disk_free_bytes = is_first ? cap.bytes : std::min(limited.disk_free_bytes, cap.bytes);
       if (!is_first) continue;
@@ -466,9 +466,14 @@ std::optional<RoomCap> RoomCapOf(const PlannedModel& planned, const absl::Status
   const std::string& node_id = planned.NodeOf(at).info.node_id();
   const PlanDevice& device = planned.inputs.request.devices[at.device];
   if (const std::optional<DiskShortage> disk = DiskShortageOf(why)) {
-    // Where what was told did not do, nothing more is fetched there.
-    const bool is_told = !planned.inputs.request.nodes[device.node].fetch_bytes.empty();
-    return RoomCap{.node_id = node_id, .device = "", .bytes = is_told ? 0 : disk->free_bytes};
+    // Where what was told did not do, several stages were to share it, or nothing more is fetched.
+    const PlanNode& told = planned.inputs.request.nodes[device.node];
+    const auto stages = absl::c_count_if(planned.plan.stages, [&](const PlannedStage& stage) {
+      return planned.inputs.request.devices[stage.device].node == device.node;
+    });
+    uint64_t bytes = disk->free_bytes;
+    if (!told.fetch_bytes.empty()) bytes = stages > 1 ? told.disk_free_bytes / 2 : 0;
+    return RoomCap{.node_id = node_id, .device = "", .bytes = bytes};
   }
   const std::optional<MemoryShortage> shortage = ShortageOf(why);
   if (!shortage) return std::nullopt;

@@ -35,7 +35,10 @@ struct RoomCap {
   std::string node_id;
   std::string device;  // empty: the disk
   uint64_t bytes = 0;
+  bool of_disk() const { return device.empty(); }
 };
+// So many a load may come to know, one after the other: each is of one place that lacks room.
+inline constexpr size_t kRoomCapsMax = 16;
 
 // Neither copied nor moved: `inputs` points to `costs`.
 struct PlannedModel {

@@ -318,6 +318,7 @@ absl::Status WeightCache::Add(const std::string& model_id, absl::Span<const uint
     }
   }
   if (status.ok() && is_new) status = WriteKeptHashes(folder + "/blocks", model_id, {});
+  if (absl::IsResourceExhausted(status)) status = WithDiskShortage(std::move(status), {});
   if (!status.ok() && entry.leases.empty() && (is_new || of_other_model)) Remove(model_id);
   return status;
 }

@@ -58,8 +58,8 @@ class FullDiskTest : public testing::ThreeHosts, public ::testing::WithParamInte
     // A folder that no other host sees.
     const std::string folder = testing::MakeTestFolder();
     for (const size_t host : {kSmallDisk, kDies}) hosts_[host]->Hide(folder);
-    const std::string file = folder + "/model.gguf";
-    std::filesystem::copy_file(STRATA_DEMO_MODEL, file);
+    file_ = folder + "/model.gguf";
+    std::filesystem::copy_file(STRATA_DEMO_MODEL, file_);
     // Who has coordinated for seconds stays what it is when another one comes.
     const size_t coordinator = GetParam() ? kDies : kFile;
     const size_t last = GetParam() ? kFile : kDies;
@@ -68,15 +68,20 @@ class FullDiskTest : public testing::ThreeHosts, public ::testing::WithParamInte
       size_t found = hosts_.size();
       ASSERT_TRUE(Eventually([&] { return AgreeOn(nodes_, &found) && found == coordinator; }))
           << Errors();
-      absl::SleepFor(kSenior);
+      if (host == coordinator) absl::SleepFor(kSenior);
     }
     const nlohmann::json loaded =
-        Json(kFile, absl::StrCat("load ", file, " --assign ", hosts_[kDies]->name(), "=0-5"));
+        Json(kFile, absl::StrCat("load ", file_, " --assign ", hosts_[kDies]->name(), "=0-5"));
     ASSERT_TRUE(loaded.is_object()) << Errors();
     run_ = absl::StrCat("run '", std::string(loaded["model"]),
                         "' 'The old captain' --temperature 0 --max-tokens ", kTokens);
     tokens_ = TokensOf(kFile, run_);
     ASSERT_THAT(tokens_, SizeIs(kTokens)) << Errors();
+  }
+  bool SaysThereIsNoRoom() const {
+    return absl::StrContains(Strata(kFile, run_, absl::Seconds(5)).text,
+                             absl::StrCat("the disk of ", hosts_[kSmallDisk]->name(),
+                                          " has no room for weights: make room there"));
   }
   void Kill() {
     const std::vector<pid_t> pids = WithDescendants(nodes_[kDies]->pid());
@@ -102,7 +107,7 @@ class FullDiskTest : public testing::ThreeHosts, public ::testing::WithParamInte
   }
 
   testing::SmallDisk disk_{kDiskBytes};
-  std::string memory_, run_;
+  std::string memory_, file_, run_;
   std::vector<int32_t> tokens_;
 };
 
@@ -125,13 +130,20 @@ TEST_P(FullDiskTest, ItIsTriedAgainWhenThereIsRoom) {
   ASSERT_NO_FATAL_FAILURE(LoadThenKill("80MiB"));
   disk_.Fill();
   Kill();
-  EXPECT_TRUE(Eventually([&] {
-    return absl::StrContains(Strata(kFile, run_, absl::Seconds(5)).text,
-                             absl::StrCat("the disk of ", hosts_[kSmallDisk]->name(),
-                                          " has no room for weights: make room there"));
-  })) << Errors();
+  EXPECT_TRUE(Eventually([&] { return SaysThereIsNoRoom(); })) << Errors();
   disk_.MakeRoom();
   EXPECT_TRUE(Eventually([&] { return !Served().empty(); }, absl::Minutes(2))) << Errors();
+}
+
+TEST_P(FullDiskTest, WhatFindsNoRoomMayBeUnloaded) {
+  ASSERT_NO_FATAL_FAILURE(LoadThenKill("80MiB"));
+  disk_.Fill();
+  Kill();
+  EXPECT_TRUE(Eventually([&] { return SaysThereIsNoRoom(); })) << Errors();
+  const Outcome unloaded = Strata(kFile, absl::StrCat("unload ", file_));
+  EXPECT_TRUE(unloaded.ok) << unloaded.text;
+  const Outcome run = Strata(kFile, run_);
+  EXPECT_THAT(run.text, HasSubstr("no model")) << Errors();
 }
 
 INSTANTIATE_TEST_SUITE_P(WhoDies, FullDiskTest, ::testing::Bool(), [](const auto& info) {

@@ -88,7 +88,20 @@ class GatewayTest : public ::testing::Test {
                                        [](OpenAiApi::OnStages then) { std::move(then)({}); });
     thread_ = std::thread([this] { loop_->Run(); });
   }
+  // Other nodes' calls, and the verbs'.
+  void Serve() {
+    service_ = std::make_unique<CoordinatorService>(
+        coordinator_.get(), gateway_.get(),
+        CoordinatorService::Options{.node_id = "aa", .office_time = absl::Milliseconds(1)});
+    grpc::ServerBuilder builder;
+    builder.RegisterService(service_.get());
+    server_ = builder.BuildAndStart();
+    stub_ = wire::Coordinator::NewStub(server_->InProcessChannel({}));
+  }
   void TearDown() override {
+    if (server_ != nullptr) server_->Shutdown();
+    server_.reset();
+    service_.reset();
     gateway_->Stop();
     coordinator_->StopCalls();
     loop_->Stop();
@@ -114,6 +127,9 @@ class GatewayTest : public ::testing::Test {
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<Gateway> gateway_;
   std::unique_ptr<OpenAiApi> api_;
+  std::unique_ptr<CoordinatorService> service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<wire::Coordinator::Stub> stub_;
   std::thread thread_;
 };
 
@@ -158,40 +174,28 @@ TEST_F(GatewayTest, WhoWaitsIsToldThatTheNodeStops) {
 // lost.
 TEST_F(GatewayTest, WhoAsksForTheModelsIsToldWhenToTryAgain) {
   Start(absl::Milliseconds(1));
-  CoordinatorService service(coordinator_.get(), gateway_.get(),
-                             {.node_id = "aa", .office_time = absl::Milliseconds(1)});
-  grpc::ServerBuilder builder;
-  builder.RegisterService(&service);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  const auto stub = wire::Coordinator::NewStub(server->InProcessChannel({}));
+  Serve();
   grpc::ClientContext context;
   wire::ListModelsResponse response;
   const absl::Status status =
-      TextStatusFromGrpc(stub->ListModels(&context, wire::ListModelsRequest(), &response));
+      TextStatusFromGrpc(stub_->ListModels(&context, wire::ListModelsRequest(), &response));
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_GT(RetryAfterMs(status).value_or(0), 0);
-  server->Shutdown();
 }
 
 // Groups merge, and two nodes are not of one mind for a moment.
 TEST_F(GatewayTest, ACallThatWasPassedOnHereInVainIsPassedOnAgain) {
   Start(absl::Milliseconds(1));
-  CoordinatorService service(coordinator_.get(), gateway_.get(),
-                             {.node_id = "aa", .office_time = absl::Milliseconds(1)});
-  grpc::ServerBuilder builder;
-  builder.RegisterService(&service);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  const auto stub = wire::Coordinator::NewStub(server->InProcessChannel({}));
+  Serve();
   for (const bool forwarded : {false, true}) {
     grpc::ClientContext context;
     if (forwarded) context.AddMetadata(kForwardedKey, "1");
     wire::UnloadModelResponse response;
     const absl::Status status =
-        TextStatusFromGrpc(stub->UnloadModel(&context, wire::UnloadModelRequest(), &response));
+        TextStatusFromGrpc(stub_->UnloadModel(&context, wire::UnloadModelRequest(), &response));
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
     EXPECT_EQ(IsHandedOver(status), forwarded) << status;
   }
-  server->Shutdown();
 }
 
 TEST_F(GatewayTest, HealthSaysThatNoNodeCoordinates) {

@@ -147,7 +147,7 @@ bool SimCoordinator::WantsRoom() const {
   const auto may_find = [](const absl::Status& status) {
     return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
   };
-  if (!in_office_ || !settled_) return false;
+  if (!in_office_) return false;
   return (orphan_.has_value() && may_find(orphan_why_)) ||
          (model_ != nullptr && model_->lost_a_stage() && !model_->mending() &&
           may_find(model_->why()));
@@ -157,7 +157,10 @@ bool SimCoordinator::WantsRoom() const {
 void SimCoordinator::KeepMending() {
   if (stopping_ || mending_) return;
   const bool any_lost = orphan_.has_value() || (model_ != nullptr && model_->lost_a_stage());
-  if (retry_due_ || !any_lost) retry_after_us_ = kRetryAfterUs;
+  if (retry_due_ || !any_lost) {
+    retry_after_us_ = kRetryAfterUs;
+    retry_at_us_ = 0;
+  }
   if (WantsRoom() && retry_at_us_ == 0) {
     retry_at_us_ = now_us() + retry_after_us_;
     retry_after_us_ = std::min(2 * retry_after_us_, kRetryAfterUsMax);
@@ -266,14 +269,16 @@ void SimCoordinator::DeployNow(PlannedPtr* planned, const SimPlanning& planning,
           } else {
             deployment->Unload(status);
           }
-          if (!cap.has_value() || plans == kPlansMax) return then(status);
+          const bool enough = plans == kPlansMax || planning.caps.size() == kRoomCapsMax;
+          if (!cap.has_value() || enough) return then(status);
           SimPlanning again = planning;
           again.caps.push_back(*cap);
+          const int plans_then = plans + (cap->of_disk() ? 0 : 1);
           CollectSimReport(options_.cluster, options_.node, Members(),
-                           [this, again, plans, request, then](SimReport report) {
+                           [this, again, plans_then, request, then](SimReport report) {
                              SimPlanning now = again;
                              now.report = std::move(report);
-                             Deploy(std::move(now), plans + 1, request, then);
+                             Deploy(std::move(now), plans_then, request, then);
                            });
         });
 }
@@ -301,7 +306,8 @@ void SimCoordinator::Mend(const DeploymentPtr& lost) {
       });
     });
   };
-  const bool is_known = RoomCapOf(lost->planned(), lost->why()).has_value();
+  const std::optional<RoomCap> lacks = RoomCapOf(lost->planned(), lost->why());
+  const bool is_known = lacks && lacks->of_disk();
   const bool waits = lost->mending() && lost->mends_in_a_row() > 0 && !is_known;
   After(waits ? (int64_t{1} << lost->mends_in_a_row()) * kPauseUs : 0, begin);
 }
@@ -315,7 +321,12 @@ void SimCoordinator::MendNow(const DeploymentPtr& lost, const Then& then) {
   const absl::Status why = lost->why();
   const bool healthy = times.served_for_us >= kHealthyUs || !lost->mending();
   const uint32_t in_a_row = healthy ? 0 : lost->mends_in_a_row();
-  if (in_a_row >= kMendsInARowMax) return then(absl::AbortedError("lost too often"));
+  const std::optional<RoomCap> cap = RoomCapOf(lost->planned(), why);
+  const bool lacks_disk = cap && cap->of_disk();
+  if (lacks_disk && lost->caps().size() >= kRoomCapsMax) return then(why);
+  if (in_a_row >= kMendsInARowMax && !lacks_disk) {
+    return then(absl::AbortedError("lost too often"));
+  }
   cluster().Note(absl::StrCat("node ", options_.node, " mends epoch ", lost->epoch().counter()));
   lost->LeaveStages();
   AfterUnloads([this, lost, in_a_row, healthy, why, then] {
@@ -333,12 +344,14 @@ void SimCoordinator::PlaceAgain(const DeploymentPtr& lost, uint32_t in_a_row, bo
   planning.loaded = KeptAfter(in_a_row, lost->planned(), why,
                               [&] { return AllServe(*lost, planning.report, cluster()); });
   if (!healthy) planning.caps = lost->caps();
-  if (const auto cap = RoomCapOf(lost->planned(), why)) planning.caps.push_back(*cap);
+  const std::optional<RoomCap> cap = RoomCapOf(lost->planned(), why);
+  if (cap) planning.caps.push_back(*cap);
   auto planned = PlanSimModel(options_.cluster, planning);
   if (!planned.ok()) return then(planned.status());
   const auto held = std::make_shared<PlannedPtr>(*std::move(planned));  // while it is unloaded
-  UnloadLeftovers(**held, [this, held, lost, in_a_row, caps = planning.caps, then] {
-    TakeOver(held.get(), lost, in_a_row, caps, then);
+  const uint32_t then_in_a_row = in_a_row + (cap && cap->of_disk() ? 0 : 1);
+  UnloadLeftovers(**held, [this, held, lost, then_in_a_row, caps = planning.caps, then] {
+    TakeOver(held.get(), lost, then_in_a_row, caps, then);
   });
 }
 
@@ -347,7 +360,7 @@ void SimCoordinator::TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, ui
   auto options = OptionsFor(lost->request());
   if (!options.ok()) return then(options.status());
   options->heritage = lost->heritage();
-  options->mends_in_a_row = in_a_row + 1;
+  options->mends_in_a_row = in_a_row;
   options->caps = caps;
   const auto next = std::make_shared<Deployment>(*std::move(options), std::move(*planned));
   if (stopping_ || model_ != lost) return then(absl::OkStatus());  // then both end the texts

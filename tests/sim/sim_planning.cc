@@ -138,7 +138,7 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
       if (cap.node_id != id) continue;
       if (cap.device == device.name) {
         device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
-      } else if (cap.device.empty()) {
+      } else if (cap.of_disk()) {
         LimitDisk(*planning.report.nodes[device.node].disk, model, cap,
                   &request.nodes[device.node]);
       }
