@@ -231,7 +231,7 @@ void Coordinator::Mend(const DeploymentPtr& lost) {
 
 absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& caller) {
   const absl::Time begin = absl::Now();
-  const absl::Status why = lost->why();
+  absl::Status why = lost->why();
   const bool healthy = lost->served_for() >= kHealthyTime || !lost->mending();
   const uint32_t in_a_row = healthy ? 0 : lost->mends_in_a_row();
   const std::optional<RoomCap> cap = RoomCapOf(lost->planned(), why);
