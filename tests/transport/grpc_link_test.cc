@@ -577,8 +577,8 @@ class Flood {
       one->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
       if (!metadata.empty()) one->context.AddMetadata("x-much", metadata);
       stub_.PrepareBidiStreamingCall(&one->context, "/strata.wire.Link/Stream", {}, one);
+      one->StartRead(&one->read);  // first: once it has begun it may end at any time
       one->StartCall();
-      one->StartRead(&one->read);
     }
   }
   // Of the call after which none came.
