@@ -18,7 +18,6 @@
 #include "coordinator/pipeline.h"
 #include "node/coordinator.h"
 #include "node/loaded_stages.h"
-#include "transport/epoch.h"
 
 namespace strata {
 namespace {
@@ -53,17 +52,9 @@ bool AllServe(const Deployment& lost) {
   for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
     const auto info = planned.NodeOf(planned.plan.stages[i]).client->GetInfo(kLookMs);
     if (!info.ok()) return false;
-    const bool serves = absl::c_any_of(info->stages(), [&](const wire::StageStatus& stage) {
-      return stage.state() == wire::StageStatus::SERVING && stage.stage() == i &&
-             CompareEpochs(stage.epoch(), lost.epoch()) == 0;
-    });
-    if (!serves) return false;
+    if (!Serves({info->stages().begin(), info->stages().end()}, lost.epoch(), i)) return false;
   }
   return true;
-}
-
-bool MayFindRoom(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
 }
 
 }  // namespace

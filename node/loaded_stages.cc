@@ -3,9 +3,11 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "coordinator/layer_costs.h"
 #include "coordinator/membership_types.h"
 #include "coordinator/planner.h"
+#include "transport/epoch.h"
 #include "transport/status_details.h"
 
 namespace strata {
@@ -73,6 +75,17 @@ void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Loaded
     }
     if (!kept) planned->leftovers.push_back(one.at);
   }
+}
+
+bool Serves(const std::vector<wire::StageStatus>& told, const wire::Epoch& epoch, size_t stage) {
+  return absl::c_any_of(told, [&](const wire::StageStatus& one) {
+    return one.state() == wire::StageStatus::SERVING && one.stage() == stage &&
+           CompareEpochs(one.epoch(), epoch) == 0;
+  });
+}
+
+bool MayFindRoom(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
 }
 
 PlanningOptions::Loaded KeptAfter(uint32_t in_a_row, const PlannedModel& lost,

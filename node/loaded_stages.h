@@ -2,6 +2,7 @@
 // pure; any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -32,6 +33,11 @@ absl::StatusOr<Plan> PlanWithLoaded(const PlanRequest& request,
 // Says for each stage of `planned`'s plan which of them it keeps, and which are left over.
 void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Loaded what,
                  PlannedModel* planned);
+
+// Whether one of what a node tells is that stage of the plan of `epoch`, and serves.
+bool Serves(const std::vector<wire::StageStatus>& told, const wire::Epoch& epoch, size_t stage);
+// Whether what failed so may find room later, without anybody's doing here.
+bool MayFindRoom(const absl::Status& status);
 
 // What the next plan keeps of a model that was lost `in_a_row` times before, each soon after the
 // other, and now for `why`: from the third time on nothing that may itself be what breaks, and at

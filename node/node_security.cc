@@ -1,9 +1,7 @@
 #include "node/node_security.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <system_error>

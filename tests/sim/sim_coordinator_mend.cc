@@ -23,12 +23,8 @@ bool AllServe(const Deployment& lost, const SimReport& report, const ClusterSim&
   const PlannedModel& planned = lost.planned();
   for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
     const std::string& id = planned.NodeOf(planned.plan.stages[i]).info.node_id();
-    const auto serves = [&](const wire::StageStatus& stage) {
-      return stage.state() == wire::StageStatus::SERVING && stage.stage() == i &&
-             CompareEpochs(stage.epoch(), lost.epoch()) == 0;
-    };
     if (std::ranges::none_of(report.nodes, [&](const SimReport::Node& node) {
-          return cluster.IdOf(node.node).ToHex() == id && std::ranges::any_of(node.stages, serves);
+          return cluster.IdOf(node.node).ToHex() == id && Serves(node.stages, lost.epoch(), i);
         })) {
       return false;
     }
@@ -144,13 +140,10 @@ void SimCoordinator::Carry(const DeploymentPtr& deployment, bool stays, const Th
 }
 
 bool SimCoordinator::WantsRoom() const {
-  const auto may_find = [](const absl::Status& status) {
-    return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
-  };
   if (!in_office_) return false;
-  return (orphan_.has_value() && may_find(orphan_why_)) ||
+  return (orphan_.has_value() && MayFindRoom(orphan_why_)) ||
          (model_ != nullptr && model_->lost_a_stage() && !model_->mending() &&
-          may_find(model_->why()));
+          MayFindRoom(model_->why()));
 }
 
 // At each tick, too.
