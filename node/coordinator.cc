@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "coordinator/text_request.h"
 #include "node/cluster_report.h"
+#include "node/loaded_stages.h"
 #include "node/model_match.h"
 #include "node/plan_text.h"
 
@@ -112,7 +113,7 @@ void Coordinator::Stop() {
   for (const DeploymentPtr& model : models) {
     threads.emplace_back([&model, has_heirs] {
       const absl::Status why = absl::UnavailableError("the node that coordinates is stopping");
-      if (has_heirs && !model->request().hold()) {
+      if (has_heirs) {
         model->HandOver(why);
       } else {
         model->Unload(why);
@@ -250,7 +251,20 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
 
 absl::StatusOr<Coordinator::Loaded> Coordinator::Load(const wire::LoadModelRequest& request,
                                                       const Caller& caller) {
-  auto loaded = LoadNow(request, Watched(caller));
+  const Caller watched = Watched(caller);
+  Caller yielding = watched;
+  bool gave_way = false;
+  yielding.go_on = [this, &watched, &gave_way] {
+    if (!watched.go_on()) return false;
+    gave_way = gave_way || AnyMending();
+    return !gave_way;
+  };
+  auto loaded = LoadNow(request, yielding);
+  while (!loaded.ok() && std::exchange(gave_way, false) && !caller.mends) {
+    watched.note("A model that serves lost a stage, which comes first; then this begins again…");
+    while (watched.go_on() && AnyMending()) absl::SleepFor(kPoll);
+    loaded = LoadNow(request, yielding);
+  }
   if (!loaded.ok()) return Explain(loaded.status());
   TellHeritageNow();
   return loaded;
@@ -299,13 +313,21 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   if (caller.anywhere) wanted.mutable_wishes()->clear_assign();
   PlanningOptions planning = PlanningFor(caller);
   planning.model_id = request.model_id();
-  // Of the coordinator before.
   bool left = again;
   {
     absl::MutexLock lock(mu_);
-    left = left || !orphans_.empty();  // it may be one of them
+    // It may be one of them.
+    left = left || !orphans_.empty() ||
+           absl::c_any_of(models_, [](const auto& model) { return model.second->lost_a_stage(); });
   }
   if (left) planning.loaded = PlanningOptions::Loaded::kAround;
+  std::string comes_back;  // the id of what this takes the place of
+  const auto failed = [&](const absl::Status& why) {
+    absl::MutexLock lock(mu_);
+    const auto orphan = orphans_.find(comes_back);
+    if (orphan != orphans_.end()) orphan->second.why = why;
+    return why;
+  };
   planning.opened = [&](const ModelFile& model) {
     DeploymentPtr found;
     {
@@ -323,7 +345,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
           found->name(), " lost a stage, and its layers are being placed again; try again then"));
     }
     if (!found->serving()) {  // failed: it makes room for this
-      Remove(found, absl::UnavailableError("the model is loaded again"));
+      if (GiveUp(found)) comes_back = model.id();
       return absl::OkStatus();
     }
     if (auto s = Fits(found.get(), wanted); !s.ok()) return s;
@@ -336,12 +358,13 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   if (caller.anywhere) wishes.clear_assign();
   auto planned = PlanModel(planning, sized.source(), wishes);
   if (there != nullptr) return *there;
-  if (!planned.ok()) return planned.status();
+  if (!planned.ok()) return failed(planned.status());
   auto deployment = DeployWhereItFits(planning, *std::move(planned), sized, wishes,
                                       /*instead_of=*/nullptr, caller);
-  if (!deployment.ok()) return deployment.status();
+  if (!deployment.ok()) return failed(deployment.status());
   Loaded loaded{.deployment = *std::move(deployment)};
   absl::MutexLock lock(mu_);
+  if (!caller.mends) orphans_.erase(loaded.deployment->model_id());
   if (request.hold()) loaded.share = ++last_share_;
   // It may be unloaded already; then the share is of nothing.
   if (models_.contains(loaded.deployment->model_id())) {
@@ -385,6 +408,30 @@ bool Coordinator::Leave(const DeploymentPtr& deployment, const absl::Status& why
   if (!was_there) return Remove(deployment, why);  // somebody wants it unloaded
   deployment->HandOver(why);
   return true;
+}
+
+bool Coordinator::ComesBack(const std::string& id, const absl::Status& why) {
+  const auto stays = stays_.find(id);
+  if (stays == stays_.end()) return false;
+  orphans_[id] = {.request = stays->second, .why = why};
+  return true;
+}
+
+bool Coordinator::GiveUp(const DeploymentPtr& failed) {
+  const absl::Status why = failed->why();
+  bool comes_back = false;
+  {
+    absl::MutexLock lock(mu_);
+    comes_back = failed->lost_a_stage() && ComesBack(failed->model_id(), why);
+  }
+  const absl::Status again = absl::UnavailableError("the model is loaded again");
+  // What lacked nothing but room has stages that the next plan may keep.
+  if (comes_back && MayFindRoom(why)) {
+    Leave(failed, again);
+  } else {
+    Remove(failed, again);
+  }
+  return comes_back;
 }
 
 std::optional<std::string> Coordinator::ForgetOrphan(const std::string& model) {
@@ -466,9 +513,12 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
     if (!deployment.ok()) return deployment.status();
     // Else another one has just taken its place, or somebody else unloads it.
     if (!Remove(*deployment, WasUnloaded(**deployment))) continue;
+    {
+      absl::MutexLock lock(mu_);
+      orphans_.erase((*deployment)->model_id());
+      adopt_due_ = true;
+    }
     TellHeritageNow();
-    absl::MutexLock lock(mu_);
-    adopt_due_ = true;
     return (*deployment)->name();
   }
 }
@@ -516,7 +566,11 @@ bool Coordinator::Adopts() {
   return AdoptsStill();
 }
 
-bool Coordinator::AdoptsStill() const { return in_office_ && (adopts_ || orphans_untried_ > 0); }
+bool Coordinator::AdoptsStill() const {
+  return in_office_ && (adopts_ || absl::c_any_of(orphans_, [](const auto& each) {
+                          return each.second.why.ok();
+                        }));
+}
 
 absl::Status Coordinator::LoadingAgain() {
   return WithRetryAfterMs(
@@ -531,30 +585,33 @@ absl::Status Coordinator::LoadedLater() const {
       absl::c_find_if(orphans_, [](const auto& each) { return !each.second.why.ok(); });
   if (failed == orphans_.end()) return LoadingAgain();
   return WithRetryAfterMs(
-      absl::UnavailableError(absl::StrCat(
-          "the node that coordinated has gone, and a model cannot be loaded again yet: ",
-          failed->second.why.message())),
+      absl::UnavailableError(absl::StrCat("a model was lost, and cannot be loaded again yet: ",
+                                          failed->second.why.message())),
       kRetryAfterMs);
 }
 
-bool Coordinator::Answers(const std::string& model) {
-  const auto deployment = Find(model);
-  return deployment.ok() && (*deployment)->answers();
+absl::Status Coordinator::Answers(const std::string& model) {
+  const auto deployment = FindOrWhyNot(model);
+  if (!deployment.ok()) return deployment.status();
+  return (*deployment)->answers() ? absl::OkStatus() : LoadingAgain();
+}
+
+absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::FindOrWhyNot(const std::string& model) {
+  auto deployment = Find(model);
+  if (deployment.ok()) return deployment;
+  absl::MutexLock lock(mu_);
+  if (!stopping_ && (!orphans_.empty() || adopts_)) return LoadedLater();
+  return deployment;
 }
 
 void Coordinator::Generate(const wire::GenerateTextRequest& request,
                            std::shared_ptr<TextCall> call) {
-  auto deployment = Find(request.model());
+  const auto deployment = FindOrWhyNot(request.model());
   if (deployment.ok()) {
     (*deployment)->Generate(request, std::move(call));
-    return;
+  } else {
+    call->Refuse(deployment.status());
   }
-  absl::Status why = deployment.status();
-  {
-    absl::MutexLock lock(mu_);
-    if (!stopping_ && (!orphans_.empty() || adopts_)) why = LoadedLater();
-  }
-  call->Refuse(std::move(why));
 }
 
 }  // namespace strata

@@ -55,9 +55,9 @@ class Coordinator {
 
   // Calls that wait end soon with kUnavailable, and no new ones begin. Any number of times.
   void StopCalls();
-  // The same, then ends what is under way and unloads all models; those that are loaded to stay are
-  // handed over where another node is there to coordinate. Blocks until that is done; nodes that
-  // hang are given half a minute. Once.
+  // The same, then ends what is under way and unloads all models, or hands them over where another
+  // node is there to coordinate. Blocks until that is done; nodes that hang are given half a
+  // minute. Once.
   void Stop();
 
   // Who coordinates, as this node sees it.
@@ -84,12 +84,14 @@ class Coordinator {
     std::function<bool(uint32_t stage, const wire::LoadProgress&)> progress;  // LoadModel()
     bool in_haste = false;  // as of PlanningOptions
     bool anywhere = false;  // layers assigned by hand go elsewhere for now
+    bool mends = false;     // on the thread that mends: waits for no mend, and gives up instead
   };
   // Blocks; errors of PlanModel().
   absl::StatusOr<wire::PlanExplained> Plan(const wire::PlanModelRequest& request,
                                            const Caller& caller);
-  // Blocks. A model that is there already stays as it is. kFailedPrecondition: it is there, but not
-  // as wished; kResourceExhausted: too many models; else of PlanModel() and Deployment::Load().
+  // Blocks. A model that is there already stays as it is. Where another model loses a stage, that
+  // is mended first, and the load begins again then. kFailedPrecondition: it is there, but not as
+  // wished; kResourceExhausted: too many models; else of PlanModel() and Deployment::Load().
   struct Loaded {
     std::shared_ptr<Deployment> deployment;  // shared with this
     bool was_there = false;
@@ -118,8 +120,8 @@ class Coordinator {
     SchedulerStats scheduler;
   };
   std::vector<ModelStats> Stats();
-  // Whether Generate() would find it at work, or soon, or failed. Does not block.
-  bool Answers(const std::string& model);
+  // Whether Generate() would find it at work, or soon, or failed; else why not. Does not block.
+  absl::Status Answers(const std::string& model);
   // The role is new, and models of the coordinator before may be loaded again soon. On the loop.
   bool Adopts();
   static absl::Status LoadingAgain();  // what texts end with meanwhile
@@ -150,6 +152,8 @@ class Coordinator {
   std::unique_ptr<Loaded> Join(const DeploymentPtr& there, const wire::LoadModelRequest& request);
   PlanningOptions PlanningFor(const Caller& caller);
   absl::StatusOr<DeploymentPtr> Find(const std::string& model);
+  // The same; where it is not there yet, that it may come.
+  absl::StatusOr<DeploymentPtr> FindOrWhyNot(const std::string& model);
   // Why a load failed that nobody ended.
   struct Failure {
     std::optional<RoomCap> cap;   // for want of memory or disk
@@ -161,8 +165,8 @@ class Coordinator {
                                        const DeploymentPtr& instead_of, const Caller& caller,
                                        Failure* failure);
   // Deploy(); where there is less memory or disk than was planned, plans with what there is and
-  // tries again, kPlansMax times besides want of disk; so it does once where a new load's
-  // connection to a node broke. `planning` and `wishes`, which may be fewer than the request's,
+  // tries again, kPlansMax times besides want of disk; so it does once where the connection to a
+  // node broke. `planning` and `wishes`, which may be fewer than the request's,
   // made `planned`.
   absl::StatusOr<DeploymentPtr> DeployWhereItFits(PlanningOptions planning,
                                                   std::unique_ptr<PlannedModel> planned,
@@ -182,7 +186,9 @@ class Coordinator {
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   void KeepMending();  // thread
   void Mend(const DeploymentPtr& lost);
-  void Adopt(const std::string& id, const wire::LoadModelRequest& orphan);
+  // False: something else had to be mended first.
+  bool Adopt(const std::string& id, const wire::LoadModelRequest& orphan);
+  bool IsOrphan(const std::string& id);
   bool AnyMending();
   struct Lost {
     bool any = false;         // models, and those of the coordinator before
@@ -199,11 +205,18 @@ class Coordinator {
   bool Remove(const DeploymentPtr& deployment, const absl::Status& why);
   // The same, but what is loaded of it stays on its nodes, for the next plan to keep.
   bool Leave(const DeploymentPtr& deployment, const absl::Status& why);
+  // What failed goes, since it is loaded again by hand; where that fails, it comes back by itself
+  // as it would have. True: it would have.
+  bool GiveUp(const DeploymentPtr& failed);
+  // It was loaded to stay, and is loaded again as soon as it can be, until somebody unloads it.
+  // False: it was not.
+  bool ComesBack(const std::string& id, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // One that is not loaded again yet, and now will not be. Returns its path; none, or several, are
   // meant: nothing.
   std::optional<std::string> ForgetOrphan(const std::string& model);
 
-  void Tick();  // loop
+  void Tick();                                            // loop
+  void CountLosses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
   void Stays(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellHeritage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
   void TellHeritageNow();  // not the loop: before who asked for a change hears that it is made
@@ -246,15 +259,16 @@ class Coordinator {
   std::multiset<std::string> loading_again_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, absl::Time> held_ ABSL_GUARDED_BY(mu_);
   Losses losses_ ABSL_GUARDED_BY(mu_);
-  // Models of the coordinator before, by id, until they are loaded; at most kModelsMax.
+  // Models of the coordinator before, and those that were lost here in a way that a mend cannot do
+  // with; by id, until they are loaded; at most kModelsMax of the former.
   struct Orphan {
     wire::LoadModelRequest request;
     absl::Status why;  // it could not be loaded; OK: it has not been tried
   };
   std::map<std::string, Orphan> orphans_ ABSL_GUARDED_BY(mu_);
-  size_t orphans_untried_ ABSL_GUARDED_BY(mu_) = 0;
 
   std::vector<NodeId> members_;               // loop
+  std::set<NodeId> left_;                     // loop: members that were, and may be gone
   std::unique_ptr<EventLoop::Handle> timer_;  // loop
   std::thread keeper_, mender_;
 };

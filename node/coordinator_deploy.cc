@@ -23,7 +23,7 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
   planning.model_id = planned->model->id();
   const wire::ModelSource source = planned->source;
   const bool is_assigned = !wishes.assign().empty();
-  bool may_be_unavailable = instead_of == nullptr;
+  bool may_be_unavailable = true;
   for (int plans = 1;;) {
     Failure failure;
     auto deployment = Deploy(std::move(planned), request, instead_of, caller, &failure);

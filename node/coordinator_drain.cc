@@ -94,7 +94,11 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
     auto planned = PlanModel(beside, now.source, request.wishes());
     if (planned.ok()) {
       caller.note(absl::StrCat("Moving ", from->name(), " while its texts go on…"));
-      return MoveBeside(from, *std::move(planned), request, caller);
+      Caller yielding = caller;
+      yielding.go_on = [this, &caller] { return caller.go_on() && !AnyMending(); };
+      const absl::Status moved = MoveBeside(from, *std::move(planned), request, yielding);
+      const bool gave_way = absl::IsCancelled(moved) && caller.go_on() && AnyMending();
+      return gave_way ? BeingMended(*from) : moved;
     }
   }
   if (from->serving()) {  // else it holds nothing
@@ -127,6 +131,11 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   }
   std::move(stay).Cancel();
   caller.note(absl::StrCat("Moving ", from->name(), "…"));
+  bool comes_back = false;
+  {
+    absl::MutexLock lock(mu_);
+    comes_back = ComesBack(from->model_id(), absl::UnavailableError("it moves to other nodes"));
+  }
   from->Unload(absl::UnavailableError("the model moves"));
   // From here on it is carried through: half a move helps nobody.
   Caller resolute = caller;
@@ -136,12 +145,24 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   planning.freed.clear();  // it is, by now
   const auto moved =
       DeployWhereItFits(planning, *std::move(planned), request, request.wishes(), from, resolute);
-  if (moved.ok()) return absl::OkStatus();  // or it was unloaded meanwhile
+  absl::MutexLock lock(mu_);
+  if (moved.ok()) {
+    orphans_.erase(from->model_id());
+    // Else it was unloaded meanwhile.
+    if (comes_back && *moved != nullptr && models_.contains(from->model_id())) Stays(*moved);
+    return absl::OkStatus();
+  }
+  const auto orphan = orphans_.find(from->model_id());
+  if (orphan != orphans_.end()) {
+    orphan->second.why = moved.status();
+    adopt_due_ = true;
+  }
   return absl::Status(
       moved.status().code(),
-      absl::StrCat(from->name(),
-                   " could not be loaded elsewhere and is unloaded now: ", moved.status().message(),
-                   "; load it again on a node that has it: strata load ", now.source.path()));
+      absl::StrCat(from->name(), " could not be loaded elsewhere: ", moved.status().message(),
+                   orphan != orphans_.end()
+                       ? "; it is loaded again as soon as there is room for it"
+                       : absl::StrCat("; it is unloaded now: strata load ", now.source.path())));
 }
 
 }  // namespace strata

@@ -78,6 +78,7 @@ void Coordinator::UnloadLeftovers(PlannedModel* planned) {
 void Coordinator::KeepMending() {
   absl::Time retry_at = absl::InfiniteFuture();
   absl::Duration retry_after = kRetryAfter;
+  bool deferred = false;  // orphans that are due: what serves comes first
   while (true) {
     std::vector<DeploymentPtr> lost;
     std::map<std::string, Orphan> orphans;
@@ -88,11 +89,12 @@ void Coordinator::KeepMending() {
       const auto due = [this, look_at]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
         return stopping_ || mend_due_ || retry_due_ || adopt_due_ || look_at_ != look_at;
       };
-      mu_.AwaitWithDeadline(absl::Condition(&due), std::min(look_at, retry_at));
+      const absl::Time defers_until = deferred ? absl::Now() + kPoll : absl::InfiniteFuture();
+      mu_.AwaitWithDeadline(absl::Condition(&due), std::min({look_at, retry_at, defers_until}));
       if (stopping_) return;
       look = absl::Now() >= look_at_;
       again = absl::Now() >= retry_at;
-      const bool all = retry_due_ || adopt_due_;
+      const bool all = retry_due_ || adopt_due_ || deferred;
       for (const auto& [id, orphan] : orphans_) {
         if (all || (again && MayFindRoom(orphan.why))) orphans[id] = orphan;
       }
@@ -108,7 +110,10 @@ void Coordinator::KeepMending() {
       mend_due_ = retry_due_ = adopt_due_ = false;
     }
     for (const DeploymentPtr& model : lost) Mend(model);
-    for (const auto& [id, orphan] : orphans) Adopt(id, orphan.request);
+    deferred = false;
+    for (const auto& [id, orphan] : orphans) {
+      deferred = AnyMending() || !Adopt(id, orphan.request) || deferred;
+    }
     if (look) Improve();
     if (again) retry_at = absl::InfiniteFuture();
     const Lost still = WhatIsLost();
@@ -145,20 +150,35 @@ bool Coordinator::AnyMending() {
 
 // Again as it was asked for; its texts come again through their gateways. What fails is tried again
 // when the members change, or later.
-void Coordinator::Adopt(const std::string& id, const wire::LoadModelRequest& orphan) {
+bool Coordinator::Adopt(const std::string& id, const wire::LoadModelRequest& orphan) {
   Caller caller;
-  caller.go_on = [this] { return office().mine; };
+  caller.mends = true;
+  caller.go_on = [this, &id] { return IsOrphan(id) && office().mine; };
   caller.note = [](const std::string& note) {
     LOG(INFO) << note;
     return true;
   };
-  const absl::Status status = LoadAgain(orphan, std::move(caller)).status();
+  const absl::StatusOr<Loaded> loaded = LoadAgain(orphan, caller);
+  const bool gave_way = !loaded.ok() && caller.go_on() && AnyMending();
+  {
+    absl::MutexLock lock(mu_);
+    const auto found = orphans_.find(id);
+    if (found != orphans_.end()) {
+      if (!gave_way) found->second.why = loaded.status();
+      if (loaded.ok()) orphans_.erase(found);
+      return !gave_way;
+    }
+  }
+  // Somebody unloaded it meanwhile, or this node coordinates no more.
+  if (loaded.ok() && !loaded->was_there) {
+    Remove(loaded->deployment, absl::UnavailableError("the model was unloaded"));
+  }
+  return true;
+}
+
+bool Coordinator::IsOrphan(const std::string& id) {
   absl::MutexLock lock(mu_);
-  if (orphans_untried_ > 0) --orphans_untried_;
-  const auto found = orphans_.find(id);
-  if (found == orphans_.end()) return;
-  found->second.why = status;
-  if (status.ok()) orphans_.erase(found);
+  return orphans_.contains(id);
 }
 
 absl::StatusOr<Coordinator::Loaded> Coordinator::LoadAgain(const wire::LoadModelRequest& request,
@@ -166,7 +186,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadAgain(const wire::LoadModel
   const absl::Time begin = absl::Now();
   caller.in_haste = true;
   auto loaded = Load(request, caller);
-  if (!loaded.ok() && !request.wishes().assign().empty()) {
+  if (!loaded.ok() && caller.go_on() && !request.wishes().assign().empty()) {
     caller.anywhere = true;  // it may name who has gone
     loaded = Load(request, caller);
   }
@@ -175,7 +195,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadAgain(const wire::LoadModel
                  << ", which another node had coordinated, is served again: loaded in "
                  << absl::ToInt64Milliseconds(absl::Now() - begin) << " ms ("
                  << KeptText(loaded->deployment->planned()) << ")";
-  } else {
+  } else if (!absl::IsCancelled(loaded.status())) {
     LOG(WARNING) << request.source().path()
                  << ", which another node had coordinated, cannot be loaded again: "
                  << loaded.status().message();

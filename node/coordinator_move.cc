@@ -70,6 +70,7 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
   };
   const absl::Time begin = absl::Now();
   absl::Time taken_over = absl::InfiniteFuture();
+  bool has_texts = false;
   const auto take_over = [&]() -> absl::StatusOr<bool> {
     taken_over = absl::Now();
     const absl::StatusOr<bool> rests = from->GiveWay(/*comes_to_rest=*/carries);
@@ -81,6 +82,7 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
     }
     next->TakeRequests(from->Bequeath());
     entry->second = next;
+    has_texts = true;
     return *rests;
   };
   absl::Status loaded = next->Load(
@@ -88,12 +90,13 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
         return taken_over != absl::InfiniteFuture() || (caller.go_on() && from->serving());
       },
       take_over);
-  if (!IsThere(next)) {
+  if (!has_texts) {
     next->Bequeath();  // what it never had
     return loaded;
   }
-  UnloadLeftovers(next->mutable_planned());
-  if (!loaded.ok()) return loaded;  // whoever mends finds it lost
+  // Whoever mends finds it lost, and what is left over may be of use; or it was unloaded meanwhile.
+  if (loaded.ok() || !IsThere(next)) UnloadLeftovers(next->mutable_planned());
+  if (!loaded.ok()) return loaded;
   LOG(WARNING) << next->name() << " has moved: loaded beside in "
                << absl::ToInt64Milliseconds(taken_over - begin) << " ms, its texts paused for "
                << absl::ToInt64Milliseconds(absl::Now() - taken_over) << " ms ("

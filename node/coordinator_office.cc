@@ -119,13 +119,24 @@ void Coordinator::Tick() {
   TellHeritage();
   if (members_changed) {
     for (const NodeId& id : members_) {
-      const ClusterView::Node* const node = view.Find(id);
-      const bool gone = node == nullptr || node->state == ClusterView::State::kGone;
-      if (gone) losses_.Add(id.ToHex(), absl::Now());
+      if (!absl::c_linear_search(view.members, id)) left_.insert(id);
     }
     members_ = view.members;
     ++members_seen_;
   }
+  CountLosses();
+}
+
+// One that falls silent is no member any more some time before it counts as gone.
+void Coordinator::CountLosses() {
+  const ClusterView& view = cluster_->view();
+  std::erase_if(left_, [&](const NodeId& id) {
+    mu_.AssertHeld();
+    const ClusterView::Node* const node = view.Find(id);
+    const bool gone = node == nullptr || node->state == ClusterView::State::kGone;
+    if (gone) losses_.Add(id.ToHex(), absl::Now());
+    return gone || absl::c_linear_search(view.members, id);
+  });
 }
 
 // What is there to stay, and what this node has yet to load of what it has inherited itself. One
@@ -175,7 +186,6 @@ void Coordinator::Keep() {
         adopts_ = true;
         held_.clear();
         orphans_.clear();
-        orphans_untried_ = 0;
         for (auto& [id, model] : models_) lost.push_back(model);
         models_.clear();
         shares_.clear();
@@ -279,7 +289,6 @@ void Coordinator::Sweep() {
     orphans_[id] = {.request = std::move(origin)};
     retry_due_ = true;
   }
-  orphans_untried_ = orphans_.size();
 }
 
 absl::StatusOr<ClusterReport> Coordinator::Report(const std::vector<std::string>& only) {

@@ -367,6 +367,9 @@ void Deployment::Diagnose() {
 
 absl::Status Deployment::NotServing() const {
   absl::MutexLock lock(mu_);
+  if (bequeathed_) {
+    return AsHandedOver(absl::UnavailableError(absl::StrCat(name_, " is served by another plan")));
+  }
   switch (state_) {
     case wire::ModelStatus::SERVING:
       return absl::OkStatus();

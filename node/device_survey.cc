@@ -53,6 +53,9 @@ DeviceSurvey::~DeviceSurvey() {
 void DeviceSurvey::Start(absl::AnyInvocable<void()> changed) {
   changed_ = std::move(changed);
   List();
+  const auto every_ms = static_cast<uint64_t>(options_.refresh_ms);
+  refresh_ =
+      loop_->StartTimer({.delay_ms = every_ms, .repeat_ms = every_ms}, [this] { Refresh(); });
 }
 
 void DeviceSurvey::MeasureAgain() {
@@ -64,6 +67,7 @@ void DeviceSurvey::MeasureAgain() {
     device.clear_problem();
     to_measure_.insert(to_measure_.begin(), device.name());
   }
+  if (refreshing_) return;  // what is to be measured comes next
   if (devices_.empty()) {
     List();
   } else {
@@ -71,11 +75,30 @@ void DeviceSurvey::MeasureAgain() {
   }
 }
 
+uint64_t DeviceSurvey::BytesOn(const std::string& device) const {
+  return options_.bytes_on == nullptr ? 0 : options_.bytes_on(device);
+}
+
+void DeviceSurvey::Refresh() {
+  const bool wanted = absl::c_any_of(
+      devices_, [](const wire::DeviceInfo& device) { return !device.shares_machine_memory(); });
+  if (!wanted || child_ != nullptr || (options_.busy != nullptr && options_.busy())) return;
+  List();
+  refreshing_ = child_ != nullptr;
+}
+
 std::vector<wire::DeviceInfo> DeviceSurvey::Devices() const {
   std::vector<wire::DeviceInfo> devices = devices_;
   const MachineMemory memory = ReadMachineMemory();
   for (wire::DeviceInfo& device : devices) {
-    if (!device.shares_machine_memory()) continue;
+    if (!device.shares_machine_memory()) {
+      const auto listed = listed_bytes_.find(device.name());
+      const uint64_t before = listed == listed_bytes_.end() ? 0 : listed->second;
+      const uint64_t free_bytes = device.memory_free() + before;
+      device.set_memory_free(std::min<uint64_t>(
+          device.memory_total(), free_bytes - std::min(free_bytes, BytesOn(device.name()))));
+      continue;
+    }
     device.set_memory_total(std::min<uint64_t>(device.memory_total(), memory.total_bytes));
     device.set_memory_free(std::min<uint64_t>(device.memory_total(), memory.free_bytes));
   }
@@ -132,17 +155,7 @@ void DeviceSurvey::OnLine(const std::string& line) {
   wire::DeviceInfo info;
   if (!FromJson(line, &info) || info.name().empty()) return;
   answered_ = true;
-  if (measuring_.empty()) {
-    // One card that two back ends show (CUDA and Vulkan) is one device, the first, as for libllama.
-    const bool is_known =
-        !info.bus_id().empty() && absl::c_any_of(devices_, [&info](const wire::DeviceInfo& other) {
-          return other.bus_id() == info.bus_id();
-        });
-    const bool wanted =
-        options_.only.empty() ? !is_known : absl::c_linear_search(options_.only, info.name());
-    if (wanted && devices_.size() < kDevicesListedMax) devices_.push_back(std::move(info));
-    return;
-  }
+  if (measuring_.empty()) return OnListed(std::move(info));
   for (wire::DeviceInfo& device : devices_) {
     if (device.name() != measuring_ || !info.has_speed()) continue;
     *device.mutable_speed() = info.speed();
@@ -150,10 +163,34 @@ void DeviceSurvey::OnLine(const std::string& line) {
   }
 }
 
+void DeviceSurvey::OnListed(wire::DeviceInfo info) {
+  const auto known = absl::c_find_if(
+      devices_, [&info](const wire::DeviceInfo& device) { return device.name() == info.name(); });
+  if (known != devices_.end()) {
+    known->set_memory_total(info.memory_total());
+    known->set_memory_free(info.memory_free());
+    listed_bytes_[info.name()] = BytesOn(info.name());
+    return;
+  }
+  if (refreshing_) return;
+  // One card that two back ends show (CUDA and Vulkan) is one device, the first, as for libllama.
+  const bool is_shown =
+      !info.bus_id().empty() && absl::c_any_of(devices_, [&info](const wire::DeviceInfo& other) {
+        return other.bus_id() == info.bus_id();
+      });
+  const bool wanted =
+      options_.only.empty() ? !is_shown : absl::c_linear_search(options_.only, info.name());
+  if (!wanted || devices_.size() >= kDevicesListedMax) return;
+  listed_bytes_[info.name()] = BytesOn(info.name());
+  devices_.push_back(std::move(info));
+}
+
 void DeviceSurvey::OnExit(const ChildExit& exit) {
   child_.reset();
   limit_.reset();
-  if (measuring_.empty()) {
+  if (std::exchange(refreshing_, false)) {
+    if (!answered_) LOG(INFO) << "devices cannot be listed: strata probe " << exit.Words();
+  } else if (measuring_.empty()) {
     if (!answered_) {
       LOG(WARNING) << "no devices were found: strata probe " << exit.Words() << ": "
                    << LastLine(exit.last_words);
@@ -187,7 +224,10 @@ void DeviceSurvey::RetryLater() {
 }
 
 void DeviceSurvey::Retry() {
-  if (measuring()) return;
+  if (child_ != nullptr) {
+    Post([this] { RetryLater(); });
+    return;
+  }
   if (options_.busy != nullptr && options_.busy()) {
     Post([this] { RetryLater(); });  // the timer's callback must not end its timer
     return;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +33,11 @@ class DeviceSurvey {
     // for a while only.
     std::vector<int64_t> retry_ms = {5'000, 20'000, 60'000};
     std::function<bool()> busy;  // trying again waits while this is so; null: never
+    // What this node has loaded on a device, bytes; null: nothing.
+    std::function<uint64_t(const std::string& device)> bytes_on;
+    // How often devices with memory of their own are listed again, unless busy: others use them,
+    // too.
+    int64_t refresh_ms = 30'000;
   };
   DeviceSurvey(EventLoop* loop, Options options);
   // Kills a process that is measuring.
@@ -43,16 +49,19 @@ class DeviceSurvey {
   // Measures all of them again. Does nothing while it measures.
   void MeasureAgain();
 
-  // Free memory is that of the moment for devices that use the machine's, of the listing for
-  // others.
+  // Free memory is that of the moment for devices that use the machine's; for others that of the
+  // latest listing, less what was loaded since.
   std::vector<wire::DeviceInfo> Devices() const;
-  bool measuring() const { return child_ != nullptr; }
+  bool measuring() const { return child_ != nullptr && !refreshing_; }
 
  private:
   void List();
   void MeasureNext();
   void RetryLater();
   void Retry();
+  void Refresh();
+  void OnListed(wire::DeviceInfo info);
+  uint64_t BytesOn(const std::string& device) const;
   void Run(std::vector<std::string> args);
   void OnLine(const std::string& line);
   void OnExit(const ChildExit& exit);
@@ -65,14 +74,16 @@ class DeviceSurvey {
   const Options options_;
   absl::AnyInvocable<void()> changed_;
   std::vector<wire::DeviceInfo> devices_;
-  std::vector<std::string> to_measure_;  // names, the next one last
-  std::string measuring_;                // name; empty while listing
-  bool answered_ = false;                // the process said what it was asked
-  uint64_t run_ = 0;                     // of the process that is running; older ones are ignored
+  std::vector<std::string> to_measure_;           // names, the next one last
+  std::string measuring_;                         // name; empty while listing
+  bool refreshing_ = false;                       // a listing of what is known
+  std::map<std::string, uint64_t> listed_bytes_;  // BytesOn() when the device was listed
+  bool answered_ = false;                         // the process said what it was asked
+  uint64_t run_ = 0;  // of the process that is running; older ones are ignored
   std::unique_ptr<ChildProcess> child_;
   std::unique_ptr<EventLoop::Handle> limit_;
   size_t retries_ = 0;
-  std::unique_ptr<EventLoop::Handle> retry_;
+  std::unique_ptr<EventLoop::Handle> retry_, refresh_;
   const std::shared_ptr<const char> alive_ =
       std::make_shared<const char>();  // shared with posted work
 };

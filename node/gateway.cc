@@ -22,11 +22,7 @@ constexpr std::chrono::seconds kListTime(5);
 constexpr std::chrono::seconds kFinishTime(5);
 
 constexpr uint64_t kTickMs = 100;
-// Before the same node is asked for the rest of a text again.
-constexpr absl::Duration kResumePause = absl::Milliseconds(500);
 constexpr int64_t kRetryAfterMs = 2'000;
-// A call that ends within it may never have reached its node.
-constexpr absl::Duration kConnectTime = absl::Seconds(2);
 
 absl::Status Stopping() { return absl::UnavailableError("the node is stopping"); }
 
@@ -311,8 +307,10 @@ void Gateway::Begin(Asked asked) {
   asked.begun = absl::Now();
   if (view.is_coordinator) {
     const bool may_come = asked.resumed || coordinator_->Adopts();
-    if (may_come && !coordinator_->Answers(asked.request.model())) {
-      if (!asked.resumed) asked.last = Coordinator::LoadingAgain();
+    const absl::Status answers =
+        may_come ? coordinator_->Answers(asked.request.model()) : absl::OkStatus();
+    if (!answers.ok()) {
+      asked.last = asked.resumed ? answers : Coordinator::LoadingAgain();
       Wait(std::move(asked));
     } else {
       const wire::GenerateTextRequest request = asked.request;
@@ -338,11 +336,11 @@ void Gateway::Begin(Asked asked) {
 
 void Gateway::GoOn(Asked asked, AfterSource how, const absl::Status& said) {
   const absl::Duration had = absl::Now() - asked.begun;
-  if (had > kConnectTime) asked.until += had;
+  if (had > kGatewayConnectTime) asked.until += had;
   // Who took it and had not begun with it would say the same at once.
   const bool was_idle = how == AfterSource::kAsksAgain ||
                         (how == AfterSource::kResumes && IsHandedOver(said) && !asked.started);
-  if (was_idle) asked.not_before = absl::Now() + kResumePause;
+  if (was_idle) asked.not_before = absl::Now() + kGatewayResumePause;
   if (how == AfterSource::kResumes) return Resume(std::move(asked));
   if (how == AfterSource::kAsksAgain) asked.last = said;
   Wait(std::move(asked));

@@ -27,6 +27,10 @@ namespace strata {
 inline constexpr size_t kModelsWaitingMax = 2048;
 // Texts that may wait for a node to coordinate.
 inline constexpr size_t kTextsWaitingMax = 1024;
+// Before the same node is asked for the rest of a text again.
+inline constexpr absl::Duration kGatewayResumePause = absl::Milliseconds(500);
+// A call that ends within it may never have reached its node.
+inline constexpr absl::Duration kGatewayConnectTime = absl::Seconds(2);
 
 // Where texts come from.
 class TextSource {
@@ -98,7 +102,7 @@ class Gateway final : public TextSource {
     absl::Time begun;  // at the source that it had last
     bool resumed = false;
     bool started = false;  // at the source that it had last
-    absl::Status last;     // resumed: what the last one that was asked said
+    absl::Status last;     // what the last one that was asked said, if it may say something else
     absl::Time not_before = absl::InfinitePast();
   };
 

@@ -4,12 +4,15 @@
 
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/log_severity.h"
 #include "absl/log/globals.h"
 #include "absl/log/initialize.h"
 #include "absl/log/log_entry.h"
 #include "absl/log/log_sink.h"
 #include "absl/log/log_sink_registry.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
@@ -46,6 +49,11 @@ void StartLogging(const LoggingOptions& options) {
   static JsonSink* const sink = new JsonSink;  // as long as the process
   absl::AddLogSink(sink);
   absl::SetStderrThreshold(absl::LogSeverityAtLeast::kInfinity);
+}
+
+bool IsWarning(absl::string_view line) {
+  return line.size() > 5 && absl::StrContains("WEF", line.substr(0, 1)) &&
+         absl::c_all_of(line.substr(1, 4), absl::ascii_isdigit) && line[5] == ' ';
 }
 
 void EchoLine(absl::string_view label, absl::string_view line) {

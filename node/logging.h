@@ -17,6 +17,9 @@ struct LoggingOptions {
 // Once, before there are other threads.
 void StartLogging(const LoggingOptions& options);
 
+// Whether a line on a child's stderr is a log entry of a warning or worse ("W1125 10:02:55.…").
+bool IsWarning(absl::string_view line);
+
 // A line that a child process has printed, with whose it is, in this process's form.
 void EchoLine(absl::string_view label, absl::string_view line);
 

@@ -125,11 +125,7 @@ void StageHost::UpdateLoading(Device* device) {
   device->worker->set_loading(loading);
 }
 
-void StageHost::OnWorkerReady(Device* device) {
-  for (auto& [key, stage] : stages_) {
-    if (stage.device == device && stage.state == State::kWaiting) BeginLoad(&stage);
-  }
-}
+void StageHost::OnWorkerReady(Device*) { BeginWaiting(); }
 
 void StageHost::OnWorkerDied(Device* device, const WorkerDeath& death) {
   device->worker.reset();

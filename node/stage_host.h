@@ -152,6 +152,9 @@ class StageHost {
   void Forget(const StageKey& key);
 
   void BeginLoad(Stage* stage);
+  void BeginWaiting();
+  // Another stage is being loaded that may take of the same limit (--memory).
+  bool IsCrowded(const Stage& stage) const;
   void OnLoadEvent(const StageKey& key, uint64_t id, wire::LoadStageEvent event);
   void OnLoadEnd(const StageKey& key, uint64_t id, const absl::Status& status);
   void EndLoad(Stage* stage, const absl::Status& status);

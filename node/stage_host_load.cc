@@ -223,7 +223,30 @@ void StageHost::Forget(const StageKey& key) {
   stages_.erase(found);
 }
 
+bool StageHost::IsCrowded(const Stage& stage) const {
+  const DeviceOffer& offer = options_.offer;
+  const bool on_host = offer.MemoryOf(kCpuDevice) != 0;
+  return std::any_of(stages_.begin(), stages_.end(), [&](const auto& each) {
+    const Stage& other = each.second;
+    if (other.state != State::kLoading || other.device == nullptr) return false;
+    const bool same = other.device == stage.device && offer.MemoryOf(stage.device->name) != 0;
+    return same || (on_host && (other.spec.n_cpu_moe() > 0 || stage.spec.n_cpu_moe() > 0));
+  });
+}
+
+void StageHost::BeginWaiting() {
+  if (stopping_) return;
+  for (auto& [key, stage] : stages_) {
+    if (stage.state != State::kWaiting || stage.device == nullptr) continue;
+    const WorkerProcess* const worker = stage.device->worker.get();
+    if (worker != nullptr && worker->ready() && !worker->stopping()) BeginLoad(&stage);
+  }
+}
+
+// One that finds another loading of the same limit is begun when that has ended.
 void StageHost::BeginLoad(Stage* stage) {
+  stage->state = State::kWaiting;
+  if (IsCrowded(*stage)) return;
   stage->state = State::kLoading;
   stage->worker_pid = stage->device->worker->pid();
   UpdateLoading(stage->device);
@@ -283,6 +306,7 @@ void StageHost::EndLoad(Stage* stage, const absl::Status& status) {
   } else {
     stream->End(At(*stage, status));
   }
+  BeginWaiting();
 }
 
 }  // namespace strata

@@ -23,7 +23,8 @@ Surveys::Surveys(EventLoop* loop, Options options, ClusterRuntime* cluster, Stag
                       .cache_path = std::move(options.cache_path),
                       .n_threads = options.n_threads,
                       .only = offer_.devices,
-                      .busy = [host] { return host->Busy(); }}),
+                      .busy = [host] { return host->Busy(); },
+                      .bytes_on = [host](const std::string& on) { return host->BytesOn(on); }}),
       links_(loop, {}) {
   devices_.Start([] {});
   timer_ = loop->StartTimer({.delay_ms = kTickMs, .repeat_ms = kTickMs}, [this] { Tick(); });

@@ -13,6 +13,8 @@
 #include "absl/log/log.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "node/weight_queue.h"
 #include "transport/grpc_status.h"
 
@@ -25,6 +27,7 @@ namespace fs = std::filesystem;
 constexpr size_t kHashFilesMax = 64;
 // Hashes in one answer.
 constexpr int kHashesMax = 256;
+constexpr absl::Duration kHashesEvery = absl::Seconds(1);
 
 // What tells a file from another, or from itself after it was written to.
 absl::StatusOr<std::string> FileKey(const std::vector<std::string>& paths) {
@@ -349,6 +352,7 @@ absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::Block
   if (!reading.ok()) return reading.status();
   const Found& found = (*reading)->found();
   wire::BlockHashes answer;
+  absl::Time said = absl::Now();
   for (const uint32_t block : (*reading)->blocks()) {
     if (found.HashOf(block).empty()) {
       if (request.known_only()) continue;
@@ -359,9 +363,11 @@ absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::Block
     wire::BlockHash* entry = answer.add_hashes();
     entry->set_block(block);
     entry->set_hash(found.HashOf(block));
-    if (answer.hashes_size() == kHashesMax) {
+    // Who waits gives up on a source that says nothing.
+    if (answer.hashes_size() == kHashesMax || absl::Now() - said >= kHashesEvery) {
       if (!writer->Write(answer)) return absl::CancelledError("the peer has gone");
       answer.Clear();
+      said = absl::Now();
     }
   }
   if (answer.hashes_size() > 0) writer->Write(answer);

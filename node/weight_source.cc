@@ -243,13 +243,21 @@ absl::Status WeightSource::Hash(const std::vector<uint32_t>& blocks, bool known_
   wire::BlocksRequest request = RequestOf(model_id_, blocks);
   request.set_known_only(known_only);
   const auto reader = stub_->HashBlocks(&context, request);
+  IdleLimit idle(&context, idle_max_);
   wire::BlockHashes answer;
-  while (reader->Read(&answer)) {
+  const auto read = [&] {
+    idle.Begin();
+    const bool came = reader->Read(&answer);
+    idle.End();
+    return came;
+  };
+  while (read()) {
     for (const wire::BlockHash& hash : answer.hashes()) {
       if (hash.hash().size() == kWeightHashBytes) on_hash(hash.block(), hash.hash());
     }
   }
-  return EndOf(FinishOf(reader.get(), &context));
+  absl::Status status = FinishOf(reader.get(), &context);
+  return idle.hit() ? SaidNothing() : EndOf(status);
 }
 
 absl::Status WeightSource::Read(const std::vector<uint32_t>& blocks, OnChunk on_chunk) {

@@ -137,11 +137,10 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(EventLoop* l
       WriteLine(STDERR_FILENO, absl::StrCat(line, "\n"));  // what it says of requests
     }
   };
-  if (self->options_.echo_stderr) {
-    child.on_stderr_line = [label = self->options_.label](absl::string_view line) {
-      EchoLine(label, line);
-    };
-  }
+  child.on_stderr_line = [label = self->options_.label,
+                          all = self->options_.echo_stderr](absl::string_view line) {
+    if (all || IsWarning(line)) EchoLine(label, line);
+  };
   child.on_exit = [self](const ChildExit& exit) {
     self->Post([self, exit] { self->OnExit(exit); });
   };
@@ -237,9 +236,10 @@ void WorkerProcess::OnPing(const grpc::Status& status, const wire::PingResponse&
                  std::chrono::steady_clock::now().time_since_epoch())
                  .count();
   observer_->OnWorkerTold();
-  if (!loading_ && response.busy_ms() > options_.timeouts.step_ms) {
-    KillBecause("hung", absl::StrCat("more than ", Seconds(options_.timeouts.step_ms),
-                                     " on one step, so it was killed"));
+  const int64_t step_ms = options_.timeouts.step_ms * (loading_ ? kStepTimesLoading : 1);
+  if (response.busy_ms() > step_ms) {
+    KillBecause("hung",
+                absl::StrCat("more than ", Seconds(step_ms), " on one step, so it was killed"));
   }
   Checks answered = std::move(checks_asked_);
   checks_asked_.clear();

@@ -24,11 +24,14 @@
 
 namespace strata {
 
+// A step may take so many times longer while a stage is loaded beside.
+inline constexpr int64_t kStepTimesLoading = 5;
+
 struct WorkerTimeouts {
   int64_t start_ms = 30'000;  // from the start of the process to its address
   int64_t ping_every_ms = 500;
   int64_t silent_ms = 3'000;  // without an answer: frozen
-  int64_t step_ms = 120'000;  // on one step: hangs. Loading is excused
+  int64_t step_ms = 120'000;  // on one step: hangs. While stages load, kStepTimesLoading of it
   int64_t stop_ms = 2'000;    // between asking it to stop and killing it
 };
 
@@ -52,7 +55,7 @@ class WorkerProcess {
     std::string program;            // see OwnProgram()
     std::vector<std::string> args;  // argv[0] included
     std::string label;              // for what is printed about it
-    bool echo_stderr = false;       // print what it prints
+    bool echo_stderr = false;       // print what it prints, and not its warnings alone
     WorkerTimeouts timeouts;
   };
 
@@ -87,7 +90,7 @@ class WorkerProcess {
   // Precondition: ready().
   wire::Worker::Stub* stub() const { return stub_.get(); }
 
-  // While stages load, a long step is no hang.
+  // While stages load, a step may take longer.
   void set_loading(bool loading) { loading_ = loading; }
 
   // What it has printed so far is of no use to explain its death: warnings of a load that

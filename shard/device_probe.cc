@@ -20,43 +20,57 @@ namespace {
 
 constexpr uint64_t kWorkingSetMinBytes = 32ull << 20;
 
+DeviceFacts::Kind KindOf(const ggml_backend_dev_props& props) {
+  // Mesa's Vulkan device without a GPU computes on the CPU, in its memory.
+  if (absl::StartsWith(absl::StripAsciiWhitespace(props.description), "llvmpipe")) {
+    return DeviceFacts::Kind::kCpu;
+  }
+  switch (props.type) {
+    case GGML_BACKEND_DEVICE_TYPE_GPU:
+      return DeviceFacts::Kind::kGpu;
+    case GGML_BACKEND_DEVICE_TYPE_IGPU:
+      return DeviceFacts::Kind::kIntegratedGpu;
+    default:
+      return DeviceFacts::Kind::kCpu;
+  }
+}
+
+bool SharesMachineMemory(const ggml_backend_dev_props& props) {
+#ifdef __APPLE__
+  return true;
+#else
+  return KindOf(props) != DeviceFacts::Kind::kGpu;
+#endif
+}
+
 }  // namespace
+
+uint64_t DeviceFreeBytes(ggml_backend_device* device) {
+  ggml_backend_dev_props props;
+  ggml_backend_dev_get_props(device, &props);
+  const uint64_t free_bytes = props.memory_free;
+  return SharesMachineMemory(props) ? std::min(free_bytes, AvailableBytes()) : free_bytes;
+}
 
 std::vector<DeviceFacts> ListDevices() {
   StartEngine();
   std::vector<DeviceFacts> devices;
   for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+    ggml_backend_dev_t device = ggml_backend_dev_get(i);
     ggml_backend_dev_props props;
-    ggml_backend_dev_get_props(ggml_backend_dev_get(i), &props);
+    ggml_backend_dev_get_props(device, &props);
+    const bool computes = props.type == GGML_BACKEND_DEVICE_TYPE_CPU ||
+                          props.type == GGML_BACKEND_DEVICE_TYPE_GPU ||
+                          props.type == GGML_BACKEND_DEVICE_TYPE_IGPU;
+    if (!computes) continue;
     DeviceFacts facts;
-    switch (props.type) {
-      case GGML_BACKEND_DEVICE_TYPE_CPU:
-        facts.kind = DeviceFacts::Kind::kCpu;
-        break;
-      case GGML_BACKEND_DEVICE_TYPE_GPU:
-        facts.kind = DeviceFacts::Kind::kGpu;
-        break;
-      case GGML_BACKEND_DEVICE_TYPE_IGPU:
-        facts.kind = DeviceFacts::Kind::kIntegratedGpu;
-        break;
-      default:
-        continue;
-    }
     facts.name = props.name;
     facts.description = absl::StripAsciiWhitespace(props.description);
+    facts.kind = KindOf(props);
     if (props.device_id != nullptr) facts.bus_id = props.device_id;
     facts.memory_total_bytes = props.memory_total;
-    facts.memory_free_bytes = props.memory_free;
-    // Mesa's Vulkan device without a GPU computes on the CPU, in its memory.
-    if (absl::StartsWith(facts.description, "llvmpipe")) facts.kind = DeviceFacts::Kind::kCpu;
-    facts.shares_machine_memory = facts.kind != DeviceFacts::Kind::kGpu;
-#ifdef __APPLE__
-    facts.shares_machine_memory = true;
-#endif
-    if (facts.shares_machine_memory) {
-      // A control group or a busy machine may leave less than the driver believes.
-      facts.memory_free_bytes = std::min(facts.memory_free_bytes, AvailableBytes());
-    }
+    facts.memory_free_bytes = DeviceFreeBytes(device);
+    facts.shares_machine_memory = SharesMachineMemory(props);
     devices.push_back(std::move(facts));
   }
   return devices;
@@ -75,11 +89,7 @@ absl::StatusOr<DeviceSpeed> ProbeDevice(const ProbeOptions& options) {
   if (set_n_threads != nullptr) {
     set_n_threads(backend.get(), static_cast<int>(std::max(1u, options.n_threads)));
   }
-  size_t free = 0, total = 0;
-  ggml_backend_dev_memory(device, &free, &total);
-  if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_GPU) {
-    free = std::min<size_t>(free, AvailableBytes());
-  }
+  const uint64_t free = DeviceFreeBytes(device);
   ProbeOptions sized = options;
   // Not so much that somebody else's program is pushed out for a measurement.
   sized.working_set_bytes = std::min<uint64_t>(sized.working_set_bytes, free / 4);

@@ -13,6 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+struct ggml_backend_device;
+
 namespace strata {
 
 inline constexpr char kCpuDevice[] = "CPU";  // as ggml names it
@@ -29,6 +31,11 @@ struct DeviceFacts {
   bool shares_machine_memory = false;
 };
 std::vector<DeviceFacts> ListDevices();
+
+// What a device of ggml's still has, bytes: where its memory is the machine's, no more than
+// AvailableBytes(), since a control group or a busy machine may leave less than its driver
+// believes.
+uint64_t DeviceFreeBytes(ggml_backend_device* device);
 
 // Rows of a batch for which speeds are measured: decoding one text, a few, many, and a prompt.
 inline constexpr std::array<uint32_t, 5> kProbeBatches = {1, 4, 8, 16, 128};

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "llama.h"
 #include "shard/derived.h"
+#include "shard/device_probe.h"
 #include "shard/engine.h"
 #include "shard/experts.h"
 #include "shard/llama_stage.h"
@@ -183,13 +184,7 @@ class Room {
         limit_bytes_(options.memory_bytes_max) {}
 
   uint64_t FreeBytes() const {
-    uint64_t free_bytes = AvailableBytes();
-    if (device_ != nullptr) {
-      size_t device_free = 0;
-      size_t device_total = 0;
-      ggml_backend_dev_memory(device_, &device_free, &device_total);
-      free_bytes = device_free;
-    }
+    const uint64_t free_bytes = device_ != nullptr ? DeviceFreeBytes(device_) : AvailableBytes();
     return limit_bytes_ == 0 ? free_bytes : std::min(free_bytes, limit_bytes_);
   }
 

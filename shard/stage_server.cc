@@ -341,9 +341,7 @@ void StageServerImpl::Retire(std::shared_ptr<Link> link) {
 }
 
 void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
-  busy_since_us_ = clock_->NowUs();
   absl::StatusOr<std::unique_ptr<Stage>> stage = std::move(load)();
-  busy_since_us_ = 0;
   if (!stage.ok()) {
     load_failed_ = true;
     std::move(loaded)(stage.status());

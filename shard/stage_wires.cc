@@ -77,6 +77,9 @@ absl::StatusOr<UcxLinks*> StageWires::LinksOn(const std::string& host) {
     options.transports = host == kLoopback ? kUcxSharedMemory : kUcxNetwork;
     options.spin = options_.spin;
     found = links_.emplace(host, UcxLinks::Start(options)).first;
+    if (!found->second.ok() && !absl::IsUnimplemented(found->second.status())) {
+      LOG(WARNING) << "no links over UCX at " << host << ": " << found->second.status();
+    }
   }
   if (!found->second.ok()) return found->second.status();
   return found->second->get();
@@ -170,6 +173,11 @@ absl::StatusOr<std::unique_ptr<Link>> StageWires::DialUcx(const DialOptions& opt
     way = *std::move(measured);
     Remember(options.address, way);
   }
+  if (way.ucx > kUcxTripMax) {
+    return absl::UnavailableError(absl::StrCat("16 KiB and back take ",
+                                               absl::FormatDuration(way.ucx),
+                                               " over UCX, which is for faster networks"));
+  }
   if (way.grpc < way.ucx) {
     return absl::UnavailableError(absl::StrCat("16 KiB and back take ",
                                                absl::FormatDuration(way.ucx), " over UCX, ",
@@ -193,6 +201,12 @@ absl::StatusOr<StageWires::Way> StageWires::MeasureWay(const std::string& addres
     Avoid(address, ucx.status());
     return ucx.status();
   }
+  way.ucx = *ucx;
+  if (way.ucx > kUcxTripMax) {
+    way.measured = true;
+    LOG(INFO) << "to " << address << ": 16 KiB and back take " << way.ucx << " over UCX: too long";
+    return way;
+  }
   const absl::StatusOr<absl::Duration> grpc = TimeOver([&](Link::Receiver* receiver) {
     return DialGrpcLink({.address = address,
                          .hello = ProbeHello(),
@@ -201,7 +215,6 @@ absl::StatusOr<StageWires::Way> StageWires::MeasureWay(const std::string& addres
   });
   if (!grpc.ok()) return grpc.status();
   way.measured = true;
-  way.ucx = *ucx;
   way.grpc = *grpc;
   LOG(INFO) << "to " << address << ": 16 KiB and back take " << way.ucx << " over UCX, " << way.grpc
             << " over gRPC";

@@ -29,6 +29,9 @@ namespace strata {
 
 // Workers of which is remembered what was found; when there are more, all are forgotten.
 inline constexpr size_t kStageWaysMax = 64;
+// Nothing goes over UCX where 16 KiB and back take longer: its links notice a dead peer by a second
+// of silence, which a large frame on a slow wire is, too. gRPC waits longer.
+inline constexpr absl::Duration kUcxTripMax = absl::Microseconds(2500);
 // For so long nothing goes over UCX to a worker to which it has failed.
 inline constexpr std::chrono::minutes kUcxAvoided{10};
 
@@ -65,7 +68,8 @@ class StageWires {
     std::unique_ptr<Link> link;
     std::string note;  // why not over UCX
   };
-  // Blocks for at most some ten seconds. Errors: DialGrpcLink()'s.
+  // Blocks for at most some twenty seconds: what is slow is measured once. Errors:
+  // DialGrpcLink()'s.
   absl::StatusOr<Dialled> Dial(DialOptions options, Link::Receiver* receiver);
 
  private:

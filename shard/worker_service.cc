@@ -5,8 +5,10 @@
 #include <chrono>
 #include <deque>
 #include <map>
+#include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
@@ -134,6 +136,8 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   absl::Mutex mu_;
   // Shared with the calls that are under way on a stage.
   std::map<StageKey, std::shared_ptr<StageServer>> stages_ ABSL_GUARDED_BY(mu_);
+  // Out of the table, and perhaps on a step still.
+  std::vector<std::weak_ptr<StageServer>> leaving_ ABSL_GUARDED_BY(mu_);
   // At most one for each stage.
   std::deque<absl::AnyInvocable<void() &&>> unloads_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
@@ -177,6 +181,7 @@ std::shared_ptr<StageServer> WorkerServerImpl::TakeKept(const wire::StageSpec& s
   const auto found = stages_.find(StageKeyOf(spec.kept().epoch(), spec.kept().stage()));
   if (found == stages_.end() || !IsSameStage(found->second->spec(), spec)) return nullptr;
   std::shared_ptr<StageServer> kept = std::move(found->second);
+  leaving_.push_back(kept);
   stages_.erase(found);
   return kept;
 }
@@ -199,8 +204,14 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Ping(grpc::CallbackServerContext* co
   response->set_resident_bytes(ResidentBytes());
   uint32_t busy_ms = 0;
   uint64_t steps_done = 0;
+  std::vector<std::shared_ptr<StageServer>> leaving;  // let go of after the lock
   {
     absl::MutexLock lock(mu_);
+    std::erase_if(leaving_, [](const auto& stage) { return stage.expired(); });
+    for (const auto& stage : leaving_) {
+      if (auto there = stage.lock()) leaving.push_back(std::move(there));
+    }
+    for (const auto& stage : leaving) busy_ms = std::max(busy_ms, stage->busy_ms());
     for (const auto& [key, stage] : stages_) {
       wire::StageWork* work = response->add_stages();
       work->mutable_epoch()->set_counter(key.counter);
@@ -322,6 +333,7 @@ grpc::ServerUnaryReactor* WorkerServerImpl::UnloadStage(grpc::CallbackServerCont
     const auto found = stages_.find(StageKeyOf(request->epoch(), request->stage()));
     if (found == stages_.end()) return Answer(context, absl::OkStatus());
     stage = std::move(found->second);
+    leaving_.push_back(stage);
     stages_.erase(found);
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

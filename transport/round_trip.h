@@ -25,7 +25,7 @@ inline constexpr size_t kRoundTripLinksMax = 8;
 class RoundTripTimer final : public Link::Receiver {
  public:
   // The median of some. Blocks, for about 30 ms over a good wire. Errors: the link's, and
-  // kDeadlineExceeded when a frame takes longer than a second.
+  // kDeadlineExceeded after three seconds.
   absl::StatusOr<absl::Duration> Measure(Link* link);
 
   void OnFrame(Frame) override {}
@@ -34,8 +34,8 @@ class RoundTripTimer final : public Link::Receiver {
 
  private:
   using Time = std::chrono::steady_clock::time_point;
-  // Waits for credit. When it went.
-  absl::StatusOr<Time> Send(Link* link, const Frame& frame);
+  // Waits for credit until then. When it went.
+  absl::StatusOr<Time> Send(Link* link, const Frame& frame, Time give_up);
 
   Mutex mu_;
   CondVar changed_;

@@ -26,8 +26,8 @@ absl::Status With(absl::Status status, absl::string_view what, absl::string_view
 
 // Empty: there is none.
 std::string TextOf(const absl::Status& status, absl::string_view what) {
-  // Not value_or(absl::Cord()): under ASan, a Cord made here has poisoned bytes that the library, which
-  // is built without, reads.
+  // Not value_or(absl::Cord()): under ASan, a Cord made here has poisoned bytes that the library,
+  // which is built without, reads.
   const std::optional<absl::Cord> payload = status.GetPayload(what);
   return payload ? std::string(*payload) : std::string();
 }

@@ -333,7 +333,8 @@ bool UcxWire::Step() {
       read_over_ = true;
     } else if (ended_ && read_over_) {
       told_ = tell_end = true;
-      if (broken_) ended = why_;
+      // A peer that has said its end may go before this side has said its own.
+      if (broken_ && !peer_ended_) ended = why_;
     } else {
       return false;
     }

@@ -46,8 +46,10 @@ class Node:
         return self.strata("status")["nodes"][0]
 
     def free(self):
-        """Of the device's own memory, bytes."""
-        return next(d["memory_free"] for d in self.me()["devices"] if d["name"] == self.options.device)
+        """Of the device's own memory, bytes, as its driver tells another process."""
+        probe = subprocess.run([self.options.bin + "/strata", "probe"], capture_output=True, text=True)
+        listed = [json.loads(line) for line in probe.stdout.splitlines()]
+        return int(next(d["memoryFree"] for d in listed if d["name"] == self.options.device))
 
     def tell(self, model, prompt, tokens):
         return self.strata("run", model, prompt, "--max-tokens", str(tokens), "--temperature", "0", "--ignore-eos")

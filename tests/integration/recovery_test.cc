@@ -221,6 +221,25 @@ TEST_F(Recovery, TextsGoOnWhileANodeIsDrained) {
   EXPECT_THAT(nodes_[coordinator_]->err(), HasSubstr("with their caches"));
 }
 
+// While one plan takes over from the other, which is when the model serves neither way.
+TEST_F(Recovery, TextsEndWhenTheirModelIsUnloadedWhileItMoves) {
+  const auto drain = Strata(coordinator_, {"drain", kNames[1 - coordinator_]});
+  EXPECT_TRUE(Eventually(
+      [this] {
+        const std::string page = Get(coordinator_, "/metrics").body;
+        const size_t line = page.find("\nstrata_model_serving{");
+        return line != std::string::npos && page.find("} 0\n", line) < page.find('\n', line + 1);
+      },
+      absl::Milliseconds(1)));
+  EXPECT_TRUE(Run(coordinator_, {"unload", model_, "--json"}).is_object());
+  for (const auto& text : texts_) {
+    EXPECT_NE(text->ExitStatus(), 0);
+    EXPECT_THAT(text->err(), HasSubstr("was unloaded"));
+  }
+  drain->ExitStatus();
+  EXPECT_TRUE(Eventually([this] { return Node(coordinator_, coordinator_)["stages"].empty(); }));
+}
+
 TEST_F(Recovery, LayersGoBackToANodeThatReturns) {
   const size_t other = 1 - coordinator_;
   kill((*nodes_[other])->pid(), SIGKILL);
@@ -415,6 +434,11 @@ TEST_F(RecoveryOfAHeldModel, StaysForItsTextWhenItsCoordinatorIsKilled) {
   ExpectItGoesWithItsText();
 }
 
+TEST_F(RecoveryOfAHeldModel, StaysForItsTextWhenItsCoordinatorIsStopped) {
+  kill((*nodes_[coordinator_])->pid(), SIGTERM);
+  ExpectItGoesWithItsText();
+}
+
 TEST_F(RecoveryOfAHeldModel, StaysForItsTextWhenItsCoordinatorFreezes) {
   WhileFrozen(coordinator_, [this] { ExpectItGoesWithItsText(); });
 }
@@ -573,6 +597,11 @@ TEST_F(TwoNodes, AModelThatHasNoPlaceLeftSaysWhatIsMissingAndComesBackWithItsNod
     EXPECT_THAT(text->err(), ContainsRegex("[0-9.]+ MiB are needed"));
   }
   EXPECT_THAT(stream.Read().body, ContainsRegex("[0-9.]+ MiB are needed"));
+  // Nor does somebody who tries by hand keep it from coming back.
+  const auto load =
+      Strata(coordinator, {"load", STRATA_DEMO_MODEL, "--exclude", kNames[coordinator]});
+  EXPECT_NE(load->ExitStatus(), 0);
+  EXPECT_THAT(load->err(), ContainsRegex("[0-9.]+ MiB are needed"));
 
   ASSERT_NO_FATAL_FAILURE(StartAgain(other));
   std::string last;

@@ -131,7 +131,7 @@ TEST_F(WiresTest, ATrustedNetworkIsUsedAndNoOther) {
   const std::string wire = stage["link_wire"];
   EXPECT_THAT(wire, AnyOf(StartsWith("UCX tcp"), "gRPC"));
   if (wire == "gRPC") {
-    EXPECT_THAT(stage["link_note"].get<std::string>(), HasSubstr("over UCX"));
+    EXPECT_THAT(stage["link_note"].get<std::string>(), HasSubstr("and back take"));
   }
   EXPECT_THAT(Listening(1), HasSubstr("10.82.0.2"));
   for (size_t host = 0; host < 2; ++host) EXPECT_THAT(Listening(host), Not(HasSubstr("10.81.")));

@@ -166,6 +166,51 @@ echo '{"name":"CPU","memoryTotal":"1000"'"$speed"'}'
             "probe\nprobe\nprobe --device CPU --threads 2\nprobe --device CPU --threads 2\n");
 }
 
+TEST_F(DeviceSurveyTest, WhatIsLoadedOnACardIsNotFreeThere) {
+  uint64_t loaded = 100;
+  DeviceSurvey::Options options = Options();
+  options.bytes_on = [&](const std::string& device) { return device == "GPU0" ? loaded : 0; };
+  const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+  DeviceSurvey survey(loop.get(), std::move(options));
+  survey.Start([&] {
+    if (!survey.measuring()) loop->Stop();
+  });
+  loop->Run();
+  ASSERT_THAT(survey.Devices(), SizeIs(2));
+  EXPECT_EQ(survey.Devices()[1].memory_free(), 4000u);
+  loaded = 1100;
+  EXPECT_EQ(survey.Devices()[1].memory_free(), 3000u);
+  loaded = 9000;
+  EXPECT_EQ(survey.Devices()[1].memory_free(), 0u);
+  loaded = 0;
+  EXPECT_EQ(survey.Devices()[1].memory_free(), 4100u);
+}
+
+TEST_F(DeviceSurveyTest, WhatOthersTakeOfACardIsSeen) {
+  std::ofstream(program_, std::ios::trunc) << R"sh(#!/bin/sh
+echo "$*" >>"$0.calls"
+if [ -n "$3" ]; then
+  echo '{"name":"GPU0","speed":{"memoryBytesPerS":5e9}}'
+elif [ $(wc -l <"$0.calls") -lt 4 ]; then
+  echo '{"name":"GPU0","kind":"GPU","memoryTotal":"5000","memoryFree":"4000"}'
+else
+  echo '{"name":"GPU0","kind":"GPU","memoryTotal":"5000","memoryFree":"1500"}'
+  echo '{"name":"GPU1","kind":"GPU","memoryTotal":"5000","memoryFree":"1500"}'
+fi
+)sh";
+  DeviceSurvey::Options options = Options();
+  options.refresh_ms = 20;
+  const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+  DeviceSurvey survey(loop.get(), std::move(options));
+  survey.Start([&] {
+    if (survey.Devices().at(0).memory_free() == 1500) loop->Stop();
+  });
+  loop->Run();
+  EXPECT_THAT(survey.Devices(), SizeIs(1));
+  EXPECT_FALSE(survey.measuring());
+  EXPECT_TRUE(survey.Devices()[0].has_speed());
+}
+
 TEST_F(DeviceSurveyTest, NoProbeNoDevices) {
   std::ofstream(program_, std::ios::trunc) << "#!/bin/sh\nexit 3\n";
   EXPECT_THAT(RunToTheEnd(Options()), SizeIs(0));

@@ -46,7 +46,8 @@ void Misbehave(const std::string& how) {
   if (how == "kill") raise(SIGKILL);
   if (how == "stop") raise(SIGSTOP);
   if (how == "exit") _exit(7);
-  if (how == "busy") busy_ms = 1'000'000'000;
+  if (how == "busy") busy_ms = 200'000;
+  if (how == "stuck") busy_ms = 1'000'000'000;
 }
 
 class FakeWorker final : public wire::Worker::Service {

@@ -266,7 +266,7 @@ TEST(StageHost, AWorkerThatHangsInAStepIsKilled) {
 
 TEST(StageHost, ALongLoadIsNoHang) {
   RunningNode node(FAKE_WORKER, {.ping_every_ms = 5});
-  // Busy for ever, as a load is that takes its time, and answers still.
+  // Longer on a step than it would be without a load beside, and answers still.
   setenv("FAKE_WORKER_START", "busy", 1);
   grpc::ClientContext context;
   std::thread client([&] {
@@ -280,6 +280,16 @@ TEST(StageHost, ALongLoadIsNoHang) {
   }
   context.TryCancel();
   client.join();
+  unsetenv("FAKE_WORKER_START");
+}
+
+TEST(StageHost, AStepThatHangsBesideALoadIsNoticed) {
+  RunningNode node(FAKE_WORKER, {.ping_every_ms = 5});
+  setenv("FAKE_WORKER_START", "stuck", 1);
+  const absl::Status status = node.LoadStage(Spec("endless")).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("hung while loading (more than 600 s on one step, so it was killed)"));
   unsetenv("FAKE_WORKER_START");
 }
 

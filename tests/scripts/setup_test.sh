@@ -136,19 +136,23 @@ unset STRATA_MIRROR
 
 # --- CUDA or Vulkan, on a system of its own -------------------------------------------------------
 
-# native VERSION: what apt's sources have of the CUDA plug-in, where libggml0 is 0.27.0-1.
+# native VERSION PACKAGE [SET…]: what apt's sources have of the CUDA plug-in, where libggml0 is 0.27.0-1.
 native() {
   fresh
   mkdir -p "$work/cache/log"
-  fake dpkg-query 'case $* in *libggml0) echo -n 0.27.0-1 ;; *) grep -oE "lib(ggml0-backend|llama).*" "$WORK/installed" 2>/dev/null | sed "s/^/ii  /" ;; esac'
+  fake dpkg-query 'case $* in *libggml0) echo -n 0.27.0-1 ;; *) sed -e "s/=.*//" -e "s/^/ii  /" "$WORK/installed" 2>/dev/null ;; esac'
   fake apt-cache "echo ' libggml0-backend-cuda | $1 | http://mirror.invalid/debian sid/contrib amd64 Packages'"
-  fake apt-get 'if [[ $1 == install ]]; then echo "${@: -1}" >>"$WORK/installed"; fi'
+  fake apt-get 'if [[ $1 == install ]]; then shift; for each; do [[ $each == -* ]] || echo "$each" >>"$WORK/installed"; done; fi'
   fake dpkg true
   rm -f "$work/installed"
-  WORK=$work STRATA_NATIVE=1 STRATA_NVIDIA_DEVICE=/dev/null run "$scripts/setup" gpu && grep -qxF -e "$2" "$work/installed"
+  local want=$2
+  shift 2
+  [[ $# -gt 0 ]] || set -- gpu
+  WORK=$work STRATA_NATIVE=1 STRATA_NVIDIA_DEVICE=/dev/null run "$scripts/setup" "$@" && grep -qxF -e "$want" "$work/installed"
 }
 if [[ $(uname -s) == Linux ]]; then
   expect NvidiaGetsCudaWhereItFits native 0.27.0-1 libggml0-backend-cuda=0.27.0-1
+  expect NvidiaGetsCudaBesideTheVulkanOfTheTests native 0.27.0-1 libggml0-backend-cuda=0.27.0-1 test gpu
   expect NvidiaGetsVulkanWhereCudaIsOfAnotherVersion native 0.28.0-1 libggml0-backend-vulkan
 fi
 

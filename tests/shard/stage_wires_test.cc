@@ -127,7 +127,7 @@ TEST(StageWires, OneHostTakesTheFasterWire) {
   const Got got = DialOnce(&wires, acceptor);
   if (got.wire == "gRPC") {
     // Measured so, or built without UCX.
-    EXPECT_THAT(got.note, ::testing::AnyOf(HasSubstr("over UCX"), HasSubstr("without UCX")));
+    EXPECT_THAT(got.note, ::testing::AnyOf(HasSubstr("and back take"), HasSubstr("without UCX")));
   } else {
     EXPECT_THAT(got.wire, StartsWith("UCX "));
     EXPECT_THAT(got.note, IsEmpty());

@@ -49,7 +49,14 @@ void SimCoordinator::Stop() {
 }
 
 bool SimCoordinator::in_office() const { return cluster().View(options_.node).is_coordinator; }
-bool SimCoordinator::Answers() const { return model_ != nullptr && model_->answers(); }
+absl::Status SimCoordinator::Answers() const {
+  if (model_ == nullptr) return WhyNot();
+  return model_->answers() ? absl::OkStatus() : Coordinator::LoadingAgain();
+}
+absl::Status SimCoordinator::WhyNot() const {
+  if (orphan_.has_value() || adopts_) return Coordinator::LoadingAgain();
+  return absl::NotFoundError("no model is loaded");
+}
 bool SimCoordinator::Adopts() const { return in_office_ && (adopts_ || orphan_untried_); }
 
 bool SimCoordinator::IsGone(size_t node) const {
@@ -69,8 +76,7 @@ std::vector<size_t> SimCoordinator::Members() const {
 void SimCoordinator::Generate(const wire::GenerateTextRequest& request,
                               std::shared_ptr<TextCall> call) {
   if (model_ != nullptr) return model_->Generate(request, std::move(call));
-  if (orphan_.has_value() || adopts_) return call->Refuse(Coordinator::LoadingAgain());
-  call->Refuse(absl::NotFoundError("no model is loaded"));
+  call->Refuse(WhyNot());
 }
 
 void SimCoordinator::LookAtOffice() {
@@ -96,11 +102,16 @@ void SimCoordinator::Tick() {
   TellHeritage();
   if (members_changed) {
     for (const NodeId& id : members_) {
-      if (IsGone(cluster().NumberOf(id))) losses_.Add(id.ToHex(), Now());
+      if (!absl::c_linear_search(view.members, id)) left_.insert(id);
     }
     members_ = view.members;
     ++members_seen_;
   }
+  std::erase_if(left_, [&](const NodeId& id) {
+    const bool gone = IsGone(cluster().NumberOf(id));
+    if (gone) losses_.Add(id.ToHex(), Now());
+    return gone || absl::c_linear_search(view.members, id);
+  });
   KeepMending();
 }
 

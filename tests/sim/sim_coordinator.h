@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "coordinator/losses.h"
@@ -40,7 +41,7 @@ class SimCoordinator {
   void Stop();
 
   bool in_office() const;
-  bool Answers() const;
+  absl::Status Answers() const;
   bool Adopts() const;
   bool HasModel() const { return model_ != nullptr || orphan_.has_value(); }
   bool serving() const { return model_ != nullptr && model_->serving(); }
@@ -54,6 +55,7 @@ class SimCoordinator {
   uint32_t adoptions() const { return adoptions_; }
 
  private:
+  absl::Status WhyNot() const;                        // there is no model
   using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls under way
   struct Times {
     int64_t since_us = 0;
@@ -126,6 +128,7 @@ class SimCoordinator {
   std::string stays_;  // what loads the model again, once it was loaded
   Losses losses_;
   std::vector<NodeId> members_;
+  std::set<NodeId> left_;  // members that were, and may be gone
   uint32_t live_ = 0;
 
   bool mending_ = false;  // the thread that mends is at it

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/time/time.h"
 #include "coordinator/text_request.h"
 #include "node/coordinator.h"
 #include "node/gateway.h"
@@ -9,12 +10,11 @@
 namespace strata {
 namespace {
 
-// As in node/gateway.h and gateway.cc.
-constexpr int64_t kOfficeUs = 5'000'000;
-constexpr int64_t kResumeUs = 60'000'000;
-constexpr int64_t kResumePauseUs = 500'000;
-constexpr int64_t kConnectUs = 2'000'000;
-constexpr int64_t kTickUs = 100'000;
+const int64_t kBeginUs = absl::ToInt64Microseconds(Gateway::Options().begin_time);
+const int64_t kResumeUs = absl::ToInt64Microseconds(Gateway::Options().resume_time);
+constexpr int64_t kResumePauseUs = absl::ToInt64Microseconds(kGatewayResumePause);
+constexpr int64_t kConnectUs = absl::ToInt64Microseconds(kGatewayConnectTime);
+constexpr int64_t kTickUs = 100'000;  // as in node/gateway.cc
 
 // The text at the node that writes it, which tells the one that asked.
 class Told final : public TextSink {
@@ -238,7 +238,7 @@ std::shared_ptr<TextControl> SimGateway::Generate(const wire::GenerateTextReques
          .request = request,
          .sink = resumable,
          .pass_on = pass_on,
-         .until_us = now_us() + kOfficeUs});
+         .until_us = now_us() + kBeginUs});
   return text;
 }
 
@@ -247,8 +247,9 @@ void SimGateway::Begin(Asked asked) {
   asked.begun_us = now_us();
   if (view.is_coordinator) {
     const bool may_come = asked.resumed || options_.coordinator->Adopts();
-    if (may_come && !options_.coordinator->Answers()) {
-      if (!asked.resumed) asked.last = Coordinator::LoadingAgain();
+    const absl::Status answers = may_come ? options_.coordinator->Answers() : absl::OkStatus();
+    if (!answers.ok()) {
+      asked.last = asked.resumed ? answers : Coordinator::LoadingAgain();
       Wait(std::move(asked));
     } else {
       const wire::GenerateTextRequest request = asked.request;

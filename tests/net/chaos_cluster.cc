@@ -1,0 +1,216 @@
+#include "tests/net/chaos_cluster.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/processes.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+using Json = nlohmann::json;
+
+// Sockets of one network namespace, by inode; those that the kernel only winds up have none.
+struct Socket {
+  std::string ends;  // as the kernel writes them
+  bool listens = false;
+  bool half_closed = false;  // the other end has gone, and this one has not noticed
+};
+std::map<std::string, Socket> SocketsOf(const Host& host) {
+  constexpr char kListens[] = "0A", kCloseWait[] = "08";
+  std::map<std::string, Socket> sockets;
+  for (const char* const table : {"net/tcp", "net/tcp6"}) {
+    std::istringstream lines(ReadProc(host.holder(), table));
+    std::string line;
+    std::getline(lines, line);  // the heading
+    while (std::getline(lines, line)) {
+      std::istringstream fields(line);
+      std::string number, local, remote, state, queues, timer, retransmits, user, timeout, inode;
+      fields >> number >> local >> remote >> state >> queues >> timer >> retransmits >> user >>
+          timeout >> inode;
+      if (inode.empty() || inode == "0") continue;
+      sockets[inode] = {.ends = absl::StrCat(host.name(), ": ", local, " ", remote),
+                        .listens = state == kListens,
+                        .half_closed = state == kCloseWait};
+    }
+  }
+  return sockets;
+}
+
+size_t DoorsOf(const Host& host) {
+  size_t doors = 0;
+  for (const auto& [inode, socket] : SocketsOf(host)) doors += socket.listens;
+  return doors;
+}
+
+// Processes on the host that are neither what holds its network nor the node, each described.
+std::vector<std::string> StrangersOn(const Host& host, pid_t node) {
+  std::vector<std::string> strangers;
+  const std::string network = absl::StrCat("/proc/", host.holder(), "/ns/net");
+  struct stat own = {};
+  stat(network.c_str(), &own);
+  for (const pid_t pid : Descendants(getpid())) {
+    struct stat theirs = {};
+    if (pid == host.holder() || pid == node ||
+        stat(absl::StrCat("/proc/", pid, "/ns/net").c_str(), &theirs) != 0 ||
+        theirs.st_ino != own.st_ino || !Runs(pid)) {
+      continue;
+    }
+    strangers.push_back(DescribeProcess(pid));
+  }
+  return strangers;
+}
+
+}  // namespace
+
+StrataRun::StrataRun(const Host& host, std::vector<std::string> args) {
+  args.insert(args.begin(), STRATA_PROGRAM);
+  ChildProcess::Options options;
+  options.program = "/usr/bin/nsenter";
+  options.args = host.Inside(std::move(args));
+  options.on_stdout_line = [this](absl::string_view line) { Add(&out_, line); };
+  options.on_stderr_line = [this](absl::string_view line) { Add(&err_, line); };
+  auto process = ChildProcess::Start(std::move(options));
+  EXPECT_TRUE(process.ok()) << process.status();
+  process_ = *std::move(process);
+}
+
+bool StrataRun::WaitUntil(absl::Time limit) {
+  return process_->WaitForExit(std::max(limit - absl::Now(), absl::ZeroDuration()));
+}
+
+Json StrataRun::Report() {
+  absl::MutexLock lock(mu_);
+  const Json json = Json::parse(out_, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json(err_);
+}
+
+void StrataRun::Add(std::string* to, absl::string_view line) {
+  absl::MutexLock lock(mu_);
+  absl::StrAppend(to, line, "\n");
+}
+
+ChaosCluster::ChaosCluster(const std::string& model, uint64_t disk_bytes)
+    : nodes_(kNodes), doors_(kNodes), log_read_(kNodes) {
+  const std::string folder = testing::MakeTestFolder();
+  model_path_ = folder + "/model.gguf";
+  // A copy: what this process reads of the model does not keep it in memory for the nodes.
+  std::filesystem::copy_file(model, model_path_);
+  if (auto disk = SlowDisk::Make(model_path_); disk.ok()) {
+    slow_disk_ = *std::move(disk);
+  } else {
+    std::cout << "without slow disks: " << disk.status().message() << "\n";
+  }
+  for (size_t i = 0; i < kNodes; ++i) {
+    disks_.push_back(std::make_unique<testing::SmallDisk>(disk_bytes));
+    hosts_.push_back(std::make_unique<Host>(absl::StrCat("host-", i)));
+    lan_.Plug(*hosts_[i], kInterface, {absl::StrCat("10.83.0.", i + 1, "/24")});
+    if (i >= kWithFile) hosts_[i]->Hide(folder);
+  }
+  if (!HasDisks()) std::cout << "without full disks: " << disks_[0]->problem() << "\n";
+  for (size_t i = 0; i < kNodes; ++i) StartNode(i);
+}
+
+// What runs there goes before what it stands on.
+ChaosCluster::~ChaosCluster() { nodes_.clear(); }
+
+bool ChaosCluster::HasDisks() const {
+  return std::ranges::all_of(disks_, [](const auto& disk) { return disk->problem().empty(); });
+}
+
+void ChaosCluster::StartNode(size_t node) {
+  const std::string& disk = disks_[node]->path();
+  for (const auto& entry : std::filesystem::directory_iterator(disk)) {
+    std::filesystem::remove_all(entry.path());
+  }
+  nodes_[node] = std::make_unique<NodeOn>(hosts_[node].get(), hosts_[node]->name(),
+                                          std::vector<std::string>{"--cache-dir", disk},
+                                          NodeOn::Measure::kYes);
+  if (slow_disk_ != nullptr) slow_disk_->Add(nodes_[node]->pid());
+  log_read_[node] = 0;
+  doors_[node] = DoorsOf(*hosts_[node]);
+}
+
+std::vector<pid_t> ChaosCluster::ProcessesOf(size_t node) const {
+  return WithDescendants(nodes_[node]->pid());
+}
+
+Json ChaosCluster::Strata(size_t node, std::vector<std::string> args) {
+  args.insert(args.end(), {"--json", "--node", nodes_[node]->address()});
+  StrataRun run(*hosts_[node], std::move(args));
+  if (!run.WaitUntil(absl::Now() + kSettlesWithin)) return "no end";
+  return run.Report();
+}
+
+bool ChaosCluster::Settles() const {
+  return Eventually(
+      [this] {
+        const bool all_see = std::ranges::all_of(nodes_, [this](const auto& node) {
+          return std::ranges::all_of(nodes_, [&](const auto& other) { return node->Sees(*other); });
+        });
+        size_t coordinator = kNodes;
+        return all_see && AgreeOn(nodes_, &coordinator);
+      },
+      kSettlesWithin);
+}
+
+size_t ChaosCluster::Coordinator(size_t asked) const {
+  const Json nodes = nodes_[asked]->Nodes();
+  if (!nodes.is_object()) return kNodes;
+  for (size_t i = 0; i < kNodes; ++i) {
+    if (nodes["coordinator"] == nodes_[i]->id()) return i;
+  }
+  return kNodes;
+}
+
+double ChaosCluster::LoadedFor() const {
+  constexpr absl::string_view kWords = "loaded in ";
+  double longest = 0;
+  for (size_t i = 0; i < kNodes; ++i) {
+    const std::string log = nodes_[i]->errors();
+    for (size_t at = log.find(kWords, log_read_[i]); at != log.npos;
+         at = log.find(kWords, at + 1)) {
+      longest = std::max(longest, std::strtod(&log[at + kWords.size()], nullptr) / 1000);
+    }
+  }
+  return longest;
+}
+
+void ChaosCluster::ForgetLogs() {
+  for (size_t i = 0; i < kNodes; ++i) log_read_[i] = nodes_[i]->errors().size();
+}
+
+std::vector<std::string> ChaosCluster::LeftOver() const {
+  std::vector<std::string> left;
+  for (size_t i = 0; i < kNodes; ++i) {
+    const std::set<std::string> held = SocketsHeldBy(ProcessesOf(i));
+    const std::vector<std::string> strangers = StrangersOn(*hosts_[i], nodes_[i]->pid());
+    left.insert(left.end(), strangers.begin(), strangers.end());
+    size_t doors = 0;
+    for (const auto& [inode, socket] : SocketsOf(*hosts_[i])) {
+      doors += socket.listens;
+      if (!held.contains(inode)) left.push_back(absl::StrCat(socket.ends, " is nobody's"));
+      if (socket.half_closed) left.push_back(absl::StrCat(socket.ends, " was closed over there"));
+    }
+    if (doors > doors_[i]) {
+      left.push_back(
+          absl::StrCat(hosts_[i]->name(), " listens at ", doors, " ports, not at ", doors_[i]));
+    }
+  }
+  return left;
+}
+
+}  // namespace strata

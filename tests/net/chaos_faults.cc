@@ -1,0 +1,144 @@
+#include "tests/net/chaos_faults.h"
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <cstdint>
+
+#include "gtest/gtest.h"
+#include "tests/integration/processes.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kNodes = ChaosCluster::kNodes;
+constexpr uint64_t kSlowDiskBytesPerS = 2'000'000;
+constexpr int kLossPercent = 30;
+constexpr uint32_t kSlowMbitPerS = 2;
+
+constexpr FaultKind kFaults[] = {
+    {Fault::kKill, "killed"},
+    {Fault::kStop, "stopped"},
+    {Fault::kFreeze, "frozen"},
+    {Fault::kAbort, "its worker aborted"},
+    {Fault::kCable, "cable pulled"},
+    {Fault::kSplit, "cut off from half of the others"},
+    {Fault::kMute, "not heard"},
+    {Fault::kDeaf, "hearing nothing"},
+    {Fault::kLoss, "30 % lost"},
+    {Fault::kSlow, "at 2 Mbit/s"},
+    {Fault::kFullDisk, "killed while all disks are full"},
+    {Fault::kSlowDisk, "its worker aborted while all disks have 2 MB/s"},
+};
+
+void Signal(const std::vector<pid_t>& pids, int signal) {
+  for (const pid_t pid : pids) kill(pid, signal);
+}
+
+// Any node's, where this one has none.
+void AbortWorkers(const ChaosCluster& cluster, size_t node) {
+  for (size_t i = 0; i < kNodes; ++i) {
+    const std::vector<pid_t> workers = OfVerb(cluster.ProcessesOf((node + i) % kNodes), "worker");
+    Signal(workers, SIGABRT);
+    if (!workers.empty()) return;
+  }
+}
+
+void LoseFrom(ChaosCluster* cluster, size_t node, int percent) {
+  cluster->lan().Lose(cluster->host(node), nullptr, ChaosCluster::kInterface, percent);
+}
+void LoseBetween(ChaosCluster* cluster, size_t from, size_t to, int percent) {
+  cluster->lan().Lose(cluster->host(from), &cluster->host(to), ChaosCluster::kInterface, percent);
+}
+void LoseTo(ChaosCluster* cluster, size_t node, int percent) {
+  for (size_t from = 0; from < kNodes; ++from) {
+    if (from != node) LoseBetween(cluster, from, node, percent);
+  }
+}
+
+// The two on one side, the others on the other.
+void Split(ChaosCluster* cluster, size_t node, size_t with) {
+  for (const size_t from : {node, with}) {
+    for (size_t to = 0; to < kNodes; ++to) {
+      if (to == node || to == with) continue;
+      LoseBetween(cluster, from, to, 100);
+      LoseBetween(cluster, to, from, 100);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<FaultKind> FaultsFor(ChaosCluster* cluster) {
+  std::vector<FaultKind> faults;
+  for (const FaultKind& kind : kFaults) {
+    if (kind.fault == Fault::kFullDisk && !cluster->HasDisks()) continue;
+    if (kind.fault == Fault::kSlowDisk && cluster->slow_disk() == nullptr) continue;
+    faults.push_back(kind);
+  }
+  return faults;
+}
+
+std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std::mt19937* random) {
+  const auto restart = [cluster, node] { cluster->StartNode(node); };
+  const auto heal = [cluster] { cluster->lan().LoseNothing(); };
+  switch (fault) {
+    case Fault::kKill:
+      Signal(cluster->ProcessesOf(node), SIGKILL);
+      return restart;
+    case Fault::kStop:
+      cluster->StopNode(node);
+      return restart;
+    case Fault::kFreeze: {
+      const std::vector<pid_t> pids = cluster->ProcessesOf(node);
+      Signal(pids, SIGSTOP);
+      return [pids] { Signal(pids, SIGCONT); };
+    }
+    case Fault::kAbort:
+      AbortWorkers(*cluster, node);
+      return [] {};
+    case Fault::kCable: {
+      const Host* const host = &cluster->host(node);
+      cluster->lan().SetCable(*host, ChaosCluster::kInterface, false);
+      return [cluster, host] { cluster->lan().SetCable(*host, ChaosCluster::kInterface, true); };
+    }
+    case Fault::kSplit:
+      Split(cluster, node, (node + 1 + (*random)() % (kNodes - 1)) % kNodes);
+      return heal;
+    case Fault::kMute:
+      LoseFrom(cluster, node, 100);
+      return heal;
+    case Fault::kDeaf:
+      LoseTo(cluster, node, 100);
+      return heal;
+    case Fault::kLoss:
+      LoseFrom(cluster, node, kLossPercent);
+      LoseTo(cluster, node, kLossPercent);
+      return heal;
+    case Fault::kSlow: {
+      const Host* const host = &cluster->host(node);
+      cluster->lan().SetSpeed(*host, ChaosCluster::kInterface, kSlowMbitPerS);
+      return [cluster, host] { cluster->lan().SetFullSpeed(*host, ChaosCluster::kInterface); };
+    }
+    case Fault::kFullDisk:
+      for (size_t i = 0; i < kNodes; ++i) cluster->disk(i).Fill();
+      Signal(cluster->ProcessesOf(node), SIGKILL);
+      return [cluster, restart] {
+        for (size_t i = 0; i < kNodes; ++i) cluster->disk(i).MakeRoom();
+        restart();
+      };
+    case Fault::kSlowDisk:
+      // It has something to load, then.
+      EXPECT_TRUE(cluster->slow_disk()->SetSpeed(kSlowDiskBytesPerS).ok());
+      AbortWorkers(*cluster, node);
+      cluster->slow_disk()->ForgetPages();
+      return [cluster] { EXPECT_TRUE(cluster->slow_disk()->SetSpeed(0).ok()); };
+  }
+  return [] {};
+}
+
+bool EndsItsProcess(Fault fault) {
+  return fault == Fault::kKill || fault == Fault::kStop || fault == Fault::kFullDisk;
+}
+
+}  // namespace strata
