@@ -167,18 +167,18 @@ absl::StatusOr<std::unique_ptr<Link>> StageWires::DialUcx(const DialOptions& opt
   if (std::chrono::steady_clock::now() < way.avoid_until) {
     return absl::UnavailableError(absl::StrCat("UCX failed: ", way.failure));
   }
-  if (!way.measured) {
+  if (!way.measured && options_.measure) {
     absl::StatusOr<Way> measured = MeasureWay(options.address);
     if (!measured.ok()) return measured.status();
     way = *std::move(measured);
     Remember(options.address, way);
   }
-  if (way.ucx > kUcxTripMax) {
+  if (way.measured && way.ucx > kUcxTripMax) {
     return absl::UnavailableError(absl::StrCat("16 KiB and back take ",
                                                absl::FormatDuration(way.ucx),
                                                " over UCX, which is for faster networks"));
   }
-  if (way.grpc < way.ucx) {
+  if (way.measured && way.grpc < way.ucx) {
     return absl::UnavailableError(absl::StrCat("16 KiB and back take ",
                                                absl::FormatDuration(way.ucx), " over UCX, ",
                                                absl::FormatDuration(way.grpc), " over gRPC"));
