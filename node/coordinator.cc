@@ -364,7 +364,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   if (!deployment.ok()) return failed(deployment.status());
   Loaded loaded{.deployment = *std::move(deployment)};
   absl::MutexLock lock(mu_);
-  if (!caller.mends) orphans_.erase(loaded.deployment->model_id());
+  if (!caller.mends && !request.hold()) orphans_.erase(loaded.deployment->model_id());
   if (request.hold()) loaded.share = ++last_share_;
   // It may be unloaded already; then the share is of nothing.
   if (models_.contains(loaded.deployment->model_id())) {

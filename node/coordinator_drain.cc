@@ -131,10 +131,9 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   }
   std::move(stay).Cancel();
   caller.note(absl::StrCat("Moving ", from->name(), "…"));
-  bool comes_back = false;
   {
     absl::MutexLock lock(mu_);
-    comes_back = ComesBack(from->model_id(), absl::UnavailableError("it moves to other nodes"));
+    ComesBack(from->model_id(), absl::UnavailableError("it moves to other nodes"));
   }
   from->Unload(absl::UnavailableError("the model moves"));
   // From here on it is carried through: half a move helps nobody.
@@ -146,13 +145,16 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   const auto moved =
       DeployWhereItFits(planning, *std::move(planned), request, request.wishes(), from, resolute);
   absl::MutexLock lock(mu_);
+  const auto orphan = orphans_.find(from->model_id());  // unless it was unloaded meanwhile
   if (moved.ok()) {
-    orphans_.erase(from->model_id());
-    // Else it was unloaded meanwhile.
-    if (comes_back && *moved != nullptr && models_.contains(from->model_id())) Stays(*moved);
+    if (orphan != orphans_.end()) {
+      if (models_.contains(from->model_id())) {
+        stays_[from->model_id()] = std::move(orphan->second.request);
+      }
+      orphans_.erase(orphan);
+    }
     return absl::OkStatus();
   }
-  const auto orphan = orphans_.find(from->model_id());
   if (orphan != orphans_.end()) {
     orphan->second.why = moved.status();
     adopt_due_ = true;

@@ -191,14 +191,12 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadAgain(const wire::LoadModel
     loaded = Load(request, caller);
   }
   if (loaded.ok()) {
-    LOG(WARNING) << loaded->deployment->name()
-                 << ", which another node had coordinated, is served again: loaded in "
+    LOG(WARNING) << loaded->deployment->name() << ", which was lost, is served again: loaded in "
                  << absl::ToInt64Milliseconds(absl::Now() - begin) << " ms ("
                  << KeptText(loaded->deployment->planned()) << ")";
   } else if (!absl::IsCancelled(loaded.status())) {
     LOG(WARNING) << request.source().path()
-                 << ", which another node had coordinated, cannot be loaded again: "
-                 << loaded.status().message();
+                 << ", which was lost, cannot be loaded again: " << loaded.status().message();
   }
   return loaded;
 }

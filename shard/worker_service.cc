@@ -124,6 +124,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   // The stage that `spec` may keep, out of the table; null: there is none like it.
   std::shared_ptr<StageServer> TakeKept(const wire::StageSpec& spec)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Leaves(const std::shared_ptr<StageServer>& stage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunUnloads();
 
   const WorkerOptions options_;
@@ -145,6 +146,11 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   const std::shared_ptr<std::atomic<int>> cache_streams_ = std::make_shared<std::atomic<int>>(0);
   std::thread unloader_;
 };
+
+void WorkerServerImpl::Leaves(const std::shared_ptr<StageServer>& stage) {
+  std::erase_if(leaving_, [](const auto& other) { return other.expired(); });
+  leaving_.push_back(stage);
+}
 
 // A stage that goes waits for its compute thread and for its links' callbacks, which gRPC's few
 // threads run: were those all waiting here, nobody would be left to run them.
@@ -181,7 +187,7 @@ std::shared_ptr<StageServer> WorkerServerImpl::TakeKept(const wire::StageSpec& s
   const auto found = stages_.find(StageKeyOf(spec.kept().epoch(), spec.kept().stage()));
   if (found == stages_.end() || !IsSameStage(found->second->spec(), spec)) return nullptr;
   std::shared_ptr<StageServer> kept = std::move(found->second);
-  leaving_.push_back(kept);
+  Leaves(kept);
   stages_.erase(found);
   return kept;
 }
@@ -207,7 +213,6 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Ping(grpc::CallbackServerContext* co
   std::vector<std::shared_ptr<StageServer>> leaving;  // let go of after the lock
   {
     absl::MutexLock lock(mu_);
-    std::erase_if(leaving_, [](const auto& stage) { return stage.expired(); });
     for (const auto& stage : leaving_) {
       if (auto there = stage.lock()) leaving.push_back(std::move(there));
     }
@@ -333,7 +338,7 @@ grpc::ServerUnaryReactor* WorkerServerImpl::UnloadStage(grpc::CallbackServerCont
     const auto found = stages_.find(StageKeyOf(request->epoch(), request->stage()));
     if (found == stages_.end()) return Answer(context, absl::OkStatus());
     stage = std::move(found->second);
-    leaving_.push_back(stage);
+    Leaves(stage);
     stages_.erase(found);
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

@@ -180,14 +180,32 @@ TEST_F(Models, WhatIsLoadedToStayOutlivesTheRunThatHeldIt) {
   EXPECT_GT(Stages(0), 0u);
 }
 
-TEST_F(Models, ACoordinatorThatStopsEndsTheTextsWithAWord) {
+TEST_F(Models, ACoordinatorThatStopsLeavesTheTextsOfAFileToTheNext) {
   const size_t coordinator = Coordinator();
   ASSERT_LT(coordinator, 2u);
-  const auto run = Strata(1 - coordinator, {"run", kModel, "One\n", "--ctx", "60000",
-                                            "--max-tokens", "50000", "--ignore-eos"});
+  const auto run =
+      Strata(1 - coordinator, {"run", kModel, "One\n", "--max-tokens", "900", "--ignore-eos"});
   ASSERT_EQ(run->FirstLine(), "One") << run->err();
   kill((*nodes_[coordinator])->pid(), SIGTERM);
   EXPECT_EQ(nodes_[coordinator]->ExitStatus(), 0) << nodes_[coordinator]->err();
+  EXPECT_EQ(run->ExitStatus(), 0) << run->err();
+}
+
+TEST_F(Models, TheLastNodeThatStopsEndsTheTextsWithAWord) {
+  const size_t last = Coordinator();
+  ASSERT_LT(last, 2u);
+  kill((*nodes_[1 - last])->pid(), SIGTERM);
+  EXPECT_TRUE(Eventually([&] {
+    const Json status = Run(last, {"status", "--json"});
+    size_t alive = 0;
+    for (const auto& node : status["nodes"]) alive += node["state"] == "alive";
+    return alive == 1;
+  }));
+  const auto run = Strata(
+      last, {"run", kModel, "One\n", "--ctx", "60000", "--max-tokens", "50000", "--ignore-eos"});
+  ASSERT_EQ(run->FirstLine(), "One") << run->err();
+  kill((*nodes_[last])->pid(), SIGTERM);
+  EXPECT_EQ(nodes_[last]->ExitStatus(), 0) << nodes_[last]->err();
   EXPECT_EQ(run->ExitStatus(), 5) << run->err();
   EXPECT_THAT(run->err(), HasSubstr("stopping"));
 }

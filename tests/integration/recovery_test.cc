@@ -612,5 +612,21 @@ TEST_F(TwoNodes, AModelThatHasNoPlaceLeftSaysWhatIsMissingAndComesBackWithItsNod
   })) << last;
 }
 
+// The next one, which is the text's own node, waits a minute for a node to come.
+TEST_F(TwoNodes, ATextThatTheNextCoordinatorHasNoPlaceForSaysWhatIsMissing) {
+  const size_t coordinator = Coordinator();
+  ASSERT_LT(coordinator, 2u);
+  const size_t other = 1 - coordinator;
+  const Json loaded =
+      Run(coordinator, {"load", STRATA_DEMO_MODEL, "--exclude", kNames[other], "--json"});
+  ASSERT_TRUE(loaded.is_object()) << loaded;
+  const auto text =
+      Strata(other, {"run", loaded["model"], "One\n", "--max-tokens", "900", "--ignore-eos"});
+  ASSERT_EQ(text->FirstLine(), "One") << text->err();
+  kill((*nodes_[coordinator])->pid(), SIGKILL);
+  EXPECT_NE(text->ExitStatus(), 0);
+  EXPECT_THAT(text->err(), ContainsRegex("[0-9.]+ MiB are needed"));
+}
+
 }  // namespace
 }  // namespace strata

@@ -97,6 +97,7 @@ void RecoverySim::Start(size_t n) {
   host.failures_per_mille = options_.step_failures_per_mille;
   host.host_of = cluster.host_of;
   host.violation = cluster.violation;
+  host.takes_any_epoch = options_.takes_any_epoch;
   node.host = std::make_unique<SimHost>(std::move(host));
   SimCoordinator::Options coordinator;
   coordinator.cluster = cluster;
@@ -105,6 +106,7 @@ void RecoverySim::Start(size_t n) {
   coordinator.model = &model_;
   coordinator.texts = {.policy = policy_, .clock = node.clock.get()};
   coordinator.forgets_orphans = options_.forgets_orphans;
+  coordinator.forgets_bounds = options_.forgets_bounds;
   node.coordinator = std::make_unique<SimCoordinator>(std::move(coordinator));
   SimGateway::Options gateway;
   gateway.processes = &processes_;

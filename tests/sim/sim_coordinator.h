@@ -30,7 +30,9 @@ class SimCoordinator {
     size_t nodes = 0;
     const SimModel* model = nullptr;
     TextServerOptions texts;
-    bool forgets_orphans = false;  // breaks the protocol, to show that it is noticed
+    // Break the protocol, to show that it is noticed.
+    bool forgets_orphans = false;
+    bool forgets_bounds = false;
   };
   explicit SimCoordinator(Options options) : options_(std::move(options)) {}
   // The process ends: nothing is told to anybody.

@@ -46,6 +46,7 @@ absl::StatusOr<Deployment::Options> SimCoordinator::OptionsFor(
   options.request = request;
   options.self_node = cluster().IdOf(options_.node).ToHex();
   options.texts = options_.texts;
+  if (options_.forgets_bounds) options.texts.policy.queue_max *= 8;
   options.broken = [this] {
     mend_due_ = true;
     After(0, [this] { KeepMending(); });

@@ -99,6 +99,7 @@ void SimHost::Load(const wire::StageSpec& spec, uint64_t planned_bytes, Loaded l
   }
   auto held = std::make_shared<Held>(
       Held{.stage = SimStage(spec, options_.failures_per_mille > 0, options_.violation)});
+  if (options_.takes_any_epoch) held->stage.TakeAnyEpoch();
   held->bytes = needed;
   if (kept_bytes == 0) used_bytes_ += needed;
   stages_[key] = held;

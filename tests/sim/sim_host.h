@@ -71,6 +71,7 @@ class SimHost {
     uint32_t failures_per_mille = 0;               // of steps
     std::function<SimHost*(size_t node)> host_of;  // null: that node does not run
     std::function<void(const std::string&)> violation;
+    bool takes_any_epoch = false;  // breaks the protocol, to show that it is noticed
   };
   explicit SimHost(Options options) : options_(std::move(options)) {}
   ~SimHost();

@@ -49,7 +49,11 @@ wire::StageInfo SimStage::Info() const {
 
 absl::StatusOr<Frame> SimStage::Take(const Frame& frame, uint32_t compute_us, bool fails) {
   if (frame.type == FrameType::kError) return frame;
-  absl::StatusOr<wire::Step> step = ReadStep(frame, spec_,
+  wire::StageSpec expected = spec_;
+  wire::Step any;
+  if (takes_any_epoch_ && any.ParseFromString(frame.header))
+    *expected.mutable_epoch() = any.epoch();
+  absl::StatusOr<wire::Step> step = ReadStep(frame, expected,
                                              {.n_embd = is_first() ? 0 : kValuesPerRow,
                                               .n_seq_max = spec_.n_seq_max(),
                                               .n_batch = spec_.n_batch()},

@@ -22,6 +22,8 @@ class SimStage {
   // `violation` is told what no stage may ever see. `fails`: some stage of the plan may fail steps,
   // and until the others hear of it their slots are not what they should be.
   SimStage(wire::StageSpec spec, bool fails, std::function<void(const std::string&)> violation);
+  // Breaks the protocol, to show that it is noticed.
+  void TakeAnyEpoch() { takes_any_epoch_ = true; }
 
   // What it tells when it is loaded.
   wire::StageInfo Info() const;
@@ -58,6 +60,7 @@ class SimStage {
   std::vector<uint64_t> rows_;
   uint64_t last_step_id_ = 0;
   uint64_t refused_ = 0;
+  bool takes_any_epoch_ = false;
 };
 
 // What simulated caches can do.
