@@ -114,7 +114,8 @@ strata_bin_dir() { echo "$strata_repo/build/$1/bin"; }
 # Replaces this shell by a command, run in the place, in the current folder. Signals and exit status
 # are the command's own: nothing stands between it and the caller.
 strata_exec() {
-  # Relative paths in the cache's keys: a second clone finds what the first one compiled.
+  # Relative paths in the cache's keys: a second clone finds what the first one compiled. Not with clang
+  # (CMakePresets.json): its precompiled headers name the folder that they were made in.
   export CCACHE_DIR=${CCACHE_DIR:-$strata_cache/ccache} CCACHE_BASEDIR=$strata_repo CCACHE_NOHASHDIR=1
   export CCACHE_SLOPPINESS=pch_defines,time_macros # With precompiled headers, ccache asks for this.
   # Behind the release build comes a stand-in that builds it first.
