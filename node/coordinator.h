@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "coordinator/losses.h"
+#include "coordinator/lost_members.h"
 #include "node/cluster_runtime.h"
 #include "node/deployment.h"
 #include "node/text_call.h"
@@ -215,8 +216,7 @@ class Coordinator {
   // meant: nothing.
   std::optional<std::string> ForgetOrphan(const std::string& model);
 
-  void Tick();                                            // loop
-  void CountLosses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
+  void Tick();  // loop
   void Stays(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellHeritage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
   void TellHeritageNow();  // not the loop: before who asked for a change hears that it is made
@@ -267,8 +267,7 @@ class Coordinator {
   };
   std::map<std::string, Orphan> orphans_ ABSL_GUARDED_BY(mu_);
 
-  std::vector<NodeId> members_;               // loop
-  std::set<NodeId> left_;                     // loop: members that were, and may be gone
+  LostMembers lost_members_;                  // loop
   std::unique_ptr<EventLoop::Handle> timer_;  // loop
   std::thread keeper_, mender_;
 };

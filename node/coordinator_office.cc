@@ -99,9 +99,9 @@ void Coordinator::LookAtOffice() {
 
 void Coordinator::Tick() {
   const ClusterView& view = cluster_->view();
-  const bool members_changed = view.members != members_;
   uint32_t live = 0;
   absl::MutexLock lock(mu_);
+  const bool members_changed = lost_members_.Look(view, absl::Now(), &losses_);
   // A group that has models loaded is not given up for one that has none.
   for (const auto& [id, model] : models_) {
     live += 1 + model->texts();
@@ -117,26 +117,7 @@ void Coordinator::Tick() {
   cluster_->membership()->SetLiveRequests(live);
   LookAtOffice();
   TellHeritage();
-  if (members_changed) {
-    for (const NodeId& id : members_) {
-      if (!absl::c_linear_search(view.members, id)) left_.insert(id);
-    }
-    members_ = view.members;
-    ++members_seen_;
-  }
-  CountLosses();
-}
-
-// One that falls silent is no member any more some time before it counts as gone.
-void Coordinator::CountLosses() {
-  const ClusterView& view = cluster_->view();
-  std::erase_if(left_, [&](const NodeId& id) {
-    mu_.AssertHeld();
-    const ClusterView::Node* const node = view.Find(id);
-    const bool gone = node == nullptr || node->state == ClusterView::State::kGone;
-    if (gone) losses_.Add(id.ToHex(), absl::Now());
-    return gone || absl::c_linear_search(view.members, id);
-  });
+  if (members_changed) ++members_seen_;
 }
 
 // What is there to stay, and what this node has yet to load of what it has inherited itself. One

@@ -128,7 +128,7 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
   Stage& kept = stages_[key] = std::move(stage);
   if (fetch) {
     BeginFetch(&kept);
-  } else if (kept.device->worker->ready() && !kept.device->worker->stopping()) {
+  } else {
     BeginLoad(&kept);
   }
 }
@@ -207,7 +207,7 @@ void StageHost::OnFetched(const StageKey& key, uint64_t id,
   stage->state = State::kWaiting;
   if (absl::Status status = FindWorker(stage); !status.ok()) {
     EndLoad(stage, status);
-  } else if (stage->device->worker->ready() && !stage->device->worker->stopping()) {
+  } else {
     BeginLoad(stage);
   }
 }
@@ -237,16 +237,15 @@ bool StageHost::IsCrowded(const Stage& stage) const {
 void StageHost::BeginWaiting() {
   if (stopping_) return;
   for (auto& [key, stage] : stages_) {
-    if (stage.state != State::kWaiting || stage.device == nullptr) continue;
-    const WorkerProcess* const worker = stage.device->worker.get();
-    if (worker != nullptr && worker->ready() && !worker->stopping()) BeginLoad(&stage);
+    if (stage.state == State::kWaiting && stage.device != nullptr) BeginLoad(&stage);
   }
 }
 
-// One that finds another loading of the same limit is begun when that has ended.
+// One that finds no worker ready, or another loading of the same limit, is begun later.
 void StageHost::BeginLoad(Stage* stage) {
   stage->state = State::kWaiting;
-  if (IsCrowded(*stage)) return;
+  const WorkerProcess* const worker = stage->device->worker.get();
+  if (worker == nullptr || !worker->ready() || worker->stopping() || IsCrowded(*stage)) return;
   stage->state = State::kLoading;
   stage->worker_pid = stage->device->worker->pid();
   UpdateLoading(stage->device);

@@ -54,9 +54,14 @@ class IdleLimit {
     thread_.join();
   }
 
-  // Around each wait for the other end.
-  void Begin() { Set(absl::Now()); }
-  void End() { Set(absl::InfiniteFuture()); }
+  // As reader->Read(message), for as long as that.
+  template <typename Reader, typename Message>
+  bool Read(Reader* reader, Message* message) {
+    Set(absl::Now());
+    const bool came = reader->Read(message);
+    Set(absl::InfiniteFuture());
+    return came;
+  }
   bool hit() {
     absl::MutexLock lock(mu_);
     return hit_;
@@ -183,12 +188,7 @@ absl::Status WeightSource::Describe(WeightCache* cache) {
   request.set_model_id(model_id_);
   const auto reader = stub_->DescribeModel(&context, request);
   IdleLimit idle(&context, idle_max_);
-  const auto read = [&](wire::ModelPiece* piece) {
-    idle.Begin();
-    const bool came = reader->Read(piece);
-    idle.End();
-    return came;
-  };
+  const auto read = [&](wire::ModelPiece* piece) { return idle.Read(reader.get(), piece); };
   const auto end = [&] {
     absl::Status status = FinishOf(reader.get(), &context);
     return idle.hit() ? SaidNothing() : EndOf(status);
@@ -245,13 +245,7 @@ absl::Status WeightSource::Hash(const std::vector<uint32_t>& blocks, bool known_
   const auto reader = stub_->HashBlocks(&context, request);
   IdleLimit idle(&context, idle_max_);
   wire::BlockHashes answer;
-  const auto read = [&] {
-    idle.Begin();
-    const bool came = reader->Read(&answer);
-    idle.End();
-    return came;
-  };
-  while (read()) {
+  while (idle.Read(reader.get(), &answer)) {
     for (const wire::BlockHash& hash : answer.hashes()) {
       if (hash.hash().size() == kWeightHashBytes) on_hash(hash.block(), hash.hash());
     }
@@ -267,10 +261,7 @@ absl::Status WeightSource::Read(const std::vector<uint32_t>& blocks, OnChunk on_
   IdleLimit idle(&context, idle_max_);
   bool stopped = false;
   for (wire::BlockChunk chunk; !stopped; chunk.Clear()) {
-    idle.Begin();
-    const bool came = reader->Read(&chunk);
-    idle.End();
-    if (!came) break;
+    if (!idle.Read(reader.get(), &chunk)) break;
     stopped = !on_chunk(chunk);
   }
   if (stopped) context.TryCancel();

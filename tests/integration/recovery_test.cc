@@ -7,6 +7,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -92,17 +93,19 @@ class Recovery : public TwoNodes {
   // Whose connections outlive what the test does.
   virtual size_t AskedNode() const { return coordinator_; }
 
-  uint64_t TokensWritten() {
+  // The first sample of a family; nullopt: there is none.
+  std::optional<uint64_t> Metric(absl::string_view family) {
     const std::string page = Get(coordinator_, "/metrics").body;
-    const size_t line = page.find("\nstrata_tokens_total{");
-    const size_t value = line == std::string::npos ? line : page.find("} ", line);
-    uint64_t tokens = 0;
-    if (value == std::string::npos ||
-        !absl::SimpleAtoi(page.substr(value + 2, page.find('\n', value) - value - 2), &tokens)) {
-      return 0;
+    const size_t line = page.find(absl::StrCat("\n", family, "{"));
+    const size_t at = line == std::string::npos ? line : page.find("} ", line);
+    uint64_t value = 0;
+    if (at == std::string::npos ||
+        !absl::SimpleAtoi(page.substr(at + 2, page.find('\n', at) - at - 2), &value)) {
+      return std::nullopt;
     }
-    return tokens;
+    return value;
   }
+  uint64_t TokensWritten() { return Metric("strata_tokens_total").value_or(0); }
 
   void ExpectWholeTexts(const char* said = "is served again",
                         const char* kept = "1 of 2 stages kept") {
@@ -224,13 +227,8 @@ TEST_F(Recovery, TextsGoOnWhileANodeIsDrained) {
 // While one plan takes over from the other, which is when the model serves neither way.
 TEST_F(Recovery, TextsEndWhenTheirModelIsUnloadedWhileItMoves) {
   const auto drain = Strata(coordinator_, {"drain", kNames[1 - coordinator_]});
-  EXPECT_TRUE(Eventually(
-      [this] {
-        const std::string page = Get(coordinator_, "/metrics").body;
-        const size_t line = page.find("\nstrata_model_serving{");
-        return line != std::string::npos && page.find("} 0\n", line) < page.find('\n', line + 1);
-      },
-      absl::Milliseconds(1)));
+  EXPECT_TRUE(
+      Eventually([this] { return Metric("strata_model_serving") == 0u; }, absl::Milliseconds(1)));
   EXPECT_TRUE(Run(coordinator_, {"unload", model_, "--json"}).is_object());
   for (const auto& text : texts_) {
     EXPECT_NE(text->ExitStatus(), 0);

@@ -90,7 +90,7 @@ void SimCoordinator::Tick() {
   After(kTickUs, [this] { Tick(); });
   if (stopping_) return;
   const ClusterView& view = cluster().View(options_.node);
-  const bool members_changed = view.members != members_;
+  const bool members_changed = lost_members_.Look(view, Now(), &losses_);
   uint32_t live = orphan_.has_value() ? 1 : 0;
   if (model_ != nullptr) {
     live += 1 + model_->texts();
@@ -100,18 +100,7 @@ void SimCoordinator::Tick() {
   if (live != live_) cluster().SetLive(options_.node, live_ = live);
   LookAtOffice();
   TellHeritage();
-  if (members_changed) {
-    for (const NodeId& id : members_) {
-      if (!absl::c_linear_search(view.members, id)) left_.insert(id);
-    }
-    members_ = view.members;
-    ++members_seen_;
-  }
-  std::erase_if(left_, [&](const NodeId& id) {
-    const bool gone = IsGone(cluster().NumberOf(id));
-    if (gone) losses_.Add(id.ToHex(), Now());
-    return gone || absl::c_linear_search(view.members, id);
-  });
+  if (members_changed) ++members_seen_;
   KeepMending();
 }
 

@@ -11,10 +11,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "coordinator/losses.h"
+#include "coordinator/lost_members.h"
 #include "node/deployment.h"
 #include "node/text_call.h"
 #include "tests/sim/sim_planning.h"
@@ -129,8 +129,7 @@ class SimCoordinator {
   std::optional<wire::LoadModelRequest> orphan_;
   std::string stays_;  // what loads the model again, once it was loaded
   Losses losses_;
-  std::vector<NodeId> members_;
-  std::set<NodeId> left_;  // members that were, and may be gone
+  LostMembers lost_members_;
   uint32_t live_ = 0;
 
   bool mending_ = false;  // the thread that mends is at it

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,11 +50,12 @@ wire::StageInfo SimStage::Info() const {
 
 absl::StatusOr<Frame> SimStage::Take(const Frame& frame, uint32_t compute_us, bool fails) {
   if (frame.type == FrameType::kError) return frame;
-  wire::StageSpec expected = spec_;
+  std::optional<wire::StageSpec> other;
   wire::Step any;
-  if (takes_any_epoch_ && any.ParseFromString(frame.header))
-    *expected.mutable_epoch() = any.epoch();
-  absl::StatusOr<wire::Step> step = ReadStep(frame, expected,
+  if (takes_any_epoch_ && any.ParseFromString(frame.header)) {
+    *other.emplace(spec_).mutable_epoch() = any.epoch();
+  }
+  absl::StatusOr<wire::Step> step = ReadStep(frame, other ? *other : spec_,
                                              {.n_embd = is_first() ? 0 : kValuesPerRow,
                                               .n_seq_max = spec_.n_seq_max(),
                                               .n_batch = spec_.n_batch()},

@@ -1,0 +1,26 @@
+// Which members of a cluster were lost. One that falls silent is no member any more some time
+// before it counts as gone, and may be back until then.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/losses.h"
+#include "coordinator/membership_types.h"
+
+namespace strata {
+
+// Not thread-safe.
+class LostMembers {
+ public:
+  // Whether `view` has other members than the view before. Those that have gone since they were
+  // members are added to `losses`. At every look, also where nothing has changed.
+  bool Look(const ClusterView& view, absl::Time now, Losses* losses);
+
+ private:
+  std::vector<NodeId> members_;
+  std::set<NodeId> left_;  // members that were, and may be gone
+};
+
+}  // namespace strata
