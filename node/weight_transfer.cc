@@ -39,10 +39,7 @@ class WeightTransfer::Batch {
   Batch(WeightTransfer* transfer, size_t giver, const std::vector<size_t>& places)
       : transfer_(transfer), giver_(giver), places_(places) {
     absl::MutexLock lock(transfer->mu_);
-    for (const size_t place : places) {
-      transfer->wanted_[place].batch = this;
-      blocks_.push_back(transfer->wanted_[place].block);
-    }
+    for (const size_t place : places) blocks_.push_back(transfer->wanted_[place].block);
   }
 
   const std::vector<uint32_t>& blocks() const { return blocks_; }
@@ -194,9 +191,9 @@ std::vector<WeightTransfer::Share> WeightTransfer::shares() const {
 void WeightTransfer::Lane(size_t giver, bool first) {
   if (first && giver != 0) Join(giver);
   while (true) {
-    const std::vector<size_t> batch = Take(giver);
-    if (batch.empty()) return;
-    ReadBatch(giver, batch);
+    const Taken taken = Take(giver);
+    if (taken.places.empty()) return;
+    ReadBatch(giver, taken);
   }
 }
 
@@ -228,7 +225,7 @@ bool WeightTransfer::MayGive(size_t giver, const Wanted& wanted, size_t place) c
          (wanted.not_of >> giver & 1) == 0 && (IsBelieved(giver) || !wanted.hash.empty());
 }
 
-std::vector<size_t> WeightTransfer::Take(size_t giver) {
+WeightTransfer::Taken WeightTransfer::Take(size_t giver) {
   absl::MutexLock lock(mu_);
   if (giver == 0) {
     const auto joined = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
@@ -254,11 +251,11 @@ std::vector<size_t> WeightTransfer::Take(size_t giver) {
       std::clamp(static_cast<uint64_t>(givers_[giver].bytes_per_s * kRequestSeconds),
                  kWeightRequestBytesMin, kWeightRequestBytesMax);
   if (n_giving > 1) bytes_max = std::min(bytes_max, pending_bytes_ / (kWeightLanes * n_giving));
-  std::vector<size_t> batch;
+  Taken taken{.number = ++last_taken_, .places = {}};
   uint64_t bytes = 0;
   // The source from the front, peers from the back: neighbours go together.
   for (const bool others_too : {false, true}) {
-    for (size_t i = 0; i < wanted_.size() && (batch.empty() || bytes < bytes_max); ++i) {
+    for (size_t i = 0; i < wanted_.size() && (taken.places.empty() || bytes < bytes_max); ++i) {
       const size_t place = giver == 0 ? i : wanted_.size() - 1 - i;
       Wanted& wanted = wanted_[place];
       if (wanted.state != Wanted::State::kPending || !MayGive(giver, wanted, place)) continue;
@@ -267,21 +264,23 @@ std::vector<size_t> WeightTransfer::Take(size_t giver) {
         others = others || (other != giver && MayGive(other, wanted, place));
       }
       if (others && !others_too) continue;
-      if (!batch.empty() && bytes + wanted.bytes > bytes_max) {
+      if (!taken.places.empty() && bytes + wanted.bytes > bytes_max) {
         bytes = bytes_max;
         break;
       }
-      batch.push_back(place);
+      taken.places.push_back(place);
       bytes += wanted.bytes;
       pending_bytes_ -= wanted.bytes;
       wanted.state = Wanted::State::kTaken;
+      wanted.taken_by = taken.number;
     }
   }
-  std::sort(batch.begin(), batch.end());
-  return batch;
+  std::sort(taken.places.begin(), taken.places.end());
+  return taken;
 }
 
-void WeightTransfer::ReadBatch(size_t giver, const std::vector<size_t>& places) {
+void WeightTransfer::ReadBatch(size_t giver, const Taken& taken) {
+  const std::vector<size_t>& places = taken.places;
   Batch batch(this, giver, places);
   WeightSource* source = nullptr;
   {
@@ -298,8 +297,8 @@ void WeightTransfer::ReadBatch(size_t giver, const std::vector<size_t>& places) 
   if (seconds > 0) givers_[giver].bytes_per_s = static_cast<double>(batch.bytes()) / seconds;
   for (const size_t place : places) {
     Wanted& wanted = wanted_[place];
-    // One that was refused may be another's by now.
-    if (wanted.state != Wanted::State::kTaken || wanted.batch != &batch) continue;
+    // One that was refused may have been taken again.
+    if (wanted.state != Wanted::State::kTaken || wanted.taken_by != taken.number) continue;
     wanted.state = Wanted::State::kPending;
     pending_bytes_ += wanted.bytes;
   }

@@ -95,11 +95,11 @@ class WeightTransfer {
     uint32_t block = 0;
     uint64_t bytes = 0;
     State state = State::kPending;
-    const Batch* batch = nullptr;  // kTaken: whose it is
-    std::string hash;              // as the source told; "": not known
-    bool hash_asked = false;       // the source has answered, and may not have told
-    uint32_t not_of = 0;           // a bit for each node that did not have it, or not its bytes
-    uint32_t wrong_of = 0;         // those that sent other bytes
+    uint64_t taken_by = 0;    // kTaken: the number of its request
+    std::string hash;         // as the source told; "": not known
+    bool hash_asked = false;  // the source has answered, and may not have told
+    uint32_t not_of = 0;      // a bit for each node that did not have it, or not its bytes
+    uint32_t wrong_of = 0;    // those that sent other bytes
   };
   struct Giver {
     enum class State { kJoining, kGiving, kGone };
@@ -114,9 +114,13 @@ class WeightTransfer {
 
   void Lane(size_t giver, bool first);
   void Join(size_t giver);
-  // Blocks for `giver` to give, by places in wanted_, ascending. Waits; empty: no more.
-  std::vector<size_t> Take(size_t giver);
-  void ReadBatch(size_t giver, const std::vector<size_t>& batch);
+  // Blocks for `giver` to give, by places in wanted_, ascending. Waits; none: no more.
+  struct Taken {
+    uint64_t number = 0;
+    std::vector<size_t> places;
+  };
+  Taken Take(size_t giver);
+  void ReadBatch(size_t giver, const Taken& taken);
   void RunHashes();
   absl::Status Save();
 
@@ -146,6 +150,7 @@ class WeightTransfer {
   std::vector<Wanted> wanted_ ABSL_GUARDED_BY(mu_);  // the vector and its blocks are constant
   std::vector<Giver> givers_ ABSL_GUARDED_BY(mu_);
   size_t n_left_ ABSL_GUARDED_BY(mu_) = 0;           // not kDone
+  uint64_t last_taken_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t pending_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // kPending
   uint64_t unsaved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Time join_until_ ABSL_GUARDED_BY(mu_);
