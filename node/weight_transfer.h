@@ -149,7 +149,7 @@ class WeightTransfer {
   mutable absl::Mutex mu_;
   std::vector<Wanted> wanted_ ABSL_GUARDED_BY(mu_);  // the vector and its blocks are constant
   std::vector<Giver> givers_ ABSL_GUARDED_BY(mu_);
-  size_t n_left_ ABSL_GUARDED_BY(mu_) = 0;           // not kDone
+  size_t n_left_ ABSL_GUARDED_BY(mu_) = 0;  // not kDone
   uint64_t last_taken_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t pending_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // kPending
   uint64_t unsaved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
