@@ -218,7 +218,9 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptio
     return outcome->fetched.has_value();
   };
   while (!outcome->mu.AwaitWithTimeout(absl::Condition(&done), kGoOnPoll)) {
-    if (!options.go_on()) WeightFetcher::Cancel(job.get());
+    if (options.go_on()) continue;
+    WeightFetcher::Cancel(job.get());
+    return absl::CancelledError("interrupted");  // others' fetches may come first
   }
   if (!outcome->fetched->ok()) return outcome->fetched->status();
   return (*outcome->fetched)->headers;

@@ -239,6 +239,7 @@ void StageHost::OnWorkerTold(Device* device) {
     }
     stage.work = work;
   }
+  UnloadForgotten(device);
 }
 
 std::vector<wire::StageStatus> StageHost::Stages() const {

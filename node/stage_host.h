@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -162,6 +163,9 @@ class StageHost {
   void OnWorkerReady(Device* device);
   void OnWorkerDied(Device* device, const WorkerDeath& death);
   void OnWorkerTold(Device* device);
+  // A load that was given up, or ended before it began, may leave its worker a stage that nobody
+  // else knows of.
+  void UnloadForgotten(Device* device);
 
   EventLoop* const loop_;
   const Options options_;
@@ -172,6 +176,7 @@ class StageHost {
   std::map<StageKey, Stage> stages_;
   std::map<std::string, std::unique_ptr<Device>> devices_;  // by name
   std::map<uint64_t, Context> calls_;                       // to workers, under way
+  std::set<StageKey> forgotten_;                            // being unloaded by UnloadForgotten()
   Gate gate_;                                               // for their callbacks
   std::unique_ptr<EventLoop::Handle> fetch_timer_;          // while there are fetches
   size_t fetches_ = 0;                                      // whose end has not come

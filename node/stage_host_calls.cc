@@ -149,12 +149,48 @@ void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStag
               if (status.ok()) {
                 Forget(key);
                 StopWorkerIfIdle(device);
-              } else {
-                still->state = before;
+              } else if (!absl::IsDeadlineExceeded(status) && !absl::IsCancelled(status)) {
+                still->state = before;  // else the worker may have begun
               }
             }
             std::move(done)(status);
           });
+}
+
+void StageHost::UnloadForgotten(Device* device) {
+  if (device->worker->stopping()) return;
+  for (const auto& [key, stage] : stages_) {
+    const bool settled = stage.state == State::kServing || stage.state == State::kFailed;
+    if (stage.device == device && !settled) return;  // what was told may be older
+  }
+  struct Unload {
+    StageKey key;
+    grpc::ClientContext context;
+    wire::UnloadStageRequest request;
+    wire::UnloadStageResponse response;
+  };
+  for (const wire::StageWork& work : device->worker->told().stages()) {
+    const StageKey key = StageKeyOf(work.epoch(), work.stage());
+    const auto found = stages_.find(key);
+    const bool known = found != stages_.end() && found->second.device == device &&
+                       found->second.state != State::kFailed;
+    if (known || !forgotten_.insert(key).second) continue;
+    auto call = std::make_shared<Unload>();
+    call->key = key;
+    *call->request.mutable_epoch() = work.epoch();
+    call->request.set_stage(work.stage());
+    const uint64_t id = next_id_++;
+    calls_[id] = Context(call, &call->context);
+    gate_.Enter();
+    device->worker->stub()->async()->UnloadStage(&call->context, &call->request, &call->response,
+                                                 [this, call, id](const grpc::Status&) {
+                                                   loop_->Post([this, call, id] {
+                                                     calls_.erase(id);
+                                                     forgotten_.erase(call->key);
+                                                   });
+                                                   gate_.Leave();
+                                                 });
+  }
 }
 
 }  // namespace strata

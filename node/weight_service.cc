@@ -156,7 +156,9 @@ bool WeightService::ShareAgain(const std::string& path, wire::ShareModelResponse
   response->set_model_id(same->model->id());
   response->set_bytes(same->model->tensor_bytes());
   absl::MutexLock lock(mu_);
-  shared_.remove(same);
+  // Another file with its id may have come meanwhile.
+  shared_.remove_if(
+      [&same](const SharedPtr& each) { return each->model->id() == same->model->id(); });
   shared_.push_front(std::move(same));
   if (shared_.size() > kSharedModelsMax) shared_.pop_back();
   return true;
@@ -402,14 +404,14 @@ absl::Status WeightService::Read(const wire::BlocksRequest& request,
 
 void WeightService::KeepHashes(Shared* shared) {
   if (hashes_folder_.empty()) return;
+  // Two calls may end at the same time: the one that knows more writes last.
+  absl::MutexLock lock(mu_);
   WeightHashes hashes;
   {
-    absl::MutexLock lock(shared->mu);
+    absl::MutexLock hashes_lock(shared->mu);
     if (!std::exchange(shared->unsaved, false)) return;
     hashes = shared->hashes;
   }
-  // Two calls may end at the same time.
-  absl::MutexLock lock(mu_);
   const std::string path = absl::StrCat(hashes_folder_, "/", absl::BytesToHexString(shared->key));
   DropOldest(hashes_folder_, kHashFilesMax - 1);
   const absl::Status status = WriteKeptHashes(path, shared->key, hashes);

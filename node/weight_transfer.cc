@@ -342,10 +342,7 @@ void WeightTransfer::Leave(size_t giver, absl::Status why) {
   if (from.state == Giver::State::kGone) return;
   from.state = Giver::State::kGone;
   from.why = std::move(why);
-  if (giver == 0) {
-    hashes_may_come_ = false;
-    UseKeptHashes();
-  }
+  if (giver == 0) UseKeptHashes();  // those that it is asked for now may come still
   CheckThatAllCanCome();
 }
 
@@ -460,7 +457,8 @@ void WeightTransfer::RunHashes() {
         return false;
       };
       mu_.Await(absl::Condition(&any));
-      if (Ended() || givers_[0].state == Giver::State::kGone) return;
+      if (Ended()) return;
+      if (givers_[0].state == Giver::State::kGone) break;
       for (size_t i = wanted_.size(); i-- > 0 && blocks.size() < kHashesMax;) {
         if (!next(i)) continue;
         blocks.push_back(wanted_[i].block);

@@ -34,6 +34,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
 
   ~StageServerImpl() override { End(); }
 
+  void Stop() override { End(); }
   std::unique_ptr<Stage> TakeStage() override {
     {
       absl::MutexLock lock(mu_);

@@ -38,6 +38,9 @@ class StageServer {
   // Closes both links, stops the compute thread after the step it is on, and frees the stage.
   virtual ~StageServer() = default;
 
+  // The same, for who may not be the last that has it. Blocks; neither on the compute thread nor on
+  // a link's.
+  virtual void Stop() = 0;
   // The same, but gives the stage away, with what its slots hold; null where it is not loaded.
   // Once. Blocks; neither on the compute thread nor on a link's.
   virtual std::unique_ptr<Stage> TakeStage() = 0;

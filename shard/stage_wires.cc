@@ -164,15 +164,12 @@ absl::StatusOr<std::unique_ptr<Link>> StageWires::DialUcx(const DialOptions& opt
                                                           Link::Receiver* receiver) {
   if (!options_.ucx) return absl::UnavailableError("this worker was started with --no-ucx");
   Way way = Known(options.address);
-  if (std::chrono::steady_clock::now() < way.avoid_until) {
-    return absl::UnavailableError(absl::StrCat("UCX failed: ", way.failure));
-  }
-  if (!way.measured && options_.measure) {
-    absl::StatusOr<Way> measured = MeasureWay(options.address);
+  if (!way.measured && options_.measure && !IsAvoided(way)) {
+    const absl::StatusOr<Way> measured = MeasureWay(options.address);
     if (!measured.ok()) return measured.status();
-    way = *std::move(measured);
-    Remember(options.address, way);
+    way = Remember(options.address, *measured);
   }
+  if (IsAvoided(way)) return absl::UnavailableError(absl::StrCat("UCX failed: ", way.failure));
   if (way.measured && way.ucx > kUcxTripMax) {
     return absl::UnavailableError(absl::StrCat("16 KiB and back take ",
                                                absl::FormatDuration(way.ucx),
@@ -269,19 +266,27 @@ StageWires::Way StageWires::Known(const std::string& address) {
   return found == ways_.end() ? Way{} : found->second;
 }
 
-void StageWires::Remember(const std::string& address, Way way) {
-  MutexLock lock(&mu_);
+StageWires::Way& StageWires::WayTo(const std::string& address) {
   if (ways_.size() >= kStageWaysMax && ways_.count(address) == 0) ways_.clear();
-  ways_[address] = std::move(way);
+  return ways_[address];
+}
+
+StageWires::Way StageWires::Remember(const std::string& address, const Way& measured) {
+  MutexLock lock(&mu_);
+  Way& way = WayTo(address);
+  way.measured = measured.measured;
+  way.ucx = measured.ucx;
+  way.grpc = measured.grpc;
+  return way;  // the link that it was measured with may have broken since
 }
 
 void StageWires::Avoid(const std::string& address, const absl::Status& why) {
   LOG(WARNING) << "links to " << address << " go over gRPC for the next " << kUcxAvoided.count()
                << " minutes: " << why;
-  Way way = Known(address);
+  MutexLock lock(&mu_);
+  Way& way = WayTo(address);
   way.failure = std::string(why.message());
   way.avoid_until = std::chrono::steady_clock::now() + kUcxAvoided;
-  Remember(address, std::move(way));
 }
 
 }  // namespace strata

@@ -96,8 +96,13 @@ class StageWires {
   absl::StatusOr<UcxLinks*> LinksOn(const std::string& host);
   absl::StatusOr<UcxTicket> GiveTicket(const std::string& host);
   wire::LinkPlace Place() const;
+  static bool IsAvoided(const Way& way) {
+    return std::chrono::steady_clock::now() < way.avoid_until;
+  }
   Way Known(const std::string& address);
-  void Remember(const std::string& address, Way way);
+  // With what else is known of it.
+  Way Remember(const std::string& address, const Way& measured);
+  Way& WayTo(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Avoid(const std::string& address, const absl::Status& why);
 
   const StageWireOptions options_;

@@ -241,7 +241,8 @@ absl::StatusOr<WeightCache::Kept> WeightCache::WhatIsThere(const std::string& mo
   absl::MutexLock lock(mu_);
   const auto found = entries_.find(model_id);
   if (found == entries_.end()) return absl::NotFoundError("the model is not in the cache");
-  return Kept{.entry = found->second.number, .hashes = found->second.hashes};
+  const Entry& entry = found->second;
+  return Kept{.entry = entry.number, .hashes = entry.hashes, .losses = entry.losses};
 }
 
 absl::Status WeightCache::Confirm(const std::string& model_id, const Kept& kept, uint32_t block,
@@ -261,6 +262,14 @@ absl::Status WeightCache::Confirm(const std::string& model_id, const Kept& kept,
   if (hash == expected->second) {
     entry.checked.insert(block);
     return absl::OkStatus();
+  }
+  // It may have been lost and fetched again while it was read.
+  const auto losses = [block](const std::map<uint32_t, uint32_t>& of) {
+    const auto counted = of.find(block);
+    return counted == of.end() ? 0 : counted->second;
+  };
+  if (losses(entry.losses) != losses(kept.losses)) {
+    return absl::NotFoundError("the block was fetched again while it was read");
   }
   LOG(WARNING) << "block " << block << " of " << entry.folder << " is damaged";
   Lose(&entry, block);
@@ -340,6 +349,7 @@ void WeightCache::Remove(const std::string& model_id) {
 void WeightCache::Lose(Entry* entry, uint32_t block) {
   const auto found = entry->hashes.find(block);
   if (found == entry->hashes.end()) return;
+  ++entry->losses[block];
   entry->missing[block] = std::move(found->second);
   entry->hashes.erase(found);
   entry->checked.erase(block);
@@ -354,28 +364,36 @@ bool WeightCache::IsLeased(const Entry& entry, uint32_t block, const WeightLease
   return false;
 }
 
-void WeightCache::Shrink(Entry* entry, Opened* opened, Spare spare) {
+// Samples of the data belong to the model's identity and stay: a worker may be opening the file.
+void WeightCache::PunchAround(const Opened& opened, size_t part, uint64_t begin, uint64_t end) {
+  std::vector<ModelFile::Range> kept;
+  for (const ModelFile::Range& range : opened.model->identity()) {
+    if (range.part == part && range.offset < end && range.offset + range.bytes > begin) {
+      kept.push_back(range);
+    }
+  }
+  std::sort(kept.begin(), kept.end(),
+            [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  for (const ModelFile::Range& range : kept) {
+    if (range.offset > begin) Punch(opened.fds[part], begin, range.offset - begin);
+    begin = std::max(begin, range.offset + range.bytes);
+  }
+  if (end > begin) Punch(opened.fds[part], begin, end - begin);
+}
+
+void WeightCache::Shrink(Entry* entry, Opened* opened, Spare spare, const WeightLease* mine) {
   std::vector<uint32_t> free;
   for (uint32_t block = 0; block < opened->blocks.size(); ++block) {
-    const bool goes = spare == Spare::kMissing ? !entry->hashes.contains(block)
-                                               : !IsLeased(*entry, block, nullptr);
-    if (goes) free.push_back(block);
+    const bool is_missing = !entry->hashes.contains(block);
+    // What is missing may be in use all the same: it was good when its stage was loaded.
+    if (spare == Spare::kMissing && !is_missing) continue;
+    if (!IsLeased(*entry, block, mine)) free.push_back(block);
   }
   for (const uint32_t block : free) Lose(entry, block);
   // Missing blocks are not in the file, or not with the hash of what they have.
   if (spare == Spare::kNotLeased &&
       !WriteKeptHashes(entry->folder + "/blocks", entry->id, entry->hashes, entry->missing).ok()) {
     return;
-  }
-  // Samples of the data belong to the model's identity and stay.
-  std::vector<std::string> samples;
-  const std::vector<ModelFile::Range>& identity = opened->model->identity();
-  const size_t n_parts = opened->fds.size();
-  for (size_t i = n_parts; i < identity.size(); ++i) {
-    std::string& sample = samples.emplace_back(identity[i].bytes, '\0');
-    if (!opened->model->Read(identity[i].part, identity[i].offset, absl::MakeSpan(sample)).ok()) {
-      return;
-    }
   }
   // Neighbours go together, with the padding between them: only whole pages go back to the disk.
   for (size_t i = 0; i < free.size();) {
@@ -386,25 +404,18 @@ void WeightCache::Shrink(Entry* entry, Opened* opened, Spare spare) {
       if (next.part != first.part) break;
       end = next.offset + next.bytes;
     }
-    Punch(opened->fds[first.part], first.offset, end - first.offset);
-  }
-  for (size_t i = 0; i < samples.size(); ++i) {
-    const ModelFile::Range& range = identity[n_parts + i];
-    // Should it fail, the identity does not fit and is fetched again.
-    WriteAt(opened->fds[range.part], range.offset, samples[i], entry->folder).IgnoreError();
+    PunchAround(*opened, first.part, first.offset, end);
   }
   entry->bytes = DiskBytes(entry->folder);
 }
 
-absl::Status WeightCache::MakeRoom(uint64_t bytes, Entry* mine) {
+absl::Status WeightCache::MakeRoom(uint64_t bytes, const WeightLease* mine) {
   absl::MutexLock lock(mu_);
   const auto fits = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return UsedLocked() + bytes <= bytes_max_ && FreeBytes(folder_) >= bytes + kDiskReserveBytes;
   };
   for (auto& [id, entry] : entries_) entry.bytes = DiskBytes(entry.folder);
-  if (const std::shared_ptr<Opened> opened = mine->opened.lock(); opened != nullptr && !fits()) {
-    Shrink(mine, opened.get(), Spare::kMissing);
-  }
+  if (!fits()) Shrink(mine->entry_, mine->opened_.get(), Spare::kMissing, mine);
   while (!fits()) {
     const Entry* oldest = nullptr;
     for (const auto& [id, entry] : entries_) {
@@ -418,7 +429,7 @@ absl::Status WeightCache::MakeRoom(uint64_t bytes, Entry* mine) {
   for (auto& [id, entry] : entries_) {
     if (fits()) break;
     if (const std::shared_ptr<Opened> opened = entry.opened.lock())
-      Shrink(&entry, opened.get(), Spare::kNotLeased);
+      Shrink(&entry, opened.get(), Spare::kNotLeased, nullptr);
   }
   if (fits()) return absl::OkStatus();
   const uint64_t used = UsedLocked(), on_disk = FreeBytes(folder_);
@@ -530,7 +541,7 @@ absl::Status WeightLease::Forget(absl::Span<const uint32_t> blocks) {
 }
 
 absl::Status WeightLease::MakeRoom() {
-  return cache_->MakeRoom(opened_->blocks.BytesOf(Missing()), entry_);
+  return cache_->MakeRoom(opened_->blocks.BytesOf(Missing()), this);
 }
 
 absl::Status WeightLease::Write(uint32_t block, uint64_t offset, absl::string_view bytes) {
@@ -547,6 +558,7 @@ void WeightLease::Finish(uint32_t block, std::string hash) {
   const WeightBlock& at = opened_->blocks[block];
   StartSync(opened_->fds[at.part], at.offset, at.bytes);
   absl::MutexLock lock(cache_->mu_);
+  if (disk_failed_) return;  // its bytes may be among those that were lost
   entry_->hashes[block] = std::move(hash);
   entry_->missing.erase(block);
   entry_->checked.insert(block);
@@ -567,6 +579,7 @@ absl::Status WeightLease::Save() {
   if (!synced.ok()) {
     // Some file systems find room only now; whose data was lost nobody says.
     absl::MutexLock lock(cache_->mu_);
+    disk_failed_ = true;
     unsynced.merge(std::exchange(entry_->unsynced, {}));  // finished meanwhile
     for (const uint32_t block : unsynced) WeightCache::Lose(entry_, block);
     return synced;

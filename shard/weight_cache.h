@@ -80,8 +80,9 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
   // What is there of a model, to give it to others. Nothing of it is kept from going: what was read
   // (from Headers(), asked for later) is a block's only after Confirm(). kNotFound as Lease().
   struct Kept {
-    uint64_t entry = 0;   // which copy of the model it is
-    WeightHashes hashes;  // of the blocks that are there
+    uint64_t entry = 0;                   // which copy of the model it is
+    WeightHashes hashes;                  // of the blocks that are there
+    std::map<uint32_t, uint32_t> losses;  // as of Entry
   };
   absl::StatusOr<Kept> WhatIsThere(const std::string& model_id) const;
   // `hash` is that of what was read of a block of `kept`. kNotFound: the block has gone meanwhile;
@@ -103,12 +104,13 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
     std::string folder;
     uint64_t number = 0;  // no other entry's of this process
     uint64_t last_use = 0;
-    uint64_t bytes = 0;            // on disk
-    WeightHashes hashes;           // of the blocks that are there
-    WeightHashes missing;          // of others, as far as they are known
-    std::set<uint32_t> checked;    // of those, since the process started
-    std::set<uint32_t> unsynced;   // of those, not known to be on the disk yet
-    std::weak_ptr<Opened> opened;  // shared by the leases
+    uint64_t bytes = 0;                   // on disk
+    WeightHashes hashes;                  // of the blocks that are there
+    WeightHashes missing;                 // of others, as far as they are known
+    std::map<uint32_t, uint32_t> losses;  // how often a block went, since the process started
+    std::set<uint32_t> checked;           // of those, since the process started
+    std::set<uint32_t> unsynced;          // of those, not known to be on the disk yet
+    std::weak_ptr<Opened> opened;         // shared by the leases
     std::list<const WeightLease*> leases;
   };
 
@@ -118,13 +120,15 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t UsedLocked() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Removes what nobody has leased, the models not used for longest first, until `bytes` more fit.
-  // First of all what `mine` has on the disk without knowing it.
-  absl::Status MakeRoom(uint64_t bytes, Entry* mine);
+  // First of all what the model of `mine` has on the disk without knowing it.
+  absl::Status MakeRoom(uint64_t bytes, const WeightLease* mine);
   void Remove(const std::string& model_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Frees blocks of a leased model: those that no lease covers, or those that are missing, of which
-  // an earlier process may have left data.
+  // Frees blocks of a leased model that no lease covers but `mine`: all, or those that are missing,
+  // of which an earlier process may have left data.
   enum class Spare { kNotLeased, kMissing };
-  void Shrink(Entry* entry, Opened* opened, Spare spare) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Shrink(Entry* entry, Opened* opened, Spare spare, const WeightLease* mine)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void PunchAround(const Opened& opened, size_t part, uint64_t begin, uint64_t end);
   // The block is no longer there; its hash stays known.
   static void Lose(Entry* entry, uint32_t block);
   bool IsLeased(const Entry& entry, uint32_t block, const WeightLease* but) const
@@ -169,7 +173,8 @@ class WeightLease {
   absl::Status MakeRoom();
   // `offset` is in the block. kResourceExhausted: the disk is full; says how much is missing.
   absl::Status Write(uint32_t block, uint64_t offset, absl::string_view bytes);
-  // All of the block has been written, and `hash` is its hash.
+  // All of the block has been written, and `hash` is its hash. After a Save() that failed it stays
+  // missing.
   void Finish(uint32_t block, std::string hash);
   // Syncs the data of the blocks finished so far, then writes down that they are there; if only the
   // latter fails, they are fetched again after a restart. An error: the disk did not take the data,
@@ -184,6 +189,7 @@ class WeightLease {
   std::shared_ptr<WeightCache::Opened> opened_;  // shared with other leases of the model
   WeightCache::Entry* entry_ = nullptr;          // stays while it is leased
   std::vector<uint32_t> blocks_;
+  bool disk_failed_ = false;  // the cache's mu_
 };
 
 }  // namespace strata

@@ -345,6 +345,7 @@ grpc::ServerUnaryReactor* WorkerServerImpl::UnloadStage(grpc::CallbackServerCont
   absl::MutexLock lock(mu_);
   if (stopping_) return Answer(context, absl::UnavailableError("the worker stops"));
   unloads_.push_back([stage = std::move(stage), reactor]() mutable {
+    stage->Stop();  // while Leaves() sees it; its memory is free before the answer
     stage.reset();
     reactor->Finish(grpc::Status::OK);
   });

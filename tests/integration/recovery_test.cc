@@ -496,8 +496,8 @@ TEST_F(RecoveryOfAllStages, AreThereForTextsThatBeginWhileTheirCoordinatorStops)
 
 TEST_F(RecoveryOfAllStages, AreNotLoadedAgainOnceTheyWereUnloaded) {
   ASSERT_TRUE(Run(coordinator_, {"unload", model_, "--json"}).is_object());
-  // The office is looked at five times a second.
-  absl::SleepFor(absl::Seconds(1));
+  // The other hears of it four times a second.
+  absl::SleepFor(absl::Seconds(3));
   kill((*nodes_[coordinator_])->pid(), SIGKILL);
   const size_t other = 1 - coordinator_;
   Json status;

@@ -20,6 +20,7 @@
 #include "grpcpp/grpcpp.h"
 #include "node/parent_watch.h"
 #include "proto/node.grpc.pb.h"
+#include "transport/epoch.h"
 #include "transport/grpc_status.h"
 #include "transport/status_details.h"
 
@@ -93,6 +94,9 @@ class FakeWorker final : public wire::Worker::Service {
       while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
       return grpc::Status(grpc::StatusCode::CANCELLED, "cancelled");
     }
+    if (spec.model_path() == "late") {  // too far to be ended
+      while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+    }
     wire::StageInfo* info = event.mutable_loaded();
     info->set_stage(spec.stage());
     *info->mutable_layers() = spec.layers();
@@ -115,8 +119,12 @@ class FakeWorker final : public wire::Worker::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status UnloadStage(grpc::ServerContext*, const wire::UnloadStageRequest*,
+  grpc::Status UnloadStage(grpc::ServerContext*, const wire::UnloadStageRequest* request,
                            wire::UnloadStageResponse*) override {
+    absl::MutexLock lock(mu_);
+    unloaded_ += std::erase_if(loaded_, [request](const wire::StageSpec& spec) {
+      return spec.stage() == request->stage() && CompareEpochs(spec.epoch(), request->epoch()) == 0;
+    });
     return grpc::Status::OK;
   }
 
@@ -126,6 +134,11 @@ class FakeWorker final : public wire::Worker::Service {
     while (request->text() == "endless" && !context->IsCancelled()) {
       absl::SleepFor(absl::Milliseconds(1));
     }
+    if (request->text() == "how many were unloaded") {
+      absl::MutexLock lock(mu_);
+      response->add_tokens(static_cast<int32_t>(unloaded_));
+      return grpc::Status::OK;
+    }
     response->add_tokens(static_cast<int32_t>(request->text().size()));
     return grpc::Status::OK;
   }
@@ -133,7 +146,8 @@ class FakeWorker final : public wire::Worker::Service {
  private:
   int* const port_;
   absl::Mutex mu_;
-  std::vector<wire::StageSpec> loaded_ ABSL_GUARDED_BY(mu_);  // ever
+  std::vector<wire::StageSpec> loaded_ ABSL_GUARDED_BY(mu_);
+  size_t unloaded_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 int Run() {

@@ -290,7 +290,7 @@ TEST_F(HttpServerTest, AByteNowAndThenDoesNotHelp) {
 }
 
 TEST_F(HttpServerTest, QuietConnectionsAreClosed) {
-  Start({.idle_ms = 50});
+  Start({.idle_ms = 2'000});
   HttpClient never(port()), once(port());
   once.Post("/echo", "a");
   EXPECT_EQ(once.Read().body, "a");

@@ -239,12 +239,12 @@ TEST(StageHost, AWorkerThatExitsIsAFailedStage) {
 }
 
 TEST(StageHost, AFrozenWorkerIsKilled) {
-  RunningNode node(FAKE_WORKER, {.ping_every_ms = 100, .silent_ms = 1'000});
+  RunningNode node(FAKE_WORKER, {.ping_every_ms = 100, .silent_ms = 3'000});
   ASSERT_TRUE(node.LoadStage(Spec("fine")).status.ok());
   const absl::Status status = node.Tokenize(1, "stop").status();
   EXPECT_EQ(status,
             absl::DeadlineExceededError("stage 1 (layers 2-4) on node-2: the worker stopped "
-                                        "answering while serving (silent for 1 s, so it was "
+                                        "answering while serving (silent for 3 s, so it was "
                                         "killed)"));
   EXPECT_TRUE(node.LoadStage(Spec("fine")).status.ok());
 }
@@ -442,6 +442,27 @@ TEST(StageHost, AClientThatLeavesCancelsItsLoad) {
   }
   context.TryCancel();
   client.join();
+  EXPECT_EQ(node.WaitForStageStatus(1, absl::StatusCode::kUnavailable).code(),
+            absl::StatusCode::kCancelled);
+}
+
+// The worker was too far, and lives on for another stage.
+TEST(StageHost, AStageThatWasLoadedAllTheSameIsUnloaded) {
+  RunningNode node(FAKE_WORKER, {.ping_every_ms = 20});
+  ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());
+  grpc::ClientContext context;
+  std::thread client([&] { node.LoadStage(Spec("late"), &context); });
+  while (node.GetInfo().stages_size() < 2 ||
+         node.GetInfo().stages(1).state() != wire::StageStatus::LOADING) {
+  }
+  context.TryCancel();
+  client.join();
+  const absl::Time until = absl::Now() + absl::Seconds(30);
+  int32_t unloaded = 0;
+  while (unloaded == 0 && absl::Now() < until) {
+    unloaded = node.Tokenize(0, "how many were unloaded")->tokens(0);
+  }
+  EXPECT_EQ(unloaded, 1);
   EXPECT_EQ(node.WaitForStageStatus(1, absl::StatusCode::kUnavailable).code(),
             absl::StatusCode::kCancelled);
 }

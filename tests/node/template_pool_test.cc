@@ -1,5 +1,6 @@
 #include "node/template_pool.h"
 
+#include <atomic>
 #include <string>
 #include <utility>
 #include <vector>
@@ -187,7 +188,7 @@ TEST(TemplatePool, OneThatCannotEvenBeReadInTimeIsNotReadAgain) {
   EXPECT_THAT(first, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("takes more than")));
   const absl::Time began = absl::Now();
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(Ask(&pool, Question(kEndless)).status(), first.status());
-  EXPECT_LT(absl::Now() - began, absl::Seconds(2));
+  EXPECT_LT(absl::Now() - began, absl::Minutes(1));  // reading again takes it seconds each
   EXPECT_EQ(pool.processes(), 0);
 }
 
@@ -200,13 +201,15 @@ TEST(TemplatePool, OneThatWasSlowKeepsNoMoreThanOneProcess) {
   EXPECT_THAT(Ask(&pool, Question(kEndlessWhenAsked)), Says("Hi"));
 
   absl::BlockingCounter slow(3);
+  std::atomic<int> ended = 0;
   for (int i = 0; i < 3; ++i) {
-    pool.Render(Question(kEndlessWhenAsked, "loop"), [&](const Prompt&) { slow.DecrementCount(); });
+    pool.Render(Question(kEndlessWhenAsked, "loop"), [&](const Prompt&) {
+      ++ended;
+      slow.DecrementCount();
+    });
   }
-  const absl::Time began = absl::Now();
   for (int i = 0; i < 20; ++i) EXPECT_THAT(Ask(&pool, Question(kUsual)), Says("[user]Hi"));
-  EXPECT_LT(absl::Now() - began,
-            absl::Milliseconds(options.limits.time_ms));  // while the first of the three runs
+  EXPECT_LT(ended, 2);  // with all processes taken, two would have had to end first
   slow.Wait();
 }
 

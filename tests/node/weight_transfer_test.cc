@@ -421,7 +421,7 @@ TEST_F(WeightsOfSeveral, APeerThatSaysNothingIsNotWaitedForLong) {
                         mute.AwaitAsked();
                         return grpc::Status::OK;
                       }});
-  const auto fetched = Fetch(source.address(), {mute.address()}, absl::Seconds(2));
+  const auto fetched = Fetch(source.address(), {mute.address()}, absl::Seconds(8));
   over.Notify();
   ExpectAll(fetched);
   EXPECT_THAT(fetched->shares[1].why,
