@@ -488,7 +488,7 @@ TEST_F(HttpServerTest, RespondersMayOutliveTheServer) {
 
 TEST(HttpServer, APortThatIsTakenIsUnavailable) {
   HttpServer::Options options;
-  options.handler = [](HttpRequest, std::shared_ptr<HttpResponder>) {};
+  options.handler = [](const HttpRequest&, const std::shared_ptr<HttpResponder>&) {};
   options.error = [](int, const std::string&) { return HttpResponse(); };
   const auto first = HttpServer::Start(options);
   ASSERT_TRUE(first.ok()) << first.status();
