@@ -118,16 +118,21 @@ class StageHost {
 
   // A request on its way to a worker.
   struct Call {
-    uint64_t id = 0;
     uint64_t stage_id = 0;
     StageKey stage;
-    Context context;
     Done done;
   };
 
-  template <typename Request, typename Response, typename Method>
+  template <typename Request, typename Response>
+  using Method = void (wire::Worker::StubInterface::async_interface::*)(
+      grpc::ClientContext*, const Request*, Response*, std::function<void(grpc::Status)>);
+  // `ended` is called on the loop.
+  template <typename Request, typename Response>
+  void Send(WorkerProcess* worker, const Request* request, Response* response,
+            const Context& context, Method<Request, Response> method, Done ended);
+  template <typename Request, typename Response>
   void Forward(const StageKey& key, const Request* request, Response* response,
-               const Context& context, Method method, Done done);
+               const Context& context, Method<Request, Response> method, Done done);
   void Settle(const std::shared_ptr<Call>& call, const absl::Status& status);
 
   Stage* FindById(const StageKey& key, uint64_t id);

@@ -10,9 +10,28 @@
 
 namespace strata {
 
-template <typename Request, typename Response, typename Method>
+using Async = wire::Worker::StubInterface::async_interface;
+
+template <typename Request, typename Response>
+void StageHost::Send(WorkerProcess* worker, const Request* request, Response* response,
+                     const Context& context, Method<Request, Response> method, Done ended) {
+  const uint64_t id = next_id_++;
+  calls_[id] = context;
+  gate_.Enter();
+  const auto end = std::make_shared<Done>(std::move(ended));  // gRPC copies its callbacks
+  (worker->stub()->async()->*method)(context.get(), request, response,
+                                     [this, id, end](const grpc::Status& status) {
+                                       loop_->Post([this, id, end, status = FromGrpc(status)] {
+                                         calls_.erase(id);
+                                         std::move (*end)(status);
+                                       });
+                                       gate_.Leave();
+                                     });
+}
+
+template <typename Request, typename Response>
 void StageHost::Forward(const StageKey& key, const Request* request, Response* response,
-                        const Context& context, Method method, Done done) {
+                        const Context& context, Method<Request, Response> method, Done done) {
   const auto found = stages_.find(key);
   if (found == stages_.end()) {
     std::move(done)(absl::NotFoundError(
@@ -30,22 +49,14 @@ void StageHost::Forward(const StageKey& key, const Request* request, Response* r
     return;
   }
   auto call = std::make_shared<Call>();
-  call->id = next_id_++;
   call->stage_id = stage.id;
   call->stage = key;
-  call->context = context;
   call->done = std::move(done);
-  calls_[call->id] = context;
-  gate_.Enter();
-  (stage.device->worker->stub()->async()->*method)(
-      context.get(), request, response, [this, call](const grpc::Status& status) {
-        loop_->Post([this, call, status = FromGrpc(status)] { Settle(call, status); });
-        gate_.Leave();
-      });
+  Send(stage.device->worker.get(), request, response, context, method,
+       [this, call](const absl::Status& status) { Settle(call, status); });
 }
 
 void StageHost::Settle(const std::shared_ptr<Call>& call, const absl::Status& status) {
-  calls_.erase(call->id);
   Stage* stage = FindById(call->stage, call->stage_id);
   if (stage == nullptr || status.ok()) {
     std::move(call->done)(status);
@@ -76,12 +87,8 @@ void StageHost::Connect(const wire::ConnectStageRequest* request,
     std::move(done)(status);
     return;
   }
-  using Method = void (wire::Worker::StubInterface::async_interface::*)(
-      grpc::ClientContext*, const wire::ConnectStageRequest*, wire::ConnectStageResponse*,
-      std::function<void(grpc::Status)>);
-  Method method = &wire::Worker::StubInterface::async_interface::ConnectStage;
-  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context, method,
-          std::move(done));
+  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context,
+          &Async::ConnectStage, std::move(done));
 }
 
 void StageHost::MoveCaches(const wire::MoveCachesRequest* request,
@@ -91,23 +98,15 @@ void StageHost::MoveCaches(const wire::MoveCachesRequest* request,
     std::move(done)(status);
     return;
   }
-  using Method = void (wire::Worker::StubInterface::async_interface::*)(
-      grpc::ClientContext*, const wire::MoveCachesRequest*, wire::MoveCachesResponse*,
-      std::function<void(grpc::Status)>);
-  Method method = &wire::Worker::StubInterface::async_interface::MoveCaches;
-  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context, method,
-          std::move(done));
+  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context,
+          &Async::MoveCaches, std::move(done));
 }
 
 void StageHost::Tokenize(const wire::TokenizeRequest* request, wire::TokenizeResponse* response,
                          const Context& context, Done done) {
   DCHECK(loop_->InLoopThread());
-  using Method = void (wire::Worker::StubInterface::async_interface::*)(
-      grpc::ClientContext*, const wire::TokenizeRequest*, wire::TokenizeResponse*,
-      std::function<void(grpc::Status)>);
-  Method method = &wire::Worker::StubInterface::async_interface::Tokenize;
-  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context, method,
-          std::move(done));
+  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context,
+          &Async::Tokenize, std::move(done));
 }
 
 void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStageResponse* response,
@@ -135,11 +134,7 @@ void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStag
     return;
   }
   const State before = std::exchange(stage.state, State::kUnloading);
-  using Method = void (wire::Worker::StubInterface::async_interface::*)(
-      grpc::ClientContext*, const wire::UnloadStageRequest*, wire::UnloadStageResponse*,
-      std::function<void(grpc::Status)>);
-  Method method = &wire::Worker::StubInterface::async_interface::UnloadStage;
-  Forward(key, request, response, context, method,
+  Forward(key, request, response, context, &Async::UnloadStage,
           [this, device, before, key, id = stage.id,
            done = std::move(done)](absl::Status status) mutable {
             Stage* still = FindById(key, id);
@@ -179,17 +174,8 @@ void StageHost::UnloadForgotten(Device* device) {
     call->key = key;
     *call->request.mutable_epoch() = work.epoch();
     call->request.set_stage(work.stage());
-    const uint64_t id = next_id_++;
-    calls_[id] = Context(call, &call->context);
-    gate_.Enter();
-    device->worker->stub()->async()->UnloadStage(&call->context, &call->request, &call->response,
-                                                 [this, call, id](const grpc::Status&) {
-                                                   loop_->Post([this, call, id] {
-                                                     calls_.erase(id);
-                                                     forgotten_.erase(call->key);
-                                                   });
-                                                   gate_.Leave();
-                                                 });
+    Send(device->worker.get(), &call->request, &call->response, Context(call, &call->context),
+         &Async::UnloadStage, [this, call](const absl::Status&) { forgotten_.erase(call->key); });
   }
 }
 
