@@ -264,11 +264,8 @@ absl::Status WeightCache::Confirm(const std::string& model_id, const Kept& kept,
     return absl::OkStatus();
   }
   // It may have been lost and fetched again while it was read.
-  const auto losses = [block](const std::map<uint32_t, uint32_t>& of) {
-    const auto counted = of.find(block);
-    return counted == of.end() ? 0 : counted->second;
-  };
-  if (losses(entry.losses) != losses(kept.losses)) {
+  const auto lost = entry.lost.find(block);
+  if (lost != entry.lost.end() && lost->second > kept.losses) {
     return absl::NotFoundError("the block was fetched again while it was read");
   }
   LOG(WARNING) << "block " << block << " of " << entry.folder << " is damaged";
@@ -349,7 +346,7 @@ void WeightCache::Remove(const std::string& model_id) {
 void WeightCache::Lose(Entry* entry, uint32_t block) {
   const auto found = entry->hashes.find(block);
   if (found == entry->hashes.end()) return;
-  ++entry->losses[block];
+  entry->lost[block] = ++entry->losses;
   entry->missing[block] = std::move(found->second);
   entry->hashes.erase(found);
   entry->checked.erase(block);
@@ -530,10 +527,7 @@ absl::Status WeightLease::Forget(absl::Span<const uint32_t> blocks) {
             "other data of the same model is loaded here; unload it first");
       }
     }
-    for (const uint32_t block : blocks) {
-      entry_->hashes.erase(block);
-      entry_->checked.erase(block);
-    }
+    for (const uint32_t block : blocks) WeightCache::Lose(entry_, block);
     entry_->missing.clear();  // they may be of another file as well
     left = entry_->hashes;
   }

@@ -80,9 +80,9 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
   // What is there of a model, to give it to others. Nothing of it is kept from going: what was read
   // (from Headers(), asked for later) is a block's only after Confirm(). kNotFound as Lease().
   struct Kept {
-    uint64_t entry = 0;                   // which copy of the model it is
-    WeightHashes hashes;                  // of the blocks that are there
-    std::map<uint32_t, uint32_t> losses;  // as of Entry
+    uint64_t entry = 0;   // which copy of the model it is
+    WeightHashes hashes;  // of the blocks that are there
+    uint64_t losses = 0;  // so many had gone until then
   };
   absl::StatusOr<Kept> WhatIsThere(const std::string& model_id) const;
   // `hash` is that of what was read of a block of `kept`. kNotFound: the block has gone meanwhile;
@@ -104,13 +104,14 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
     std::string folder;
     uint64_t number = 0;  // no other entry's of this process
     uint64_t last_use = 0;
-    uint64_t bytes = 0;                   // on disk
-    WeightHashes hashes;                  // of the blocks that are there
-    WeightHashes missing;                 // of others, as far as they are known
-    std::map<uint32_t, uint32_t> losses;  // how often a block went, since the process started
-    std::set<uint32_t> checked;           // of those, since the process started
-    std::set<uint32_t> unsynced;          // of those, not known to be on the disk yet
-    std::weak_ptr<Opened> opened;         // shared by the leases
+    uint64_t bytes = 0;                 // on disk
+    WeightHashes hashes;                // of the blocks that are there
+    WeightHashes missing;               // of others, as far as they are known
+    uint64_t losses = 0;                // blocks that have gone, since the process started
+    std::map<uint32_t, uint64_t> lost;  // the last loss of each, counted from 1
+    std::set<uint32_t> checked;         // of those, since the process started
+    std::set<uint32_t> unsynced;        // of those, not known to be on the disk yet
+    std::weak_ptr<Opened> opened;       // shared by the leases
     std::list<const WeightLease*> leases;
   };
 

@@ -90,13 +90,12 @@ class FakeWorker final : public wire::Worker::Service {
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the disk is gone");
     }
     if (spec.model_path() == "silent") return grpc::Status::OK;
-    if (spec.model_path() == "endless") {
+    const bool late = spec.model_path() == "late";  // too far to be ended
+    if (spec.model_path() == "endless" || late) {
       while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
-      return grpc::Status(grpc::StatusCode::CANCELLED, "cancelled");
+      if (!late) return grpc::Status(grpc::StatusCode::CANCELLED, "cancelled");
     }
-    if (spec.model_path() == "late") {  // too far to be ended
-      while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
-    }
+    if (spec.model_path() == "clings") clings_ = true;
     wire::StageInfo* info = event.mutable_loaded();
     info->set_stage(spec.stage());
     *info->mutable_layers() = spec.layers();
@@ -119,8 +118,12 @@ class FakeWorker final : public wire::Worker::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status UnloadStage(grpc::ServerContext*, const wire::UnloadStageRequest* request,
+  grpc::Status UnloadStage(grpc::ServerContext* context, const wire::UnloadStageRequest* request,
                            wire::UnloadStageResponse*) override {
+    if (clings_.exchange(false)) {
+      while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+      return grpc::Status(grpc::StatusCode::CANCELLED, "cancelled");
+    }
     absl::MutexLock lock(mu_);
     unloaded_ += std::erase_if(loaded_, [request](const wire::StageSpec& spec) {
       return spec.stage() == request->stage() && CompareEpochs(spec.epoch(), request->epoch()) == 0;
@@ -145,6 +148,7 @@ class FakeWorker final : public wire::Worker::Service {
 
  private:
   int* const port_;
+  std::atomic<bool> clings_{false};  // the next unload does not end by itself
   absl::Mutex mu_;
   std::vector<wire::StageSpec> loaded_ ABSL_GUARDED_BY(mu_);
   size_t unloaded_ ABSL_GUARDED_BY(mu_) = 0;

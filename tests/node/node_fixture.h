@@ -118,8 +118,11 @@ class RunningNode {
     return FromGrpc(stub_->ConnectStage(&context, request, &response));
   }
 
-  absl::Status Unload(uint32_t stage, uint64_t epoch = 1) {
+  absl::Status Unload(uint32_t stage, uint64_t epoch = 1,
+                      absl::Duration within = absl::InfiniteDuration()) {
     grpc::ClientContext context;
+    if (within < absl::InfiniteDuration())
+      context.set_deadline(absl::ToChronoTime(absl::Now() + within));
     wire::UnloadStageRequest request;
     *request.mutable_epoch() = EpochOf(epoch);
     request.set_stage(stage);

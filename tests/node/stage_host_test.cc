@@ -467,6 +467,18 @@ TEST(StageHost, AStageThatWasLoadedAllTheSameIsUnloaded) {
             absl::StatusCode::kCancelled);
 }
 
+// The worker may have begun: the stage does not serve again.
+TEST(StageHost, AnUnloadThatTookTooLongIsStillOne) {
+  RunningNode node(FAKE_WORKER);
+  ASSERT_TRUE(node.LoadStage(Spec("clings")).status.ok());
+  EXPECT_EQ(node.Unload(1, 1, absl::Milliseconds(100)).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(node.Tokenize(1, "the worker's answer").ok());
+  ASSERT_EQ(node.GetInfo().stages_size(), 1);
+  EXPECT_EQ(node.GetInfo().stages(0).state(), wire::StageStatus::UNLOADING);
+  EXPECT_TRUE(node.Unload(1).ok());
+  EXPECT_EQ(node.GetInfo().stages_size(), 0);
+}
+
 TEST(StageHost, AClientsDeadlineReachesTheWorker) {
   RunningNode node(FAKE_WORKER);
   ASSERT_TRUE(node.LoadStage(Spec("fine")).status.ok());

@@ -1,10 +1,12 @@
 #include "shard/weight_cache.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -284,6 +286,8 @@ TEST(WeightCache, WhatTheDiskDidNotTakeIsMissing) {
   fails = true;
   EXPECT_THAT(lease->Save(), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_EQ(lease->Missing(), missing);
+  lease->Finish(missing[0], std::string(kWeightHashBytes, 'x'));  // written before it failed
+  EXPECT_EQ(lease->Missing(), missing);
   fails = false;
   Fill(lease.get(), model);
   EXPECT_TRUE(BytesOfSlice(Opened(lease->path()), {0, 4}) == BytesOfSlice(model, {0, 4}));
@@ -380,6 +384,66 @@ TEST(WeightCache, MakesRoomInTheModelItself) {
   EXPECT_THAT(kept->Missing(), IsEmpty());
   EXPECT_TRUE(BytesOfSlice(cached, {2, 3}) == BytesOfSlice(original, {2, 3}));
   EXPECT_THAT(Lease(cache.get(), original, {0, 2})->Missing(), ::testing::Not(IsEmpty()));
+}
+
+TEST(WeightCache, MakesNoRoomOfWhatAnotherStageHasLoaded) {
+  const Model original = Written(Builder("m"));
+  const auto cache = Cache(MakeTestFolder(), original->tensor_bytes() * 4 / 5);
+  ASSERT_TRUE(Add(cache.get(), original).ok());
+  const auto loaded = Lease(cache.get(), original, {0, 3});
+  Fill(loaded.get(), original);
+  // One of its blocks is found damaged: missing for others, but its stage reads it where it is.
+  const uint32_t block = LargeBlock(*loaded);
+  const auto kept = cache->WhatIsThere(original->id());
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_THAT(cache->Confirm(original->id(), *kept, block, std::string(kWeightHashBytes, 'x')),
+              StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(loaded->Missing(), ElementsAreArray({block}));
+  const auto wanted = Lease(cache.get(), original, {3, kLayers});
+  EXPECT_THAT(wanted->MakeRoom(), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_TRUE(BytesOfSlice(Opened(loaded->path()), {0, 3}) == BytesOfSlice(original, {0, 3}));
+}
+
+// A stage of the model may start at any moment: the samples that its id is a hash of stay all
+// along.
+TEST(WeightCache, AModelCanBeOpenedWhileRoomIsMadeInIt) {
+  const Model original = Written(Builder("m"));
+  const auto cache = Cache(MakeTestFolder(), original->tensor_bytes() * 4 / 5);
+  ASSERT_TRUE(Add(cache.get(), original).ok());
+  const std::string path = Lease(cache.get(), original, {0, 1})->path();
+  std::atomic<bool> ended = false;
+  std::thread opens([&] {
+    while (!ended) ASSERT_EQ(Opened(path)->id(), original->id());
+  });
+  const auto keeps = Lease(cache.get(), original, {2, 3});  // else the model itself would go
+  for (int i = 0; i < 20; ++i) {
+    Fill(Lease(cache.get(), original, {0, 3}).get(), original);
+    Fill(Lease(cache.get(), original, {3, kLayers}).get(), original);
+  }
+  ended = true;
+  opens.join();
+}
+
+TEST(WeightCache, ABlockThatWasFetchedAgainIsJudgedByWhatIsThereNow) {
+  const Model original = Written(Builder("m"));
+  const auto cache = Cache(MakeTestFolder());
+  ASSERT_TRUE(Add(cache.get(), original).ok());
+  const auto lease = Lease(cache.get(), original, {0, 3});
+  Fill(lease.get(), original);
+  const uint32_t block = LargeBlock(*lease);
+  const std::string wrong(kWeightHashBytes, 'x');
+  const auto before = cache->WhatIsThere(original->id());
+  ASSERT_TRUE(before.ok()) << before.status();
+  ASSERT_TRUE(lease->Forget({block}).ok());
+  Fill(lease.get(), original);
+  EXPECT_THAT(cache->Confirm(original->id(), *before, block, wrong),
+              StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(lease->Missing(), IsEmpty());
+  EXPECT_TRUE(cache->Confirm(original->id(), *before, block, lease->HashOf(block)).ok());
+  const auto after = cache->WhatIsThere(original->id());
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_THAT(cache->Confirm(original->id(), *after, block, wrong),
+              StatusIs(absl::StatusCode::kDataLoss));
 }
 
 TEST(WeightCache, DataThatIsLoadedIsNotReplaced) {
