@@ -1,8 +1,12 @@
 #include "coordinator/node_client.h"
 
 #include <chrono>
+#include <optional>
+#include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
@@ -75,21 +79,46 @@ class NodeClientImpl final : public NodeClient {
     wire::LoadStageRequest request;
     *request.mutable_spec() = spec;
     auto reader = stub_->LoadStage(&context, request);
-    wire::LoadStageEvent event;
-    wire::StageInfo info;
-    bool loaded = false;
-    while (reader->Read(&event)) {
-      if (event.has_loaded()) {
-        info = event.loaded();
-        loaded = true;
-      } else if (event.has_progress() && !progress(event.progress())) {
-        context.TryCancel();
+    struct Heard {
+      absl::Mutex mu;
+      wire::LoadProgress progress ABSL_GUARDED_BY(mu);
+      bool is_new ABSL_GUARDED_BY(mu) = false;
+      bool ended ABSL_GUARDED_BY(mu) = false;
+      std::optional<wire::StageInfo> info;  // of the thread that reads
+    } heard;
+    std::thread reads([&reader, &heard] {
+      wire::LoadStageEvent event;
+      while (reader->Read(&event)) {
+        if (event.has_loaded()) heard.info = event.loaded();
+        if (!event.has_progress()) continue;
+        absl::MutexLock lock(heard.mu);
+        heard.progress = event.progress();
+        heard.is_new = true;
       }
+      absl::MutexLock lock(heard.mu);
+      heard.ended = true;
+    });
+    // A node that tells nothing for long must not keep a load from being cancelled.
+    for (bool ended = false; !ended;) {
+      wire::LoadProgress now;
+      {
+        absl::MutexLock lock(heard.mu);
+        const auto is_due = [&heard]() ABSL_SHARED_LOCKS_REQUIRED(heard.mu) {
+          return heard.is_new || heard.ended;
+        };
+        heard.mu.AwaitWithTimeout(absl::Condition(&is_due), kGoOnPoll);
+        ended = heard.ended;
+        if (ended && !heard.is_new) break;
+        heard.is_new = false;
+        now = heard.progress;
+      }
+      if (!progress(now)) context.TryCancel();
     }
+    reads.join();
     const grpc::Status status = reader->Finish();
     if (!status.ok()) return Named(status);
-    if (!loaded) return Named(absl::InternalError("the load ended without a stage"));
-    return info;
+    if (!heard.info) return Named(absl::InternalError("the load ended without a stage"));
+    return *std::move(heard.info);
   }
 
   absl::StatusOr<std::string> ShareModel(const std::string& path) override {

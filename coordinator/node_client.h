@@ -39,7 +39,8 @@ class NodeClient {
   // Begins to measure devices and links again; GetInfo says when that is done.
   virtual absl::Status Measure(int64_t timeout_ms) = 0;
 
-  // `progress` is called on this thread; false cancels the load.
+  // `progress` is called on this thread, several times a second, also where nothing is new; false
+  // cancels the load.
   using Progress = absl::FunctionRef<bool(const wire::LoadProgress&)>;
   virtual absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& spec,
                                                     Progress progress) = 0;

@@ -275,7 +275,7 @@ bool Scheduler::Impl::GoOn(const PipelineFacts& pipeline) {
   return true;
 }
 
-void Scheduler::Impl::Restart(const PipelineFacts& pipeline, int64_t now_us) {
+void Scheduler::Impl::Restart(const PipelineFacts& pipeline, bool broke, int64_t now_us) {
   slots = SlotTable(pipeline, policy);
   BeginPipeline(pipeline);
   std::set<uint64_t> in_steps;
@@ -287,7 +287,7 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, int64_t now_us) {
     Request& r = requests.at(*id);
     r.slot = -1;
     r.is_fed_again = r.text.size() > r.asked.prompt.size();
-    if (in_steps.contains(*id)) ++r.pipelines_broken;
+    if (broke && in_steps.contains(*id)) ++r.pipelines_broken;
     resumed.push_front(*id);
   }
   running.clear();
@@ -353,9 +353,10 @@ void Scheduler::OnStepError(const wire::StepError& error, int64_t now_us) {
   }
 }
 
-bool Scheduler::Restart(const PipelineFacts& facts, SlotContents contents, int64_t now_us) {
+bool Scheduler::Restart(const PipelineFacts& facts, SlotContents contents, bool broke,
+                        int64_t now_us) {
   if (contents == SlotContents::kAsBefore && impl_->GoOn(facts)) return true;
-  impl_->Restart(facts, now_us);
+  impl_->Restart(facts, broke, now_us);
   if (contents != SlotContents::kNothing) impl_->slots.Empty();
   return false;
 }

@@ -61,10 +61,10 @@ class Scheduler {
 
   // The pipeline is another one now, with nothing in flight. Where its caches are as before, and
   // nothing was in flight in the one before, everybody goes on; else everybody who ran is fed
-  // again, and goes on where the text was. Requests that do not fit into it end with
-  // kResourceExhausted, those that SchedulerPolicy::pipelines_broken_max gives up with kAborted.
-  // True: nobody is fed again.
-  bool Restart(const PipelineFacts& facts, SlotContents contents, int64_t now_us);
+  // again, and goes on where the text was. `broke`: the one before was lost, not given up for this
+  // one. Requests that do not fit into it end with kResourceExhausted, those that
+  // SchedulerPolicy::pipelines_broken_max gives up with kAborted. True: nobody is fed again.
+  bool Restart(const PipelineFacts& facts, SlotContents contents, bool broke, int64_t now_us);
 
   // Ends every request with `status`.
   void EndAll(const absl::Status& status, int64_t now_us);

@@ -108,7 +108,7 @@ struct Scheduler::Impl {
   void BeginPipeline(const PipelineFacts& pipeline);
   // False, and nothing has changed: the slots are no use to it.
   bool GoOn(const PipelineFacts& pipeline);
-  void Restart(const PipelineFacts& pipeline, int64_t now_us);
+  void Restart(const PipelineFacts& pipeline, bool broke, int64_t now_us);
   int64_t RetryAfter() const;
   uint32_t in_flight_max() const;
 

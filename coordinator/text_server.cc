@@ -48,6 +48,7 @@ struct TextServer::State {
   uint64_t n_writable ABSL_GUARDED_BY(mu) = 0;  // OnWritable() so far
   bool is_blocked ABSL_GUARDED_BY(mu) = false;  // until something happens
   bool comes_to_rest ABSL_GUARDED_BY(mu) = false;
+  bool broke ABSL_GUARDED_BY(mu) = false;  // the pipeline before, unless it was given up
   bool is_pumping ABSL_GUARDED_BY(mu) = false;
   std::thread::id pumping_thread ABSL_GUARDED_BY(mu);
   std::vector<RateWindow> busy_us ABSL_GUARDED_BY(mu);  // by stage, since Start()
@@ -73,6 +74,7 @@ struct TextServer::State {
 void TextServer::State::LetGo() {
   pipeline = nullptr;
   unsent.reset();
+  is_blocked = false;
 }
 
 void TextServer::State::AwaitPump() {
@@ -170,13 +172,13 @@ absl::Status TextServer::Start(Pipeline* pipeline) {
 
 void TextServer::Suspend() {
   MutexLock lock(&state_->mu);
+  state_->broke = true;
   state_->LetGo();
-  state_->is_blocked = false;
 }
 
 void TextServer::Detach() {
-  Suspend();
   MutexLock lock(&state_->mu);
+  state_->LetGo();
   state_->AwaitPump();
 }
 
@@ -204,7 +206,8 @@ absl::StatusOr<bool> TextServer::Restart(Pipeline* pipeline) {
     if (state_->stopped) return state_->refusal;
     const int64_t now_us = state_->clock->NowUs();
     state_->comes_to_rest = false;
-    went_on = state_->scheduler->Restart(*facts, pipeline->carried().contents, now_us);
+    went_on = state_->scheduler->Restart(*facts, pipeline->carried().contents,
+                                         std::exchange(state_->broke, false), now_us);
     state_->busy_us.assign(facts->n_stages, RateWindow(now_us));
     state_->refusal = state_->broken = absl::OkStatus();
     state_->pipeline = pipeline;

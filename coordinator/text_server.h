@@ -57,11 +57,11 @@ class TextServer final : public Pipeline::Listener {
   // do not say what they can do, or not alike; else what it broke with meanwhile.
   absl::Status Start(Pipeline* pipeline);
 
-  // The pipeline takes no more steps: texts wait, new ones too, and may be cancelled. Any thread,
-  // never blocks.
+  // The pipeline broke and takes no more steps: texts wait, new ones too, and may be cancelled. Any
+  // thread, never blocks.
   void Suspend();
-  // The same, and waits until nothing of it is being called any more: it may go. Not from a
-  // listener.
+  // It takes no more steps, and waits until nothing of it is being called any more: it may go. Not
+  // from a listener.
   void Detach();
   // No further step is formed, and waits until those under way are done, `limit` at most, or the
   // pipeline breaks. True: none is under way. Until Restart(); not from a listener.

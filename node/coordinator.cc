@@ -109,19 +109,22 @@ void Coordinator::Stop() {
     shares_.clear();
     has_heirs = has_heirs_;
   }
-  std::vector<std::thread> threads;
-  for (const DeploymentPtr& model : models) {
-    threads.emplace_back([&model, has_heirs] {
-      const absl::Status why = absl::UnavailableError("the node that coordinates is stopping");
-      if (has_heirs) {
-        model->HandOver(why);
-      } else {
-        model->Unload(why);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  ForEach(models, [has_heirs](Deployment* model) {
+    const absl::Status why = absl::UnavailableError("the node that coordinates is stopping");
+    if (has_heirs) {
+      model->HandOver(why);
+    } else {
+      model->Unload(why);
+    }
+  });
   if (keeper_.joinable()) keeper_.join();
+}
+
+void Coordinator::ForEach(const std::vector<DeploymentPtr>& models,
+                          absl::FunctionRef<void(Deployment*)> call) {
+  std::vector<std::thread> threads;
+  for (const DeploymentPtr& model : models) threads.emplace_back([&] { call(model.get()); });
+  for (std::thread& thread : threads) thread.join();
 }
 
 bool Coordinator::stopping() {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -220,7 +221,10 @@ class Coordinator {
   void Stays(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellHeritage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
   void TellHeritageNow();  // not the loop: before who asked for a change hears that it is made
-  void Keep();             // thread: takes and leaves office
+  // For all at once, each on its thread.
+  static void ForEach(const std::vector<DeploymentPtr>& models,
+                      absl::FunctionRef<void(Deployment*)> call);
+  void Keep();  // thread: takes and leaves office
   void Sweep();
   bool stopping();
   absl::Status Stopping() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -245,7 +249,8 @@ class Coordinator {
   uint64_t last_share_ ABSL_GUARDED_BY(mu_);
   uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;       // under way: memory that comes back
   bool in_office_ ABSL_GUARDED_BY(mu_) = false;     // as last looked at
-  bool settled_ ABSL_GUARDED_BY(mu_) = false;       // the same
+  uint64_t offices_lost_ ABSL_GUARDED_BY(mu_) = 0;  // how often it went
+  bool settled_ ABSL_GUARDED_BY(mu_) = false;       // as last looked at
   bool has_heirs_ ABSL_GUARDED_BY(mu_) = false;     // the same: others may coordinate next
   uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;  // grows when the members change
   bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended

@@ -281,7 +281,7 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   {
     absl::MutexLock lock(mu_);
     const auto entry = models_.find(lost->model_id());
-    // Then both end the texts.
+    // Then whoever took the lost one away ends the texts.
     if (stopping_ || entry == models_.end() || entry->second != lost) return absl::OkStatus();
     next->TakeRequests(lost->Bequeath());
     entry->second = next;

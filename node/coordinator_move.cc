@@ -90,10 +90,7 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
         return taken_over != absl::InfiniteFuture() || (caller.go_on() && from->serving());
       },
       take_over);
-  if (!has_texts) {
-    next->Bequeath();  // what it never had
-    return loaded;
-  }
+  if (!has_texts) return loaded;
   // Whoever mends finds it lost, and what is left over may be of use; or it was unloaded meanwhile.
   if (loaded.ok() || !IsThere(next)) UnloadLeftovers(next->mutable_planned());
   if (!loaded.ok()) return loaded;

@@ -91,7 +91,9 @@ bool Coordinator::IsGone(const std::string& node_id) {
 }
 
 void Coordinator::LookAtOffice() {
-  in_office_ = cluster_->view().is_coordinator;
+  const bool mine = cluster_->view().is_coordinator;
+  if (in_office_ && !mine) ++offices_lost_;
+  in_office_ = mine;
   settled_ = cluster_->view().settled;
   // One that stops leaves the others, and is asked until its server ends.
   if (!stopping_) has_heirs_ = cluster_->view().members.size() > 1;
@@ -148,7 +150,7 @@ void Coordinator::TellHeritageNow() {
 }
 
 void Coordinator::Keep() {
-  uint64_t swept = 0;
+  uint64_t swept = 0, lost_before = 0;
   absl::Time sweep_at = absl::InfinitePast();
   while (true) {
     std::vector<DeploymentPtr> lost;
@@ -163,7 +165,9 @@ void Coordinator::Keep() {
       if (stopping_) return;
       in_office = in_office_ && settled_;
       seen = members_seen_;
-      if (!in_office_) {
+      // It may have gone and come back during a sweep.
+      if (!in_office_ || offices_lost_ != lost_before) {
+        lost_before = offices_lost_;
         adopts_ = true;
         held_.clear();
         orphans_.clear();
@@ -173,12 +177,12 @@ void Coordinator::Keep() {
         stays_.clear();
       }
     }
-    for (const DeploymentPtr& model : lost) {
+    ForEach(lost, [](Deployment* model) {
       LOG(WARNING) << "another node coordinates now: " << model->name() << " is unloaded";
       // Perhaps that one serves it, too.
       model->Unload(AsHandedOver(absl::UnavailableError(
           "another node coordinates the cluster now; load the model again")));
-    }
+    });
     if (in_office && (seen != swept || absl::Now() >= sweep_at)) {
       swept = seen;
       sweep_at = absl::Now() + kSweepEvery;
@@ -254,7 +258,12 @@ void Coordinator::Sweep() {
       *request.mutable_epoch() = stage.epoch();
       request.set_stage(stage.stage());
       // Tried again at the next sweep.
-      const absl::Status gone = node.client->UnloadStage(request, [this] { return !stopping(); });
+      const absl::Status gone = node.client->UnloadStage(request, [this, &node] {
+        absl::ReleasableMutexLock lock(mu_);
+        if (stopping_ || !in_office_) return false;
+        lock.Release();
+        return !IsGone(node.client->id());
+      });
       // What failed took none; and a model that is tried in vain must not be what has it tried
       // again.
       made_room = made_room || (gone.ok() && stage.state() == wire::StageStatus::SERVING &&

@@ -47,6 +47,7 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
       eos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.eos_token_id")),
       texts_(options_.heritage != nullptr ? options_.heritage
                                           : std::make_shared<TextServer>(options_.texts)),
+      has_texts_(options_.heritage == nullptr),
       since_(absl::Now()) {
   NodeClient* const first = planned_->NodeOf(planned_->plan.stages.front()).client.get();
   tokenizer_ = std::make_shared<Tokenizer>(first, Tokenizer::Options());
@@ -55,6 +56,7 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
 Deployment::~Deployment() { Unload(absl::CancelledError("the model is unloaded")); }
 
 absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
+  WatchKept();
   absl::Status status;
   bool has_texts = options_.heritage != nullptr && take_over == nullptr;
   if (take_over != nullptr) {
@@ -86,7 +88,10 @@ absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
     }
   }
   if (!status.ok()) {
-    if (has_texts) return status;  // they wait for whoever mends it
+    if (has_texts) {  // they wait for whoever mends it
+      WatchKept();    // those that came with the texts, too
+      return status;
+    }
     for (const Request& each : TakeKept()) each.call->Refuse(AsHandedOver(status));
     return status;
   }
@@ -172,14 +177,15 @@ void Deployment::End(const absl::Status& why, bool leave_stages) {
   }
   std::lock_guard load_lock(load_mu_);
   std::vector<Request> kept;
-  bool bequeathed = false;
+  bool has_texts = false, bequeathed = false;
   {
     absl::MutexLock lock(mu_);
     kept.swap(requests_);
+    has_texts = has_texts_;
     bequeathed = bequeathed_;
   }
   for (const Request& request : kept) request.call->Refuse(why);
-  if (!bequeathed) texts_->Stop(why);
+  if (has_texts) texts_->Stop(why);
   if (leave_stages && pipeline_ != nullptr) pipeline_->LeaveStages();
   pipeline_.reset();
   if (std::exchange(stages_left_, false) && !bequeathed && !leave_stages) UnloadLeft();
@@ -287,17 +293,18 @@ void Deployment::UnloadLeft() {
 std::vector<Deployment::Request> Deployment::Bequeath() {
   absl::MutexLock lock(mu_);
   bequeathed_ = true;
+  has_texts_ = false;
   return std::exchange(requests_, {});
 }
 
 void Deployment::TakeRequests(std::vector<Request> requests) {
   absl::MutexLock lock(mu_);
+  has_texts_ = true;
   for (Request& request : requests) requests_.push_back(std::move(request));
 }
 
 bool Deployment::Keep(const wire::GenerateTextRequest& request,
                       const std::shared_ptr<TextCall>& call) {
-  absl::MutexLock lock(mu_);
   const bool mended_soon = state_ == wire::ModelStatus::MENDING ||
                            (state_ == wire::ModelStatus::LOADING &&
                             (options_.heritage != nullptr || options_.texts_wait));
@@ -305,6 +312,32 @@ bool Deployment::Keep(const wire::GenerateTextRequest& request,
   if (requests_.size() >= kRequestsKeptMax) return false;
   requests_.push_back({request, call});
   return true;
+}
+
+void Deployment::Watch(const std::shared_ptr<TextCall>& call) {
+  call->OnUnwanted([weak = weak_from_this(), watched = call.get()] {
+    const std::shared_ptr<Deployment> self = weak.lock();
+    if (self == nullptr) return;
+    std::shared_ptr<TextCall> unwanted;
+    {
+      absl::MutexLock lock(self->mu_);
+      const auto found = std::ranges::find_if(
+          self->requests_, [watched](const Request& each) { return each.call.get() == watched; });
+      if (found == self->requests_.end()) return;
+      unwanted = std::move(found->call);
+      self->requests_.erase(found);
+    }
+    unwanted->Refuse(absl::CancelledError("nobody wants it any more"));
+  });
+}
+
+void Deployment::WatchKept() {
+  std::vector<std::shared_ptr<TextCall>> calls;
+  {
+    absl::MutexLock lock(mu_);
+    for (const Request& request : requests_) calls.push_back(request.call);
+  }
+  for (const std::shared_ptr<TextCall>& call : calls) Watch(call);
 }
 
 void Deployment::Fail(const absl::Status& why) {
@@ -366,7 +399,6 @@ void Deployment::Diagnose() {
 }
 
 absl::Status Deployment::NotServing() const {
-  absl::MutexLock lock(mu_);
   if (bequeathed_) {
     return AsHandedOver(absl::UnavailableError(absl::StrCat(name_, " is served by another plan")));
   }
@@ -391,10 +423,15 @@ absl::Status Deployment::NotServing() const {
 
 void Deployment::Generate(const wire::GenerateTextRequest& request,
                           std::shared_ptr<TextCall> call) {
-  if (absl::Status status = NotServing(); !status.ok()) {
-    if (!Keep(request, call)) call->Refuse(std::move(status));
-    return;
+  absl::Status status;
+  bool kept = false;
+  {
+    absl::MutexLock lock(mu_);
+    status = NotServing();
+    kept = !status.ok() && Keep(request, call);
   }
+  if (kept) return Watch(call);
+  if (!status.ok()) return call->Refuse(std::move(status));
   RequestLine("text", request.id())
       .Add("client", request.client())
       .Add("model", name_)
@@ -426,7 +463,12 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
               call](absl::StatusOr<wire::TokenizeResponse> tokens) mutable {
     if (!tokens.ok()) {
       // Perhaps only since the first stage was lost, which its links may not have said yet.
-      if (self->Keep(request, call)) return;
+      bool kept = false;
+      {
+        absl::MutexLock lock(self->mu_);
+        kept = self->Keep(request, call);
+      }
+      if (kept) return self->Watch(call);
       const absl::Status& why = tokens.status();
       // By now; a node that stops cancels what it was asked.
       const bool elsewhere =

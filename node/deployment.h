@@ -93,14 +93,15 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // unloaded here. Blocks.
   void LeaveStages();
   const std::shared_ptr<TextServer>& heritage() const { return texts_; }
-  // The texts are another's now: Unload() leaves them alone. Returns the requests that wait beside
-  // them; later ones are refused. Not while another call is under way.
+  // The texts are another's now, which ends them. Returns the requests that wait beside them; later
+  // ones are refused. Not while another call is under way.
   struct Request {
     wire::GenerateTextRequest request;
     std::shared_ptr<TextCall> call;
   };
   std::vector<Request> Bequeath();
-  void TakeRequests(std::vector<Request> requests);  // before Load()
+  // With them the heritage is this one's; until then Unload() leaves it alone.
+  void TakeRequests(std::vector<Request> requests);
   // It cannot be mended now: its texts end with `why`. Once it is MENDING or FAILED.
   void Fail(const absl::Status& why);
   // MENDING, or FAILED since it could not be mended.
@@ -155,9 +156,13 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   void UnloadLeft();
   std::vector<Request> TakeKept();
   bool unloading() const;
-  // Keeps it until the model is mended; false: it is not being mended.
-  bool Keep(const wire::GenerateTextRequest& request, const std::shared_ptr<TextCall>& call);
-  absl::Status NotServing() const;  // OK: it does
+  // Keeps it until the model is mended; false: it is not being mended. Then Watch() it.
+  bool Keep(const wire::GenerateTextRequest& request, const std::shared_ptr<TextCall>& call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What is kept ends when nobody wants it any more.
+  void Watch(const std::shared_ptr<TextCall>& call);
+  void WatchKept();
+  absl::Status NotServing() const ABSL_SHARED_LOCKS_REQUIRED(mu_);  // OK: it does
   // The caller keeps `call` until it returns: what it tells may let go of all others.
   void Add(TextRequest text, const std::shared_ptr<TextCall>& call);
 
@@ -178,6 +183,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   bool lost_a_stage_ ABSL_GUARDED_BY(mu_) = false;
   bool mending_begun_ ABSL_GUARDED_BY(mu_) = false;
   absl::Duration served_for_ ABSL_GUARDED_BY(mu_);
+  bool has_texts_ ABSL_GUARDED_BY(mu_);  // ends them
   bool bequeathed_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Request> requests_ ABSL_GUARDED_BY(mu_);  // at most kRequestsKeptMax
   absl::Status unloaded_why_ ABSL_GUARDED_BY(mu_);      // OK: Unload() has not been called

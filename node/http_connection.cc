@@ -410,7 +410,7 @@ void HttpServer::Connection::Flush() {
   written_ = 0;
   const auto now = SteadyClock::now();
   write_deadline_ = now + Ms(core_->options().write_ms);
-  if (complete && !answer_deadline_) {
+  if (complete && state_ == State::kHandling && !answer_deadline_) {  // else a "100 Continue"
     answer_deadline_ =
         *write_deadline_ + Ms(static_cast<int64_t>(writing_bytes_.size() / kAnswerBytesPerMsMin));
   }

@@ -1,5 +1,9 @@
 #include "node/http_server.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
@@ -21,6 +25,27 @@ using Ms = std::chrono::milliseconds;
 
 // In the kernel, of what a client does not take.
 constexpr int kSendBufferBytes = 256 * 1024;
+
+constexpr int kProbeAfterS = 15, kProbeEveryS = 5, kProbesMax = 3;
+
+// A client whose machine sleeps or whose network went says nothing, and its text would be written
+// for nobody.
+void NoticeIfItVanishes(int socket, int64_t within_ms) {
+  const auto set = [socket](int level, int option, int value) {
+    setsockopt(socket, level, option, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+#ifdef TCP_KEEPIDLE
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kProbeAfterS);
+#else
+  set(IPPROTO_TCP, TCP_KEEPALIVE, kProbeAfterS);  // macOS's name
+#endif
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeEveryS);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kProbesMax);
+#ifdef TCP_USER_TIMEOUT
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(within_ms));  // for what is not acknowledged
+#endif
+}
 
 }  // namespace
 
@@ -132,6 +157,7 @@ void HttpServer::Core::OnAccept(tcp::socket socket) {
   error_code ignored;
   socket.non_blocking(true, ignored);
   socket.set_option(tcp::no_delay(true), ignored);
+  NoticeIfItVanishes(socket.native_handle(), options_.write_ms);
   const bool refused = connections_.size() >= options_.connections_max && !MakeRoom();
   if (refused) ++refused_;
   if (refused && options_.tls != nullptr) return;  // a handshake is more than it can have

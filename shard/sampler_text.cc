@@ -11,8 +11,8 @@
 namespace strata {
 namespace {
 
-// libllama makes a window's ring at its full size. A window over the whole text is made twice as
-// large whenever the text fills it.
+// libllama makes a window's ring at its full size, so none is larger than the text needs. They are
+// made twice as large whenever the text fills them.
 constexpr size_t kWholeTextWindowMin = 4096;
 
 // Processor time: a machine that others use must not make a text fail.
@@ -107,7 +107,8 @@ void SamplerText::MakeWindows() {
   window_size_ = std::max(window_size_, kWholeTextWindowMin);
   while (window_size_ <= tokens_.size()) window_size_ *= 2;
   auto window = [this](int32_t last_n) {
-    return last_n < 0 ? static_cast<int32_t>(window_size_) : last_n;
+    const auto whole = static_cast<int32_t>(window_size_);
+    return last_n < 0 ? whole : std::min(last_n, whole);
   };
   if (HasPenalties(settings_)) {
     const float repeat = settings_.penalty_repeat();

@@ -1,11 +1,21 @@
 #include "shard/sequences.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace strata {
+namespace {
+
+// Positions and offsets come from the wire.
+int32_t InText(int64_t position) {
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(position, 0, std::numeric_limits<int32_t>::max()));
+}
+
+}  // namespace
 
 absl::Status Sequences::Open(const wire::SequenceOpen& open) {
   Slot& slot = slots_[open.slot()];
@@ -28,7 +38,7 @@ absl::Status Sequences::Apply(const wire::KvEdit& edit) {
     case wire::KvEdit::TRIM:
     case wire::KvEdit::RESTORE:
       if (slot.sampler == nullptr) return absl::OkStatus();
-      return slot.sampler->Rewind(std::max(0, edit.begin() + slot.text_offset));
+      return slot.sampler->Rewind(InText(edit.begin() + slot.text_offset));
     case wire::KvEdit::COPY: {
       const Slot& from = slots_[edit.from_slot()];
       slot.sampler = from.sampler == nullptr ? nullptr : from.sampler->Copy();
@@ -46,7 +56,7 @@ absl::Status Sequences::Apply(const wire::KvEdit& edit) {
 absl::Status Sequences::Feed(Row row) {
   Slot& slot = slots_[row.slot];
   if (slot.sampler == nullptr) return absl::OkStatus();
-  return slot.sampler->Feed(row.position + slot.text_offset, row.token);
+  return slot.sampler->Feed(InText(row.position + slot.text_offset), row.token);
 }
 
 absl::StatusOr<wire::SampledToken> Sequences::Sample(Row row, absl::Span<const float> logits) {
@@ -55,7 +65,7 @@ absl::StatusOr<wire::SampledToken> Sequences::Sample(Row row, absl::Span<const f
     return absl::FailedPreconditionError(
         absl::StrCat("slot ", row.slot, " is sampled without an open sequence"));
   }
-  auto token = slot.sampler->Sample(row.position + 1 + slot.text_offset, logits);
+  auto token = slot.sampler->Sample(InText(row.position + 1 + slot.text_offset), logits);
   if (token.ok()) token->set_slot(row.slot);
   return token;
 }

@@ -143,25 +143,29 @@ wire::OfferLinkResponse StageWires::Offer(const wire::OfferLinkRequest& request)
 absl::StatusOr<StageWires::Dialled> StageWires::Dial(DialOptions options,
                                                      Link::Receiver* receiver) {
   Dialled dialled;
+  bool ucx_failed = false;
+  absl::Status why_not;
   if (options.to_worker) {
-    absl::StatusOr<std::unique_ptr<Link>> link = DialUcx(options, receiver);
+    absl::StatusOr<std::unique_ptr<Link>> link = DialUcx(options, receiver, &ucx_failed);
     if (link.ok()) {
       dialled.link = *std::move(link);
       return dialled;
     }
-    dialled.note = std::string(link.status().message());
+    why_not = link.status();
+    dialled.note = std::string(why_not.message());
   }
   auto link = DialGrpcLink({.address = options.address,
                             .hello = std::move(options.hello),
                             .allow_mixed_versions = options_.allow_mixed_versions},
                            receiver);
-  if (!link.ok()) return link.status();
+  if (!link.ok()) return link.status();  // then it was not UCX: nobody is there, or it refuses
+  if (ucx_failed) Avoid(options.address, why_not);
   dialled.link = *std::move(link);
   return dialled;
 }
 
 absl::StatusOr<std::unique_ptr<Link>> StageWires::DialUcx(const DialOptions& options,
-                                                          Link::Receiver* receiver) {
+                                                          Link::Receiver* receiver, bool* failed) {
   if (!options_.ucx) return absl::UnavailableError("this worker was started with --no-ucx");
   Way way = Known(options.address);
   if (!way.measured && options_.measure && !IsAvoided(way)) {
@@ -183,7 +187,7 @@ absl::StatusOr<std::unique_ptr<Link>> StageWires::DialUcx(const DialOptions& opt
   const absl::StatusOr<wire::OfferLinkResponse> offer = Ask(options.address);
   if (!offer.ok()) return offer.status();
   auto link = DialOffered(*offer, options.address, options.hello, receiver);
-  if (!link.ok()) Avoid(options.address, link.status());
+  *failed = !link.ok();
   return link;
 }
 
@@ -194,11 +198,7 @@ absl::StatusOr<StageWires::Way> StageWires::MeasureWay(const std::string& addres
   const absl::StatusOr<absl::Duration> ucx = TimeOver([&](Link::Receiver* receiver) {
     return DialOffered(*offer, address, ProbeHello(), receiver);
   });
-  if (!ucx.ok()) {
-    Avoid(address, ucx.status());
-    return ucx.status();
-  }
-  way.ucx = *ucx;
+  way.ucx = ucx.value_or(absl::ZeroDuration());
   if (way.ucx > kUcxTripMax) {
     way.measured = true;
     LOG(INFO) << "to " << address << ": 16 KiB and back take " << way.ucx << " over UCX: too long";
@@ -211,6 +211,10 @@ absl::StatusOr<StageWires::Way> StageWires::MeasureWay(const std::string& addres
                         receiver);
   });
   if (!grpc.ok()) return grpc.status();
+  if (!ucx.ok()) {
+    Avoid(address, ucx.status());
+    return ucx.status();
+  }
   way.measured = true;
   way.grpc = *grpc;
   LOG(INFO) << "to " << address << ": 16 KiB and back take " << way.ucx << " over UCX, " << way.grpc

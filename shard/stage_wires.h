@@ -84,9 +84,9 @@ class StageWires {
     Time avoid_until;
   };
 
-  // A status says why it does not go over UCX.
+  // A status says why it does not go over UCX; `failed`: UCX was tried.
   absl::StatusOr<std::unique_ptr<Link>> DialUcx(const DialOptions& options,
-                                                Link::Receiver* receiver);
+                                                Link::Receiver* receiver, bool* failed);
   absl::StatusOr<std::unique_ptr<Link>> DialOffered(const wire::OfferLinkResponse& offer,
                                                     const std::string& address, wire::Hello hello,
                                                     Link::Receiver* receiver);

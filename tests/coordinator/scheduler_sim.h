@@ -75,13 +75,13 @@ class SchedulerSim {
     facts_ = facts;
     coming_.clear();
     stages.emplace(facts, costs_);
-    scheduler.Restart(facts, SlotContents::kNothing, now_us);
+    scheduler.Restart(facts, SlotContents::kNothing, /*broke=*/true, now_us);
   }
   // The caches go with the texts. False: these are fed again.
   bool Move() {
     coming_.clear();
     stages->Carry();
-    return scheduler.Restart(facts_, SlotContents::kAsBefore, now_us);
+    return scheduler.Restart(facts_, SlotContents::kAsBefore, /*broke=*/false, now_us);
   }
 
   void TakeEvents() {

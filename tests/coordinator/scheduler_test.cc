@@ -842,7 +842,7 @@ TEST(Scheduler, GivesUpATextUnderWhichPipelinesBreakAgainAndAgain) {
   for (int broken = 0; broken < 3; ++broken) {
     EXPECT_TRUE(scheduler.TakeEvents().empty());
     EXPECT_TRUE(scheduler.NextStep(0).has_value());
-    scheduler.Restart(Facts(2), SlotContents::kNothing, 0);
+    scheduler.Restart(Facts(2), SlotContents::kNothing, /*broke=*/true, 0);
   }
   const std::vector<SchedulerEvent> events = scheduler.TakeEvents();
   ASSERT_EQ(events.size(), 1u);
@@ -851,11 +851,21 @@ TEST(Scheduler, GivesUpATextUnderWhichPipelinesBreakAgainAndAgain) {
   EXPECT_THAT(events[0].end->status, StatusIs(Code::kAborted));
 }
 
+TEST(Scheduler, BlamesNoTextForMoves) {
+  Scheduler scheduler(Facts(2), {});
+  ASSERT_TRUE(scheduler.Add(Ask(Tokens(0, 20), 10), 0).ok());
+  for (int moves = 0; moves < 5; ++moves) {
+    EXPECT_TRUE(scheduler.NextStep(0).has_value());
+    scheduler.Restart(Facts(2), SlotContents::kNothing, /*broke=*/false, 0);
+  }
+  EXPECT_TRUE(scheduler.TakeEvents().empty());
+}
+
 TEST(Scheduler, BlamesNoTextThatWasNotInTheStepsOfABrokenPipeline) {
   Scheduler scheduler(Facts(2), {});
   ASSERT_TRUE(scheduler.Add(Ask(Tokens(0, 20), 10), 0).ok());
   for (int restarts = 0; restarts < 5; ++restarts)
-    scheduler.Restart(Facts(2), SlotContents::kNothing, 0);
+    scheduler.Restart(Facts(2), SlotContents::kNothing, /*broke=*/true, 0);
   EXPECT_TRUE(scheduler.TakeEvents().empty());
 }
 

@@ -219,6 +219,25 @@ class TextServerTest : public ::testing::Test {
   std::unique_ptr<FakePipeline> pipeline;
 };
 
+// Its stages have not failed.
+TEST_F(TextServerTest, ATextThatIsMovedAgainAndAgainGoesOn) {
+  Begin(FakePipeline::Answers::kNever);
+  const auto listener = std::make_shared<Listener>();
+  ASSERT_TRUE(server->Add(Ask(1, 30), listener).ok());
+  const auto next = [&](FakePipeline::Answers answers) {
+    server->Detach();
+    pipeline = std::make_unique<FakePipeline>(&*server, answers);
+    ASSERT_TRUE(server->Restart(pipeline.get()).ok());
+  };
+  for (int moves = 0; moves < 5; ++moves) {
+    EXPECT_FALSE(server->ComeToRest(std::chrono::milliseconds(1)));
+    next(FakePipeline::Answers::kNever);
+  }
+  server->Suspend();
+  next(FakePipeline::Answers::kOnThread);
+  EXPECT_TRUE(listener->Wait().ok());
+}
+
 TEST_F(TextServerTest, WritesTextsFromWhicheverThreadAnswers) {
   for (const auto answers :
        {FakePipeline::Answers::kInsideSubmit, FakePipeline::Answers::kOnThread}) {

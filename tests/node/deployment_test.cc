@@ -4,11 +4,15 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "absl/synchronization/notification.h"
+#include "coordinator/pipeline.h"
+#include "coordinator/text_request.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "node/text_call.h"
 #include "tests/node/weights_fixture.h"
 #include "tests/support/silent_node.h"
 
@@ -45,6 +49,18 @@ class SlowNode final : public SilentNode {
   absl::Notification loading;
   std::string model_id;
   bool loads = false;  // at once, and unloads never
+};
+
+// Takes steps and answers none.
+class EndlessPipeline final : public Pipeline {
+ public:
+  explicit EndlessPipeline(std::vector<wire::StageInfo> stages) : stages_(std::move(stages)) {}
+  absl::StatusOr<uint64_t> Submit(wire::Step step) override { return step.step_id(); }
+  absl::Status Diagnose(const absl::Status& broken) override { return broken; }
+  const std::vector<wire::StageInfo>& stages() const override { return stages_; }
+
+ private:
+  const std::vector<wire::StageInfo> stages_;
 };
 
 struct Placed {
@@ -106,6 +122,68 @@ TEST(Deployment, ANodeThatIsGoneIsNotWaitedForWhenItsStageIsUnloaded) {
   EXPECT_THAT(placed.deployment->Load(GoOn),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nobody there")));
   EXPECT_EQ(asked, placed.node->id());
+}
+
+class Ear final : public TextSink {
+ public:
+  void OnStarted(const std::vector<int32_t>&) override {}
+  void OnToken(const wire::SampledToken&) override {}
+  void OnEnd(absl::Status status, FinishReason, const TextUsage&) override {
+    how = std::move(status);
+    ended.Notify();
+  }
+  absl::Status how;  // once it has ended
+  absl::Notification ended;
+};
+
+// Its client may go long before the model is there.
+TEST(Deployment, ARequestThatWaitsForTheModelEndsWhenNobodyWantsItAnyMore) {
+  Deployment::Options options;
+  options.texts_wait = true;
+  options.gone = [](const std::string&) { return true; };  // its unloads never end
+  const Placed placed = Place(std::move(options));
+  std::thread loader([&] { placed.deployment->Load(GoOn).IgnoreError(); });
+  placed.node->loading.WaitForNotification();
+  const auto waits = std::make_shared<Ear>(), leaves = std::make_shared<Ear>();
+  placed.deployment->Generate({}, std::make_shared<TextCall>(waits));
+  const auto call = std::make_shared<TextCall>(leaves);
+  placed.deployment->Generate({}, call);
+  EXPECT_FALSE(leaves->ended.HasBeenNotified());
+  call->Cancel();
+  ASSERT_TRUE(leaves->ended.HasBeenNotified());
+  EXPECT_THAT(leaves->how, StatusIs(absl::StatusCode::kCancelled));
+  const auto gone = std::make_shared<Ear>();
+  const auto late = std::make_shared<TextCall>(gone);
+  late->Cancel();
+  placed.deployment->Generate({}, late);
+  EXPECT_TRUE(gone->ended.HasBeenNotified());
+  EXPECT_FALSE(waits->ended.HasBeenNotified());
+  placed.deployment->Unload(absl::UnavailableError("the node is stopping"));
+  loader.join();
+  EXPECT_THAT(waits->how, StatusIs(absl::StatusCode::kUnavailable));
+}
+
+// As when the coordinator stops between a plan and its turn.
+TEST(Deployment, TextsThatItNeverTookOverGoOn) {
+  const Placed lost = Place();
+  wire::StageInfo info;
+  info.set_n_ctx(64);
+  info.set_n_seq_max(1);
+  info.set_n_batch(16);
+  EndlessPipeline pipeline({info});
+  ASSERT_TRUE(lost.deployment->heritage()->Start(&pipeline).ok());
+  TextRequest text;
+  text.prompt = {1, 2, 3};
+  text.tokens_max = 5;
+  const auto ear = std::make_shared<Ear>();
+  ASSERT_TRUE(lost.deployment->heritage()->Add(text, ear).ok());
+  Deployment::Options options;
+  options.heritage = lost.deployment->heritage();
+  Place(options).deployment->Unload(absl::CancelledError("not wanted any more"));
+  EXPECT_FALSE(ear->ended.HasBeenNotified());
+  lost.deployment->HandOver(absl::UnavailableError("the node is stopping"));
+  ASSERT_TRUE(ear->ended.HasBeenNotified());
+  EXPECT_TRUE(IsHandedOver(ear->how)) << ear->how;
 }
 
 TEST(Deployment, ACancelledLoadIsCancelled) {

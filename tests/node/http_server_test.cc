@@ -134,6 +134,20 @@ TEST_F(HttpServerTest, ReadsChunkedBodiesAndThoseThatAskFirst) {
   EXPECT_EQ(client.Read().body, "hi");
 }
 
+// The time for an answer begins with it, not with the "100 Continue" long before.
+TEST_F(HttpServerTest, AnswersLateToThoseThatAskFirst) {
+  Start({.write_ms = 100});
+  HttpClient client(port());
+  client.Send("POST /x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+  EXPECT_EQ(client.ReadHead().status, 100);
+  client.Send("hi");
+  Asked asked = Next();
+  absl::SleepFor(absl::Milliseconds(500));
+  asked.responder->Answer({.body = "late"});
+  EXPECT_EQ(client.Read().body, "late");
+  EXPECT_EQ(server_->stats().dropped, 0u);
+}
+
 TEST_F(HttpServerTest, HeadHasNoBody) {
   Start();
   HttpClient client(port());

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "coordinator/node_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/node/node_fixture.h"
@@ -432,6 +433,22 @@ TEST(StageHost, UnloadingEndsALoad) {
   client.join();
   EXPECT_EQ(node.GetInfo().stages_size(), 1);
   EXPECT_TRUE(node.Tokenize(0, "still here").ok());
+}
+
+// Whoever waits for a load asks all along whether it is wanted still.
+TEST(StageHost, ALoadThatTellsNothingIsCancelled) {
+  RunningNode node(FAKE_WORKER);
+  const auto client = NodeClient::Connect({.address = node.address()});
+  ASSERT_TRUE(client.ok()) << client.status();
+  bool heard = false;
+  int asked_after = 0;
+  const auto loaded = (*client)->LoadStage(Spec("endless"), [&](const wire::LoadProgress& done) {
+    if (heard) ++asked_after;  // the worker tells once
+    heard = heard || done.bytes_done() > 0;
+    return asked_after < 2;
+  });
+  EXPECT_EQ(loaded.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_GE(asked_after, 2);
 }
 
 TEST(StageHost, AClientThatLeavesCancelsItsLoad) {

@@ -21,6 +21,7 @@
 #include "shard/gguf.h"
 #include "shard/random.h"
 #include "shard/sampler_settings.h"
+#include "shard/stage.h"
 #include "tests/support/temp_folder.h"
 
 namespace strata {
@@ -363,6 +364,20 @@ TEST(Sampler, PenaltiesLookAtTheWindowOnly) {
   EXPECT_EQ(token(3), 6);
   EXPECT_EQ(token(4), 20);
   EXPECT_EQ(token(-1), 20);
+}
+
+// Whoever asks for one of a billion tokens gets what the text has, not 4 GiB of memory.
+TEST(Sampler, AWindowTakesNoMoreThanItsText) {
+  constexpr int32_t kHuge = 250'000'000;
+  const auto settings =
+      Settings([](auto& s) { s.set_temperature(0), SetPenalties(s, kHuge), SetDry(s, kHuge); });
+  const uint64_t before = ResidentBytes();
+  const auto sampler = Open(OpenWith(settings, {6, 7, 8, 9}));
+  EXPECT_LT(ResidentBytes(), before + (64u << 20));
+  std::vector<float> logits(kVocab, 0.0f);
+  logits[6] = 1;
+  logits[20] = 0.9f;
+  EXPECT_EQ(sampler->Sample(4, logits)->token(), 20);
 }
 
 TEST(Sampler, WholeTextWindowGrowsWithTheText) {

@@ -392,6 +392,23 @@ TEST_F(StageServerTest, WaitsForTheNextStageToHaveRoom) {
   }
 }
 
+// Its node would take it for one that hangs.
+TEST_F(StageServerTest, IsNotBusyWhileItWaitsForRoomAtTheNext) {
+  ConnectOut(1);
+  ConnectIn();
+  ASSERT_TRUE(in_->Send(StepFrame(1)).ok());
+  ASSERT_TRUE(in_->Send(StepFrame(2)).ok());
+  const absl::Time until = absl::Now() + kLong;
+  while (server_->work().rows < 2 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
+  ASSERT_EQ(server_->work().rows, 2u);
+  while (server_->busy_ms() != 0 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(server_->busy_ms(), 0u);
+  EXPECT_EQ(server_->steps_done(), 1u);
+  out_end_.Next();
+  out_->Release(1);
+  out_end_.Next();
+}
+
 TEST_F(StageServerTest, AStepOfAnOldEpochClosesTheLinksAsAborted) {
   ConnectOut();
   ConnectIn();

@@ -69,6 +69,7 @@ class Acceptor final : public wire::Worker::CallbackService {
 
   std::atomic<int> asked = 0;
   std::optional<wire::OfferLinkResponse> offer;  // set while nobody asks
+  std::atomic<bool> refuses = false;
 
  private:
   struct End {
@@ -76,6 +77,7 @@ class Acceptor final : public wire::Worker::CallbackService {
     std::unique_ptr<Link> link;
   };
   absl::StatusOr<AcceptedLink> Take() {
+    if (refuses) return absl::FailedPreconditionError("no such stage");
     MutexLock lock(&mu_);
     taken_.push_back(std::make_unique<End>());
     End* end = taken_.back().get();
@@ -199,6 +201,20 @@ TEST(StageWires, WhenUcxFailsAtTheStartItIsGrpcAndUcxIsLeftAlone) {
   EXPECT_EQ(got.wire, "gRPC");
   EXPECT_THAT(got.note, HasSubstr("UCX failed"));
   EXPECT_EQ(acceptor.asked, asked);
+}
+
+TEST(StageWires, AWorkerThatRefusesALinkIsNoFailureOfUcx) {
+  Acceptor acceptor({});
+  StageWires wires({.measure = false}, TakesNone);
+  acceptor.refuses = true;
+  Recorder recorder;
+  EXPECT_THAT(wires.Dial({.address = acceptor.address(), .hello = {}}, &recorder).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no such stage")));
+  acceptor.refuses = false;
+  const Got got = DialOnce(&wires, acceptor);
+  if (absl::StrContains(got.note, "without UCX")) GTEST_SKIP() << got.note;
+  EXPECT_THAT(got.wire, StartsWith("UCX "));
+  EXPECT_THAT(got.note, IsEmpty());
 }
 
 TEST(StageWires, AWorkerThatKnowsNoOffersIsReachedOverGrpc) {

@@ -357,7 +357,7 @@ void SimCoordinator::TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, ui
   options->mends_in_a_row = in_a_row;
   options->caps = caps;
   const auto next = std::make_shared<Deployment>(*std::move(options), std::move(*planned));
-  if (stopping_ || model_ != lost) return then(absl::OkStatus());  // then both end the texts
+  if (stopping_ || model_ != lost) return then(absl::OkStatus());
   next->TakeRequests(lost->Bequeath());
   model_ = next;
   times_.erase(lost.get());
