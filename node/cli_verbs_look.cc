@@ -41,7 +41,7 @@ Examples:
   strata probe --device CPU --threads 4
 
 Prints one line of JSON for each device. Speeds are bytes of weights done with per second, for
-batches of 1, 4, 16 and 128 rows.)";
+batches of 1, 4, 8, 16 and 128 rows.)";
 
 constexpr char kDoctorFooter[] = R"(
 Examples:

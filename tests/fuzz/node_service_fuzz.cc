@@ -218,6 +218,7 @@ const std::vector<fuzz::Method>& Methods() {
       {"/strata.wire.Doctor/OpenDoor", Parses<wire::OpenDoorRequest>, /*answers_max=*/1},
       {"/strata.wire.LinkProbe/Echo", nullptr},
       {"/strata.wire.Node/MoveCaches", Parses<wire::MoveCachesRequest>},
+      {"/strata.wire.Weights/ListBlocks", ParsesTamed<wire::ListBlocksRequest, TameId>},
   };
   return *methods;
 }

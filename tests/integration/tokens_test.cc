@@ -79,7 +79,7 @@ class Tokens : public ::testing::Test {
   uint16_t port_ = 0;
 };
 
-// What users of others miss: authentication, exo #1833.
+// What users of others miss: authentication, exo #1833, llama.cpp #13061, #25542.
 TEST_F(Tokens, WithoutOneNobodyIsLetInFromElsewhere) {
   Start({"--http", "0.0.0.0:0"});
   EXPECT_TRUE(Says("strata token new")) << node_->err();
