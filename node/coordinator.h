@@ -224,6 +224,8 @@ class Coordinator {
   // For all at once, each on its thread.
   static void ForEach(const std::vector<DeploymentPtr>& models,
                       absl::FunctionRef<void(Deployment*)> call);
+  // What is loaded from now on is another office's.
+  void LeaveOffice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Keep();  // thread: takes and leaves office
   void Sweep();
   bool stopping();
@@ -247,9 +249,10 @@ class Coordinator {
   // By id; one that stays has none. Shares are numbers that no coordinator before gave out.
   std::map<std::string, std::set<uint64_t>> shares_ ABSL_GUARDED_BY(mu_);
   uint64_t last_share_ ABSL_GUARDED_BY(mu_);
-  uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;       // under way: memory that comes back
-  bool in_office_ ABSL_GUARDED_BY(mu_) = false;     // as last looked at
-  uint64_t offices_lost_ ABSL_GUARDED_BY(mu_) = 0;  // how often it went
+  uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;    // under way: memory that comes back
+  bool in_office_ ABSL_GUARDED_BY(mu_) = false;  // as last looked at
+  // Of an office that has gone; Keep() unloads them.
+  std::vector<DeploymentPtr> lost_ ABSL_GUARDED_BY(mu_);
   bool settled_ ABSL_GUARDED_BY(mu_) = false;       // as last looked at
   bool has_heirs_ ABSL_GUARDED_BY(mu_) = false;     // the same: others may coordinate next
   uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;  // grows when the members change

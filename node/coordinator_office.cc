@@ -92,11 +92,21 @@ bool Coordinator::IsGone(const std::string& node_id) {
 
 void Coordinator::LookAtOffice() {
   const bool mine = cluster_->view().is_coordinator;
-  if (in_office_ && !mine) ++offices_lost_;
+  if (in_office_ && !mine) LeaveOffice();
   in_office_ = mine;
   settled_ = cluster_->view().settled;
   // One that stops leaves the others, and is asked until its server ends.
   if (!stopping_) has_heirs_ = cluster_->view().members.size() > 1;
+}
+
+void Coordinator::LeaveOffice() {
+  adopts_ = true;
+  held_.clear();
+  orphans_.clear();
+  for (auto& [id, model] : models_) lost_.push_back(model);
+  models_.clear();
+  shares_.clear();
+  stays_.clear();
 }
 
 void Coordinator::Tick() {
@@ -150,7 +160,7 @@ void Coordinator::TellHeritageNow() {
 }
 
 void Coordinator::Keep() {
-  uint64_t swept = 0, lost_before = 0;
+  uint64_t swept = 0;
   absl::Time sweep_at = absl::InfinitePast();
   while (true) {
     std::vector<DeploymentPtr> lost;
@@ -165,17 +175,8 @@ void Coordinator::Keep() {
       if (stopping_) return;
       in_office = in_office_ && settled_;
       seen = members_seen_;
-      // It may have gone and come back during a sweep.
-      if (!in_office_ || offices_lost_ != lost_before) {
-        lost_before = offices_lost_;
-        adopts_ = true;
-        held_.clear();
-        orphans_.clear();
-        for (auto& [id, model] : models_) lost.push_back(model);
-        models_.clear();
-        shares_.clear();
-        stays_.clear();
-      }
+      if (!in_office_) LeaveOffice();
+      lost.swap(lost_);
     }
     ForEach(lost, [](Deployment* model) {
       LOG(WARNING) << "another node coordinates now: " << model->name() << " is unloaded";
@@ -226,6 +227,10 @@ void Coordinator::Sweep() {
     }
   }
   bool made_room = false;
+  const auto may_go_on = [this] {
+    absl::MutexLock lock(mu_);
+    return !stopping_ && in_office_;
+  };
   for (const NodeReport& node : report->nodes) {
     if (node.client == nullptr || !node.seen.member()) continue;
     for (const wire::StageStatus& stage : node.info.stages()) {
@@ -233,7 +238,7 @@ void Coordinator::Sweep() {
         return CompareEpochs(epoch, stage.epoch()) == 0;
       });
       if (wanted || !NodeId::FromHex(stage.epoch().coordinator_id()).ok()) continue;
-      if (stopping()) return;
+      if (!may_go_on()) return;
       // Later ones are left of what this node itself has unloaded, or failed to load.
       const bool was_served =
           stage.state() == wire::StageStatus::SERVING || stage.state() == wire::StageStatus::FAILED;
@@ -258,12 +263,8 @@ void Coordinator::Sweep() {
       *request.mutable_epoch() = stage.epoch();
       request.set_stage(stage.stage());
       // Tried again at the next sweep.
-      const absl::Status gone = node.client->UnloadStage(request, [this, &node] {
-        absl::ReleasableMutexLock lock(mu_);
-        if (stopping_ || !in_office_) return false;
-        lock.Release();
-        return !IsGone(node.client->id());
-      });
+      const absl::Status gone = node.client->UnloadStage(
+          request, [&] { return may_go_on() && !IsGone(node.client->id()); });
       // What failed took none; and a model that is tried in vain must not be what has it tried
       // again.
       made_room = made_room || (gone.ok() && stage.state() == wire::StageStatus::SERVING &&

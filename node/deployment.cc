@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -57,6 +58,7 @@ Deployment::~Deployment() { Unload(absl::CancelledError("the model is unloaded")
 
 absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
   WatchKept();
+  const absl::Cleanup watch = [this] { WatchKept(); };  // those that come with the texts, too
   absl::Status status;
   bool has_texts = options_.heritage != nullptr && take_over == nullptr;
   if (take_over != nullptr) {
@@ -88,10 +90,7 @@ absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
     }
   }
   if (!status.ok()) {
-    if (has_texts) {  // they wait for whoever mends it
-      WatchKept();    // those that came with the texts, too
-      return status;
-    }
+    if (has_texts) return status;  // they wait for whoever mends it
     for (const Request& each : TakeKept()) each.call->Refuse(AsHandedOver(status));
     return status;
   }
@@ -314,8 +313,10 @@ bool Deployment::Keep(const wire::GenerateTextRequest& request,
   return true;
 }
 
-void Deployment::Watch(const std::shared_ptr<TextCall>& call) {
-  call->OnUnwanted([weak = weak_from_this(), watched = call.get()] {
+void Deployment::Watch(const std::shared_ptr<TextCall>& call) { call->OnUnwanted(Drop(call)); }
+
+absl::AnyInvocable<void() &&> Deployment::Drop(const std::shared_ptr<TextCall>& call) {
+  return [weak = weak_from_this(), watched = call.get()] {
     const std::shared_ptr<Deployment> self = weak.lock();
     if (self == nullptr) return;
     std::shared_ptr<TextCall> unwanted;
@@ -328,7 +329,7 @@ void Deployment::Watch(const std::shared_ptr<TextCall>& call) {
       self->requests_.erase(found);
     }
     unwanted->Refuse(absl::CancelledError("nobody wants it any more"));
-  });
+  };
 }
 
 void Deployment::WatchKept() {
@@ -479,7 +480,11 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
     text.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());
     self->Add(std::move(text), std::shared_ptr(call));
   };
-  call->OnUnwanted(tokenizer_->Tokenize(std::move(job)));
+  // Its end may have come already, and the request be kept.
+  call->OnUnwanted([cancel = tokenizer_->Tokenize(std::move(job)), drop = Drop(call)]() mutable {
+    std::move(cancel)();
+    std::move(drop)();
+  });
 }
 
 void Deployment::Add(TextRequest text, const std::shared_ptr<TextCall>& call) {

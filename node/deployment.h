@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -161,6 +162,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What is kept ends when nobody wants it any more.
   void Watch(const std::shared_ptr<TextCall>& call);
+  absl::AnyInvocable<void() &&> Drop(const std::shared_ptr<TextCall>& call);
   void WatchKept();
   absl::Status NotServing() const ABSL_SHARED_LOCKS_REQUIRED(mu_);  // OK: it does
   // The caller keeps `call` until it returns: what it tells may let go of all others.

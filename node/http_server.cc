@@ -26,11 +26,12 @@ using Ms = std::chrono::milliseconds;
 // In the kernel, of what a client does not take.
 constexpr int kSendBufferBytes = 256 * 1024;
 
-constexpr int kProbeAfterS = 15, kProbeEveryS = 5, kProbesMax = 3;
-
 // A client whose machine sleeps or whose network went says nothing, and its text would be written
-// for nobody.
-void NoticeIfItVanishes(int socket, int64_t within_ms) {
+// for nobody. Probed when nothing else is on its way; two minutes, for one may live and pause.
+constexpr int kVanishedMs = 120'000;
+constexpr int kProbeAfterS = 30, kProbeEveryS = 15, kProbesMax = 6;
+
+void NoticeIfItVanishes(int socket) {
   const auto set = [socket](int level, int option, int value) {
     setsockopt(socket, level, option, &value, sizeof(value));
   };
@@ -43,7 +44,7 @@ void NoticeIfItVanishes(int socket, int64_t within_ms) {
   set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeEveryS);
   set(IPPROTO_TCP, TCP_KEEPCNT, kProbesMax);
 #ifdef TCP_USER_TIMEOUT
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(within_ms));  // for what is not acknowledged
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kVanishedMs);  // for what was sent, or does not fit there
 #endif
 }
 
@@ -157,7 +158,7 @@ void HttpServer::Core::OnAccept(tcp::socket socket) {
   error_code ignored;
   socket.non_blocking(true, ignored);
   socket.set_option(tcp::no_delay(true), ignored);
-  NoticeIfItVanishes(socket.native_handle(), options_.write_ms);
+  NoticeIfItVanishes(socket.native_handle());
   const bool refused = connections_.size() >= options_.connections_max && !MakeRoom();
   if (refused) ++refused_;
   if (refused && options_.tls != nullptr) return;  // a handshake is more than it can have

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -220,20 +222,24 @@ absl::StatusOr<Json> MergeSchemas(const SchemaMerge& merge, const Json& a, const
       mine = both;
     } else if (key == "enum" && mine.is_array() && value.is_array()) {
       Json both = Json::array();
+      const std::set<Json> theirs(value.begin(), value.end());
       for (const Json& each : mine) {
-        if (std::find(value.begin(), value.end(), each) != value.end()) both.push_back(each);
+        if (theirs.contains(each)) both.push_back(each);
       }
       mine = std::move(both);
     } else if (key == "const") {
       return UnmetSchema(path + ".const", "nothing is both");
     } else if (key == "required" && mine.is_array() && value.is_array()) {
+      std::set<Json> there(mine.begin(), mine.end());
       for (const Json& each : value) {
-        if (std::find(mine.begin(), mine.end(), each) == mine.end()) mine.push_back(each);
+        if (there.insert(each).second) mine.push_back(each);
       }
     } else if (key == "properties" && mine.is_object() && value.is_object()) {
+      std::set<std::string> there;  // an ordered object is searched from its begin
+      for (const auto& member : mine.items()) there.insert(member.key());
       for (const auto& [name, property] : value.items()) {
-        if (!mine.contains(name)) {
-          mine[name] = property;
+        if (!there.contains(name)) {
+          mine.get_ref<Json::object_t&>().emplace_back(name, property);
           continue;
         }
         auto both =

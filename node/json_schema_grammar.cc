@@ -284,16 +284,23 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitRef(const std::string& ref, const Pla
     return BadSchema(place.path + ".$ref", absl::StrCat("leads nowhere: ", ref));
   }
   const auto known = refs_.find({place.document, ref});
-  if (known != refs_.end()) return Expr::Rule(known->second);
+  if (known != refs_.end()) {
+    if (!known->second.status.ok()) return known->second.status;
+    return Expr::Rule(known->second.rule);
+  }
   const size_t rule = NewRule("ref", Expr::Text("")).rule;
   paths_[rule] = place.path;
-  refs_[{place.document, ref}] = rule;
+  Ref& self = refs_[{place.document, ref}];
+  self.rule = rule;
   Place next = place.In("$ref");
   auto body = Visit(*target, next);
-  if (!body.ok()) return body.status();
   // Of nothing but itself it would never begin.
-  if (body->kind == Expr::Kind::kRule && body->rule == rule) {
-    return UnmetSchema(place.path + ".$ref", "refers to itself: nothing meets it");
+  if (body.ok() && body->kind == Expr::Kind::kRule && body->rule == rule) {
+    body = UnmetSchema(place.path + ".$ref", "refers to itself: nothing meets it");
+  }
+  if (!body.ok()) {
+    self.status = body.status();
+    return self.status;
   }
   grammar_.rules[rule].body = *std::move(body);
   return Expr::Rule(rule);

@@ -81,7 +81,11 @@ class JsonGrammar {
   GbnfGrammar grammar_;
   std::vector<std::string> paths_;  // by rule; empty: ours
   std::map<std::string, size_t> shared_;
-  std::map<std::pair<const SchemaJson*, std::string>, size_t> refs_;
+  struct Ref {
+    size_t rule = 0;
+    absl::Status status;  // why nothing meets it
+  };
+  std::map<std::pair<const SchemaJson*, std::string>, Ref> refs_;
   size_t space_, character_, string_, number_, integer_;
   size_t value_ = 0, object_ = 0;  // 0: not used yet
   size_t work_ = 0;

@@ -15,6 +15,7 @@ using Expr = GbnfExpr;
 
 // Branches within one rule: deeper ones get rules of their own, because the parser recurses.
 constexpr int kBranchDepthMax = 16;
+constexpr size_t kOpenKeyBytesMax = 256;
 
 const Json* Keyword(const Json& schema, const char* name) {
   const auto found = schema.find(name);
@@ -219,6 +220,15 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitObject(const Json& schema, const Plac
   }
   const auto needed = std::count_if(properties.begin(), properties.end(),
                                     [](const Property& property) { return property.required; });
+  for (const Property& property : properties) {
+    // Telling others from it takes a level for each character.
+    if (open && Quoted(property.key).size() > kOpenKeyBytesMax) {
+      return BadSchema(place.path + ".properties",
+                       absl::StrCat("a name of more than ", kOpenKeyBytesMax,
+                                    " bytes, where others are allowed: forbid these "
+                                    "(additionalProperties), or shorten it"));
+    }
+  }
   const bool maps = open && properties.empty();
   if (maps) return VisitMap(schema, more, place);
   if (static_cast<uint32_t>(needed) < times->min) {

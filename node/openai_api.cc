@@ -310,6 +310,16 @@ void OpenAiApi::Start(ApiCall::Options call, uint32_t n_ctx, const Responder& re
                       "context_length_exceeded")));
     return;
   }
+  uint64_t bytes = 0;
+  for (const ApiPrompt& prompt : call.request.prompts) {
+    bytes += (prompt.text.size() + prompt.tokens.size() * sizeof(int32_t)) * call.request.n;
+  }
+  if (bytes > kApiPromptBytesMax) {
+    responder->Answer(ErrorResponse(
+        BadParam("n", absl::StrCat("times the prompt is ", bytes >> 20, " MiB; at most ",
+                                   kApiPromptBytesMax >> 20, " are taken at a time"))));
+    return;
+  }
   ApiCall::Start(gateway_, std::move(call), responder, counters_);
 }
 

@@ -112,13 +112,19 @@ void ApiCall::Run(TextSource* source) {
     request.set_id(i == 0 ? options_.request_id : absl::StrCat(options_.request_id, "/", i));
     request.mutable_sampler()->set_seed(asked.sampler.seed() + i % asked.n);
     auto control = source->Generate(request, std::make_shared<Sink>(shared_from_this(), i), {});
-    bool over = false;
+    bool over = false, complete = false;
     {
       absl::MutexLock lock(mu_);
       over = over_;
-      if (!choices_[i].ended) choices_[i].control = control;
+      Choice& choice = choices_[i];
+      if (!choice.ended) choice.control = control;
+      complete = choice.complete();  // its tokens may come before
     }
-    if (over) control->Cancel();
+    if (over) {
+      control->Cancel();
+    } else if (complete) {
+      control->Finish();
+    }
   }
 }
 
@@ -149,8 +155,7 @@ void ApiCall::OnToken(size_t index, const wire::SampledToken& token) {
   {
     absl::MutexLock lock(mu_);
     Choice& choice = choices_[index];
-    if (over_ || choice.ended || choice.shaper.stopped()) return;
-    if (choice.tools && choice.tools->done()) return;
+    if (over_ || choice.ended || choice.complete()) return;
     choice.logprob += token.logprob();
     ++choice.tokens;
     ++usage_.completion_tokens;
@@ -161,8 +166,7 @@ void ApiCall::OnToken(size_t index, const wire::SampledToken& token) {
     if (options_.request.logprobs) choice.waiting.push_back(token);
     Take(&choice, choice.shaper.Add(token.piece()), /*last=*/false);
     if (options_.request.stream) Send(&choice);
-    const bool called = choice.tools && choice.tools->done();
-    if (choice.shaper.stopped() || called) complete = choice.control;
+    if (choice.complete()) complete = choice.control;
   }
   if (complete != nullptr) complete->Finish();
 }
@@ -177,8 +181,7 @@ void ApiCall::OnEnd(size_t index, const absl::Status& status, FinishReason reaso
     choice.control = nullptr;
     ++ended_;
     if (over_) return;
-    const bool stopped =
-        choice.shaper.stopped() || (choice.tools.has_value() && choice.tools->done());
+    const bool stopped = choice.complete();
     if (!stopped && !status.ok()) {
       cancel = Fail(status);
     } else if (!stopped && reason == FinishReason::kCancelled) {

@@ -70,6 +70,9 @@ class ApiCall final : public std::enable_shared_from_this<ApiCall> {
     bool ended = false;
     uint32_t tokens = 0;
     std::shared_ptr<TextControl> control;  // until it has ended
+
+    // At a stop string, or with all that it called.
+    bool complete() const { return shaper.stopped() || (tools.has_value() && tools->done()); }
   };
 
   ApiCall(Options options, std::shared_ptr<HttpResponder> responder,

@@ -160,7 +160,8 @@ void ReadSampler(Fields* fields, wire::SamplerSettings* sampler) {
     return static_cast<float>(fields->Number(name, range).value_or(otherwise));
   };
   sampler->set_temperature(number("temperature", {0, 2}, 1));
-  sampler->set_top_p(number("top_p", {0, 1}, 1));
+  // 0 is none but the likeliest; to the sampler it would be off.
+  sampler->set_top_p(std::max(number("top_p", {0, 1}, 1), std::numeric_limits<float>::min()));
   sampler->set_min_p(number("min_p", {0, 1}, 0));
   // -1 means all of them to some clients.
   const int64_t top_k = fields->Integer("top_k", {-1, kMany}).value_or(0);

@@ -16,7 +16,8 @@ namespace strata {
 
 inline constexpr int kApiJsonDepthMax = 64;
 inline constexpr size_t kApiJsonValuesMax = 2'000'000;
-inline constexpr size_t kApiChoicesMax = 64;  // texts of one request: prompts × n
+inline constexpr size_t kApiChoicesMax = 64;               // texts of one request: prompts × n
+inline constexpr uint64_t kApiPromptBytesMax = 16u << 20;  // of all texts of one request
 inline constexpr size_t kApiStopsMax = 4;
 inline constexpr size_t kApiStopBytesMax = 256;
 inline constexpr size_t kApiLogitBiasMax = 1024;

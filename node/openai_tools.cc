@@ -143,7 +143,9 @@ absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* req
     }
     const auto ordered = ParseSchema(MemberText(body, "tools"), "tools");
     if (!ordered.ok()) return ordered.status();
-    for (size_t i = 0; ordered->is_array() && i < ordered->size(); ++i) {
+    // Names may be written in several ways, and come twice.
+    if (Json::parse(ordered->dump()) != *list) return BadParam("tools", "is there more than once");
+    for (size_t i = 0; i < ordered->size(); ++i) {
       const std::string path = absl::StrCat("tools[", i, "]");
       const std::string* type = Text((*list)[i], "type");
       if (type == nullptr || *type != "function") {

@@ -38,7 +38,8 @@ void ProgressBars::Update(size_t row, uint64_t done, uint64_t total) {
   Row& r = rows_[row];
   r.done = std::min(done, total);
   r.total = total;
-  const int cells = total == 0 ? 0 : static_cast<int>(r.done * kCells / total);
+  if (total == 0) return;  // nothing is known yet
+  const int cells = static_cast<int>(r.done * kCells / total);
   if (cells == r.shown) return;
   r.shown = cells;
   if (terminal_) Draw();

@@ -178,12 +178,13 @@ void TemplatePool::Run() {
   }
 }
 
-absl::StatusOr<std::unique_ptr<TemplatePool::Process>> TemplatePool::ProcessFor() {
+absl::StatusOr<std::unique_ptr<TemplatePool::Process>> TemplatePool::ProcessFor(bool* was_idle) {
   {
     absl::MutexLock lock(mu_);
     if (!idle_.empty()) {
       auto process = std::move(idle_.back());
       idle_.pop_back();
+      *was_idle = true;
       return process;
     }
   }
@@ -207,7 +208,8 @@ void TemplatePool::Forget(const Process& process) {
 }
 
 absl::StatusOr<ChatTemplate::Prompt> TemplatePool::Ask(const Task& task) {
-  auto process = ProcessFor();
+  bool was_idle = false;
+  auto process = ProcessFor(&was_idle);
   if (!process.ok()) return process.status();
   const int socket = (*process)->socket();
   const SteadyTime deadline =
@@ -234,6 +236,8 @@ absl::StatusOr<ChatTemplate::Prompt> TemplatePool::Ask(const Task& task) {
   Forget(**process);
   // Whose doing that is nobody knows.
   if (absl::IsDeadlineExceeded(status)) return NoProcess("the one it had was too slow; try again");
+  // One that has died since it answered, say when memory was short, says nothing of this template.
+  if (was_idle && !was_read) return Ask(task);
   return Blame(task, was_read, DeedOf((*process)->End(), options_.limits));
 }
 

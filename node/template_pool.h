@@ -68,7 +68,8 @@ class TemplatePool {
   bool AnyMayStart() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   Task Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<ChatTemplate::Prompt> Ask(const Task& task);
-  absl::StatusOr<std::unique_ptr<Process>> ProcessFor();
+  // `was_idle`: it has answered before.
+  absl::StatusOr<std::unique_ptr<Process>> ProcessFor(bool* was_idle);
   void Forget(const Process& process);
   // What to tell of a template that passed a limit; remembers it.
   absl::Status Blame(const Task& task, bool was_read, const std::string& deed);

@@ -20,11 +20,12 @@ using Characters = std::bitset<kOther + 1>;
 
 constexpr size_t kNoRule = static_cast<size_t>(-1);
 
-constexpr size_t kElementsMax = 256 * 1024;  // with all repetitions written out
-constexpr uint64_t kStartsMax = 2048;        // ways to the next character from one place
-constexpr uint32_t kUnrollMax = 8;           // longer ones are taken as loops
-constexpr size_t kPairsMax = 20'000;         // looked at, to tell two alternatives apart
-constexpr size_t kDepthMax = 512;            // of a stack that is looked at
+constexpr size_t kElementsMax = 256 * 1024;      // with all repetitions written out
+constexpr uint64_t kStartsMax = 2048;            // ways to the next character from one place
+constexpr uint32_t kUnrollMax = 8;               // longer ones are taken as loops
+constexpr size_t kPairsMax = 20'000;             // of ways, to tell two alternatives apart
+constexpr size_t kPairsLookedAtMax = 1'000'000;  // for these
+constexpr size_t kDepthMax = 512;                // of a stack that is looked at
 // Tokens may be long runs of one character: ways to read such a run.
 constexpr size_t kRunLength = 64;
 constexpr double kRunWaysMax = 1e5;
@@ -332,7 +333,7 @@ class Checker {
         }
       }
     }
-    size_t budget = kPairsMax;
+    PairBudget budget;
     for (size_t r = 0; r < rules_.size(); ++r) {
       if (growing.count(loops_[r]) == 0) continue;
       std::vector<size_t> back;
@@ -396,36 +397,44 @@ class Checker {
     }
   }
 
+  struct PairBudget {
+    size_t kept = kPairsMax, looked_at = kPairsLookedAtMax;
+  };
   // Whether no text leads both alternatives of the rule back to it. Who is there already may go on
   // with anything.
-  bool AreApart(size_t rule, size_t a, size_t b, size_t* budget) const {
+  bool AreApart(size_t rule, size_t a, size_t b, PairBudget* budget) const {
     std::set<Way> from_a, from_b;
     Expand({.stack = {{rule, a, 0}}}, rule, &from_a);
     Expand({.stack = {{rule, b, 0}}}, rule, &from_b);
     std::set<std::pair<Way, Way>> known;
     std::vector<std::pair<Way, Way>> todo;
+    // False: there are too many.
     const auto add = [&](const std::set<Way>& left, const std::set<Way>& right) {
       for (const Way& l : left) {
         for (const Way& r : right) {
+          if (budget->looked_at-- == 0) return false;
           const bool ended = (l.stack.empty() && !l.looped) || (r.stack.empty() && !r.looped);
-          if (ended || !known.insert({l, r}).second) continue;
+          if (ended || AreUnlike(l, r) || !known.insert({l, r}).second) continue;
+          if (budget->kept-- == 0) return false;
           todo.emplace_back(l, r);
         }
       }
+      return true;
     };
-    add(from_a, from_b);
+    if (!add(from_a, from_b)) return false;
     while (!todo.empty()) {
       const auto [left, right] = std::move(todo.back());
       todo.pop_back();
       if (left.looped && right.looped) return false;
-      if ((*budget)-- <= 1 || left.stack.size() + right.stack.size() > kDepthMax) return false;
-      if (!left.looped && !right.looped &&
-          (At(left.stack.back()).characters & At(right.stack.back()).characters).none()) {
-        continue;
-      }
-      add(After(left, rule), After(right, rule));
+      if (left.stack.size() + right.stack.size() > kDepthMax) return false;
+      if (!add(After(left, rule), After(right, rule))) return false;
     }
     return true;
+  }
+  // Whether no character goes on with both.
+  bool AreUnlike(const Way& left, const Way& right) const {
+    return !left.looped && !right.looped &&
+           (At(left.stack.back()).characters & At(right.stack.back()).characters).none();
   }
   std::set<Way> After(Way way, size_t target) const {
     std::set<Way> ways;
@@ -483,8 +492,8 @@ class Checker {
           next[each.stack] += count;
           ways += count;
         }
+        if (ways > kRunWaysMax || next.size() > kRunStacksMax || *work > kRunWorkMax) return false;
       }
-      if (ways > kRunWaysMax || next.size() > kRunStacksMax || *work > kRunWorkMax) return false;
       stacks = std::move(next);
     }
     return true;

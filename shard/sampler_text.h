@@ -80,7 +80,7 @@ class SamplerText {
   std::vector<int32_t> tokens_;  // prompt + generated
   size_t n_prompt_ = 0;
   std::vector<float> mu_;      // [generated], with mirostat only
-  size_t window_size_ = 0;     // of windows over the whole text
+  size_t window_size_ = 0;     // of the largest windows, over the whole text
   LlamaSamplerPtr penalties_;  // any of these may be null: off
   LlamaSamplerPtr dry_;
   LlamaSamplerPtr grammar_;  // has seen what was generated, not the prompt

@@ -9,10 +9,10 @@
 namespace strata {
 namespace {
 
-// Positions and offsets come from the wire.
+// Positions and offsets come from the wire. What is before the text stays so.
 int32_t InText(int64_t position) {
   return static_cast<int32_t>(
-      std::clamp<int64_t>(position, 0, std::numeric_limits<int32_t>::max()));
+      std::clamp<int64_t>(position, -1, std::numeric_limits<int32_t>::max()));
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ absl::Status Sequences::Apply(const wire::KvEdit& edit) {
     case wire::KvEdit::TRIM:
     case wire::KvEdit::RESTORE:
       if (slot.sampler == nullptr) return absl::OkStatus();
-      return slot.sampler->Rewind(InText(edit.begin() + slot.text_offset));
+      return slot.sampler->Rewind(std::max(0, InText(edit.begin() + slot.text_offset)));
     case wire::KvEdit::COPY: {
       const Slot& from = slots_[edit.from_slot()];
       slot.sampler = from.sampler == nullptr ? nullptr : from.sampler->Copy();

@@ -608,7 +608,7 @@ void StageServerImpl::SendNext(const Frame& frame) {
       if (sent.ok()) work_.bytes_out += FrameBytes(frame);
       return;  // sent, or closed: OnOutgoingClosed() tells
     }
-    busy_since_us_ = 0;  // it waits for another, which its own node watches
+    busy_since_us_ = clock_->NowUs();  // it waits for another, which its own node watches
     // OnWritable() may have come between Send() and this lock, so never wait for it alone.
     if (outgoing_open_ && !stopping_) changed_.WaitWithTimeout(&mu_, absl::Milliseconds(20));
   }

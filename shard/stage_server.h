@@ -78,8 +78,8 @@ class StageServer {
   // The load has failed; the server does nothing any more.
   virtual bool load_failed() const = 0;
 
-  // How long the compute thread has been on its current step; 0 when idle, or while it waits for
-  // room at the next stage. Any thread.
+  // How long the compute thread has been on its current step, without what it waits for room at the
+  // next stage; 0 when idle. Any thread.
   virtual uint32_t busy_ms() const = 0;
   virtual uint64_t steps_done() const = 0;
   // What it has done since it was loaded; only ever more. Any thread.

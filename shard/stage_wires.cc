@@ -1,6 +1,8 @@
 #include "shard/stage_wires.h"
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -257,8 +259,14 @@ absl::StatusOr<std::unique_ptr<Link>> StageWires::DialOffered(const wire::OfferL
   dial.hello = std::move(hello);
   dial.allow_mixed_versions = options_.allow_mixed_versions;
   dial.timeout_ms = kUcxDialMs;
-  dial.on_break = [this, address](const absl::Status& why) { Avoid(address, why); };
-  return (*links)->Dial(std::move(dial), receiver);
+  // Until it is open, Dial() judges.
+  const auto is_open = std::make_shared<std::atomic<bool>>(false);  // with the link's own thread
+  dial.on_break = [this, address, is_open](const absl::Status& why) {
+    if (*is_open) Avoid(address, why);
+  };
+  auto link = (*links)->Dial(std::move(dial), receiver);
+  *is_open = link.ok();
+  return link;
 }
 
 // --- what is known of ways

@@ -165,6 +165,9 @@ void BadInput::WrongRequests(size_t node) {
     long_ask["messages"] = {{{"role", "user"}, {"content", text}}};
     refused(long_ask.dump(), 400, "longer than the context");
   }
+  std::string most;  // by its bytes it might fit
+  while (most.size() < 512 * 1000) most += "sea ";
+  refused(Ask({{"prompt", most}, {"n", 64}}).dump(), 400, "many times the prompt");
 }
 
 // What is no HTTP, or too much of it.

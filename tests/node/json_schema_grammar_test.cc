@@ -293,7 +293,22 @@ TEST(JsonGrammar, AHostileSchemaIsRefusedSoon) {
   for (int i = 0; i < 60; ++i) deep = absl::StrCat(R"({"items":)", deep, "}");
   std::string wide = R"({"type":"object","properties":{)";
   for (int i = 0; i < 3000; ++i) absl::StrAppend(&wide, i ? "," : "", "\"key", i, R"(":{})");
+  // Two lists of names that differ, put together again and again.
+  std::string merges = R"({"allOf":[)";
+  for (int i = 0; i < 160; ++i) {
+    absl::StrAppend(&merges, i ? "," : "", R"({"$ref":"#/$defs/)", i % 2 == 0 ? "a" : "b", "\"}");
+  }
+  absl::StrAppend(&merges, R"(],"$defs":{)");
+  for (const char* half : {"a", "b"}) {
+    absl::StrAppend(&merges, *half == 'a' ? "" : ",", "\"", half, R"(":{"required":[)");
+    for (int i = 0; i < 7000; ++i) absl::StrAppend(&merges, i ? "," : "", "\"", half, i, "\"");
+    absl::StrAppend(&merges, "]}");
+  }
+  merges += "}}";
   const std::string cases[] = {
+      merges,
+      absl::StrCat(R"({"type":"object","additionalProperties":true,"properties":{")",
+                   std::string(40'000, 'a'), R"(":{}}})"),
       absl::StrCat(std::string(100'000, '['), std::string(100'000, ']')),
       absl::StrCat(R"({"items":)", deep, "}}}}"),
       wide + "}}",
@@ -312,6 +327,15 @@ TEST(JsonGrammar, AHostileSchemaIsRefusedSoon) {
     EXPECT_THAT(GrammarOf(schema), StatusIs(absl::StatusCode::kInvalidArgument))
         << schema.substr(0, 80);
   }
+}
+
+TEST(JsonGrammar, WhatNothingMeetsIsLeftOutEachTime) {
+  const auto grammar = GrammarOf(
+      R"({"type":"object","properties":{"a":{"$ref":"#/$defs/n"},"b":{"$ref":"#/$defs/n"}},
+          "$defs":{"n":{"type":"string","enum":[]}}})");
+  ASSERT_THAT(grammar, IsOk());
+  EXPECT_TRUE(Matcher(*grammar).Reads("{}"));
+  EXPECT_FALSE(Matcher(*grammar).Reads(R"({"b":})"));
 }
 
 TEST(JsonGrammar, PropertiesKeepTheirOrder) {

@@ -184,6 +184,12 @@ TEST(OpenAiRequest, ReadsToolsAndWhoCalledThem) {
             request->tools.list[0].parameters.find("\"a\""));
 }
 
+TEST(OpenAiRequest, ATopPOfNothingIsTheLikeliestToken) {
+  const auto request = ParseCompletion(Completion(R"(,"top_p":0)"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_GT(request->sampler.top_p(), 0);  // to the sampler 0 is off
+}
+
 TEST(OpenAiRequest, ReadsWhatFormTheAnswerHas) {
   auto request = ParseChat(Chat(R"(,"response_format":{"type":"json_schema","json_schema":{
       "name":"n","strict":true,"schema":{"type":"object","properties":{"b":{},"a":{}}}}})"));
@@ -222,6 +228,13 @@ TEST(OpenAiRequest, AConstraintThatCannotBeNamesWhereItIs) {
        "tool_choice"},
       {R"(,"tools":{})", "tools"},
       {R"(,"tools":[{"type":"retrieval"}])", "tools[0].type"},
+      // The same name, written in two ways.
+      {R"(,"tools":[0],"tool\u0073":[{"type":"function","function":{"name":"f","parameters":{
+          "type":"object"}}}])",
+       "tools"},
+      {R"(,"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{
+          "name":"g"}}],"tool\u0073":[{"type":"function","function":{"name":"f"}}])",
+       "tools"},
       {R"(,"tools":[{"type":"function","function":{"name":"a b"}}])", "tools[0].function.name"},
       {R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"array",
           "minItems":2,"maxItems":1}}}],"tool_choice":"required")",

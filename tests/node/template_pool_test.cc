@@ -1,6 +1,11 @@
 #include "node/template_pool.h"
 
+#include <signal.h>
+#include <sys/types.h>
+
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,12 +17,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/sanitizer.h"
+#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
 
 using ::absl_testing::IsOkAndHolds;
 using ::absl_testing::StatusIs;
+using ::strata::testing::MakeTestFolder;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::Field;
@@ -109,6 +116,23 @@ TEST(TemplatePool, OneProcessServesWhoComesAfterAnother) {
     EXPECT_THAT(Ask(&pool, Question(kUsual, absl::StrCat(i))), Says(absl::StrCat("[user]", i)));
   }
   EXPECT_EQ(pool.processes(), 1);
+}
+
+// As the kernel does it when memory is short.
+TEST(TemplatePool, AnIdleProcessThatWasKilledIsNoFaultOfTheTemplate) {
+  const std::string folder = MakeTestFolder(), pid_file = folder + "/pid";
+  TemplatePool::Options options = Limits();
+  options.program = folder + "/program";
+  std::ofstream(options.program) << "#!/bin/sh\necho $$ > " << pid_file << "\nexec "
+                                 << STRATA_PROGRAM << " \"$@\"\n";
+  std::filesystem::permissions(options.program, std::filesystem::perms::owner_all);
+  TemplatePool pool(options);
+  ASSERT_THAT(Ask(&pool, Question(kUsual)), Says("[user]Hi"));
+  pid_t pid = 0;
+  std::ifstream(pid_file) >> pid;
+  ASSERT_GT(pid, 0);
+  ASSERT_EQ(kill(pid, SIGKILL), 0);
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(Ask(&pool, Question(kUsual)), Says("[user]Hi"));
 }
 
 TEST(TemplatePool, WordsOfATemplateThatRefusesComeThrough) {

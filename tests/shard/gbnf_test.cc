@@ -117,6 +117,16 @@ std::string Doubling() {
   return text;
 }
 
+// Two alternatives that go on in n ways each, after each letter: n * n pairs to tell apart.
+std::string ManyPairs() {
+  std::string text = "root ::= a root \"y\" | b root \"y\" | \"q\"\na ::= \"x\" d\nb ::= \"x\" e";
+  for (const char* rule : {"d", "e"}) {
+    absl::StrAppend(&text, "\n", rule, " ::= \"z\"");
+    for (int i = 0; i < 900; ++i) absl::StrAppend(&text, " | \"x\" ", rule);
+  }
+  return text;
+}
+
 TEST(Gbnf, WhatWouldTakeForeverIsRefused) {
   const struct {
     std::string text;
@@ -130,6 +140,7 @@ TEST(Gbnf, WhatWouldTakeForeverIsRefused) {
       {"root ::= \"x\" root \"y\" | \"x\" root \"z\" | \"q\"", "ambiguous"},
       {"root ::= \"xw\" root \"y\" | \"xw\" root \"z\" | \"q\"", "ambiguous"},
       {"root ::= \"[\" root \"]\" | \"[\" (root \",\")* root \"]\" | \"0\"", "ambiguous"},
+      {ManyPairs(), "ambiguous"},
       // And here for a single token of n letters.
       {"root ::= (\" \" | \"  \")* \"a\"", "ambiguous"},
       {"root ::= ([a-z]+)* \"1\"", "ambiguous"},

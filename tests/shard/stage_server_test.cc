@@ -393,7 +393,7 @@ TEST_F(StageServerTest, WaitsForTheNextStageToHaveRoom) {
 }
 
 // Its node would take it for one that hangs.
-TEST_F(StageServerTest, IsNotBusyWhileItWaitsForRoomAtTheNext) {
+TEST_F(StageServerTest, WaitingForRoomAtTheNextIsNoLongStep) {
   ConnectOut(1);
   ConnectIn();
   ASSERT_TRUE(in_->Send(StepFrame(1)).ok());
@@ -401,8 +401,9 @@ TEST_F(StageServerTest, IsNotBusyWhileItWaitsForRoomAtTheNext) {
   const absl::Time until = absl::Now() + kLong;
   while (server_->work().rows < 2 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
   ASSERT_EQ(server_->work().rows, 2u);
-  while (server_->busy_ms() != 0 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
-  EXPECT_EQ(server_->busy_ms(), 0u);
+  absl::SleepFor(absl::Seconds(1));
+  while (server_->busy_ms() > 500 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_LE(server_->busy_ms(), 500u);
   EXPECT_EQ(server_->steps_done(), 1u);
   out_end_.Next();
   out_->Release(1);
