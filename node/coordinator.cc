@@ -104,6 +104,7 @@ void Coordinator::Stop() {
   bool has_heirs = false;
   {
     absl::MutexLock lock(mu_);
+    models.swap(lost_);  // what Keep() has not come to
     for (auto& [id, model] : models_) models.push_back(model);
     models_.clear();
     shares_.clear();

@@ -242,8 +242,8 @@ absl::StatusOr<Json> MergeSchemas(const SchemaMerge& merge, const Json& a, const
           mine.get_ref<Json::object_t&>().emplace_back(name, property);
           continue;
         }
-        auto both =
-            MergeSchemas(merge.Deeper(), mine[name], property, path + ".properties." + name);
+        auto both = MergeSchemas(merge.Deeper(), mine[name], property,
+                                 absl::StrCat(path, ".properties.", name));
         if (!both.ok() && !IsUnmet(both.status())) return both.status();
         mine[name] = both.ok() ? *std::move(both) : Json(false);
       }
@@ -271,7 +271,8 @@ absl::StatusOr<Json> MergeSchemas(const SchemaMerge& merge, const Json& a, const
     const Json* mine = Keyword(*closed, "properties");
     for (const auto& [name, property] : theirs->items()) {
       if (mine != nullptr && mine->contains(name)) continue;
-      auto both = MergeSchemas(merge.Deeper(), *more, property, path + ".properties." + name);
+      auto both =
+          MergeSchemas(merge.Deeper(), *more, property, absl::StrCat(path, ".properties.", name));
       if (!both.ok() && !IsUnmet(both.status())) return both.status();
       merged["properties"][name] = both.ok() ? *std::move(both) : Json(false);
     }

@@ -265,7 +265,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitMap(const Json& schema, const Json& v
   if (values == true && times->min == 0 && times->max == Expr::kNoMax) return AnyObject();
   auto value = Visit(values, place.In("additionalProperties"));
   if (!value.ok() && (times->min > 0 || !IsUnmet(value.status()))) return value.status();
-  const Expr empty = Expr::Sequence({Expr::Text("{"), Space(), Expr::Text("}")});
+  Expr empty = Expr::Sequence({Expr::Text("{"), Space(), Expr::Text("}")});
   if (!value.ok() || times->max == 0) return empty;
   const Expr pair = NewRule("pair", Expr::Sequence({Expr::Rule(string_), Pair(*std::move(value))}));
   Expr more = Expr::Sequence(

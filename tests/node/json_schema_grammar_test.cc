@@ -19,7 +19,6 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
-using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
 const llama_vocab* Vocabulary() {
