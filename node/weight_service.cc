@@ -394,8 +394,8 @@ absl::Status WeightService::Read(const wire::BlocksRequest& request,
     chunks.Close();
   });
   while (std::optional<wire::BlockChunk> chunk = chunks.Pop()) {
+    bytes_sent_ += chunk->data().size();  // first: whoever has all may look at once
     if (!writer->Write(*chunk)) break;
-    bytes_sent_ += chunk->data().size();
   }
   chunks.Close();
   reader.join();
