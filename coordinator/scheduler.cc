@@ -28,6 +28,11 @@ void AddTimings(const wire::Result& result, std::vector<StageTotal>* totals) {
   }
 }
 
+// What its context begins with, however often it is shifted.
+uint32_t KeptTokens(const TextRequest& request) {
+  return std::min(request.keep_tokens, static_cast<uint32_t>(request.prompt.size()));
+}
+
 }  // namespace
 
 absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) {
@@ -69,8 +74,10 @@ absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) 
 
 absl::Status Scheduler::Impl::Check(const TextRequest& request) const {
   if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
+  // Where a text has filled its context, the last token needs no place there.
   const size_t length = request.prompt.size() + request.generated.size();
-  if (length > facts.n_ctx) {
+  const size_t needs_place = length - (request.generated.empty() ? 0 : 1);
+  if (request.prompt.size() > facts.n_ctx || (needs_place > facts.n_ctx && !CanShift(request))) {
     return absl::InvalidArgumentError(
         absl::StrCat("the prompt has ", length, " tokens; the context is ", facts.n_ctx));
   }
@@ -129,13 +136,13 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(TextRequest request, int64_t now_u
     ++n_waiting;
   }
   r.tokens_left = request.tokens_max - std::min(request.tokens_max, n_generated);
-  r.keep = std::min(request.keep_tokens, static_cast<uint32_t>(request.prompt.size()));
+  r.keep = KeptTokens(request);
   r.usage.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
   r.usage.prompt_stages.resize(facts.n_stages);
   r.usage.decode_stages.resize(facts.n_stages);
   r.added_us = now_us;
   r.asked = std::move(request);
-  if (r.tokens_left == 0) {
+  if (r.tokens_left == 0 || (r.kv_length() > facts.n_ctx && !CanShift(r.asked))) {
     End(id, absl::OkStatus(), FinishReason::kLength, Leave::kDrop, now_us);
   }
   return id;
@@ -207,12 +214,16 @@ void Scheduler::Impl::TakeResult(const wire::Result& result, const Flight& fligh
     slots.Confirm(part.slot, part.generation, part.end);
     Request* r = OwnerOf(part);
     if (r == nullptr) continue;
-    r->alone = false;
-    r->failures = 0;
+    if (r->TextPosition(part.end) >= r->failed_at) {
+      r->alone = false;
+      r->failures = r->failed_at = 0;
+    }
     if (has_error) {
       End(r->id, FromWire(error->status()), FinishReason::kLength, Leave::kKeep, now_us);
     } else if (token != nullptr) {
       TakeToken(r, *token, now_us);
+    } else if (slots.slot(part.slot).confirmed == facts.n_ctx) {
+      ShiftContext(r);  // as it was, when the text was written
     }
   }
 }
@@ -237,20 +248,25 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   event.request = r.id;
   event.token = token;
   // The text may fill the context: its last token needs no place in the cache.
-  if (r.tokens_left == 0 || (r.kv_length() > facts.n_ctx && !ShiftContext(&r))) {
+  const bool is_full = r.kv_length() > facts.n_ctx;
+  if (r.tokens_left == 0 || (is_full && !CanShift(r.asked))) {
     End(r.id, absl::OkStatus(), FinishReason::kLength, Leave::kKeep, now_us);
+  } else if (is_full) {
+    ShiftContext(&r);
   }
 }
 
-bool Scheduler::Impl::ShiftContext(Request* request) {
+bool Scheduler::Impl::CanShift(const TextRequest& request) const {
+  return request.shift_context && facts.cache.shift && facts.cache.trim &&
+         KeptTokens(request) + 2 <= facts.n_ctx;
+}
+
+void Scheduler::Impl::ShiftContext(Request* request) {
   Request& r = *request;
-  if (!r.asked.shift_context || !facts.cache.shift || !facts.cache.trim) return false;
-  const uint32_t movable = facts.n_ctx - std::min(r.keep, facts.n_ctx);
-  if (movable < 2) return false;
-  const uint32_t discard = movable / 2;
+  const uint32_t discard = (facts.n_ctx - r.keep) / 2;
   slots.Shift(r.slot, r.keep, discard);
   r.offset += discard;
-  return true;
+  slots.Claim(r.slot, Goal(r));
 }
 
 void Scheduler::Impl::BeginPipeline(const PipelineFacts& pipeline) {
@@ -258,7 +274,7 @@ void Scheduler::Impl::BeginPipeline(const PipelineFacts& pipeline) {
   LimitContext();
   costs = StepCosts(facts.n_stages);
   stats.stages.resize(facts.n_stages);
-  last_step_id = last_prompt_step_id = 0;
+  last_step_id = last_prompt_step_id = last_failed_behind = 0;
   prompt_steps = 0;
   edit_failures = 0;
   for (auto& [id, r] : requests) {
@@ -286,6 +302,7 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, bool broke, int64_t
   for (auto id = running.rbegin(); id != running.rend(); ++id) {
     Request& r = requests.at(*id);
     r.slot = -1;
+    FeedAgain(&r);
     r.is_fed_again = r.text.size() > r.asked.prompt.size();
     if (broke && in_steps.contains(*id)) ++r.pipelines_broken;
     resumed.push_front(*id);
@@ -294,8 +311,8 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, bool broke, int64_t
   std::vector<std::pair<uint64_t, absl::Status>> ended;
   for (auto& [id, r] : requests) {
     r.alone = false;
-    r.failures = 0;
-    if (r.kv_length() > facts.n_ctx) {
+    r.failures = r.failed_at = 0;
+    if (r.kv_length() > facts.n_ctx && !CanShift(r.asked)) {
       ended.emplace_back(
           id, absl::ResourceExhaustedError(absl::StrCat(
                   "the text has ", r.text.size(), " tokens; the context is now ", facts.n_ctx)));

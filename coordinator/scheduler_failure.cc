@@ -17,6 +17,7 @@ constexpr uint32_t kFailuresMax = 3;
 void Scheduler::Impl::TakeFailure(const Flight& flight, const absl::Status& status,
                                   int64_t now_us) {
   ++stats.steps_failed;
+  last_failed_behind = last_step_id;
   Blame(flight, status, now_us);
   const auto was_edited = [&](int32_t slot) {
     return std::any_of(flight.edited.begin(), flight.edited.end(),
@@ -29,23 +30,29 @@ void Scheduler::Impl::TakeFailure(const Flight& flight, const absl::Status& stat
   for (const auto& edited : flight.edited) slots.ForgetSavesOf(edited.first);
   // Slots of an older generation have been started anew by edits that follow this step.
   for (const auto& [slot, generation] : flight.edited) {
-    if (slots.slot(slot).generation != generation) continue;
-    Request* r = Find(slots.slot(slot).owner);
-    slots.ResetAfterFailure(slot);
-    if (r != nullptr) r->needs_open = true;
+    LoseSlot(slot, generation, /*lost=*/true);
   }
   for (const Part& part : flight.parts) {
-    if (!IsCurrent(part)) continue;
+    if (!IsCurrent(part)) {
+      if (absl::IsDataLoss(status)) LoseSlot(part.slot, part.generation, /*lost=*/true);
+      continue;
+    }
     Request* r = OwnerOf(part);
     const bool can_roll_back = r != nullptr && slots.CanRollBack() && r->is_first_text() &&
                                !absl::IsDataLoss(status) && !r->alone && r->failures == 0 &&
                                !was_edited(part.slot);
     if (can_roll_back) {
       slots.RollBack(part.slot);
+      r->needs_open = true;
     } else {
-      slots.ResetAfterFailure(part.slot);
+      LoseSlot(part.slot, part.generation, absl::IsDataLoss(status));
     }
-    if (r != nullptr) r->needs_open = true;
+  }
+}
+
+void Scheduler::Impl::LoseSlot(int32_t slot, uint64_t generation, bool lost) {
+  for (const uint64_t owner : slots.ResetAfterFailure(slot, generation, lost)) {
+    FeedAgain(&requests.at(owner));
   }
 }
 
@@ -68,15 +75,29 @@ void Scheduler::Impl::Blame(const Flight& flight, const absl::Status& status, in
     if (Request* r = OwnerOf(part); r != nullptr) there.push_back(r);
   }
   if (there.size() > 1 || flight.parts.size() > 1) {
-    for (Request* r : there) r->alone = true;
+    for (const Part& part : flight.parts) {
+      Request* r = OwnerOf(part);
+      if (r == nullptr) continue;
+      r->alone = true;
+      r->failures = 0;
+      r->failed_at = r->TextPosition(part.end);
+    }
     return;
   }
   if (there.empty()) return;
   Request& r = *there[0];
   // Kept sequences may be what there was no room for.
   if (absl::IsResourceExhausted(status) && slots.has_kept()) return slots.DropKept();
-  ++r.failures;
-  if (r.failures < kFailuresMax && !absl::IsInvalidArgument(status)) return;
+  const uint32_t at = r.TextPosition(flight.parts[0].end);
+  if (r.failures > 0 && at >= r.failed_at) {
+    ++r.failures;
+  } else {  // for the first time, or at a place before, which it had got past
+    r.failures = 1;
+    r.failed_at = at;
+  }
+  // Edits may meet what an earlier failure has left; rows that come alone are the text's own.
+  const bool is_its_own = absl::IsInvalidArgument(status) && flight.edited.empty();
+  if (r.failures < kFailuresMax && !is_its_own) return;
   End(r.id, status, FinishReason::kLength, Leave::kDrop, now_us);
 }
 

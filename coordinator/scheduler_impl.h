@@ -24,7 +24,8 @@ struct Scheduler::Impl {
     std::vector<int32_t> text;  // prompt, generated
     std::vector<float> mu;      // mirostat's running value after each generated token
     uint32_t tokens_left = 0;
-    // Behind the first `keep` tokens, position in the text minus position in the KV cache.
+    // Behind the first `keep` tokens, position in the text minus position in the KV cache: rises
+    // when its context is shifted, and is 0 again when it loses its place there.
     uint32_t offset = 0;
     uint32_t keep = 0;
 
@@ -38,10 +39,11 @@ struct Scheduler::Impl {
     // Prompt positions after which the KV is worth keeping, rising.
     std::vector<uint32_t> checkpoints;
 
-    // It was in steps that failed. `alone`: in steps of its own, until one succeeds, to see whose
-    // fault it is.
+    // It was in a step that failed, whose rows of it ended at `failed_at` in the text. `alone`: in
+    // steps of its own, until it is past that, to see whose fault it is; `failures` of these.
     bool alone = false;
     uint32_t failures = 0;
+    uint32_t failed_at = 0;
     uint32_t pipelines_broken = 0;  // that it ran in, since its last token
 
     TextUsage usage;
@@ -49,9 +51,13 @@ struct Scheduler::Impl {
     int64_t admitted_us = -1;
     int64_t first_us = -1;
 
+    // What the KV cache would hold of it, had a context no end.
     uint32_t kv_length() const { return static_cast<uint32_t>(text.size()) - offset; }
     int32_t KvToken(uint32_t position) const {
       return text[position < keep ? position : position + offset];
+    }
+    uint32_t TextPosition(uint32_t position) const {
+      return position <= keep ? position : position + offset;
     }
     bool is_first_text() const { return offset == 0; }
   };
@@ -103,7 +109,9 @@ struct Scheduler::Impl {
   void TakeResult(const wire::Result& result, const Flight& flight, int64_t now_us);
   void TakeToken(Request* request, const wire::SampledToken& token, int64_t now_us);
   void TakeTimings(const wire::Result& result, const Flight& flight);
-  bool ShiftContext(Request* request);
+  bool CanShift(const TextRequest& request) const;
+  // Its slot is full.
+  void ShiftContext(Request* request);
   void End(uint64_t id, absl::Status status, FinishReason reason, Leave leave, int64_t now_us);
   void BeginPipeline(const PipelineFacts& pipeline);
   // False, and nothing has changed: the slots are no use to it.
@@ -130,13 +138,21 @@ struct Scheduler::Impl {
   void Preempt(Request* request);
   // Whether more of its beginning than can be had now is being fed for another.
   bool WaitsForPrefix(const Request& request) const;
+  // How far its slot is to be filled: up to its last token, or to where its context is shifted.
+  uint32_t Goal(const Request& request) const { return std::min(request.kv_length(), facts.n_ctx); }
   uint32_t Remaining(const Request& request) const {
-    return request.kv_length() - static_cast<uint32_t>(slots.slot(request.slot).tokens.size());
+    return Goal(request) - static_cast<uint32_t>(slots.slot(request.slot).tokens.size());
   }
   wire::SequenceOpen OpenOf(const Request& request) const;
 
+  // Nothing of it stands in the caches: it is fed from its first token, and its context is shifted
+  // where it was, so that what is written next depends on what it would have. It may lose its slot
+  // for want of room.
+  void FeedAgain(Request* request);
+
   // scheduler_failure.cc
   void TakeFailure(const Flight& flight, const absl::Status& status, int64_t now_us);
+  void LoseSlot(int32_t slot, uint64_t generation, bool lost);
   void Blame(const Flight& flight, const absl::Status& status, int64_t now_us);
 
   // Whether a part still speaks of what stands in its slot.
@@ -169,6 +185,7 @@ struct Scheduler::Impl {
   uint64_t last_step_id = 0;
   uint64_t last_prompt_step_id = 0;  // that carried a chunk of a prompt
   uint32_t prompt_steps = 0;         // since the last one that carried decodes
+  uint64_t last_failed_behind = 0;   // the last step that was under way when one failed
   uint64_t last_request = 0;
   uint64_t last_tick = 0;  // of everything that rises
   int64_t last_result_us = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "coordinator/scheduler_impl.h"
@@ -60,31 +61,24 @@ wire::SequenceOpen Scheduler::Impl::OpenOf(const Request& r) const {
 uint32_t Scheduler::Impl::AddRows(Builder* b, Request* request, uint32_t rows_max) {
   Request& r = *request;
   const auto begin = static_cast<uint32_t>(slots.slot(r.slot).tokens.size());
-  const uint32_t length = r.kv_length();
-  uint32_t end = std::min(length, begin + rows_max);
+  uint32_t end = std::min(Goal(r), begin + rows_max);
   // Beyond its claim there is room for single rows only, as MakeCells() finds it.
   const uint32_t claim = slots.slot(r.slot).claim;
   if (begin < claim) end = std::min(end, claim);
-  // A text that was shifted opens with its last chunk, behind what `keep` kept: the rows before
-  // stand elsewhere in the text.
-  if (r.needs_open && !r.is_first_text() && begin < r.keep) end = std::min(end, r.keep);
   for (uint32_t position : r.checkpoints) {
     if (position <= begin || position >= end) continue;
     end = position;
     break;
   }
   if (end <= begin) return 0;
-  if (r.needs_open && (r.is_first_text() || end == length)) {
-    *b->step.add_opens() = OpenOf(r);
-    r.needs_open = false;
-  }
+  if (std::exchange(r.needs_open, false)) *b->step.add_opens() = OpenOf(r);
   for (uint32_t position = begin; position < end; ++position) {
     b->step.add_tokens(r.KvToken(position));
     b->step.add_positions(static_cast<int32_t>(position));
     b->step.add_slots(r.slot);
     slots.Append(r.slot, r.KvToken(position));
   }
-  const bool samples = end == length;
+  const bool samples = end == r.kv_length();
   if (samples) b->step.add_sample_rows(b->rows() - 1);
   if (std::find(r.checkpoints.begin(), r.checkpoints.end(), end) != r.checkpoints.end()) {
     b->to_checkpoint.push_back(r.slot);
@@ -104,9 +98,24 @@ void Scheduler::Impl::Preempt(Request* r) {
   slots.Release(r->slot, /*keep=*/false);
   std::erase(running, r->id);
   r->slot = -1;
-  r->alone = false;
+  FeedAgain(r);
   resumed.push_front(r->id);
   ++stats.preemptions;
+}
+
+void Scheduler::Impl::FeedAgain(Request* request) {
+  Request& r = *request;
+  const bool was_shifted = std::exchange(r.offset, 0) != 0;
+  r.needs_open = true;
+  if (r.slot < 0 || !was_shifted) return;
+  // It had less than a whole context, and will have that first.
+  const uint32_t claim = slots.slot(r.slot).claim;
+  if (claim >= Goal(r)) return;
+  if (slots.MakeRoom(Goal(r) - claim)) {
+    slots.Claim(r.slot, Goal(r));
+  } else {
+    Preempt(&r);
+  }
 }
 
 // Room for one more row of each of these, of which some lose their slot to the others: whoever came
@@ -142,14 +151,14 @@ void Scheduler::Impl::PlanCheckpoints(Request* request, uint32_t known) {
 bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
   Request& r = *request;
   std::vector<int32_t> kv;
-  for (uint32_t i = 0; i < r.kv_length(); ++i) kv.push_back(r.KvToken(i));
+  for (uint32_t i = 0; i < Goal(r); ++i) kv.push_back(r.KvToken(i));
   const uint64_t headroom = running.size() * kHeadroomTokens;
   if (!running.empty() && slots.cells_owned() + kv.size() + headroom > slots.cells_max() &&
       slots.cells_max() < uint64_t{facts.n_ctx} * facts.n_slots) {
     return false;
   }
   const uint32_t known = slots.KnownPrefix(r.asked.prompt);
-  const auto place = r.is_first_text() ? slots.Acquire(r.id, kv) : slots.AcquireEmpty(r.id, kv);
+  const auto place = slots.Acquire(r.id, kv, CanShift(r.asked));
   if (!place) return false;
   r.slot = place->slot;
   r.needs_open = true;
@@ -169,11 +178,11 @@ bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
 // To feed the same tokens twice would take both longer.
 bool Scheduler::Impl::WaitsForPrefix(const Request& request) const {
   const bool can_copy = facts.cache.copy && facts.cache.trim && facts.cache.window_tokens == 0;
-  if (!policy.keep_prefixes || !can_copy || !request.is_first_text()) return false;
+  if (!policy.keep_prefixes || !can_copy || CanShift(request.asked)) return false;
   std::optional<uint32_t> cached;
   return std::any_of(running.begin(), running.end(), [&](uint64_t id) {
     const Request& other = requests.at(id);
-    if (!other.is_first_text() || (request.is_fed_again && !other.is_fed_again)) return false;
+    if (CanShift(other.asked) || (request.is_fed_again && !other.is_fed_again)) return false;
     const std::vector<int32_t>&a = request.text, &b = other.text;
     const auto same = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
     const auto shared = static_cast<uint32_t>(std::min<size_t>(same, a.size() - 1));
@@ -320,6 +329,9 @@ void Scheduler::Impl::AddAlone(Builder* b) {
 
 std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   if (flights.size() >= in_flight_max()) return std::nullopt;
+  // What was under way when a step failed fails where it goes on from there. Steps that mix what
+  // was fed anew with more of what is yet to fail would let one failure follow the other for ever.
+  if (!flights.empty() && flights.front().step_id <= last_failed_behind) return std::nullopt;
   Admit(now_us);
   Builder b;
   // Whoever is tried alone has the pipeline alone, so that its failure touches nobody else's rows.

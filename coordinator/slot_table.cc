@@ -39,16 +39,25 @@ void SlotTable::Reset(int32_t slot) {
   s.tokens.clear();
   s.confirmed = 0;
   s.shifted = false;
+  s.shared = false;
   s.copied_from = {-1, 0};
   ++s.generation;
 }
 
-void SlotTable::ResetAfterFailure(int32_t slot) {
-  const std::pair<int32_t, uint64_t> failed = {slot, slots_[slot].generation};
-  Reset(slot);
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].owner == 0 && slots_[i].copied_from == failed) Reset(static_cast<int32_t>(i));
+std::vector<uint64_t> SlotTable::ResetAfterFailure(int32_t slot, uint64_t generation, bool lost) {
+  const std::pair<int32_t, uint64_t> failed = {slot, generation};
+  std::vector<uint64_t> owners;
+  if (slots_[slot].generation == generation) {
+    Reset(slot);
+    if (slots_[slot].owner != 0) owners.push_back(slots_[slot].owner);
   }
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].copied_from != failed || (slots_[i].owner != 0 && !lost)) continue;
+    const std::vector<uint64_t> more =
+        ResetAfterFailure(static_cast<int32_t>(i), slots_[i].generation, lost);
+    owners.insert(owners.end(), more.begin(), more.end());
+  }
+  return owners;
 }
 
 void SlotTable::RollBack(int32_t slot) {
@@ -73,6 +82,7 @@ void SlotTable::CopyInto(int32_t slot, int32_t from) {
   s.tokens = slots_[from].tokens;
   s.confirmed = static_cast<uint32_t>(s.tokens.size());
   s.shifted = slots_[from].shifted;
+  s.shared = slots_[from].shared = true;
   s.copied_from = {from, slots_[from].generation};
   ++s.generation;
 }
@@ -85,7 +95,6 @@ void SlotTable::Shift(int32_t slot, uint32_t keep, uint32_t discard) {
   Slot& s = slots_[slot];
   s.tokens.erase(s.tokens.begin() + keep, s.tokens.begin() + keep + discard);
   s.confirmed = static_cast<uint32_t>(s.tokens.size());
-  s.claim = s.confirmed;
   s.shifted = true;
 }
 
@@ -98,6 +107,7 @@ void SlotTable::Release(int32_t slot, bool keep) {
   Slot& s = slots_[slot];
   s.owner = 0;
   s.claim = 0;
+  s.may_shift = false;
   s.used = ++last_used_;
   // Nothing in the caches is still an open text on the last stage.
   if (!keep || !policy_.keep_prefixes || s.shifted || s.tokens.empty()) Reset(slot);
@@ -174,8 +184,8 @@ bool SlotTable::MakeRoom(uint64_t cells, int32_t except) {
   return true;
 }
 
-SlotTable::Source SlotTable::Usable(int32_t slot, uint32_t common,
-                                    absl::Span<const int32_t> text) const {
+SlotTable::Source SlotTable::Usable(int32_t slot, uint32_t common, absl::Span<const int32_t> text,
+                                    bool may_shift) const {
   const Slot& s = slots_[slot];
   const auto text_length = static_cast<uint32_t>(text.size());
   const auto length = static_cast<uint32_t>(s.tokens.size());
@@ -183,12 +193,13 @@ SlotTable::Source SlotTable::Usable(int32_t slot, uint32_t common,
   const bool whole = common == length;
   if (s.owner != 0) {
     // Somebody writes on there: only what is confirmed is sure, and only a copy can be had.
-    if (!facts_.cache.copy) return {};
+    if (!facts_.cache.copy || may_shift || s.may_shift) return {};
     const uint32_t usable = std::min({common, s.confirmed, text_length - 1});
     if (facts_.cache.trim) return {.slot = slot, .length = usable, .must_copy = true};
     return FromCheckpoint(slot, text, usable, /*must_copy=*/true);
   }
   if (s.confirmed < length) return {};  // the last rows are still on their way
+  if (may_shift && s.shared) return {};
   if (whole && common < text_length) return {.slot = slot, .length = common};
   // A window forgets what lies behind it; before it is full, everything is there.
   const bool can_trim =
@@ -208,12 +219,12 @@ SlotTable::Source SlotTable::FromCheckpoint(int32_t slot, absl::Span<const int32
           .checkpoint = checkpoint};
 }
 
-SlotTable::Source SlotTable::BestSource(absl::Span<const int32_t> text) const {
+SlotTable::Source SlotTable::BestSource(absl::Span<const int32_t> text, bool may_shift) const {
   Source best;
   if (!policy_.keep_prefixes) return best;
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Source source =
-        Usable(static_cast<int32_t>(i), CommonPrefix(slots_[i].tokens, text), text);
+        Usable(static_cast<int32_t>(i), CommonPrefix(slots_[i].tokens, text), text, may_shift);
     const bool better = source.length > best.length ||
                         (source.length == best.length && best.must_copy && !source.must_copy);
     if (source.length >= std::max(policy_.prefix_tokens_min, 1u) && better) best = source;
@@ -229,17 +240,10 @@ uint32_t SlotTable::KnownPrefix(absl::Span<const int32_t> text) const {
   return known;
 }
 
-std::optional<SlotTable::Place> SlotTable::Acquire(uint64_t owner, absl::Span<const int32_t> text) {
-  return AcquireFrom(BestSource(text), owner, text.size());
-}
-
-std::optional<SlotTable::Place> SlotTable::AcquireEmpty(uint64_t owner,
-                                                        absl::Span<const int32_t> text) {
-  return AcquireFrom({}, owner, text.size());
-}
-
-std::optional<SlotTable::Place> SlotTable::AcquireFrom(Source source, uint64_t owner,
-                                                       uint64_t need) {
+std::optional<SlotTable::Place> SlotTable::Acquire(uint64_t owner, absl::Span<const int32_t> text,
+                                                   bool may_shift) {
+  const Source source = BestSource(text, may_shift);
+  const uint64_t need = text.size();
   if (cells_owned() + need > cells_max_) return std::nullopt;
   const bool is_kept = source.slot >= 0 && !source.must_copy;
   const auto rest = [&] { return slots_[source.slot].tokens.size() - source.length; };
@@ -247,8 +251,8 @@ std::optional<SlotTable::Place> SlotTable::AcquireFrom(Source source, uint64_t o
   int32_t target = -1;
   if (is_kept) {
     // What the kept text has beyond the prefix is worth a copy only where nothing goes for it.
-    const bool spare =
-        EmptySlot() >= 0 && facts_.cache.copy && cells_owned() + cells_kept() + need <= cells_max_;
+    const bool spare = !may_shift && EmptySlot() >= 0 && facts_.cache.copy &&
+                       cells_owned() + cells_kept() + need <= cells_max_;
     target = spare && rest() > source.length / 4 ? EmptySlot() : source.slot;
   } else {
     target = EmptySlot();
@@ -267,6 +271,7 @@ std::optional<SlotTable::Place> SlotTable::AcquireFrom(Source source, uint64_t o
   Slot& s = slots_[target];
   s.owner = owner;
   s.claim = static_cast<uint32_t>(need);
+  s.may_shift = may_shift;
   s.used = ++last_used_;
   MakeRoom(0, -1);  // succeeds: the owners have room
   return Place{.slot = target, .cached = source.length};

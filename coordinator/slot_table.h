@@ -30,7 +30,11 @@ class SlotTable {
     // more about the slot.
     uint64_t generation = 0;
     bool shifted = false;  // not what feeding `tokens` gives: no prefix of anything
-    uint64_t used = 0;     // rises; the least was not used for longest
+    // A cache may hold a copy in the same cells, which have one position for all that use them: so
+    // what was copied, from or to, since the slot was empty is not shifted.
+    bool shared = false;
+    bool may_shift = false;  // its owner's context: nobody copies from it, nor it from anybody
+    uint64_t used = 0;       // rises; the least was not used for longest
     std::pair<int32_t, uint64_t> copied_from = {-1, 0};  // slot, its generation
   };
 
@@ -39,14 +43,12 @@ class SlotTable {
   // Gives `owner` a slot for a text whose KV is to be `text`, with the longest prefix that the
   // caches can restore; at least its last token is left to feed. Kept sequences are dropped for it
   // as needed, the least recently used first. nullopt: no slot, or no room beside those who own
-  // one.
+  // one. `may_shift`: Shift() may come.
   struct Place {
     int32_t slot = 0;
     uint32_t cached = 0;  // tokens of `text` that stand there
   };
-  std::optional<Place> Acquire(uint64_t owner, absl::Span<const int32_t> text);
-  // The same for a text that no kept sequence is a prefix of.
-  std::optional<Place> AcquireEmpty(uint64_t owner, absl::Span<const int32_t> text);
+  std::optional<Place> Acquire(uint64_t owner, absl::Span<const int32_t> text, bool may_shift);
 
   // Room for so many cells that no owner has claimed, if need be by dropping kept sequences. False:
   // the owners fill the caches.
@@ -61,14 +63,19 @@ class SlotTable {
   void Release(int32_t slot, bool keep);
   // Forgets what stands in the slot, in every stage, whatever happened to it; the owner stays.
   void Reset(int32_t slot);
-  // The same where a step failed that had touched it, and for copies of it that are not owned: they
-  // may have missed the same rows.
-  void ResetAfterFailure(int32_t slot);
+  // The same where a step failed that had touched it, and for copies of it that are kept: they may
+  // have missed the same rows. `lost`: a stage may have lost what was confirmed, too, and an
+  // owner's copy, which has nothing else, with it. Of the slot's generation `generation`; where it
+  // has started anew since, of the copies only. Returns the owners of what was forgotten.
+  std::vector<uint64_t> ResetAfterFailure(int32_t slot, uint64_t generation, bool lost);
   // Back to what is confirmed, in every stage. Where CanRollBack().
   void RollBack(int32_t slot);
   bool CanRollBack() const { return facts_.cache.trim && facts_.cache.window_tokens == 0; }
-  // Forgets [keep, keep + discard) and moves what follows down into its place.
+  // Forgets [keep, keep + discard) and moves what follows down into its place. All that the slot
+  // has is confirmed.
   void Shift(int32_t slot, uint32_t keep, uint32_t discard);
+  // The owner is about to fill the slot up to `length`; there is room.
+  void Claim(int32_t slot, uint32_t length) { slots_[slot].claim = length; }
   // Saves the slot as it is now in every stage, for texts with the same beginning; the checkpoint
   // that was not used for longest goes for it.
   void Save(int32_t slot);
@@ -85,7 +92,9 @@ class SlotTable {
   uint64_t SaveOf(uint32_t checkpoint) const;
   uint32_t n_checkpoints() const;  // that are kept
   // How much of `text` can be had from a slot now.
-  uint32_t CachedPrefix(absl::Span<const int32_t> text) const { return BestSource(text).length; }
+  uint32_t CachedPrefix(absl::Span<const int32_t> text) const {
+    return BestSource(text, /*may_shift=*/false).length;
+  }
   // How much of `text` stands in some slot, whether or not a cache can go back to it.
   uint32_t KnownPrefix(absl::Span<const int32_t> text) const;
 
@@ -124,10 +133,10 @@ class SlotTable {
     uint64_t used = 0;  // rises, with the slots'
     int32_t slot = -1;  // whose it was
   };
-  std::optional<Place> AcquireFrom(Source source, uint64_t owner, uint64_t cells);
-  Source BestSource(absl::Span<const int32_t> text) const;
+  Source BestSource(absl::Span<const int32_t> text, bool may_shift) const;
   // How much of a common prefix of `common` tokens the slot can give; 0: nothing.
-  Source Usable(int32_t slot, uint32_t common, absl::Span<const int32_t> text) const;
+  Source Usable(int32_t slot, uint32_t common, absl::Span<const int32_t> text,
+                bool may_shift) const;
   // The longest state of a beginning of `text`, of at most `length` tokens; -1: none.
   int32_t CheckpointOf(absl::Span<const int32_t> text, uint32_t length) const;
   Source FromCheckpoint(int32_t slot, absl::Span<const int32_t> text, uint32_t length,

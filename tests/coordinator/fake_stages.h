@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -98,6 +99,8 @@ class FakeStages {
   // The tokens of a text that has the stages for itself, until it ends or has `n` tokens.
   static std::vector<int32_t> Alone(const PipelineFacts& facts, const TextRequest& request,
                                     size_t n) {
+    const size_t n_ctx = facts.kv_cells != 0 ? std::min(facts.n_ctx, facts.kv_cells) : facts.n_ctx;
+    const size_t keep = std::min<size_t>(request.keep_tokens, request.prompt.size());
     std::vector<std::vector<uint64_t>> states(facts.n_stages);
     std::vector<int32_t> text = request.prompt;
     std::vector<int32_t> tokens;
@@ -105,6 +108,9 @@ class FakeStages {
     while (tokens.size() < n) {
       uint64_t value = 0;
       for (; fed < text.size(); ++fed) {
+        for (auto& stage : states) {
+          if (stage.size() == n_ctx) Shift(keep, (n_ctx - keep) / 2, &stage);
+        }
         value = static_cast<uint64_t>(text[fed]);
         for (uint32_t k = 0; k < facts.n_stages; ++k) value = Push(k, value, &states[k]);
       }
@@ -145,6 +151,12 @@ class FakeStages {
   static uint64_t Push(uint32_t stage, uint64_t value, std::vector<uint64_t>* states) {
     states->push_back(Mix(Mix(states->empty() ? 7 : states->back(), value), stage));
     return states->back();
+  }
+  // What stands behind was fed with what is forgotten in sight, and now stands elsewhere.
+  static void Shift(size_t keep, size_t discard, std::vector<uint64_t>* states) {
+    const auto begin = states->begin() + static_cast<std::ptrdiff_t>(keep);
+    states->erase(begin, begin + static_cast<std::ptrdiff_t>(discard));
+    states->back() = Mix(states->back(), keep + states->size());
   }
   static int32_t Choose(uint64_t value, const std::vector<int32_t>& text, uint64_t seed) {
     uint64_t h = Mix(Mix(value, seed), text.size());
@@ -217,6 +229,7 @@ class FakeStages {
       case wire::KvEdit::DROP:
         slot.clear();
         if (is_last) text = Text();
+        if (is_last) shared_.erase(edit.slot());
         break;
       case wire::KvEdit::TRIM: {
         const uint32_t window = facts_.cache.window_tokens;
@@ -234,13 +247,16 @@ class FakeStages {
         EXPECT_TRUE(facts_.cache.copy) << "a copy that the cache cannot do";
         EXPECT_NE(edit.slot(), edit.from_slot());
         slot = slots.at(edit.from_slot());
+        if (is_last) shared_.insert({edit.slot(), edit.from_slot()});
         if (is_last) text = texts_[edit.from_slot()];
         break;
       case wire::KvEdit::SHIFT:
         EXPECT_TRUE(facts_.cache.shift) << "a shift that the cache cannot do";
+        EXPECT_TRUE(has_failed_ || !shared_.contains(edit.slot())) << "cells of others move, too";
         EXPECT_LT(edit.delta(), 0);
         EXPECT_LE(edit.begin(), static_cast<int>(slot.size()));
-        slot.erase(slot.begin() + edit.begin() + edit.delta(), slot.begin() + edit.begin());
+        Shift(begin - static_cast<size_t>(-edit.delta()), static_cast<size_t>(-edit.delta()),
+              &slot);
         if (is_last) text.offset -= edit.delta();
         break;
       case wire::KvEdit::SAVE:
@@ -327,7 +343,8 @@ class FakeStages {
   std::vector<std::vector<std::vector<uint64_t>>> stages_;       // [stages][slots][positions]
   std::vector<std::vector<std::vector<uint64_t>>> checkpoints_;  // [stages][checkpoints][positions]
   std::vector<Text> texts_;                                      // [slots], of the last stage
-  std::vector<int64_t> free_us_;                                 // [stages]
+  std::set<int32_t> shared_;      // slots that were copied, from or to, since they were empty
+  std::vector<int64_t> free_us_;  // [stages]
   int64_t last_at_us_ = 0;
   uint64_t last_step_id_ = 0;
   int64_t mismatches_ = 0;

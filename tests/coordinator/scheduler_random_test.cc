@@ -1,6 +1,8 @@
 // Long runs of the scheduler with everything at random: pipelines, caches, requests, cancels,
 // failed steps, other pipelines. A failure prints its seed.
 #include <random>
+#include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/coordinator/scheduler_sim.h"
@@ -29,6 +31,10 @@ class RandomRun {
       ASSERT_LE(stats.kv_cells_used, stats.kv_cells);
       ASSERT_LE(stats.running, facts_.n_slots);
     }
+    // A long prompt in small steps may not get through among failures.
+    for (int i = 0; i < 20'000 && sim_.Next(); ++i) {
+    }
+    sim_.make_fault = nullptr;
     sim_.RunToEnd(200'000);
     ASSERT_TRUE(sim_.scheduler.idle());
     Check();
@@ -172,7 +178,9 @@ class RandomRun {
 TEST(SchedulerRandom, EveryTextIsAsItIsAlone) {
   int64_t n_tokens = 0, n_moves = 0;
   SchedulerStats sum;
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  std::vector<uint64_t> seeds = {4870};  // with which failures once followed each other for ever
+  for (uint64_t seed = 1; seed <= 600; ++seed) seeds.push_back(seed);
+  for (const uint64_t seed : seeds) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomRun run(seed);
     run.Go();

@@ -103,7 +103,6 @@ class SchedulerSim {
   // What everybody got is the text they would have got alone.
   void ExpectTextsAsAlone() {
     for (auto& [id, s] : seen) {
-      if (s.request.shift_context) continue;
       EXPECT_EQ(s.tokens, FakeStages::Alone(facts_, s.request, s.tokens.size())) << id;
     }
   }

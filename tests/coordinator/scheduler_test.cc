@@ -679,6 +679,43 @@ TEST(Scheduler, ShiftsTheContextOnlyWhereAskedAndPossible) {
   EXPECT_EQ(cannot.seen[id].end->reason, FinishReason::kLength);
 }
 
+TEST(Scheduler, ATextThatMayShiftSharesNoCellsButGoesOnFromWhatIsKept) {
+  PipelineFacts facts = Facts();
+  facts.n_ctx = 128;
+  SchedulerSim sim(facts, {});
+  TextRequest request = Ask(Tokens(0, 80), 200);
+  request.shift_context = true;
+  const uint64_t shifted = *sim.Add(request);
+  while (sim.seen[shifted].tokens.empty()) sim.Next();
+  const uint64_t plain = *sim.Add(Ask(Tokens(0, 80), 10));
+  const uint64_t shifted_too = *sim.Add(request);
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[plain].end->usage.cached_tokens, 0);
+  EXPECT_EQ(sim.seen[shifted_too].end->usage.cached_tokens, 0);
+  const uint64_t next = *sim.Add(request);
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[next].end->usage.cached_tokens, 79);
+  sim.ExpectTextsAsAlone();
+  EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
+}
+
+TEST(Scheduler, ATextThatAlwaysFailsAtOnePlaceEnds) {
+  SchedulerSim sim(Facts(), {.chunk_tokens = 16});
+  const uint64_t bad = *sim.Add(Ask(Tokens(0, 60), 10));
+  const uint64_t good = *sim.Add(Ask(Tokens(500, 60), 40));
+  sim.make_fault = [](const wire::Step& step) -> std::optional<FakeFault> {
+    if (std::ranges::find(step.tokens(), 40) == step.tokens().end()) return std::nullopt;
+    return FakeFault{.stage = 1, .kind = FakeFault::kBatch};
+  };
+  for (int i = 0; i < 1000 && sim.Next(); ++i) {
+  }
+  ASSERT_TRUE(sim.seen[bad].end.has_value());
+  EXPECT_THAT(sim.seen[bad].end->status, StatusIs(Code::kInternal));
+  ASSERT_TRUE(sim.seen[good].end.has_value());
+  EXPECT_TRUE(sim.seen[good].end->status.ok());
+  sim.ExpectTextsAsAlone();
+}
+
 TEST(Scheduler, AShiftedTextIsFedAgainAfterAFailure) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
@@ -694,6 +731,82 @@ TEST(Scheduler, AShiftedTextIsFedAgainAfterAFailure) {
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[id].tokens.size(), 300);
   EXPECT_TRUE(sim.seen[id].end->status.ok());
+  sim.ExpectTextsAsAlone();
+}
+
+TEST(Scheduler, AShiftedTextGoesOnInAnotherPipelineAsItWouldHave) {
+  PipelineFacts facts = Facts();
+  facts.n_ctx = 64;
+  for (const uint32_t kv_cells : {0u, 64u, 100u}) {
+    facts.kv_cells = kv_cells;
+    SchedulerSim sim(facts, {.chunk_tokens = 16});
+    for (uint32_t keep : {0, 4, 20}) {
+      TextRequest request = Ask(Tokens(static_cast<int32_t>(keep), 20), 300);
+      request.shift_context = true;
+      request.keep_tokens = keep;
+      sim.Add(request).IgnoreError();
+    }
+    for (int i = 0; sim.Next(); ++i) {
+      if (i % 150 == 149) sim.Restart(facts);
+    }
+    for (const auto& [id, s] : sim.seen) EXPECT_EQ(s.tokens.size(), 300);
+    EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
+    sim.ExpectTextsAsAlone();
+  }
+}
+
+TEST(Scheduler, AShiftedTextThatWasBegunElsewhereGoesOnAsItWouldHave) {
+  PipelineFacts facts = Facts();
+  facts.n_ctx = 64;
+  TextRequest request = Ask(Tokens(0, 20), 300);
+  request.shift_context = true;
+  request.keep_tokens = 4;
+  const std::vector<int32_t> whole = FakeStages::Alone(facts, request, 300);
+  for (const int64_t n : {1, 44, 45, 46, 200, 299}) {
+    SCOPED_TRACE(n);
+    SchedulerSim sim(facts, {.chunk_tokens = 16});
+    request.generated.assign(whole.begin(), whole.begin() + n);
+    const uint64_t id = *sim.Add(request);
+    sim.RunToEnd();
+    EXPECT_EQ(sim.seen[id].tokens, std::vector<int32_t>(whole.begin() + n, whole.end()));
+    EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
+  }
+}
+
+TEST(Scheduler, ATextThatFilledItsContextElsewhereEndsAsItWouldHave) {
+  PipelineFacts facts = Facts();
+  facts.n_ctx = 64;
+  SchedulerSim sim(facts, {});
+  TextRequest request = Ask(Tokens(0, 20), 300);
+  request.generated = Tokens(100, 45);
+  const uint64_t id = *sim.Add(request);
+  sim.RunToEnd();
+  EXPECT_TRUE(sim.seen[id].end->status.ok());
+  EXPECT_EQ(sim.seen[id].end->reason, FinishReason::kLength);
+  EXPECT_THAT(sim.seen[id].tokens, IsEmpty());
+  request.generated.push_back(1);
+  EXPECT_THAT(sim.Add(request), StatusIs(Code::kInvalidArgument, HasSubstr("66 tokens")));
+}
+
+TEST(Scheduler, ACopyOfWhatAStageLostIsFedAgain) {
+  SchedulerSim sim(Facts(3), {});
+  const uint64_t lost = *sim.Add(Ask(Tokens(0, 60), 40));
+  const uint64_t other = *sim.Add(Ask(Tokens(500, 60), 40));
+  while (sim.seen[lost].tokens.size() < 5 || sim.seen[other].tokens.size() < 5) sim.Next();
+  bool has_failed = false;
+  sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
+    if (has_failed || step.slots_size() != 1 || step.tokens(0) != sim.seen[lost].tokens.back()) {
+      return std::nullopt;
+    }
+    has_failed = true;
+    return FakeFault{.stage = 2, .kind = FakeFault::kDataLoss};
+  };
+  while (!has_failed) sim.Next();
+  const uint64_t copy = *sim.Add(Ask(Tokens(0, 50), 10));
+  sim.RunToEnd();
+  EXPECT_EQ(sim.seen[copy].end->usage.cached_tokens, 49);
+  for (const auto& [id, s] : sim.seen) EXPECT_TRUE(s.end->status.ok()) << s.end->status;
+  sim.ExpectTextsAsAlone();
 }
 
 TEST(Scheduler, AFailedStepInAnyStageIsMendedWithoutAnybodyNoticing) {

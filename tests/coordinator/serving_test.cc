@@ -149,6 +149,46 @@ TEST(Serving, ALongTextGoesOnPastTheContextWhereItMayShift) {
   EXPECT_EQ(serving.server->Stats().steps_failed, 0);
 }
 
+TEST(Serving, AShiftedTextGoesOnAfterAFailureAsItWouldHave) {
+  TextRequest request = Ask(1, 30, 400);
+  request.shift_context = true;
+  request.keep_tokens = 4;
+  Serving calm("llama", {3});
+  const Text expected = calm.Write(request);
+  ASSERT_EQ(expected.tokens.size(), 400);
+  for (uint32_t stage : {0, 1}) {
+    for (const uint64_t step : {140, 290}) {  // once or three times shifted
+      Serving serving("llama", {3});
+      serving.pipeline->FailBatch(stage, step, LocalPipeline::Failure::kBefore);
+      const Text text = serving.Write(request);
+      EXPECT_EQ(text.tokens.size(), 400);
+      ExpectSame(text, expected);
+      EXPECT_GE(serving.server->Stats().steps_failed, 1);
+    }
+  }
+}
+
+// Copies may stand in the cells of what they were copied from, which a shift moves.
+TEST(Serving, AShiftMovesNoOtherText) {
+  TextRequest shifted = Ask(2, 100, 60);
+  shifted.shift_context = true;
+  TextRequest other = Ask(2, 100, 28);
+  Serving calm("llama", {3});
+  const Text expected_shifted = calm.Write(shifted);
+  const Text expected = calm.Write(other);
+  Serving serving("llama", {3});
+  const auto first = std::make_shared<Listener>(), second = std::make_shared<Listener>();
+  ASSERT_TRUE(serving.server->Add(shifted, first).ok());
+  first->WaitForTokens(2);
+  ASSERT_TRUE(serving.server->Add(other, second).ok());
+  EXPECT_TRUE(second->WaitForEnd().ok());
+  EXPECT_TRUE(first->WaitForEnd().ok());
+  EXPECT_EQ(second->text().tokens.size(), 28);
+  ExpectSame(second->text(), expected);
+  ExpectSame(first->text(), expected_shifted);
+  EXPECT_EQ(serving.server->Stats().steps_failed, 0);
+}
+
 TEST(Serving, MirostatAndPenaltiesGoOnAfterAFailure) {
   TextRequest request = Ask(1, 30, 40);
   request.sampler.set_mirostat(2);

@@ -23,28 +23,42 @@ namespace strata::testing {
 // demo model on an AVX-512 CPU, one logit differs by up to 0.37; two may in opposite directions.
 inline constexpr float kNearTie = 0.5f;
 
+struct Feeding {
+  // What the call before has left in the model's slot, for texts that begin alike; null: it is
+  // empty, and again in the end.
+  std::vector<int32_t>* held = nullptr;
+  // Where the first half of the context is forgotten, each time it is full; 0: nowhere.
+  size_t shifted_at = 0;
+};
+
 // Calls `each` with the logits that libllama alone finds for each of `tokens` behind `prompt`.
-// `held`: what the call before has left in the model's slot, for texts that begin alike; null: it
-// is empty, and again in the end.
 inline void ForEachToken(WholeModel* model, const std::vector<int32_t>& prompt,
-                         const std::vector<int32_t>& tokens, std::vector<int32_t>* held,
+                         const std::vector<int32_t>& tokens, Feeding how,
                          absl::FunctionRef<void(size_t token, absl::Span<const float>)> each) {
   const llama_vocab* const vocab = llama_model_get_vocab(model->model());
   const auto n_vocab = static_cast<size_t>(llama_vocab_n_tokens(vocab));
   std::vector<int32_t> text = prompt;
   text.insert(text.end(), tokens.begin(), tokens.end());
   size_t known = 0;
-  if (held != nullptr) {
-    const auto same = std::mismatch(held->begin(), held->end(), text.begin(), text.end());
-    known = std::min<size_t>(same.first - held->begin(), prompt.size() - 1);
+  if (how.held != nullptr) {
+    const auto same = std::mismatch(how.held->begin(), how.held->end(), text.begin(), text.end());
+    known = std::min<size_t>(same.first - how.held->begin(), prompt.size() - 1);
     model->Trim(0, static_cast<int32_t>(known));
-    held->clear();
+    how.held->clear();
   }
-  for (size_t begin = known; begin + 1 < text.size(); begin += 64) {
+  size_t forgotten = 0, end = 0;
+  for (size_t begin = known; begin + 1 < text.size(); begin = end) {
+    if (how.shifted_at != 0 && begin - forgotten == how.shifted_at) {
+      const size_t half = how.shifted_at / 2;
+      model->Shift(0, static_cast<int32_t>(half), -static_cast<int32_t>(half));
+      forgotten += half;
+    }
+    end = std::min(begin + 64, text.size() - 1);
+    if (how.shifted_at != 0) end = std::min(end, forgotten + how.shifted_at);
     std::vector<BatchRow> rows;
-    for (size_t i = begin; i < std::min(begin + 64, text.size() - 1); ++i) {
+    for (size_t i = begin; i < end; ++i) {
       rows.push_back({.token = text[i],
-                      .position = static_cast<int32_t>(i),
+                      .position = static_cast<int32_t>(i - forgotten),
                       .wants_logits = i + 1 >= prompt.size()});
     }
     const auto logits = model->Decode(rows);
@@ -59,22 +73,21 @@ inline void ForEachToken(WholeModel* model, const std::vector<int32_t>& prompt,
       row += n_vocab;
     }
   }
-  if (held == nullptr) {
+  if (how.held == nullptr) {
     model->Drop(0);
   } else {
-    held->assign(text.begin(), text.end() - 1);
+    how.held->assign(text.begin(), text.end() - 1);
   }
 }
 
 // How many of `tokens` behind `prompt` are not the likeliest that libllama alone finds there,
 // though as likely within `near`, in logits. A token that is missing, twice or wrong shows as one
-// that is not. `held`: as above.
+// that is not.
 inline size_t NearTies(WholeModel* model, const std::vector<int32_t>& prompt,
-                       const std::vector<int32_t>& tokens, float near,
-                       std::vector<int32_t>* held = nullptr) {
+                       const std::vector<int32_t>& tokens, float near, Feeding how = {}) {
   const llama_vocab* const vocab = llama_model_get_vocab(model->model());
   size_t ties = 0;
-  ForEachToken(model, prompt, tokens, held, [&](size_t i, absl::Span<const float> logits) {
+  ForEachToken(model, prompt, tokens, how, [&](size_t i, absl::Span<const float> logits) {
     const float its = logits[static_cast<size_t>(tokens[i])];
     float most = its;
     for (size_t token = 0; token < logits.size(); ++token) {
@@ -136,7 +149,7 @@ inline size_t NearDraws(WholeModel* model, const wire::SequenceOpen& open,
     return chosen.ok() ? chosen->token() : -1;
   };
   size_t draws = 0;
-  ForEachToken(model, prompt, tokens, nullptr, [&](size_t i, absl::Span<const float> logits) {
+  ForEachToken(model, prompt, tokens, {}, [&](size_t i, absl::Span<const float> logits) {
     const auto position = static_cast<int32_t>(prompt.size() + i);
     int32_t chosen = choose(position, logits);
     if (chosen == tokens[i]) return;

@@ -67,7 +67,7 @@ class Recovery : public TwoNodes {
   }
   void LoadModel() {
     ASSERT_NO_FATAL_FAILURE(StartBoth());
-    const Json loaded = LoadOnBoth(/*seqs=*/kTexts, /*n_ctx=*/1024);
+    const Json loaded = LoadOnBoth(/*seqs=*/kTexts, Context());
     ASSERT_TRUE(loaded.is_object()) << loaded;
     model_ = loaded["model"];
   }
@@ -79,6 +79,7 @@ class Recovery : public TwoNodes {
     for (const std::string& arg : HowTheyAreChosen()) args.push_back(arg);
     return Strata(AskedNode(), std::move(args));
   }
+  virtual uint32_t Context() const { return 1024; }
   virtual std::vector<std::string> HowTheyAreChosen() const { return {"--temperature", "0"}; }
   // How many tokens are not those of libllama alone, though within rounding.
   virtual size_t Differ(WholeModel* whole, const std::vector<int32_t>& prompt,
@@ -87,8 +88,9 @@ class Recovery : public TwoNodes {
   }
   void BeginTexts() {
     for (int i = 0; i < kTexts; ++i) texts_.push_back(BeginText(i));
-    ASSERT_TRUE(Eventually([this] { return TokensWritten() > 60; }));
+    ASSERT_TRUE(Eventually([this] { return TokensWritten() > HowManyFirst(); }));
   }
+  virtual uint64_t HowManyFirst() const { return 60; }
 
   // Whose connections outlive what the test does.
   virtual size_t AskedNode() const { return coordinator_; }
@@ -110,7 +112,7 @@ class Recovery : public TwoNodes {
   void ExpectWholeTexts(const char* said = "is served again",
                         const char* kept = "1 of 2 stages kept") {
     StartEngine();
-    auto whole = WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = 1024, .n_seq_max = 1});
+    auto whole = WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = Context(), .n_seq_max = 1});
     ASSERT_TRUE(whole.ok()) << whole.status();
     size_t ties = 0;
     double pause_ms = 0;
@@ -209,6 +211,27 @@ class RecoveryOfDrawnTexts : public Recovery {
 
 TEST_F(RecoveryOfDrawnTexts, GoOnWithTheirSeedWhenANodeIsKilled) {
   kill((*nodes_[1 - coordinator_])->pid(), SIGKILL);
+  ExpectWholeTexts();
+}
+
+// Longer than their context, the first half of which they forget whenever it is full.
+template <typename Base>
+class WithShiftedTexts : public Base {
+ protected:
+  uint32_t Context() const override { return 256; }
+  uint64_t HowManyFirst() const override { return Base::kTexts * 400; }
+  std::vector<std::string> HowTheyAreChosen() const override {
+    return {"--temperature", "0", "--context-shift"};
+  }
+  size_t Differ(WholeModel* whole, const std::vector<int32_t>& prompt,
+                const std::vector<int32_t>& tokens) const override {
+    return testing::NearTies(whole, prompt, tokens, kNearTie, {.shifted_at = Context()});
+  }
+};
+using RecoveryOfShiftedTexts = WithShiftedTexts<Recovery>;
+
+TEST_F(RecoveryOfShiftedTexts, GoOnWhenAWorkerIsKilled) {
+  kill(Worker(1 - coordinator_), SIGKILL);
   ExpectWholeTexts();
 }
 
@@ -313,6 +336,13 @@ TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItFreezes) {
   WhileFrozen(coordinator_, [this] { ExpectWholeTexts(); });
 }
 
+using RecoveryOfShiftedTextsAndTheCoordinator = WithShiftedTexts<RecoveryOfTheCoordinator>;
+
+TEST_F(RecoveryOfShiftedTextsAndTheCoordinator, GoOnWhenItIsKilled) {
+  kill((*nodes_[coordinator_])->pid(), SIGKILL);
+  ExpectWholeTexts();
+}
+
 // The first loss costs nothing, the second one ten seconds.
 TEST_F(RecoveryOfMergedLayers, StayAwayLongerFromANodeThatComesAndGoes) {
   const size_t other = 1 - coordinator_;
@@ -357,7 +387,7 @@ TEST_P(RecoveryOfStreams, GoOnWhenANodeIsKilled) {
   for (const auto& stream : streams_) replies.push_back(stream->Read());
   EXPECT_THAT(nodes_[AskedNode()]->err(), HasSubstr("is served again")) << "nothing was lost";
   StartEngine();
-  auto whole = WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = 1024, .n_seq_max = 1});
+  auto whole = WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = Context(), .n_seq_max = 1});
   ASSERT_TRUE(whole.ok()) << whole.status();
   const llama_vocab* const vocab = llama_model_get_vocab((*whole)->model());
   std::map<std::string, int32_t> ids;  // by what the token says

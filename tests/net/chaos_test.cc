@@ -204,7 +204,8 @@ void ChaosTest::Round(uint32_t seed) {
     const std::vector<int32_t> tokens = report["tokens"];
     EXPECT_EQ(tokens.size(), static_cast<size_t>(n_tokens_));
     const std::vector<int32_t> prompt = report["prompt"]["tokens"];
-    ties_ += testing::NearTies(whole_.get(), prompt, tokens, testing::kNearTie, &whole_holds_);
+    ties_ +=
+        testing::NearTies(whole_.get(), prompt, tokens, testing::kNearTie, {.held = &whole_holds_});
     tokens_ += tokens.size();
     n_context_ = std::max(n_context_, prompt.size() + tokens.size());
     double* const longest = gateways[i % 2] == victim ? &own_pause : &pause;
