@@ -245,9 +245,15 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
   }
   if (!status.ok()) {
     failure->cap = RoomCapOf(deployment->planned(), status);
+    if (instead_of != nullptr) {
+      deployment->UnloadForNextPlan(status);
+      if (!IsThere(deployment)) return nullptr;
+      failure->is_unavailable = absl::IsUnavailable(status);
+      failure->in_place = deployment;
+      return status;
+    }
     const bool was_there = caller.in_haste ? Leave(deployment, status) : Remove(deployment, status);
     failure->is_unavailable = was_there && absl::IsUnavailable(status);
-    if (instead_of != nullptr && !was_there) return nullptr;
     return status;
   }
   return deployment;

@@ -160,6 +160,8 @@ class Coordinator {
   struct Failure {
     std::optional<RoomCap> cap;   // for want of memory or disk
     bool is_unavailable = false;  // most often a connection that broke
+    // It took the place of another one and has it still, for the next try.
+    DeploymentPtr in_place;
   };
   // `instead_of`, if any, is still there, or nothing is done: null.
   absl::StatusOr<DeploymentPtr> Deploy(std::unique_ptr<PlannedModel> planned,
@@ -169,7 +171,7 @@ class Coordinator {
   // Deploy(); where there is less memory or disk than was planned, plans with what there is and
   // tries again, kPlansMax times besides want of disk; so it does once where the connection to a
   // node broke. `planning` and `wishes`, which may be fewer than the request's,
-  // made `planned`.
+  // made `planned`. Null: `instead_of`, or what took its place, is not there any more.
   absl::StatusOr<DeploymentPtr> DeployWhereItFits(PlanningOptions planning,
                                                   std::unique_ptr<PlannedModel> planned,
                                                   const wire::LoadModelRequest& request,

@@ -24,27 +24,32 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
   const wire::ModelSource source = planned->source;
   const bool is_assigned = !wishes.assign().empty();
   bool may_be_unavailable = true;
+  const auto give_up = [&](const absl::Status& why) -> absl::StatusOr<DeploymentPtr> {
+    if (instead_of != nullptr && !Remove(instead_of, why)) return nullptr;
+    return why;
+  };
   for (int plans = 1;;) {
     Failure failure;
     auto deployment = Deploy(std::move(planned), request, instead_of, caller, &failure);
+    if (deployment.ok()) return deployment;
+    const absl::Status why = deployment.status();
+    if (failure.in_place != nullptr) instead_of = failure.in_place;
     const bool is_tried_again =
         (failure.cap && !is_assigned) ||
         (failure.is_unavailable && std::exchange(may_be_unavailable, false));
-    if (deployment.ok() || plans == kPlansMax || !is_tried_again) return deployment;
-    if (planning.caps.size() == kRoomCapsMax) return deployment;
+    if (plans == kPlansMax || !is_tried_again) return give_up(why);
+    if (planning.caps.size() == kRoomCapsMax) return give_up(why);
     if (failure.cap) planning.caps.push_back(*failure.cap);
     if (!failure.cap || !failure.cap->of_disk()) ++plans;
-    instead_of.reset();  // what failed had its place
-    const absl::Status why = deployment.status();
     LOG(WARNING) << why.message() << "; the layers are placed again";
     if (!caller.go_on() || !caller.note(absl::StrCat(why.message(), "; planning again…"))) {
-      return absl::CancelledError("interrupted");
+      return give_up(absl::CancelledError("interrupted"));
     }
     auto again = PlanModel(planning, source, wishes);
     if (!again.ok()) {
       // What the nodes told looked like room enough: the load's own words come first.
-      return absl::Status(again.status().code(),
-                          absl::StrCat(why.message(), "; then: ", again.status().message()));
+      return give_up(absl::Status(again.status().code(), absl::StrCat(why.message(), "; then: ",
+                                                                      again.status().message())));
     }
     planned = *std::move(again);
   }

@@ -139,20 +139,21 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   // From here on it is carried through: half a move helps nobody.
   Caller resolute = caller;
   resolute.go_on = [] { return true; };
+  resolute.note = [&caller](const std::string& note) {
+    caller.note(note);
+    return true;
+  };
   resolute.placed = nullptr;
   resolute.progress = nullptr;
   planning.freed.clear();  // it is, by now
+  planning.go_on = [this] { return !stopping(); };
+  planning.note = resolute.note;
   const auto moved =
       DeployWhereItFits(planning, *std::move(planned), request, request.wishes(), from, resolute);
   absl::MutexLock lock(mu_);
   const auto orphan = orphans_.find(from->model_id());  // unless it was unloaded meanwhile
   if (moved.ok()) {
-    if (orphan != orphans_.end()) {
-      if (models_.contains(from->model_id())) {
-        stays_[from->model_id()] = std::move(orphan->second.request);
-      }
-      orphans_.erase(orphan);
-    }
+    if (orphan != orphans_.end()) orphans_.erase(orphan);
     return absl::OkStatus();
   }
   if (orphan != orphans_.end()) {

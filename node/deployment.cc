@@ -164,6 +164,14 @@ wire::LoadModelRequest Deployment::Origin() const {
 
 void Deployment::Unload(const absl::Status& why) { End(why, /*leave_stages=*/false); }
 
+void Deployment::UnloadForNextPlan(const absl::Status& why) {
+  {
+    absl::MutexLock lock(mu_);
+    state_ = wire::ModelStatus::UNLOADING;
+  }
+  Unload(why);
+}
+
 void Deployment::HandOver(const absl::Status& why) {
   End(AsHandedOver(why), /*leave_stages=*/true);
 }

@@ -73,6 +73,9 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // Ends all texts with `why`, and a load; then unloads the stages. Blocks until their memory is
   // free, or their nodes do not answer. Any number of times; the first reason counts.
   void Unload(const absl::Status& why);
+  // The same for one that failed to load, while it keeps the place of what is planned next: texts
+  // are told that it is not there, and not why it failed.
+  void UnloadForNextPlan(const absl::Status& why);
   // The same, but the stages stay on their nodes, for whoever coordinates next to find, and texts
   // go on there: `why` is marked as AsHandedOver().
   void HandOver(const absl::Status& why);
