@@ -93,7 +93,8 @@ class UcxLinksImpl final : public UcxLinks {
 
   UcxTickets tickets_;
 
-  std::thread thread_;  // after all that it uses
+  Time last_tick_ = Now();  // thread_
+  std::thread thread_;      // after all that it uses
 };
 
 // --- what UCX calls, on the thread, with the lock held
@@ -305,7 +306,8 @@ void UcxLinksImpl::TickAll() {
     for (const auto& [ep, held] : wires_) wires.push_back(held.wire);
   }
   const Time now = Now();
-  for (const std::shared_ptr<UcxWire>& wire : wires) wire->Tick(now);
+  for (const std::shared_ptr<UcxWire>& wire : wires) wire->Tick(now, last_tick_);
+  last_tick_ = now;
 }
 
 void UcxLinksImpl::AcceptAll() {

@@ -413,12 +413,18 @@ void UcxWire::Refuse(const absl::Status& status) {
   Break(status);
 }
 
-void UcxWire::Tick(Time now) {
+void UcxWire::Tick(Time now, Time last_tick) {
   bool ping = false;
   bool hello_missing = false;
   {
     MutexLock lock(&core_->mu);
     if (told_ || broken_) return;
+    // What came while this side did not run, stopped or on a machine that was too busy, it could
+    // not hear: most of that is not the peer's silence.
+    const auto unheard = now - last_tick - std::chrono::milliseconds(kUcxSilenceMs / 4);
+    if (unheard > Time::duration(0) && last_heard_ < now) {
+      last_heard_ = std::min(last_heard_ + unheard, now);
+    }
     const auto silence = std::chrono::milliseconds(
         kUcxSilenceMs + static_cast<int64_t>(fetching_bytes_ / kFetchBytesPerMs));
     if (!proven_ && now >= prove_by_) {

@@ -25,7 +25,8 @@
 
 namespace strata {
 
-// A peer that sends nothing, not even pings, for this long is gone: as long as gRPC's keepalive.
+// A peer that sends nothing, not even pings, for this long while it could be heard is gone: as long
+// as gRPC's keepalive.
 inline constexpr int64_t kUcxPingMs = 400;
 inline constexpr int64_t kUcxSilenceMs = 1000;
 // Messages received and not read: more than a sender with all its credit can have under way.
@@ -77,7 +78,7 @@ class UcxWire final : public LinkSession::Wire, public std::enable_shared_from_t
   // Does one thing of what is due; false when nothing is.
   bool Step();
   // Looks at the clock, now and then.
-  void Tick(Time now);
+  void Tick(Time now, Time last_tick);
   // The token was right, or this side dialled. Locked.
   bool proven() const;
   // Nothing will be read, written or told any more: the endpoint can go. Locked.

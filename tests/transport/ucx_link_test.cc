@@ -62,7 +62,7 @@ class Server {
         links_->Offer(options, [this](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
           AcceptedLink accepted;
           accepted.hello.set_credits(4);
-          accepted.receiver = &heard;
+          accepted.receiver = receiver;
           accepted.on_open = [this](std::unique_ptr<Link> link) {
             MutexLock lock(&mu_);
             opened_.push_back(std::move(link));
@@ -94,6 +94,7 @@ class Server {
   void Stop() { links_.reset(); }
 
   Recorder heard;
+  Link::Receiver* receiver = &heard;  // of links that open from now on
 
  private:
   Mutex mu_;
@@ -502,6 +503,27 @@ TEST_F(UcxLink, APeerThatHangsIsUnavailable) {
   ASSERT_TRUE(link.ok()) << link.status();
   child.Stop();  // its kernel still answers; only the pings can tell
   EXPECT_TRUE(absl::IsUnavailable(heard.WaitForClosed()));
+}
+
+// As when the machine sleeps, both ends at once.
+TEST(UcxLinks, WhoDoesNotRunDoesNotTakeThatForThePeersSilence) {
+  class Slow final : public Recorder {
+    void OnFrame(Frame frame) override {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2 * kUcxSilenceMs));
+      Recorder::OnFrame(std::move(frame));
+    }
+  } acceptor;
+  Server server;
+  server.receiver = &acceptor;
+  Recorder dialler;
+  auto link = Dial(&server.links(), server.Offer(), &dialler);
+  ASSERT_TRUE(link.ok()) << link.status();
+  ASSERT_TRUE((*link)->Send(Step(1)).ok());
+  ASSERT_TRUE(acceptor.WaitForFrames(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(2 * kUcxPingMs));
+  EXPECT_EQ(acceptor.n_closed() + dialler.n_closed(), 0);
+  EXPECT_TRUE((*link)->Send(Step(2)).ok());
+  EXPECT_TRUE(acceptor.WaitForFrames(2));
 }
 
 // --- what is copied and kept
