@@ -4,7 +4,10 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "node/openai_error.h"
 
@@ -94,7 +97,13 @@ absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiReque
     if (!grammar->is_string()) return BadParam("grammar", "wants a grammar in GBNF, a string");
     const auto parsed = ParseGbnf(grammar->get_ref<const std::string&>());
     const absl::Status status = parsed.ok() ? CheckGbnf(*parsed) : parsed.status();
-    if (!status.ok()) return BadParam("grammar", status.message());
+    if (!status.ok()) {
+      absl::string_view words = status.message();  // "grammar, line 1: …", "grammar has …"
+      if (absl::ConsumePrefix(&words, "grammar")) {
+        while (!words.empty() && absl::StrContains(":, ", words[0])) words.remove_prefix(1);
+      }
+      return BadParam("grammar", words);
+    }
     request->sampler.set_grammar(grammar->get<std::string>());
   }
   const Json* format = Member(json, "response_format");

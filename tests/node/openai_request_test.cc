@@ -18,6 +18,7 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::string Chat(const std::string& fields) {
   return absl::StrCat(R"({"model":"m","messages":[{"role":"user","content":"Hi"}])", fields, "}");
@@ -250,6 +251,22 @@ TEST(OpenAiRequest, AConstraintThatCannotBeNamesWhereItIs) {
         request.ok() ? Constrain(ToolForm::kTagged, &*request) : request.status();
     ASSERT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument)) << test.fields;
     EXPECT_EQ(ErrorOf(status)["param"], test.param);
+  }
+}
+
+TEST(OpenAiRequest, ARefusedGrammarIsNamedOnce) {
+  const struct {
+    const char* grammar;
+    const char* words;
+  } cases[] = {
+      {"root ::= (", "grammar: line 1: "},
+      {"root ::= root", "grammar: the rule \"root\" "},
+      {"other ::= \"a\"", "grammar: has no rule \"root\""},
+  };
+  for (const auto& test : cases) {
+    const std::string body = nlohmann::json{{"prompt", "a"}, {"grammar", test.grammar}}.dump();
+    EXPECT_THAT(ParseCompletion(body),
+                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(test.words)));
   }
 }
 
