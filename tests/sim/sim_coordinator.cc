@@ -24,7 +24,10 @@ constexpr int64_t kUnloadTimeoutUs = 1'000'000;
 }  // namespace
 
 SimCoordinator::~SimCoordinator() {
-  if (model_ != nullptr) model_->Unload(absl::CancelledError("the process has ended"));
+  if (model_ != nullptr) lost_.push_back(std::move(model_));
+  for (const DeploymentPtr& model : lost_) {
+    model->Unload(absl::CancelledError("the process has ended"));
+  }
 }
 
 void SimCoordinator::After(int64_t us, std::function<void()> fn) {
@@ -38,13 +41,14 @@ void SimCoordinator::Start() {
 
 void SimCoordinator::Stop() {
   stopping_ = true;
-  if (model_ == nullptr) return;
+  if (model_ != nullptr) lost_.push_back(std::exchange(model_, nullptr));
   const absl::Status why = absl::UnavailableError("the node that coordinates is stopping");
-  const DeploymentPtr model = std::exchange(model_, nullptr);
-  if (has_heirs_) {
-    model->HandOver(why);
-  } else {
-    model->Unload(why);
+  for (const DeploymentPtr& model : std::exchange(lost_, {})) {
+    if (has_heirs_) {
+      model->HandOver(why);
+    } else {
+      model->Unload(why);
+    }
   }
 }
 
@@ -81,9 +85,18 @@ void SimCoordinator::Generate(const wire::GenerateTextRequest& request,
 
 void SimCoordinator::LookAtOffice() {
   const ClusterView& view = cluster().View(options_.node);
+  if (in_office_ && !view.is_coordinator) LeaveOffice();
   in_office_ = view.is_coordinator;
   settled_ = view.settled;
   has_heirs_ = view.members.size() > 1;
+}
+
+void SimCoordinator::LeaveOffice() {
+  adopts_ = true;
+  orphan_.reset();
+  orphan_untried_ = false;
+  stays_.clear();
+  if (model_ != nullptr) lost_.push_back(std::exchange(model_, nullptr));
 }
 
 void SimCoordinator::Tick() {
@@ -122,14 +135,10 @@ void SimCoordinator::Keep() {
   After(kOfficeUs, [this] { Keep(); });
   if (stopping_) return;
   const bool in_office = in_office_ && settled_;
-  if (!in_office_) {
-    adopts_ = true;
-    orphan_.reset();
-    orphan_untried_ = false;
-    if (const DeploymentPtr lost = std::exchange(model_, nullptr)) {
-      lost->Unload(AsHandedOver(absl::UnavailableError(
-          "another node coordinates the cluster now; load the model again")));
-    }
+  if (!in_office_) LeaveOffice();
+  for (const DeploymentPtr& lost : std::exchange(lost_, {})) {
+    lost->Unload(AsHandedOver(
+        absl::UnavailableError("another node coordinates the cluster now; load the model again")));
   }
   if (in_office && !sweeping_ && (members_seen_ != swept_ || now_us() >= sweep_at_us_)) {
     swept_ = members_seen_;

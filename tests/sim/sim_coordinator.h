@@ -73,6 +73,7 @@ class SimCoordinator {
   absl::Time Now() const { return absl::UnixEpoch() + absl::Microseconds(now_us()); }
 
   void LookAtOffice();
+  void LeaveOffice();
   void Tick();
   void TellHeritage();
   void Keep();
@@ -109,6 +110,7 @@ class SimCoordinator {
 
   const Options options_;
   DeploymentPtr model_;
+  std::vector<DeploymentPtr> lost_;  // of an office that has gone; Keep() unloads them
   std::map<const Deployment*, Times> times_;
   // What the deployment that is built next becomes its pipeline by.
   absl::StatusOr<SimLoadPtr> loaded_ = absl::UnknownError("nothing is loaded");

@@ -164,8 +164,8 @@ void SimCoordinator::KeepMending() {
   const bool retry = std::exchange(retry_due_, false) || again;
   if (again) retry_at_us_ = 0;
   mend_due_ = false;
-  if (!in_office_ || !settled_) return;
-  if (model_ != nullptr && (model_->mending() || (retry && model_->lost_a_stage()))) {
+  const bool may_mend = in_office_ && settled_ && model_ != nullptr;
+  if (may_mend && (model_->mending() || (retry && model_->lost_a_stage()))) {
     mending_ = true;
     Mend(model_);
   } else if (retry && orphan_.has_value()) {
@@ -202,6 +202,7 @@ void SimCoordinator::Load(size_t source) {
 
 void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool in_haste,
                              const Then& then) {
+  LookAtOffice();
   if (!in_office()) return then(absl::UnavailableError("this node does not coordinate"));
   StartWork([this, request, in_haste, then = [this, then](const absl::Status& status) {
     EndWork();

@@ -217,6 +217,10 @@ void SimHost::ConnectBack(const StageKey& key, std::shared_ptr<SimLink> link) {
   if (const HeldPtr held = Find(key)) held->out = std::move(link);
 }
 
+void SimHost::GoOn(const StageKey& key) {
+  if (const HeldPtr held = Find(key)) Pump(held);
+}
+
 void SimHost::CloseLinks(const HeldPtr& held) {
   held->inbox.push_back(std::exchange(held->last, {}));
   for (const Frame& frame : std::exchange(held->inbox, {})) {

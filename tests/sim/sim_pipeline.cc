@@ -185,7 +185,8 @@ void Loading::LinkBack() {
             {.from = node,
              .to = self->coordinator,
              .credits = kResultsMax,
-             .on_writable = nullptr,
+             .on_writable = [host = self->cluster.host_of(node),
+                             key = KeyOf(self->load->stages, last)] { host->GoOn(key); },
              .on_closed = nullptr,
              .on_frame =
                  [weak, back = std::weak_ptr(link), cluster = self->cluster](const Frame& frame) {
