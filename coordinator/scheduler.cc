@@ -142,7 +142,7 @@ absl::StatusOr<uint64_t> Scheduler::Impl::Add(TextRequest request, int64_t now_u
   r.usage.decode_stages.resize(facts.n_stages);
   r.added_us = now_us;
   r.asked = std::move(request);
-  if (r.tokens_left == 0 || (r.kv_length() > facts.n_ctx && !CanShift(r.asked))) {
+  if (r.tokens_left == 0 || IsFull(r)) {
     End(id, absl::OkStatus(), FinishReason::kLength, Leave::kDrop, now_us);
   }
   return id;
@@ -248,10 +248,9 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   event.request = r.id;
   event.token = token;
   // The text may fill the context: its last token needs no place in the cache.
-  const bool is_full = r.kv_length() > facts.n_ctx;
-  if (r.tokens_left == 0 || (is_full && !CanShift(r.asked))) {
+  if (r.tokens_left == 0 || IsFull(r)) {
     End(r.id, absl::OkStatus(), FinishReason::kLength, Leave::kKeep, now_us);
-  } else if (is_full) {
+  } else if (r.kv_length() > facts.n_ctx) {
     ShiftContext(&r);
   }
 }
@@ -312,7 +311,7 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, bool broke, int64_t
   for (auto& [id, r] : requests) {
     r.alone = false;
     r.failures = r.failed_at = 0;
-    if (r.kv_length() > facts.n_ctx && !CanShift(r.asked)) {
+    if (IsFull(r)) {
       ended.emplace_back(
           id, absl::ResourceExhaustedError(absl::StrCat(
                   "the text has ", r.text.size(), " tokens; the context is now ", facts.n_ctx)));

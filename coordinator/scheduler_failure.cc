@@ -70,11 +70,7 @@ void Scheduler::Impl::Blame(const Flight& flight, const absl::Status& status, in
   }
   edit_failures = 0;
   if (follows) return;
-  std::vector<Request*> there;
-  for (const Part& part : flight.parts) {
-    if (Request* r = OwnerOf(part); r != nullptr) there.push_back(r);
-  }
-  if (there.size() > 1 || flight.parts.size() > 1) {
+  if (flight.parts.size() > 1) {
     for (const Part& part : flight.parts) {
       Request* r = OwnerOf(part);
       if (r == nullptr) continue;
@@ -84,8 +80,9 @@ void Scheduler::Impl::Blame(const Flight& flight, const absl::Status& status, in
     }
     return;
   }
-  if (there.empty()) return;
-  Request& r = *there[0];
+  Request* const owner = OwnerOf(flight.parts[0]);
+  if (owner == nullptr) return;
+  Request& r = *owner;
   // Kept sequences may be what there was no room for.
   if (absl::IsResourceExhausted(status) && slots.has_kept()) return slots.DropKept();
   const uint32_t at = r.TextPosition(flight.parts[0].end);

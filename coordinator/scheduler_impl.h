@@ -110,6 +110,10 @@ struct Scheduler::Impl {
   void TakeToken(Request* request, const wire::SampledToken& token, int64_t now_us);
   void TakeTimings(const wire::Result& result, const Flight& flight);
   bool CanShift(const TextRequest& request) const;
+  // Its last token finds no place in the cache, now or by a shift.
+  bool IsFull(const Request& request) const {
+    return request.kv_length() > facts.n_ctx && !CanShift(request.asked);
+  }
   // Its slot is full.
   void ShiftContext(Request* request);
   void End(uint64_t id, absl::Status status, FinishReason reason, Leave leave, int64_t now_us);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "coordinator/scheduler_impl.h"
 #include "transport/request_log.h"
 
@@ -136,7 +137,7 @@ void Scheduler::Impl::MakeCells(std::vector<Request*>* rows) {
 void Scheduler::Impl::PlanCheckpoints(Request* request, uint32_t known) {
   Request& r = *request;
   r.checkpoints.clear();
-  if (!slots.wants_checkpoints() || !r.is_first_text()) return;
+  if (!slots.wants_checkpoints()) return;
   const auto cached = static_cast<uint32_t>(slots.slot(r.slot).tokens.size());
   // Where the prompt leaves a text that is known, others will leave it too.
   const auto length = static_cast<uint32_t>(r.asked.prompt.size());
@@ -150,8 +151,7 @@ void Scheduler::Impl::PlanCheckpoints(Request* request, uint32_t known) {
 
 bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
   Request& r = *request;
-  std::vector<int32_t> kv;
-  for (uint32_t i = 0; i < Goal(r); ++i) kv.push_back(r.KvToken(i));
+  const absl::Span<const int32_t> kv = absl::MakeConstSpan(r.text).first(Goal(r));
   const uint64_t headroom = running.size() * kHeadroomTokens;
   if (!running.empty() && slots.cells_owned() + kv.size() + headroom > slots.cells_max() &&
       slots.cells_max() < uint64_t{facts.n_ctx} * facts.n_slots) {

@@ -228,8 +228,10 @@ class FakeStages {
     switch (edit.kind()) {
       case wire::KvEdit::DROP:
         slot.clear();
-        if (is_last) text = Text();
-        if (is_last) shared_.erase(edit.slot());
+        if (is_last) {
+          text = Text();
+          shared_.erase(edit.slot());
+        }
         break;
       case wire::KvEdit::TRIM: {
         const uint32_t window = facts_.cache.window_tokens;
@@ -247,8 +249,10 @@ class FakeStages {
         EXPECT_TRUE(facts_.cache.copy) << "a copy that the cache cannot do";
         EXPECT_NE(edit.slot(), edit.from_slot());
         slot = slots.at(edit.from_slot());
-        if (is_last) shared_.insert({edit.slot(), edit.from_slot()});
-        if (is_last) text = texts_[edit.from_slot()];
+        if (is_last) {
+          text = texts_[edit.from_slot()];
+          shared_.insert({edit.slot(), edit.from_slot()});
+        }
         break;
       case wire::KvEdit::SHIFT:
         EXPECT_TRUE(facts_.cache.shift) << "a shift that the cache cannot do";

@@ -31,6 +31,14 @@ TextRequest Ask(std::vector<int32_t> prompt, uint32_t tokens_max, std::string cl
   return request;
 }
 
+// May be longer than its context.
+TextRequest AskShifting(std::vector<int32_t> prompt, uint32_t tokens_max, uint32_t keep) {
+  TextRequest request = Ask(std::move(prompt), tokens_max);
+  request.shift_context = true;
+  request.keep_tokens = keep;
+  return request;
+}
+
 PipelineFacts Facts(uint32_t n_stages = 2) {
   return {.n_stages = n_stages, .n_ctx = 256, .n_slots = 8, .n_batch = 128};
 }
@@ -659,9 +667,7 @@ TEST(Scheduler, ShiftsTheContextOnlyWhereAskedAndPossible) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
   SchedulerSim sim(facts, {});
-  TextRequest request = Ask(Tokens(0, 20), 300);
-  request.shift_context = true;
-  request.keep_tokens = 4;
+  TextRequest request = AskShifting(Tokens(0, 20), 300, 4);
   const uint64_t shifted = *sim.Add(request);
   request.shift_context = false;
   const uint64_t plain = *sim.Add(request);
@@ -683,8 +689,7 @@ TEST(Scheduler, ATextThatMayShiftSharesNoCellsButGoesOnFromWhatIsKept) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 128;
   SchedulerSim sim(facts, {});
-  TextRequest request = Ask(Tokens(0, 80), 200);
-  request.shift_context = true;
+  const TextRequest request = AskShifting(Tokens(0, 80), 200, 0);
   const uint64_t shifted = *sim.Add(request);
   while (sim.seen[shifted].tokens.empty()) sim.Next();
   const uint64_t plain = *sim.Add(Ask(Tokens(0, 80), 10));
@@ -720,9 +725,7 @@ TEST(Scheduler, AShiftedTextIsFedAgainAfterAFailure) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
   SchedulerSim sim(facts, {});
-  TextRequest request = Ask(Tokens(0, 20), 300);
-  request.shift_context = true;
-  request.keep_tokens = 4;
+  TextRequest request = AskShifting(Tokens(0, 20), 300, 4);
   const uint64_t id = *sim.Add(request);
   sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
     if (step.step_id() % 50 != 0) return std::nullopt;
@@ -741,10 +744,7 @@ TEST(Scheduler, AShiftedTextGoesOnInAnotherPipelineAsItWouldHave) {
     facts.kv_cells = kv_cells;
     SchedulerSim sim(facts, {.chunk_tokens = 16});
     for (uint32_t keep : {0, 4, 20}) {
-      TextRequest request = Ask(Tokens(static_cast<int32_t>(keep), 20), 300);
-      request.shift_context = true;
-      request.keep_tokens = keep;
-      sim.Add(request).IgnoreError();
+      sim.Add(AskShifting(Tokens(static_cast<int32_t>(keep), 20), 300, keep)).IgnoreError();
     }
     for (int i = 0; sim.Next(); ++i) {
       if (i % 150 == 149) sim.Restart(facts);
@@ -758,9 +758,7 @@ TEST(Scheduler, AShiftedTextGoesOnInAnotherPipelineAsItWouldHave) {
 TEST(Scheduler, AShiftedTextThatWasBegunElsewhereGoesOnAsItWouldHave) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
-  TextRequest request = Ask(Tokens(0, 20), 300);
-  request.shift_context = true;
-  request.keep_tokens = 4;
+  TextRequest request = AskShifting(Tokens(0, 20), 300, 4);
   const std::vector<int32_t> whole = FakeStages::Alone(facts, request, 300);
   for (const int64_t n : {1, 44, 45, 46, 200, 299}) {
     SCOPED_TRACE(n);

@@ -32,14 +32,17 @@ class DrainWithoutRoomBeside : public TwoNodes {
   // for all layers, but not for the cellar's beside its own; the loft for half of them.
   static constexpr char kAtticBytes[] = "800MiB";
   static constexpr char kLoftBytes[] = "600MiB";
-  static wire::PlanWishes Large() {
-    wire::PlanWishes wishes;
+  static void Load(CoordinatorClient* client, bool hold) {
+    wire::LoadModelRequest request;
+    request.mutable_source()->set_path(STRATA_DEMO_MODEL);
+    request.set_hold(hold);
+    wire::PlanWishes& wishes = *request.mutable_wishes();
     wishes.set_assign("attic=0,cellar=1-5");
     wishes.set_n_ctx(20'000);
     wishes.set_n_seqs(4);
     wishes.mutable_cache()->set_type_k("f32");
     wishes.mutable_cache()->set_type_v("f32");
-    return wishes;
+    ASSERT_THAT(client->LoadModel(request, [](const wire::LoadModelEvent&) {}), IsOk());
   }
   std::vector<std::string> NodeArgsOf(size_t node) const override {
     return node == 0 ? std::vector<std::string>{"--memory", kAtticBytes}
@@ -112,11 +115,7 @@ class DrainWithoutRoomBeside : public TwoNodes {
 
 TEST_F(DrainWithoutRoomBeside, AModelThatIsHeldGoesWithWhoHoldsIt) {
   const auto client = Client();
-  wire::LoadModelRequest request;
-  request.mutable_source()->set_path(STRATA_DEMO_MODEL);
-  *request.mutable_wishes() = Large();
-  request.set_hold(true);
-  ASSERT_THAT(client->LoadModel(request, [](const wire::LoadModelEvent&) {}), IsOk());
+  ASSERT_NO_FATAL_FAILURE(Load(client.get(), /*hold=*/true));
   ASSERT_NO_FATAL_FAILURE(DrainInTwoTries());
   client->Release();
   EXPECT_TRUE(Eventually([this] { return Stages() == std::vector<size_t>{0, 0, 0}; }));
@@ -125,11 +124,7 @@ TEST_F(DrainWithoutRoomBeside, AModelThatIsHeldGoesWithWhoHoldsIt) {
 // From where its model is unloaded, a drain is carried through.
 TEST_F(DrainWithoutRoomBeside, AModelThatIsHeldMovesThoughNobodyWaitsForTheDrain) {
   const auto client = Client();
-  wire::LoadModelRequest request;
-  request.mutable_source()->set_path(STRATA_DEMO_MODEL);
-  *request.mutable_wishes() = Large();
-  request.set_hold(true);
-  ASSERT_THAT(client->LoadModel(request, [](const wire::LoadModelEvent&) {}), IsOk());
+  ASSERT_NO_FATAL_FAILURE(Load(client.get(), /*hold=*/true));
   ASSERT_NO_FATAL_FAILURE(DrainInTwoTries(/*is_interrupted=*/true));
   EXPECT_TRUE(Eventually([this] { return Stages() == std::vector<size_t>{1, 0, 1}; }));
   client->Release();
@@ -138,10 +133,7 @@ TEST_F(DrainWithoutRoomBeside, AModelThatIsHeldMovesThoughNobodyWaitsForTheDrain
 
 TEST_F(DrainWithoutRoomBeside, AModelThatStaysStays) {
   const auto client = Client();
-  wire::LoadModelRequest request;
-  request.mutable_source()->set_path(STRATA_DEMO_MODEL);
-  *request.mutable_wishes() = Large();
-  ASSERT_THAT(client->LoadModel(request, [](const wire::LoadModelEvent&) {}), IsOk());
+  ASSERT_NO_FATAL_FAILURE(Load(client.get(), /*hold=*/false));
   ASSERT_NO_FATAL_FAILURE(DrainInTwoTries());
   const auto run = Strata(1, {"run", STRATA_DEMO_MODEL, "One", "--max-tokens", "8"});
   EXPECT_EQ(run->ExitStatus(), 0) << run->err();
