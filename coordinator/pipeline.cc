@@ -461,7 +461,10 @@ absl::StatusOr<uint64_t> PipelineImpl::Submit(wire::Step step) {
   // Under the lock, so that steps are sent in the order of their ids. Send() never blocks.
   absl::MutexLock lock(mu_);
   step.set_step_id(last_step_id_ + 1);
-  if (auto s = first_->Send(MakeFrame(FrameType::kStep, step)); !s.ok()) return s;
+  if (auto s = first_->Send(MakeFrame(FrameType::kStep, step)); !s.ok()) {
+    if (absl::IsInvalidArgument(s)) ++last_step_id_;
+    return s;
+  }
   return ++last_step_id_;
 }
 

@@ -110,7 +110,8 @@ class Pipeline {
   virtual void LeaveStages() {}
 
   // Fills in model, epoch and step id, and sends the step. Any thread, never blocks.
-  // kResourceExhausted: the first stage has no room, wait for OnWritable(). Returns the step's id.
+  // kResourceExhausted: the first stage has no room, wait for OnWritable(); kInvalidArgument: no
+  // stage takes such a step, which has had its id. Returns the step's id.
   virtual absl::StatusOr<uint64_t> Submit(wire::Step step) = 0;
 
   // Asks the nodes why the pipeline broke: the status of a stage that failed, with its worker's

@@ -369,6 +369,15 @@ void Scheduler::OnStepError(const wire::StepError& error, int64_t now_us) {
   }
 }
 
+void Scheduler::OnNotSent(uint64_t step_id, const absl::Status& why, int64_t now_us) {
+  const auto found = std::find_if(impl_->flights.begin(), impl_->flights.end(),
+                                  [&](const auto& flight) { return flight.step_id == step_id; });
+  if (found == impl_->flights.end()) return;
+  const Impl::Flight flight = std::move(*found);
+  impl_->flights.erase(found);
+  impl_->TakeFailure(flight, why, now_us);
+}
+
 bool Scheduler::Restart(const PipelineFacts& facts, SlotContents contents, bool broke,
                         int64_t now_us) {
   if (contents == SlotContents::kAsBefore && impl_->GoOn(facts)) return true;

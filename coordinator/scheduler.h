@@ -58,6 +58,8 @@ class Scheduler {
   // failure of that step.
   void OnResult(const wire::Result& result, int64_t now_us);
   void OnStepError(const wire::StepError& error, int64_t now_us);
+  // A step that no stage has seen, and none will.
+  void OnNotSent(uint64_t step_id, const absl::Status& why, int64_t now_us);
 
   // The pipeline is another one now, with nothing in flight. Where its caches are as before, and
   // nothing was in flight in the one before, everybody goes on; else everybody who ran is fed

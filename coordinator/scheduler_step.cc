@@ -30,6 +30,8 @@ constexpr uint32_t kCheckpointBeforeEnd = 16;
 constexpr uint32_t kCheckpointTokensMin = 64;
 // So long a beginning that another text feeds is waited for rather than fed again.
 constexpr uint32_t kPrefixWorthWaiting = 64;
+// Of texts that open in one step, all of which is one frame's header (kFrameHeaderBytesMax).
+constexpr size_t kOpenBytesMax = 8 << 20;
 
 }  // namespace
 
@@ -37,6 +39,7 @@ struct Scheduler::Impl::Builder {
   wire::Step step;
   Flight flight;
   uint32_t prompt_rows = 0;
+  size_t open_bytes = 0;
   std::vector<int32_t> to_checkpoint;  // slots, once the step is formed
 
   uint32_t rows() const { return static_cast<uint32_t>(step.tokens_size()); }
@@ -72,7 +75,14 @@ uint32_t Scheduler::Impl::AddRows(Builder* b, Request* request, uint32_t rows_ma
     break;
   }
   if (end <= begin) return 0;
-  if (std::exchange(r.needs_open, false)) *b->step.add_opens() = OpenOf(r);
+  if (r.needs_open) {
+    wire::SequenceOpen open = OpenOf(r);
+    const size_t bytes = open.ByteSizeLong();
+    if (b->open_bytes > 0 && b->open_bytes + bytes > kOpenBytesMax) return 0;  // with the next step
+    b->open_bytes += bytes;
+    *b->step.add_opens() = std::move(open);
+    r.needs_open = false;
+  }
   for (uint32_t position = begin; position < end; ++position) {
     b->step.add_tokens(r.KvToken(position));
     b->step.add_positions(static_cast<int32_t>(position));

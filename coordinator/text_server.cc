@@ -12,6 +12,7 @@
 #include "absl/log/check.h"
 #include "coordinator/rate_window.h"
 #include "coordinator/scheduler.h"
+#include "transport/grpc_status.h"
 #include "transport/mutex.h"
 
 namespace strata {
@@ -92,6 +93,9 @@ std::optional<wire::Step> TextServer::State::NextStep() {
 void TextServer::State::OnSubmitted(wire::Step step, const absl::Status& status,
                                     uint64_t n_writable_before) {
   if (status.ok() || pipeline == nullptr) return;
+  if (absl::IsInvalidArgument(status)) {
+    return scheduler->OnNotSent(step.step_id(), status, clock->NowUs());
+  }
   // No room; or the link has closed, and OnBroken() follows.
   unsent = std::move(step);
   // OnWritable() may have come meanwhile.

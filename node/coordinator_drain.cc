@@ -135,7 +135,8 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
     absl::MutexLock lock(mu_);
     ComesBack(from->model_id(), absl::UnavailableError("it moves to other nodes"));
   }
-  from->Unload(absl::UnavailableError("the model moves"));
+  // Those that came at the last moment go on there.
+  from->Unload(AsHandedOver(absl::UnavailableError("the model moves")));
   // From here on it is carried through: half a move helps nobody.
   Caller resolute = caller;
   resolute.go_on = [] { return true; };

@@ -57,6 +57,20 @@ bool AllServe(const Deployment& lost) {
   return true;
 }
 
+// It has served for long since it was mended, if it ever was.
+bool WasHealthy(const Deployment& lost) {
+  return lost.served_for() >= kHealthyTime || !lost.mending();
+}
+
+// How long it is left alone yet. There is nothing to wait for where it is known what the plan
+// lacked.
+absl::Duration PauseOf(const Deployment& lost) {
+  if (lost.mends_in_a_row() == 0 || WasHealthy(lost)) return absl::ZeroDuration();
+  const std::optional<RoomCap> lacks = RoomCapOf(lost.planned(), lost.why());
+  if (lacks && lacks->of_disk()) return absl::ZeroDuration();
+  return (1 << lost.mends_in_a_row()) * kPause - lost.lost_for();
+}
+
 }  // namespace
 
 // What is planned counts on their memory.
@@ -79,6 +93,7 @@ void Coordinator::KeepMending() {
   absl::Time retry_at = absl::InfiniteFuture();
   absl::Duration retry_after = kRetryAfter;
   bool deferred = false;  // orphans that are due: what serves comes first
+  absl::Time paused_until = absl::InfiniteFuture();
   while (true) {
     std::vector<DeploymentPtr> lost;
     std::map<std::string, Orphan> orphans;
@@ -90,8 +105,10 @@ void Coordinator::KeepMending() {
         return stopping_ || mend_due_ || retry_due_ || adopt_due_ || look_at_ != look_at;
       };
       const absl::Time defers_until = deferred ? absl::Now() + kPoll : absl::InfiniteFuture();
-      mu_.AwaitWithDeadline(absl::Condition(&due), std::min({look_at, retry_at, defers_until}));
+      mu_.AwaitWithDeadline(absl::Condition(&due),
+                            std::min({look_at, retry_at, defers_until, paused_until}));
       if (stopping_) return;
+      paused_until = absl::InfiniteFuture();
       look = absl::Now() >= look_at_;
       again = absl::Now() >= retry_at;
       const bool all = retry_due_ || adopt_due_ || deferred;
@@ -101,7 +118,13 @@ void Coordinator::KeepMending() {
       for (const auto& [id, model] : models_) {
         if (!in_office_ || !settled_) continue;
         const bool retry = retry_due_ || (again && MayFindRoom(model->why()));
-        if (model->mending() || (retry && model->lost_a_stage())) lost.push_back(model);
+        if (!model->mending() && !(retry && model->lost_a_stage())) continue;
+        const absl::Duration pause = PauseOf(*model);
+        if (pause <= absl::ZeroDuration()) {
+          lost.push_back(model);
+        } else {
+          paused_until = std::min(paused_until, absl::Now() + pause);
+        }
       }
       if (retry_due_) {
         retry_at = absl::InfiniteFuture();
@@ -215,16 +238,6 @@ void Coordinator::Mend(const DeploymentPtr& lost) {
     LOG(INFO) << lost->name() << ": " << note;
     return true;
   };
-  // There is nothing to wait for where it is known what the plan lacked.
-  const std::optional<RoomCap> lacks = RoomCapOf(lost->planned(), lost->why());
-  const bool is_known = lacks && lacks->of_disk();
-  if (lost->mending() && lost->mends_in_a_row() > 0 && !is_known) {
-    const absl::Time until = absl::Now() + (1 << lost->mends_in_a_row()) * kPause;
-    while (absl::Now() < until) {
-      if (!caller.go_on()) return;
-      absl::SleepFor(kPoll);
-    }
-  }
   const auto work = StartWork(caller);
   if (!work.ok() || !caller.go_on()) return;
   const bool was_mending = lost->mending();
@@ -241,7 +254,7 @@ void Coordinator::Mend(const DeploymentPtr& lost) {
 absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& caller) {
   const absl::Time begin = absl::Now();
   absl::Status why = lost->why();
-  const bool healthy = lost->served_for() >= kHealthyTime || !lost->mending();
+  const bool healthy = WasHealthy(*lost);
   const uint32_t in_a_row = healthy ? 0 : lost->mends_in_a_row();
   const std::optional<RoomCap> cap = RoomCapOf(lost->planned(), why);
   const bool lacks_disk = cap && cap->of_disk();  // which breaks nothing

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/text_request.h"
+#include "node/event_teller.h"
 #include "node/forwarding.h"
 #include "node/text_stream.h"
 #include "node/text_wire.h"
@@ -57,14 +58,14 @@ auto WriteTo(grpc::ServerWriter<Event>* writer) {
 }
 
 // What every long call of a coordinator's asks and tells.
-template <typename Event, typename Tell>
-Coordinator::Caller CallerOf(const grpc::ServerContext& context, Tell tell) {
+template <typename Event>
+Coordinator::Caller CallerOf(const grpc::ServerContext& context, EventTeller<Event>* teller) {
   Coordinator::Caller caller;
   caller.go_on = [&context] { return !context.IsCancelled(); };
-  caller.note = [tell](const std::string& note) {
+  caller.note = [teller](const std::string& note) {
     Event event;
     event.set_note(note);
-    return tell(event);
+    return teller->Tell(std::move(event));
   };
   return caller;
 }
@@ -147,7 +148,9 @@ grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
     return Pass(to->PlanModel(onward, filled), onward, WriteTo(writer), said);
   });
   if (passed_on) return *passed_on;
-  auto plan = coordinator_->Plan(filled, CallerOf<wire::PlanModelEvent>(*context, WriteTo(writer)));
+  EventTeller<wire::PlanModelEvent> teller(WriteTo(writer));
+  auto plan = coordinator_->Plan(filled, CallerOf(*context, &teller));
+  teller.Finish();
   if (!plan.ok()) return TextStatusToGrpc(plan.status());
   wire::PlanModelEvent event;
   *event.mutable_plan() = *std::move(plan);
@@ -197,21 +200,23 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
 absl::Status CoordinatorService::LoadHere(
     const grpc::ServerContext& context, const wire::LoadModelRequest& request,
     absl::FunctionRef<bool(const wire::LoadModelEvent& event)> tell) {
-  Coordinator::Caller caller = CallerOf<wire::LoadModelEvent>(context, tell);
-  caller.placed = [tell](const wire::ModelStatus& placed) {
+  EventTeller<wire::LoadModelEvent> teller(tell);
+  Coordinator::Caller caller = CallerOf(context, &teller);
+  caller.placed = [&teller](const wire::ModelStatus& placed) {
     wire::LoadModelEvent event;
     *event.mutable_placed() = placed;
-    return tell(event);
+    return teller.Tell(std::move(event));
   };
-  caller.progress = [tell](uint32_t stage, const wire::LoadProgress& progress) {
+  caller.progress = [&teller](uint32_t stage, const wire::LoadProgress& progress) {
     wire::LoadModelEvent event;
     event.mutable_progress()->set_stage(stage);
     *event.mutable_progress()->mutable_progress() = progress;
-    return tell(event);
+    return teller.Tell(std::move(event), stage);
   };
   const bool was_loaded = !request.model_id().empty();
   auto loaded = was_loaded ? coordinator_->LoadAgain(request, std::move(caller))
                            : coordinator_->Load(request, caller);
+  teller.Finish();
   if (!loaded.ok()) return loaded.status();
   wire::LoadModelEvent event;
   *event.mutable_loaded() = loaded->deployment->Status();
@@ -297,8 +302,10 @@ grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
     return Pass(to->DrainNode(onward, *request), onward, WriteTo(writer), said);
   });
   if (passed_on) return *passed_on;
-  return TextStatusToGrpc(
-      coordinator_->Drain(*request, CallerOf<wire::DrainNodeEvent>(*context, WriteTo(writer))));
+  EventTeller<wire::DrainNodeEvent> teller(WriteTo(writer));
+  const absl::Status drained = coordinator_->Drain(*request, CallerOf(*context, &teller));
+  teller.Finish();
+  return TextStatusToGrpc(drained);
 }
 
 grpc::ServerWriteReactor<wire::GenerateTextEvent>* CoordinatorService::GenerateText(

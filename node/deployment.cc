@@ -205,13 +205,13 @@ void Deployment::OnBroken(absl::Status status) {
     absl::MutexLock lock(mu_);
     if (state_ != wire::ModelStatus::UNLOADING && state_ != wire::ModelStatus::FAILED) {
       LOG(WARNING) << name_ << ": " << status.message();
+      const absl::Time now = absl::Now();
+      served_for_ = state_ == wire::ModelStatus::LOADING ? absl::ZeroDuration() : now - since_;
+      since_ = now;
       state_ = mends ? wire::ModelStatus::MENDING : wire::ModelStatus::FAILED;
       lost_a_stage_ = mends;
       why_ = status;
       if (!mends) diagnosis_ = Diagnosis::kWanted;  // whoever mends it looks for himself
-      const absl::Time now = absl::Now();
-      served_for_ = now - since_;
-      since_ = now;
     }
   }
   if (mends) {
@@ -473,16 +473,19 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
     if (!tokens.ok()) {
       // Perhaps only since the first stage was lost, which its links may not have said yet.
       bool kept = false;
+      absl::Status unloaded;
       {
         absl::MutexLock lock(self->mu_);
         kept = self->Keep(request, call);
+        unloaded = self->unloaded_why_;
       }
       if (kept) return self->Watch(call);
+      if (!unloaded.ok()) return call->Refuse(unloaded);
       const absl::Status& why = tokens.status();
-      // By now; a node that stops cancels what it was asked.
-      const bool elsewhere =
-          absl::IsUnavailable(why) || absl::IsNotFound(why) || absl::IsCancelled(why);
-      call->Refuse(elsewhere ? AsHandedOver(why) : why);
+      // The text's own, or too many wait; else the stage's, which is elsewhere by now.
+      const bool stays = absl::IsInvalidArgument(why) || absl::IsOutOfRange(why) ||
+                         RetryAfterMs(why).has_value();
+      call->Refuse(stays ? why : AsHandedOver(why));
       return;
     }
     text.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());

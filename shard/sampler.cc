@@ -96,12 +96,9 @@ class LlamaSampler final : public SequenceSampler {
                                             absl::Span<const float> logits) override;
   absl::Status Feed(int32_t position, int32_t token) override;
   absl::Status Rewind(int32_t length) override;
-  std::unique_ptr<SequenceSampler> Copy() const override;
   const std::vector<int32_t>& text() const override { return text_.tokens(); }
 
  private:
-  LlamaSampler(const LlamaSampler& other);
-
   bool is_greedy() const { return settings_.temperature() <= 0; }
   // Whether anything changes logits before the choice; if not, the greedy choice is the largest.
   bool is_shaped() const { return bias_ != nullptr || text_.looks_back() || text_.has_grammar(); }
@@ -151,20 +148,6 @@ LlamaSampler::LlamaSampler(const wire::SamplerSettings& settings, const llama_vo
       text_(settings, vocab) {
   MakeBias();
   MakeFilters();
-}
-
-LlamaSampler::LlamaSampler(const LlamaSampler& other)
-    : settings_(other.settings_),
-      vocab_(other.vocab_),
-      n_vocab_(other.n_vocab_),
-      bias_(Clone(other.bias_)),
-      xtc_(Clone(other.xtc_)),
-      text_(other.text_) {
-  for (const LlamaSamplerPtr& filter : other.filters_) filters_.push_back(Clone(filter));
-}
-
-std::unique_ptr<SequenceSampler> LlamaSampler::Copy() const {
-  return std::unique_ptr<SequenceSampler>(new LlamaSampler(*this));
 }
 
 void LlamaSampler::MakeBias() {

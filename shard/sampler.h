@@ -41,8 +41,6 @@ class SequenceSampler {
   // The text is its first `length` tokens again. Nothing happens when it is shorter.
   virtual absl::Status Rewind(int32_t length) = 0;
 
-  virtual std::unique_ptr<SequenceSampler> Copy() const = 0;
-
   virtual const std::vector<int32_t>& text() const = 0;  // prompt + generated
 };
 

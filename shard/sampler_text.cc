@@ -48,18 +48,6 @@ SamplerText::SamplerText(const wire::SamplerSettings& settings, const llama_voca
                 .tau = settings.mirostat_tau(),
                 .eta = settings.mirostat_eta()} {}
 
-SamplerText::SamplerText(const SamplerText& other)
-    : settings_(other.settings_),
-      vocab_(other.vocab_),
-      mirostat_(other.mirostat_),
-      tokens_(other.tokens_),
-      n_prompt_(other.n_prompt_),
-      mu_(other.mu_),
-      window_size_(other.window_size_),
-      penalties_(Clone(other.penalties_)),
-      dry_(Clone(other.dry_)),
-      grammar_(Clone(other.grammar_)) {}
-
 absl::Status SamplerText::Open(const wire::SequenceOpen& open) {
   if (absl::Status status = MakeGrammar(); !status.ok()) return status;
   tokens_.assign(open.prompt().begin(), open.prompt().end());

@@ -21,19 +21,15 @@ struct LlamaSamplerDeleter {
 };
 using LlamaSamplerPtr = std::unique_ptr<llama_sampler, LlamaSamplerDeleter>;
 
-inline LlamaSamplerPtr Clone(const LlamaSamplerPtr& sampler) {
-  return LlamaSamplerPtr(sampler == nullptr ? nullptr : llama_sampler_clone(sampler.get()));
-}
-
 // Of processor time, that a grammar may take over one token: everybody's steps wait for it.
 inline constexpr int kGrammarTimeMaxMs = 500;
 
-// Copyable; copies are independent. Not thread-safe.
+// Not thread-safe.
 class SamplerText {
  public:
-  // `vocab` outlives this and its copies. The settings have been checked.
+  // `vocab` outlives this. The settings have been checked.
   SamplerText(const wire::SamplerSettings& settings, const llama_vocab* vocab);
-  SamplerText(const SamplerText& other);
+  SamplerText(const SamplerText&) = delete;
   SamplerText& operator=(const SamplerText&) = delete;
 
   // Takes over the text. kInvalidArgument: the grammar does not parse, or does not allow what was

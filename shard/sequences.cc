@@ -31,20 +31,13 @@ absl::Status Sequences::Apply(const wire::KvEdit& edit) {
   Slot& slot = slots_[edit.slot()];
   switch (edit.kind()) {
     case wire::KvEdit::DROP:
+    case wire::KvEdit::TRIM:
+    case wire::KvEdit::COPY:
+    case wire::KvEdit::RESTORE:
       slot = Slot();
       return absl::OkStatus();
     case wire::KvEdit::SAVE:
       return absl::OkStatus();
-    case wire::KvEdit::TRIM:
-    case wire::KvEdit::RESTORE:
-      if (slot.sampler == nullptr) return absl::OkStatus();
-      return slot.sampler->Rewind(std::max(0, InText(edit.begin() + slot.text_offset)));
-    case wire::KvEdit::COPY: {
-      const Slot& from = slots_[edit.from_slot()];
-      slot.sampler = from.sampler == nullptr ? nullptr : from.sampler->Copy();
-      slot.text_offset = from.text_offset;
-      return absl::OkStatus();
-    }
     case wire::KvEdit::SHIFT:
       if (edit.end() < 0) slot.text_offset -= edit.delta();
       return absl::OkStatus();

@@ -23,7 +23,7 @@ class Sequences {
   // kInvalidArgument: a sampler setting is wrong; the slot is closed then.
   absl::Status Open(const wire::SequenceOpen& open);
 
-  // What a KV edit does to the text: DROP closes, TRIM rewinds, COPY copies, SHIFT keeps the text.
+  // What a KV edit does to the text: SAVE and SHIFT keep it, all others close it.
   absl::Status Apply(const wire::KvEdit& edit);
 
   // A row of the batch feeds `token` at KV position `position`. Slots without a text are passed

@@ -441,6 +441,7 @@ void StageServerImpl::Handle(const Arrived& arrived) {
   if (dropping_) return;
   if (arrived.frame.type == FrameType::kError) {
     SendNext(arrived.frame);  // on its way from an earlier stage to the coordinator
+    busy_since_us_ = 0;
     return;
   }
   if (arrived.frame.type != FrameType::kStep) {

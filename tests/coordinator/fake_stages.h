@@ -89,6 +89,9 @@ class FakeStages {
     return outcome;
   }
 
+  // A step that no stage has seen has had its number.
+  void Skip() { ++last_step_id_; }
+
   // Another pipeline, whose stages take over what the slots hold and no more.
   void Carry() {
     last_step_id_ = 0;

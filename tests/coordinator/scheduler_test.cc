@@ -721,6 +721,20 @@ TEST(Scheduler, ATextThatAlwaysFailsAtOnePlaceEnds) {
   sim.ExpectTextsAsAlone();
 }
 
+TEST(Scheduler, TextsThatOpenTogetherFitIntoAFrame) {
+  SchedulerSim sim(Facts(), {});
+  for (int i = 0; i < 8; ++i) {
+    TextRequest request = Ask(Tokens(i * 10, 5), 5);
+    request.sampler.set_grammar(std::string(3 << 20, 'x'));
+    sim.Add(request).IgnoreError();
+  }
+  sim.stages->KeepSteps();
+  sim.RunToEnd();
+  for (const wire::Step& step : sim.stages->steps()) EXPECT_LE(step.ByteSizeLong(), 9u << 20);
+  for (const auto& [id, s] : sim.seen) EXPECT_EQ(s.tokens.size(), 5);
+  sim.ExpectTextsAsAlone();
+}
+
 TEST(Scheduler, AShiftedTextIsFedAgainAfterAFailure) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;

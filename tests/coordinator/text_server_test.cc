@@ -2,6 +2,7 @@
 // from inside Submit().
 #include "coordinator/text_server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -52,6 +53,8 @@ class FakePipeline final : public Pipeline {
     if (thread_.joinable()) thread_.join();
   }
 
+  static constexpr char kTooLarge[] = "root ::= …";  // for a frame
+
   static PipelineFacts Facts() {
     return {.n_stages = 2, .n_ctx = 128, .n_slots = 4, .n_batch = 64, .cache = {.shift = false}};
   }
@@ -66,6 +69,12 @@ class FakePipeline final : public Pipeline {
         // The room comes before the answer is read.
         if (tells_at_once_) return Refuse();
         return absl::ResourceExhaustedError("no credit");
+      }
+      if (std::ranges::any_of(step.opens(), [](const wire::SequenceOpen& open) {
+            return open.sampler().grammar() == kTooLarge;
+          })) {
+        stages_.Skip();
+        return absl::InvalidArgumentError("a frame that is too large");
       }
       outcome = stages_.Submit(step, 0);
       if (answers_ != Answers::kInsideSubmit) {
@@ -252,6 +261,18 @@ TEST_F(TextServerTest, WritesTextsFromWhicheverThreadAnswers) {
     EXPECT_EQ(listener->usage().tokens, 30);
     EXPECT_EQ(server->Stats().tokens, 30);
   }
+}
+
+TEST_F(TextServerTest, AStepThatNoLinkTakesEndsWhoseItIs) {
+  Begin(FakePipeline::Answers::kOnThread);
+  const auto good = std::make_shared<Listener>(), bad = std::make_shared<Listener>();
+  TextRequest request = Ask(2, 30);
+  request.sampler.set_grammar(FakePipeline::kTooLarge);
+  ASSERT_TRUE(server->Add(Ask(1, 30), good).ok());
+  ASSERT_TRUE(server->Add(request, bad).ok());
+  EXPECT_THAT(bad->Wait(), StatusIs(Code::kInvalidArgument, HasSubstr("too large")));
+  EXPECT_TRUE(good->Wait().ok());
+  EXPECT_EQ(good->tokens(), FakeStages::Alone(FakePipeline::Facts(), Ask(1, 30), 30));
 }
 
 TEST_F(TextServerTest, ManyThreadsAskAndCancelAtOnce) {

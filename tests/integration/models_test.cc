@@ -2,6 +2,8 @@
 // and gone when they should be.
 #include <signal.h>
 
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +36,29 @@ class Models : public TwoNodes {
     if (!status.is_object()) return 99;
     for (const auto& each : status["nodes"]) stages += each["stages"].size();
     return stages;
+  }
+  // Of the only stage that serves on a node; 0: there is none.
+  pid_t Worker(size_t node) {
+    const Json status = Run(Coordinator(), {"status", "--json"});
+    if (!status.is_object()) return 0;
+    for (const auto& each : status["nodes"]) {
+      if (each["name"] != kNames[node]) continue;
+      for (const auto& stage : each["stages"]) {
+        if (stage["state"] == "serving") return stage["worker_pid"];
+      }
+    }
+    return 0;
+  }
+  // A file like that one, which is another model; empty: it has no name.
+  static std::string WithAnotherName(const std::string& file) {
+    std::ifstream in(file, std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    const size_t at = bytes.find("Strata demo");
+    if (at == std::string::npos) return "";
+    bytes.replace(at, 6, "Second");
+    const std::string path = testing::MakeTestFolder() + "/second.gguf";
+    std::ofstream(path, std::ios::binary) << bytes;
+    return path;
   }
   void LoadOnBoth() {
     const Json loaded = TwoNodes::LoadOnBoth(/*seqs=*/2, /*n_ctx=*/8192);
@@ -260,6 +285,39 @@ TEST_F(Models, ADrainedNodeIsFreeAndTheOtherMergesItsStages) {
   const auto unknown = Strata(0, {"drain", "kitchen"});
   EXPECT_NE(unknown->ExitStatus(), 0);
   EXPECT_THAT(unknown->err(), HasSubstr("kitchen"));
+}
+
+// Each time it is left alone for longer; the other is mended meanwhile.
+TEST_F(Models, OneThatIsLostAgainAndAgainHoldsUpNoOther) {
+  const size_t coordinator = Coordinator();
+  ASSERT_LT(coordinator, 2u);
+  const size_t other = 1 - coordinator;
+  const std::string second = WithAnotherName(kModel);
+  ASSERT_NE(second, "");
+  const std::string assign = absl::StrCat(kNames[other], "=0-5");
+  const Json unlucky = Run(other, {"load", kModel, "--assign", assign, "--json"});
+  ASSERT_TRUE(unlucky.is_object()) << unlucky;
+  const Json lucky = Run(coordinator, {"load", second, "--assign",
+                                       absl::StrCat(kNames[coordinator], "=0-5"), "--json"});
+  ASSERT_TRUE(lucky.is_object()) << lucky;
+  ASSERT_NE(unlucky["model"], lucky["model"]);
+  const auto kill_worker = [&](size_t node) {
+    pid_t worker = 0;
+    EXPECT_TRUE(Eventually([&] { return (worker = Worker(node)) != 0; }));
+    kill(worker, SIGKILL);
+    return worker;
+  };
+  const auto is_back = [&](size_t node, pid_t before) {
+    return Eventually([&] {
+      const pid_t now = Worker(node);
+      return now != 0 && now != before;
+    });
+  };
+  for (int times = 0; times < 4; ++times) ASSERT_TRUE(is_back(other, kill_worker(other)));
+  const pid_t lost = kill_worker(other);
+  EXPECT_TRUE(is_back(coordinator, kill_worker(coordinator)));
+  EXPECT_EQ(Worker(other), 0) << "four seconds have not gone by: " << nodes_[coordinator]->err();
+  EXPECT_TRUE(is_back(other, lost));
 }
 
 TEST_F(Models, AModelThatStaysOutlivesItsCoordinator) {

@@ -229,15 +229,6 @@ TEST_P(EverySetting, RewoundTextGoesOnTheSame) {
   EXPECT_EQ(IdsOf(SampleNext(*sampler, 20)), Tokens(sampled.begin() + 10, sampled.end()));
 }
 
-TEST_P(EverySetting, CopyGoesOnAloneAndTheSame) {
-  auto sampler = Open(OpenWith(Settings(GetParam().set)));
-  SampleNext(*sampler, 10);
-  auto copy = sampler->Copy();
-  const Tokens of_copy = IdsOf(SampleNext(*copy, 20));
-  EXPECT_THAT(sampler->text(), SizeIs(13));
-  EXPECT_EQ(IdsOf(SampleNext(*sampler, 20)), of_copy);
-}
-
 INSTANTIATE_TEST_SUITE_P(Sampler, EverySetting, ::testing::ValuesIn(AllSettings()),
                          [](const auto& info) { return std::string(info.param.name); });
 

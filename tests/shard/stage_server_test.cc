@@ -410,6 +410,21 @@ TEST_F(StageServerTest, WaitingForRoomAtTheNextIsNoLongStep) {
   out_end_.Next();
 }
 
+TEST_F(StageServerTest, IsIdleOnceItHasPassedOnAFailureThatHadToWait) {
+  ConnectOut(1);
+  ConnectIn();
+  ASSERT_TRUE(in_->Send(StepFrame(1)).ok());
+  wire::StepError error;
+  error.set_step_id(2);
+  ASSERT_TRUE(in_->Send(MakeFrame(FrameType::kError, error)).ok());
+  out_end_.Next();
+  absl::SleepFor(absl::Milliseconds(100));
+  out_->Release(1);
+  EXPECT_EQ(out_end_.Next().type, FrameType::kError);
+  absl::SleepFor(absl::Milliseconds(100));
+  EXPECT_EQ(server_->busy_ms(), 0u);
+}
+
 TEST_F(StageServerTest, AStepOfAnOldEpochClosesTheLinksAsAborted) {
   ConnectOut();
   ConnectIn();
