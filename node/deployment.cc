@@ -483,8 +483,8 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
       if (!unloaded.ok()) return call->Refuse(unloaded);
       const absl::Status& why = tokens.status();
       // The text's own, or too many wait; else the stage's, which is elsewhere by now.
-      const bool stays = absl::IsInvalidArgument(why) || absl::IsOutOfRange(why) ||
-                         RetryAfterMs(why).has_value();
+      const bool stays =
+          absl::IsInvalidArgument(why) || absl::IsOutOfRange(why) || RetryAfterMs(why).has_value();
       call->Refuse(stays ? why : AsHandedOver(why));
       return;
     }
