@@ -2,10 +2,14 @@
 // always hold: requests end once, and what they got is what they would have got alone.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +18,39 @@
 #include "tests/coordinator/fake_stages.h"
 
 namespace strata {
+
+inline std::vector<int32_t> Tokens(int32_t first, size_t n) {
+  std::vector<int32_t> tokens(n);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+inline TextRequest Ask(std::vector<int32_t> prompt, uint32_t tokens_max, std::string client = "") {
+  TextRequest request;
+  request.prompt = std::move(prompt);
+  request.tokens_max = tokens_max;
+  request.client = std::move(client);
+  request.sampler.set_seed(FakeStages::kEndlessSeed);
+  return request;
+}
+
+// May be longer than its context.
+inline TextRequest AskShifting(std::vector<int32_t> prompt, uint32_t tokens_max, uint32_t keep) {
+  TextRequest request = Ask(std::move(prompt), tokens_max);
+  request.shift_context = true;
+  request.keep_tokens = keep;
+  return request;
+}
+
+inline PipelineFacts Facts(uint32_t n_stages = 2) {
+  return {.n_stages = n_stages, .n_ctx = 256, .n_slots = 8, .n_batch = 128};
+}
+
+inline int CountEdits(const wire::Step& step, wire::KvEdit::Kind kind) {
+  return static_cast<int>(
+      std::count_if(step.edits().begin(), step.edits().end(),
+                    [kind](const wire::KvEdit& edit) { return edit.kind() == kind; }));
+}
 
 class SchedulerSim {
  public:
