@@ -31,6 +31,8 @@ namespace {
 // node/worker_process), and to answer.
 constexpr absl::Duration kDiagnoseTime = absl::Seconds(6);
 constexpr int64_t kInfoTimeoutMs = 1000;
+// Each stage adds its timing.
+constexpr size_t kStepBytesMax = kFrameHeaderBytesMax - (64 << 10);
 // Caches are copied so often while texts go on, and no more once so little has changed.
 constexpr int kCopiesMax = 5;
 constexpr uint64_t kCopyBytesMin = 1 << 20;
@@ -461,9 +463,15 @@ absl::StatusOr<uint64_t> PipelineImpl::Submit(wire::Step step) {
   // Under the lock, so that steps are sent in the order of their ids. Send() never blocks.
   absl::MutexLock lock(mu_);
   step.set_step_id(last_step_id_ + 1);
-  if (auto s = first_->Send(MakeFrame(FrameType::kStep, step)); !s.ok()) {
-    if (absl::IsInvalidArgument(s)) ++last_step_id_;
-    return s;
+  Frame frame = MakeFrame(FrameType::kStep, step);
+  if (frame.header.size() > kStepBytesMax) {
+    ++last_step_id_;
+    return absl::InvalidArgumentError(absl::StrCat("a step of ", frame.header.size(),
+                                                   " bytes; at most ", kStepBytesMax));
+  }
+  if (auto s = first_->Send(std::move(frame)); !s.ok()) {
+    // What a link was closed with is no word about the step.
+    return absl::IsInvalidArgument(s) ? absl::UnavailableError(s.message()) : s;
   }
   return ++last_step_id_;
 }

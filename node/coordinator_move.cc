@@ -23,9 +23,6 @@ namespace {
 constexpr absl::Duration kLookAfter = absl::Seconds(5);
 // Planning takes time of the node's own.
 constexpr absl::Duration kLookAgainAfter = absl::Seconds(30);
-// A plan has to be that much faster before texts pause for it, or before a model that is idle
-// moves.
-constexpr double kGainMin = 0.2, kIdleGainMin = 0.03;
 
 // Where the stages of `planned` that are not kept have their caches from; empty: nowhere, since
 // those that are kept are of some older plan, or nothing of `from` stays.
@@ -110,7 +107,10 @@ void Coordinator::Improve() {
     absl::MutexLock lock(mu_);
     look_at_ = absl::InfiniteFuture();
     if (!in_office_ || !settled_ || stopping_) return;
-    for (const auto& [id, model] : models_) models.push_back(model);
+    for (const auto& [id, model] : models_) {
+      if (model->mending()) return LookAgain();  // which comes first
+      models.push_back(model);
+    }
   }
   bool again = false;
   for (const DeploymentPtr& model : models) {
@@ -168,10 +168,10 @@ bool Coordinator::ImproveOne(const DeploymentPtr& model) {
   if (!better.ok()) return false;
   const double gain = GainOf((*as_it_is)->plan, (*better)->plan);
   const bool idle = model->texts() == 0;
-  const bool merges = (*better)->plan.stages.size() < now.plan.stages.size() && gain > 0;
-  if (gain < kGainMin && (!idle || (gain < kIdleGainMin && !merges))) {
-    return gain >= kIdleGainMin || merges;
-  }
+  const bool merges = (*better)->plan.stages.size() < now.plan.stages.size();
+  const Worth worth = WorthOf(gain, merges);
+  if (worth == Worth::kNothing) return false;
+  if (worth == Worth::kMovingIdle && !idle) return true;
   LOG(WARNING) << model->name() << absl::StrFormat(" moves: a step takes %.0f %% less", gain * 100)
                << (idle ? " then, and it is idle" : " with the nodes there are now");
   Move(model, *std::move(better), caller);

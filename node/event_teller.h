@@ -32,13 +32,7 @@ class EventTeller {
   bool Tell(Event event, std::optional<uint32_t> about = std::nullopt) {
     absl::MutexLock lock(mu_);
     if (gone_) return false;
-    if (about) {
-      for (Untold& other : untold_) {
-        if (other.about != about) continue;
-        other.event = std::move(event);
-        return true;
-      }
-    }
+    if (about) std::erase_if(untold_, [&](const Untold& other) { return other.about == about; });
     if (untold_.size() == kEventsUntoldMax) untold_.pop_front();
     untold_.push_back({about, std::move(event)});
     return true;

@@ -36,6 +36,9 @@ constexpr int64_t kAnswerMs = 5'000;
 // Where the shared beginning of a text's prompts ends, and before the end of its last prompt.
 constexpr uint32_t kCheckpointsForEach = 2;
 constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
+// A plan has to be that much faster before texts pause for it, or before a model that is idle
+// moves.
+constexpr double kGainMin = 0.2, kIdleGainMin = 0.03;
 
 // Names of nodes that may be this coordinator's members in a moment: they obey nobody yet,
 // themselves, or it.
@@ -499,6 +502,12 @@ std::optional<RoomCap> RoomCapOf(const PlannedModel& planned, const absl::Status
 std::string KeptText(const PlannedModel& planned) {
   const auto kept = absl::c_count_if(planned.kept, [](const auto& one) { return one.has_value(); });
   return absl::StrCat(kept, " of ", planned.plan.stages.size(), " stages kept");
+}
+
+Worth WorthOf(double gain, bool has_fewer_stages) {
+  if (gain >= kGainMin) return Worth::kMoving;
+  const bool merges = has_fewer_stages && gain > 0;
+  return gain >= kIdleGainMin || merges ? Worth::kMovingIdle : Worth::kNothing;
 }
 
 double GainOf(const Plan& from, const Plan& to) {

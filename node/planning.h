@@ -128,6 +128,11 @@ std::string KeptText(const PlannedModel& planned);
 // By how much of a step's time, for the objective, `to` is faster than `from`; negative: slower.
 double GainOf(const Plan& from, const Plan& to);
 
+// What such a gain is worth. Texts pause only for much; a model that is idle moves for little, or
+// for fewer stages that are no slower.
+enum class Worth { kNothing, kMovingIdle, kMoving };
+Worth WorthOf(double gain, bool has_fewer_stages);
+
 // On the node that coordinates, for the members of its group. Waits for measurements under way for
 // at most 20 s, and for nodes that are about to join for 5 s, unless it is in haste. kUnavailable:
 // this node does not coordinate (AsHandedOver()), or the node with the file does not answer, and

@@ -12,7 +12,7 @@ absl::StatusOr<wire::TokenizeResponse> TokenizeText(const llama_vocab* vocab,
                                                     const wire::TokenizeRequest& request,
                                                     uint32_t n_ctx_train) {
   if (llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE) {
-    return absl::FailedPreconditionError("the model has no tokenizer");
+    return absl::InvalidArgumentError("the model has no tokenizer");
   }
   const std::string& text = request.text();
   if (text.size() > kTokenizeBytesMax) {
@@ -35,7 +35,7 @@ absl::StatusOr<wire::TokenizeResponse> TokenizeText(const llama_vocab* vocab,
     if (n == INT32_MIN) break;
     tokens.resize(static_cast<size_t>(-static_cast<int64_t>(n)));
   }
-  return absl::InternalError("libllama could not tokenize the text");
+  return absl::InvalidArgumentError("libllama could not tokenize the text");
 }
 
 }  // namespace strata

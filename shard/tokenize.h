@@ -11,7 +11,7 @@ namespace strata {
 // Longest text, bytes. A longer one is a mistake, and libllama counts in int32.
 inline constexpr size_t kTokenizeBytesMax = 16u << 20;
 
-// kInvalidArgument: the text is too long. kFailedPrecondition: the model has no tokenizer. An empty
+// kInvalidArgument: the text is too long, or the model has no tokenizer, and never will. An empty
 // text gives what `add_special` adds.
 absl::StatusOr<wire::TokenizeResponse> TokenizeText(const llama_vocab* vocab,
                                                     const wire::TokenizeRequest& request,

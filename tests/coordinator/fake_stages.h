@@ -243,9 +243,7 @@ class FakeStages {
               << "a trim that the cache cannot do";
         }
         slot.resize(std::min(slot.size(), begin));
-        if (is_last && text.open) {
-          text.tokens.resize(std::min(text.tokens.size(), begin + text.offset));
-        }
+        if (is_last) text = Text();
         break;
       }
       case wire::KvEdit::COPY:
@@ -253,7 +251,7 @@ class FakeStages {
         EXPECT_NE(edit.slot(), edit.from_slot());
         slot = slots.at(edit.from_slot());
         if (is_last) {
-          text = texts_[edit.from_slot()];
+          text = Text();
           shared_.insert({edit.slot(), edit.from_slot()});
         }
         break;
@@ -280,9 +278,7 @@ class FakeStages {
         // What every position keeps must be of the same text.
         EXPECT_TRUE(has_failed_ || std::equal(saved.begin(), saved.end(), slot.begin()));
         slot = saved;
-        if (is_last && text.open) {
-          text.tokens.resize(std::min(text.tokens.size(), begin + text.offset));
-        }
+        if (is_last) text = Text();
         break;
       }
       default:

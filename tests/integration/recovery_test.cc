@@ -625,6 +625,9 @@ TEST_F(TwoNodes, AModelThatHasNoPlaceLeftSaysWhatIsMissingAndComesBackWithItsNod
     EXPECT_THAT(text->err(), ContainsRegex("[0-9.]+ MiB are needed"));
   }
   EXPECT_THAT(stream.Read().body, ContainsRegex("[0-9.]+ MiB are needed"));
+  const auto late = Strata(coordinator, {"run", model, "One", "--max-tokens", "4"});
+  EXPECT_NE(late->ExitStatus(), 0);
+  EXPECT_THAT(late->err(), ContainsRegex("[0-9.]+ MiB are needed"));
   // Nor does somebody who tries by hand keep it from coming back.
   const auto load =
       Strata(coordinator, {"load", STRATA_DEMO_MODEL, "--exclude", kNames[coordinator]});

@@ -30,9 +30,10 @@ TEST(EventTeller, WhoDoesNotReadHoldsNothingUpAndHearsTheNewest) {
     EXPECT_TRUE(teller.Tell("stage 1: " + std::to_string(i), 1));
   }
   EXPECT_TRUE(teller.Tell("placed"));
+  EXPECT_TRUE(teller.Tell("stage 1: of another plan", 1));
   reads.Notify();
   teller.Finish();
-  EXPECT_THAT(told, ElementsAre("note", "stage 0: 999", "stage 1: 999", "placed"));
+  EXPECT_THAT(told, ElementsAre("note", "stage 0: 999", "placed", "stage 1: of another plan"));
 }
 
 TEST(EventTeller, ManyNotesAreBounded) {

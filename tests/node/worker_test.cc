@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/status_matchers.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "coordinator/node_client.h"
@@ -19,10 +20,12 @@
 #include "tests/node/node_fixture.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
+#include "transport/frame.h"
 
 namespace strata {
 namespace {
 
+using ::absl_testing::StatusIs;
 using testing::EpochOf;
 using testing::GgufBuilder;
 using ::testing::HasSubstr;
@@ -256,6 +259,18 @@ TEST_F(TwoWorkers, AStageThatIsNotThereOrNotAlikeIsLoaded) {
   const std::unique_ptr<Pipeline> after = Build(3, &second, /*kept=*/7);
   ASSERT_NE(after, nullptr);
   EXPECT_FALSE(after->stages()[0].kept());
+}
+
+TEST_F(TwoWorkers, AStepThatIsTooLongIsRefusedAndTheNextOneGoesThrough) {
+  Listener listener;
+  const std::unique_ptr<Pipeline> pipeline = Build(1, &listener);
+  ASSERT_NE(pipeline, nullptr);
+  wire::Step step = Prompt();
+  // With what the stages write into it, too.
+  step.add_opens()->mutable_sampler()->set_grammar(std::string(kFrameHeaderBytesMax - 1000, 'x'));
+  EXPECT_THAT(pipeline->Submit(std::move(step)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most")));
+  EXPECT_GE(NextToken(pipeline.get(), &listener, Prompt()), 0);
 }
 
 TEST_F(WorkerDeathInAStep, ByAbortIsAFailedStage) {

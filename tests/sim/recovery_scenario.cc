@@ -187,6 +187,8 @@ RecoveryOutcome Play(const RecoveryScenario& scenario) {
   options.plans_past_memory = scenario.plans_past_memory;
   options.forgets_orphans = scenario.forgets_orphans;
   options.forgets_tokens = scenario.forgets_tokens;
+  options.forgets_texts = scenario.forgets_texts;
+  options.ends_twice = scenario.ends_twice;
   options.forgets_bounds = scenario.forgets_bounds;
   options.takes_any_epoch = scenario.takes_any_epoch;
   Run run(scenario, options);

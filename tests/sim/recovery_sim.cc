@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "node/gateway.h"
 #include "tests/coordinator/planner_instance.h"
 #include "tests/sim/sim_client.h"
 
@@ -114,6 +115,8 @@ void RecoverySim::Start(size_t n) {
   gateway.gateway_of = [this](size_t k) { return nodes_[k].gateway.get(); };
   gateway.coordinator = node.coordinator.get();
   gateway.forgets_tokens = options_.forgets_tokens;
+  gateway.forgets_texts = options_.forgets_texts;
+  gateway.ends_twice = options_.ends_twice;
   node.gateway = std::make_unique<SimGateway>(std::move(gateway));
   node.coordinator->Start();
   node.gateway->Start();
@@ -222,7 +225,8 @@ bool RecoverySim::Serves() const {
 void RecoverySim::CheckBounds() {
   for (size_t n = 0; n < nodes_.size(); ++n) {
     if (nodes_[n].coordinator == nullptr) continue;
-    const std::string wrong = nodes_[n].coordinator->OverBound();
+    std::string wrong = nodes_[n].coordinator->OverBound();
+    if (nodes_[n].gateway->waiting() > kTextsWaitingMax) wrong = "texts that wait at its gateway";
     if (!wrong.empty()) cluster_.Fail(absl::StrCat("node ", n, ": over its bound: ", wrong));
   }
 }

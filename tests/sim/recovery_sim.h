@@ -34,6 +34,8 @@ class RecoverySim {
     bool plans_past_memory = false;
     bool forgets_orphans = false;
     bool forgets_tokens = false;
+    bool forgets_texts = false;
+    bool ends_twice = false;
     bool forgets_bounds = false;
     bool takes_any_epoch = false;
   };

@@ -68,6 +68,14 @@ TEST(RecoverySim, NoticesTextsThatAreWrittenAgainFromTheirBeginning) {
   EXPECT_TRUE(Noticed({.forgets_tokens = true}, "gets position"));
 }
 
+TEST(RecoverySim, NoticesTextsThatNeverEnd) {
+  EXPECT_TRUE(Noticed({.forgets_texts = true}, "never ends"));
+}
+
+TEST(RecoverySim, NoticesTextsThatEndTwice) {
+  EXPECT_TRUE(Noticed({.ends_twice = true}, "ends a second time"));
+}
+
 TEST(RecoverySim, NoticesStepsOfAnotherEpoch) {
   EXPECT_TRUE(Noticed({.takes_any_epoch = true}, "runs a step of epoch"));
 }

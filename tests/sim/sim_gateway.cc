@@ -188,6 +188,7 @@ class SimGateway::Remote final : public TextControl,
                                           .wanted = asked_.text->wanted()});
     if (next == AfterSource::kEnds) {
       to_->OnEnd(status, reason, usage);
+      if (gateway_->options_.ends_twice) to_->OnEnd(status, reason, usage);
     } else {
       asked_.started = started_;
       gateway_->GoOn(std::move(asked_), next, status);
@@ -293,6 +294,7 @@ void SimGateway::Resume(Asked asked) {
   asked.resumed = true;
   asked.started = false;
   asked.last = absl::OkStatus();
+  if (options_.forgets_texts) return;
   Wait(std::move(asked));
 }
 

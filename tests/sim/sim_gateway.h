@@ -25,7 +25,10 @@ class SimGateway {
     size_t node = 0;
     std::function<SimGateway*(size_t node)> gateway_of;  // null: that node does not run
     SimCoordinator* coordinator = nullptr;               // this node's; outlives it
-    bool forgets_tokens = false;  // breaks the protocol, to show that it is noticed
+    // Break the protocol, to show that it is noticed.
+    bool forgets_tokens = false;
+    bool forgets_texts = false;
+    bool ends_twice = false;
   };
   explicit SimGateway(Options options) : options_(std::move(options)) {}
   ~SimGateway();
@@ -37,6 +40,7 @@ class SimGateway {
   std::shared_ptr<TextControl> Generate(const wire::GenerateTextRequest& request,
                                         std::shared_ptr<TextSink> sink, bool pass_on);
   uint32_t resumed() const { return resumed_; }
+  size_t waiting() const { return waiting_.size(); }
 
  private:
   class Text;

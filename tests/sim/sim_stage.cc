@@ -107,11 +107,11 @@ absl::Status SimStage::Edit(const wire::KvEdit& edit) {
         violation_("a trim that the cache cannot do");
       }
       for (std::vector<uint64_t>& layer : cache) layer.resize(std::min(layer.size(), begin));
-      text.tokens.resize(std::min(text.tokens.size(), begin));
+      text = Text();
       break;
     case wire::KvEdit::COPY:
       cache = slots_[static_cast<size_t>(edit.from_slot())];
-      text = texts_[static_cast<size_t>(edit.from_slot())];
+      text = Text();
       break;
     default:
       violation_(
