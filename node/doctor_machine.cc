@@ -14,12 +14,14 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "node/device_offer.h"
 #include "node/doctor_mdns.h"
 #include "node/machine.h"
@@ -116,30 +118,25 @@ uint64_t PhysicalMemory() {
              : 0;
 }
 
-// Graphics cards by their makers, from the kernel alone: a card whose plug-in is missing is in no
-// list of ggml's.
-void FindCards(wire::MachineFacts* machine) {
-  std::error_code none;
-  if (std::filesystem::exists("/dev/nvidia0", none)) machine->add_cards("NVIDIA");
-  for (const auto& each : std::filesystem::directory_iterator("/sys/class/drm", none)) {
-    std::ifstream file(each.path() / "device" / "vendor");
-    std::string vendor;
-    if (!absl::StartsWith(each.path().filename().string(), "renderD") || !(file >> vendor)) {
-      continue;
-    }
-    const char* maker = vendor == "0x10de"   ? "NVIDIA"
-                        : vendor == "0x1002" ? "AMD"
-                        : vendor == "0x8086" ? "Intel"
-                                             : nullptr;
-    if (maker != nullptr && !absl::c_linear_search(machine->cards(), maker)) {
-      machine->add_cards(maker);
-    }
-  }
+// Empty: there is no such file.
+std::string WordIn(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string word;
+  file >> word;
+  return word;
+}
+
+// By the id of the PCI vendor. Empty: one whose cards compute nothing, as those of hypervisors.
+absl::string_view CardMaker(absl::string_view vendor) {
+  if (vendor == "0x10de") return "NVIDIA";
+  if (vendor == "0x1002") return "AMD";
+  if (vendor == "0x8086") return "Intel";
+  return "";
 }
 
 void FindDevices(const std::string& program, wire::MachineFacts* machine) {
   if (program.empty()) return;
-  FindCards(machine);
+  for (std::string& maker : FindCards("/")) machine->add_cards(std::move(maker));
   auto devices = ListMachineDevices(program);
   if (!devices.ok()) {
     machine->set_devices_error(ValidUtf8(devices.status().message()));
@@ -149,6 +146,26 @@ void FindDevices(const std::string& program, wire::MachineFacts* machine) {
 }
 
 }  // namespace
+
+std::vector<std::string> FindCards(const std::string& root) {
+  std::vector<std::string> makers;
+  const auto add = [&makers](absl::string_view maker) {
+    if (!maker.empty() && !absl::c_linear_search(makers, maker)) makers.emplace_back(maker);
+  };
+  const std::filesystem::path top = root;
+  std::error_code none;
+  if (std::filesystem::exists(top / "dev/nvidia0", none)) add("NVIDIA");
+  for (const auto& each : std::filesystem::directory_iterator(top / "sys/class/drm", none)) {
+    if (!absl::StartsWith(each.path().filename().string(), "renderD")) continue;
+    add(CardMaker(WordIn(each.path() / "device/vendor")));
+  }
+  // Those without a driver are here alone. Class 3: display controllers.
+  for (const auto& each : std::filesystem::directory_iterator(top / "sys/bus/pci/devices", none)) {
+    if (!absl::StartsWith(WordIn(each.path() / "class"), "0x03")) continue;
+    add(CardMaker(WordIn(each.path() / "vendor")));
+  }
+  return makers;
+}
 
 wire::MachineFacts ExamineMachine(const ExamineOptions& options) {
   wire::MachineFacts machine;

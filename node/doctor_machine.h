@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "proto/doctor.pb.h"
 
@@ -16,5 +17,9 @@ struct ExamineOptions {
   std::function<bool()> cancelled;  // asked often; may be null
 };
 wire::MachineFacts ExamineMachine(const ExamineOptions& options);
+
+// The makers of graphics cards, from the kernel alone: a card whose plug-in or driver is missing is
+// in no list of ggml's. `root` is where /dev and /sys are.
+std::vector<std::string> FindCards(const std::string& root);
 
 }  // namespace strata

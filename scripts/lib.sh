@@ -18,6 +18,8 @@ fi
 strata_cache=${STRATA_CACHE_DIR:-$strata_home/.cache/strata}
 strata_root=${STRATA_ROOT_DIR:-$strata_cache/forky}
 strata_log_dir=$strata_cache/log
+# Where scripts/setup has put minja on macOS.
+[[ $(uname -s) != Darwin ]] || export CMAKE_PREFIX_PATH=$strata_cache/minja${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
 
 say() { echo "$strata_me: $*" >&2; }
 die() {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -27,6 +28,8 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 constexpr uint32_t kSlowMbitPerS = 20;
+// Each measures anew which wire is faster, which this machine's other work may decide.
+constexpr int kLoadsMax = 5;
 
 // Two machines on one switch, and a cable from one to the other beside it.
 class WiresTest : public ::testing::Test {
@@ -188,9 +191,18 @@ TEST_F(WiresTest, AutoSendsFewerBytesOverASlowLink) {
 
 TEST_F(WiresTest, ATextOutlivesTheTrustedNetwork) {
   ASSERT_NO_FATAL_FAILURE(StartNodes({"--trust-link", "eth1"}, /*on_switch_only=*/true));
-  ASSERT_NO_FATAL_FAILURE(Load());
-  if (FirstStage()["link_wire"] == "gRPC")
-    GTEST_SKIP() << "gRPC was measured faster this time: " << FirstStage()["link_note"];
+  for (int loads = 1;; ++loads) {
+    ASSERT_NO_FATAL_FAILURE(Load());
+    const nlohmann::json stage = FirstStage();
+    ASSERT_TRUE(stage.is_object()) << stage;
+    const std::string wire = stage["link_wire"], note = stage["link_note"];
+    if (wire != "gRPC") break;
+    ASSERT_THAT(note, HasSubstr("and back take")) << nodes_[0]->errors();
+    if (loads == kLoadsMax) {
+      GTEST_SKIP() << "gRPC was measured faster in " << loads << " loads, the last time: " << note;
+    }
+    ASSERT_TRUE(Strata(absl::StrCat("unload ", model_)).is_object());
+  }
   std::future<nlohmann::json> text = std::async(std::launch::async, [this] {
     return Strata(absl::StrCat("run ", model_,
                                " \"Chapter 1\" --max-tokens 900 --temperature 0 --ignore-eos"));
@@ -209,8 +221,15 @@ TEST_F(WiresTest, ATextOutlivesTheTrustedNetwork) {
   const nlohmann::json stage = FirstStage();
   ASSERT_TRUE(stage.is_object()) << stage;
   EXPECT_EQ(stage["link_wire"], "gRPC") << nodes_[0]->errors();
-  EXPECT_THAT(stage["link_note"].get<std::string>(),
-              AnyOf(HasSubstr("UCX failed"), HasSubstr("UCX does not start")));
+  const std::string note = stage["link_note"];
+  EXPECT_THAT(note, AnyOf(HasSubstr("UCX failed"), HasSubstr("UCX does not start")));
+  // A person is told, too: by the log when the link broke, and by status.
+  EXPECT_TRUE(Eventually([this] {
+    return absl::StrContains(nodes_[0]->errors(), "go over gRPC for the next");
+  })) << nodes_[0]->errors();
+  EXPECT_THAT(
+      hosts_[0]->Shell(absl::StrCat(STRATA_PROGRAM, " status --node ", nodes_[0]->address())),
+      HasSubstr(absl::StrCat("\nfrom stage 0 by gRPC: ", note, "\n")));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // What the doctor says of facts that are written by hand.
 #include "node/doctor.h"
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -10,16 +12,20 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "node/doctor_machine.h"
 #include "node/doctor_words.h"
 #include "node/text_table.h"
+#include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Le;
 using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 using State = Check::State;
 
 wire::Versions Versions() {
@@ -206,6 +212,26 @@ TEST(Doctor, DevicesAndCardsThatGgmlDoesNotSee) {
   facts.here.clear_devices();
   facts.here.set_devices_error("no devices were found: strata probe exited with status 3");
   EXPECT_THAT(Find(facts, "machine-devices", State::kWrong).text, HasSubstr("status 3"));
+}
+
+TEST(Doctor, CardsWithoutADriverAreFound) {
+  const std::string root = testing::MakeTestFolder();
+  const auto add = [&root](const std::string& name, const std::string& pci_class,
+                           const std::string& vendor) {
+    const std::filesystem::path folder = std::filesystem::path(root) / "sys/bus/pci/devices" / name;
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / "class") << pci_class << "\n";
+    std::ofstream(folder / "vendor") << vendor << "\n";
+  };
+  EXPECT_THAT(FindCards(root), IsEmpty());
+  add("0000:00:01.0", "0x030000", "0x1234");  // a hypervisor's
+  add("0000:00:02.0", "0x020000", "0x8086");  // a network card
+  EXPECT_THAT(FindCards(root), IsEmpty());
+  add("0000:01:00.0", "0x030200", "0x10de");
+  add("0000:02:00.0", "0x030000", "0x10de");
+  EXPECT_THAT(FindCards(root), UnorderedElementsAre("NVIDIA"));
+  add("0000:03:00.0", "0x038000", "0x1002");
+  EXPECT_THAT(FindCards(root), UnorderedElementsAre("NVIDIA", "AMD"));
 }
 
 TEST(Doctor, NobodyCoordinates) {

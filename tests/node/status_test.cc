@@ -1,5 +1,6 @@
 #include "node/status.h"
 
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -69,6 +70,28 @@ TEST(StatusText, ShowsStagesAndHowTheyFailed) {
   EXPECT_THAT(StatusText(report),
               AllOf(ContainsRegex("1 +10-15 +attic +CPU +77 +failed"),
                     HasSubstr("! attic: stage 1, layers 10-15: the worker aborted")));
+}
+
+TEST(StatusText, SaysWhyALinkGoesOverNoOtherWire) {
+  ClusterReport report = Report();
+  for (uint32_t i = 0; i < 2; ++i) {
+    wire::StageStatus* stage = report.nodes[i].info.add_stages();
+    stage->set_stage(i);
+    stage->mutable_layers()->set_begin(10 * i);
+    stage->mutable_layers()->set_end(10 * i + 10);
+    stage->set_device("CPU");
+    stage->set_model_name("tinz");
+    stage->set_state(wire::StageStatus::SERVING);
+    stage->set_n_stages(2);
+    stage->set_link_wire("gRPC");
+  }
+  EXPECT_THAT(StatusText(report), Not(HasSubstr("from stage")));
+  report.nodes[0].info.mutable_stages(0)->set_link_note("UCX failed: 10.0.0.7:81 is silent");
+  EXPECT_THAT(StatusText(report),
+              AllOf(ContainsRegex("0 +0-9 +kitchen +CPU +0 +gRPC +idle"),
+                    ContainsRegex("1 +10-19 +attic +CPU +0 +gRPC +idle"),
+                    HasSubstr("\nfrom stage 0 by gRPC: UCX failed: 10.0.0.7:81 is silent\n"),
+                    Not(HasSubstr("from stage 1")), Not(HasSubstr("!"))));
 }
 
 TEST(StatusText, AStageThatLoadsIsNoProblem) {

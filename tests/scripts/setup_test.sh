@@ -136,24 +136,44 @@ unset STRATA_MIRROR
 
 # --- CUDA or Vulkan, on a system of its own -------------------------------------------------------
 
+sources_have() {
+  fake apt-cache "echo ' libggml0-backend-cuda | $1 | http://mirror.invalid/debian sid/contrib amd64 Packages'"
+}
+
+# installs PACKAGE SET…
+installs() {
+  local want=$1
+  shift
+  WORK=$work STRATA_NATIVE=1 STRATA_NVIDIA_DEVICE=/dev/null run "$scripts/setup" "$@" && grep -qxF -e "$want" "$work/installed"
+}
+
 # native VERSION PACKAGE [SET…]: what apt's sources have of the CUDA plug-in, where libggml0 is 0.27.0-1.
 native() {
   fresh
   mkdir -p "$work/cache/log"
   fake dpkg-query 'case $* in *libggml0) echo -n 0.27.0-1 ;; *) sed -e "s/=.*//" -e "s/^/ii  /" "$WORK/installed" 2>/dev/null ;; esac'
-  fake apt-cache "echo ' libggml0-backend-cuda | $1 | http://mirror.invalid/debian sid/contrib amd64 Packages'"
+  sources_have "$1"
   fake apt-get 'if [[ $1 == install ]]; then shift; for each; do [[ $each == -* ]] || echo "$each" >>"$WORK/installed"; done; fi'
   fake dpkg true
   rm -f "$work/installed"
   local want=$2
   shift 2
   [[ $# -gt 0 ]] || set -- gpu
-  WORK=$work STRATA_NATIVE=1 STRATA_NVIDIA_DEVICE=/dev/null run "$scripts/setup" "$@" && grep -qxF -e "$want" "$work/installed"
+  installs "$want" "$@"
+}
+
+# Vulkan first, then CUDA, then nothing.
+cuda_comes_later() {
+  native 0.28.0-1 libggml0-backend-vulkan || return
+  sources_have 0.27.0-1
+  installs libggml0-backend-cuda=0.27.0-1 gpu || return
+  installs libggml0-backend-cuda=0.27.0-1 gpu && grep -q "nothing to do" "$work/err"
 }
 if [[ $(uname -s) == Linux ]]; then
   expect NvidiaGetsCudaWhereItFits native 0.27.0-1 libggml0-backend-cuda=0.27.0-1
   expect NvidiaGetsCudaBesideTheVulkanOfTheTests native 0.27.0-1 libggml0-backend-cuda=0.27.0-1 test gpu
   expect NvidiaGetsVulkanWhereCudaIsOfAnotherVersion native 0.28.0-1 libggml0-backend-vulkan
+  expect NvidiaGetsCudaOnceItFits cuda_comes_later
 fi
 
 # --- scripts/in, here -----------------------------------------------------------------------------

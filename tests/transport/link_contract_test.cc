@@ -1,4 +1,7 @@
 // What transport/link.h promises, whatever the wire. Linked into the test of each kind of link.
+#include <sys/resource.h>
+
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -81,6 +84,16 @@ class Pair {
   CondVar changed_;
   std::unique_ptr<Link> accepted_ ABSL_GUARDED_BY(mu_);
 };
+
+// CPU seconds of this process, all its threads.
+double CpuSeconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
 
 class LinkContract : public testing::Test {
  protected:
@@ -200,6 +213,24 @@ TEST_F(LinkContract, ManySendersEachKeepTheirOrder) {
     const uint64_t id = StepId(frame);
     EXPECT_EQ(id % 1000, next[id / 1000]++);
   }
+}
+
+// Both ends are here: a thread that spins at either takes all the time that passes.
+TEST_F(LinkContract, AnIdleLinkDoesNotSpin) {
+  Pair pair(maker_.get());
+  ASSERT_TRUE(pair.status.ok()) << pair.status;
+  ASSERT_TRUE(pair.dialler->Send(Step(0)).ok());
+  ASSERT_TRUE(pair.acceptor_heard.WaitForFrames(1));
+  pair.acceptor->Release(1);
+  const auto began = std::chrono::steady_clock::now();
+  const double cpu_s = CpuSeconds();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const double used_s = CpuSeconds() - cpu_s;
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - began;
+  EXPECT_LT(used_s, passed.count() / 2);
+  // Asleep, and awake when it is needed.
+  EXPECT_TRUE(pair.dialler->Send(Step(1)).ok());
+  EXPECT_TRUE(pair.acceptor_heard.WaitForFrames(2));
 }
 
 TEST_F(LinkContract, A32MiBPayloadArrivesWhole) {
