@@ -1,18 +1,17 @@
 #include "tests/net/chaos_cluster.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
 #include <map>
 #include <set>
-#include <sstream>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/processes.h"
@@ -23,49 +22,72 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Sockets of one network namespace, by inode; those that the kernel only winds up have none.
+// A table of the host's network as the kernel writes it, without its heading, cut into columns.
+std::vector<std::vector<std::string>> RowsOf(const Host& host, const char* table) {
+  const std::string text = ReadProc(host.holder(), table);
+  std::vector<std::vector<std::string>> rows;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    std::vector<std::string> columns = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    rows.push_back(std::move(columns));
+  }
+  if (!rows.empty()) rows.erase(rows.begin());
+  return rows;
+}
+
+// Sockets of one network namespace, by inode; those that the kernel only winds up have none, nor
+// have those that wait to be accepted.
 struct Socket {
-  std::string ends;  // as the kernel writes them
-  bool listens = false;
+  std::string ends;          // as the kernel writes them
+  bool listens = false;      // at a port
   bool half_closed = false;  // the other end has gone, and this one has not noticed
 };
 std::map<std::string, Socket> SocketsOf(const Host& host) {
-  constexpr char kListens[] = "0A", kCloseWait[] = "08";
+  constexpr char kListens[] = "0A", kCloseWait[] = "08";  // TCP's states; UDP has others
+  constexpr char kNoInode[] = "0";
   std::map<std::string, Socket> sockets;
-  for (const char* const table : {"net/tcp", "net/tcp6"}) {
-    std::istringstream lines(ReadProc(host.holder(), table));
-    std::string line;
-    std::getline(lines, line);  // the heading
-    while (std::getline(lines, line)) {
-      std::istringstream fields(line);
-      std::string number, local, remote, state, queues, timer, retransmits, user, timeout, inode;
-      fields >> number >> local >> remote >> state >> queues >> timer >> retransmits >> user >>
-          timeout >> inode;
-      if (inode.empty() || inode == "0") continue;
-      sockets[inode] = {.ends = absl::StrCat(host.name(), ": ", local, " ", remote),
-                        .listens = state == kListens,
-                        .half_closed = state == kCloseWait};
+  for (const char* const table : {"net/tcp", "net/tcp6", "net/udp", "net/udp6"}) {
+    for (const std::vector<std::string>& row : RowsOf(host, table)) {
+      constexpr size_t kLocal = 1, kRemote = 2, kState = 3, kInode = 9;
+      if (row.size() <= kInode || row[kInode] == kNoInode) continue;
+      sockets[row[kInode]] = {
+          .ends = absl::StrCat(host.name(), ": ", row[kLocal], " ", row[kRemote]),
+          .listens = row[kState] == kListens,
+          .half_closed = row[kState] == kCloseWait};
     }
+  }
+  // One of these belongs to the network of whoever made it, and is there for as long as a process
+  // has it. A node hands them to nobody but what it starts.
+  for (const std::vector<std::string>& row : RowsOf(host, "net/unix")) {
+    constexpr size_t kInode = 6, kPath = 7;
+    if (row.size() <= kInode || row[kInode] == kNoInode) continue;
+    sockets[row[kInode]] = {.ends = absl::StrCat(host.name(), ": unix:",
+                                                 row.size() > kPath ? row[kPath] : row[kInode])};
   }
   return sockets;
 }
 
-size_t DoorsOf(const Host& host) {
+// Ports at which they listen.
+size_t DoorsOf(const Host& host, const std::vector<pid_t>& pids) {
+  const std::set<std::string> held = SocketsHeldBy(pids);
   size_t doors = 0;
-  for (const auto& [inode, socket] : SocketsOf(host)) doors += socket.listens;
+  for (const auto& [inode, socket] : SocketsOf(host)) {
+    doors += socket.listens && held.contains(inode);
+  }
   return doors;
 }
 
-// Processes on the host that are neither what holds its network nor the node, each described.
+// Processes on the host that are neither what holds its network nor the node, whoever started them,
+// each described. What outlives the process that started it is no longer below this one.
 std::vector<std::string> StrangersOn(const Host& host, pid_t node) {
   std::vector<std::string> strangers;
   const std::string network = absl::StrCat("/proc/", host.holder(), "/ns/net");
   struct stat own = {};
   stat(network.c_str(), &own);
-  for (const pid_t pid : Descendants(getpid())) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    pid_t pid = 0;
     struct stat theirs = {};
-    if (pid == host.holder() || pid == node ||
-        stat(absl::StrCat("/proc/", pid, "/ns/net").c_str(), &theirs) != 0 ||
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == host.holder() ||
+        pid == node || stat(absl::StrCat("/proc/", pid, "/ns/net").c_str(), &theirs) != 0 ||
         theirs.st_ino != own.st_ino || !Runs(pid)) {
       continue;
     }
@@ -112,7 +134,7 @@ ChaosCluster::ChaosCluster(const std::string& model, uint64_t disk_bytes)
   if (auto disk = SlowDisk::Make(model_path_); disk.ok()) {
     slow_disk_ = *std::move(disk);
   } else {
-    std::cout << "without slow disks: " << disk.status().message() << "\n";
+    absl::StrAppend(&without_, "without slow disks: ", disk.status().message(), "\n");
   }
   for (size_t i = 0; i < kNodes; ++i) {
     disks_.push_back(std::make_unique<testing::SmallDisk>(disk_bytes));
@@ -120,7 +142,11 @@ ChaosCluster::ChaosCluster(const std::string& model, uint64_t disk_bytes)
     lan_.Plug(*hosts_[i], kInterface, {absl::StrCat("10.83.0.", i + 1, "/24")});
     if (i >= kWithFile) hosts_[i]->Hide(folder);
   }
-  if (!HasDisks()) std::cout << "without full disks: " << disks_[0]->problem() << "\n";
+  for (const auto& disk : disks_) {
+    if (disk->problem().empty()) continue;
+    absl::StrAppend(&without_, "without full disks: ", disk->problem(), "\n");
+    break;
+  }
   for (size_t i = 0; i < kNodes; ++i) StartNode(i);
 }
 
@@ -141,7 +167,8 @@ void ChaosCluster::StartNode(size_t node) {
                                           NodeOn::Measure::kYes);
   if (slow_disk_ != nullptr) slow_disk_->Add(nodes_[node]->pid());
   log_read_[node] = 0;
-  doors_[node] = DoorsOf(*hosts_[node]);
+  // What the one before has started may listen for a moment yet.
+  doors_[node] = DoorsOf(*hosts_[node], ProcessesOf(node));
 }
 
 std::vector<pid_t> ChaosCluster::ProcessesOf(size_t node) const {

@@ -49,7 +49,6 @@ class ChaosCluster {
   static constexpr absl::Duration kSettlesWithin = absl::Seconds(60);
 
   // Starts the nodes. They find `model` at model_path(), and have so much room for what they fetch.
-  // What disks cannot be made here is printed.
   ChaosCluster(const std::string& model, uint64_t disk_bytes);
   ~ChaosCluster();
 
@@ -61,6 +60,8 @@ class ChaosCluster {
   bool HasDisks() const;
   // Of the model's file; null: none can be made here.
   SlowDisk* slow_disk() { return slow_disk_.get(); }
+  // What disks cannot be made here, and why, a line each; empty: all can.
+  const std::string& without() const { return without_; }
 
   // With nothing on its disk.
   void StartNode(size_t node);
@@ -87,6 +88,7 @@ class ChaosCluster {
   Switch lan_{"lan"};
   std::string model_path_;
   std::unique_ptr<SlowDisk> slow_disk_;
+  std::string without_;
   std::vector<std::unique_ptr<testing::SmallDisk>> disks_;  // of the nodes' caches
   std::vector<std::unique_ptr<Host>> hosts_;
   std::vector<std::unique_ptr<NodeOn>> nodes_;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/integration/processes.h"
 
@@ -16,16 +17,18 @@ constexpr uint64_t kSlowDiskBytesPerS = 2'000'000;
 constexpr int kLossPercent = 30;
 constexpr uint32_t kSlowMbitPerS = 2;
 
+// The first six are as unlike each other as they can be, for those who have time for no more. Those
+// that cannot be made everywhere come last.
 constexpr FaultKind kFaults[] = {
     {Fault::kKill, "killed"},
-    {Fault::kStop, "stopped"},
     {Fault::kFreeze, "frozen"},
-    {Fault::kAbort, "its worker aborted"},
     {Fault::kCable, "cable pulled"},
-    {Fault::kSplit, "cut off from half of the others"},
-    {Fault::kMute, "not heard"},
     {Fault::kDeaf, "hearing nothing"},
     {Fault::kLoss, "30 % lost"},
+    {Fault::kSplit, "cut off from half of the others"},
+    {Fault::kStop, "stopped"},
+    {Fault::kAbort, "its worker aborted"},
+    {Fault::kMute, "not heard"},
     {Fault::kSlow, "at 2 Mbit/s"},
     {Fault::kFullDisk, "killed while all disks are full"},
     {Fault::kSlowDisk, "its worker aborted while all disks have 2 MB/s"},
@@ -35,13 +38,10 @@ void Signal(const std::vector<pid_t>& pids, int signal) {
   for (const pid_t pid : pids) kill(pid, signal);
 }
 
-// Any node's, where this one has none.
 void AbortWorkers(const ChaosCluster& cluster, size_t node) {
-  for (size_t i = 0; i < kNodes; ++i) {
-    const std::vector<pid_t> workers = OfVerb(cluster.ProcessesOf((node + i) % kNodes), "worker");
-    Signal(workers, SIGABRT);
-    if (!workers.empty()) return;
-  }
+  const std::vector<pid_t> workers = OfVerb(cluster.ProcessesOf(node), "worker");
+  EXPECT_FALSE(workers.empty()) << cluster.host(node).name() << " has no worker";
+  Signal(workers, SIGABRT);
 }
 
 void LoseFrom(ChaosCluster* cluster, size_t node, int percent) {
@@ -79,12 +79,18 @@ std::vector<FaultKind> FaultsFor(ChaosCluster* cluster) {
   return faults;
 }
 
-std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std::mt19937* random) {
+std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std::mt19937* random,
+                            std::string* what) {
   const auto restart = [cluster, node] { cluster->StartNode(node); };
   const auto heal = [cluster] { cluster->lan().LoseNothing(); };
   switch (fault) {
     case Fault::kKill:
-      Signal(cluster->ProcessesOf(node), SIGKILL);
+      if ((*random)() % 2 == 0) {
+        Signal({cluster->node(node).pid()}, SIGKILL);
+      } else {
+        Signal(cluster->ProcessesOf(node), SIGKILL);
+        absl::StrAppend(what, ", its workers too");
+      }
       return restart;
     case Fault::kStop:
       cluster->StopNode(node);
@@ -140,5 +146,7 @@ std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std
 bool EndsItsProcess(Fault fault) {
   return fault == Fault::kKill || fault == Fault::kStop || fault == Fault::kFullDisk;
 }
+
+bool AbortsItsWorker(Fault fault) { return fault == Fault::kAbort || fault == Fault::kSlowDisk; }
 
 }  // namespace strata

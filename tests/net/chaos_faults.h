@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "tests/net/chaos_cluster.h"
@@ -32,10 +33,14 @@ struct FaultKind {
 // Those that can be made there, always in the same order.
 std::vector<FaultKind> FaultsFor(ChaosCluster* cluster);
 
-// Lets it happen to a node; what is returned mends it, while the cluster lives.
-std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std::mt19937* random);
+// Lets it happen to a node; what is returned mends it, while the cluster lives. `what` is the name
+// of its kind, to which it adds what has been drawn besides.
+std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std::mt19937* random,
+                            std::string* what);
 
 // Whether the node's own texts go with it.
 bool EndsItsProcess(Fault fault);
+// Whether it happens to the node's worker, which must be there.
+bool AbortsItsWorker(Fault fault);
 
 }  // namespace strata

@@ -67,7 +67,8 @@ constexpr int kLooks = 16;
 constexpr int kWarmUp = 4;
 constexpr size_t kCompared = 3;
 constexpr double kGrowthMax = 0.05;
-constexpr size_t kSpareMax = 4;  // what gRPC keeps of threads and sockets comes and goes
+constexpr size_t kSpareMax = 4;             // what gRPC keeps of threads and sockets comes and goes
+constexpr size_t kComparedMin = 2 * kStay;  // each with its worker
 
 int FromEnvironment(const char* name, int otherwise) {
   const char* const value = std::getenv(name);
@@ -149,7 +150,10 @@ struct Counts {
 class SoakTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();
+    if (absl::Status status = CanMakeNetworks(); !status.ok()) {
+      if (std::getenv("STRATA_SOAK_S") != nullptr) FAIL() << status.message();
+      GTEST_SKIP() << status.message();
+    }
     const std::string folder = testing::MakeTestFolder();
     model_path_ = folder + "/model.gguf";
     std::filesystem::copy_file(STRATA_DEMO_MODEL, model_path_);
@@ -241,12 +245,15 @@ class SoakTest : public ::testing::Test {
   void Stream(const Json& ask, int events_max);
   // One goes, in one of three ways, and comes back.
   void LetOneGo(std::mt19937* random);
+  // Who runs on the nodes that stay.
+  void Meet();
   // Looks at what stays when all is quiet.
   void Look();
   bool Judge() const;
 
   struct Process {
     std::string what;
+    bool stays = false;       // was there when it began, and has to be there at every look
     std::map<int, Use> uses;  // by look
   };
 
@@ -401,6 +408,25 @@ void SoakTest::LetOneGo(std::mt19937* random) {
   StartNode(node);
 }
 
+void SoakTest::Meet() {
+  const bool begins = processes_.empty();
+  for (size_t i = 0; i < kStay; ++i) {
+    ASSERT_TRUE(Runs(nodes_[i]->pid())) << nodes_[i]->errors();
+    std::vector<pid_t> pids = Descendants(nodes_[i]->pid());
+    const std::vector<pid_t> workers = OfVerb(pids, "worker");
+    pids.push_back(nodes_[i]->pid());
+    for (const pid_t pid : pids) {
+      const bool is_node = pid == nodes_[i]->pid();
+      const bool is_worker = std::ranges::find(workers, pid) != workers.end();
+      Process& process = processes_[pid];
+      process.what = absl::StrCat(hosts_[i]->name(), is_node     ? " node"
+                                                     : is_worker ? " worker"
+                                                                 : " other");
+      if (begins) process.stays = is_node || is_worker;
+    }
+  }
+}
+
 void SoakTest::Look() {
   ASSERT_TRUE(turnstile_.Close()) << "a text does not end";
   ASSERT_TRUE(Settles()) << nodes_[0]->errors();
@@ -415,19 +441,7 @@ void SoakTest::Look() {
       << unloaded;
   ASSERT_NO_FATAL_FAILURE(Load(model_path_, kPlaces));
   absl::SleepFor(absl::Seconds(2));
-  for (size_t i = 0; i < kStay; ++i) {
-    ASSERT_TRUE(Runs(nodes_[i]->pid())) << nodes_[i]->errors();
-    std::vector<pid_t> pids = Descendants(nodes_[i]->pid());
-    const std::vector<pid_t> workers = OfVerb(pids, "worker");
-    pids.push_back(nodes_[i]->pid());
-    for (const pid_t pid : pids) {
-      const bool is_worker = std::ranges::find(workers, pid) != workers.end();
-      Process& process = processes_[pid];
-      process.what = absl::StrCat(hosts_[i]->name(), pid == nodes_[i]->pid() ? " node"
-                                                     : is_worker             ? " worker"
-                                                                             : " other");
-    }
-  }
+  ASSERT_NO_FATAL_FAILURE(Meet());
   for (int times = 0; times < 5; ++times) {
     if (times > 0) absl::SleepFor(absl::Milliseconds(300));
     for (auto& [pid, process] : processes_) {
@@ -441,9 +455,15 @@ void SoakTest::Look() {
 bool SoakTest::Judge() const {
   bool good = true;
   int short_lived = 0;
+  size_t compared = 0;  // of those that stay
   std::cout << absl::StreamFormat("%-16s %10s %10s %8s %14s %14s\n", "process", "MiB", "at the end",
                                   "growth", "descriptors", "threads");
   for (const auto& [pid, process] : processes_) {
+    if (process.stays && process.uses.size() < static_cast<size_t>(look_)) {
+      good = false;
+      std::cout << absl::StreamFormat("%-16s  RESTARTED: %d was there at %u looks of %d\n",
+                                      process.what, pid, process.uses.size(), look_);
+    }
     std::vector<Use> uses;
     for (const auto& [look, use] : process.uses) {
       if (look >= std::min(kWarmUp, look_ / 4)) uses.push_back(use);
@@ -454,13 +474,13 @@ bool SoakTest::Judge() const {
       ++short_lived;
       continue;
     }
+    compared += process.stays;
     double before = 0, after = 0;
-    Use first{.rss_mib = 0, .descriptors = 0, .threads = 0}, last;
+    Use first, last;
     for (size_t i = 0; i < n; ++i) {
       before += uses[i].rss_mib / static_cast<double>(n);
       after += uses[uses.size() - 1 - i].rss_mib / static_cast<double>(n);
-      first.descriptors = std::max(first.descriptors, uses[i].descriptors);
-      first.threads = std::max(first.threads, uses[i].threads);
+      first.Take(uses[i]);
       last.Take(uses[uses.size() - 1 - i]);
     }
     const double growth = after / before - 1;
@@ -479,6 +499,10 @@ bool SoakTest::Judge() const {
     std::cout << "\n";
   }
   std::cout << short_lived << " processes are not compared: they came or went, or looks are few\n";
+  if (compared < kComparedMin) {
+    good = false;
+    std::cout << "only " << compared << " of the " << kComparedMin << " that stay are compared\n";
+  }
   return good;
 }
 
@@ -488,6 +512,7 @@ TEST_F(SoakTest, WhatStaysDoesNotGrow) {
   const int looks = seconds > 0 ? kLooks : 1;
   std::mt19937 random(static_cast<uint32_t>(seed_));
   if (seconds > 0) FillCaches();
+  ASSERT_NO_FATAL_FAILURE(Meet());
   const absl::Time begin = absl::Now();
   for (int i = 0; i < looks; ++i) {
     do {
