@@ -466,8 +466,8 @@ absl::StatusOr<uint64_t> PipelineImpl::Submit(wire::Step step) {
   Frame frame = MakeFrame(FrameType::kStep, step);
   if (frame.header.size() > kStepBytesMax) {
     ++last_step_id_;
-    return absl::InvalidArgumentError(absl::StrCat("a step of ", frame.header.size(),
-                                                   " bytes; at most ", kStepBytesMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", frame.header.size(), " bytes; at most ", kStepBytesMax));
   }
   if (auto s = first_->Send(std::move(frame)); !s.ok()) {
     // What a link was closed with is no word about the step.

@@ -320,11 +320,11 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   if (absl::Status status = room.Check(needed_bytes); !status.ok()) return status;
   if (*device != nullptr && checkpoint_bytes > AvailableBytes()) {
     // The host's, of which a stage of fewer layers wants less.
-    return WithShortage(absl::ResourceExhaustedError(absl::StrCat(
-                            "not enough memory for ", n_checkpoints, " checkpoints of ",
-                            Mib(checkpoint_bytes), " MiB together; ", Mib(AvailableBytes()),
-                            " MiB are free")),
-                        {});
+    return WithShortage(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "not enough memory for ", n_checkpoints, " checkpoints of ", Mib(checkpoint_bytes),
+            " MiB together; ", Mib(AvailableBytes()), " MiB are free")),
+        {});
   }
 
   LogCapture log;

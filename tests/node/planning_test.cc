@@ -15,8 +15,8 @@ Plan PlanOf(Objective objective, double step_s, double slowest_s) {
 }
 
 TEST(GainOf, IsOfAStepsTimeOrOfItsSlowestStage) {
-  EXPECT_DOUBLE_EQ(
-      GainOf(PlanOf(Objective::kLatency, 4, 1), PlanOf(Objective::kLatency, 3, 1)), 0.25);
+  EXPECT_DOUBLE_EQ(GainOf(PlanOf(Objective::kLatency, 4, 1), PlanOf(Objective::kLatency, 3, 1)),
+                   0.25);
   EXPECT_DOUBLE_EQ(
       GainOf(PlanOf(Objective::kThroughput, 4, 2), PlanOf(Objective::kThroughput, 4, 3)), -0.5);
 }
