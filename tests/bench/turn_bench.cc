@@ -3,7 +3,10 @@
 // left of a step beside computing and sampling is the turn: from the last stage's token, by way of
 // the coordinator, to the first stage's next start.
 //
-//   turn_bench MODEL TOKENS HOST:PORT…     lines of "part p50 p90 p99 share-of-the-step", us
+//   turn_bench MODEL TOKENS HOST:PORT…     lines of "part p50 p90 p99 mean share", us
+//
+// The means of what is computed, sampled, in inboxes, scheduled (with the first send) and on links
+// add up to the step's; medians need not.
 //
 // STRATA_KEY_FILE names the nodes' key; without it they are --open.
 #include <algorithm>
@@ -12,6 +15,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,15 +87,17 @@ class Turns final : public Pipeline::Listener, public Pipeline {
 
   // Once no more results come.
   void Print() {
-    auto& steps = us_["step"];
+    const auto& steps = us_["step"];
     if (steps.empty()) return;
-    std::sort(steps.begin(), steps.end());
-    const auto step_us = static_cast<double>(steps[steps.size() / 2]);
+    const auto mean_of = [](const std::vector<int64_t>& us) {
+      return std::accumulate(us.begin(), us.end(), 0.0) / static_cast<double>(us.size());
+    };
+    const double step_us = mean_of(steps);
     for (auto& [part, us] : us_) {
       std::sort(us.begin(), us.end());
       const auto at = [&us](size_t percent) { return us[us.size() * percent / 100]; };
-      absl::PrintF("%-20s %8d %8d %8d %7.1f %%\n", part, at(50), at(90), at(99),
-                   100 * static_cast<double>(at(50)) / step_us);
+      absl::PrintF("%-20s %8d %8d %8d %8.0f %7.1f %%\n", part, at(50), at(90), at(99), mean_of(us),
+                   100 * mean_of(us) / step_us);
     }
   }
 
