@@ -1,9 +1,11 @@
 // What transport/link.h promises, whatever the wire. Linked into the test of each kind of link.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -233,17 +235,23 @@ TEST_F(LinkContract, AnIdleLinkDoesNotSpin) {
   EXPECT_TRUE(pair.acceptor_heard.WaitForFrames(2));
 }
 
-TEST_F(LinkContract, A32MiBPayloadArrivesWhole) {
-  Pair pair(maker_.get());
+void ExpectToArriveWhole(LinkMaker* maker, size_t n_floats) {
+  Pair pair(maker);
   ASSERT_TRUE(pair.status.ok()) << pair.status;
-  std::vector<float> values(8 << 20);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  std::vector<float> values(n_floats);
+  std::iota(values.begin(), values.end(), 0.0F);
   ASSERT_TRUE(pair.dialler->Send(Step(1, Payload::Own(values))).ok());
   ASSERT_TRUE(pair.acceptor_heard.WaitForFrames(1));
   const auto got = pair.acceptor_heard.frames()[0].payload.floats();
   ASSERT_EQ(got.size(), values.size());
   EXPECT_TRUE(std::equal(got.begin(), got.end(), values.begin()));
 }
+
+TEST_F(LinkContract, A256KiBPayloadArrivesWhole) { ExpectToArriveWhole(maker_.get(), 64 << 10); }
+
+TEST_F(LinkContract, A1MiBPayloadArrivesWhole) { ExpectToArriveWhole(maker_.get(), 256 << 10); }
+
+TEST_F(LinkContract, A32MiBPayloadArrivesWhole) { ExpectToArriveWhole(maker_.get(), 8 << 20); }
 
 TEST_F(LinkContract, FramesTakenBeforeCloseArriveBeforeIt) {
   Pair pair(maker_.get(), 50);
