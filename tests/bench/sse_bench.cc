@@ -36,6 +36,7 @@
 #include "node/openai_call.h"
 #include "node/openai_error.h"
 #include "node/openai_request.h"
+#include "tests/support/cpu_seconds.h"
 
 namespace strata {
 namespace {
@@ -58,16 +59,6 @@ int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-// CPU seconds of this process.
-double CpuSeconds() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 void AllowDescriptors() {
@@ -225,7 +216,7 @@ int RunClients(uint16_t port, const Load& load) {
   absl::PrintF("| %d | %d | %.0f | %d of %d | %d | %.2f | %.2f | %.2f | %.2f | %.2f |",
                load.streams, load.step_texts, load.tokens_per_s, late_ns.size(),
                load.streams * load.tokens(), incomplete + wrong, ms(0.5), ms(0.9), ms(0.99), ms(1),
-               CpuSeconds() / load.seconds);
+               testing::CpuSeconds() / load.seconds);
   return incomplete + wrong == 0 ? 0 : 1;
 }
 
@@ -235,7 +226,7 @@ int RunServer(const Load& load) {
   const auto counters = std::make_shared<ApiCounters>();  // shared with calls
   HttpServer::Options options;
   options.error = [](int status, const std::string& words) { return ErrorResponse(status, words); };
-  options.handler = [&](HttpRequest http, std::shared_ptr<HttpResponder> responder) {
+  options.handler = [&](const HttpRequest& http, std::shared_ptr<HttpResponder> responder) {
     auto request = ParseCompletion(http.body);
     if (!request.ok()) {
       responder->Answer(ErrorResponse(request.status()));
@@ -273,7 +264,7 @@ int RunServer(const Load& load) {
     return 1;
   }
   const bool ran = texts.Run();
-  const double cpu = CpuSeconds() / load.seconds;
+  const double cpu = testing::CpuSeconds() / load.seconds;
   if (!ran || !(*child)->WaitForExit(kLong)) return 1;
   absl::PrintF(
       "| streams | texts in a step | tokens/s each | tokens | streams not whole | p50 ms | p90 ms "

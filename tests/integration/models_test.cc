@@ -2,8 +2,6 @@
 // and gone when they should be.
 #include <signal.h>
 
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +14,8 @@
 #include "nlohmann/json.hpp"
 #include "tests/integration/two_nodes.h"
 #include "tests/support/program.h"
+#include "tests/support/renamed_model.h"
+#include "tests/support/temp_folder.h"
 #include "transport/grpc_link.h"
 
 namespace strata {
@@ -39,26 +39,10 @@ class Models : public TwoNodes {
   }
   // Of the only stage that serves on a node; 0: there is none.
   pid_t Worker(size_t node) {
-    const Json status = Run(Coordinator(), {"status", "--json"});
-    if (!status.is_object()) return 0;
-    for (const auto& each : status["nodes"]) {
-      if (each["name"] != kNames[node]) continue;
-      for (const auto& stage : each["stages"]) {
-        if (stage["state"] == "serving") return stage["worker_pid"];
-      }
+    for (const auto& stage : Node(Coordinator(), node)["stages"]) {
+      if (stage["state"] == "serving") return stage["worker_pid"];
     }
     return 0;
-  }
-  // A file like that one, which is another model; empty: it has no name.
-  static std::string WithAnotherName(const std::string& file) {
-    std::ifstream in(file, std::ios::binary);
-    std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    const size_t at = bytes.find("Strata demo");
-    if (at == std::string::npos) return "";
-    bytes.replace(at, 6, "Second");
-    const std::string path = testing::MakeTestFolder() + "/second.gguf";
-    std::ofstream(path, std::ios::binary) << bytes;
-    return path;
   }
   void LoadOnBoth() {
     const Json loaded = TwoNodes::LoadOnBoth(/*seqs=*/2, /*n_ctx=*/8192);
@@ -292,8 +276,8 @@ TEST_F(Models, OneThatIsLostAgainAndAgainHoldsUpNoOther) {
   const size_t coordinator = Coordinator();
   ASSERT_LT(coordinator, 2u);
   const size_t other = 1 - coordinator;
-  const std::string second = WithAnotherName(kModel);
-  ASSERT_NE(second, "");
+  const std::string second = testing::MakeTestFolder() + "/second.gguf";
+  ASSERT_NO_FATAL_FAILURE(testing::WriteRenamedModel(kModel, "Second demo", second));
   const std::string assign = absl::StrCat(kNames[other], "=0-5");
   const Json unlucky = Run(other, {"load", kModel, "--assign", assign, "--json"});
   ASSERT_TRUE(unlucky.is_object()) << unlucky;

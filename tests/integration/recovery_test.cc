@@ -134,14 +134,6 @@ class Recovery : public TwoNodes {
     if (std::getenv("STRATA_CHAOS_LOGS") != nullptr) std::cout << log << "\n";
   }
 
-  // A node, as status says on one that lives.
-  Json Node(size_t asked, size_t node) {
-    const Json status = Run(asked, {"status", "--json"});
-    for (const auto& each : status["nodes"]) {
-      if (each["name"] == kNames[node]) return each;
-    }
-    return {{"state", "unknown"}, {"stages", Json::array()}};
-  }
   // Of a node's stage; 0: it has none.
   pid_t Worker(size_t node) {
     const Json stages = Node(coordinator_, node)["stages"];

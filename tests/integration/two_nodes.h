@@ -113,6 +113,14 @@ class TwoNodes : public ::testing::Test {
     if (program->ExitStatus() != 0) return program->err();
     return Json::parse(program->out(), nullptr, /*allow_exceptions=*/false);
   }
+  // A node, as status says on one that lives.
+  Json Node(size_t asked, size_t node) {
+    const Json status = Run(asked, {"status", "--json"});
+    for (const auto& each : status["nodes"]) {
+      if (each["name"] == kNames[node]) return each;
+    }
+    return {{"state", "unknown"}, {"stages", Json::array()}};
+  }
 
   HttpReply Get(size_t node, const std::string& path) {
     HttpClient client(ports_[node]);

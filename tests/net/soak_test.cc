@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <limits>
@@ -40,6 +39,7 @@
 #include "tests/integration/processes.h"
 #include "tests/net/network.h"
 #include "tests/support/http_client.h"
+#include "tests/support/renamed_model.h"
 #include "tests/support/temp_folder.h"
 #include "transport/descriptor.h"
 
@@ -157,7 +157,8 @@ class SoakTest : public ::testing::Test {
     const std::string folder = testing::MakeTestFolder();
     model_path_ = folder + "/model.gguf";
     std::filesystem::copy_file(STRATA_DEMO_MODEL, model_path_);
-    WriteRenamed(kDemoName, kStayName, folder + "/stay.gguf");
+    ASSERT_NO_FATAL_FAILURE(
+        testing::WriteRenamedModel(STRATA_DEMO_MODEL, kStayName, folder + "/stay.gguf"));
     nodes_.resize(kNodes);
     for (size_t i = 0; i < kNodes; ++i) {
       hosts_.push_back(std::make_unique<Host>(absl::StrCat("host-", i)));
@@ -212,16 +213,6 @@ class SoakTest : public ::testing::Test {
                      errors, " || { cat ", errors, "; exit 1; }"),
         &out);
     return done ? Json::parse(out, nullptr, /*allow_exceptions=*/false) : Json(out);
-  }
-  // With an id of its own.
-  static void WriteRenamed(const std::string& from, const std::string& to,
-                           const std::string& path) {
-    std::ifstream file(STRATA_DEMO_MODEL, std::ios::binary);
-    std::string bytes{std::istreambuf_iterator<char>(file), {}};
-    const size_t at = bytes.find(from);
-    ASSERT_NE(at, bytes.npos);
-    ASSERT_EQ(from.size(), to.size());
-    std::ofstream(path, std::ios::binary) << bytes.replace(at, to.size(), to);
   }
   void Load(const std::string& path, const std::string& places) {
     Json loaded;

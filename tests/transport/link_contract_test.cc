@@ -1,6 +1,4 @@
 // What transport/link.h promises, whatever the wire. Linked into the test of each kind of link.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -15,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/cpu_seconds.h"
 #include "tests/support/recorder.h"
 #include "tests/transport/link_maker.h"
 #include "tests/transport/step_frame.h"
@@ -23,7 +22,7 @@
 namespace strata {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Two links of one pair and what they heard.
 class Pair {
@@ -87,17 +86,7 @@ class Pair {
   std::unique_ptr<Link> accepted_ ABSL_GUARDED_BY(mu_);
 };
 
-// CPU seconds of this process, all its threads.
-double CpuSeconds() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-class LinkContract : public testing::Test {
+class LinkContract : public ::testing::Test {
  protected:
   LinkContract() : maker_(MakeLinkMaker()) {}
   const std::unique_ptr<LinkMaker> maker_;
@@ -225,9 +214,9 @@ TEST_F(LinkContract, AnIdleLinkDoesNotSpin) {
   ASSERT_TRUE(pair.acceptor_heard.WaitForFrames(1));
   pair.acceptor->Release(1);
   const auto began = std::chrono::steady_clock::now();
-  const double cpu_s = CpuSeconds();
+  const double cpu_s = testing::CpuSeconds();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  const double used_s = CpuSeconds() - cpu_s;
+  const double used_s = testing::CpuSeconds() - cpu_s;
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - began;
   EXPECT_LT(used_s, passed.count() / 2);
   // Asleep, and awake when it is needed.
