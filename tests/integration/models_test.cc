@@ -15,6 +15,7 @@
 #include "tests/integration/two_nodes.h"
 #include "tests/support/program.h"
 #include "tests/support/renamed_model.h"
+#include "tests/support/send_signal.h"
 #include "tests/support/temp_folder.h"
 #include "transport/grpc_link.h"
 
@@ -39,7 +40,8 @@ class Models : public TwoNodes {
   }
   // Of the only stage that serves on a node; 0: there is none.
   pid_t Worker(size_t node) {
-    for (const auto& stage : Node(Coordinator(), node)["stages"]) {
+    const Json stages = Node(Coordinator(), node)["stages"];
+    for (const auto& stage : stages) {
       if (stage["state"] == "serving") return stage["worker_pid"];
     }
     return 0;
@@ -122,7 +124,7 @@ TEST_F(Models, StagesSendAsToldAlsoAfterOneWasLost) {
   EXPECT_EQ(Strata(0, {"load", kModel, "--activations", "q8_0"})->ExitStatus(), 0);
 
   const pid_t worker = stages()["1"]["worker_pid"];
-  kill(worker, SIGKILL);
+  testing::SendSignal(worker, SIGKILL);
   EXPECT_TRUE(Eventually([&] {
     const Json now = stages();
     return sends_blocks() && now.contains("1") && now["1"]["worker_pid"] != worker;
@@ -288,7 +290,7 @@ TEST_F(Models, OneThatIsLostAgainAndAgainHoldsUpNoOther) {
   const auto kill_worker = [&](size_t node) {
     pid_t worker = 0;
     EXPECT_TRUE(Eventually([&] { return (worker = Worker(node)) != 0; }));
-    kill(worker, SIGKILL);
+    testing::SendSignal(worker, SIGKILL);
     return worker;
   };
   const auto is_back = [&](size_t node, pid_t before) {

@@ -33,6 +33,7 @@
 #include "tests/integration/processes.h"
 #include "tests/integration/two_nodes.h"
 #include "tests/support/program.h"
+#include "tests/support/send_signal.h"
 #include "tests/support/test_key.h"
 #include "tests/support/whole_model.h"
 #include "transport/grpc_link.h"
@@ -157,12 +158,12 @@ class Recovery : public TwoNodes {
 // What users of others miss most: a worker's death that ends nothing, exo #2120 #1591, petals #587,
 // llama.cpp #25938 #22643 #17647, gpustack #1151, distributed-llama #140.
 TEST_F(Recovery, TextsGoOnWhenAWorkerIsKilled) {
-  kill(Worker(1 - coordinator_), SIGKILL);
+  testing::SendSignal(Worker(1 - coordinator_), SIGKILL);
   ExpectWholeTexts();
 }
 
 TEST_F(Recovery, TextsGoOnWhenAWorkerOfTheCoordinatorsOwnNodeAborts) {
-  kill(Worker(coordinator_), SIGABRT);
+  testing::SendSignal(Worker(coordinator_), SIGABRT);
   ExpectWholeTexts();
 }
 
@@ -223,7 +224,7 @@ class WithShiftedTexts : public Base {
 using RecoveryOfShiftedTexts = WithShiftedTexts<Recovery>;
 
 TEST_F(RecoveryOfShiftedTexts, GoOnWhenAWorkerIsKilled) {
-  kill(Worker(1 - coordinator_), SIGKILL);
+  testing::SendSignal(Worker(1 - coordinator_), SIGKILL);
   ExpectWholeTexts();
 }
 

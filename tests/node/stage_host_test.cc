@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/node/node_fixture.h"
+#include "tests/support/send_signal.h"
 #include "transport/status_details.h"
 #include "transport/version.h"
 
@@ -218,7 +219,7 @@ TEST(StageHost, AnAbortInTheMiddleOfARequestIsItsStatus) {
 TEST(StageHost, AKilledWorkerMayHaveTakenAllMemory) {
   RunningNode node(FAKE_WORKER);
   const int32_t pid = node.LoadStage(Spec("fine")).info.worker_pid();
-  kill(pid, SIGKILL);
+  testing::SendSignal(pid, SIGKILL);
   const absl::Status status = node.WaitForStageStatus(1);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),
@@ -532,7 +533,7 @@ TEST(StageHost, StoppingEndsLoadsAndRequestsAndLeavesNobodyBehind) {
 TEST(StageHost, StoppingKillsAFrozenWorker) {
   RunningNode node(FAKE_WORKER, {.stop_ms = 50});
   const int32_t pid = node.LoadStage(Spec("fine")).info.worker_pid();
-  kill(pid, SIGSTOP);
+  testing::SendSignal(pid, SIGSTOP);
   node.Stop();
   EXPECT_FALSE(HasChildren());
 }

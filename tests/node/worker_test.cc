@@ -19,6 +19,7 @@
 #include "shard/model_file.h"
 #include "tests/node/node_fixture.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/support/send_signal.h"
 #include "tests/support/temp_folder.h"
 #include "transport/frame.h"
 
@@ -190,9 +191,9 @@ class WorkerDeathInAStep : public TwoWorkers {
     const std::unique_ptr<Pipeline> pipeline = Build(1, &listener);
     if (pipeline == nullptr) return absl::InternalError("not built");
     const pid_t pid = pipeline->stages()[1].worker_pid();
-    kill(pid, SIGSTOP);  // the step arrives, and does not get through
+    testing::SendSignal(pid, SIGSTOP);  // the step arrives, and does not get through
     EXPECT_TRUE(pipeline->Submit(Prompt()).ok());
-    kill(pid, signum);
+    testing::SendSignal(pid, signum);
     if (signum != SIGSTOP) kill(pid, SIGCONT);
     return pipeline->Diagnose(listener.WaitForEnd());
   }
