@@ -186,18 +186,27 @@ void TextServer::Detach() {
   state_->AwaitPump();
 }
 
-bool TextServer::ComeToRest(std::chrono::milliseconds limit) {
+bool TextServer::ComeToRest(std::chrono::milliseconds limit, absl::FunctionRef<bool()> wanted) {
   const auto until = std::chrono::steady_clock::now() + limit;
-  MutexLock lock(&state_->mu);
-  if (!state_->scheduler) return true;
-  state_->comes_to_rest = true;
-  while (true) {
+  do {
+    MutexLock lock(&state_->mu);
+    if (!state_->scheduler) return true;
+    state_->comes_to_rest = true;
     if (state_->scheduler->Stats().steps_in_flight == 0) return true;
     const auto now = std::chrono::steady_clock::now();
     if (state_->pipeline == nullptr || now >= until) return false;
     // Who lets go of the pipeline tells nobody.
     state_->changed.WaitUntil(&state_->mu, std::min(until, now + kRestPoll));
+  } while (wanted());
+  return false;
+}
+
+void TextServer::GoOn() {
+  {
+    MutexLock lock(&state_->mu);
+    state_->comes_to_rest = false;
   }
+  state_->Pump();
 }
 
 absl::StatusOr<bool> TextServer::Restart(Pipeline* pipeline) {

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/pipeline.h"
@@ -63,9 +64,12 @@ class TextServer final : public Pipeline::Listener {
   // It takes no more steps, and waits until nothing of it is being called any more: it may go. Not
   // from a listener.
   void Detach();
-  // No further step is formed, and waits until those under way are done, `limit` at most, or the
-  // pipeline breaks. True: none is under way. Until Restart(); not from a listener.
-  bool ComeToRest(std::chrono::milliseconds limit);
+  // No further step is formed, and waits until those under way are done, `limit` at most, the
+  // pipeline breaks, or `wanted` says no, which is asked many times a second. True: none is under
+  // way. Until Restart() or GoOn(); not from a listener.
+  bool ComeToRest(std::chrono::milliseconds limit, absl::FunctionRef<bool()> wanted);
+  // Steps are formed again, as if it had not come to rest.
+  void GoOn();
   // After Detach(), with a pipeline of the same model: every text goes on, but those that have been
   // given up (Scheduler::Restart). True: none is fed again. Errors as of Start(); kUnavailable:
   // Stop() came first. With an error texts go on waiting.

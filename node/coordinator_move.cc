@@ -70,7 +70,7 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
   bool has_texts = false;
   const auto take_over = [&]() -> absl::StatusOr<bool> {
     taken_over = absl::Now();
-    const absl::StatusOr<bool> rests = from->GiveWay(/*comes_to_rest=*/carries);
+    const absl::StatusOr<bool> rests = from->GiveWay(/*comes_to_rest=*/carries, caller.go_on);
     if (!rests.ok()) return rests.status();
     absl::MutexLock lock(mu_);
     const auto entry = models_.find(from->model_id());

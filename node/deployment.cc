@@ -20,8 +20,9 @@ namespace strata {
 namespace {
 
 constexpr uint32_t kBatchRowsMax = 512;
-// For the steps under way when another deployment takes over.
-constexpr std::chrono::seconds kRestLimit(5);
+// For the steps under way when another deployment takes over: chunks of prompts, which take a slow
+// machine many seconds, and longer still where they are fed again. Who hangs is found out earlier.
+constexpr std::chrono::seconds kRestLimit(60);
 // Of a chat template; a longer one is left out.
 constexpr size_t kChatTemplateBytesMax = 256 * 1024;
 
@@ -222,7 +223,13 @@ void Deployment::OnBroken(absl::Status status) {
   }
 }
 
-absl::StatusOr<bool> Deployment::GiveWay(bool comes_to_rest) {
+absl::StatusOr<bool> Deployment::GiveWay(bool comes_to_rest, absl::FunctionRef<bool()> wanted) {
+  // It serves meanwhile: who comes now waits beside the other texts.
+  const bool rests = comes_to_rest && texts_->ComeToRest(kRestLimit, wanted);
+  if (comes_to_rest && !rests && !wanted()) {
+    texts_->GoOn();
+    return absl::CancelledError("it is not to move any more");
+  }
   {
     absl::MutexLock lock(mu_);
     if (state_ != wire::ModelStatus::SERVING && state_ != wire::ModelStatus::MOVING) {
@@ -230,7 +237,6 @@ absl::StatusOr<bool> Deployment::GiveWay(bool comes_to_rest) {
     }
     state_ = wire::ModelStatus::MENDING;
   }
-  const bool rests = comes_to_rest && texts_->ComeToRest(kRestLimit);
   LeaveStages();
   return rests;
 }

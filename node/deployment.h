@@ -16,6 +16,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -81,9 +82,10 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   void HandOver(const absl::Status& why);
 
   // Another deployment takes over: requests wait for it, the links end, and the stages stay, as
-  // with LeaveStages(). Where it is to come to rest, steps under way end first, if they do soon;
-  // true: they have. kUnavailable: it does not serve any more. Blocks.
-  absl::StatusOr<bool> GiveWay(bool comes_to_rest);
+  // with LeaveStages(). Where it is to come to rest, steps under way end first, unless they take
+  // too long; true: they have. kUnavailable: it does not serve any more; kCancelled: `wanted` said
+  // no before they had ended, and all goes on here. Blocks.
+  absl::StatusOr<bool> GiveWay(bool comes_to_rest, absl::FunctionRef<bool()> wanted);
   // For the next deployment's stages of these layers to take over caches: the stages that have
   // them, in order; none: they will not be there.
   std::vector<PipelineOptions::CacheSource> CachesOf(LayerRange layers) const;

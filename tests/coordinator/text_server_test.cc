@@ -27,6 +27,8 @@ using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
+bool Wanted() { return true; }
+
 class FakePipeline final : public Pipeline {
  public:
   enum class Answers { kInsideSubmit, kOnThread, kNever };
@@ -239,7 +241,7 @@ TEST_F(TextServerTest, ATextThatIsMovedAgainAndAgainGoesOn) {
     ASSERT_TRUE(server->Restart(pipeline.get()).ok());
   };
   for (int moves = 0; moves < 5; ++moves) {
-    EXPECT_FALSE(server->ComeToRest(std::chrono::milliseconds(1)));
+    EXPECT_FALSE(server->ComeToRest(std::chrono::milliseconds(1), Wanted));
     next(FakePipeline::Answers::kNever);
   }
   server->Suspend();
@@ -399,7 +401,7 @@ TEST_F(TextServerTest, ComesToRestWhenStepsUnderWayAreDone) {
     ASSERT_TRUE(server->Add(Ask(i, 60), listeners.back()).ok());
   }
   under_way.WaitForNotification();
-  ASSERT_TRUE(server->ComeToRest(std::chrono::minutes(1)));
+  ASSERT_TRUE(server->ComeToRest(std::chrono::minutes(1), Wanted));
   const SchedulerStats stats = server->Stats();
   EXPECT_EQ(stats.steps_in_flight, 0u);
   // Who comes now is taken, and no step is formed for him.
@@ -420,9 +422,28 @@ TEST_F(TextServerTest, ComesToRestWhenStepsUnderWayAreDone) {
 TEST_F(TextServerTest, DoesNotComeToRestWhereAStepDoesNotEnd) {
   Begin(FakePipeline::Answers::kNever);
   ASSERT_TRUE(server->Add(Ask(1, 10), std::make_shared<Listener>()).ok());
-  EXPECT_FALSE(server->ComeToRest(std::chrono::milliseconds(30)));
+  EXPECT_FALSE(server->ComeToRest(std::chrono::milliseconds(30), Wanted));
   server->Suspend();
-  EXPECT_FALSE(server->ComeToRest(std::chrono::minutes(10)));
+  EXPECT_FALSE(server->ComeToRest(std::chrono::minutes(10), Wanted));
+}
+
+TEST_F(TextServerTest, WaitsForStepsNoLongerThanTheRestIsWanted) {
+  Begin(FakePipeline::Answers::kNever);
+  ASSERT_TRUE(server->Add(Ask(1, 10), std::make_shared<Listener>()).ok());
+  int asked = 0;
+  EXPECT_FALSE(server->ComeToRest(std::chrono::minutes(10), [&] { return ++asked < 3; }));
+  EXPECT_EQ(asked, 3);
+}
+
+TEST_F(TextServerTest, GoesOnAfterARest) {
+  Begin(FakePipeline::Answers::kInsideSubmit);
+  ASSERT_TRUE(server->ComeToRest(std::chrono::minutes(1), Wanted));
+  const auto listener = std::make_shared<Listener>();
+  ASSERT_TRUE(server->Add(Ask(1, 60), listener).ok());
+  EXPECT_EQ(server->Stats().steps, 0u);
+  server->GoOn();
+  EXPECT_TRUE(listener->Wait().ok());
+  EXPECT_EQ(listener->tokens(), FakeStages::Alone(FakePipeline::Facts(), Ask(1, 60), 60));
 }
 
 TEST_F(TextServerTest, TextsThatWaitForAPipelineMayBeCancelledAndFail) {

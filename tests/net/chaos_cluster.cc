@@ -216,6 +216,17 @@ double ChaosCluster::LoadedFor() const {
   return longest;
 }
 
+size_t ChaosCluster::Says(absl::string_view words) const {
+  size_t times = 0;
+  for (size_t i = 0; i < kNodes; ++i) {
+    const std::string log = nodes_[i]->errors();
+    for (size_t at = log.find(words, log_read_[i]); at != log.npos; at = log.find(words, at + 1)) {
+      ++times;
+    }
+  }
+  return times;
+}
+
 void ChaosCluster::ForgetLogs() {
   for (size_t i = 0; i < kNodes; ++i) log_read_[i] = nodes_[i]->errors().size();
 }

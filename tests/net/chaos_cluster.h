@@ -78,6 +78,8 @@ class ChaosCluster {
 
   // What the nodes' logs say of loads since ForgetLogs(), s: the longest.
   double LoadedFor() const;
+  // How often they say that since then.
+  size_t Says(absl::string_view words) const;
   void ForgetLogs();
 
   // Processes and sockets of hosts that no node has, and what a node without a model should not

@@ -239,11 +239,13 @@ void ChaosTest::Round(uint32_t seed) {
   std::cout << absl::StreamFormat(
                    "seed %u: %s %s%s%s after %.1f s for %.1f s; the longest pause was %.1f s, of "
                    "which loading %.1f s, %.1f s of its own texts; texts ended %.1f s after it was "
-                   "mended, %u excused\n",
+                   "mended, %u excused; served again %u times, moved %u times, %u of them without "
+                   "caches\n",
                    seed, name(victim), what, victim == coordinator ? ", coordinates" : "",
                    victim == first || victim == second ? ", takes texts" : "",
                    absl::ToDoubleSeconds(begins), absl::ToDoubleSeconds(lasts), pause, loading,
-                   own_pause, took, excused)
+                   own_pause, took, excused, cluster_->Says("is served again"),
+                   cluster_->Says(" has moved: "), cluster_->Says("they are fed again"))
             << std::flush;
   ExpectAsBefore(model);
 }
