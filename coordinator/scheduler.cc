@@ -370,11 +370,10 @@ void Scheduler::OnStepError(const wire::StepError& error, int64_t now_us) {
 }
 
 void Scheduler::OnNotSent(uint64_t step_id, const absl::Status& why, int64_t now_us) {
-  const auto found = std::find_if(impl_->flights.begin(), impl_->flights.end(),
-                                  [&](const auto& flight) { return flight.step_id == step_id; });
-  if (found == impl_->flights.end()) return;
-  const Impl::Flight flight = std::move(*found);
-  impl_->flights.erase(found);
+  // It is the last one, unless the pipeline became another meanwhile.
+  if (impl_->flights.empty() || impl_->flights.back().step_id != step_id) return;
+  const Impl::Flight flight = std::move(impl_->flights.back());
+  impl_->flights.pop_back();
   impl_->TakeFailure(flight, why, now_us);
 }
 
