@@ -31,6 +31,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -79,12 +80,14 @@ int FromEnvironment(const char* name, int otherwise) {
 // What a process has.
 struct Use {
   double rss_mib = std::numeric_limits<double>::infinity();
+  double file_mib = std::numeric_limits<double>::infinity();  // of rss_mib: mapped files' pages
   size_t descriptors = SIZE_MAX;
   size_t threads = SIZE_MAX;
 
   // The least of both.
   void Take(const Use& other) {
     rss_mib = std::min(rss_mib, other.rss_mib);
+    file_mib = std::min(file_mib, other.file_mib);
     descriptors = std::min(descriptors, other.descriptors);
     threads = std::min(threads, other.threads);
   }
@@ -98,10 +101,15 @@ size_t EntriesOf(const std::string& folder) {
 
 std::optional<Use> UseOf(pid_t pid) {
   const std::string status = ReadProc(pid, "status");
-  const size_t at = status.find("VmRSS:");
-  if (at == std::string::npos) return std::nullopt;
-  const double kib = std::strtod(&status[at + 6], nullptr);
-  return Use{.rss_mib = kib / 1024,
+  const auto mib_of = [&status](absl::string_view what) -> std::optional<double> {
+    const size_t at = status.find(what);
+    if (at == std::string::npos) return std::nullopt;
+    return std::strtod(&status[at + what.size()], nullptr) / 1024;
+  };
+  const std::optional<double> rss = mib_of("VmRSS:"), file = mib_of("RssFile:");
+  if (!rss || !file) return std::nullopt;
+  return Use{.rss_mib = *rss,
+             .file_mib = *file,
              .descriptors = EntriesOf(absl::StrCat("/proc/", pid, "/fd")),
              .threads = EntriesOf(absl::StrCat("/proc/", pid, "/task"))};
 }
@@ -484,9 +492,10 @@ bool SoakTest::Judge() const {
                                     last.descriptors, first.threads, last.threads,
                                     is_flat ? "" : "  GROWS");
     if (is_flat) continue;
-    std::cout << "  MiB at each look:";
-    for (const auto& [look, use] : process.uses)
-      std::cout << absl::StreamFormat(" %.1f", use.rss_mib);
+    std::cout << "  MiB at each look, and of mapped files:";
+    for (const auto& [look, use] : process.uses) {
+      std::cout << absl::StreamFormat(" %.1f (%.1f)", use.rss_mib, use.file_mib);
+    }
     std::cout << "\n";
   }
   std::cout << short_lived << " processes are not compared: they came or went, or looks are few\n";
