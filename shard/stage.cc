@@ -252,13 +252,13 @@ absl::Status CheckAgainstWhole(const Slice& slice, const StageOptions& options,
   return CheckDerived(model, whole_model->get(), slice.model().header());
 }
 
-#ifdef __GLIBC__
-void ReleaseFreedMemory() { malloc_trim(0); }
-#else
-void ReleaseFreedMemory() {}
-#endif
-
 }  // namespace
+
+void ReleaseFreedMemory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
 
 absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const StageOptions& options,
                                                    Progress progress) {

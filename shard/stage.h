@@ -140,5 +140,8 @@ class Stage {
 
 // Memory this process has resident, bytes.
 uint64_t ResidentBytes();
+// Gives what was freed back to the system, where the C library keeps it: others plan with it. Any
+// thread.
+void ReleaseFreedMemory();
 
 }  // namespace strata

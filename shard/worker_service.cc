@@ -21,6 +21,7 @@
 #include "shard/cache_stream.h"
 #include "shard/load_stream.h"
 #include "shard/same_stage.h"
+#include "shard/stage.h"
 #include "shard/stage_server.h"
 #include "shard/stage_wires.h"
 #include "shard/tokenize.h"
@@ -347,6 +348,7 @@ grpc::ServerUnaryReactor* WorkerServerImpl::UnloadStage(grpc::CallbackServerCont
   unloads_.push_back([stage = std::move(stage), reactor]() mutable {
     stage->Stop();  // while Leaves() sees it; its memory is free before the answer
     stage.reset();
+    ReleaseFreedMemory();
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
