@@ -204,27 +204,27 @@ size_t ChaosCluster::Coordinator(size_t asked) const {
 }
 
 double ChaosCluster::LoadedFor() const {
-  constexpr absl::string_view kWords = "loaded in ";
   double longest = 0;
-  for (size_t i = 0; i < kNodes; ++i) {
-    const std::string log = nodes_[i]->errors();
-    for (size_t at = log.find(kWords, log_read_[i]); at != log.npos;
-         at = log.find(kWords, at + 1)) {
-      longest = std::max(longest, std::strtod(&log[at + kWords.size()], nullptr) / 1000);
-    }
-  }
+  ForEachSaid("loaded in ", [&longest](const char* rest) {
+    longest = std::max(longest, std::strtod(rest, nullptr) / 1000);
+  });
   return longest;
 }
 
 size_t ChaosCluster::Says(absl::string_view words) const {
   size_t times = 0;
+  ForEachSaid(words, [&times](const char*) { ++times; });
+  return times;
+}
+
+void ChaosCluster::ForEachSaid(absl::string_view words,
+                               absl::FunctionRef<void(const char* rest)> call) const {
   for (size_t i = 0; i < kNodes; ++i) {
     const std::string log = nodes_[i]->errors();
     for (size_t at = log.find(words, log_read_[i]); at != log.npos; at = log.find(words, at + 1)) {
-      ++times;
+      call(log.c_str() + at + words.size());
     }
   }
-  return times;
 }
 
 void ChaosCluster::ForgetLogs() {

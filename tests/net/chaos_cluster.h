@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -87,6 +88,9 @@ class ChaosCluster {
   std::vector<std::string> LeftOver() const;
 
  private:
+  // Calls with what stands behind `words` in the nodes' logs since ForgetLogs(), each time.
+  void ForEachSaid(absl::string_view words, absl::FunctionRef<void(const char* rest)> call) const;
+
   Switch lan_{"lan"};
   std::string model_path_;
   std::unique_ptr<SlowDisk> slow_disk_;
