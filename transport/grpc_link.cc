@@ -4,11 +4,11 @@
 #include <climits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/alarm.h"
@@ -19,6 +19,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/channel_arguments.h"
+#include "transport/grpc_message.h"
 #include "transport/grpc_status.h"
 #include "transport/grpc_threads.h"
 #include "transport/link_session.h"
@@ -32,6 +33,8 @@ constexpr char kMethod[] = "/strata.wire.Link/Stream";
 
 // A peer whose machine has gone is noticed after about this and kKeepaliveTimeoutMs.
 constexpr int kKeepaliveTimeMs = 500;
+
+constexpr int kWindowBytes = 512 << 10;
 
 // A little more than a frame can have, so that one a bit too large gets our own clear refusal.
 constexpr uint64_t kMessageBytesMax =
@@ -47,6 +50,10 @@ void ForEachSetting(int keepalive_timeout_ms, Set set) {
   set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   set(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, static_cast<int>(kMessageBytesMax));
   set(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1);
+  // gRPC's own measure of what is under way takes what waits in queues for it, and lets more and
+  // more wait there, pings behind it. This is more than a LAN of 10 Gbit/s needs.
+  set(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  set(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
   // Nothing here compresses, and a stranger's message must not grow while it is read.
   set(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
 }
@@ -61,33 +68,6 @@ gpr_timespec InMs(int64_t ms) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
 }
 
-// A slice of `owner`'s bytes, which dies with the slice's last copy.
-template <typename Owner>
-grpc::Slice SliceOf(Owner owner) {
-  auto* kept = new Owner(std::move(owner));
-  return grpc::Slice(
-      const_cast<char*>(kept->data()), kept->size(), [](void* p) { delete static_cast<Owner*>(p); },
-      kept);
-}
-
-// The bytes go with their owner: nothing is copied.
-grpc::ByteBuffer ToMessage(Frame frame) {
-  const bool has_payload = !frame.payload.empty();
-  const grpc::Slice slices[] = {SliceOf(EncodeFramePrefixAndHeader(frame)),
-                                SliceOf(std::move(frame.payload))};
-  return grpc::ByteBuffer(slices, has_payload ? 2 : 1);
-}
-
-absl::StatusOr<Frame> FromMessage(const grpc::ByteBuffer& message) {
-  auto slices = std::make_shared<std::vector<grpc::Slice>>();
-  if (!message.Dump(slices.get()).ok()) return absl::InvalidArgumentError("an unreadable message");
-  absl::InlinedVector<absl::string_view, 32> parts;
-  for (const grpc::Slice& slice : *slices) {
-    parts.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return DecodeFrame(parts, std::move(slices));
-}
-
 // The part of a wire over one gRPC call that both ends share. The call's reactor derives from it,
 // and deletes itself in OnDone(), gRPC's last word.
 class GrpcWire : public LinkSession::Wire {
@@ -99,6 +79,12 @@ class GrpcWire : public LinkSession::Wire {
     });
   }
   std::string name() const final { return "gRPC"; }
+  bool Write(Frame frame) final {
+    outgoing_ = GrpcOutgoing(std::move(frame));
+    outgoing_.Next(&written_);
+    WriteNext();
+    return false;
+  }
 
  protected:
   void Received(bool ok) {
@@ -108,15 +94,26 @@ class GrpcWire : public LinkSession::Wire {
     }
     grpc::ByteBuffer message;
     message.Swap(&read_);
-    absl::StatusOr<Frame> frame = FromMessage(message);
+    absl::StatusOr<std::optional<Frame>> frame = incoming_.Take(message);
     message.Clear();
-    session_->OnRead(std::move(frame));
+    if (!frame.ok()) {
+      session_->OnRead(frame.status());
+    } else if (frame->has_value()) {
+      session_->OnRead(**std::move(frame));
+    } else {
+      Read();
+    }
   }
 
   void Written(bool ok) {
     written_.Clear();
+    if (ok && outgoing_.Next(&written_)) return WriteNext();
+    outgoing_ = GrpcOutgoing();
     session_->OnWritten(ok);
   }
+
+  // Starts to write `written_`.
+  virtual void WriteNext() = 0;
 
   // Outlives the wire where a Link or a timer still holds it; shared with those.
   std::shared_ptr<LinkSession> session_;
@@ -124,6 +121,8 @@ class GrpcWire : public LinkSession::Wire {
   grpc::ByteBuffer written_;  // gRPC's from StartWrite() to OnWriteDone()
 
  private:
+  GrpcIncoming incoming_;
+  GrpcOutgoing outgoing_;
   grpc::Alarm end_alarm_;
 };
 
@@ -146,11 +145,6 @@ class DialledWire final : public GrpcWire,
   }
 
   void Read() override { StartRead(&read_); }
-  bool Write(Frame frame) override {
-    written_ = ToMessage(std::move(frame));
-    StartWrite(&written_);
-    return false;
-  }
   void End(const absl::Status&) override { RemoveHold(); }
   void Cancel() override { context_.TryCancel(); }
 
@@ -162,6 +156,8 @@ class DialledWire final : public GrpcWire,
   }
 
  private:
+  void WriteNext() override { StartWrite(&written_); }
+
   explicit DialledWire(const std::string& address) : stub_(MakeChannel(address)) {}
 
   // Peers say their own words in a kClose, so what the call says is about the wire.
@@ -249,11 +245,6 @@ class AcceptedWire final : public GrpcWire, public grpc::ServerGenericBidiReacto
   }
 
   void Read() override { StartRead(&read_); }
-  bool Write(Frame frame) override {
-    written_ = ToMessage(std::move(frame));
-    StartWrite(&written_);
-    return false;
-  }
   void End(const absl::Status& why) override {
     if (!session_->opened()) LogRefusal(peer_, why);
     grpc::ServerGenericBidiReactor::Finish(ToGrpc(why));
@@ -268,6 +259,8 @@ class AcceptedWire final : public GrpcWire, public grpc::ServerGenericBidiReacto
   }
 
  private:
+  void WriteNext() override { StartWrite(&written_); }
+
   AcceptedWire(grpc::GenericCallbackServerContext* context, std::shared_ptr<SilentPeer> silent)
       : context_(context), peer_(context->peer()), silent_(std::move(silent)) {}
 

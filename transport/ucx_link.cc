@@ -157,7 +157,7 @@ absl::Status UcxLinksImpl::Listen(const UcxAddress& address) {
   MutexLock lock(&core_->mu);
   for (const absl::Status& status :
        {Handle<UcxKind::kOpen>(), Handle<UcxKind::kFrame>(), Handle<UcxKind::kLongFrame>(),
-        Handle<UcxKind::kPing>(), Handle<UcxKind::kEnd>()}) {
+        Handle<UcxKind::kMore>(), Handle<UcxKind::kPing>(), Handle<UcxKind::kEnd>()}) {
     if (!status.ok()) return status;
   }
   ucp_listener_params_t params{};

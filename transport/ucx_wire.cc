@@ -15,8 +15,6 @@ namespace {
 
 // Smaller data is copied out, so that UCX has its buffer back at once.
 constexpr size_t kLendBytesMin = 4096;
-// The slowest way on which a large payload may still be on its way while its sender seems silent.
-constexpr uint64_t kFetchBytesPerMs = 10'000;
 
 // Whether it went or failed: a wire that breaks hears of it as a whole.
 void OnSent(void* request, ucs_status_t, void* self) {
@@ -38,6 +36,7 @@ struct UcxWire::Message {
   std::string header;
   absl::Status bad;  // not OK: what is wrong with its size
   Payload data;
+  bool counts = true;         // to what may be unread
   bool whole = true;          // its data is here
   void* announced = nullptr;  // UCX's name for data that is to be fetched
   std::shared_ptr<char> fetched;
@@ -126,8 +125,15 @@ std::string UcxWire::name() const {
 void UcxWire::SendOpen(absl::string_view token) { Send(UcxKind::kOpen, token, "", Payload()); }
 
 bool UcxWire::Write(Frame frame) {
-  UcxFrameParts parts = SplitFrame(std::move(frame));
-  Send(parts.kind, parts.front, std::move(parts.long_header), std::move(parts.payload));
+  const UcxFrameParts parts = SplitFrame(std::move(frame));
+  const auto piece = [&](uint64_t begin) {
+    const uint64_t size = std::min(parts.payload.size() - begin, kUcxPieceBytes);
+    return Payload::Share(parts.payload.owner(), parts.payload.data() + begin, size);
+  };
+  Send(parts.kind, parts.front, parts.long_header, piece(0));
+  for (uint64_t at = kUcxPieceBytes; at < parts.payload.size(); at += kUcxPieceBytes) {
+    Send(UcxKind::kMore, "", "", piece(at));
+  }
   return true;
 }
 
@@ -214,7 +220,9 @@ ucs_status_t UcxWire::OnMessage(UcxKind kind, absl::string_view header, void* da
   core_->AssertHeld();
   if (broken_ || told_) return UCS_OK;
   last_heard_ = std::chrono::steady_clock::now();
-  if (inbox_.size() >= (proven_ ? kUcxInboxMax : kUcxUnprovenInboxMax)) {
+  const bool counts = kind != UcxKind::kMore || rest_ == 0 || !proven_;
+  unread_ += counts ? 1 : 0;
+  if (unread_ > (proven_ ? kUcxInboxMax : kUcxUnprovenInboxMax)) {
     Break(absl::ResourceExhaustedError(
         absl::StrCat("the peer at ", peer_, " sends more than anybody may")));
     return UCS_OK;
@@ -222,7 +230,8 @@ ucs_status_t UcxWire::OnMessage(UcxKind kind, absl::string_view header, void* da
   auto message = std::make_shared<Message>();
   message->kind = kind;
   message->header = std::string(header);
-  message->bad = CheckMessageSize(kind, header, size);
+  message->counts = counts;
+  message->bad = CheckMessageSize(kind, header, size, &rest_);
   ucs_status_t keep = UCS_OK;
   if (message->bad.ok() && size > 0) {
     if ((attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
@@ -328,6 +337,7 @@ bool UcxWire::Step() {
     if (!inbox_.empty() && inbox_.front()->whole && (reading_ || !open_seen_)) {
       message = std::move(inbox_.front());
       inbox_.pop_front();
+      unread_ -= message->counts ? 1 : 0;
     } else if (reading_ && inbox_.empty() && (broken_ || peer_ended_)) {
       reading_ = false;
       read_over_ = true;
@@ -363,13 +373,20 @@ void UcxWire::Handle(const Message& message) {
     peer_ended_ = true;
     return;
   }
-  absl::StatusOr<Frame> frame =
-      status.ok() ? JoinFrame(message.kind, message.front(), message.data) : status;
+  absl::StatusOr<std::optional<Frame>> frame =
+      status.ok() ? joiner_.Take(message.kind, message.front(), message.data, &core_->buffers())
+                  : status;
+  if (frame.ok() && !frame->has_value()) return;  // there is more of it to come
   {
     MutexLock lock(&core_->mu);
+    if (absl::IsResourceExhausted(frame.status())) return Break(frame.status());
     reading_ = false;
   }
-  session_->OnRead(std::move(frame));
+  if (frame.ok()) {
+    session_->OnRead(**std::move(frame));
+  } else {
+    session_->OnRead(frame.status());
+  }
 }
 
 absl::Status UcxWire::CheckSum(const Message& message) {
@@ -425,8 +442,7 @@ void UcxWire::Tick(Time now, Time last_tick) {
     if (unheard > Time::duration(0) && last_heard_ < now) {
       last_heard_ = std::min(last_heard_ + unheard, now);
     }
-    const auto silence = std::chrono::milliseconds(
-        kUcxSilenceMs + static_cast<int64_t>(fetching_bytes_ / kFetchBytesPerMs));
+    const auto silence = std::chrono::milliseconds(kUcxSilenceMs);
     if (!proven_ && now >= prove_by_) {
       Break(absl::DeadlineExceededError("the peer showed no token in time"));
     } else if (now >= end_by_) {

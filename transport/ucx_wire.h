@@ -30,11 +30,12 @@ namespace strata {
 inline constexpr int64_t kUcxPingMs = 400;
 inline constexpr int64_t kUcxSilenceMs = 1000;
 // Messages received and not read: more than a sender with all its credit can have under way.
+// A frame's pieces count as one: they are what it said that they would be.
 inline constexpr size_t kUcxInboxMax = kLinkCreditsMax + 16;
 // Before the peer has shown its token: that, and its Hello.
 inline constexpr size_t kUcxUnprovenInboxMax = 4;
-// Large payloads are fetched from where they lie, as many at a time as this; at least one.
-inline constexpr uint64_t kUcxFetchBytesMax = 16u << 20;
+// Where UCX has pieces of payloads fetched from where they lie: as many at a time as this.
+inline constexpr uint64_t kUcxFetchBytesMax = 4 * kUcxPieceBytes;
 
 class UcxWire final : public LinkSession::Wire, public std::enable_shared_from_this<UcxWire> {
  public:
@@ -118,12 +119,15 @@ class UcxWire final : public LinkSession::Wire, public std::enable_shared_from_t
   BreakFn on_break_;  // dialler
   int64_t hello_timeout_ms_ = 0;
   bool open_seen_ = false;
+  UcxJoiner joiner_;
 
   Mutex send_mu_;  // before the core's: messages leave in the order of their numbers
   std::unique_ptr<UcxSeal> seal_out_ ABSL_GUARDED_BY(send_mu_);
 
   ucp_ep_h ep_ ABSL_GUARDED_BY(core_->mu) = nullptr;
   std::deque<std::shared_ptr<Message>> inbox_ ABSL_GUARDED_BY(core_->mu);  // with their fetches
+  size_t unread_ ABSL_GUARDED_BY(core_->mu) = 0;                           // of those, what counts
+  uint64_t rest_ ABSL_GUARDED_BY(core_->mu) = 0;  // still to come of the payload that came last
   uint64_t fetching_bytes_ ABSL_GUARDED_BY(core_->mu) = 0;
   Time last_heard_ ABSL_GUARDED_BY(core_->mu);
   Time last_sent_ ABSL_GUARDED_BY(core_->mu);

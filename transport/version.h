@@ -9,7 +9,7 @@
 namespace strata {
 
 // Raised by any change that an older reader would misread.
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 
 // This process: protocol, Strata, and the libllama and libggml it runs with.
 const wire::Versions& LocalVersions();

@@ -189,6 +189,20 @@ TEST_F(WiresTest, AutoSendsFewerBytesOverASlowLink) {
   EXPECT_LT(sent["auto"], sent["f32"] * 6 / 10);
 }
 
+// A second and more for what a step of a prompt brings: 128 rows of a model that is 4096 wide.
+TEST_F(WiresTest, APayloadThatTakesLongIsNoSilence) {
+  // Its packets are large; of those that wait there is room for a few.
+  hosts_[0]->Shell("tc qdisc add dev lo root tbf rate 10mbit burst 128k limit 384k");
+  std::string said;
+  EXPECT_TRUE(hosts_[0]->TryShell(
+      "port=$(mktemp) && { " LINK_PEER
+      " accept >$port & } && peer=$! && "
+      "until grep -q . $port; do sleep 0.1; done && " LINK_PEER
+      " send 127.0.0.1:$(cat $port) 2097152; sent=$?; kill $peer; rm $port; exit $sent",
+      &said))
+      << said;
+}
+
 TEST_F(WiresTest, ATextOutlivesTheTrustedNetwork) {
   ASSERT_NO_FATAL_FAILURE(StartNodes({"--trust-link", "eth1"}, /*on_switch_only=*/true));
   for (int loads = 1;; ++loads) {

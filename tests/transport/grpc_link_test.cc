@@ -31,6 +31,7 @@
 #include "tests/transport/grpc_server.h"
 #include "tests/transport/link_child.h"
 #include "tests/transport/step_frame.h"
+#include "transport/grpc_message.h"
 #include "transport/grpc_status.h"
 #include "transport/link_session.h"
 #include "transport/listening_server.h"
@@ -239,6 +240,18 @@ TEST(GrpcLink, APayloadShorterThanItSaysClosesTheLink) {
   std::string bytes = EncodeFramePrefixAndHeader(Step(1, Payload::Own(std::string(1000, 'x'))));
   call.Write(bytes + "only a little");
   call.ExpectClosedWith(absl::StatusCode::kInvalidArgument);
+}
+
+TEST(GrpcLink, APieceOfAPayloadThatIsTooLongClosesTheLink) {
+  Server server;
+  RawCall call(server.server().address());
+  ASSERT_TRUE(call.Write(Hello()));
+  const std::string payload(kGrpcPieceBytes + 8, 'x');
+  const std::string front = EncodeFramePrefixAndHeader(Step(1, Payload::Own(payload)));
+  ASSERT_TRUE(call.Write(front + payload.substr(0, kGrpcPieceBytes)));
+  call.Write(std::string(9, 'x'));
+  call.ExpectClosedWith(absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(server.heard.n_frames(), 0u);
 }
 
 TEST(GrpcLink, ADiallerThatStopsTalkingWithoutACloseIsUnavailable) {

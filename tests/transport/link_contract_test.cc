@@ -240,6 +240,10 @@ TEST_F(LinkContract, A256KiBPayloadArrivesWhole) { ExpectToArriveWhole(maker_.ge
 
 TEST_F(LinkContract, A1MiBPayloadArrivesWhole) { ExpectToArriveWhole(maker_.get(), 256 << 10); }
 
+TEST_F(LinkContract, APayloadOfSomePiecesAndAFloatArrivesWhole) {
+  ExpectToArriveWhole(maker_.get(), (768 << 10) + 1);
+}
+
 TEST_F(LinkContract, A32MiBPayloadArrivesWhole) { ExpectToArriveWhole(maker_.get(), 8 << 20); }
 
 TEST_F(LinkContract, FramesTakenBeforeCloseArriveBeforeIt) {

@@ -2,7 +2,8 @@
 //
 //   link_peer accept          writes its port, then takes every link and every frame
 //   link_peer dial ADDRESS    dials, writes "open", then sends for as long as it lives
-//   link_peer ucx-accept TRANSPORTS                       the same over UCX: writes a ticket
+//   link_peer send ADDRESS BYTES    sends payloads of that size until four were taken, or says why
+//   not link_peer ucx-accept TRANSPORTS                       the same over UCX: writes a ticket
 //   link_peer ucx-dial TRANSPORTS ADDRESS TOKEN KEY       (token and key as hexadecimal digits)
 #include <unistd.h>
 
@@ -22,6 +23,8 @@
 namespace strata {
 namespace {
 
+constexpr uint32_t kCredits = 4;
+
 class Taker : public Link::Receiver {
  public:
   void OnFrame(Frame) override { link->Release(1); }
@@ -31,7 +34,7 @@ class Taker : public Link::Receiver {
 
 AcceptedLink Take(Taker* taker) {
   AcceptedLink accepted;
-  accepted.hello.set_credits(4);
+  accepted.hello.set_credits(kCredits);
   accepted.receiver = taker;
   accepted.on_open = [taker](std::unique_ptr<Link> link) { taker->link = std::move(link); };
   return accepted;
@@ -57,13 +60,38 @@ int SendForEver(Link* link, Recorder* heard) {
   }
 }
 
-int Dial(const std::string& address) {
-  Recorder heard;
+std::unique_ptr<Link> DialGrpc(const std::string& address, Recorder* heard) {
   DialOptions options;
   options.address = address;
-  auto link = DialGrpcLink(options, &heard);
+  auto link = DialGrpcLink(options, heard);
   CHECK_OK(link);
-  return SendForEver(link->get(), &heard);
+  return *std::move(link);
+}
+
+int Dial(const std::string& address) {
+  Recorder heard;
+  return SendForEver(DialGrpc(address, &heard).get(), &heard);
+}
+
+int Send(const std::string& address, size_t bytes) {
+  Recorder heard;
+  const std::unique_ptr<Link> link = DialGrpc(address, &heard);
+  const Payload payload = Payload::Own(std::string(bytes, 'x'));
+  size_t writable = 0;
+  for (uint32_t sent = 0; sent < 4 + kCredits; ++sent) {
+    const auto send = [&] {
+      return link->Send(MakeFrame(FrameType::kStep, wire::Step(), payload));
+    };
+    absl::Status status = send();
+    if (absl::IsResourceExhausted(status)) {
+      heard.WaitForWritable(++writable);
+      status = send();
+    }
+    if (status.ok()) continue;
+    std::printf("%s\n", status.ToString().c_str());
+    return 1;
+  }
+  return 0;
 }
 
 std::unique_ptr<UcxLinks> StartUcx(const std::string& transports) {
@@ -104,6 +132,8 @@ int DialUcx(const std::string& transports, UcxTicket ticket) {
 int main(int argc, char** argv) {
   if (argc == 2 && std::string(argv[1]) == "accept") return strata::Accept();
   if (argc == 3 && std::string(argv[1]) == "dial") return strata::Dial(argv[2]);
+  if (argc == 4 && std::string(argv[1]) == "send")
+    return strata::Send(argv[2], std::stoul(argv[3]));
   if (argc == 3 && std::string(argv[1]) == "ucx-accept") return strata::AcceptUcx(argv[2]);
   if (argc == 6 && std::string(argv[1]) == "ucx-dial") {
     return strata::DialUcx(argv[2], {argv[3], argv[4], argv[5]});

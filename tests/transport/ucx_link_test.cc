@@ -365,6 +365,30 @@ TEST_F(UcxPeer, AnAnnouncedSizeThatIsNotTheMessagesClosesTheLink) {
   EXPECT_TRUE(absl::IsInvalidArgument(HowItClosed()));
 }
 
+TEST_F(UcxPeer, APieceThatWasNotPromisedClosesTheLink) {
+  peer_->Send(UcxKind::kMore, "", std::string(1000, 'x'));
+  EXPECT_TRUE(absl::IsInvalidArgument(HowItClosed()));
+}
+
+TEST_F(UcxPeer, APieceOfAnotherSizeClosesTheLink) {
+  const std::string payload(kUcxPieceBytes + 8, 'x');
+  peer_->Send(UcxKind::kFrame, EncodeFramePrefixAndHeader(Step(1, Payload::Own(payload))),
+              payload.substr(0, kUcxPieceBytes));
+  peer_->Send(UcxKind::kMore, "", std::string(9, 'x'));
+  EXPECT_TRUE(absl::IsInvalidArgument(HowItClosed()));
+  EXPECT_EQ(server_.heard.n_frames(), 0u);
+}
+
+TEST_F(UcxPeer, AFrameBetweenAnothersPiecesClosesTheLink) {
+  const std::string payload(kUcxPieceBytes + 8, 'x');
+  peer_->Send(UcxKind::kFrame, EncodeFramePrefixAndHeader(Step(1, Payload::Own(payload))),
+              payload.substr(0, kUcxPieceBytes));
+  peer_->Send(Step(2));
+  const absl::Status closed = HowItClosed();
+  EXPECT_TRUE(absl::IsInvalidArgument(closed)) << closed;
+  EXPECT_THAT(std::string(closed.message()), HasSubstr("before"));
+}
+
 TEST_F(UcxPeer, AnEnormousAnnouncedSizeClosesTheLink) {
   std::string front = EncodeFramePrefixAndHeader(Step(1));
   for (size_t i = 16; i < 24; ++i) front[i] = '\x7f';
