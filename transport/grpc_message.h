@@ -42,8 +42,9 @@ class GrpcIncoming {
   absl::StatusOr<std::optional<Frame>> Take(const grpc::ByteBuffer& message);
 
  private:
-  std::shared_ptr<std::vector<grpc::Slice>> slices_;  // shared with the payload
-  uint64_t rest_ = 0;                                 // of the payload; 0: no frame has begun
+  // Of a frame that has begun, else null; shared with its payload.
+  std::shared_ptr<std::vector<grpc::Slice>> slices_;
+  uint64_t rest_ = 0;  // still to come of the payload
 };
 
 }  // namespace strata
