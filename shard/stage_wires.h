@@ -30,7 +30,7 @@ namespace strata {
 // Workers of which is remembered what was found; when there are more, all are forgotten.
 inline constexpr size_t kStageWaysMax = 64;
 // Nothing goes over UCX where 16 KiB and back take longer: its links notice a dead peer by a second
-// of silence, which a large frame on a slow wire is, too. gRPC waits longer.
+// of silence, which a MiB on a slow wire is, too, and gRPC is not slower there.
 inline constexpr absl::Duration kUcxTripMax = absl::Microseconds(2500);
 // For so long nothing goes over UCX to a worker to which it has failed.
 inline constexpr std::chrono::minutes kUcxAvoided{10};

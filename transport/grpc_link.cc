@@ -1,7 +1,6 @@
 #include "transport/grpc_link.h"
 
 #include <atomic>
-#include <climits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,10 +35,10 @@ constexpr int kKeepaliveTimeMs = 500;
 
 constexpr int kWindowBytes = 512 << 10;
 
-// A little more than a frame can have, so that one a bit too large gets our own clear refusal.
-constexpr uint64_t kMessageBytesMax =
-    kFramePrefixBytes + kFrameHeaderBytesMax + kFramePayloadBytesMax + 4096;
-static_assert(kMessageBytesMax <= INT_MAX);
+// That any call may answer. A frame's have far less, so that one a bit too large gets our own clear
+// refusal.
+constexpr int kMessageBytesMax = 1 << 30;
+static_assert(kMessageBytesMax > kFramePrefixBytes + kFrameHeaderBytesMax + kGrpcPieceBytes);
 
 // What the two ends have in common: calls `set(name, value)`.
 template <typename Set>
@@ -48,7 +47,7 @@ void ForEachSetting(int keepalive_timeout_ms, Set set) {
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive_timeout_ms);
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  set(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, static_cast<int>(kMessageBytesMax));
+  set(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMessageBytesMax);
   set(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1);
   // gRPC's own measure of what is under way takes what waits in queues for it, and lets more and
   // more wait there, pings behind it. This is more than a LAN of 10 Gbit/s needs.

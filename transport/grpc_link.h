@@ -1,6 +1,6 @@
-// Links over gRPC: raw frames on the bidirectional method /strata.wire.Link/Stream, one frame a
-// message, without protobuf in between (generic stub, Slice, ByteBuffer). See link.h for the
-// contract.
+// Links over gRPC: raw frames on the bidirectional method /strata.wire.Link/Stream, one a message
+// but for large payloads (grpc_message.h), without protobuf in between (generic stub, Slice,
+// ByteBuffer). See link.h for the contract.
 //
 // gRPC's threads call the Receiver. Sources: gRPC callback API (proposal L67), generic stub and
 // CallbackGenericService headers.

@@ -42,7 +42,7 @@ GrpcOutgoing::GrpcOutgoing(Frame frame) : front_(SliceOf(EncodeFramePrefixAndHea
 }
 
 bool GrpcOutgoing::Next(grpc::ByteBuffer* message) {
-  const size_t end = std::min(payload_.size(), sent_ + kGrpcPieceBytes);
+  const size_t end = std::min<uint64_t>(payload_.size(), sent_ + kGrpcPieceBytes);
   absl::InlinedVector<grpc::Slice, 2> slices;
   if (front_.has_value()) slices.push_back(*std::exchange(front_, std::nullopt));
   if (sent_ < end) slices.push_back(payload_.sub(sent_, end));

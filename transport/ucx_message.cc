@@ -88,6 +88,9 @@ absl::StatusOr<std::optional<Frame>> UcxJoiner::Take(UcxKind kind, absl::string_
       return absl::ResourceExhaustedError(absl::StrCat("no memory for ", size_, " bytes"));
     }
   }
+  if (data_ == nullptr || data.size() > size_ - filled_) {
+    return absl::InvalidArgumentError("a piece came of a payload that has not begun");
+  }
   std::copy_n(data.data(), data.size(), data_.get() + filled_);
   filled_ += data.size();
   if (filled_ < size_) return std::nullopt;

@@ -11,7 +11,8 @@
 //   kPing       -                        -                     when nothing else was sent
 //   kEnd        -                        -                     each side's last
 //
-// A piece has kUcxPieceBytes, the last one what is left; only pings come between a frame's pieces.
+// A piece has kUcxPieceBytes, the last one what is left. Between a frame's pieces come pings, or
+// the end.
 #pragma once
 
 #include <cstddef>
@@ -63,15 +64,17 @@ absl::Status CheckMessageSize(UcxKind kind, absl::string_view header, uint64_t s
 class UcxJoiner {
  public:
   // The frame, once it is whole; nothing before. `kind` is one of a frame's. kInvalidArgument when
-  // it is none, kResourceExhausted when there is no memory for it.
+  // it is none, or a piece of none; kResourceExhausted when there is no memory for it. What came of
+  // a frame after one of its messages was wrong is a piece of none: Forget().
   absl::StatusOr<std::optional<Frame>> Take(UcxKind kind, absl::string_view front,
                                             const Payload& data, UcxBuffers* buffers);
+  void Forget() { data_ = nullptr; }
 
  private:
   // Of a frame in several pieces: its first message, and its data as far as it came.
   UcxKind kind_ = UcxKind::kFrame;
   std::string front_;
-  std::shared_ptr<char> data_;  // shared with the payload
+  std::shared_ptr<char> data_;  // null: none has begun; shared with the payload
   uint64_t size_ = 0;           // that it will have
   uint64_t filled_ = 0;
 };

@@ -125,12 +125,12 @@ std::string UcxWire::name() const {
 void UcxWire::SendOpen(absl::string_view token) { Send(UcxKind::kOpen, token, "", Payload()); }
 
 bool UcxWire::Write(Frame frame) {
-  const UcxFrameParts parts = SplitFrame(std::move(frame));
+  UcxFrameParts parts = SplitFrame(std::move(frame));
   const auto piece = [&](uint64_t begin) {
     const uint64_t size = std::min(parts.payload.size() - begin, kUcxPieceBytes);
     return Payload::Share(parts.payload.owner(), parts.payload.data() + begin, size);
   };
-  Send(parts.kind, parts.front, parts.long_header, piece(0));
+  Send(parts.kind, parts.front, std::move(parts.long_header), piece(0));
   for (uint64_t at = kUcxPieceBytes; at < parts.payload.size(); at += kUcxPieceBytes) {
     Send(UcxKind::kMore, "", "", piece(at));
   }
@@ -220,18 +220,17 @@ ucs_status_t UcxWire::OnMessage(UcxKind kind, absl::string_view header, void* da
   core_->AssertHeld();
   if (broken_ || told_) return UCS_OK;
   last_heard_ = std::chrono::steady_clock::now();
-  const bool counts = kind != UcxKind::kMore || rest_ == 0 || !proven_;
-  unread_ += counts ? 1 : 0;
+  auto message = std::make_shared<Message>();
+  message->bad = CheckMessageSize(kind, header, size, &rest_);
+  message->counts = kind != UcxKind::kMore || !message->bad.ok() || !proven_;
+  unread_ += message->counts ? 1 : 0;
   if (unread_ > (proven_ ? kUcxInboxMax : kUcxUnprovenInboxMax)) {
     Break(absl::ResourceExhaustedError(
         absl::StrCat("the peer at ", peer_, " sends more than anybody may")));
     return UCS_OK;
   }
-  auto message = std::make_shared<Message>();
   message->kind = kind;
   message->header = std::string(header);
-  message->counts = counts;
-  message->bad = CheckMessageSize(kind, header, size, &rest_);
   ucs_status_t keep = UCS_OK;
   if (message->bad.ok() && size > 0) {
     if ((attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
@@ -373,6 +372,7 @@ void UcxWire::Handle(const Message& message) {
     peer_ended_ = true;
     return;
   }
+  if (!status.ok()) joiner_.Forget();
   absl::StatusOr<std::optional<Frame>> frame =
       status.ok() ? joiner_.Take(message.kind, message.front(), message.data, &core_->buffers())
                   : status;

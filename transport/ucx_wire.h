@@ -34,7 +34,7 @@ inline constexpr int64_t kUcxSilenceMs = 1000;
 inline constexpr size_t kUcxInboxMax = kLinkCreditsMax + 16;
 // Before the peer has shown its token: that, and its Hello.
 inline constexpr size_t kUcxUnprovenInboxMax = 4;
-// Where UCX has pieces of payloads fetched from where they lie: as many at a time as this.
+// Where UCX has messages' data fetched from where it lies: so much at a time, at least one's.
 inline constexpr uint64_t kUcxFetchBytesMax = 4 * kUcxPieceBytes;
 
 class UcxWire final : public LinkSession::Wire, public std::enable_shared_from_this<UcxWire> {

@@ -379,6 +379,23 @@ TEST_F(UcxPeer, APieceOfAnotherSizeClosesTheLink) {
   EXPECT_EQ(server_.heard.n_frames(), 0u);
 }
 
+// What is right with the pieces behind it helps no more.
+TEST_F(UcxPeer, AChangedByteInAPieceClosesTheLink) {
+  const std::string payload(3 * kUcxPieceBytes, 'x');
+  const std::string front = EncodeFramePrefixAndHeader(Step(1, Payload::Own(payload)));
+  std::string piece = payload.substr(0, kUcxPieceBytes);
+  const std::string header = peer_->Sealed(UcxKind::kFrame, front, piece);
+  piece[500] ^= 1;
+  peer_->SendRaw(UcxKind::kFrame, header, piece);
+  piece[500] ^= 1;
+  for (int i = 0; i < 2; ++i) peer_->Send(UcxKind::kMore, "", piece);
+  const absl::Status closed = HowItClosed();
+  EXPECT_TRUE(absl::IsInvalidArgument(closed)) << closed;
+  EXPECT_THAT(std::string(closed.message()), HasSubstr("checksum"));
+  EXPECT_EQ(server_.heard.n_frames(), 0u);
+  ExpectServes(&server_);
+}
+
 TEST_F(UcxPeer, AFrameBetweenAnothersPiecesClosesTheLink) {
   const std::string payload(kUcxPieceBytes + 8, 'x');
   peer_->Send(UcxKind::kFrame, EncodeFramePrefixAndHeader(Step(1, Payload::Own(payload))),

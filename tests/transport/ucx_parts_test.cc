@@ -5,6 +5,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -13,6 +14,7 @@
 #include "tests/support/temp_folder.h"
 #include "transport/ucx_address.h"
 #include "transport/ucx_buffers.h"
+#include "transport/ucx_message.h"
 #include "transport/ucx_seal.h"
 #include "transport/ucx_tickets.h"
 
@@ -29,6 +31,100 @@ const std::string& Key() {
 
 UcxSum SumOf(UcxSeal* seal, uint8_t kind, const std::vector<absl::string_view>& parts) {
   return seal->Next(kind, parts);
+}
+
+// --- messages
+
+// With a checksum's room in front.
+std::string HeaderOf(absl::string_view front) {
+  return std::string(kUcxSumBytes, '\0') + std::string(front);
+}
+
+// Of a frame with that payload, and what its messages have as data.
+struct Messages {
+  explicit Messages(size_t payload_bytes, size_t header_bytes = 10) {
+    for (size_t i = 0; i < payload_bytes; ++i) payload += static_cast<char>(i * 7 + i / 251);
+    Frame frame;
+    frame.header = std::string(header_bytes, 'h');
+    frame.payload = Payload::Own(payload);
+    UcxFrameParts parts = SplitFrame(std::move(frame));
+    kind = parts.kind;
+    front = parts.front;
+    data.push_back(parts.long_header + payload.substr(0, kUcxPieceBytes));
+    for (size_t at = kUcxPieceBytes; at < payload_bytes; at += kUcxPieceBytes) {
+      data.push_back(payload.substr(at, kUcxPieceBytes));
+    }
+  }
+  UcxKind KindOf(size_t i) const { return i == 0 ? kind : UcxKind::kMore; }
+  absl::string_view FrontOf(size_t i) const { return i == 0 ? absl::string_view(front) : ""; }
+
+  std::string payload;
+  UcxKind kind;
+  std::string front;
+  std::vector<std::string> data;
+};
+
+TEST(UcxMessage, PayloadsOfAnySizeComeBack) {
+  const auto buffers = UcxBuffers::Make();
+  for (const size_t header : {size_t{10}, 2 * kUcxShortHeaderMax}) {
+    for (const size_t size : {size_t{0}, size_t{4}, size_t{kUcxPieceBytes},
+                              size_t{kUcxPieceBytes + 4}, size_t{3 * kUcxPieceBytes}}) {
+      const Messages sent(size, header);
+      UcxJoiner joiner;
+      uint64_t rest = 0;
+      for (size_t i = 0; i < sent.data.size(); ++i) {
+        EXPECT_TRUE(
+            CheckMessageSize(sent.KindOf(i), HeaderOf(sent.FrontOf(i)), sent.data[i].size(), &rest)
+                .ok());
+        const auto frame =
+            joiner.Take(sent.KindOf(i), sent.FrontOf(i), Payload::Own(sent.data[i]), buffers.get());
+        ASSERT_TRUE(frame.ok()) << frame.status();
+        ASSERT_EQ(frame->has_value(), i + 1 == sent.data.size());
+        if (!frame->has_value()) continue;
+        EXPECT_EQ((*frame)->header, std::string(header, 'h'));
+        EXPECT_EQ((*frame)->payload.bytes(), sent.payload);
+      }
+      EXPECT_EQ(rest, 0u);
+    }
+  }
+}
+
+TEST(UcxMessage, OnlyTheNextPieceIsRight) {
+  const Messages sent(2 * kUcxPieceBytes + 8);
+  uint64_t rest = 0;
+  const auto more = [&](uint64_t size) {
+    return CheckMessageSize(UcxKind::kMore, HeaderOf(""), size, &rest).ok();
+  };
+  EXPECT_FALSE(more(0) || more(8) || more(kUcxPieceBytes));
+  const auto first = [&] {
+    return CheckMessageSize(sent.kind, HeaderOf(sent.front), kUcxPieceBytes, &rest);
+  };
+  EXPECT_TRUE(first().ok());
+  EXPECT_THAT(first(), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_FALSE(more(0) || more(8) || more(kUcxPieceBytes + 1));
+  EXPECT_TRUE(CheckMessageSize(UcxKind::kPing, HeaderOf(""), 0, &rest).ok());
+  EXPECT_TRUE(more(kUcxPieceBytes));
+  EXPECT_FALSE(more(kUcxPieceBytes));
+  EXPECT_TRUE(more(8));
+  EXPECT_FALSE(more(8));
+}
+
+// As they come behind one whose checksum was wrong.
+TEST(UcxMessage, PiecesOfNoPayloadAreRefused) {
+  const auto buffers = UcxBuffers::Make();
+  const Messages sent(2 * kUcxPieceBytes + 8);
+  const auto take = [&](UcxJoiner* joiner, size_t i) {
+    return joiner->Take(sent.KindOf(i), sent.FrontOf(i), Payload::Own(sent.data[i]), buffers.get());
+  };
+  const auto is_refused = StatusIs(absl::StatusCode::kInvalidArgument);
+  UcxJoiner joiner;
+  EXPECT_THAT(take(&joiner, 1), is_refused);
+  // Without the last one, but one in between twice.
+  ASSERT_TRUE(take(&joiner, 0).ok());
+  ASSERT_TRUE(take(&joiner, 1).ok());
+  EXPECT_THAT(take(&joiner, 1), is_refused);
+  joiner.Forget();
+  EXPECT_THAT(take(&joiner, 2), is_refused);
 }
 
 // --- seal
