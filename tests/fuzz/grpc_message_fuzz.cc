@@ -105,7 +105,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       peer.SendBytes(input.Bytes(kind / 2));
     } else {
       const size_t payload_bytes = input.Number(3) % (4 * strata::kGrpcPieceBytes);
-      const int change = static_cast<int8_t>(input.Number(1));
+      const int change = static_cast<int>(input.Number(1)) - 128;
       peer.SendFrame(kind, payload_bytes, kind / 2 % 8, change);
     }
   }
