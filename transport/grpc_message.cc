@@ -42,13 +42,12 @@ GrpcOutgoing::GrpcOutgoing(Frame frame) : front_(SliceOf(EncodeFramePrefixAndHea
 }
 
 bool GrpcOutgoing::Next(grpc::ByteBuffer* message) {
-  const size_t end = std::min<uint64_t>(payload_.size(), sent_ + kGrpcPieceBytes);
+  const size_t piece = std::min<uint64_t>(payload_.size(), kGrpcPieceBytes);
   absl::InlinedVector<grpc::Slice, 2> slices;
   if (front_.has_value()) slices.push_back(*std::exchange(front_, std::nullopt));
-  if (sent_ < end) slices.push_back(payload_.sub(sent_, end));
+  if (piece > 0) slices.push_back(payload_.sub(0, piece));
   if (slices.empty()) return false;
-  if (end == payload_.size()) payload_ = grpc::Slice();
-  sent_ = payload_.size() == 0 ? 0 : end;
+  payload_ = payload_.sub(piece, payload_.size());
   *message = grpc::ByteBuffer(slices.data(), slices.size());
   return true;
 }

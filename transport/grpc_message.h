@@ -29,9 +29,9 @@ class GrpcOutgoing {
   bool Next(grpc::ByteBuffer* message);
 
  private:
-  std::optional<grpc::Slice> front_;  // until it was sent
+  // Until they were sent.
+  std::optional<grpc::Slice> front_;
   grpc::Slice payload_;
-  size_t sent_ = 0;  // of the payload
 };
 
 // A frame on its way in, from a stranger.

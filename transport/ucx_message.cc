@@ -15,15 +15,15 @@ size_t PaddedHeader(size_t header_bytes) {
 
 absl::StatusOr<std::optional<Frame>> JoinFrame(UcxKind kind, absl::string_view front,
                                                const Payload& data) {
-  const absl::StatusOr<FramePrefix> prefix = DecodeFramePrefix(front);
-  if (!prefix.ok()) return prefix.status();
-  absl::string_view header = front.substr(kFramePrefixBytes);
+  absl::string_view header;  // where it is not in front
   absl::string_view payload = data.bytes();
   if (kind == UcxKind::kLongFrame) {
+    const absl::StatusOr<FramePrefix> prefix = DecodeFramePrefix(front);
+    if (!prefix.ok()) return prefix.status();
     header = payload.substr(0, prefix->header_bytes);
     payload = payload.substr(PaddedHeader(prefix->header_bytes));
   }
-  const absl::string_view parts[] = {front.substr(0, kFramePrefixBytes), header, payload};
+  const absl::string_view parts[] = {front, header, payload};
   absl::StatusOr<Frame> frame = DecodeFrame(parts, data.owner());
   if (!frame.ok()) return frame.status();
   return std::optional(*std::move(frame));

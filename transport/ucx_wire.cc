@@ -442,12 +442,12 @@ void UcxWire::Tick(Time now, Time last_tick) {
     if (unheard > Time::duration(0) && last_heard_ < now) {
       last_heard_ = std::min(last_heard_ + unheard, now);
     }
-    const auto silence = std::chrono::milliseconds(kUcxSilenceMs);
     if (!proven_ && now >= prove_by_) {
       Break(absl::DeadlineExceededError("the peer showed no token in time"));
     } else if (now >= end_by_) {
       Break(absl::UnavailableError(absl::StrCat(peer_, " did not end the link in time")));
-    } else if (proven_ && last_heard_ != Time::max() && now - last_heard_ > silence) {
+    } else if (proven_ && last_heard_ != Time::max() &&
+               now - last_heard_ > std::chrono::milliseconds(kUcxSilenceMs)) {
       Break(absl::UnavailableError(
           absl::StrCat(peer_, " has been silent for ", kUcxSilenceMs, " ms")));
     }

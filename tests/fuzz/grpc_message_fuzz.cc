@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "proto/frame.pb.h"
+#include "tests/support/raw_message.h"
 #include "transport/grpc_message.h"
 
 namespace strata {
@@ -41,17 +42,6 @@ class Input {
   size_t size_;
 };
 
-grpc::ByteBuffer MessageOf(const std::string& bytes) {
-  const grpc::Slice slice(bytes);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-std::string BytesOf(const grpc::ByteBuffer& message) {
-  grpc::Slice slice;
-  Check(message.DumpToSingleSlice(&slice).ok());
-  return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
-}
-
 class Peer {
  public:
   // Sends a right frame of which message `wrong`, if there is such a one, is `change` bytes longer,
@@ -68,9 +58,9 @@ class Peer {
       if (i == wrong) {
         right = false;
         if (change == 0) continue;
-        std::string bytes = BytesOf(message);
+        std::string bytes = testing::BytesOf(message);
         bytes.resize(std::max<int64_t>(0, static_cast<int64_t>(bytes.size()) + change), 'x');
-        message = MessageOf(bytes);
+        message = testing::MessageOf(bytes);
       }
       const absl::StatusOr<std::optional<Frame>> whole = Take(message);
       if (!right) continue;
@@ -80,7 +70,7 @@ class Peer {
     }
     Check(!right || between_);
   }
-  void SendBytes(const std::string& bytes) { (void)Take(MessageOf(bytes)); }
+  void SendBytes(const std::string& bytes) { (void)Take(testing::MessageOf(bytes)); }
 
  private:
   absl::StatusOr<std::optional<Frame>> Take(const grpc::ByteBuffer& message) {

@@ -17,6 +17,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "tests/support/raw_message.h"
 #include "transport/grpc_link.h"
 
 namespace strata::fuzz {
@@ -53,8 +54,7 @@ grpc::Status ServiceCaller::Once(const Method& method, absl::string_view bytes) 
   const std::vector<std::string> messages =
       method.messages != nullptr ? method.messages(bytes) : std::vector{std::string(bytes)};
   for (size_t i = 0; going && i < messages.size(); ++i) {
-    const grpc::Slice slice(messages[i]);
-    call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+    call->Write(testing::MessageOf(messages[i]), nullptr);
     going = next();
   }
   if (going) {

@@ -34,6 +34,7 @@
 #include "shard/weight_cache.h"
 #include "tests/fuzz/service_calls.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/support/raw_message.h"
 #include "transport/grpc_link.h"
 
 namespace strata {
@@ -107,8 +108,7 @@ class FuzzedSource final : public grpc::CallbackGenericService {
         Finish(grpc::Status::OK);
         return;
       }
-      const grpc::Slice slice(answers_[at_++]);
-      out_ = grpc::ByteBuffer(&slice, 1);
+      out_ = testing::MessageOf(answers_[at_++]);
       StartWrite(&out_);
     }
 

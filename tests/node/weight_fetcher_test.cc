@@ -23,6 +23,7 @@
 #include "shard/slice.h"
 #include "tests/node/weights_fixture.h"
 #include "tests/support/gguf_builder.h"
+#include "tests/support/raw_message.h"
 #include "tests/support/taken_port.h"
 #include "tests/support/temp_folder.h"
 #include "tests/transport/grpc_server.h"
@@ -365,8 +366,7 @@ TEST(Weights, AnAnswerThatIsNoMessageEndsTheFetch) {
       Call() { OnWriteDone(true); }
       void OnWriteDone(bool) override {
         if (left_-- == 0) return Finish(grpc::Status::OK);
-        const grpc::Slice slice("\xff\xff\xff");
-        out_ = grpc::ByteBuffer(&slice, 1);
+        out_ = testing::MessageOf("\xff\xff\xff");
         StartWrite(&out_);
       }
       void OnDone() override { delete this; }

@@ -27,6 +27,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "tests/support/heard_log.h"
+#include "tests/support/raw_message.h"
 #include "tests/support/recorder.h"
 #include "tests/transport/grpc_server.h"
 #include "tests/transport/link_child.h"
@@ -128,8 +129,7 @@ class RawCall {
   }
 
   bool Write(const std::string& bytes) {
-    const grpc::Slice slice(bytes);
-    call_->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+    call_->Write(testing::MessageOf(bytes), nullptr);
     return Next();
   }
   bool Write(const Frame& frame) {
@@ -145,10 +145,7 @@ class RawCall {
     grpc::ByteBuffer message;
     call_->Read(&message, nullptr);
     if (!Next()) return std::nullopt;
-    grpc::Slice slice;
-    EXPECT_TRUE(message.DumpToSingleSlice(&slice).ok());
-    auto frame = DecodeFrame(
-        Payload::Own(std::string(reinterpret_cast<const char*>(slice.begin()), slice.size())));
+    auto frame = DecodeFrame(Payload::Own(testing::BytesOf(message)));
     EXPECT_TRUE(frame.ok()) << frame.status();
     return *std::move(frame);
   }

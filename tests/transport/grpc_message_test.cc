@@ -10,31 +10,16 @@
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/raw_message.h"
 #include "tests/transport/step_frame.h"
 
 namespace strata {
 namespace {
 
 using absl_testing::StatusIs;
+using ::strata::testing::BytesOf;
+using ::strata::testing::MessageOf;
 using ::testing::HasSubstr;
-
-std::string BytesOf(const grpc::ByteBuffer& message) {
-  grpc::Slice slice;
-  EXPECT_TRUE(message.DumpToSingleSlice(&slice).ok());
-  return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
-}
-
-grpc::ByteBuffer MessageOf(const std::string& bytes) {
-  const grpc::Slice slice(bytes);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-// Every byte tells its place.
-std::string Bytes(size_t size) {
-  std::string bytes(size, '\0');
-  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 7 + i / 251);
-  return bytes;
-}
 
 std::vector<std::string> MessagesOf(Frame frame) {
   std::vector<std::string> messages;
@@ -46,7 +31,7 @@ std::vector<std::string> MessagesOf(Frame frame) {
 TEST(GrpcMessage, PayloadsOfAnySizeComeBack) {
   for (const size_t size : {size_t{0}, size_t{4}, size_t{kGrpcPieceBytes},
                             size_t{kGrpcPieceBytes + 4}, size_t{3 * kGrpcPieceBytes}}) {
-    const std::string payload = Bytes(size);
+    const std::string payload = PlacedBytes(size);
     const std::vector<std::string> messages = MessagesOf(Step(7, Payload::Own(payload)));
     EXPECT_EQ(messages.size(), std::max<size_t>(1, (size + kGrpcPieceBytes - 1) / kGrpcPieceBytes));
     GrpcIncoming incoming;
@@ -63,7 +48,7 @@ TEST(GrpcMessage, PayloadsOfAnySizeComeBack) {
 }
 
 TEST(GrpcMessage, APayloadIsSentFromWhereItLies) {
-  const Payload payload = Payload::Own(Bytes(2 * kGrpcPieceBytes));
+  const Payload payload = Payload::Own(PlacedBytes(2 * kGrpcPieceBytes));
   GrpcOutgoing outgoing(Step(1, payload));
   grpc::ByteBuffer message;
   std::vector<grpc::Slice> slices;
@@ -75,7 +60,7 @@ TEST(GrpcMessage, APayloadIsSentFromWhereItLies) {
 
 TEST(GrpcMessage, APieceOfAnotherSizeIsRefusedAndTheNextMessageBeginsAFrame) {
   const std::vector<std::string> right =
-      MessagesOf(Step(1, Payload::Own(Bytes(2 * kGrpcPieceBytes + 8))));
+      MessagesOf(Step(1, Payload::Own(PlacedBytes(2 * kGrpcPieceBytes + 8))));
   ASSERT_EQ(right.size(), 3u);
   for (size_t wrong = 0; wrong < 3; ++wrong) {
     for (const int change : {-1, 1}) {

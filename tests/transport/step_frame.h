@@ -1,7 +1,9 @@
 // The frame that tests of links send.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -14,6 +16,13 @@ inline Frame Step(uint64_t id = 0, Payload payload = {}) {
   wire::Step step;
   step.set_step_id(id);
   return MakeFrame(FrameType::kStep, step, std::move(payload));
+}
+
+// A payload of which each byte tells its place.
+inline std::string PlacedBytes(size_t size) {
+  std::string bytes(size, '\0');
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 7 + i / 251);
+  return bytes;
 }
 
 inline uint64_t StepId(const Frame& frame) {

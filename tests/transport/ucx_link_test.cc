@@ -320,7 +320,18 @@ class UcxPeer : public UcxLink {
     peer_->Send(Hello());
     server_.WaitForLinks(1);
   }
+  // The first piece of a payload that has 8 bytes more.
+  void SendFirstPiece() {
+    const std::string payload(kUcxPieceBytes + 8, 'x');
+    peer_->Send(UcxKind::kFrame, EncodeFramePrefixAndHeader(Step(1, Payload::Own(payload))),
+                payload.substr(0, kUcxPieceBytes));
+  }
   absl::Status HowItClosed() { return server_.heard.WaitForClosed(); }
+  void ExpectClosedAsWrong(const std::string& words) {
+    const absl::Status closed = HowItClosed();
+    EXPECT_TRUE(absl::IsInvalidArgument(closed)) << closed;
+    EXPECT_THAT(std::string(closed.message()), HasSubstr(words));
+  }
 
   std::unique_ptr<Stranger> peer_;
 };
@@ -332,9 +343,7 @@ TEST_F(UcxPeer, AChangedByteClosesTheLink) {
   const std::string header = peer_->Sealed(UcxKind::kFrame, front, data);
   data[500] ^= 1;
   peer_->SendRaw(UcxKind::kFrame, header, data);
-  const absl::Status closed = HowItClosed();
-  EXPECT_TRUE(absl::IsInvalidArgument(closed)) << closed;
-  EXPECT_THAT(std::string(closed.message()), HasSubstr("checksum"));
+  ExpectClosedAsWrong("checksum");
   EXPECT_EQ(server_.heard.n_frames(), 0u);
   ExpectServes(&server_);
 }
@@ -371,9 +380,7 @@ TEST_F(UcxPeer, APieceThatWasNotPromisedClosesTheLink) {
 }
 
 TEST_F(UcxPeer, APieceOfAnotherSizeClosesTheLink) {
-  const std::string payload(kUcxPieceBytes + 8, 'x');
-  peer_->Send(UcxKind::kFrame, EncodeFramePrefixAndHeader(Step(1, Payload::Own(payload))),
-              payload.substr(0, kUcxPieceBytes));
+  SendFirstPiece();
   peer_->Send(UcxKind::kMore, "", std::string(9, 'x'));
   EXPECT_TRUE(absl::IsInvalidArgument(HowItClosed()));
   EXPECT_EQ(server_.heard.n_frames(), 0u);
@@ -389,30 +396,22 @@ TEST_F(UcxPeer, AChangedByteInAPieceClosesTheLink) {
   peer_->SendRaw(UcxKind::kFrame, header, piece);
   piece[500] ^= 1;
   for (int i = 0; i < 2; ++i) peer_->Send(UcxKind::kMore, "", piece);
-  const absl::Status closed = HowItClosed();
-  EXPECT_TRUE(absl::IsInvalidArgument(closed)) << closed;
-  EXPECT_THAT(std::string(closed.message()), HasSubstr("checksum"));
+  ExpectClosedAsWrong("checksum");
   EXPECT_EQ(server_.heard.n_frames(), 0u);
   ExpectServes(&server_);
 }
 
 TEST_F(UcxPeer, AFrameBetweenAnothersPiecesClosesTheLink) {
-  const std::string payload(kUcxPieceBytes + 8, 'x');
-  peer_->Send(UcxKind::kFrame, EncodeFramePrefixAndHeader(Step(1, Payload::Own(payload))),
-              payload.substr(0, kUcxPieceBytes));
+  SendFirstPiece();
   peer_->Send(Step(2));
-  const absl::Status closed = HowItClosed();
-  EXPECT_TRUE(absl::IsInvalidArgument(closed)) << closed;
-  EXPECT_THAT(std::string(closed.message()), HasSubstr("before"));
+  ExpectClosedAsWrong("before");
 }
 
 TEST_F(UcxPeer, AnEnormousAnnouncedSizeClosesTheLink) {
   std::string front = EncodeFramePrefixAndHeader(Step(1));
   for (size_t i = 16; i < 24; ++i) front[i] = '\x7f';
   peer_->Send(UcxKind::kFrame, front, "x");
-  const absl::Status closed = HowItClosed();
-  EXPECT_TRUE(absl::IsInvalidArgument(closed)) << closed;
-  EXPECT_THAT(std::string(closed.message()), HasSubstr("at most"));
+  ExpectClosedAsWrong("at most");
 }
 
 TEST_F(UcxPeer, TheTokenShownAgainClosesTheLink) {

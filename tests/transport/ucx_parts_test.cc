@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/temp_folder.h"
+#include "tests/transport/step_frame.h"
 #include "transport/ucx_address.h"
 #include "transport/ucx_buffers.h"
 #include "transport/ucx_message.h"
@@ -42,8 +43,8 @@ std::string HeaderOf(absl::string_view front) {
 
 // Of a frame with that payload, and what its messages have as data.
 struct Messages {
-  explicit Messages(size_t payload_bytes, size_t header_bytes = 10) {
-    for (size_t i = 0; i < payload_bytes; ++i) payload += static_cast<char>(i * 7 + i / 251);
+  explicit Messages(size_t payload_bytes, size_t header_bytes = 10)
+      : payload(PlacedBytes(payload_bytes)) {
     Frame frame;
     frame.header = std::string(header_bytes, 'h');
     frame.payload = Payload::Own(payload);
