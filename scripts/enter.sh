@@ -74,10 +74,14 @@ if [[ -e /dev/nvidiactl ]]; then
   while read -r lib; do
     file=$new/.driver/$(basename "$lib")
     [[ -e $file ]] || { : >"$file" && mount --bind "$(realpath "$lib")" "$file"; } || true
-  done < <(PATH=$PATH:/usr/sbin:/sbin ldconfig -p | sed -n 's%.*(libc6,.* => \(.*/lib\(cuda\|nvidia-[a-z0-9-]*\|GLX_nvidia\)\.so\..*\)$%\1%p')
+  done < <(PATH=$PATH:/usr/sbin:/sbin ldconfig -p | sed -n 's%.*(libc6,.* => \(.*/lib\(cuda\|nvidia-[a-z0-9-]*\|GLX_nvidia\|EGL_nvidia\)\.so\..*\)$%\1%p')
   for file in /usr/share/vulkan/icd.d/nvidia_icd*.json /etc/vulkan/icd.d/nvidia_icd*.json; do
     if [[ -r $file ]]; then cp "$file" "$new/.driver/nvidia_icd.json"; fi
   done
+  # Without an X server the driver's Vulkan is in the library for EGL alone.
+  if [[ -e $new/.driver/nvidia_icd.json ]]; then
+    sed 's/libGLX_nvidia/libEGL_nvidia/' "$new/.driver/nvidia_icd.json" >"$new/.driver/nvidia_icd_egl.json"
+  fi
   driver=/.driver
 fi
 
@@ -92,7 +96,7 @@ export PATH=${STRATA_ENTER_PATH:+$STRATA_ENTER_PATH:}$PATH STRATA_INSIDE=1
 # A locale that the root has; nothing that points the host's compilers or libraries into it.
 export LC_ALL=C.UTF-8
 if [[ -n $driver ]]; then
-  if [[ -e $driver/nvidia_icd.json ]]; then export VK_ADD_DRIVER_FILES=$driver/nvidia_icd.json; fi
+  if [[ -e $driver/nvidia_icd.json ]]; then export VK_ADD_DRIVER_FILES=$driver/nvidia_icd.json:$driver/nvidia_icd_egl.json; fi
 fi
 ids=${STRATA_ENTER_IDS:-}
 unset STRATA_ENTER_PATH STRATA_ENTER_IDS LANGUAGE LD_LIBRARY_PATH LIBRARY_PATH LD_PRELOAD PYTHONPATH PYTHONHOME \

@@ -72,7 +72,8 @@ strata_packages() {
       libclang-rt-dev gdb iproute2 nftables avahi-daemon avahi-utils dbus curl shellcheck
       llama.cpp-tools llama.cpp-tools-extra nodejs libggml0-backend-vulkan mesa-vulkan-drivers" ;;
     *:bench) names="libggml0-backend-rpc ucx-utils" ;;
-    *:gpu) names="libggml0-backend-vulkan" ;;
+    # NVIDIA's Vulkan driver, which is the host's, wants libraries of X11 and glvnd even without a display.
+    *:gpu) names="libggml0-backend-vulkan libxext6 libglvnd0" ;;
     *:verbs) names="qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core ibverbs-providers" ;;
     *:train) names="python3-torch libtorch-dev python3-numpy python3-gguf python3-tokenizers" ;;
   esac
