@@ -26,15 +26,38 @@ bool IsLikelier(const llama_token_data& a, const llama_token_data& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-// Index of the largest logit, the lowest index on ties; -1 where a logit is not a number.
+// Index of the largest logit, the lowest index on ties; -1 where a logit is not a number. In lanes,
+// of which compilers make vectors.
 int64_t ArgMax(absl::Span<const float> logits) {
-  size_t best = 0;
+  constexpr size_t kLanes = 16, kBlock = 64 * kLanes;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  float best = kMinusInfinity;
+  size_t best_begin = 0;
   bool is_sane = true;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    is_sane &= logits[i] < std::numeric_limits<float>::infinity();  // false for NaN too
-    if (logits[i] > logits[best]) best = i;
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const absl::Span<const float> block = logits.subspan(begin, kBlock);
+    float most[kLanes];
+    int32_t insane[kLanes] = {};
+    std::fill_n(most, kLanes, kMinusInfinity);
+    const auto take = [&](float logit, size_t lane) {
+      most[lane] = logit > most[lane] ? logit : most[lane];
+      insane[lane] |= logit < kInfinity ? 0 : 1;  // a NaN is not less either
+    };
+    size_t i = 0;
+    for (; i + kLanes <= block.size(); i += kLanes) {
+      for (size_t lane = 0; lane < kLanes; ++lane) take(block[i + lane], lane);
+    }
+    for (; i < block.size(); ++i) take(block[i], 0);
+    const float largest = *std::max_element(most, most + kLanes);
+    if (largest > best) {
+      best = largest;
+      best_begin = begin;
+    }
+    is_sane = is_sane && std::all_of(insane, insane + kLanes, [](int32_t bad) { return bad == 0; });
   }
-  return is_sane && logits[best] > kMinusInfinity ? static_cast<int64_t>(best) : -1;
+  if (!is_sane || best == kMinusInfinity) return -1;
+  const auto* const found = std::find(logits.begin() + best_begin, logits.end(), best);
+  return found - logits.begin();
 }
 
 // The index whose share of `weights` holds `draw`, in [0, 1).
