@@ -14,10 +14,14 @@
 namespace strata {
 namespace {
 
-// Of one matrix, as models of one or two billion weights have them. Larger ones are faster by a
-// tenth or less.
+// Of one matrix, as models of one or two billion weights have them. On a CPU larger ones are faster
+// by a tenth or less.
 constexpr int64_t kColumns = 2048;
 constexpr int64_t kRows = 4096;
+// A GPU takes about as long to begin with a matrix as for those: an H200 read 0.44 TB/s of them,
+// and 1.1 TB/s of a model of 7 billion weights. So it has the matrices of such a model.
+constexpr int64_t kGpuColumns = 4096;
+constexpr int64_t kGpuRows = 14336;
 constexpr int64_t kExpertRows = 768;
 constexpr uint64_t kExpertBytesMax = 64ull << 20;  // of all experts
 constexpr int kPasses = 3;  // the middle one counts: that is what steps take, mostly
@@ -52,16 +56,16 @@ ggml_context_ptr NoAllocContext(size_t n_tensors) {
 }
 
 // A matrix's bytes: a few rows of numbers around zero, packed as `type`, over and over.
-std::vector<uint8_t> PackedRows(ggml_type type, int64_t rows) {
-  std::vector<float> numbers(kSourceRows * kColumns);
+std::vector<uint8_t> PackedRows(ggml_type type, int64_t columns, int64_t rows) {
+  std::vector<float> numbers(static_cast<size_t>(kSourceRows * columns));
   uint32_t state = 1;
   for (float& number : numbers) {
     state = state * 1664525u + 1013904223u;  // Numerical Recipes' linear congruence
     number = static_cast<float>(state >> 8) / 16777216.0f - 0.5f;
   }
-  const size_t part = ggml_row_size(type, kColumns) * kSourceRows;
+  const size_t part = ggml_row_size(type, columns) * kSourceRows;
   std::vector<uint8_t> bytes(part * static_cast<size_t>(rows / kSourceRows));
-  ggml_quantize_chunk(type, numbers.data(), bytes.data(), 0, kSourceRows, kColumns, nullptr);
+  ggml_quantize_chunk(type, numbers.data(), bytes.data(), 0, kSourceRows, columns, nullptr);
   for (size_t at = part; at < bytes.size(); at += part) {
     std::copy_n(bytes.begin(), part, bytes.begin() + static_cast<std::ptrdiff_t>(at));
   }
@@ -90,6 +94,8 @@ Prober::Prober(ggml_backend_dev_t device, ggml_backend_t backend, const ProbeOpt
                std::optional<absl::Duration> quota_period)
     : device_(device),
       backend_(backend),
+      columns_(options.large_matrices ? kGpuColumns : kColumns),
+      rows_(options.large_matrices ? kGpuRows : kRows),
       options_(options),
       quota_period_(quota_period),
       start_(absl::Now()),
@@ -97,14 +103,14 @@ Prober::Prober(ggml_backend_dev_t device, ggml_backend_t backend, const ProbeOpt
 
 bool Prober::Multiplies(ggml_type type, Use use, ggml_backend_buffer_type_t buffer_type) const {
   const ggml_context_ptr context = NoAllocContext(4);
-  ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, kColumns, 1);
+  ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, columns_, 1);
   ggml_tensor* weights = nullptr;
   ggml_tensor* product = nullptr;
   if (use == Use::kDense) {
-    weights = ggml_new_tensor_2d(context.get(), type, kColumns, kRows);
+    weights = ggml_new_tensor_2d(context.get(), type, columns_, rows_);
     product = ggml_mul_mat(context.get(), weights, input);
   } else {
-    weights = ggml_new_tensor_3d(context.get(), type, kColumns, kExpertRows, 8);
+    weights = ggml_new_tensor_3d(context.get(), type, columns_, kExpertRows, 8);
     ggml_tensor* ids = ggml_new_tensor_2d(context.get(), GGML_TYPE_I32, 8, 1);
     product = ggml_mul_mat_id(context.get(), weights, input, ids);
   }
@@ -131,9 +137,10 @@ std::optional<Prober::Weights> Prober::MakeWeights(ggml_type type, Use use) cons
   ggml_backend_buffer_type_t buffer_type = WeightBuffer(type, use);
   if (buffer_type == nullptr) return std::nullopt;
   const bool dense = use == Use::kDense;
-  const uint64_t bytes_max =
+  const std::vector<uint8_t> bytes = PackedRows(type, columns_, dense ? rows_ : kExpertRows);
+  uint64_t bytes_max =
       dense ? options_.working_set_bytes : std::min(options_.working_set_bytes, kExpertBytesMax);
-  const std::vector<uint8_t> bytes = PackedRows(type, dense ? kRows : kExpertRows);
+  if (dense && options_.large_matrices) bytes_max = std::max(bytes_max, 2 * bytes.size());
   if (bytes.size() > bytes_max) return std::nullopt;
   Weights weights;
   weights.bytes_each = bytes.size();
@@ -142,8 +149,8 @@ std::optional<Prober::Weights> Prober::MakeWeights(ggml_type type, Use use) cons
   weights.context = NoAllocContext(n_tensors);
   for (size_t i = 0; i < n_tensors; ++i) {
     weights.tensors.push_back(
-        dense ? ggml_new_tensor_2d(weights.context.get(), type, kColumns, kRows)
-              : ggml_new_tensor_3d(weights.context.get(), type, kColumns, kExpertRows,
+        dense ? ggml_new_tensor_2d(weights.context.get(), type, columns_, rows_)
+              : ggml_new_tensor_3d(weights.context.get(), type, columns_, kExpertRows,
                                    static_cast<int64_t>(weights.n)));
   }
   weights.buffer.reset(
@@ -188,20 +195,20 @@ std::optional<double> Prober::TimePass(const Weights& weights, size_t first, siz
   ggml_tensor* input = nullptr;
   ggml_tensor* ids = nullptr;
   if (dense) {
-    input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, kColumns, batch);  // [batch, columns]
+    input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, columns_, batch);  // [batch, columns]
     for (size_t i = 0; i < n; ++i) {
       ggml_tensor* matrix = weights.tensors[(first + i) % weights.n];
       ggml_build_forward_expand(graph, ggml_mul_mat(context.get(), matrix, input));
     }
   } else {  // every row takes all n experts
-    input = ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, kColumns, 1, batch);
+    input = ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, columns_, 1, batch);
     ids = ggml_new_tensor_2d(context.get(), GGML_TYPE_I32, static_cast<int64_t>(n), batch);
     ggml_build_forward_expand(graph,
                               ggml_mul_mat_id(context.get(), weights.tensors[0], input, ids));
   }
   const ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(context.get(), backend_));
   if (buffer == nullptr) return std::nullopt;
-  const std::vector<float> ones(static_cast<size_t>(kColumns) * batch, 1.0f);
+  const std::vector<float> ones(static_cast<size_t>(columns_) * batch, 1.0f);
   ggml_backend_tensor_set(input, ones.data(), 0, ones.size() * sizeof(float));
   if (ids != nullptr) {
     std::vector<int32_t> which(n * batch);
@@ -253,7 +260,7 @@ std::optional<double> Prober::MeasureOp(int64_t rows) const {
   constexpr int kOps = 4 * kOpBlocks;
   const ggml_context_ptr context = NoAllocContext(kOps + 1);
   ggml_cgraph* graph = ggml_new_graph_custom(context.get(), kOps + 1, false);
-  ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, kColumns, rows);
+  ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, columns_, rows);
   ggml_tensor* x = input;
   for (int i = 0; i < kOpBlocks; ++i) {
     ggml_tensor* norm = ggml_mul(context.get(), ggml_rms_norm(context.get(), x, 1e-5f), input);
@@ -262,7 +269,7 @@ std::optional<double> Prober::MeasureOp(int64_t rows) const {
   ggml_build_forward_expand(graph, x);
   const ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(context.get(), backend_));
   if (buffer == nullptr) return std::nullopt;
-  const std::vector<float> ones(static_cast<size_t>(kColumns * rows), 1.0f);
+  const std::vector<float> ones(static_cast<size_t>(columns_ * rows), 1.0f);
   ggml_backend_tensor_set(input, ones.data(), 0, ones.size() * sizeof(float));
   std::vector<double> passes;
   for (int i = 0; i < 4 * kPasses; ++i) {
@@ -277,8 +284,8 @@ std::optional<double> Prober::MeasureSlowdown() const {
   if (!quota_period_) return 1;
   const ggml_context_ptr context = NoAllocContext(3);
   ggml_cgraph* graph = ggml_new_graph_custom(context.get(), 3, false);
-  ggml_tensor* matrix = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, kColumns, 64);
-  ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, kColumns, 4);
+  ggml_tensor* matrix = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, columns_, 64);
+  ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, columns_, 4);
   ggml_build_forward_expand(graph, ggml_mul_mat(context.get(), matrix, input));
   const ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(context.get(), backend_));
   if (buffer == nullptr) return std::nullopt;
@@ -295,15 +302,15 @@ std::optional<double> Prober::MeasureSlowdown() const {
 
 absl::StatusOr<DeviceSpeed> Prober::Run() {
   DeviceSpeed speed;
-  const std::optional<double> one_row_s = MeasureOp(1), rows_s = MeasureOp(1 + kOpRowsMore);
+  const std::optional<double> one_row_s = MeasureOp(1), more_rows_s = MeasureOp(1 + kOpRowsMore);
   std::optional<double> slowdown = MeasureSlowdown();
-  if (!one_row_s || !rows_s || !slowdown) {
+  if (!one_row_s || !more_rows_s || !slowdown) {
     return absl::InternalError(
         absl::StrCat(options_.device, ": ggml cannot compute on this device"));
   }
-  const double row_s = std::clamp((*rows_s - *one_row_s) / kOpRowsMore, 0.0, *one_row_s);
+  const double row_s = std::clamp((*more_rows_s - *one_row_s) / kOpRowsMore, 0.0, *one_row_s);
   speed.op_s = *one_row_s - row_s;
-  speed.op_float_s = row_s / kColumns;
+  speed.op_float_s = row_s / columns_;
   for (ggml_type type : kTypes) {
     if (OutOfTime()) break;
     const std::optional<Speeds> dense = Measure(type, Use::kDense);

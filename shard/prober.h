@@ -61,6 +61,7 @@ class Prober {
 
   ggml_backend_device* const device_;
   ggml_backend* const backend_;
+  const int64_t columns_, rows_;  // of a matrix
   const ProbeOptions& options_;
   const std::optional<absl::Duration> quota_period_;
   const absl::Time start_;
