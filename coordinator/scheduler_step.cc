@@ -258,7 +258,14 @@ void Scheduler::Impl::AddDecodes(Builder* b) {
 uint32_t Scheduler::Impl::PromptRows(const Builder& b, const Request& next, int64_t now_us) const {
   const uint32_t rows_max = std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch - b.rows());
   const uint32_t n_decoding = NDecoding();
-  if (n_decoding == 0) return rows_max;
+  if (n_decoding == 0) {
+    uint32_t rows_left = 0;
+    for (uint64_t id : running) rows_left += Remaining(requests.at(id));
+    return ChunkForThroughput(costs, {.rows_left = rows_left,
+                                      .chunk_min = rows_max,
+                                      .chunk_max = facts.n_batch - b.rows(),
+                                      .stage_us_max = int64_t{policy.chunk_ms} * 1000});
+  }
   // Fewer groups of decodes than stages: prompts have steps of their own, so many for each round of
   // decodes that all stages have work. A decode of one row may cost half of one of two.
   const uint32_t n_apart = facts.n_stages - std::min(facts.n_stages, n_decoding);

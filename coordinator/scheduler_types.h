@@ -42,6 +42,8 @@ struct SchedulerPolicy {
   uint32_t steps_in_flight_max =
       0;                        // 0: one more than stages, so that none waits for the coordinator
   uint32_t chunk_tokens = 128;  // rows of a step that carries prompts while nobody decodes
+  // And more, where that has them done sooner and no stage takes longer for a step; 0: never.
+  uint32_t chunk_ms = 100;
   // How much longer than the batch itself takes may anybody's next token wait behind prompts.
   uint32_t prompt_wait_ms = 100;
   // And behind texts that are fed again because stages or their coordinator were lost: all stopped

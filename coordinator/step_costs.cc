@@ -158,4 +158,20 @@ uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuestion& question) {
   return fits;
 }
 
+uint32_t ChunkForThroughput(const StepCosts& costs, const ThroughputQuestion& q) {
+  if (!costs.known()) return q.chunk_min;
+  const auto all_us = [&](uint32_t chunk) {
+    const uint32_t n_steps = (q.rows_left + chunk - 1) / chunk + costs.n_stages() - 1;
+    return n_steps * LargestStageUs(costs, std::min(chunk, q.rows_left));
+  };
+  uint32_t best = q.chunk_min;
+  for (uint32_t chunk = 2 * q.chunk_min; chunk <= q.chunk_max && best < q.rows_left; chunk *= 2) {
+    if (LargestStageUs(costs, std::min(chunk, q.rows_left)) > static_cast<double>(q.stage_us_max))
+      break;
+    // Alike for one stage, where steps of that size have not been seen: then they are.
+    if (all_us(chunk) <= all_us(best)) best = chunk;
+  }
+  return best;
+}
+
 }  // namespace strata

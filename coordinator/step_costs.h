@@ -78,4 +78,16 @@ struct ChunkQuestion {
 // will do; and with which rounds of such steps keep to `mean_wait_us`.
 uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuestion& question);
 
+struct ThroughputQuestion {
+  uint32_t rows_left = 0;  // of all prompts
+  uint32_t chunk_min = 0;  // what is always right
+  uint32_t chunk_max = 0;
+  int64_t stage_us_max = 0;  // no more than chunk_min where a stage would take longer for a step
+};
+
+// How many rows of prompts the step may carry while nobody decodes: those with which all rows that
+// are left are through soonest, the fill and the drain of the pipeline counted. A GPU takes little
+// longer for 512 rows than for 128.
+uint32_t ChunkForThroughput(const StepCosts& costs, const ThroughputQuestion& question);
+
 }  // namespace strata

@@ -74,6 +74,7 @@ class RandomRun {
   SchedulerPolicy MakePolicy() {
     return {.steps_in_flight_max = Flip() ? 0 : Pick(1, 8),
             .chunk_tokens = Pick(1, 64),
+            .chunk_ms = Flip() ? 0 : Pick(1, 200),
             .prompt_wait_ms = Pick(0, 100),
             .queue_max = Pick(1, 20),
             .pipelines_broken_max = UINT32_MAX,  // restarts come at random here

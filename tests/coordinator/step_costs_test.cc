@@ -171,5 +171,47 @@ TEST(ChunkWithin, IsNothingBehindALongPromptThatIsUnderWayAlready) {
   EXPECT_EQ(ChunkWithin(costs, question), 0);
 }
 
+// A stage of a GPU takes little longer for more rows, a CPU's takes so long for each.
+constexpr ThroughputQuestion kPrompts = {
+    .rows_left = 2000, .chunk_min = 128, .chunk_max = 512, .stage_us_max = 100'000};
+
+TEST(ChunkForThroughput, IsTheLeastWhileNothingIsKnown) {
+  EXPECT_EQ(ChunkForThroughput(StepCosts(1), kPrompts), 128);
+}
+
+TEST(ChunkForThroughput, IsLargeWhereStepsCostMoreThanTheirRows) {
+  EXPECT_EQ(ChunkForThroughput(Linear(1, 3400, 16), kPrompts), 512);
+  EXPECT_EQ(ChunkForThroughput(Linear(2, 3400, 16), kPrompts), 512);
+  // 128 rows were seen alone: what more take is tried.
+  StepCosts costs(1);
+  for (int i = 0; i < 5; ++i) costs.Observe(0, 128, 17'000);
+  EXPECT_EQ(ChunkForThroughput(costs, kPrompts), 512);
+}
+
+TEST(ChunkForThroughput, LeavesNoStageWithoutWork) {
+  // Four chunks of 512 through four stages are seven times what one takes, sixteen of 128 nineteen.
+  EXPECT_EQ(ChunkForThroughput(Linear(4, 30, 100), kPrompts), 128);
+  ThroughputQuestion question = kPrompts;
+  question.rows_left = 300;
+  EXPECT_EQ(ChunkForThroughput(Linear(2, 3400, 100), question), 128);
+  EXPECT_EQ(ChunkForThroughput(Linear(2, 3400, 40), question), 512);
+}
+
+TEST(ChunkForThroughput, KeepsNobodyWhoComesWaiting) {
+  EXPECT_EQ(ChunkForThroughput(Linear(1, 10'000, 1000), kPrompts), 128);
+  EXPECT_EQ(ChunkForThroughput(Linear(1, 10'000, 300), kPrompts), 256);
+  ThroughputQuestion question = kPrompts;
+  question.stage_us_max = 0;
+  EXPECT_EQ(ChunkForThroughput(Linear(1, 100, 1), question), 128);
+}
+
+TEST(ChunkForThroughput, IsNoLargerThanWhatIsLeft) {
+  ThroughputQuestion question = kPrompts;
+  question.rows_left = 100;
+  EXPECT_EQ(ChunkForThroughput(Linear(1, 3400, 16), question), 128);
+  question.rows_left = 200;
+  EXPECT_EQ(ChunkForThroughput(Linear(1, 3400, 16), question), 256);
+}
+
 }  // namespace
 }  // namespace strata
