@@ -153,6 +153,7 @@ void CountEnds(const GgufHeader& header, const LayerBytes& bytes, LayerCosts* co
   costs->last_bytes = bytes.last;
   const GgufTensor* embedding = header.FindTensor("token_embd.weight");
   const GgufTensor* output = header.FindTensor("output.weight");
+  if (embedding != nullptr) costs->embedding_bytes = embedding->bytes;
   if (embedding != nullptr && output == nullptr) costs->tied_bytes = embedding->bytes;
   if (embedding != nullptr && output != nullptr) {
     costs->last_placeholder_bytes = PlaceholderBytes(*embedding);
@@ -301,6 +302,25 @@ uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape) {
                        static_cast<double>(layer.state_bytes));
 }
 
+namespace {
+
+uint64_t LogitsBytes(const LayerCosts& costs, const CacheShape& shape) {
+  const uint64_t row = uint64_t{costs.n_vocab} * sizeof(float);
+  return std::min(shape.n_batch * row, std::max(shape.n_seqs * row, kLogitsBytesMax));
+}
+
+}  // namespace
+
+MachineBytes MachineBytesOf(const LayerCosts& costs, const CacheShape& shape, bool is_first,
+                            bool is_last) {
+  MachineBytes bytes;
+  // Where the head is the embedding, the device has a copy of it, at whichever end.
+  if (costs.tied_bytes == 0 && is_first) bytes.weights = costs.embedding_bytes;
+  if (costs.tied_bytes == 0 && is_last && !is_first) bytes.weights = costs.last_placeholder_bytes;
+  if (is_last) bytes.compute = LogitsBytes(costs, shape);
+  return bytes;
+}
+
 uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_last) {
   const uint64_t rows = shape.n_batch;
   const uint64_t positions = shape.cells();
@@ -310,11 +330,8 @@ uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_
   bytes += rows * positions * (sizeof(float) + sizeof(uint16_t));  // the mask, f32 and f16
   // Otherwise each head's scores are written down, and what softmax makes of them.
   if (!shape.flash_attention) bytes += 2 * rows * positions * costs.n_head * sizeof(float);
-  if (is_last) {
-    const uint64_t row = uint64_t{costs.n_vocab} * sizeof(float);
-    // In the graph and in the buffer that is handed over.
-    bytes += 2 * std::min(rows * row, std::max(shape.n_seqs * row, kLogitsBytesMax));
-  }
+  // In the graph and in the buffer that is handed over.
+  if (is_last) bytes += 2 * LogitsBytes(costs, shape);
   return bytes + kWorkerBytes;
 }
 

@@ -68,6 +68,7 @@ struct LayerCosts {
   uint64_t first_bytes = 0;  // token embedding and what else lies outside the layers: first stage
   uint64_t last_bytes = 0;   // norm and head: last stage (tied: the embedding again)
   uint64_t tied_bytes = 0;   // counted in both, held once by a stage that is the whole model
+  uint64_t embedding_bytes = 0;  // of the token embedding alone, part of first_bytes
   // Placeholders of the other end's matrix (shard/slice.h).
   uint64_t first_placeholder_bytes = 0;
   uint64_t last_placeholder_bytes = 0;
@@ -109,5 +110,14 @@ uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_
 
 // All that a stage of `layers` (not empty) takes of its device: weights, caches, compute buffer.
 uint64_t StageBytes(const LayerCosts& costs, const CacheShape& shape, LayerRange layers);
+
+// Of those, what a stage on a device with memory of its own has in the machine's all the same.
+struct MachineBytes {
+  uint64_t weights = 0;  // the token embedding or its placeholder: libllama looks rows up there
+  uint64_t compute = 0;  // logits as they are handed over
+  uint64_t all() const { return weights + compute; }
+};
+MachineBytes MachineBytesOf(const LayerCosts& costs, const CacheShape& shape, bool is_first,
+                            bool is_last);
 
 }  // namespace strata

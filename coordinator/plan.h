@@ -55,6 +55,8 @@ struct PlanDevice {
   LayerRange cpu_moe = {0, UINT32_MAX};
   bool is_cpu =
       false;  // the device that ggml calls so, where libllama computes what the host keeps
+  bool has_own_memory =
+      false;  // not the machine's, which keeps MachineBytesOf() a stage (layer_costs.h)
 };
 
 struct PlanNode {

@@ -67,6 +67,7 @@ void AddMeasuredNode(absl::string_view name, const MachineNames& machine,
     device.name = measured.facts.name;
     device.memory_free_bytes = measured.facts.memory_free_bytes;
     if (measured.facts.shares_machine_memory) device.memory_pool = device.bandwidth_pool = pool;
+    device.has_own_memory = !measured.facts.shares_machine_memory;
     device.is_cpu = measured.facts.name == kCpuDevice;
     // Software devices, too.
     if (measured.facts.kind == DeviceFacts::Kind::kCpu) device.cores_pool = pool_of_cores();

@@ -116,6 +116,7 @@ PlanProblem::PlanProblem(const PlanRequest& request, const StepShape& step)
     candidate.bandwidth_pool = device.bandwidth_pool;
     candidate.cores_pool = device.cores_pool;
     candidate.memory_bytes = device.memory_free_bytes;
+    candidate.has_own_memory = device.has_own_memory;
     if (device.memory_pool == kOwnPool) {
       candidate.memory_bytes = Less(candidate.memory_bytes, ReserveOf(request, device.node));
     } else {
@@ -128,7 +129,7 @@ PlanProblem::PlanProblem(const PlanRequest& request, const StepShape& step)
       for (const uint32_t point : points_) candidate.fetch_bytes.push_back(node.fetch_bytes[point]);
     }
     const auto has_room = [&](size_t begin, size_t end) {
-      return StageBytes(begin, end) - HostBytes(candidate, begin, end) <= candidate.memory_bytes &&
+      return BytesOn(candidate, begin, end) <= candidate.memory_bytes &&
              HostBytes(candidate, begin, end) <= candidate.host_bytes_max;
     };
     bool has_any = false;
@@ -210,9 +211,15 @@ uint64_t PlanProblem::StageBytes(size_t begin, size_t end) const {
          (is_last ? compute_last_bytes_ : compute_bytes_);
 }
 
+uint64_t PlanProblem::BytesOn(const Candidate& candidate, size_t begin, size_t end) const {
+  const uint64_t bytes = StageBytes(begin, end) - HostBytes(candidate, begin, end);
+  if (!candidate.has_own_memory) return bytes;
+  return bytes -
+         MachineBytesOf(*request_.costs, request_.cache, begin == 0, end == last_point()).all();
+}
+
 uint64_t PlanProblem::StageBytes(const Piece& piece) const {
-  return StageBytes(piece.begin, piece.end) -
-         HostBytes(candidates_[piece.candidate], piece.begin, piece.end);
+  return BytesOn(candidates_[piece.candidate], piece.begin, piece.end);
 }
 
 double PlanProblem::Between(size_t from_node, size_t to_node, double bytes) const {

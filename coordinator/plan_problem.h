@@ -49,6 +49,7 @@ class PlanProblem {
     std::vector<uint64_t> fetch_bytes;  // [points], of all layers before
     uint64_t disk_free_bytes = 0;
     bool shares_with_host = false;  // one memory: they count as the stage's all the same
+    bool has_own_memory = false;    // as PlanDevice
     double head_s = 0, head_memory_s = 0;
     double overhead_s = 0;
     int memory_pool = kOwnPool, bandwidth_pool = kOwnPool, cores_pool = kOwnPool;
@@ -92,6 +93,7 @@ class PlanProblem {
   uint64_t FetchBytes(const Piece& piece) const;
 
  private:
+  uint64_t BytesOn(const Candidate& candidate, size_t begin, size_t end) const;
   // How long the device takes for its layers, and what they have in the memory of its host.
   void PriceLayers(const PlanDevice& device, Candidate* candidate) const;
   double Between(size_t from_node, size_t to_node, double bytes) const;

@@ -202,8 +202,15 @@ Plan Finish(const PlanRequest& request, const PlanProblem& problem, const Soluti
       stage.cache_bytes += CacheBytes(cost, request.cache);
       if (layer - stage.layers.begin < stage.n_cpu_moe) stage.host_bytes += cost.ExpertBytes();
     }
+    const bool is_last = stage.layers.end == costs.n_layer();
     stage.weight_bytes = costs.WeightBytes(stage.layers) - stage.host_bytes;
-    stage.compute_bytes = ComputeBytes(costs, request.cache, stage.layers.end == costs.n_layer());
+    stage.compute_bytes = ComputeBytes(costs, request.cache, is_last);
+    if (device.has_own_memory) {
+      const MachineBytes machine =
+          MachineBytesOf(costs, request.cache, stage.layers.begin == 0, is_last);
+      stage.weight_bytes -= machine.weights;
+      stage.compute_bytes -= machine.compute;
+    }
     stage.compute_s = problem.StageSeconds(pieces[i]);
     stage.hop_in_s = i == 0 ? problem.HopIn(pieces[i].candidate)
                             : problem.Hop(pieces[i - 1].candidate, pieces[i].candidate);

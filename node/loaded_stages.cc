@@ -37,7 +37,12 @@ std::vector<LoadedStage> TakeLoaded(PlannedModel* planned) {
       *one.at.stage.mutable_epoch() = stage.epoch();
       one.at.stage.set_stage(stage.stage());
       one.stage = {.device = d, .layers = layers};
-      const uint64_t bytes = StageBytes(planned->costs, request.cache, layers);
+      uint64_t bytes = StageBytes(planned->costs, request.cache, layers);
+      if (device.has_own_memory) {
+        bytes -= MachineBytesOf(planned->costs, request.cache, layers.begin == 0,
+                                layers.end == planned->costs.n_layer())
+                     .all();
+      }
       device.memory_free_bytes += bytes;
       if (device.memory_pool == kOwnPool) continue;
       request.memory_pools[static_cast<size_t>(device.memory_pool)].free_bytes += bytes;

@@ -19,6 +19,7 @@ namespace strata {
 namespace {
 
 constexpr uint64_t kWorkingSetMinBytes = 32ull << 20;
+constexpr uint64_t kLargeWorkingSetBytes = 512ull << 20;  // of large matrices, at most: two of f32
 
 DeviceFacts::Kind KindOf(const ggml_backend_dev_props& props) {
   // Mesa's Vulkan device without a GPU computes on the CPU, in its memory.
@@ -44,6 +45,12 @@ bool SharesMachineMemory(const ggml_backend_dev_props& props) {
 }
 
 }  // namespace
+
+bool HasOwnMemory(ggml_backend_device* device) {
+  ggml_backend_dev_props props;
+  ggml_backend_dev_get_props(device, &props);
+  return !SharesMachineMemory(props);
+}
 
 uint64_t DeviceFreeBytes(ggml_backend_device* device) {
   ggml_backend_dev_props props;
@@ -91,6 +98,11 @@ absl::StatusOr<DeviceSpeed> ProbeDevice(const ProbeOptions& options) {
   }
   const uint64_t free = DeviceFreeBytes(device);
   ProbeOptions sized = options;
+  ggml_backend_dev_props props;
+  ggml_backend_dev_get_props(device, &props);
+  if (KindOf(props) == DeviceFacts::Kind::kGpu && free / 4 >= kLargeWorkingSetBytes) {
+    sized.large_matrices = true;
+  }
   // Not so much that somebody else's program is pushed out for a measurement.
   sized.working_set_bytes = std::min<uint64_t>(sized.working_set_bytes, free / 4);
   std::optional<absl::Duration> quota_period;

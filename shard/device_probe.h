@@ -32,6 +32,9 @@ struct DeviceFacts {
 };
 std::vector<DeviceFacts> ListDevices();
 
+// Whether a device of ggml's has memory that is not the machine's.
+bool HasOwnMemory(ggml_backend_device* device);
+
 // What a device of ggml's still has, bytes: where its memory is the machine's, no more than
 // AvailableBytes(), since a control group or a busy machine may leave less than its driver
 // believes.
@@ -64,6 +67,7 @@ struct ProbeOptions {
   uint32_t n_threads = 1;                     // CPU only
   absl::Duration budget = absl::Seconds(4);   // types for which it does not suffice are left out
   uint64_t working_set_bytes = 160ull << 20;  // of weights, larger than most caches
+  bool large_matrices = false;                // ProbeDevice() sets it for a GPU
 };
 
 // kInvalidArgument: no such device; kResourceExhausted: not even a small working set fits;

@@ -247,5 +247,25 @@ TEST(LayerCosts, LogitsAreBufferedAtTheEndOnly) {
             2 * 64 * 1000 * sizeof(float));
 }
 
+// The embedding is looked up in the machine's memory, and logits are handed over there.
+TEST(LayerCosts, ADeviceWithMemoryOfItsOwnHasNotAllOfAStage) {
+  const LayerCosts costs = Count(Model("llama", 2));
+  const CacheShape shape = {.n_ctx = 1024, .n_seqs = 1, .n_batch = 64};
+  const uint64_t logits = 64 * 1000 * sizeof(float);
+  const MachineBytes first = MachineBytesOf(costs, shape, true, false);
+  EXPECT_EQ(first.weights, costs.embedding_bytes);
+  EXPECT_GT(first.weights, 0);
+  EXPECT_EQ(first.compute, 0);
+  const MachineBytes last = MachineBytesOf(costs, shape, false, true);
+  EXPECT_EQ(last.weights, costs.last_placeholder_bytes);
+  EXPECT_GT(last.weights, 0);
+  EXPECT_EQ(last.compute, logits);
+  LayerCosts tied = costs;
+  tied.tied_bytes = costs.embedding_bytes;
+  EXPECT_EQ(MachineBytesOf(tied, shape, true, false).weights, 0);
+  EXPECT_EQ(MachineBytesOf(tied, shape, false, true).weights, 0);
+  EXPECT_EQ(MachineBytesOf(tied, shape, true, true).all(), logits);
+}
+
 }  // namespace
 }  // namespace strata

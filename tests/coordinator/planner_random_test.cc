@@ -54,6 +54,10 @@ void MakeInstance(uint32_t seed, Instance* instance) {
   costs.last_bytes = 100000000;
   costs.head = {{kQ8, costs.last_bytes}};
   if (draw.Below(2) == 0) costs.tied_bytes = std::min(costs.first_bytes, costs.last_bytes);
+  costs.embedding_bytes = costs.tied_bytes > 0 ? costs.tied_bytes : costs.first_bytes;
+  if (costs.tied_bytes == 0 && draw.Below(2) == 0) {
+    costs.last_placeholder_bytes = costs.embedding_bytes / 2;
+  }
 
   PlanRequest& request = instance->request;
   request.costs = &costs;
@@ -96,6 +100,9 @@ void MakeInstance(uint32_t seed, Instance* instance) {
     if (!memory) continue;
     request.memory_pools.push_back(
         {"m", static_cast<uint64_t>(draw.Between(0.8, 1.6) * static_cast<double>(most))});
+  }
+  for (PlanDevice& device : request.devices) {
+    device.has_own_memory = device.memory_pool == kOwnPool && draw.Below(2) == 0;
   }
   request.links.resize(size_t{n_nodes} * n_nodes);
   const bool through_a_switch = draw.Below(2) == 0;
@@ -202,7 +209,12 @@ class ByForce {
           node.fetch_bytes[stage.end] - node.fetch_bytes[stage.begin] > node.disk_free_bytes) {
         return false;
       }
-      const uint64_t bytes = bytes_.at({stage.begin, stage.end});
+      uint64_t bytes = bytes_.at({stage.begin, stage.end});
+      if (device.has_own_memory) {
+        bytes -=
+            MachineBytesOf(costs_, request_.cache, stage.begin == 0, stage.end == costs_.n_layer())
+                .all();
+      }
       if (device.memory_pool == kOwnPool) {
         if (bytes + reserve > device.memory_free_bytes) return false;
         continue;

@@ -61,6 +61,25 @@ TEST(Planner, GivesTheFasterMachineWhatItHolds) {
   }
 }
 
+TEST(Planner, PutsOnADeviceWithItsOwnMemoryWhatIsNotInTheMachines) {
+  LayerCosts costs = EightGiB();
+  costs.first_bytes = costs.last_bytes = costs.embedding_bytes = kGiB;
+  PlanRequest request = RequestFor(costs, {{16 * kGiB, 50e9}});
+  const absl::StatusOr<Plan> shared = MakePlan(request);
+  request.devices[0].has_own_memory = true;
+  const absl::StatusOr<Plan> own = MakePlan(request);
+  ASSERT_TRUE(shared.ok() && own.ok());
+  const MachineBytes machine = MachineBytesOf(costs, request.cache, true, true);
+  EXPECT_EQ(machine.weights, kGiB);
+  EXPECT_EQ(own->stages[0].weight_bytes + machine.weights, shared->stages[0].weight_bytes);
+  EXPECT_EQ(own->stages[0].compute_bytes + machine.compute, shared->stages[0].compute_bytes);
+  // And it needs no more.
+  request.devices[0].memory_free_bytes = own->stages[0].memory_bytes();
+  EXPECT_EQ(RangesOf(request), "n0=0-31");
+  --request.devices[0].memory_free_bytes;
+  EXPECT_FALSE(MakePlan(request).ok());
+}
+
 TEST(Planner, ThroughputSpreadsWhatLatencyKeepsTogether) {
   const LayerCosts costs = EightGiB();
   PlanRequest request = RequestFor(costs, {{16 * kGiB, 50e9}, {16 * kGiB, 50e9}});
@@ -459,6 +478,9 @@ TEST(AddMeasuredNode, DevicesOfAMachineShareItsPools) {
   EXPECT_NE(request.devices[0].cores_pool, kOwnPool);
   EXPECT_EQ(request.devices[2].cores_pool, kOwnPool);
   EXPECT_EQ(request.devices[1].memory_pool, kOwnPool);
+  EXPECT_TRUE(request.devices[1].has_own_memory);
+  EXPECT_FALSE(request.devices[0].has_own_memory);
+  EXPECT_FALSE(request.devices[2].has_own_memory);
   EXPECT_EQ(request.devices[3].memory_pool, request.devices[4].memory_pool);
   EXPECT_NE(request.devices[0].memory_pool, request.devices[3].memory_pool);
   EXPECT_EQ(request.devices[3].cores_pool, request.devices[4].cores_pool);
