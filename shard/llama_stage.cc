@@ -149,8 +149,24 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
   out_rows_ = 0;
   output_rows_.clear();
   kept_logits_.clear();
+  was_ahead_ = false;
   if (absl::Status status = Check(batch); !status.ok()) return status;
 
+  const size_t n = batch.positions.size();
+  was_ahead_ = FinishAhead(batch);
+  if (!was_ahead_) {
+    if (absl::Status status = RunAll(batch); !status.ok()) return RollBack(batch, status);
+  }
+  // A GPU may still compute, and what it takes is the step's time, also where nobody reads logits.
+  llama_synchronize(context_.get());
+  has_shifted_ = false;
+  for (int32_t slot : batch.slots) ++next_[slot];
+  out_rows_ = config_.facts.is_last ? 0 : n;
+  output_rows_.assign(batch.output_rows.begin(), batch.output_rows.end());
+  return absl::OkStatus();
+}
+
+absl::Status LlamaStage::RunAll(const Batch& batch) {
   const size_t n = batch.positions.size();
   if (!config_.facts.is_last) {
     out_ = std::make_shared_for_overwrite<float[]>(n * config_.facts.n_embd);
@@ -171,16 +187,48 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
     } catch (const std::exception& e) {
       status = absl::InternalError(absl::StrCat("libllama: ", e.what()));
     }
-    if (!status.ok()) return RollBack(batch, status);
+    if (!status.ok()) return status;
     // Several graphs overwrite each other's, and one may have the rows in another order.
     const bool in_order = groups.size() == 1 && std::is_sorted(rows.begin(), rows.end());
     if (!in_order && config_.facts.is_last) KeepLogits(batch, rows);
   }
-  has_shifted_ = false;
-  for (int32_t slot : batch.slots) ++next_[slot];
-  out_rows_ = config_.facts.is_last ? 0 : n;
-  output_rows_.assign(batch.output_rows.begin(), batch.output_rows.end());
   return absl::OkStatus();
+}
+
+bool LlamaStage::BeginAhead(const Batch& batch) {
+  UndoAhead();
+  const Facts& facts = config_.facts;
+  const bool comes_back =
+      config_.ability.trim && !config_.has_equal_graphs && llama_model_n_swa(model_.get()) <= 0;
+  if (!config_.computes_apart || !facts.is_first || !facts.is_last || !comes_back || has_shifted_ ||
+      !Check(batch).ok()) {
+    return false;
+  }
+  ahead_.tokens.assign(batch.tokens.begin(), batch.tokens.end());
+  ahead_.positions.assign(batch.positions.begin(), batch.positions.end());
+  ahead_.slots.assign(batch.slots.begin(), batch.slots.end());
+  ahead_.output_rows.assign(batch.output_rows.begin(), batch.output_rows.end());
+  if (RunAll(batch).ok()) return true;
+  UndoAhead();
+  return false;
+}
+
+bool LlamaStage::FinishAhead(const Batch& batch) {
+  if (ahead_.tokens.empty()) return false;
+  if (batch.tokens == ahead_.tokens && batch.positions == ahead_.positions &&
+      batch.slots == ahead_.slots && batch.output_rows == ahead_.output_rows) {
+    ahead_ = {};
+    return true;
+  }
+  UndoAhead();
+  return false;
+}
+
+void LlamaStage::UndoAhead() {
+  if (ahead_.tokens.empty()) return;
+  llama_synchronize(context_.get());
+  for (const int32_t slot : ahead_.slots) llama_memory_seq_rm(memory(), slot, next_[slot], -1);
+  ahead_ = {};
 }
 
 absl::Span<const float> LlamaStage::Incoming(const Batch& batch, absl::Span<const uint32_t> rows) {

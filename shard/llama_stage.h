@@ -36,6 +36,7 @@ class LlamaStage final : public Stage {
     // libllama runs graphs of equally many rows per sequence (row_groups.h).
     bool has_equal_graphs = false;
     bool has_vocabulary = false;
+    bool computes_apart = false;  // a device that computes while its host does something else
   };
 
   LlamaStage(Config config, LlamaModelPtr model);
@@ -49,8 +50,12 @@ class LlamaStage final : public Stage {
   Facts* mutable_facts() { return &config_.facts; }
   // Before any other call.
   void SetContext(LlamaContextPtr context) { context_ = std::move(context); }
+  // As Clear(), and what stood in the caches is overwritten.
+  void Erase();
 
   absl::Status Decode(const Batch& batch) override;
+  bool BeginAhead(const Batch& batch) override;
+  bool WasAhead() const override { return was_ahead_; }
   Payload TakeActivations() override;
   absl::Span<const float> Logits(size_t i) override;
   absl::Status Apply(const wire::KvEdit& edit) override;
@@ -64,6 +69,11 @@ class LlamaStage final : public Stage {
 
  private:
   absl::Status Check(const Batch& batch) const;
+  // All rows, in one graph or several.
+  absl::Status RunAll(const Batch& batch);
+  // True: the batch is what was begun ahead, and is done. Else what was begun is undone.
+  bool FinishAhead(const Batch& batch);
+  void UndoAhead();
   // Runs `rows` of the batch as one call of libllama.
   absl::Status Run(const Batch& batch, absl::Span<const uint32_t> rows);
   // Copies the logits of `rows` to the order of the batch.
@@ -117,6 +127,14 @@ class LlamaStage final : public Stage {
     std::vector<uint8_t> bytes;
   };
   std::vector<Checkpoint> checkpoints_;  // [n_checkpoints], of checkpoint_bytes together
+
+  // What BeginAhead() has begun; no tokens: nothing. next_ knows nothing of it.
+  struct Ahead {
+    std::vector<int32_t> tokens, positions, slots;
+    std::vector<uint32_t> output_rows;
+  };
+  Ahead ahead_;
+  bool was_ahead_ = false;
 
   // Of the batch that runs or ran last.
   std::shared_ptr<float[]> out_;  // [n_tokens, n_embd] f32, rows in batch order

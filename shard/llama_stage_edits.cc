@@ -36,11 +36,17 @@ void LlamaStage::Drop(int32_t slot) {
 }
 
 void LlamaStage::Clear() {
+  UndoAhead();
   llama_memory_clear(memory(), /*data=*/false);  // as a slot that is dropped
   std::fill(next_.begin(), next_.end(), 0);
   for (int32_t slot = 0; slot < spare(); ++slot) Changed(slot);
   has_shifted_ = false;
   for (Checkpoint& checkpoint : checkpoints_) checkpoint = {};
+}
+
+void LlamaStage::Erase() {
+  Clear();
+  llama_memory_clear(memory(), /*data=*/true);
 }
 
 absl::Status LlamaStage::CheckSlot(int32_t slot) const {
@@ -49,6 +55,7 @@ absl::Status LlamaStage::CheckSlot(int32_t slot) const {
 }
 
 absl::Status LlamaStage::Apply(const wire::KvEdit& edit) {
+  UndoAhead();
   if (absl::Status status = CheckSlot(edit.slot()); !status.ok()) return status;
   switch (edit.kind()) {
     case wire::KvEdit::DROP:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,8 @@ namespace {
 // libllama reserves a row of logits, on the device and on the host, for every row that may be an
 // output.
 constexpr uint64_t kLogitsBytesMax = 64 << 20;
+// Of a device that computes in the machine's memory, maybe with its cores: more would take long.
+constexpr uint32_t kSoftwareWarmUpRows = 16;
 
 // libllama keeps so much about each cell of a cache beside its keys and values.
 constexpr uint64_t kCellBytes = 48;
@@ -173,6 +176,15 @@ uint64_t OutputBytes(const llama_context_params& params, const llama_model* mode
   return rows * columns * sizeof(float);
 }
 
+// Of a slice on a device with memory of its own, the token embedding or its placeholder, in which
+// libllama looks rows up in the machine's memory. Where there is no head beside it, it is the head
+// as well, of which the device has a copy.
+uint64_t EmbeddingBytes(const Slice& slice) {
+  const GgufTensor* embedding = slice.header().FindTensor("token_embd.weight");
+  const bool has_head = slice.header().FindTensor("output.weight") != nullptr;
+  return embedding != nullptr && has_head ? embedding->bytes : 0;
+}
+
 // Where a stage takes its memory from, and how much of it there may be.
 class Room {
  public:
@@ -216,12 +228,44 @@ class Room {
                         {.needed_bytes = needed_bytes, .free_bytes = free_bytes});
   }
 
+  // Why it did not warm up.
+  absl::Status WarmUpError(const absl::Status& why, uint64_t needed_bytes) const {
+    if (!absl::IsResourceExhausted(why)) return why;
+    const uint64_t free_bytes = needed_bytes / 4 * 3;  // what is free now, it has all but taken
+    return WithShortage(absl::ResourceExhaustedError(
+                            absl::StrCat("not enough memory on ", name_, ": ", why.message())),
+                        {.needed_bytes = needed_bytes, .free_bytes = free_bytes});
+  }
+
  private:
   const uint64_t weight_bytes_;
   ggml_backend_device* const device_;
   const std::string name_;
   const uint64_t limit_bytes_;  // 0: none
 };
+
+// A GPU compiles kernels, and takes memory for them, when they run for the first time: those of the
+// largest batch and of a single row rather now than in somebody's text, and what does not fit then
+// fails the load.
+absl::Status WarmUp(uint32_t n_rows, LlamaStage* stage) {
+  const Stage::Facts& facts = stage->facts();
+  for (const uint32_t n : {n_rows, 1u}) {
+    std::vector<int32_t> positions(n);
+    std::iota(positions.begin(), positions.end(), 0);
+    const std::vector<int32_t> zeros(n, 0);  // tokens, and slots
+    const std::vector<float> activations(facts.is_first ? 0 : size_t{n} * facts.n_embd, 0.0f);
+    const uint32_t last = n - 1;
+    Stage::Batch batch;
+    if (facts.is_first) batch.tokens = zeros;
+    batch.activations = activations;
+    batch.positions = positions;
+    batch.slots = zeros;
+    if (facts.is_last) batch.output_rows = absl::MakeConstSpan(&last, 1);
+    if (absl::Status status = stage->Decode(batch); !status.ok()) return status;
+    stage->Erase();
+  }
+  return absl::OkStatus();
+}
 
 // Where experts stay in the host's memory. kResourceExhausted.
 absl::Status CheckHostRoom(uint64_t needed_bytes, const StageOptions& options) {
@@ -274,7 +318,9 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   const uint64_t kv_cells = CellsOf(options.cache, options.n_ctx, options.n_seq_max);
   const uint64_t cells_bytes = kv_cells * kCellBytes;
   const uint64_t host_bytes = ExpertBytes(slice.header(), {0, HostLayers(slice, options, *device)});
-  const uint64_t weight_bytes = slice.tensor_bytes() - host_bytes;
+  const bool own_memory = *device != nullptr && HasOwnMemory(*device);
+  const uint64_t weight_bytes =
+      slice.tensor_bytes() - host_bytes - (own_memory ? EmbeddingBytes(slice) : 0);
   const Room room(weight_bytes, options, *device);
   if (absl::Status status = CheckHostRoom(host_bytes, options); !status.ok()) return status;
   if (absl::Status status = room.Check(weight_bytes + cells_bytes); !status.ok()) return status;
@@ -313,7 +359,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
                                 .n_seq_max = options.n_seq_max,
                                 .n_caches = params.kv_unified ? 1 : options.n_seq_max}));
     }
-    compute_bytes = log.ComputeBytes() + OutputBytes(params, model->get());
+    compute_bytes = log.ComputeBytes() + (own_memory ? 0 : OutputBytes(params, model->get()));
   }
   const uint64_t needed_bytes =
       weight_bytes + kv_bytes + compute_bytes + (*device == nullptr ? checkpoint_bytes : 0);
@@ -348,6 +394,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   config.n_outputs_max = params.n_outputs_max;
   config.has_equal_graphs = IsRecurrent(model->get()) || !params.kv_unified;
   config.has_vocabulary = slice.has_vocabulary();
+  config.computes_apart = *device != nullptr;
   Facts& facts = config.facts;
   facts.layers = slice.layers();
   facts.is_first = slice.is_first();
@@ -377,6 +424,13 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   if (context == nullptr) return room.LoadError(log, needed_bytes);
   stage->mutable_facts()->n_batch = std::min(options.n_batch, llama_n_batch(context.get()));
   stage->SetContext(std::move(context));
+  if (*device != nullptr) {
+    const uint32_t n_rows = std::min({stage->facts().n_batch, options.n_ctx,
+                                      own_memory ? options.n_batch : kSoftwareWarmUpRows});
+    if (absl::Status status = WarmUp(n_rows, stage.get()); !status.ok()) {
+      return room.WarmUpError(status, needed_bytes);
+    }
+  }
   if (log.UnmappedWeightBytes() > 0) DropMappedPages(slice.model().paths());
   ReleaseFreedMemory();
   stage->mutable_facts()->load_ms =

@@ -73,6 +73,18 @@ class Stage {
   // n_seq_max.
   virtual absl::Status Decode(const Batch& batch) = 0;
 
+  // Begins with the batch that most likely follows, so that it is under way when Decode() gets it;
+  // any call that changes or reads the caches undoes it, and is as if it had not been. Only of a
+  // stage that is the whole model, on a device that computes while its host does something else,
+  // with caches that can be brought back; else, and where it fails, nothing is begun. Whether it
+  // is.
+  virtual bool BeginAhead(const Batch& batch) {
+    static_cast<void>(batch);
+    return false;
+  }
+  // Whether the last Decode() found its batch begun.
+  virtual bool WasAhead() const { return false; }
+
   // Every stage but the last, after Decode(): [n_tokens, n_embd] f32, rows in batch order.
   virtual Payload TakeActivations() = 0;
 
@@ -132,7 +144,8 @@ class Stage {
     uint64_t kv_cells = 0;     // positions of all slots together
     uint32_t n_checkpoints = 0;
     uint64_t checkpoint_bytes = 0;  // that all of them take at most
-    uint64_t compute_bytes = 0;     // with the rows that libllama copies out of a graph
+    uint64_t compute_bytes = 0;     // with the rows that libllama copies out of a graph into the
+                                    // machine's memory, where that is the device's
     uint32_t load_ms = 0;
   };
   virtual const Facts& facts() const = 0;

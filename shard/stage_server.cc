@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "shard/activation_codec.h"
 #include "shard/sequences.h"
+#include "shard/step_ahead.h"
 #include "shard/step_check.h"
 #include "transport/epoch.h"
 #include "transport/grpc_status.h"
@@ -120,6 +121,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   void SendStepError(uint64_t step_id, const absl::Status& status);
   // Sends to the next stage; waits while it has no room. Gives up when the link closes.
   void SendNext(const Frame& frame);
+  void BeginAhead();
   // A peer that breaks the protocol, or a neighbour that is gone: both links end with `status`.
   void CloseLinks(const absl::Status& status);
   // Stops the compute thread, and ends both links.
@@ -141,6 +143,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   // Compute thread only.
   std::unique_ptr<Stage> stage_;        // or TakeStage()'s, after that has ended
   std::optional<Sequences> sequences_;  // last stage
+  StepAhead ahead_;                     // of a stage that is the whole model
   uint64_t last_step_id_ = 0;
   bool dropping_ = false;       // what comes before the end of the link that it came over
   std::vector<float> decoded_;  // [n_tokens, n_embd] of the step, where it did not come as f32
@@ -491,15 +494,18 @@ void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
     work_.bytes_in += bytes_in;
     computing_since_us_ = start_us;
   }
+  ahead_.Observe(step);
   wire::Result result;
   absl::Status status = RunEdits(step, &result);
   if (status.ok() && step.tokens_size() > 0) status = RunBatch(step, payload);
   const int64_t computed_us = clock_->NowUs();
+  const bool was_ahead = status.ok() && step.tokens_size() > 0 && stage_->WasAhead();
+  const int64_t compute_us = ahead_.Ran(step, was_ahead, start_us, computed_us);
   if (status.ok() && is_last()) SampleRows(step, &result);
   const int64_t done_us = clock_->NowUs();
   {
     absl::MutexLock lock(mu_);
-    work_.busy_us += done_us - start_us;
+    work_.busy_us += compute_us + done_us - computed_us;
     computing_since_us_ = 0;
   }
   if (!status.ok()) {
@@ -509,7 +515,7 @@ void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
   wire::StageTiming* timing = step.add_timings();
   timing->set_stage(spec_.stage());
   timing->set_queue_us(static_cast<uint32_t>(start_us - arrived.at_us));
-  timing->set_compute_us(static_cast<uint32_t>(computed_us - start_us));
+  timing->set_compute_us(static_cast<uint32_t>(compute_us));
   timing->set_bytes_in(bytes_in);
   if (!is_last()) {
     EncodedActivations out;
@@ -526,6 +532,21 @@ void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
   result.set_step_id(step.step_id());
   result.mutable_timings()->Swap(step.mutable_timings());
   SendNext(MakeFrame(FrameType::kResult, result));
+  if (is_first() && ahead_.Guess(step, result)) BeginAhead();
+}
+
+// While the result is on its way to the coordinator and the next step comes from there.
+void StageServerImpl::BeginAhead() {
+  {
+    absl::MutexLock lock(mu_);
+    if (!inbox_.empty() || !tasks_.empty()) return;
+  }
+  const int64_t since_us = clock_->NowUs();
+  if (stage_->BeginAhead(ahead_.batch())) {
+    ahead_.Begun(since_us);
+  } else {
+    ahead_.Refused();
+  }
 }
 
 absl::Status StageServerImpl::RunEdits(const wire::Step& step, wire::Result* result) {

@@ -123,6 +123,85 @@ TEST_P(SecondDeviceTest, GivesTheLogitsOfTheCpuWithinItsArithmetic) {
   EXPECT_LT(difference.largest, kLargestDifference);
 }
 
+// What was begun ahead and was right, was wrong, was undone by an edit or by a look at the cache
+// changes nothing: the same logits, bit for bit, as of a stage that never began anything.
+TEST(StepsAhead, ChangeNoLogits) {
+  StartEngine();
+  const std::string second = testing::SecondDevice();
+  if (second.empty()) GTEST_SKIP() << testing::kNoSecondDevice;
+  auto file = ModelFile::Open(STRATA_DEMO_MODEL);
+  ASSERT_TRUE(file.ok()) << file.status();
+  auto slice = Slice::Make(*file, {0, 6}, {});
+  ASSERT_TRUE(slice.ok()) << slice.status();
+  StageOptions options;
+  options.n_ctx = 128;
+  options.n_seq_max = kSlots;
+  options.n_batch = 64;
+  options.device = second;
+  auto plain = Stage::Load(*slice, options, nullptr);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  auto ahead = Stage::Load(*slice, options, nullptr);
+  ASSERT_TRUE(ahead.ok()) << ahead.status();
+
+  const auto decode = [&](const std::vector<int32_t>& tokens, const std::vector<int32_t>& positions,
+                          const std::vector<int32_t>& slots) {
+    std::vector<uint32_t> all(tokens.size());
+    for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+    const Stage::Batch batch = {
+        .tokens = tokens, .positions = positions, .slots = slots, .output_rows = all};
+    ASSERT_TRUE((*plain)->Decode(batch).ok());
+    ASSERT_TRUE((*ahead)->Decode(batch).ok());
+    for (size_t i = 0; i < all.size(); ++i) {
+      ASSERT_EQ((*plain)->Logits(i), (*ahead)->Logits(i)) << "row " << i;
+    }
+  };
+  const auto begin = [&](const std::vector<int32_t>& tokens, const std::vector<int32_t>& positions,
+                         const std::vector<int32_t>& slots) {
+    std::vector<uint32_t> all(tokens.size());
+    for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+    return (*ahead)->BeginAhead(
+        {.tokens = tokens, .positions = positions, .slots = slots, .output_rows = all});
+  };
+  wire::KvEdit trim;
+  trim.set_kind(wire::KvEdit::TRIM);
+  trim.set_slot(0);
+  trim.set_begin(2);
+
+  ASSERT_NO_FATAL_FAILURE(decode({100, 107, 114}, {0, 1, 2}, {0, 0, 0}));
+  ASSERT_TRUE(begin({121}, {3}, {0}));
+  ASSERT_NO_FATAL_FAILURE(decode({121}, {3}, {0}));  // right
+  EXPECT_TRUE((*ahead)->WasAhead());
+  ASSERT_TRUE(begin({128}, {4}, {0}));
+  ASSERT_NO_FATAL_FAILURE(decode({129}, {4}, {0}));  // another token
+  EXPECT_FALSE((*ahead)->WasAhead());
+  // A batch that is refused leaves what was begun as it is.
+  ASSERT_TRUE(begin({130}, {5}, {0}));
+  const std::vector<int32_t> wrong = {99}, slot = {0};
+  EXPECT_FALSE((*ahead)->Decode({.tokens = wrong, .positions = wrong, .slots = slot}).ok());
+  ASSERT_TRUE(begin({130}, {5}, {0}));
+  ASSERT_NO_FATAL_FAILURE(decode({50, 51}, {0, 1}, {1, 1}));  // another slot
+  ASSERT_TRUE(begin({131, 52}, {5, 2}, {0, 1}));
+  ASSERT_NO_FATAL_FAILURE(decode({131, 52}, {5, 2}, {0, 1}));  // both, right
+  ASSERT_TRUE(begin({132, 53}, {6, 3}, {0, 1}));
+  ASSERT_NO_FATAL_FAILURE(decode({53, 132}, {3, 6}, {1, 0}));  // in another order
+  EXPECT_FALSE(begin({133}, {9}, {0}));                        // cannot follow
+  ASSERT_TRUE(begin({133}, {7}, {0}));
+  EXPECT_EQ((*plain)->HeldIn(0).positions, (*ahead)->HeldIn(0).positions);
+  auto one = (*plain)->ReadCache(0, 0, 128);
+  auto other = (*ahead)->ReadCache(0, 0, 128);
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_TRUE(one->bytes == other->bytes);
+  ASSERT_NO_FATAL_FAILURE(decode({133}, {7}, {0}));  // undone by the look
+  ASSERT_TRUE(begin({134}, {8}, {0}));
+  ASSERT_TRUE((*plain)->Apply(trim).ok());
+  ASSERT_TRUE((*ahead)->Apply(trim).ok());
+  ASSERT_NO_FATAL_FAILURE(decode({140}, {2}, {0}));
+  ASSERT_TRUE(begin({141}, {3}, {0}));
+  (*plain)->Clear();
+  (*ahead)->Clear();
+  ASSERT_NO_FATAL_FAILURE(decode({100, 107}, {0, 1}, {0, 0}));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Layouts, SecondDeviceTest,
     ::testing::Values(Layout{"cpu_cpu", {{{0, 3}, false}, {{3, 6}, false}}},
