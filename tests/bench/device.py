@@ -45,11 +45,17 @@ class Node:
     def me(self):
         return self.strata("status")["nodes"][0]
 
+    def listed(self):
+        probe = subprocess.run([self.options.bin + "/strata", "probe"], capture_output=True, text=True)
+        devices = [json.loads(line) for line in probe.stdout.splitlines()]
+        return next(d for d in devices if d["name"] == self.options.device)
+
     def free(self):
         """Of the device's own memory, bytes, as its driver tells another process."""
-        probe = subprocess.run([self.options.bin + "/strata", "probe"], capture_output=True, text=True)
-        listed = [json.loads(line) for line in probe.stdout.splitlines()]
-        return int(next(d["memoryFree"] for d in listed if d["name"] == self.options.device))
+        return int(self.listed()["memoryFree"])
+
+    def total(self):
+        return int(self.listed()["memoryTotal"])
 
     def tell(self, model, prompt, tokens):
         return self.strata("run", model, prompt, "--max-tokens", str(tokens), "--temperature", "0", "--ignore-eos")
@@ -61,10 +67,13 @@ class Node:
 
 
 def taken(node, before):
+    """Of the device, which nobody else uses, and what its driver takes for each process: a plan counts on what a process finds free."""
     # What a CPU has free is the machine's, and others take of it.
     if node.options.device == "CPU":
-        return node.me()["stages"][0]["resident_bytes"]
-    return before - node.free()
+        return node.me()["stages"][0]["resident_bytes"], 0
+    # CUDA tells a process what is free behind its own; Vulkan tells all that it may have.
+    drivers = node.total() - before if node.options.device.startswith("CUDA") else 0
+    return before - node.free() - drivers, drivers
 
 
 def llama_bench(options, n_prompt):
@@ -98,15 +107,16 @@ def main():
         before = node.free()
         model = node.strata("load", *shape)["model"]
         words = options.prompt * 8 // len(node.tell(model, "village " * 8, 1)["prompt"]["tokens"])
-        ours, theirs, n_prompt = [], [], 0
+        ours, theirs, steps, n_prompt = [], [], [], 0
         for number in range(options.repeats):
             say(f"round {number + 1} of {options.repeats}")
             # Another beginning each time, or the cache would have it.
             out = node.tell(model, f"{number} " + "village " * words, options.tokens)
             n_prompt = len(out["prompt"]["tokens"])
             ours.append((out["prompt_tokens_per_second"], out["decode_tokens_per_second"]))
+            steps.append(out["stages"][0]["decode"])
             theirs.append(llama_bench(options, n_prompt))
-        mib = taken(node, before) / MIB
+        mib, drivers = (each / MIB for each in taken(node, before))
     finally:
         node.close()
     print(f"{options.device}, {options.threads} threads, {n_prompt} prompt tokens, {options.tokens} decoded, tokens per "
@@ -115,8 +125,11 @@ def main():
     for name, i in (("prefill", 0), ("decode", 1)):
         mine, other = (statistics.median(each[i] for each in all) for all in (ours, theirs))
         print(f"| {name} | {mine:.1f} | {other:.1f} | {mine / other:.2f} |")
+    parts = ", ".join(f"{name} {statistics.median(step[name + '_ms_per_step'] for step in steps):.3f}"
+                      for name in ("queue", "compute", "sample"))
+    print(f"\nOf a decode step, ms: {parts}; the rest is on the way.")
     print(f"\nMemory: planned {planned / MIB:.0f} MiB, taken {mib:.0f} MiB "
-          f"({100 * (mib * MIB / planned - 1):+.1f} %).")
+          f"({100 * (mib * MIB / planned - 1):+.1f} %), and {drivers:.0f} MiB by the driver for each process.")
 
 
 if __name__ == "__main__":

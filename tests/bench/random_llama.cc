@@ -24,6 +24,15 @@ bool Find(absl::string_view shape, SizedModel* model) {
         .name = "Random llama 0.4B", .n_embd = 1280, .n_ff = 5120, .n_head = 20, .n_head_kv = 4};
     return true;
   }
+  if (shape == "8b") {  // 7.2 billion weights, the matrices of an 8B llama
+    *model = {.name = "Random llama 7B",
+              .n_layer = 32,
+              .n_embd = 4096,
+              .n_ff = 14336,
+              .n_head = 32,
+              .n_head_kv = 8};
+    return true;
+  }
   if (shape == "moe") {  // 0.5 billion, of which 0.2 for each token
     *model = {.name = "Random qwen3moe 0.5B",
               .n_layer = 12,
@@ -44,7 +53,7 @@ bool Find(absl::string_view shape, SizedModel* model) {
 int main(int argc, char** argv) {
   strata::testing::SizedModel model;
   if (argc < 2 || argc > 3 || !strata::testing::Find(argc == 3 ? argv[2] : "1b", &model)) {
-    std::fprintf(stderr, "usage: random_llama FILE [1b|400m|100m|moe]\n");
+    std::fprintf(stderr, "usage: random_llama FILE [1b|8b|400m|100m|moe]\n");
     return 2;
   }
   const absl::Status status = strata::testing::WriteSizedModel(model, argv[1]);
