@@ -70,6 +70,8 @@ def taken(node, before):
     """Of the device, which nobody else uses, and what its driver takes for each process: a plan counts on what a process finds free."""
     # What a CPU has free is the machine's, and others take of it.
     if node.options.device == "CPU":
+        while not node.me()["stages"][0]["resident_bytes"]:  # told with the next heartbeat
+            time.sleep(0.5)
         return node.me()["stages"][0]["resident_bytes"], 0
     # CUDA tells a process what is free behind its own; Vulkan tells all that it may have.
     drivers = node.total() - before if node.options.device.startswith("CUDA") else 0
