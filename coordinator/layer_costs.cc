@@ -148,6 +148,11 @@ uint64_t PlaceholderBytes(const GgufTensor& tensor) {
   return tensor.bytes;
 }
 
+uint64_t LogitsBytes(const LayerCosts& costs, const CacheShape& shape) {
+  const uint64_t row = uint64_t{costs.n_vocab} * sizeof(float);
+  return std::min(shape.n_batch * row, std::max(shape.n_seqs * row, kLogitsBytesMax));
+}
+
 void CountEnds(const GgufHeader& header, const LayerBytes& bytes, LayerCosts* costs) {
   costs->first_bytes = bytes.first;
   costs->last_bytes = bytes.last;
@@ -302,17 +307,8 @@ uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape) {
                        static_cast<double>(layer.state_bytes));
 }
 
-namespace {
-
-uint64_t LogitsBytes(const LayerCosts& costs, const CacheShape& shape) {
-  const uint64_t row = uint64_t{costs.n_vocab} * sizeof(float);
-  return std::min(shape.n_batch * row, std::max(shape.n_seqs * row, kLogitsBytesMax));
-}
-
-}  // namespace
-
-MachineBytes MachineBytesOf(const LayerCosts& costs, const CacheShape& shape, bool is_first,
-                            bool is_last) {
+MachineBytes MachineBytesOf(const LayerCosts& costs, const CacheShape& shape, LayerRange layers) {
+  const bool is_first = layers.begin == 0, is_last = layers.end == costs.n_layer();
   MachineBytes bytes;
   // Where the head is the embedding, the device has a copy of it, at whichever end.
   if (costs.tied_bytes == 0 && is_first) bytes.weights = costs.embedding_bytes;
@@ -335,12 +331,14 @@ uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_
   return bytes + kWorkerBytes;
 }
 
-uint64_t StageBytes(const LayerCosts& costs, const CacheShape& shape, LayerRange layers) {
+uint64_t StageBytes(const LayerCosts& costs, const CacheShape& shape, LayerRange layers,
+                    bool has_own_memory) {
   uint64_t bytes = costs.WeightBytes(layers) +
                    ComputeBytes(costs, shape, /*is_last=*/layers.end == costs.n_layer());
   for (uint32_t layer = layers.begin; layer < layers.end; ++layer) {
     bytes += CacheBytes(costs.layers[layer], shape);
   }
+  if (has_own_memory) bytes -= MachineBytesOf(costs, shape, layers).all();
   return bytes;
 }
 

@@ -108,16 +108,17 @@ uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape);
 // estimate. `is_last`: with logits.
 uint64_t ComputeBytes(const LayerCosts& costs, const CacheShape& shape, bool is_last);
 
-// All that a stage of `layers` (not empty) takes of its device: weights, caches, compute buffer.
-uint64_t StageBytes(const LayerCosts& costs, const CacheShape& shape, LayerRange layers);
-
-// Of those, what a stage on a device with memory of its own has in the machine's all the same.
+// What a stage of `layers` (not empty) on a device with memory of its own has in the machine's all
+// the same.
 struct MachineBytes {
   uint64_t weights = 0;  // the token embedding or its placeholder: libllama looks rows up there
   uint64_t compute = 0;  // logits as they are handed over
   uint64_t all() const { return weights + compute; }
 };
-MachineBytes MachineBytesOf(const LayerCosts& costs, const CacheShape& shape, bool is_first,
-                            bool is_last);
+MachineBytes MachineBytesOf(const LayerCosts& costs, const CacheShape& shape, LayerRange layers);
+
+// All that a stage of `layers` (not empty) takes of its device: weights, caches, compute buffer.
+uint64_t StageBytes(const LayerCosts& costs, const CacheShape& shape, LayerRange layers,
+                    bool has_own_memory);
 
 }  // namespace strata

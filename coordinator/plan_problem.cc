@@ -215,7 +215,7 @@ uint64_t PlanProblem::BytesOn(const Candidate& candidate, size_t begin, size_t e
   const uint64_t bytes = StageBytes(begin, end) - HostBytes(candidate, begin, end);
   if (!candidate.has_own_memory) return bytes;
   return bytes -
-         MachineBytesOf(*request_.costs, request_.cache, begin == 0, end == last_point()).all();
+         MachineBytesOf(*request_.costs, request_.cache, {points_[begin], points_[end]}).all();
 }
 
 uint64_t PlanProblem::StageBytes(const Piece& piece) const {

@@ -202,12 +202,10 @@ Plan Finish(const PlanRequest& request, const PlanProblem& problem, const Soluti
       stage.cache_bytes += CacheBytes(cost, request.cache);
       if (layer - stage.layers.begin < stage.n_cpu_moe) stage.host_bytes += cost.ExpertBytes();
     }
-    const bool is_last = stage.layers.end == costs.n_layer();
     stage.weight_bytes = costs.WeightBytes(stage.layers) - stage.host_bytes;
-    stage.compute_bytes = ComputeBytes(costs, request.cache, is_last);
+    stage.compute_bytes = ComputeBytes(costs, request.cache, stage.layers.end == costs.n_layer());
     if (device.has_own_memory) {
-      const MachineBytes machine =
-          MachineBytesOf(costs, request.cache, stage.layers.begin == 0, is_last);
+      const MachineBytes machine = MachineBytesOf(costs, request.cache, stage.layers);
       stage.weight_bytes -= machine.weights;
       stage.compute_bytes -= machine.compute;
     }

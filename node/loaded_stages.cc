@@ -37,12 +37,8 @@ std::vector<LoadedStage> TakeLoaded(PlannedModel* planned) {
       *one.at.stage.mutable_epoch() = stage.epoch();
       one.at.stage.set_stage(stage.stage());
       one.stage = {.device = d, .layers = layers};
-      uint64_t bytes = StageBytes(planned->costs, request.cache, layers);
-      if (device.has_own_memory) {
-        bytes -= MachineBytesOf(planned->costs, request.cache, layers.begin == 0,
-                                layers.end == planned->costs.n_layer())
-                     .all();
-      }
+      const uint64_t bytes =
+          StageBytes(planned->costs, request.cache, layers, device.has_own_memory);
       device.memory_free_bytes += bytes;
       if (device.memory_pool == kOwnPool) continue;
       request.memory_pools[static_cast<size_t>(device.memory_pool)].free_bytes += bytes;

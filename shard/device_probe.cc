@@ -100,9 +100,8 @@ absl::StatusOr<DeviceSpeed> ProbeDevice(const ProbeOptions& options) {
   ProbeOptions sized = options;
   ggml_backend_dev_props props;
   ggml_backend_dev_get_props(device, &props);
-  if (KindOf(props) == DeviceFacts::Kind::kGpu && free / 4 >= kLargeWorkingSetBytes) {
-    sized.large_matrices = true;
-  }
+  sized.large_matrices =
+      KindOf(props) == DeviceFacts::Kind::kGpu && free / 4 >= kLargeWorkingSetBytes;
   // Not so much that somebody else's program is pushed out for a measurement.
   sized.working_set_bytes = std::min<uint64_t>(sized.working_set_bytes, free / 4);
   std::optional<absl::Duration> quota_period;

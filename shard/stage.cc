@@ -205,12 +205,10 @@ class Room {
     const uint64_t free_bytes = FreeBytes();
     if (needed_bytes <= free_bytes) return absl::OkStatus();
     const bool is_limit = limit_bytes_ != 0 && free_bytes == limit_bytes_;
-    return WithShortage(
-        absl::ResourceExhaustedError(absl::StrCat(
-            "not enough memory on ", name_, ": the stage needs ", Mib(needed_bytes),
-            " MiB, of which ", Mib(weight_bytes_), " MiB for weights; ", Mib(free_bytes),
-            is_limit ? " MiB of what is offered are left" : " MiB are free")),
-        {.needed_bytes = needed_bytes, .free_bytes = free_bytes});
+    return Short(needed_bytes, free_bytes,
+                 absl::StrCat("the stage needs ", Mib(needed_bytes), " MiB, of which ",
+                              Mib(weight_bytes_), " MiB for weights; ", Mib(free_bytes),
+                              is_limit ? " MiB of what is offered are left" : " MiB are free"));
   }
 
   // Why libllama did not load what needs so much, which is said in its log alone.
@@ -221,23 +219,27 @@ class Room {
       return absl::InvalidArgumentError(absl::StrCat("libllama cannot load it: ", errors));
     }
     // The device believed that there was room, so what it says of it may not be so.
-    const uint64_t free_bytes = std::min(FreeBytes(), needed_bytes / 4 * 3);
-    return WithShortage(absl::ResourceExhaustedError(
-                            absl::StrCat("not enough memory on ", name_, ": the stage needs ",
-                                         Mib(needed_bytes), " MiB, and got less: ", errors)),
-                        {.needed_bytes = needed_bytes, .free_bytes = free_bytes});
+    return Short(
+        needed_bytes, std::min(FreeBytes(), Assumed(needed_bytes)),
+        absl::StrCat("the stage needs ", Mib(needed_bytes), " MiB, and got less: ", errors));
   }
 
   // Why it did not warm up.
   absl::Status WarmUpError(const absl::Status& why, uint64_t needed_bytes) const {
     if (!absl::IsResourceExhausted(why)) return why;
-    const uint64_t free_bytes = needed_bytes / 4 * 3;  // what is free now, it has all but taken
-    return WithShortage(absl::ResourceExhaustedError(
-                            absl::StrCat("not enough memory on ", name_, ": ", why.message())),
-                        {.needed_bytes = needed_bytes, .free_bytes = free_bytes});
+    // What is free now is what it has left.
+    return Short(needed_bytes, Assumed(needed_bytes), why.message());
   }
 
  private:
+  // That there was, where the device does not say.
+  static uint64_t Assumed(uint64_t needed_bytes) { return needed_bytes / 4 * 3; }
+  absl::Status Short(uint64_t needed_bytes, uint64_t free_bytes, absl::string_view words) const {
+    return WithShortage(
+        absl::ResourceExhaustedError(absl::StrCat("not enough memory on ", name_, ": ", words)),
+        {.needed_bytes = needed_bytes, .free_bytes = free_bytes});
+  }
+
   const uint64_t weight_bytes_;
   ggml_backend_device* const device_;
   const std::string name_;

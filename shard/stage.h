@@ -78,10 +78,7 @@ class Stage {
   // stage that is the whole model, on a device that computes while its host does something else,
   // with caches that can be brought back; else, and where it fails, nothing is begun. Whether it
   // is.
-  virtual bool BeginAhead(const Batch& batch) {
-    static_cast<void>(batch);
-    return false;
-  }
+  virtual bool BeginAhead(const Batch& /*batch*/) { return false; }
   // Whether the last Decode() found its batch begun.
   virtual bool WasAhead() const { return false; }
 

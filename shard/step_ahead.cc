@@ -23,7 +23,6 @@ bool StepAhead::Observe(const wire::Step& step) {
   return is_right;
 }
 
-// One in vain costs a step. Where they come in a row, other texts come and go all the time.
 int64_t StepAhead::Ran(const wire::Step& step, bool was_begun, int64_t came_us,
                        int64_t computed_us) {
   if (has_begun_) {

@@ -31,6 +31,7 @@ class StepAhead {
   void Refused() { rest_ = kRestMax; }
 
  private:
+  // One in vain costs a step. Where they come in a row, other texts come and go all the time.
   static constexpr uint32_t kRestMax = 64;
 
   bool known_ = false;  // the guess

@@ -45,17 +45,12 @@ class Node:
     def me(self):
         return self.strata("status")["nodes"][0]
 
-    def listed(self):
+    def memory(self):
+        """Of the device's own memory, bytes: free as its driver tells another process, and all."""
         probe = subprocess.run([self.options.bin + "/strata", "probe"], capture_output=True, text=True)
-        devices = [json.loads(line) for line in probe.stdout.splitlines()]
-        return next(d for d in devices if d["name"] == self.options.device)
-
-    def free(self):
-        """Of the device's own memory, bytes, as its driver tells another process."""
-        return int(self.listed()["memoryFree"])
-
-    def total(self):
-        return int(self.listed()["memoryTotal"])
+        listed = [json.loads(line) for line in probe.stdout.splitlines()]
+        device = next(d for d in listed if d["name"] == self.options.device)
+        return int(device["memoryFree"]), int(device["memoryTotal"])
 
     def tell(self, model, prompt, tokens):
         return self.strata("run", model, prompt, "--max-tokens", str(tokens), "--temperature", "0", "--ignore-eos")
@@ -70,12 +65,13 @@ def taken(node, before):
     """Of the device, which nobody else uses, and what its driver takes for each process: a plan counts on what a process finds free."""
     # What a CPU has free is the machine's, and others take of it.
     if node.options.device == "CPU":
-        while not node.me()["stages"][0]["resident_bytes"]:  # told with the next heartbeat
+        while not (resident := node.me()["stages"][0]["resident_bytes"]):  # told with the next heartbeat
             time.sleep(0.5)
-        return node.me()["stages"][0]["resident_bytes"], 0
+        return resident, 0
     # CUDA tells a process what is free behind its own; Vulkan tells all that it may have.
-    drivers = node.total() - before if node.options.device.startswith("CUDA") else 0
-    return before - node.free() - drivers, drivers
+    free, total = node.memory()
+    drivers = total - before if node.options.device.startswith("CUDA") else 0
+    return before - free - drivers, drivers
 
 
 def llama_bench(options, n_prompt):
@@ -106,7 +102,7 @@ def main():
         shape = [options.model, "--ctx", str(context), "--seqs", "1"]
         stage = node.strata("plan", *shape)["stages"][0]
         planned = stage["weight_bytes"] + stage["cache_bytes"] + stage["compute_bytes"]
-        before = node.free()
+        before, _ = node.memory()
         model = node.strata("load", *shape)["model"]
         words = options.prompt * 8 // len(node.tell(model, "village " * 8, 1)["prompt"]["tokens"])
         ours, theirs, steps, n_prompt = [], [], [], 0

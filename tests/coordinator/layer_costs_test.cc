@@ -252,19 +252,19 @@ TEST(LayerCosts, ADeviceWithMemoryOfItsOwnHasNotAllOfAStage) {
   const LayerCosts costs = Count(Model("llama", 2));
   const CacheShape shape = {.n_ctx = 1024, .n_seqs = 1, .n_batch = 64};
   const uint64_t logits = 64 * 1000 * sizeof(float);
-  const MachineBytes first = MachineBytesOf(costs, shape, true, false);
+  const MachineBytes first = MachineBytesOf(costs, shape, {0, 1});
   EXPECT_EQ(first.weights, costs.embedding_bytes);
   EXPECT_GT(first.weights, 0);
   EXPECT_EQ(first.compute, 0);
-  const MachineBytes last = MachineBytesOf(costs, shape, false, true);
+  const MachineBytes last = MachineBytesOf(costs, shape, {1, 2});
   EXPECT_EQ(last.weights, costs.last_placeholder_bytes);
   EXPECT_GT(last.weights, 0);
   EXPECT_EQ(last.compute, logits);
   LayerCosts tied = costs;
   tied.tied_bytes = costs.embedding_bytes;
-  EXPECT_EQ(MachineBytesOf(tied, shape, true, false).weights, 0);
-  EXPECT_EQ(MachineBytesOf(tied, shape, false, true).weights, 0);
-  EXPECT_EQ(MachineBytesOf(tied, shape, true, true).all(), logits);
+  EXPECT_EQ(MachineBytesOf(tied, shape, {0, 1}).weights, 0);
+  EXPECT_EQ(MachineBytesOf(tied, shape, {1, 2}).weights, 0);
+  EXPECT_EQ(MachineBytesOf(tied, shape, {0, 2}).all(), logits);
 }
 
 }  // namespace

@@ -211,9 +211,7 @@ class ByForce {
       }
       uint64_t bytes = bytes_.at({stage.begin, stage.end});
       if (device.has_own_memory) {
-        bytes -=
-            MachineBytesOf(costs_, request_.cache, stage.begin == 0, stage.end == costs_.n_layer())
-                .all();
+        bytes -= MachineBytesOf(costs_, request_.cache, {stage.begin, stage.end}).all();
       }
       if (device.memory_pool == kOwnPool) {
         if (bytes + reserve > device.memory_free_bytes) return false;

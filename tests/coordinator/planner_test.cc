@@ -69,7 +69,7 @@ TEST(Planner, PutsOnADeviceWithItsOwnMemoryWhatIsNotInTheMachines) {
   request.devices[0].has_own_memory = true;
   const absl::StatusOr<Plan> own = MakePlan(request);
   ASSERT_TRUE(shared.ok() && own.ok());
-  const MachineBytes machine = MachineBytesOf(costs, request.cache, true, true);
+  const MachineBytes machine = MachineBytesOf(costs, request.cache, {0, costs.n_layer()});
   EXPECT_EQ(machine.weights, kGiB);
   EXPECT_EQ(own->stages[0].weight_bytes + machine.weights, shared->stages[0].weight_bytes);
   EXPECT_EQ(own->stages[0].compute_bytes + machine.compute, shared->stages[0].compute_bytes);

@@ -90,7 +90,8 @@ TEST_F(LoadedStages, CountTheirMemoryAsFree) {
   const std::vector<LoadedStage> loaded = TakeLoaded(&planned_);
   ASSERT_THAT(loaded, SizeIs(1));
   EXPECT_EQ(planned_.inputs.request.devices[0].memory_free_bytes - before,
-            StageBytes(planned_.costs, planned_.inputs.request.cache, {0, 4}));
+            StageBytes(planned_.costs, planned_.inputs.request.cache, {0, 4},
+                       /*has_own_memory=*/false));
 }
 
 TEST_F(LoadedStages, OfAPlanMadeFromNothingOnlyTheSameStay) {

@@ -26,7 +26,8 @@ uint64_t BytesOf(const std::vector<LoadedStage>& loaded, const PlannedModel::Lef
         CompareEpochs(one.at.stage.epoch(), left.stage.epoch()) != 0) {
       continue;
     }
-    return StageBytes(planned.costs, planned.inputs.request.cache, one.stage.layers);
+    return StageBytes(planned.costs, planned.inputs.request.cache, one.stage.layers,
+                      /*has_own_memory=*/false);
   }
   return 0;
 }
