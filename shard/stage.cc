@@ -325,9 +325,12 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
       slice.tensor_bytes() - host_bytes - (own_memory ? EmbeddingBytes(slice) : 0);
   const Room room(weight_bytes, options, *device);
   if (absl::Status status = CheckHostRoom(host_bytes, options); !status.ok()) return status;
-  if (absl::Status status = room.Check(weight_bytes + cells_bytes); !status.ok()) return status;
-
-  // First without data: what libllama would allocate is known before anything is.
+  // First without data: what libllama would allocate is known before anything is, but for the
+  // cells, which it takes right away. A shortage tells of all that is needed: planners go by what
+  // is missing.
+  if (cells_bytes > room.FreeBytes()) {
+    if (absl::Status status = room.Check(weight_bytes + cells_bytes); !status.ok()) return status;
+  }
   uint64_t kv_bytes = 0;
   uint64_t compute_bytes = 0;
   uint64_t checkpoint_bytes = 0;
@@ -423,7 +426,10 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
     params.cb_eval_user_data = stage.get();
   }
   LlamaContextPtr context(llama_init_from_model(stage->model(), params));
-  if (context == nullptr) return room.LoadError(log, needed_bytes);
+  if (context == nullptr) {
+    stage.reset();  // its weights are free again before the device is asked what is
+    return room.LoadError(log, needed_bytes);
+  }
   stage->mutable_facts()->n_batch = std::min(options.n_batch, llama_n_batch(context.get()));
   stage->SetContext(std::move(context));
   if (*device != nullptr) {

@@ -15,6 +15,7 @@
 #include "shard/slice.h"
 #include "tests/shard/stage_chain.h"
 #include "tests/support/random_model.h"
+#include "transport/status_details.h"
 
 namespace strata {
 namespace {
@@ -473,6 +474,23 @@ TEST_F(StageRefusals, CacheLargerThanMemoryIsRefusedWithTheBytes) {
   const std::string message = LoadError(options, Code::kResourceExhausted);
   EXPECT_THAT(message, HasSubstr("needs 4"));
   EXPECT_THAT(message, HasSubstr("MiB are free"));
+}
+
+TEST_F(StageRefusals, AShortageTellsOfAllThatIsNeeded) {
+  StageOptions options = Options();
+  absl::StatusOr<std::unique_ptr<Stage>> stage = TryLoad(model_, {0, 6}, options);
+  ASSERT_TRUE(stage.ok()) << stage.status();
+  const Stage::Facts facts = (*stage)->facts();
+  // Where the weights alone are too much, too.
+  for (const uint64_t free_bytes : {facts.slice_bytes / 2, facts.slice_bytes + 1}) {
+    options.memory_bytes_max = free_bytes;
+    stage = TryLoad(model_, {0, 6}, options);
+    EXPECT_EQ(stage.status().code(), Code::kResourceExhausted) << stage.status();
+    const auto shortage = ShortageOf(stage.status());
+    ASSERT_TRUE(shortage) << stage.status();
+    EXPECT_EQ(shortage->free_bytes, free_bytes);
+    EXPECT_EQ(shortage->needed_bytes, facts.slice_bytes + facts.kv_bytes + facts.compute_bytes);
+  }
 }
 
 TEST_F(StageRefusals, LoadStopsWhenProgressSaysSo) {

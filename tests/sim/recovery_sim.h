@@ -2,7 +2,8 @@
 // same clock and queue of events the stages, links, coordinators, gateways and clients of all
 // nodes. Equal options give equal runs. What is checked all the time: every text is the one that
 // its request determines, position by position, and ends at most once; no stage runs a step of
-// another epoch; no plan and no node takes more memory than there is; no queue is over its bound.
+// another epoch; no plan and no node takes more memory than there is; no queue is over its bound
+// (looked at every 50 ms).
 #pragma once
 
 #include <cstddef>

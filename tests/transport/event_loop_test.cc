@@ -1,5 +1,6 @@
 #include "transport/event_loop.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -197,7 +198,10 @@ TEST(EventLoop, SignalsReachEachWatch) {
 
 // Two ends of a socket pair, closed at the end.
 struct Pair {
-  Pair() { EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0); }
+  Pair() {
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    for (const int fd : fds) EXPECT_EQ(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+  }
   ~Pair() {
     for (int fd : fds) close(fd);
   }

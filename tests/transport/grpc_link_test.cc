@@ -309,7 +309,7 @@ TEST(GrpcLink, DiallingAServerWithoutLinksSaysSo) {
 
 class Socket {
  public:
-  Socket() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  Socket() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {}
   ~Socket() { close(fd_); }
   int fd() const { return fd_; }
   // Listens on a port that it returns.

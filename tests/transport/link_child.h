@@ -1,7 +1,6 @@
 // A peer in a process of its own, for tests of what happens when it dies.
 #pragma once
 
-#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -21,10 +20,11 @@ class LinkChild {
  public:
   explicit LinkChild(std::vector<std::string> arguments) {
     int pipe_fds[2];
-    EXPECT_EQ(pipe2(pipe_fds, O_CLOEXEC), 0);
+    EXPECT_EQ(pipe(pipe_fds), 0);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], STDOUT_FILENO);
+    for (const int fd : pipe_fds) posix_spawn_file_actions_addclose(&actions, fd);
     arguments.insert(arguments.begin(), LINK_PEER);
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());

@@ -58,7 +58,7 @@ class Visitor {
  public:
   // From `source`, one of this machine's addresses.
   explicit Visitor(int port, const std::string& source = "127.0.0.1")
-      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+      : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
     const sockaddr_in from = Address(source, 0);
     EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&from), sizeof from), 0);
     const sockaddr_in to = Address("127.0.0.1", port);
@@ -316,7 +316,7 @@ TEST_F(ListeningServerTest, ShuttingDownEndsItUnderAFlood) {
   std::atomic<bool> stopped = false;
   std::thread flood([&, port = server->port()] {
     while (!stopped) {
-      const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      const int fd = socket(AF_INET, SOCK_STREAM, 0);
       const sockaddr_in to = Address("127.0.0.1", port);
       [[maybe_unused]] const int got_in =
           connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to);

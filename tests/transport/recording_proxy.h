@@ -17,7 +17,7 @@ namespace strata::testing {
 
 // A connection to 127.0.0.1; reads end after a second without anything.
 inline int ConnectTo(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in to = {};
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<uint16_t>(port));
@@ -32,7 +32,7 @@ inline int ConnectTo(int port) {
 class RecordingProxy {
  public:
   explicit RecordingProxy(int server_port) {
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    listener_ = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in own = {};
     own.sin_family = AF_INET;
     own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -59,7 +59,7 @@ class RecordingProxy {
 
  private:
   void Run(int server_port) {
-    const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    const int client = accept(listener_, nullptr, nullptr);
     PCHECK(client >= 0);
     const int server = ConnectTo(server_port);
     pollfd both[2] = {{.fd = client, .events = POLLIN, .revents = 0},

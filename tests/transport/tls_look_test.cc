@@ -35,7 +35,7 @@ constexpr absl::Duration kLong = absl::Seconds(30);
 // Listens on the loopback and takes nobody in by itself.
 class Listener {
  public:
-  Listener() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  Listener() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
