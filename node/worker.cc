@@ -13,6 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "node/child_process.h"
 #include "node/parent_watch.h"
+#include "shard/stage.h"
 #include "shard/worker_service.h"
 #include "transport/clock.h"
 #include "transport/event_loop.h"
@@ -42,6 +43,7 @@ std::vector<std::string> WireArgs(const StageWireOptions& wires) {
 absl::Status RunWorker(const WorkerRunOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   VolunteerToDie();
+  UseOneHeap();
   if (options.wires.trusted_interfaces.empty()) KeepUcxFromHooking();
   if (!options.open) {
     auto credentials = ClusterCredentials::Follow({.folder = options.tls_folder});

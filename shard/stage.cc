@@ -20,10 +20,6 @@
 #include "shard/memory.h"
 #include "transport/status_details.h"
 
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
-
 namespace strata {
 namespace {
 
@@ -299,12 +295,6 @@ absl::Status CheckAgainstWhole(const Slice& slice, const StageOptions& options,
 }
 
 }  // namespace
-
-void ReleaseFreedMemory() {
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
-}
 
 absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const StageOptions& options,
                                                    Progress progress) {
