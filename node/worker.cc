@@ -13,7 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "node/child_process.h"
 #include "node/parent_watch.h"
-#include "shard/stage.h"
+#include "shard/memory.h"
 #include "shard/worker_service.h"
 #include "transport/clock.h"
 #include "transport/event_loop.h"

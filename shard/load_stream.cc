@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "shard/memory.h"
 #include "shard/model_file.h"
 #include "shard/slice.h"
 #include "transport/grpc_status.h"

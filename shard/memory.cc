@@ -19,7 +19,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "shard/stage.h"
 
 #ifdef __APPLE__
 #include <mach/mach.h>

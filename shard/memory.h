@@ -1,4 +1,4 @@
-// How much memory this process has and may still take.
+// How much memory this process has and may still take, and what it gives back.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,9 @@
 
 namespace strata {
 
+// Memory this process has resident, bytes.
+uint64_t ResidentBytes();
+
 // Bytes that may be allocated without swapping: what the system counts as available, or what is
 // left below the limit of a control group that this process is in, whichever is less.
 uint64_t AvailableBytes();
@@ -14,5 +17,12 @@ uint64_t AvailableBytes();
 // Takes the pages of mapped files out of this process; what is read again comes back from the page
 // cache. For weights that were copied out of the mapping and are not needed there any more.
 void DropMappedPages(const std::vector<std::string>& paths);
+
+// Gives what was freed back to the system, where the C library keeps it: others plan with it. Any
+// thread.
+void ReleaseFreedMemory();
+// Lets ReleaseFreedMemory() reach what any thread has freed. Once, before a process that loads
+// stages starts threads.
+void UseOneHeap();
 
 }  // namespace strata

@@ -315,12 +315,13 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
       slice.tensor_bytes() - host_bytes - (own_memory ? EmbeddingBytes(slice) : 0);
   const Room room(weight_bytes, options, *device);
   if (absl::Status status = CheckHostRoom(host_bytes, options); !status.ok()) return status;
-  // First without data: what libllama would allocate is known before anything is, but for the
-  // cells, which it takes right away. A shortage tells of all that is needed: planners go by what
-  // is missing.
+  // libllama takes the cells at once, also without data.
   if (cells_bytes > room.FreeBytes()) {
     if (absl::Status status = room.Check(weight_bytes + cells_bytes); !status.ok()) return status;
   }
+
+  // First without data: what libllama would allocate is known before anything is, and a shortage
+  // tells of all of it, which planners go by.
   uint64_t kv_bytes = 0;
   uint64_t compute_bytes = 0;
   uint64_t checkpoint_bytes = 0;

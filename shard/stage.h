@@ -148,13 +148,4 @@ class Stage {
   virtual const Facts& facts() const = 0;
 };
 
-// Memory this process has resident, bytes.
-uint64_t ResidentBytes();
-// Gives what was freed back to the system, where the C library keeps it: others plan with it. Any
-// thread.
-void ReleaseFreedMemory();
-// Lets ReleaseFreedMemory() reach what any thread has freed. Once, before a process that loads
-// stages starts threads.
-void UseOneHeap();
-
 }  // namespace strata

@@ -20,6 +20,7 @@
 #include "shard/cache_mover.h"
 #include "shard/cache_stream.h"
 #include "shard/load_stream.h"
+#include "shard/memory.h"
 #include "shard/same_stage.h"
 #include "shard/stage.h"
 #include "shard/stage_server.h"

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/log/check.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "ggml.h"
@@ -118,24 +118,18 @@ void WriteModel(const std::string& path, ggml_type type) {
   ASSERT_TRUE(file.good()) << path;
 }
 
-void ExitUnless(const absl::Status& status) {
-  if (status.ok()) return;
-  std::cerr << status << "\n";
-  exit(1);
-}
-
 std::unique_ptr<Stage> LoadOf(const std::string& path, LayerRange layers, bool use_mmap) {
   absl::StatusOr<std::shared_ptr<const ModelFile>> model = ModelFile::Open(path);
-  ExitUnless(model.status());
+  CHECK_OK(model.status());
   absl::StatusOr<Slice> slice = Slice::Make(*std::move(model), layers, {});
-  ExitUnless(slice.status());
+  CHECK_OK(slice.status());
   StageOptions options;
   options.n_ctx = 1024;
   options.n_seq_max = 4;
   options.n_batch = kBatch;
   options.use_mmap = use_mmap;
   absl::StatusOr<std::unique_ptr<Stage>> stage = Stage::Load(*slice, options, nullptr);
-  ExitUnless(stage.status());
+  CHECK_OK(stage.status());
   return *std::move(stage);
 }
 
@@ -179,7 +173,7 @@ int LoadAndUse(const std::string& path, LayerRange layers, bool use_mmap) {
   batch.positions = positions;
   batch.slots = slots;
   if (facts.is_last) batch.output_rows = outputs;
-  ExitUnless(stage->Decode(batch));
+  CHECK_OK(stage->Decode(batch));
   const Payload out = facts.is_last ? Payload() : stage->TakeActivations();
   resident = std::max(resident, ResidentBytes());
   std::cout << resident << " " << facts.slice_bytes << " " << facts.kv_bytes << " "

@@ -19,15 +19,14 @@
 #include "llama.h"
 #include "shard/engine.h"
 #include "shard/gguf.h"
+#include "shard/memory.h"
 #include "shard/random.h"
 #include "shard/sampler_settings.h"
-#include "shard/stage.h"
 #include "tests/support/temp_folder.h"
 
 namespace strata {
 namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
