@@ -1,8 +1,9 @@
 // Texts on their way through a cluster, and one thing after the other that goes wrong under them:
 // processes that die, hang or abort, networks that break, split, lose or crawl, and disks that are
-// full or crawl when layers have to move. Every text ends, and is what it would have been; only
-// those whose own node went may end with an error. After each round no process and no socket is
-// left over.
+// full or crawl when layers have to move. Eight are on their way whenever it happens: until then
+// each client asks for the next one when its text has ended. Every text ends, and is what it would
+// have been; only those whose own node went may end with an error. After each round no process and
+// no socket is left over.
 //
 // A round is made from its seed alone; in rounds in a row the kinds take turns. STRATA_CHAOS_ROUNDS
 // and STRATA_CHAOS_SEED choose; without, it is one round of each of the first six kinds. Where
@@ -44,11 +45,13 @@ using Json = nlohmann::json;
 
 constexpr size_t kNodes = ChaosCluster::kNodes;
 constexpr size_t kWithFile = ChaosCluster::kWithFile;
-constexpr size_t kTexts = 8;
+constexpr size_t kClients = 8;
 constexpr uint64_t kDiskBytes = uint64_t{64} << 20;  // of a node's cache, besides the model twice
 // Of so many rounds in a row two hit the coordinator, two a node that takes texts, and three any.
 // The number of kinds has no divisor in common with it: each kind meets all of these in its turn.
 constexpr size_t kShares = 7;
+constexpr absl::Duration kLookEvery = absl::Milliseconds(20);
+constexpr char kNoAnswer[] = "no node answers at";
 constexpr int kRoundsMany = 20;  // of which the two have a fifth each at least, whichever they are
 
 int FromEnvironment(const char* name, int otherwise) {
@@ -79,6 +82,12 @@ std::string Percentiles(std::vector<double> values) {
                          values[values.size() * 99 / 100]);
 }
 
+// Has one text written after the other by a node.
+struct Client {
+  size_t at = 0;  // the node
+  std::vector<std::unique_ptr<StrataRun>> texts;
+};
+
 class ChaosTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -107,6 +116,7 @@ class ChaosTest : public ::testing::Test {
 
   // One round; what happened, in a line.
   void Round(uint32_t seed);
+  void AskForNext(const std::string& model, const std::string& title, Client* client) const;
   // Everybody is there, nothing is loaded, and nothing is left over of what was.
   void ExpectAsBefore(const std::string& model);
   void PrintTotals(int rounds) const;
@@ -117,7 +127,7 @@ class ChaosTest : public ::testing::Test {
   const int context_ = FromEnvironment("STRATA_CHAOS_CONTEXT", 1024);
   const int n_tokens_ = FromEnvironment("STRATA_CHAOS_TOKENS", 700);
   const std::string prompt_ = PromptOf(FromEnvironment("STRATA_CHAOS_PROMPT", 0));
-  // After the texts were asked for, at most.
+  // After the first texts were asked for, at most.
   const int begins_ms_ = FromEnvironment("STRATA_CHAOS_BEGIN_MS", 1500);
   // After the last of what went wrong has been mended, and what was loaded then.
   const absl::Duration ends_within_ = absl::Seconds(FromEnvironment("STRATA_CHAOS_END_S", 30));
@@ -134,8 +144,19 @@ class ChaosTest : public ::testing::Test {
   std::map<std::string, Pauses> pauses_of_;  // by fault
   std::vector<int32_t> whole_holds_;
   size_t n_context_ = 0;  // the most tokens of a text with its prompt
-  size_t ties_ = 0, tokens_ = 0, excused_ = 0;
+  size_t ties_ = 0, tokens_ = 0, texts_ = 0, excused_ = 0;
 };
+
+void ChaosTest::AskForNext(const std::string& model, const std::string& title,
+                           Client* client) const {
+  const std::string prompt =
+      absl::StrCat(prompt_, "Chapter ", title, ", part ", client->texts.size() + 1, "\n");
+  client->texts.push_back(std::make_unique<StrataRun>(
+      cluster_->host(client->at),
+      std::vector<std::string>{"run", model, prompt, "--max-tokens", absl::StrCat(n_tokens_),
+                               "--ignore-eos", "--temperature", "0", "--json", "--node",
+                               cluster_->node(client->at).address()}));
+}
 
 void ChaosTest::Round(uint32_t seed) {
   SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -166,23 +187,24 @@ void ChaosTest::Round(uint32_t seed) {
                    2 * third - 1, ",", name(order[2]), "=", 2 * third, "-", n_layer_ - 1);
   const Json loaded = cluster_->Strata(
       below(kWithFile), {"load", cluster_->model_path(), "--assign", assign, "--seqs",
-                         absl::StrCat(kTexts), "--ctx", absl::StrCat(context_)});
+                         absl::StrCat(kClients), "--ctx", absl::StrCat(context_)});
   ASSERT_TRUE(loaded.is_object()) << loaded;
   const std::string model = loaded["model"];
   const absl::Duration begins = absl::Milliseconds(below(static_cast<size_t>(begins_ms_)));
   const absl::Duration lasts = absl::Milliseconds(300 + below(6000));
 
-  std::vector<std::unique_ptr<StrataRun>> texts;
-  for (size_t i = 0; i < kTexts; ++i) {
-    const size_t at = gateways[i % 2];
-    texts.push_back(std::make_unique<StrataRun>(
-        cluster_->host(at),
-        std::vector<std::string>{
-            "run", model, absl::StrCat(prompt_, "Chapter ", seed, " of ", i, "\n"), "--max-tokens",
-            absl::StrCat(n_tokens_), "--ignore-eos", "--temperature", "0", "--json", "--node",
-            cluster_->node(at).address()}));
+  std::vector<Client> clients(kClients);
+  const auto ask = [&](size_t i) { AskForNext(model, absl::StrCat(seed, " of ", i), &clients[i]); };
+  for (size_t i = 0; i < kClients; ++i) {
+    clients[i].at = gateways[i % 2];
+    ask(i);
   }
-  absl::SleepFor(begins);
+  for (const absl::Time until = absl::Now() + begins; absl::Now() < until;) {
+    absl::SleepFor(std::min(kLookEvery, until - absl::Now()));
+    for (size_t i = 0; i < kClients; ++i) {
+      if (clients[i].texts.back()->WaitUntil(absl::InfinitePast())) ask(i);
+    }
+  }
   cluster_->ForgetLogs();
   std::string what = kind.name;
   const std::function<void()> mend = Begin(kind.fault, cluster_.get(), victim, &random, &what);
@@ -190,42 +212,49 @@ void ChaosTest::Round(uint32_t seed) {
   mend();
   const absl::Time mended = absl::Now();
 
-  for (size_t i = 0; i < kTexts; ++i) {
+  for (const Client& client : clients) {
+    StrataRun* const text = client.texts.back().get();
     double loading = 0;
-    bool ended = texts[i]->WaitUntil(mended + ends_within_);
+    bool ended = text->WaitUntil(mended + ends_within_);
     while (!ended && cluster_->LoadedFor() > loading) {
       loading = cluster_->LoadedFor();
-      ended = texts[i]->WaitUntil(mended + ends_within_ + absl::Seconds(loading));
+      ended = text->WaitUntil(mended + ends_within_ + absl::Seconds(loading));
     }
-    ASSERT_TRUE(ended) << "text " << i << " by " << name(gateways[i % 2]) << " has not ended; "
-                       << what << ": " << name(victim) << "; coordinates: " << name(coordinator);
+    ASSERT_TRUE(ended) << "a text by " << name(client.at) << " has not ended; " << what << ": "
+                       << name(victim) << "; coordinates: " << name(coordinator);
   }
   const double took = absl::ToDoubleSeconds(absl::Now() - mended);
-  size_t excused = 0;
+  size_t excused = 0, n_texts = 0;
   double pause = 0, own_pause = 0;  // of texts that other nodes take, and the victim
-  for (size_t i = 0; i < kTexts; ++i) {
-    const bool may_fail = gateways[i % 2] == victim && EndsItsProcess(kind.fault);
-    const Json report = texts[i]->Report();
-    // A client waits some seconds for a word of its own node.
-    const std::string words = report.is_object() ? "" : report.dump();
-    const bool gave_up = gateways[i % 2] == victim && kind.fault == Fault::kFreeze &&
-                         absl::StrContains(words, "no node answers at");
-    if (!report.is_object() && (may_fail || gave_up)) {
-      ++excused;
-      continue;
+  for (const Client& client : clients) {
+    n_texts += client.texts.size();
+    for (const auto& text : client.texts) {
+      const bool was_hit = text == client.texts.back();
+      const bool by_victim = was_hit && client.at == victim;
+      const Json report = text->Report();
+      // A client waits some seconds for a word of its own node.
+      const std::string words = report.is_object() ? "" : report.dump();
+      const bool gave_up = kind.fault == Fault::kFreeze && absl::StrContains(words, kNoAnswer);
+      if (!report.is_object() && by_victim && (EndsItsProcess(kind.fault) || gave_up)) {
+        ++excused;
+        continue;
+      }
+      ASSERT_TRUE(report.is_object())
+          << "a text by " << name(client.at) << (was_hit ? "" : ", before") << ": " << report
+          << "; " << what << ": " << name(victim);
+      const std::vector<int32_t> tokens = report["tokens"];
+      EXPECT_EQ(tokens.size(), static_cast<size_t>(n_tokens_));
+      const std::vector<int32_t> prompt = report["prompt"]["tokens"];
+      ties_ += testing::NearTies(whole_.get(), prompt, tokens, testing::kNearTie,
+                                 {.held = &whole_holds_});
+      tokens_ += tokens.size();
+      n_context_ = std::max(n_context_, prompt.size() + tokens.size());
+      if (!was_hit) continue;
+      double* const longest = by_victim ? &own_pause : &pause;
+      *longest = std::max(*longest, report["longest_pause_ms"].get<double>() / 1000);
     }
-    ASSERT_TRUE(report.is_object()) << "text " << i << " by " << name(gateways[i % 2]) << ": "
-                                    << report << "; " << what << ": " << name(victim);
-    const std::vector<int32_t> tokens = report["tokens"];
-    EXPECT_EQ(tokens.size(), static_cast<size_t>(n_tokens_));
-    const std::vector<int32_t> prompt = report["prompt"]["tokens"];
-    ties_ +=
-        testing::NearTies(whole_.get(), prompt, tokens, testing::kNearTie, {.held = &whole_holds_});
-    tokens_ += tokens.size();
-    n_context_ = std::max(n_context_, prompt.size() + tokens.size());
-    double* const longest = gateways[i % 2] == victim ? &own_pause : &pause;
-    *longest = std::max(*longest, report["longest_pause_ms"].get<double>() / 1000);
   }
+  texts_ += n_texts;
   seconds_.push_back(took);
   const double loading = std::min(pause, cluster_->LoadedFor());
   for (Pauses* const pauses : {&pauses_, &pauses_of_[kind.name]}) {
@@ -236,17 +265,18 @@ void ChaosTest::Round(uint32_t seed) {
   ++rounds_;
   hit_coordinator_ += victim == coordinator;
   hit_gateway_ += victim == first || victim == second;
-  std::cout << absl::StreamFormat(
-                   "seed %u: %s %s%s%s after %.1f s for %.1f s; the longest pause was %.1f s, of "
-                   "which loading %.1f s, %.1f s of its own texts; texts ended %.1f s after it was "
-                   "mended, %u excused; served again %u times, moved %u times, %u of them without "
-                   "caches\n",
-                   seed, name(victim), what, victim == coordinator ? ", coordinates" : "",
-                   victim == first || victim == second ? ", takes texts" : "",
-                   absl::ToDoubleSeconds(begins), absl::ToDoubleSeconds(lasts), pause, loading,
-                   own_pause, took, excused, cluster_->Says("is served again"),
-                   cluster_->Says(" has moved: "), cluster_->Says("they are fed again"))
-            << std::flush;
+  std::cout
+      << absl::StreamFormat(
+             "seed %u: %s %s%s%s after %.1f s for %.1f s; the longest pause was %.1f s, of "
+             "which loading %.1f s, %.1f s of its own texts; texts ended %.1f s after it was "
+             "mended, %u of %u excused; served again %u times, moved %u times, %u of them without "
+             "caches\n",
+             seed, name(victim), what, victim == coordinator ? ", coordinates" : "",
+             victim == first || victim == second ? ", takes texts" : "",
+             absl::ToDoubleSeconds(begins), absl::ToDoubleSeconds(lasts), pause, loading, own_pause,
+             took, excused, n_texts, cluster_->Says("is served again"),
+             cluster_->Says(" has moved: "), cluster_->Says("they are fed again"))
+      << std::flush;
   ExpectAsBefore(model);
 }
 
@@ -285,11 +315,12 @@ void ChaosTest::PrintTotals(int rounds) const {
   std::cout << absl::StreamFormat(
       "%d rounds: texts paused for %s, the longest in each round, of which loading %s; the last "
       "text ended %s after the fault was mended; %.0f %% of the rounds hit the coordinator, %.0f "
-      "%% a node that takes texts; %u texts excused; %u of %u tokens, behind up to %u others, are "
+      "%% a node that takes texts; %u of %u texts excused; %u of %u tokens, behind up to %u "
+      "others, are "
       "as likely as the likeliest within rounding, the others are it\n",
       rounds, Percentiles(pauses_.all), Percentiles(pauses_.loading), Percentiles(seconds_),
-      100.0 * hit_coordinator_ / rounds_, 100.0 * hit_gateway_ / rounds_, excused_, ties_, tokens_,
-      n_context_);
+      100.0 * hit_coordinator_ / rounds_, 100.0 * hit_gateway_ / rounds_, excused_, texts_, ties_,
+      tokens_, n_context_);
 }
 
 TEST_F(ChaosTest, EveryTextEndsAndIsRight) {
