@@ -79,6 +79,11 @@ std::vector<FaultKind> FaultsFor(ChaosCluster* cluster) {
   return faults;
 }
 
+void Prepare(Fault fault, ChaosCluster* cluster) {
+  if (fault != Fault::kFullDisk) return;
+  for (size_t i = 0; i < kNodes; ++i) cluster->disk(i).Fill();
+}
+
 std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std::mt19937* random,
                             std::string* what) {
   const auto restart = [cluster, node] { cluster->StartNode(node); };
@@ -127,7 +132,6 @@ std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std
       return [cluster, host] { cluster->lan().SetFullSpeed(*host, ChaosCluster::kInterface); };
     }
     case Fault::kFullDisk:
-      for (size_t i = 0; i < kNodes; ++i) cluster->disk(i).Fill();
       Signal(cluster->ProcessesOf(node), SIGKILL);
       return [cluster, restart] {
         for (size_t i = 0; i < kNodes; ++i) cluster->disk(i).MakeRoom();

@@ -33,8 +33,11 @@ struct FaultKind {
 // Those that can be made there, always in the same order.
 std::vector<FaultKind> FaultsFor(ChaosCluster* cluster);
 
-// Lets it happen to a node; what is returned mends it, while the cluster lives. `what` is the name
-// of its kind, to which it adds what has been drawn besides.
+// Does beforehand what takes a while, under which texts would end: disks fill up.
+void Prepare(Fault fault, ChaosCluster* cluster);
+
+// Lets it happen to a node, at once; what is returned mends it, while the cluster lives. `what` is
+// the name of its kind, to which it adds what has been drawn besides.
 std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std::mt19937* random,
                             std::string* what);
 

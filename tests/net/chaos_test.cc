@@ -193,6 +193,7 @@ void ChaosTest::Round(uint32_t seed) {
   const absl::Duration begins = absl::Milliseconds(below(static_cast<size_t>(begins_ms_)));
   const absl::Duration lasts = absl::Milliseconds(300 + below(6000));
 
+  Prepare(kind.fault, cluster_.get());
   std::vector<Client> clients(kClients);
   const auto ask = [&](size_t i) { AskForNext(model, absl::StrCat(seed, " of ", i), &clients[i]); };
   for (size_t i = 0; i < kClients; ++i) {
