@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "proto/frame.pb.h"
+#include "tests/fuzz/fuzz_input.h"
 #include "tests/support/raw_message.h"
 #include "transport/grpc_message.h"
 
@@ -18,29 +18,6 @@ namespace {
 void Check(bool right) {
   if (!right) std::abort();
 }
-
-// Reads the input from its front; zeros behind its end.
-class Input {
- public:
-  Input(const uint8_t* data, size_t size) : data_(data), size_(size) {}
-  bool empty() const { return size_ == 0; }
-  uint32_t Number(size_t bytes) {
-    uint32_t number = 0;
-    for (; bytes > 0 && size_ > 0; --bytes, ++data_, --size_) number = number << 8 | *data_;
-    return number;
-  }
-  std::string Bytes(size_t n) {
-    n = std::min(n, size_);
-    std::string bytes(reinterpret_cast<const char*>(data_), n);
-    data_ += n;
-    size_ -= n;
-    return bytes;
-  }
-
- private:
-  const uint8_t* data_;
-  size_t size_;
-};
 
 class Peer {
  public:
@@ -87,7 +64,7 @@ class Peer {
 }  // namespace strata
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  strata::Input input(data, size);
+  strata::FuzzInput input(data, size);
   strata::Peer peer;
   for (int messages = 0; messages < 16 && !input.empty(); ++messages) {
     const uint32_t kind = input.Number(1);
