@@ -15,9 +15,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "shard/activation_codec.h"
-#include "shard/sequences.h"
-#include "shard/step_ahead.h"
 #include "shard/step_check.h"
+#include "shard/step_runner.h"
 #include "transport/epoch.h"
 #include "transport/grpc_status.h"
 #include "transport/request_log.h"
@@ -42,7 +41,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
       giving_away_ = true;
     }
     End();
-    return std::move(stage_);
+    return std::move(given_);
   }
 
   void StartThread(LoadFn load, LoadedFn loaded) {
@@ -114,14 +113,10 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   void LogBreach(const absl::Status& ended) const;
   void RunStep(wire::Step step, const Arrived& arrived);
   void LogOpens(const wire::Step& step) const;
-  absl::Status RunEdits(const wire::Step& step, wire::Result* result);
-  absl::Status RunBatch(const wire::Step& step, const Payload& payload);
-  void SampleRows(const wire::Step& step, wire::Result* result);
-  void AddSlotError(int32_t slot, const absl::Status& status, wire::Result* result);
   void SendStepError(uint64_t step_id, const absl::Status& status);
   // Sends to the next stage; waits while it has no room. Gives up when the link closes.
   void SendNext(const Frame& frame);
-  void BeginAhead();
+  bool NothingWaits() const;
   // A peer that breaks the protocol, or a neighbour that is gone: both links end with `status`.
   void CloseLinks(const absl::Status& status);
   // Stops the compute thread, and ends both links.
@@ -129,8 +124,8 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   // Lets go of a link on the compute thread: the last owner may not be one of its own callbacks.
   void Retire(std::shared_ptr<Link> link);
 
-  bool is_first() const { return spec_.stage() == 0; }
-  bool is_last() const { return spec_.stage() + 1 == spec_.n_stages(); }
+  bool is_first() const { return IsFirstStage(spec_); }
+  bool is_last() const { return IsLastStage(spec_); }
 
   // Constant after construction.
   const wire::StageSpec spec_;
@@ -141,12 +136,10 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   OutgoingReceiver outgoing_receiver_{this};
 
   // Compute thread only.
-  std::unique_ptr<Stage> stage_;        // or TakeStage()'s, after that has ended
-  std::optional<Sequences> sequences_;  // last stage
-  StepAhead ahead_;                     // of a stage that is the whole model
+  std::optional<StepRunner> runner_;  // once loaded
+  std::unique_ptr<Stage> given_;      // TakeStage()'s, after that has ended
   uint64_t last_step_id_ = 0;
-  bool dropping_ = false;       // what comes before the end of the link that it came over
-  std::vector<float> decoded_;  // [n_tokens, n_embd] of the step, where it did not come as f32
+  bool dropping_ = false;  // what comes before the end of the link that it came over
 
   std::atomic<int64_t> busy_since_us_{0};
   std::atomic<uint64_t> steps_done_{0};
@@ -351,14 +344,13 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     std::move(loaded)(stage.status());
     return;
   }
-  stage_ = *std::move(stage);
-  if (is_last()) sequences_.emplace(stage_->facts().n_seq_max, stage_->vocab());
+  runner_.emplace(spec_, where_, clock_, *std::move(stage));
   {
     absl::MutexLock lock(mu_);
-    n_embd_ = stage_->facts().n_embd;
+    n_embd_ = runner_->stage()->facts().n_embd;
     serving_ = true;
   }
-  std::move(loaded)(stage_->facts());
+  std::move(loaded)(runner_->stage()->facts());
 
   while (true) {
     std::optional<Arrived> arrived;
@@ -396,7 +388,7 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     to_destroy.clear();
     if (incoming != nullptr) incoming->Release(freed);
     incoming.reset();
-    if (task) (*std::move(task))(stage_.get());
+    if (task) (*std::move(task))(runner_->stage());
     if (arrived) Handle(*arrived);
     if (ended) {
       LogBreach(*ended);
@@ -418,8 +410,8 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     left.swap(tasks_);
   }
   for (Task& task : left) std::move(task)(nullptr);
-  sequences_.reset();
-  if (!giving_away) stage_.reset();
+  if (giving_away) given_ = runner_->TakeStage();
+  runner_.reset();
 }
 
 // Once for each link that the stage before had broken the rules of; it is closed by then.
@@ -452,7 +444,7 @@ void StageServerImpl::Handle(const Arrived& arrived) {
         absl::StrCat(where_, ": unexpected frame of type ", static_cast<int>(arrived.frame.type))));
     return;
   }
-  const Stage::Facts& facts = stage_->facts();
+  const Stage::Facts& facts = runner_->stage()->facts();
   auto step = ReadStep(arrived.frame, spec_,
                        {.n_embd = is_first() ? 0 : facts.n_embd,
                         .n_seq_max = facts.n_seq_max,
@@ -485,7 +477,6 @@ void StageServerImpl::LogOpens(const wire::Step& step) const {
 }
 
 void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
-  const Payload& payload = arrived.frame.payload;
   const uint64_t bytes_in = FrameBytes(arrived.frame);
   const int64_t start_us = clock_->NowUs();
   {
@@ -494,117 +485,37 @@ void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
     work_.bytes_in += bytes_in;
     computing_since_us_ = start_us;
   }
-  ahead_.Observe(step);
-  wire::Result result;
-  absl::Status status = RunEdits(step, &result);
-  if (status.ok() && step.tokens_size() > 0) status = RunBatch(step, payload);
-  const int64_t computed_us = clock_->NowUs();
-  const bool was_ahead = status.ok() && step.tokens_size() > 0 && stage_->WasAhead();
-  const int64_t compute_us = ahead_.Ran(step, was_ahead, start_us, computed_us);
-  if (status.ok() && is_last()) SampleRows(step, &result);
-  const int64_t done_us = clock_->NowUs();
+  StepRunner::Ran ran = runner_->Run(step, arrived.frame.payload, start_us);
   {
     absl::MutexLock lock(mu_);
-    work_.busy_us += compute_us + done_us - computed_us;
+    work_.busy_us += ran.compute_us + ran.sample_us;
     computing_since_us_ = 0;
   }
-  if (!status.ok()) {
-    SendStepError(step.step_id(), status);
+  if (!ran.status.ok()) {
+    SendStepError(step.step_id(), ran.status);
     return;
   }
   wire::StageTiming* timing = step.add_timings();
   timing->set_stage(spec_.stage());
   timing->set_queue_us(static_cast<uint32_t>(start_us - arrived.at_us));
-  timing->set_compute_us(static_cast<uint32_t>(compute_us));
+  timing->set_compute_us(static_cast<uint32_t>(ran.compute_us));
   timing->set_bytes_in(bytes_in);
   if (!is_last()) {
-    EncodedActivations out;
-    if (step.tokens_size() > 0) {
-      const auto rows = static_cast<size_t>(step.tokens_size());
-      out = EncodeActivations(ActivationTypeFor(activations(), rows), stage_->TakeActivations());
-    }
-    step.set_activation_type(out.type);
-    SendNext(MakeFrame(FrameType::kStep, step, std::move(out.payload)));
+    SendNext(runner_->NextStep(activations(), std::move(step)));
     return;
   }
-  timing->set_sample_us(static_cast<uint32_t>(done_us - computed_us));
-  *result.mutable_epoch() = spec_.epoch();
-  result.set_step_id(step.step_id());
-  result.mutable_timings()->Swap(step.mutable_timings());
-  SendNext(MakeFrame(FrameType::kResult, result));
-  if (is_first() && ahead_.Guess(step, result)) BeginAhead();
+  timing->set_sample_us(static_cast<uint32_t>(ran.sample_us));
+  *ran.result.mutable_epoch() = spec_.epoch();
+  ran.result.set_step_id(step.step_id());
+  ran.result.mutable_timings()->Swap(step.mutable_timings());
+  SendNext(MakeFrame(FrameType::kResult, ran.result));
+  // While the result is on its way to the coordinator and the next step comes from there.
+  if (runner_->Guess(step, ran.result) && NothingWaits()) runner_->BeginAhead();
 }
 
-// While the result is on its way to the coordinator and the next step comes from there.
-void StageServerImpl::BeginAhead() {
-  {
-    absl::MutexLock lock(mu_);
-    if (!inbox_.empty() || !tasks_.empty()) return;
-  }
-  const int64_t since_us = clock_->NowUs();
-  if (stage_->BeginAhead(ahead_.batch())) {
-    ahead_.Begun(since_us);
-  } else {
-    ahead_.Refused();
-  }
-}
-
-absl::Status StageServerImpl::RunEdits(const wire::Step& step, wire::Result* result) {
-  for (const wire::KvEdit& edit : step.edits()) {
-    if (auto s = stage_->Apply(edit); !s.ok()) return s;
-    if (!sequences_) continue;
-    if (auto s = sequences_->Apply(edit); !s.ok()) return s;
-  }
-  if (!sequences_) return absl::OkStatus();
-  for (const wire::SequenceOpen& open : step.opens()) {
-    if (auto s = sequences_->Open(open); !s.ok()) AddSlotError(open.slot(), s, result);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status StageServerImpl::RunBatch(const wire::Step& step, const Payload& payload) {
-  Stage::Batch batch;
-  batch.positions = step.positions();
-  batch.slots = step.slots();
-  if (is_first()) {
-    batch.tokens = step.tokens();
-  } else {
-    batch.activations = DecodeActivations(step.activation_type(), payload, &decoded_);
-  }
-  if (is_last()) batch.output_rows = step.sample_rows();
-  return stage_->Decode(batch);
-}
-
-void StageServerImpl::AddSlotError(int32_t slot, const absl::Status& status, wire::Result* result) {
-  for (const wire::SlotError& error : result->errors()) {
-    if (error.slot() == slot) return;  // the first one says why
-  }
-  wire::SlotError* error = result->add_errors();
-  error->set_slot(slot);
-  ToWire(status, where_, error->mutable_status());
-}
-
-// One sequence that cannot go on is no reason to fail the step: the caches have it already.
-void StageServerImpl::SampleRows(const wire::Step& step, wire::Result* result) {
-  for (int i = 0; i < step.tokens_size(); ++i) {
-    auto s = sequences_->Feed(
-        {.slot = step.slots(i), .position = step.positions(i), .token = step.tokens(i)});
-    if (!s.ok()) AddSlotError(step.slots(i), s, result);
-  }
-  for (int i = 0; i < step.sample_rows_size(); ++i) {
-    const int row = static_cast<int>(step.sample_rows(i));
-    const int32_t slot = step.slots(row);
-    const auto failed = [slot](const wire::SlotError& error) { return error.slot() == slot; };
-    if (std::any_of(result->errors().begin(), result->errors().end(), failed)) continue;
-    auto token = sequences_->Sample(
-        {.slot = slot, .position = step.positions(row), .token = step.tokens(row)},
-        stage_->Logits(i));
-    if (token.ok()) {
-      *result->add_tokens() = *std::move(token);
-    } else {
-      AddSlotError(slot, token.status(), result);
-    }
-  }
+bool StageServerImpl::NothingWaits() const {
+  absl::MutexLock lock(mu_);
+  return inbox_.empty() && tasks_.empty();
 }
 
 void StageServerImpl::SendStepError(uint64_t step_id, const absl::Status& status) {

@@ -52,7 +52,8 @@ std::vector<Message> MessagesOf(const Frame& frame) {
 
 class Wire {
  public:
-  // A right frame's messages, of which `wrong`, if there is such a one, is what `change` makes of it.
+  // A right frame's messages, of which `wrong`, if there is such a one, is what `change` makes of
+  // it.
   void SendFrame(size_t header_bytes, size_t payload_bytes, size_t wrong, uint32_t change) {
     Frame frame;
     frame.type = FrameType::kStep;
@@ -85,8 +86,7 @@ class Wire {
     const bool size_is_right =
         CheckMessageSize(message.kind, header, message.data.size(), &rest_).ok();
     const bool is_of_frame = message.kind == UcxKind::kFrame ||
-                             message.kind == UcxKind::kLongFrame ||
-                             message.kind == UcxKind::kMore;
+                             message.kind == UcxKind::kLongFrame || message.kind == UcxKind::kMore;
     if (size_is_right && message.sum_is_right && !is_of_frame) return std::nullopt;
     if (!size_is_right || !message.sum_is_right) {
       joiner_.Forget();
