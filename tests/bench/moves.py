@@ -168,6 +168,7 @@ def measure(options):
         say(f"{options.texts} texts are being written; {options.change}")
         change.change(cluster)
         end = time.time()
+        said = cluster.moves()[-1:]  # others may follow
         times = json.loads(driver.stdout.readline())["times"]
         driver.wait()
         written = [len(each) for each in times]
@@ -178,7 +179,7 @@ def measure(options):
         before = [[t for t in each if t < begin] for each in times]
         return {f"{options.change}_s": round(end - begin, 1),
                 "longest_gap_before_s": round(longest_gap(before, 0, begin), 2),
-                "longest_gap_s": round(longest_gap(times, begin, end), 2), "said": cluster.moves()[-1:]}
+                "longest_gap_s": round(longest_gap(times, begin, end), 2), "said": said}
     finally:
         cluster.close()
 
