@@ -8,6 +8,7 @@
 #include "shard/memory.h"
 #include "shard/model_file.h"
 #include "shard/slice.h"
+#include "shard/stage_spec.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
@@ -84,8 +85,7 @@ absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::StageSpec& spec, Loa
   const LayerRange layers{spec.layers().begin(), spec.layers().end()};
   auto slice = Slice::Make(*std::move(model), layers, {.unverified = spec.unverified()});
   if (!slice.ok()) return slice.status();
-  if (slice->is_first() != (spec.stage() == 0) ||
-      slice->is_last() != (spec.stage() + 1 == spec.n_stages())) {
+  if (slice->is_first() != IsFirstStage(spec) || slice->is_last() != IsLastStage(spec)) {
     return absl::InvalidArgumentError(absl::StrCat("layers ", layers.begin, "-", layers.end,
                                                    " cannot be stage ", spec.stage(), " of ",
                                                    spec.n_stages()));

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "shard/activation_codec.h"
+#include "shard/stage_spec.h"
 #include "shard/step_check.h"
 #include "shard/step_runner.h"
 #include "transport/epoch.h"

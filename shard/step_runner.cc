@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shard/activation_codec.h"
+#include "shard/stage_spec.h"
 #include "transport/grpc_status.h"
 
 namespace strata {

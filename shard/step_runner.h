@@ -20,10 +20,6 @@
 
 namespace strata {
 
-// Whether a stage of that plan takes tokens, and whether it samples.
-inline bool IsFirstStage(const wire::StageSpec& spec) { return spec.stage() == 0; }
-inline bool IsLastStage(const wire::StageSpec& spec) { return spec.stage() + 1 == spec.n_stages(); }
-
 class StepRunner {
  public:
   // `spec` and `clock` outlive it. `where` names the stage in what clients are told.

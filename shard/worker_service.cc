@@ -24,6 +24,7 @@
 #include "shard/same_stage.h"
 #include "shard/stage.h"
 #include "shard/stage_server.h"
+#include "shard/stage_spec.h"
 #include "shard/stage_wires.h"
 #include "shard/tokenize.h"
 #include "transport/epoch.h"
@@ -318,7 +319,7 @@ grpc::ServerUnaryReactor* WorkerServerImpl::ConnectStage(grpc::CallbackServerCon
 
 absl::Status WorkerServerImpl::Connect(StageServer* stage, const std::string& next_address) {
   stage->SetOutgoing(nullptr, "");
-  const bool to_coordinator = stage->spec().stage() + 1 == stage->spec().n_stages();
+  const bool to_coordinator = IsLastStage(stage->spec());
   auto dialled = wires_.Dial(
       {.address = next_address, .hello = stage->OutgoingHello(), .to_worker = !to_coordinator},
       stage->outgoing_receiver());

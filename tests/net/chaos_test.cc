@@ -317,8 +317,7 @@ void ChaosTest::PrintTotals(int rounds) const {
       "%d rounds: texts paused for %s, the longest in each round, of which loading %s; the last "
       "text ended %s after the fault was mended; %.0f %% of the rounds hit the coordinator, %.0f "
       "%% a node that takes texts; %u of %u texts excused; %u of %u tokens, behind up to %u "
-      "others, are "
-      "as likely as the likeliest within rounding, the others are it\n",
+      "others, are as likely as the likeliest within rounding, the others are it\n",
       rounds, Percentiles(pauses_.all), Percentiles(pauses_.loading), Percentiles(seconds_),
       100.0 * hit_coordinator_ / rounds_, 100.0 * hit_gateway_ / rounds_, excused_, texts_, ties_,
       tokens_, n_context_);

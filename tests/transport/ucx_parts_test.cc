@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/ucx_messages.h"
 #include "tests/transport/step_frame.h"
 #include "transport/ucx_address.h"
 #include "transport/ucx_buffers.h"
@@ -24,6 +25,9 @@ namespace {
 
 using absl_testing::StatusIs;
 using ::strata::testing::MakeTestFolder;
+using ::strata::testing::UcxHeaderOf;
+using ::strata::testing::UcxMessage;
+using ::strata::testing::UcxMessagesOf;
 
 const std::string& Key() {
   static const auto* const key = new std::string(kUcxKeyBytes, 'k');
@@ -36,33 +40,18 @@ UcxSum SumOf(UcxSeal* seal, uint8_t kind, const std::vector<absl::string_view>& 
 
 // --- messages
 
-// With a checksum's room in front.
-std::string HeaderOf(absl::string_view front) {
-  return std::string(kUcxSumBytes, '\0') + std::string(front);
-}
-
-// Of a frame with that payload, and what its messages have as data.
+// Of a frame with that payload.
 struct Messages {
   explicit Messages(size_t payload_bytes, size_t header_bytes = 10)
       : payload(PlacedBytes(payload_bytes)) {
     Frame frame;
     frame.header = std::string(header_bytes, 'h');
     frame.payload = Payload::Own(payload);
-    UcxFrameParts parts = SplitFrame(std::move(frame));
-    kind = parts.kind;
-    front = parts.front;
-    data.push_back(parts.long_header + payload.substr(0, kUcxPieceBytes));
-    for (size_t at = kUcxPieceBytes; at < payload_bytes; at += kUcxPieceBytes) {
-      data.push_back(payload.substr(at, kUcxPieceBytes));
-    }
+    all = UcxMessagesOf(std::move(frame));
   }
-  UcxKind KindOf(size_t i) const { return i == 0 ? kind : UcxKind::kMore; }
-  absl::string_view FrontOf(size_t i) const { return i == 0 ? absl::string_view(front) : ""; }
 
   std::string payload;
-  UcxKind kind;
-  std::string front;
-  std::vector<std::string> data;
+  std::vector<UcxMessage> all;
 };
 
 TEST(UcxMessage, PayloadsOfAnySizeComeBack) {
@@ -73,14 +62,15 @@ TEST(UcxMessage, PayloadsOfAnySizeComeBack) {
       const Messages sent(size, header);
       UcxJoiner joiner;
       uint64_t rest = 0;
-      for (size_t i = 0; i < sent.data.size(); ++i) {
+      for (size_t i = 0; i < sent.all.size(); ++i) {
+        const UcxMessage& message = sent.all[i];
         EXPECT_TRUE(
-            CheckMessageSize(sent.KindOf(i), HeaderOf(sent.FrontOf(i)), sent.data[i].size(), &rest)
+            CheckMessageSize(message.kind, UcxHeaderOf(message.front), message.data.size(), &rest)
                 .ok());
         const auto frame =
-            joiner.Take(sent.KindOf(i), sent.FrontOf(i), Payload::Own(sent.data[i]), buffers.get());
+            joiner.Take(message.kind, message.front, Payload::Own(message.data), buffers.get());
         ASSERT_TRUE(frame.ok()) << frame.status();
-        ASSERT_EQ(frame->has_value(), i + 1 == sent.data.size());
+        ASSERT_EQ(frame->has_value(), i + 1 == sent.all.size());
         if (!frame->has_value()) continue;
         EXPECT_EQ((*frame)->header, std::string(header, 'h'));
         EXPECT_EQ((*frame)->payload.bytes(), sent.payload);
@@ -94,16 +84,17 @@ TEST(UcxMessage, OnlyTheNextPieceIsRight) {
   const Messages sent(2 * kUcxPieceBytes + 8);
   uint64_t rest = 0;
   const auto more = [&](uint64_t size) {
-    return CheckMessageSize(UcxKind::kMore, HeaderOf(""), size, &rest).ok();
+    return CheckMessageSize(UcxKind::kMore, UcxHeaderOf(""), size, &rest).ok();
   };
   EXPECT_FALSE(more(0) || more(8) || more(kUcxPieceBytes));
   const auto first = [&] {
-    return CheckMessageSize(sent.kind, HeaderOf(sent.front), kUcxPieceBytes, &rest);
+    return CheckMessageSize(sent.all[0].kind, UcxHeaderOf(sent.all[0].front), kUcxPieceBytes,
+                            &rest);
   };
   EXPECT_TRUE(first().ok());
   EXPECT_THAT(first(), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_FALSE(more(0) || more(8) || more(kUcxPieceBytes + 1));
-  EXPECT_TRUE(CheckMessageSize(UcxKind::kPing, HeaderOf(""), 0, &rest).ok());
+  EXPECT_TRUE(CheckMessageSize(UcxKind::kPing, UcxHeaderOf(""), 0, &rest).ok());
   EXPECT_TRUE(more(kUcxPieceBytes));
   EXPECT_FALSE(more(kUcxPieceBytes));
   EXPECT_TRUE(more(8));
@@ -115,7 +106,8 @@ TEST(UcxMessage, PiecesOfNoPayloadAreRefused) {
   const auto buffers = UcxBuffers::Make();
   const Messages sent(2 * kUcxPieceBytes + 8);
   const auto take = [&](UcxJoiner* joiner, size_t i) {
-    return joiner->Take(sent.KindOf(i), sent.FrontOf(i), Payload::Own(sent.data[i]), buffers.get());
+    const UcxMessage& message = sent.all[i];
+    return joiner->Take(message.kind, message.front, Payload::Own(message.data), buffers.get());
   };
   const auto is_refused = StatusIs(absl::StatusCode::kInvalidArgument);
   UcxJoiner joiner;
