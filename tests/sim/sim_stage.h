@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "proto/frame.pb.h"
 #include "proto/node.pb.h"
+#include "shard/stage_spec.h"
 #include "transport/frame.h"
 
 namespace strata {
@@ -29,7 +30,7 @@ class SimStage {
   wire::StageInfo Info() const;
   const wire::StageSpec& spec() const { return spec_; }
   bool is_first() const { return spec_.layers().begin() == 0; }
-  bool is_last() const { return spec_.stage() + 1 == spec_.n_stages(); }
+  bool is_last() const { return IsLastStage(spec_); }
 
   // Takes a frame, and returns the one that it sends on. A status: it closes its links. `fails`:
   // its batch does.
