@@ -46,6 +46,12 @@ bool SharesMachineMemory(const ggml_backend_dev_props& props) {
 
 }  // namespace
 
+DeviceFacts::Kind DeviceKind(ggml_backend_device* device) {
+  ggml_backend_dev_props props;
+  ggml_backend_dev_get_props(device, &props);
+  return KindOf(props);
+}
+
 bool HasOwnMemory(ggml_backend_device* device) {
   ggml_backend_dev_props props;
   ggml_backend_dev_get_props(device, &props);

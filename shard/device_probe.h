@@ -32,6 +32,9 @@ struct DeviceFacts {
 };
 std::vector<DeviceFacts> ListDevices();
 
+// What a device of ggml's is. A software device, as Mesa's, is the CPU.
+DeviceFacts::Kind DeviceKind(ggml_backend_device* device);
+
 // Whether a device of ggml's has memory that is not the machine's.
 bool HasOwnMemory(ggml_backend_device* device);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "shard/experts.h"
 #include "shard/llama_stage.h"
 #include "shard/memory.h"
+#include "shard/warm_up.h"
 #include "transport/status_details.h"
 
 namespace strata {
@@ -26,8 +26,6 @@ namespace {
 // libllama reserves a row of logits, on the device and on the host, for every row that may be an
 // output.
 constexpr uint64_t kLogitsBytesMax = 64 << 20;
-// Of a device that computes in the machine's memory, maybe with its cores: more would take long.
-constexpr uint32_t kSoftwareWarmUpRows = 16;
 
 // libllama keeps so much about each cell of a cache beside its keys and values.
 constexpr uint64_t kCellBytes = 48;
@@ -242,29 +240,6 @@ class Room {
   const uint64_t limit_bytes_;  // 0: none
 };
 
-// A GPU compiles kernels, and takes memory for them, when they run for the first time: those of the
-// largest batch and of a single row rather now than in somebody's text, and what does not fit then
-// fails the load.
-absl::Status WarmUp(uint32_t n_rows, LlamaStage* stage) {
-  const Stage::Facts& facts = stage->facts();
-  for (const uint32_t n : {n_rows, 1u}) {
-    std::vector<int32_t> positions(n);
-    std::iota(positions.begin(), positions.end(), 0);
-    const std::vector<int32_t> zeros(n, 0);  // tokens, and slots
-    const std::vector<float> activations(facts.is_first ? 0 : size_t{n} * facts.n_embd, 0.0f);
-    const uint32_t last = n - 1;
-    Stage::Batch batch;
-    if (facts.is_first) batch.tokens = zeros;
-    batch.activations = activations;
-    batch.positions = positions;
-    batch.slots = zeros;
-    if (facts.is_last) batch.output_rows = absl::MakeConstSpan(&last, 1);
-    if (absl::Status status = stage->Decode(batch); !status.ok()) return status;
-    stage->Erase();
-  }
-  return absl::OkStatus();
-}
-
 // Where experts stay in the host's memory. kResourceExhausted.
 absl::Status CheckHostRoom(uint64_t needed_bytes, const StageOptions& options) {
   uint64_t free_bytes = AvailableBytes();
@@ -424,9 +399,9 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   stage->mutable_facts()->n_batch = std::min(options.n_batch, llama_n_batch(context.get()));
   stage->SetContext(std::move(context));
   if (*device != nullptr) {
-    const uint32_t n_rows = std::min({stage->facts().n_batch, options.n_ctx,
-                                      own_memory ? options.n_batch : kSoftwareWarmUpRows});
-    if (absl::Status status = WarmUp(n_rows, stage.get()); !status.ok()) {
+    const uint32_t n_rows_max = std::min(stage->facts().n_batch, options.n_ctx);
+    const std::vector<uint32_t> rows = WarmUpRows(DeviceKind(*device), own_memory, n_rows_max);
+    if (absl::Status status = WarmUp(rows, stage.get()); !status.ok()) {
       return room.WarmUpError(status, needed_bytes);
     }
   }
