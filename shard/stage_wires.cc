@@ -40,6 +40,18 @@ wire::Hello ProbeHello() {
 
 }  // namespace
 
+std::string WhyNotOverUcx(const WireTimes& times) {
+  if (times.ucx > kUcxTripMax) {
+    return absl::StrCat("16 KiB and back take ", absl::FormatDuration(times.ucx),
+                        " over UCX, which is for faster networks");
+  }
+  if (times.grpc < times.ucx) {
+    return absl::StrCat("16 KiB and back take ", absl::FormatDuration(times.ucx), " over UCX, ",
+                        absl::FormatDuration(times.grpc), " over gRPC");
+  }
+  return "";
+}
+
 StageWires::StageWires(StageWireOptions options, AcceptFn accept)
     : options_(std::move(options)), accept_(std::move(accept)), host_(HostIdentity()) {}
 
@@ -176,15 +188,9 @@ absl::StatusOr<std::unique_ptr<Link>> StageWires::DialUcx(const DialOptions& opt
     way = Remember(options.address, *measured);
   }
   if (IsAvoided(way)) return absl::UnavailableError(absl::StrCat("UCX failed: ", way.failure));
-  if (way.measured && way.ucx > kUcxTripMax) {
-    return absl::UnavailableError(absl::StrCat("16 KiB and back take ",
-                                               absl::FormatDuration(way.ucx),
-                                               " over UCX, which is for faster networks"));
-  }
-  if (way.measured && way.grpc < way.ucx) {
-    return absl::UnavailableError(absl::StrCat("16 KiB and back take ",
-                                               absl::FormatDuration(way.ucx), " over UCX, ",
-                                               absl::FormatDuration(way.grpc), " over gRPC"));
+  if (way.measured) {
+    const std::string why_not = WhyNotOverUcx(way.times);
+    if (!why_not.empty()) return absl::UnavailableError(why_not);
   }
   const absl::StatusOr<wire::OfferLinkResponse> offer = Ask(options.address);
   if (!offer.ok()) return offer.status();
@@ -200,10 +206,11 @@ absl::StatusOr<StageWires::Way> StageWires::MeasureWay(const std::string& addres
   const absl::StatusOr<absl::Duration> ucx = TimeOver([&](Link::Receiver* receiver) {
     return DialOffered(*offer, address, ProbeHello(), receiver);
   });
-  way.ucx = ucx.value_or(absl::ZeroDuration());
-  if (way.ucx > kUcxTripMax) {
+  way.times.ucx = ucx.value_or(absl::ZeroDuration());
+  if (way.times.ucx > kUcxTripMax) {
     way.measured = true;
-    LOG(INFO) << "to " << address << ": 16 KiB and back take " << way.ucx << " over UCX: too long";
+    LOG(INFO) << "to " << address << ": 16 KiB and back take " << way.times.ucx
+              << " over UCX: too long";
     return way;
   }
   const absl::StatusOr<absl::Duration> grpc = TimeOver([&](Link::Receiver* receiver) {
@@ -218,9 +225,9 @@ absl::StatusOr<StageWires::Way> StageWires::MeasureWay(const std::string& addres
     return ucx.status();
   }
   way.measured = true;
-  way.grpc = *grpc;
-  LOG(INFO) << "to " << address << ": 16 KiB and back take " << way.ucx << " over UCX, " << way.grpc
-            << " over gRPC";
+  way.times.grpc = *grpc;
+  LOG(INFO) << "to " << address << ": 16 KiB and back take " << way.times.ucx << " over UCX, "
+            << way.times.grpc << " over gRPC";
   return way;
 }
 
@@ -287,8 +294,7 @@ StageWires::Way StageWires::Remember(const std::string& address, const Way& meas
   MutexLock lock(&mu_);
   Way& way = WayTo(address);
   way.measured = measured.measured;
-  way.ucx = measured.ucx;
-  way.grpc = measured.grpc;
+  way.times = measured.times;
   return way;  // the link that it was measured with may have broken since
 }
 

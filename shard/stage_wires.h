@@ -35,6 +35,14 @@ inline constexpr absl::Duration kUcxTripMax = absl::Microseconds(2500);
 // For so long nothing goes over UCX to a worker to which it has failed.
 inline constexpr std::chrono::minutes kUcxAvoided{10};
 
+// 16 KiB and back, over either wire between two workers.
+struct WireTimes {
+  absl::Duration ucx;
+  absl::Duration grpc;
+};
+// Empty: links go over UCX; else why they do not, for `strata status`.
+std::string WhyNotOverUcx(const WireTimes& times);
+
 struct StageWireOptions {
   bool ucx = true;
   bool spin = false;  // UCX never sleeps: some microseconds less for one core each
@@ -78,8 +86,7 @@ class StageWires {
   // What is known of the way to a worker.
   struct Way {
     bool measured = false;
-    absl::Duration ucx;
-    absl::Duration grpc;
+    WireTimes times;
     std::string failure;  // of UCX
     Time avoid_until;
   };

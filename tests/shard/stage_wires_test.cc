@@ -123,6 +123,20 @@ Got DialOnce(StageWires* wires, const Acceptor& acceptor, bool to_worker = true)
   return {dialled->link->wire(), dialled->note};
 }
 
+TEST(WhyNotOverUcx, NothingWhereItIsAsFast) {
+  constexpr absl::Duration kShort = absl::Microseconds(20), kLong = absl::Microseconds(90);
+  EXPECT_EQ(WhyNotOverUcx({.ucx = kShort, .grpc = kLong}), "");
+  EXPECT_EQ(WhyNotOverUcx({.ucx = kShort, .grpc = kShort}), "");
+  EXPECT_EQ(WhyNotOverUcx({.ucx = kLong, .grpc = kShort}),
+            "16 KiB and back take 90us over UCX, 20us over gRPC");
+}
+
+TEST(WhyNotOverUcx, ItsPeersWouldBeTakenForDeadOnASlowNetwork) {
+  EXPECT_EQ(WhyNotOverUcx({.ucx = kUcxTripMax, .grpc = 2 * kUcxTripMax}), "");
+  const absl::Duration longer = kUcxTripMax + absl::Microseconds(1);
+  EXPECT_THAT(WhyNotOverUcx({.ucx = longer, .grpc = 2 * longer}), HasSubstr("faster networks"));
+}
+
 TEST(StageWires, OneHostTakesTheFasterWire) {
   Acceptor acceptor({});
   StageWires wires({}, TakesNone);
