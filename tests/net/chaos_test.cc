@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -35,6 +34,7 @@
 #include "tests/integration/near_ties.h"
 #include "tests/net/chaos_cluster.h"
 #include "tests/net/chaos_faults.h"
+#include "tests/net/chaos_totals.h"
 #include "tests/net/network.h"
 #include "tests/support/whole_model.h"
 
@@ -75,17 +75,25 @@ std::string PromptOf(int bytes) {
   return prompt;
 }
 
-// "0.4 s (p50), 1.2 s (p99)".
-std::string Percentiles(std::vector<double> values) {
-  std::ranges::sort(values);
-  return absl::StrFormat("%.1f s (p50), %.1f s (p99)", values[values.size() / 2],
-                         values[values.size() * 99 / 100]);
-}
-
 // Has one text written after the other by a node.
 struct Client {
   size_t at = 0;  // the node
   std::vector<std::unique_ptr<StrataRun>> texts;
+};
+
+// One round, as its seed and the cluster's coordinator make it.
+struct ChaosRound {
+  FaultKind kind;
+  size_t gateways[2] = {};  // nodes that take the texts
+  size_t coordinator = kNodes;
+  size_t victim = kNodes;
+  std::vector<size_t> stages;  // the nodes that hold the model's three, in order
+  size_t loaded_by = 0;
+  absl::Duration begins;  // the fault, after the first texts were asked for
+  absl::Duration lasts;
+
+  bool HitsCoordinator() const { return victim == coordinator; }
+  bool HitsGateway() const { return victim == gateways[0] || victim == gateways[1]; }
 };
 
 class ChaosTest : public ::testing::Test {
@@ -114,12 +122,22 @@ class ChaosTest : public ::testing::Test {
   }
   void TearDown() override { cluster_.reset(); }
 
-  // One round; what happened, in a line.
+  // Prints what happened, in a line.
   void Round(uint32_t seed);
+  // Always in the same order, or a seed would be another round; the fault draws behind it.
+  void Draw(uint32_t seed, std::mt19937* random, ChaosRound* round) const;
+  void Load(const ChaosRound& round, std::string* model);
   void AskForNext(const std::string& model, const std::string& title, Client* client) const;
+  // Each client asks for the next text when its own has ended, until the fault comes.
+  void WriteUntilTheFault(const ChaosRound& round, const std::string& model, uint32_t seed,
+                          std::vector<Client>* clients) const;
+  // `where` says in a failure what has happened.
+  void ExpectEnds(const std::vector<Client>& clients, absl::Time mended, const std::string& where);
+  void ExpectRight(const ChaosRound& round, const std::vector<Client>& clients,
+                   const std::string& where, ChaosSeen* seen);
   // Everybody is there, nothing is loaded, and nothing is left over of what was.
   void ExpectAsBefore(const std::string& model);
-  void PrintTotals(int rounds) const;
+  std::string NameOf(size_t node) const { return cluster_->host(node).name(); }
 
   std::unique_ptr<ChaosCluster> cluster_;
   std::unique_ptr<testing::WholeModel> whole_;
@@ -133,18 +151,8 @@ class ChaosTest : public ::testing::Test {
   const absl::Duration ends_within_ = absl::Seconds(FromEnvironment("STRATA_CHAOS_END_S", 30));
   std::vector<FaultKind> faults_;  // those that can be made here
   size_t n_layer_ = 0;
-  size_t hit_coordinator_ = 0, hit_gateway_ = 0, rounds_ = 0;
-  std::vector<double> seconds_;  // from the mended fault to the last text's end, by round
-  // The longest pause between two tokens of a text that another node than the victim takes, by
-  // round, and what loading took of it.
-  struct Pauses {
-    std::vector<double> all, loading;
-  };
-  Pauses pauses_;
-  std::map<std::string, Pauses> pauses_of_;  // by fault
   std::vector<int32_t> whole_holds_;
-  size_t n_context_ = 0;  // the most tokens of a text with its prompt
-  size_t ties_ = 0, tokens_ = 0, texts_ = 0, excused_ = 0;
+  ChaosTotals totals_;
 };
 
 void ChaosTest::AskForNext(const std::string& model, const std::string& title,
@@ -158,61 +166,65 @@ void ChaosTest::AskForNext(const std::string& model, const std::string& title,
                                cluster_->node(client->at).address()}));
 }
 
-void ChaosTest::Round(uint32_t seed) {
-  SCOPED_TRACE(absl::StrCat("seed ", seed));
-  std::mt19937 random(seed);
-  const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
-  const auto name = [&](size_t node) { return cluster_->host(node).name(); };
-
+void ChaosTest::Draw(uint32_t seed, std::mt19937* random, ChaosRound* round) const {
+  const auto below = [&](size_t n) { return static_cast<size_t>((*random)() % n); };
   // Two take the texts. On their own they can still do without the others.
   const size_t first = below(kWithFile);
   const size_t second = (first + 1 + below(kWithFile - 1)) % kWithFile;
-  const size_t gateways[] = {first, second};
-  const size_t coordinator = cluster_->Coordinator(gateways[0]);
-  ASSERT_LT(coordinator, kNodes);
+  round->gateways[0] = first;
+  round->gateways[1] = second;
+  round->coordinator = cluster_->Coordinator(first);
+  ASSERT_LT(round->coordinator, kNodes);
 
-  const FaultKind kind = faults_[seed % faults_.size()];
+  round->kind = faults_[seed % faults_.size()];
   const size_t share = seed % kShares;
-  const size_t victim = share < 2 ? coordinator : share < 4 ? gateways[0] : below(kNodes);
+  round->victim = share < 2 ? round->coordinator : share < 4 ? first : below(kNodes);
 
   // Three of the four hold the model, the victim among them where it needs a worker.
   std::vector<size_t> order = {0, 1, 2, 3};
   for (size_t i = kNodes - 1; i > 0; --i) std::swap(order[i], order[below(i + 1)]);
-  if (AbortsItsWorker(kind.fault) && order[kNodes - 1] == victim) {
+  if (AbortsItsWorker(round->kind.fault) && order[kNodes - 1] == round->victim) {
     std::swap(order[kNodes - 1], order[below(kNodes - 1)]);
   }
-  const size_t third = n_layer_ / 3;
-  const std::string assign =
-      absl::StrCat(name(order[0]), "=0-", third - 1, ",", name(order[1]), "=", third, "-",
-                   2 * third - 1, ",", name(order[2]), "=", 2 * third, "-", n_layer_ - 1);
-  const Json loaded = cluster_->Strata(
-      below(kWithFile), {"load", cluster_->model_path(), "--assign", assign, "--seqs",
-                         absl::StrCat(kClients), "--ctx", absl::StrCat(context_)});
-  ASSERT_TRUE(loaded.is_object()) << loaded;
-  const std::string model = loaded["model"];
-  const absl::Duration begins = absl::Milliseconds(below(static_cast<size_t>(begins_ms_)));
-  const absl::Duration lasts = absl::Milliseconds(300 + below(6000));
+  order.pop_back();
+  round->stages = std::move(order);
+  round->loaded_by = below(kWithFile);
+  round->begins = absl::Milliseconds(below(static_cast<size_t>(begins_ms_)));
+  round->lasts = absl::Milliseconds(300 + below(6000));
+}
 
-  Prepare(kind.fault, cluster_.get());
-  std::vector<Client> clients(kClients);
-  const auto ask = [&](size_t i) { AskForNext(model, absl::StrCat(seed, " of ", i), &clients[i]); };
+void ChaosTest::Load(const ChaosRound& round, std::string* model) {
+  const size_t third = n_layer_ / 3;
+  const std::string assign = absl::StrCat(
+      NameOf(round.stages[0]), "=0-", third - 1, ",", NameOf(round.stages[1]), "=", third, "-",
+      2 * third - 1, ",", NameOf(round.stages[2]), "=", 2 * third, "-", n_layer_ - 1);
+  const Json loaded = cluster_->Strata(
+      round.loaded_by, {"load", cluster_->model_path(), "--assign", assign, "--seqs",
+                        absl::StrCat(kClients), "--ctx", absl::StrCat(context_)});
+  ASSERT_TRUE(loaded.is_object()) << loaded;
+  *model = loaded["model"];
+}
+
+void ChaosTest::WriteUntilTheFault(const ChaosRound& round, const std::string& model, uint32_t seed,
+                                   std::vector<Client>* clients) const {
+  clients->resize(kClients);
+  const auto ask = [&](size_t i) {
+    AskForNext(model, absl::StrCat(seed, " of ", i), &(*clients)[i]);
+  };
   for (size_t i = 0; i < kClients; ++i) {
-    clients[i].at = gateways[i % 2];
+    (*clients)[i].at = round.gateways[i % 2];
     ask(i);
   }
-  for (const absl::Time until = absl::Now() + begins; absl::Now() < until;) {
+  for (const absl::Time until = absl::Now() + round.begins; absl::Now() < until;) {
     absl::SleepFor(std::min(kLookEvery, until - absl::Now()));
     for (size_t i = 0; i < kClients; ++i) {
-      if (clients[i].texts.back()->WaitUntil(absl::InfinitePast())) ask(i);
+      if ((*clients)[i].texts.back()->WaitUntil(absl::InfinitePast())) ask(i);
     }
   }
-  cluster_->ForgetLogs();
-  std::string what = kind.name;
-  const std::function<void()> mend = Begin(kind.fault, cluster_.get(), victim, &random, &what);
-  absl::SleepFor(lasts);
-  mend();
-  const absl::Time mended = absl::Now();
+}
 
+void ChaosTest::ExpectEnds(const std::vector<Client>& clients, absl::Time mended,
+                           const std::string& where) {
   for (const Client& client : clients) {
     StrataRun* const text = client.texts.back().get();
     double loading = 0;
@@ -221,61 +233,80 @@ void ChaosTest::Round(uint32_t seed) {
       loading = cluster_->LoadedFor();
       ended = text->WaitUntil(mended + ends_within_ + absl::Seconds(loading));
     }
-    ASSERT_TRUE(ended) << "a text by " << name(client.at) << " has not ended; " << what << ": "
-                       << name(victim) << "; coordinates: " << name(coordinator);
+    ASSERT_TRUE(ended) << "a text by " << NameOf(client.at) << " has not ended; " << where;
   }
-  const double took = absl::ToDoubleSeconds(absl::Now() - mended);
-  size_t excused = 0, n_texts = 0;
-  double pause = 0, own_pause = 0;  // of texts that other nodes take, and the victim
+}
+
+void ChaosTest::ExpectRight(const ChaosRound& round, const std::vector<Client>& clients,
+                            const std::string& where, ChaosSeen* seen) {
   for (const Client& client : clients) {
-    n_texts += client.texts.size();
     for (const auto& text : client.texts) {
+      ++seen->texts;
       const bool was_hit = text == client.texts.back();
-      const bool by_victim = was_hit && client.at == victim;
+      const bool by_victim = was_hit && client.at == round.victim;
       const Json report = text->Report();
       // A client waits some seconds for a word of its own node.
       const std::string words = report.is_object() ? "" : report.dump();
-      const bool gave_up = kind.fault == Fault::kFreeze && absl::StrContains(words, kNoAnswer);
-      if (!report.is_object() && by_victim && (EndsItsProcess(kind.fault) || gave_up)) {
-        ++excused;
+      const bool gave_up =
+          round.kind.fault == Fault::kFreeze && absl::StrContains(words, kNoAnswer);
+      if (!report.is_object() && by_victim && (EndsItsProcess(round.kind.fault) || gave_up)) {
+        ++seen->excused;
         continue;
       }
       ASSERT_TRUE(report.is_object())
-          << "a text by " << name(client.at) << (was_hit ? "" : ", before") << ": " << report
-          << "; " << what << ": " << name(victim);
+          << "a text by " << NameOf(client.at) << (was_hit ? "" : ", before") << ": " << report
+          << "; " << where;
       const std::vector<int32_t> tokens = report["tokens"];
       EXPECT_EQ(tokens.size(), static_cast<size_t>(n_tokens_));
       const std::vector<int32_t> prompt = report["prompt"]["tokens"];
-      ties_ += testing::NearTies(whole_.get(), prompt, tokens, testing::kNearTie,
-                                 {.held = &whole_holds_});
-      tokens_ += tokens.size();
-      n_context_ = std::max(n_context_, prompt.size() + tokens.size());
+      seen->ties += testing::NearTies(whole_.get(), prompt, tokens, testing::kNearTie,
+                                      {.held = &whole_holds_});
+      seen->tokens += tokens.size();
+      seen->longest_text = std::max(seen->longest_text, prompt.size() + tokens.size());
       if (!was_hit) continue;
-      double* const longest = by_victim ? &own_pause : &pause;
+      double* const longest = by_victim ? &seen->own_pause : &seen->pause;
       *longest = std::max(*longest, report["longest_pause_ms"].get<double>() / 1000);
     }
   }
-  texts_ += n_texts;
-  seconds_.push_back(took);
-  const double loading = std::min(pause, cluster_->LoadedFor());
-  for (Pauses* const pauses : {&pauses_, &pauses_of_[kind.name]}) {
-    pauses->all.push_back(pause);
-    pauses->loading.push_back(loading);
-  }
-  excused_ += excused;
-  ++rounds_;
-  hit_coordinator_ += victim == coordinator;
-  hit_gateway_ += victim == first || victim == second;
+  seen->loading = std::min(seen->pause, cluster_->LoadedFor());
+}
+
+void ChaosTest::Round(uint32_t seed) {
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  ChaosRound round;
+  ASSERT_NO_FATAL_FAILURE(Draw(seed, &random, &round));
+  std::string model;
+  ASSERT_NO_FATAL_FAILURE(Load(round, &model));
+  Prepare(round.kind.fault, cluster_.get());
+  std::vector<Client> clients;
+  WriteUntilTheFault(round, model, seed, &clients);
+
+  cluster_->ForgetLogs();
+  std::string what = round.kind.name;
+  const std::function<void()> mend =
+      Begin(round.kind.fault, cluster_.get(), round.victim, &random, &what);
+  absl::SleepFor(round.lasts);
+  mend();
+  const absl::Time mended = absl::Now();
+  const std::string where =
+      absl::StrCat(what, ": ", NameOf(round.victim), "; coordinates: ", NameOf(round.coordinator));
+  ASSERT_NO_FATAL_FAILURE(ExpectEnds(clients, mended, where));
+  ChaosSeen seen = {.hit_coordinator = round.HitsCoordinator(),
+                    .hit_gateway = round.HitsGateway(),
+                    .ended = absl::ToDoubleSeconds(absl::Now() - mended)};
+  ASSERT_NO_FATAL_FAILURE(ExpectRight(round, clients, where, &seen));
+  totals_.Add(round.kind.name, seen);
   std::cout
       << absl::StreamFormat(
              "seed %u: %s %s%s%s after %.1f s for %.1f s; the longest pause was %.1f s, of "
              "which loading %.1f s, %.1f s of its own texts; texts ended %.1f s after it was "
              "mended, %u of %u excused; served again %u times, moved %u times, %u of them without "
              "caches\n",
-             seed, name(victim), what, victim == coordinator ? ", coordinates" : "",
-             victim == first || victim == second ? ", takes texts" : "",
-             absl::ToDoubleSeconds(begins), absl::ToDoubleSeconds(lasts), pause, loading, own_pause,
-             took, excused, n_texts, cluster_->Says("is served again"),
+             seed, NameOf(round.victim), what, seen.hit_coordinator ? ", coordinates" : "",
+             seen.hit_gateway ? ", takes texts" : "", absl::ToDoubleSeconds(round.begins),
+             absl::ToDoubleSeconds(round.lasts), seen.pause, seen.loading, seen.own_pause,
+             seen.ended, seen.excused, seen.texts, cluster_->Says("is served again"),
              cluster_->Says(" has moved: "), cluster_->Says("they are fed again"))
       << std::flush;
   ExpectAsBefore(model);
@@ -307,22 +338,6 @@ void ChaosTest::ExpectAsBefore(const std::string& model) {
       << absl::StrJoin(left, "\n");
 }
 
-void ChaosTest::PrintTotals(int rounds) const {
-  for (const auto& [name, pauses] : pauses_of_) {
-    std::cout << absl::StreamFormat("%s: %u rounds; paused for %s, of which loading %s\n", name,
-                                    pauses.all.size(), Percentiles(pauses.all),
-                                    Percentiles(pauses.loading));
-  }
-  std::cout << absl::StreamFormat(
-      "%d rounds: texts paused for %s, the longest in each round, of which loading %s; the last "
-      "text ended %s after the fault was mended; %.0f %% of the rounds hit the coordinator, %.0f "
-      "%% a node that takes texts; %u of %u texts excused; %u of %u tokens, behind up to %u "
-      "others, are as likely as the likeliest within rounding, the others are it\n",
-      rounds, Percentiles(pauses_.all), Percentiles(pauses_.loading), Percentiles(seconds_),
-      100.0 * hit_coordinator_ / rounds_, 100.0 * hit_gateway_ / rounds_, excused_, texts_, ties_,
-      tokens_, n_context_);
-}
-
 TEST_F(ChaosTest, EveryTextEndsAndIsRight) {
   const int rounds = FromEnvironment("STRATA_CHAOS_ROUNDS", 6);
   // That of the first kind, however many there are.
@@ -336,10 +351,10 @@ TEST_F(ChaosTest, EveryTextEndsAndIsRight) {
       if (HasFatalFailure()) return;
     }
   }
-  PrintTotals(rounds);
+  std::cout << totals_.Text();
   if (rounds >= kRoundsMany) {
-    EXPECT_GE(5 * hit_coordinator_, rounds_);
-    EXPECT_GE(5 * hit_gateway_, rounds_);
+    EXPECT_TRUE(totals_.HitCoordinatorOften());
+    EXPECT_TRUE(totals_.HitGatewayOften());
   }
 }
 
