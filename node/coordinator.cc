@@ -2,7 +2,6 @@
 // way of models off a node, coordinator_mend.cc what is done about lost stages.
 #include "node/coordinator.h"
 
-#include <filesystem>
 #include <mutex>
 #include <utility>
 
@@ -450,8 +449,7 @@ std::optional<std::string> Coordinator::ForgetOrphan(const std::string& model) {
     absl::MutexLock lock(mu_);
     const auto means = [&model](const auto& each) {
       const std::string& path = each.second.request.source().path();
-      const std::string file = std::filesystem::path(path).stem();
-      return MeansModel(model, {.name = file, .path = path, .id = each.first});
+      return MeansModel(model, {.name = "", .path = path, .id = each.first});
     };
     if (absl::c_count_if(orphans_, means) != 1) return std::nullopt;
     const auto meant = absl::c_find_if(orphans_, means);

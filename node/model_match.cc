@@ -1,8 +1,10 @@
 #include "node/model_match.h"
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "node/openai_error.h"
+#include "shard/model_file.h"
 
 namespace strata {
 namespace {
@@ -15,6 +17,11 @@ std::string NameAndId(const wire::ModelStatus& model) {
 }
 
 }  // namespace
+
+bool MeansModel(absl::string_view text, const ModelNames& model) {
+  return text.empty() || text == model.name || text == model.path ||
+         text == ModelFileStem(model.path) || StartsId(text, absl::BytesToHexString(model.id));
+}
 
 absl::StatusOr<const wire::ModelStatus*> FindModel(const std::vector<wire::ModelStatus>& models,
                                                    absl::string_view text) {

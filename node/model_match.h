@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "proto/coordinator.pb.h"
@@ -24,11 +23,8 @@ struct ModelNames {
   absl::string_view path;
   absl::string_view id;  // bytes
 };
-// By name, path or the start of the id in hex; empty: any.
-inline bool MeansModel(absl::string_view text, const ModelNames& model) {
-  return text.empty() || text == model.name || text == model.path ||
-         StartsId(text, absl::BytesToHexString(model.id));
-}
+// By name, path, the file's name without its ending, or the start of the id in hex; empty: any.
+bool MeansModel(absl::string_view text, const ModelNames& model);
 
 // The one of `models` that `text` means. kInvalidArgument: several; kNotFound: none. The words name
 // what there is, by names and ids.

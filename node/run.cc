@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -21,6 +20,7 @@
 #include "nlohmann/json.hpp"
 #include "node/coordinator_client.h"
 #include "node/interrupt.h"
+#include "node/model_match.h"
 #include "node/progress.h"
 #include "node/standard_output.h"
 #include "node/text_out.h"
@@ -144,19 +144,6 @@ class Session {
   std::optional<Interrupt> interrupt_;  // goes first: uses the client
 };
 
-// The model among `models` that `wanted` names; nullptr: none.
-const wire::ModelStatus* FindModel(const wire::ListModelsResponse& models,
-                                   const std::string& wanted) {
-  for (const wire::ModelStatus& model : models.models()) {
-    if (model.name() == wanted || model.source().path() == wanted) return &model;
-    if (wanted.size() >= 4 &&
-        absl::StartsWithIgnoreCase(absl::BytesToHexString(model.model_id()), wanted)) {
-      return &model;
-    }
-  }
-  return nullptr;
-}
-
 class TextSession {
  public:
   explicit TextSession(const RunOptions& options) : options_(options) {}
@@ -192,10 +179,13 @@ absl::Status TextSession::GetModel() {
       models = session_->ListModels();
     }
     if (!models.ok()) return session_.Explain(models.status());
-    if (const wire::ModelStatus* model = FindModel(*models, options_.plan.model)) {
-      report_ = ReportOf(*model);
+    const std::vector<wire::ModelStatus> loaded(models->models().begin(), models->models().end());
+    const auto model = FindModel(loaded, options_.plan.model);
+    if (model.ok()) {
+      report_ = ReportOf(**model);
       return absl::OkStatus();
     }
+    if (!absl::IsNotFound(model.status())) return model.status();
   }
   const auto path = SourceOf(options_.plan.model);
   if (!path.ok()) {

@@ -309,17 +309,20 @@ absl::Status ModelFile::Read(size_t part, uint64_t offset, absl::Span<char> out)
   return absl::OkStatus();
 }
 
-std::string ModelFile::name() const {
-  if (std::optional<std::string> name = header_.GetString("general.name");
-      name.has_value() && !name->empty()) {
-    return *std::move(name);
-  }
-  absl::string_view path = paths_.front();
+std::string ModelFileStem(absl::string_view path) {
   const std::optional<SplitName> split = ParseSplitName(path);
   if (split.has_value()) path = split->prefix;
   if (const size_t slash = path.rfind('/'); slash != path.npos) path.remove_prefix(slash + 1);
   absl::ConsumeSuffix(&path, kEnding);
   return std::string(path);
+}
+
+std::string ModelFile::name() const {
+  if (std::optional<std::string> name = header_.GetString("general.name");
+      name.has_value() && !name->empty()) {
+    return *std::move(name);
+  }
+  return ModelFileStem(paths_.front());
 }
 
 std::string ModelFile::architecture() const {

@@ -15,6 +15,9 @@
 
 namespace strata {
 
+// What a person calls a file by: without its folder and ending, and without the number of a part.
+std::string ModelFileStem(absl::string_view path);
+
 // Immutable after Open(); safe to read from any thread.
 class ModelFile {
  public:

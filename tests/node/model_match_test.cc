@@ -39,6 +39,16 @@ TEST(FindModel, TwoOfOneNameAreToldApartByTheirIds) {
   EXPECT_EQ(FindModel(models, "/models/\x33.gguf").value(), &models[2]);
 }
 
+TEST(FindModel, TheFilesNameIsAName) {
+  std::vector<wire::ModelStatus> models = {Model("Tiny", '\x11'), Model("Big", '\x22')};
+  models[0].mutable_source()->set_path("/models/tiny-q4.gguf");
+  models[1].mutable_source()->set_path("/models/big-00001-of-00002.gguf");
+  EXPECT_EQ(FindModel(models, "tiny-q4").value(), &models[0]);
+  EXPECT_EQ(FindModel(models, "big").value(), &models[1]);
+  // A file of that name may be another one, in the folder that one is in.
+  EXPECT_THAT(FindModel(models, "tiny-q4.gguf"), StatusIs(absl::StatusCode::kNotFound));
+}
+
 TEST(FindModel, WhatIsNotThereIsToldWithWhatIs) {
   EXPECT_THAT(FindModel({Model("tiny", '\x11')}, "huge"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("tiny (111111111111)")));
