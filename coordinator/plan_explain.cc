@@ -188,6 +188,9 @@ std::string Explainer::LeftOut(size_t device) const {
   if (!kept_out.empty()) return absl::StrCat("left out: ", kept_out);
   if (facts.speed.types.empty()) return "left out: its speed has not been measured";
   if (IsMoeHost(request_, device)) return "computes experts for the node's other device";
+  if (SharesMoeHost(request_, device)) {
+    return "left out: its memory is kept for the experts of another device's layers";
+  }
   const auto& candidates = problem_.candidates();
   const auto found = std::find_if(candidates.begin(), candidates.end(),
                                   [&](const auto& c) { return c.device == device; });

@@ -105,6 +105,15 @@ bool IsMoeHost(const PlanRequest& request, size_t device) {
   });
 }
 
+bool SharesMoeHost(const PlanRequest& request, size_t device) {
+  const PlanDevice& shares = request.devices[device];
+  if (shares.memory_pool == kOwnPool) return false;
+  return std::any_of(request.devices.begin(), request.devices.end(), [&](const PlanDevice& each) {
+    return each.moe_host != kNoHost && each.memory_pool == kOwnPool &&
+           request.devices[static_cast<size_t>(each.moe_host)].memory_pool == shares.memory_pool;
+  });
+}
+
 uint64_t MoeHostBytes(const PlanRequest& request, const PlanDevice& device) {
   const PlanDevice& host = request.devices[static_cast<size_t>(device.moe_host)];
   const auto sharing = static_cast<uint64_t>(

@@ -22,6 +22,9 @@ namespace strata {
 
 // Whether this device computes experts for another one, and has no stage of its own.
 bool IsMoeHost(const PlanRequest& request, size_t device);
+// Whether this device's memory is that in which another one, with memory of its own, has experts:
+// a stage there would count on what they take.
+bool SharesMoeHost(const PlanRequest& request, size_t device);
 // What experts of stages on `device` may take of its host's memory: those that have the same host
 // share it evenly.
 uint64_t MoeHostBytes(const PlanRequest& request, const PlanDevice& device);

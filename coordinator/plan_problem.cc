@@ -108,7 +108,8 @@ PlanProblem::PlanProblem(const PlanRequest& request, const StepShape& step)
         std::any_of(request.exclude.begin(), request.exclude.end(),
                     [&](const std::string& place) { return PlaceMeans(request, place, i); });
     const bool kept_out = !request.nodes[device.node].kept_out.empty();
-    if (excluded || kept_out || device.speed.types.empty() || IsMoeHost(request, i)) continue;
+    if (excluded || kept_out || device.speed.types.empty()) continue;
+    if (IsMoeHost(request, i) || SharesMoeHost(request, i)) continue;
     Candidate candidate;
     candidate.device = i;
     candidate.node = device.node;

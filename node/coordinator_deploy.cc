@@ -6,12 +6,17 @@
 
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "node/coordinator.h"
 
 namespace strata {
 namespace {
 
 constexpr int kPlansMax = 4;  // besides those for want of disk
+// Stages that were still loading when another one failed are cancelled, not waited for.
+constexpr absl::Duration kMemoryComesBackTime = absl::Seconds(3);
+constexpr absl::Duration kMemoryComesBackPoll = absl::Milliseconds(300);
 
 }  // namespace
 
@@ -46,6 +51,11 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
       return give_up(absl::CancelledError("interrupted"));
     }
     auto again = PlanModel(planning, source, wishes);
+    for (const absl::Time until = absl::Now() + kMemoryComesBackTime;
+         absl::IsResourceExhausted(again.status()) && absl::Now() < until && caller.go_on();) {
+      absl::SleepFor(kMemoryComesBackPoll);
+      again = PlanModel(planning, source, wishes);
+    }
     if (!again.ok()) {
       // What the nodes told looked like room enough: the load's own words come first.
       return give_up(absl::Status(again.status().code(), absl::StrCat(why.message(), "; then: ",

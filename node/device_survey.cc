@@ -188,7 +188,8 @@ void DeviceSurvey::OnListed(wire::DeviceInfo info) {
 void DeviceSurvey::OnExit(const ChildExit& exit) {
   child_.reset();
   limit_.reset();
-  if (std::exchange(refreshing_, false)) {
+  const bool was_refreshing = std::exchange(refreshing_, false);
+  if (was_refreshing) {
     if (!answered_) LOG(INFO) << "devices cannot be listed: strata probe " << exit.Words();
   } else if (measuring_.empty()) {
     if (!answered_) {
@@ -211,7 +212,8 @@ void DeviceSurvey::OnExit(const ChildExit& exit) {
     WriteCache();
   }
   MeasureNext();
-  if (!measuring()) RetryLater();
+  // What looks at memory again and again does not put off what is tried again.
+  if (!measuring() && !was_refreshing) RetryLater();
   changed_();
 }
 

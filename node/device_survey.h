@@ -52,7 +52,7 @@ class DeviceSurvey {
   // Free memory is that of the moment for devices that use the machine's; for others that of the
   // latest listing, less what was loaded since.
   std::vector<wire::DeviceInfo> Devices() const;
-  bool measuring() const { return child_ != nullptr && !refreshing_; }
+  bool measuring() const { return child_ != nullptr && (!refreshing_ || !to_measure_.empty()); }
 
  private:
   void List();

@@ -22,6 +22,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "node/device_offer.h"
 #include "node/doctor_mdns.h"
 #include "node/machine.h"
@@ -154,7 +155,15 @@ std::vector<std::string> FindCards(const std::string& root) {
   };
   const std::filesystem::path top = root;
   std::error_code none;
-  if (std::filesystem::exists(top / "dev/nvidia0", none)) add("NVIDIA");
+  // A container may have been given any one of several.
+  for (const auto& each : std::filesystem::directory_iterator(top / "dev", none)) {
+    const std::string file = each.path().filename().string();
+    absl::string_view number = file;
+    if (absl::ConsumePrefix(&number, "nvidia") && !number.empty() &&
+        absl::c_all_of(number, absl::ascii_isdigit)) {
+      add("NVIDIA");
+    }
+  }
   for (const auto& each : std::filesystem::directory_iterator(top / "sys/class/drm", none)) {
     if (!absl::StartsWith(each.path().filename().string(), "renderD")) continue;
     add(CardMaker(WordIn(each.path() / "device/vendor")));

@@ -484,8 +484,10 @@ std::optional<RoomCap> RoomCapOf(const PlannedModel& planned, const absl::Status
   if (!shortage) return std::nullopt;
   const PlanDevice* const cpu = planned.CpuOf(at);
   const bool on_host = shortage->on_host && at.host_bytes > 0 && cpu != nullptr;
-  uint64_t bytes = on_host ? at.host_bytes : 0;
+  uint64_t bytes = 0;
   for (const PlannedStage& stage : planned.plan.stages) {
+    const bool is_there = planned.inputs.request.devices[stage.device].node == device.node;
+    if (on_host && is_there) bytes += stage.host_bytes;
     if (!on_host && stage.device == at.device) bytes += stage.memory_bytes();
   }
   // In the planner's figures, which may be off by as much as the stage turned out larger. Where

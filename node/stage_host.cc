@@ -21,7 +21,8 @@ namespace {
 // Before it served: whoever planned it may plan less for its device.
 absl::Status Died(const WorkerDeath& death, absl::string_view during) {
   absl::Status status = death.ToStatus(during);
-  return absl::IsResourceExhausted(status) ? WithShortage(std::move(status), {}) : status;
+  if (!absl::IsResourceExhausted(status)) return status;
+  return WithShortage(std::move(status), {.on_host = death.of_machine_memory});
 }
 
 }  // namespace
@@ -255,7 +256,7 @@ uint64_t StageHost::BytesOn(const std::string& device) const {
     const wire::StageInfo& info = stage.info;
     if (device == kCpuDevice) bytes += info.host_bytes();
     if (stage.spec.device() != device) continue;
-    bytes += info.slice_bytes() - info.host_bytes() + info.kv_bytes() + info.compute_bytes();
+    bytes += info.device_bytes() + info.kv_bytes() + info.compute_bytes();
   }
   return bytes;
 }

@@ -277,7 +277,9 @@ void StageHost::OnLoadEnd(const StageKey& key, uint64_t id, const absl::Status& 
     // The worker's own word, or the end of the worker: then OnWorkerDied() says it better.
     stage->device->worker->CheckAlive([this, key, id, status](bool alive) {
       Stage* still = FindById(key, id);
-      if (alive && still != nullptr && still->state == State::kLoading) EndLoad(still, status);
+      if (!alive || still == nullptr || still->state != State::kLoading) return;
+      still->device->worker->ForgetWords();
+      EndLoad(still, status);
     });
     return;
   }
@@ -285,6 +287,8 @@ void StageHost::OnLoadEnd(const StageKey& key, uint64_t id, const absl::Status& 
     EndLoad(stage, absl::InternalError("the worker ended the load without a word"));
     return;
   }
+  // What it said of a load that it lived through is no word about how it ends later.
+  stage->device->worker->ForgetWords();
   EndLoad(stage, status);
 }
 
@@ -300,7 +304,6 @@ void StageHost::EndLoad(Stage* stage, const absl::Status& status) {
   }
   if (!status.ok()) LetGo(std::move(stage->weights));
   if (status.ok()) {
-    stage->device->worker->ForgetWords();
     stream->End(stage->info);
   } else {
     stream->End(At(*stage, status));

@@ -79,6 +79,8 @@ WorkerDeath DeathFromExit(const ChildExit& exit) {
   death.last_words = LastLines(exit.last_words);
   death.code = SaysOutOfMemory(exit.last_words) ? absl::StatusCode::kResourceExhausted
                                                 : absl::StatusCode::kAborted;
+  death.of_machine_memory =
+      exit.signal == SIGKILL || absl::StrContains(exit.last_words, "bad_alloc");
   if (exit.signal == 0) {
     death.what = "exited";
     death.how = absl::StrCat("status ", exit.code);

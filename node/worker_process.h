@@ -41,6 +41,8 @@ struct WorkerDeath {
   std::string what;                               // "aborted"
   std::string how;                                // "signal 6, Aborted"
   std::string last_words;                         // of its stderr, on one line
+  // Where it was memory, the machine's own, whatever the worker's device.
+  bool of_machine_memory = false;
 
   // "the worker aborted while loading (signal 6, Aborted): GGML_ASSERT(…) failed".
   absl::Status ToStatus(absl::string_view during) const;
@@ -93,8 +95,7 @@ class WorkerProcess {
   // While stages load, a step may take longer.
   void set_loading(bool loading) { loading_ = loading; }
 
-  // What it has printed so far is of no use to explain its death: warnings of a load that
-  // succeeded.
+  // What it has printed so far is of no use to explain its death: words of a load that is over.
   void ForgetWords() { child_->ForgetWords(); }
 
   // Asks the worker to stop, kills it when it does not; OnWorkerDied follows.

@@ -82,7 +82,10 @@ strata_packages() {
 }
 
 # True where the kernel has an NVIDIA card and its driver.
-strata_nvidia() { [[ -e ${STRATA_NVIDIA_DEVICE:-/dev/nvidia0} ]]; }
+# A container may have been given any one of several.
+strata_nvidia() {
+  if [[ -n ${STRATA_NVIDIA_DEVICE:-} ]]; then [[ -e $STRATA_NVIDIA_DEVICE ]]; else compgen -G '/dev/nvidia[0-9]*' >/dev/null; fi
+}
 
 # The disk space that a set needs in a root, in MiB.
 strata_set_mib() {
@@ -142,6 +145,8 @@ strata_enter() {
   local view=$1
   shift
   local enter=("$BASH" "$strata_repo/scripts/enter.sh" "$view" "$strata_root" "$strata_repo")
+  # CUDA makes this device by a program of the host's that the root does not have.
+  if [[ -e /dev/nvidiactl && ! -e /dev/nvidia-uvm ]]; then nvidia-modprobe -u -c=0 2>/dev/null || true; fi
   if [[ $(id -u) == 0 ]]; then
     strata_need_mounts
     STRATA_ENTER_IDS="" exec unshare --mount "${enter[@]}" "$@"

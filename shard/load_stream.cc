@@ -115,6 +115,7 @@ wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& f
   info.set_n_embd(facts.n_embd);
   info.set_slice_bytes(facts.slice_bytes);
   info.set_host_bytes(facts.host_bytes);
+  info.set_device_bytes(facts.device_bytes);
   info.set_kv_bytes(facts.kv_bytes);
   info.set_compute_bytes(facts.compute_bytes);
   info.set_resident_bytes(ResidentBytes());

@@ -380,6 +380,8 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   facts.cache.window_tokens = static_cast<uint32_t>(std::max(0, llama_model_n_swa(model->get())));
   facts.slice_bytes = slice.tensor_bytes();
   facts.host_bytes = *device == nullptr ? 0 : log.HostWeightBytes();
+  facts.device_bytes =
+      own_memory ? weight_bytes : facts.slice_bytes - std::min(facts.slice_bytes, facts.host_bytes);
   facts.kv_bytes = kv_bytes;
   facts.kv_cells = kv_cells;
   facts.n_checkpoints = n_checkpoints;

@@ -135,10 +135,11 @@ class Stage {
     uint32_t n_seq_max = 0;
     uint32_t n_batch = 0;
     CacheAbility cache;
-    uint64_t slice_bytes = 0;  // weights resident
-    uint64_t host_bytes = 0;   // of those, in the host's memory: experts, libllama's embedding
-    uint64_t kv_bytes = 0;     // with what libllama keeps about each cell
-    uint64_t kv_cells = 0;     // positions of all slots together
+    uint64_t slice_bytes = 0;   // weights resident
+    uint64_t host_bytes = 0;    // of those, in the host's memory: experts, libllama's embedding
+    uint64_t device_bytes = 0;  // weights on the device, which may have a copy of the embedding
+    uint64_t kv_bytes = 0;      // with what libllama keeps about each cell
+    uint64_t kv_cells = 0;      // positions of all slots together
     uint32_t n_checkpoints = 0;
     uint64_t checkpoint_bytes = 0;  // that all of them take at most
     uint64_t compute_bytes = 0;     // with the rows that libllama copies out of a graph into the

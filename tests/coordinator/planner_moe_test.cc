@@ -152,6 +152,36 @@ TEST(PlannerMoe, TheHostsMemoryBoundsTheExperts) {
   }
 }
 
+// An integrated GPU's memory is the machine's, which the experts of the other one are to have.
+TEST(PlannerMoe, TheMemoryOfExpertsIsPlannedOnce) {
+  const LayerCosts costs = Sparse();
+  for (const CpuMoe cpu_moe : {CpuMoe::kAuto, CpuMoe::kAll}) {
+    for (const uint64_t cpu : {5 * kGiB, 7 * kGiB, 8 * kGiB, 12 * kGiB}) {
+      PlanRequest request = Machines(costs, {{cpu, 1 * kGiB}});
+      PlanDevice integrated = request.devices[0];
+      integrated.name = "Vulkan0";
+      integrated.is_cpu = false;
+      integrated.cores_pool = kOwnPool;
+      integrated.speed = SpeedOf(60e9);
+      request.devices.push_back(integrated);
+      request.cpu_moe = cpu_moe;
+      const auto plan = MakePlan(request);
+      if (!plan.ok()) {
+        EXPECT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted) << plan.status();
+        continue;
+      }
+      uint64_t of_machine = 0;
+      for (const PlannedStage& stage : plan->stages) {
+        of_machine += stage.host_bytes;
+        if (request.devices[stage.device].memory_pool != kOwnPool) {
+          of_machine += stage.memory_bytes();
+        }
+      }
+      EXPECT_LE(of_machine, cpu);
+    }
+  }
+}
+
 TEST(PlannerMoe, EachNodeForItself) {
   const LayerCosts costs = Sparse();
   // The first one's GPU is too small for half of it, the second has no CPU to speak of.

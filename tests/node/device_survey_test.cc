@@ -166,6 +166,57 @@ echo '{"name":"CPU","memoryTotal":"1000"'"$speed"'}'
             "probe\nprobe\nprobe --device CPU --threads 2\nprobe --device CPU --threads 2\n");
 }
 
+// A card that was full at first is measured although its memory is looked at all the time.
+TEST_F(DeviceSurveyTest, LookingAtMemoryDoesNotPutOffWhatIsTriedAgain) {
+  std::ofstream(program_, std::ios::trunc) << R"sh(#!/bin/sh
+echo "$*" >>"$0.calls"
+if [ -z "$3" ]; then
+  echo '{"name":"GPU0","kind":"GPU","memoryTotal":"5000","memoryFree":"4000"}'
+elif [ $(grep -c device "$0.calls") -gt 1 ]; then
+  echo '{"name":"GPU0","speed":{"memoryBytesPerS":5e9}}'
+fi
+)sh";
+  DeviceSurvey::Options options = Options();
+  options.refresh_ms = 20;
+  options.retry_ms = {400};
+  const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+  DeviceSurvey survey(loop.get(), std::move(options));
+  const auto limit = loop->StartTimer({.delay_ms = 30'000}, [&] { loop->Stop(); });
+  survey.Start([&] {
+    if (survey.Devices().at(0).has_speed()) loop->Stop();
+  });
+  loop->Run();
+  EXPECT_TRUE(survey.Devices()[0].has_speed()) << Calls();
+}
+
+TEST_F(DeviceSurveyTest, MeasuringAgainWhileMemoryIsLookedAtIsMeasuring) {
+  std::ofstream(program_, std::ios::trunc) << R"sh(#!/bin/sh
+echo "$*" >>"$0.calls"
+if [ -n "$3" ]; then
+  echo '{"name":"GPU0","speed":{"memoryBytesPerS":5e9}}'
+  exit
+fi
+echo '{"name":"GPU0","kind":"GPU","memoryTotal":"5000","memoryFree":"4000"}'
+[ $(grep -c . "$0.calls") -lt 3 ] || { : >"$0.looks"; sleep 0.3; }
+)sh";
+  DeviceSurvey::Options options = Options();
+  options.refresh_ms = 20;
+  const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+  DeviceSurvey survey(loop.get(), std::move(options));
+  bool asked = false;
+  const auto look = loop->StartTimer({.delay_ms = 1, .repeat_ms = 1}, [&] {
+    if (asked || !std::filesystem::exists(program_ + ".looks")) return;
+    asked = true;
+    survey.MeasureAgain();
+    EXPECT_TRUE(survey.measuring());
+  });
+  survey.Start([&] {
+    if (asked && !survey.measuring()) loop->Stop();
+  });
+  loop->Run();
+  EXPECT_TRUE(survey.Devices()[0].has_speed());
+}
+
 TEST_F(DeviceSurveyTest, WhatIsLoadedOnACardIsNotFreeThere) {
   uint64_t loaded = 100;
   DeviceSurvey::Options options = Options();

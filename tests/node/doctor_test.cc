@@ -234,6 +234,16 @@ TEST(Doctor, CardsWithoutADriverAreFound) {
   EXPECT_THAT(FindCards(root), UnorderedElementsAre("NVIDIA", "AMD"));
 }
 
+TEST(FindCards, AnyOfTheCardsThatAContainerWasGiven) {
+  const std::string root = testing::MakeTestFolder();
+  std::filesystem::create_directories(root + "/dev");
+  std::ofstream(root + "/dev/nvidiactl");
+  std::ofstream(root + "/dev/nvidia-uvm");
+  EXPECT_THAT(FindCards(root), IsEmpty());
+  std::ofstream(root + "/dev/nvidia3");
+  EXPECT_THAT(FindCards(root), UnorderedElementsAre("NVIDIA"));
+}
+
 TEST(Doctor, NobodyCoordinates) {
   DoctorFacts facts = Facts();
   facts.cluster.clear_coordinator();

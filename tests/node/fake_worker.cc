@@ -86,6 +86,10 @@ class FakeWorker final : public wire::Worker::Service {
       return ToGrpc(WithShortage(absl::ResourceExhaustedError("too little"),
                                  {.needed_bytes = 1 << 20, .free_bytes = spec.memory_bytes_max()}));
     }
+    if (spec.model_path() == "full") {
+      fprintf(stderr, "cudaMalloc failed: out of memory\n");
+      return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the card is full");
+    }
     if (spec.model_path() == "unavailable") {
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the disk is gone");
     }
@@ -101,6 +105,8 @@ class FakeWorker final : public wire::Worker::Service {
     *info->mutable_layers() = spec.layers();
     info->set_worker_pid(getpid());
     info->set_slice_bytes(1000);
+    info->set_host_bytes(200);
+    info->set_device_bytes(900);  // with a copy of what both have
     info->set_kv_bytes(100);
     info->set_compute_bytes(10);
     info->set_link_address("127.0.0.1:" + std::to_string(*port_));

@@ -1,7 +1,8 @@
-// What a better plan is worth.
+// What a better plan is worth, and what a load that failed says of the room there is.
 #include "node/planning.h"
 
 #include "gtest/gtest.h"
+#include "transport/status_details.h"
 
 namespace strata {
 namespace {
@@ -33,6 +34,75 @@ TEST(WorthOf, AnIdleModelMovesForLittleOrForFewerStages) {
   EXPECT_EQ(WorthOf(0.001, true), Worth::kMovingIdle);
   EXPECT_EQ(WorthOf(0, true), Worth::kNothing);
   EXPECT_EQ(WorthOf(-0.1, false), Worth::kNothing);
+}
+
+// A node with a CPU and two cards; on each card a stage of 10 and 20 MiB, whose experts, 28 and
+// 14 MiB, are the CPU's.
+constexpr uint64_t kMiB = 1 << 20;
+class RoomCapTest : public ::testing::Test {
+ protected:
+  RoomCapTest() {
+    planned_.report.nodes.resize(1);
+    planned_.report.nodes[0].info.set_node_id("kitchen's id");
+    planned_.inputs.places = {0};
+    planned_.inputs.request.nodes.resize(1);
+    for (const char* name : {"CPU", "CUDA0", "CUDA1"}) {
+      PlanDevice device;
+      device.name = name;
+      device.is_cpu = device.name == "CPU";
+      planned_.inputs.request.devices.push_back(device);
+    }
+    planned_.plan.stages = {{.device = 1, .weight_bytes = 10 * kMiB, .host_bytes = 28 * kMiB},
+                            {.device = 2, .weight_bytes = 20 * kMiB, .host_bytes = 14 * kMiB}};
+  }
+
+  std::optional<RoomCap> CapOf(uint32_t stage, const MemoryShortage& shortage) const {
+    return RoomCapOf(
+        planned_,
+        WithStage(WithShortage(absl::ResourceExhaustedError("too little"), shortage), stage));
+  }
+
+  PlannedModel planned_;
+};
+
+TEST_F(RoomCapTest, IsLessThanWasPlannedByWhatIsMissing) {
+  const auto cap = CapOf(1, {.needed_bytes = 20 * kMiB, .free_bytes = 17 * kMiB});
+  ASSERT_TRUE(cap.has_value());
+  EXPECT_EQ(cap->node_id, "kitchen's id");
+  EXPECT_EQ(cap->device, "CUDA1");
+  EXPECT_EQ(cap->bytes, 17 * kMiB);
+}
+
+TEST_F(RoomCapTest, IsAQuarterLessWhereNothingIsKnown) {
+  const auto cap = CapOf(1, {});
+  ASSERT_TRUE(cap.has_value());
+  EXPECT_EQ(cap->device, "CUDA1");
+  EXPECT_EQ(cap->bytes, 15 * kMiB);
+}
+
+// The CPU has the experts of both.
+TEST_F(RoomCapTest, OfTheCpuIsOfAllExpertsThere) {
+  auto cap = CapOf(1, {.needed_bytes = 14 * kMiB, .free_bytes = 11 * kMiB, .on_host = true});
+  ASSERT_TRUE(cap.has_value());
+  EXPECT_EQ(cap->device, "CPU");
+  EXPECT_EQ(cap->bytes, (28 + 14 - 3) * kMiB);
+  cap = CapOf(0, {.on_host = true});
+  ASSERT_TRUE(cap.has_value());
+  EXPECT_EQ(cap->device, "CPU");
+  EXPECT_EQ(cap->bytes, (28 + 14 - 7) * kMiB);
+}
+
+TEST_F(RoomCapTest, IsOfTheDeviceWhereTheCpuHasNothingOfTheStage) {
+  planned_.plan.stages[0].host_bytes = 0;
+  const auto cap = CapOf(0, {.on_host = true});
+  ASSERT_TRUE(cap.has_value());
+  EXPECT_EQ(cap->device, "CUDA0");
+}
+
+TEST_F(RoomCapTest, IsNoneForAnotherFailure) {
+  EXPECT_FALSE(RoomCapOf(planned_, WithStage(absl::InternalError("no"), 0)).has_value());
+  EXPECT_FALSE(RoomCapOf(planned_, WithStage(absl::ResourceExhaustedError("no"), 0)).has_value());
+  EXPECT_FALSE(CapOf(2, {}).has_value());
 }
 
 }  // namespace

@@ -153,7 +153,8 @@ TEST(StageHost, LetsAStageHaveWhatOthersLeaveOfWhatIsOffered) {
   ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());
   auto shortage = ShortageOf(node.LoadStage(Spec("room", 1)).status);
   ASSERT_TRUE(shortage.has_value());
-  EXPECT_EQ(shortage->free_bytes, 5000u - 1110u);
+  // Weights, keys and values, and computing; nothing is on another device.
+  EXPECT_EQ(shortage->free_bytes, 5000u - 900u - 100u - 10u - 200u);
   wire::StageSpec spec = Spec("room", 2);
   spec.set_device("CUDA0");
   spec.set_memory_bytes_max(1 << 30);  // is not the caller's to say
@@ -167,9 +168,23 @@ TEST(StageHost, AWorkerThatDiesForMemoryWhileLoadingSaysThatItWasMemory) {
   for (const char* how : {"kill", "bad_alloc"}) {
     const absl::Status status = node.LoadStage(Spec(how)).status;
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-    EXPECT_TRUE(ShortageOf(status).has_value()) << status;
+    // Whatever its device, it was the machine's.
+    ASSERT_TRUE(ShortageOf(status).has_value()) << status;
+    EXPECT_TRUE(ShortageOf(status)->on_host);
   }
   EXPECT_FALSE(ShortageOf(node.LoadStage(Spec("abort")).status).has_value());
+}
+
+TEST(StageHost, WordsOfALoadThatFailedDoNotExplainALaterDeath) {
+  RunningNode node(FAKE_WORKER);
+  // The words come by another way than the status, maybe behind it.
+  bool was_memory = true;
+  for (int i = 0; i < 20 && was_memory; ++i) {
+    ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());  // keeps the worker
+    ASSERT_EQ(node.LoadStage(Spec("full", 1)).status.code(), absl::StatusCode::kResourceExhausted);
+    was_memory = ShortageOf(node.LoadStage(Spec("abort", 2)).status).has_value();
+  }
+  EXPECT_FALSE(was_memory);
 }
 
 TEST(StageHost, AWorkerThatAbortsWhileLoadingIsAFailedStage) {
