@@ -316,6 +316,10 @@ absl::Status LinkSession::HandleHello(const Frame& frame) {
     if (hello_seen_) return absl::InvalidArgumentError("the peer said Hello twice");
     hello_seen_ = true;
   }
+  if (frame.header.size() > kHelloBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a Hello of ", frame.header.size(), " bytes; at most ", kHelloBytesMax));
+  }
   wire::Hello peer;
   absl::Status status = ParseHeader(frame, &peer);
   if (!status.ok()) return status;

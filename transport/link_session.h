@@ -33,6 +33,9 @@ namespace strata {
 // Most frames that a receiver may grant: bounds what a sender keeps for a peer that does not read.
 inline constexpr uint32_t kLinkCreditsMax = 1024;
 
+// Of a Hello, which both ends keep: larger than any that is right.
+inline constexpr size_t kHelloBytesMax = 64 << 10;
+
 // How long a closing link waits for its peer before the wire is cancelled.
 inline constexpr int64_t kLinkCloseMs = 1000;
 

@@ -112,6 +112,9 @@ absl::StatusOr<AcceptedLink> RoundTripSink::Accept() {
       return absl::ResourceExhaustedError(
           absl::StrCat(kRoundTripLinksMax, " links are being measured already"));
     }
+    if (ends_.size() >= 2 * kRoundTripLinksMax) {
+      return absl::ResourceExhaustedError("too many links that were measured wait to be let go");
+    }
     ends_.push_back(end);
   }
   AcceptedLink accepted;

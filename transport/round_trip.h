@@ -18,7 +18,7 @@
 
 namespace strata {
 
-// Links that one sink takes at the same time.
+// Links that one sink takes at the same time; as many that have closed may wait for Sweep().
 inline constexpr size_t kRoundTripLinksMax = 8;
 
 // The dialler's end: its link's receiver.
@@ -51,7 +51,8 @@ class RoundTripSink {
   // Closes them.
   ~RoundTripSink();
 
-  // What an AcceptLinkFn answers to a Hello with `probe`. kResourceExhausted: too many are open.
+  // What an AcceptLinkFn answers to a Hello with `probe`. kResourceExhausted: too many are open, or
+  // have closed since Sweep().
   absl::StatusOr<AcceptedLink> Accept();
   // Lets go of those that have closed; of all. Not from a link's thread.
   void Sweep();

@@ -1,7 +1,8 @@
 // One UCX context with one worker, and what must hold around every call of them: UCX is not
 // thread-safe here, so whoever calls it holds `mu`. Part of links over UCX (ucx_link.h).
 //
-// Threads: any. UCX calls back only inside Progress(), so under `mu`, on the thread that does it.
+// Threads: any. UCX calls back inside ucp_worker_progress(), and where a receive fails at once
+// inside the call that begins it: so under `mu`, on the thread of UcxLinks.
 #pragma once
 
 #include <cstddef>

@@ -312,9 +312,12 @@ void UcxLinksImpl::TickAll() {
 
 void UcxLinksImpl::AcceptAll() {
   for (ucp_conn_request_h request : std::exchange(requests_, {})) {
-    size_t unproven = 0;
-    for (const auto& [ep, held] : wires_) unproven += held.wire->proven() ? 0 : 1;
-    if (stop_ || unproven >= kUcxUnprovenMax) {
+    size_t unproven = 0, silent = 0;
+    for (const auto& [ep, held] : wires_) {
+      unproven += held.wire->proven() ? 0 : 1;
+      silent += held.wire->proven() && !held.wire->greeted() ? 1 : 0;
+    }
+    if (stop_ || unproven >= kUcxUnprovenMax || silent >= kUcxSilentMax) {
       Ucx().ucp_listener_reject(listener_, request);
       continue;
     }
@@ -330,7 +333,7 @@ void UcxLinksImpl::AcceptAll() {
     params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
     params.conn_request = request;
     const absl::Status status = CreateEndpoint(&params, Held{std::move(wire)});
-    if (!status.ok()) LOG(WARNING) << "took no link over UCX: " << status;
+    if (!status.ok()) LOG_EVERY_N_SEC(WARNING, 1) << "took no link over UCX: " << status;
   }
 }
 

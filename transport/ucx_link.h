@@ -26,9 +26,11 @@ inline constexpr char kUcxSharedMemory[] = "posix,sysv,self,tcp";
 inline constexpr char kUcxTcp[] = "tcp,self";
 inline constexpr char kUcxNetwork[] = "rc,tcp";
 
-// Tickets given out and not used yet; strangers that have shown none.
+// Tickets given out and not used yet; strangers that have shown none; peers that have, and have not
+// said Hello yet.
 inline constexpr size_t kUcxTicketsMax = 256;
 inline constexpr size_t kUcxUnprovenMax = 16;
+inline constexpr size_t kUcxSilentMax = 64;
 
 // Good for one link.
 struct UcxTicket {

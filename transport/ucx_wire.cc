@@ -65,6 +65,7 @@ void UcxWire::StartDialling(absl::string_view key, std::shared_ptr<LinkSession> 
   session_ = std::move(session);
   on_break_ = std::move(on_break);
   open_seen_ = true;
+  greeted_ = true;
   seal_in_ = std::make_unique<UcxSeal>(key, UcxSeal::Direction::kFromAcceptor);
   {
     MutexLock lock(&send_mu_);
@@ -90,6 +91,11 @@ void UcxWire::SetEndpoint(ucp_ep_h ep) {
 bool UcxWire::proven() const {
   core_->AssertHeld();
   return proven_;
+}
+
+bool UcxWire::greeted() const {
+  core_->AssertHeld();
+  return greeted_;
 }
 
 bool UcxWire::over() const {
@@ -185,7 +191,7 @@ void UcxWire::Send(UcxKind kind, absl::string_view front, std::string long_heade
 
 void UcxWire::End(const absl::Status& why) {
   if (!session_->opened() && hello_timeout_ms_ > 0) {
-    LOG(WARNING) << "refused a link over UCX from " << peer_ << ": " << why;
+    LogRefusal(why);
   }
   Send(UcxKind::kEnd, "", "", Payload());
   MutexLock lock(&core_->mu);
@@ -266,8 +272,8 @@ void UcxWire::Break(const absl::Status& status) {
   // What came whole before is still delivered; the rest never will be.
   auto whole = std::find_if(inbox_.begin(), inbox_.end(), [](const auto& m) { return !m->whole; });
   for (auto lost = whole; lost != inbox_.end(); ++lost) {
-    if ((*lost)->announced != nullptr)
-      Ucx().ucp_am_data_release(core_->worker(), (*lost)->announced);
+    void* const announced = std::exchange((*lost)->announced, nullptr);
+    if (announced != nullptr) Ucx().ucp_am_data_release(core_->worker(), announced);
   }
   inbox_.erase(whole, inbox_.end());
   core_->Ready(shared_from_this());
@@ -275,8 +281,10 @@ void UcxWire::Break(const absl::Status& status) {
 
 void UcxWire::Fetch() {
   // Nobody's announcement is believed before the token, and no more than a little is fetched ahead.
-  if (!proven_ || broken_) return;
-  for (const std::shared_ptr<Message>& message : inbox_) {
+  if (!proven_) return;
+  // A fetch that fails at once breaks the wire within the call, and the inbox is not what it was.
+  for (size_t i = 0; !broken_ && i < inbox_.size(); ++i) {
+    const std::shared_ptr<Message> message = inbox_[i];
     if (message->announced == nullptr) continue;
     const size_t size = message->fetched_bytes;
     if (fetching_bytes_ > 0 && fetching_bytes_ + size > kUcxFetchBytesMax) return;
@@ -294,13 +302,13 @@ void UcxWire::Fetch() {
     param.user_data = fetch.get();
     fetching_bytes_ += size;
     void* const announced = std::exchange(message->announced, nullptr);
-    UcxFetch* const given = fetch.release();  // UcxFetch::Done()'s, unless it is over at once
+    // UcxFetch::Done()'s, which may come before this call returns, unless it returns no request.
+    UcxFetch* const given = fetch.release();
     ucs_status_ptr_t request = Ucx().ucp_am_recv_data_nbx(core_->worker(), announced,
                                                           message->fetched.get(), size, &param);
     if (request == nullptr || UCS_PTR_IS_ERR(request)) {
       fetch.reset(given);
       Fetched(message.get(), request == nullptr ? UCS_OK : UCS_PTR_STATUS(request));
-      if (broken_) return;  // and the inbox is not what it was
     }
   }
 }
@@ -381,6 +389,7 @@ void UcxWire::Handle(const Message& message) {
     MutexLock lock(&core_->mu);
     if (absl::IsResourceExhausted(frame.status())) return Break(frame.status());
     reading_ = false;
+    greeted_ = true;  // with a Hello, or it closes
   }
   if (frame.ok()) {
     session_->OnRead(**std::move(frame));
@@ -424,8 +433,14 @@ void UcxWire::HandleOpen(const Message& message) {
   session_->Start();
 }
 
+// One line a second: a peer that is refused thousands of times must not fill the disk.
+void UcxWire::LogRefusal(const absl::Status& why) const {
+  LOG_EVERY_N_SEC(WARNING, 1) << "refused a link over UCX from " << peer_ << ": " << why << " ("
+                              << COUNTER << " refused so far)";
+}
+
 void UcxWire::Refuse(const absl::Status& status) {
-  LOG(WARNING) << "refused a link over UCX from " << peer_ << ": " << status;
+  LogRefusal(status);
   MutexLock lock(&core_->mu);
   Break(status);
 }

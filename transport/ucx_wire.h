@@ -82,6 +82,8 @@ class UcxWire final : public LinkSession::Wire, public std::enable_shared_from_t
   void Tick(Time now, Time last_tick);
   // The token was right, or this side dialled. Locked.
   bool proven() const;
+  // And, unless this side dialled, the peer's Hello has come. Locked.
+  bool greeted() const;
   // Nothing will be read, written or told any more: the endpoint can go. Locked.
   bool over() const;
   // It went in order, so what was sent last should still reach the peer. Locked.
@@ -103,6 +105,7 @@ class UcxWire final : public LinkSession::Wire, public std::enable_shared_from_t
   void Handle(const Message& message);
   void HandleOpen(const Message& message);
   void Refuse(const absl::Status& status);
+  void LogRefusal(const absl::Status& why) const;
   absl::Status CheckSum(const Message& message);
 
   // Constant after construction.
@@ -135,6 +138,7 @@ class UcxWire final : public LinkSession::Wire, public std::enable_shared_from_t
   Time hello_by_ ABSL_GUARDED_BY(core_->mu) = Time::max();
   Time end_by_ ABSL_GUARDED_BY(core_->mu) = Time::max();
   bool proven_ ABSL_GUARDED_BY(core_->mu) = false;
+  bool greeted_ ABSL_GUARDED_BY(core_->mu) = false;
   bool reading_ ABSL_GUARDED_BY(core_->mu) = false;
   bool read_over_ ABSL_GUARDED_BY(core_->mu) = false;
   bool peer_ended_ ABSL_GUARDED_BY(core_->mu) = false;

@@ -220,11 +220,20 @@ TEST_F(SessionTest, AnEmptyHelloHasTheWrongVersions) {
 TEST_F(SessionTest, VersionsOfAnyLengthMakeAShortError) {
   Accept();
   wire::Hello hello = GoodHello();
-  hello.mutable_versions()->set_llama(std::string(1 << 20, 'x'));
+  hello.mutable_versions()->set_llama(std::string(kHelloBytesMax / 2, 'x'));
   Give(MakeFrame(FrameType::kHello, hello));
   FinishWrites();
   EXPECT_LT(wire_.written.back().header.size(), 1000u);
   ExpectClosedWith(absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(SessionTest, AHelloThatNobodyShouldKeepIsRefused) {
+  Accept();
+  wire::Hello hello = GoodHello();
+  hello.set_model_id(std::string(kHelloBytesMax, 'x'));
+  Give(MakeFrame(FrameType::kHello, hello));
+  ExpectClosedWith(absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(asked_, 0);
 }
 
 TEST_F(SessionTest, AHelloWithAPayloadIsRefused) {

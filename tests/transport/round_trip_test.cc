@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/memory_link.h"
@@ -71,6 +72,25 @@ TEST(RoundTripSink, TakesSomeLinksAtATimeAndForgetsThoseThatClosed) {
   for (int i = 0; i < 10'000 && !again.ok(); ++i) again = DialSink(&sink, &late);
   EXPECT_TRUE(again.ok()) << again.status();
   again = absl::UnknownError("closed");
+}
+
+TEST(RoundTripSink, ThoseThatClosedAreNotKeptWithoutBound) {
+  RoundTripSink sink;
+  absl::Status status;
+  size_t taken = 0;
+  for (int i = 0; i < 10'000 && taken <= 3 * kRoundTripLinksMax; ++i) {
+    RoundTripTimer timer;
+    auto dialled = DialSink(&sink, &timer);
+    status = dialled.status();
+    taken += dialled.ok() ? 1 : 0;
+    // Those before may not have heard yet that they closed.
+    if (!status.ok() && !absl::StrContains(status.message(), "being measured already")) break;
+  }
+  EXPECT_EQ(taken, 2 * kRoundTripLinksMax);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted));
+  sink.Sweep();
+  RoundTripTimer timer;
+  EXPECT_TRUE(DialSink(&sink, &timer).ok());
 }
 
 }  // namespace

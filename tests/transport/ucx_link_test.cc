@@ -29,6 +29,7 @@
 #include "tests/transport/ucx_test_transports.h"
 #include "transport/ucx_address.h"
 #include "transport/ucx_core.h"
+#include "transport/ucx_library.h"
 #include "transport/ucx_seal.h"
 #include "transport/ucx_wire.h"
 #include "transport/version.h"
@@ -179,6 +180,8 @@ class Stranger {
     return gone_;
   }
 
+  bool IsGone() const { return gone_; }
+
   UcxSeal seal;
 
  private:
@@ -307,6 +310,24 @@ TEST_F(UcxLink, AFloodBeforeTheTokenIsCut) {
     stranger.SendRaw(UcxKind::kFrame, std::string(40, '\0'), std::string(1000, 'x'));
   }
   EXPECT_TRUE(stranger.WaitUntilGone());
+  ExpectServes(&server_);
+}
+
+// Each has shown a token, pings, and says no more: nobody else may be kept out of all descriptors.
+TEST_F(UcxLink, PeersThatSayNoHelloAreBounded) {
+  std::vector<std::unique_ptr<Stranger>> silent;
+  const auto come = [&] {
+    const UcxTicket ticket = server_.Offer();
+    silent.push_back(std::make_unique<Stranger>(ticket));
+    silent.back()->Send(UcxKind::kOpen, ticket.token);
+    for (const auto& one : silent) one->Send(UcxKind::kPing, "");
+  };
+  for (size_t i = 0; i < kUcxSilentMax; ++i) come();
+  EXPECT_FALSE(silent.back()->IsGone());
+  come();
+  EXPECT_TRUE(silent.back()->WaitUntilGone());
+  EXPECT_FALSE(silent.front()->IsGone());
+  silent.clear();
   ExpectServes(&server_);
 }
 
@@ -534,6 +555,66 @@ TEST_F(UcxLink, AKilledDiallerIsUnavailable) {
   ASSERT_TRUE(server_.heard.WaitForFrames(4));
   child.Kill();
   EXPECT_TRUE(absl::IsUnavailable(server_.heard.WaitForClosed()));
+}
+
+// UCX's own functions but for one fetch, which fails within the call that begins it: so UCX does
+// where the sender's connection broke since the last progress. Before and after all links.
+class FailingFetch {
+ public:
+  FailingFetch() {
+    left = kNever;
+    real = Ucx();
+    Table().ucp_am_recv_data_nbx = Receive;
+    Table().ucp_request_free = Free;
+  }
+  ~FailingFetch() { Table() = real; }
+
+  // Behind so many that go well.
+  static void FailAfter(int fetches) { left = fetches; }
+  static bool Failed() { return left < 0; }
+
+ private:
+  static constexpr int kNever = 1 << 30;
+  static UcxLibrary& Table() { return const_cast<UcxLibrary&>(Ucx()); }
+  static ucs_status_ptr_t Receive(ucp_worker_h worker, void* announced, void* buffer, size_t count,
+                                  const ucp_request_param_t* param) {
+    if (left.fetch_sub(1) != 0) {
+      return real.ucp_am_recv_data_nbx(worker, announced, buffer, count, param);
+    }
+    real.ucp_am_data_release(worker, announced);
+    param->cb.recv_am(&request, UCS_ERR_CONNECTION_RESET, 0, param->user_data);
+    return &request;
+  }
+  static void Free(void* given) {
+    if (given != &request) real.ucp_request_free(given);
+  }
+
+  static inline UcxLibrary real;
+  static inline std::atomic<int> left{kNever};
+  static inline char request;
+};
+
+TEST(UcxLinks, AFetchThatFailsAtOnceEndsTheLink) {
+  ASSERT_TRUE(LoadUcx().ok());
+  const FailingFetch failing;
+  Server server;
+  Recorder heard;
+  const std::unique_ptr<UcxLinks> diallers = StartLinks();
+  auto link = Dial(diallers.get(), server.Offer(), &heard);
+  ASSERT_TRUE(link.ok()) << link.status();
+  server.WaitForLinks(1);
+  // Others of the payload's pieces are announced behind the one that fails.
+  FailingFetch::FailAfter(5);
+  const std::string payload(32 * kUcxPieceBytes, 'x');
+  ASSERT_TRUE((*link)->Send(Step(1, Payload::Own(payload))).ok());
+  while (server.heard.n_closed() + server.heard.n_frames() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (!FailingFetch::Failed()) GTEST_SKIP() << "UCX announces no pieces here: it sends them";
+  EXPECT_EQ(server.heard.WaitForClosed().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(server.heard.n_frames(), 0u);
+  link->reset();
+  ExpectServes(&server);
 }
 
 TEST_F(UcxLink, APeerThatHangsIsUnavailable) {
