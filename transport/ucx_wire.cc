@@ -65,14 +65,13 @@ void UcxWire::StartDialling(absl::string_view key, std::shared_ptr<LinkSession> 
   session_ = std::move(session);
   on_break_ = std::move(on_break);
   open_seen_ = true;
-  greeted_ = true;
   seal_in_ = std::make_unique<UcxSeal>(key, UcxSeal::Direction::kFromAcceptor);
   {
     MutexLock lock(&send_mu_);
     seal_out_ = std::make_unique<UcxSeal>(key, UcxSeal::Direction::kFromDialler);
   }
   MutexLock lock(&core_->mu);
-  proven_ = true;
+  proven_ = greeted_ = true;
   last_heard_ =
       Time::max();  // until the acceptor has said something, the dialler's patience counts
 }
