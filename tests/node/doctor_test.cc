@@ -237,10 +237,10 @@ TEST(Doctor, CardsWithoutADriverAreFound) {
 TEST(FindCards, AnyOfTheCardsThatAContainerWasGiven) {
   const std::string root = testing::MakeTestFolder();
   std::filesystem::create_directories(root + "/dev");
-  std::ofstream(root + "/dev/nvidiactl");
-  std::ofstream(root + "/dev/nvidia-uvm");
+  std::ofstream(root + "/dev/nvidiactl") << "";
+  std::ofstream(root + "/dev/nvidia-uvm") << "";
   EXPECT_THAT(FindCards(root), IsEmpty());
-  std::ofstream(root + "/dev/nvidia3");
+  std::ofstream(root + "/dev/nvidia3") << "";
   EXPECT_THAT(FindCards(root), UnorderedElementsAre("NVIDIA"));
 }
 

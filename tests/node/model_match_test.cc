@@ -24,7 +24,7 @@ TEST(FindModel, TheOnlyOneNeedsNoName) {
   const std::vector<wire::ModelStatus> models = {Model("tiny", '\x11')};
   const auto found = FindModel(models, "");
   ASSERT_TRUE(found.ok());
-  EXPECT_EQ(*found, &models[0]);
+  EXPECT_EQ(*found, models.data());
 }
 
 TEST(FindModel, TwoOfOneNameAreToldApartByTheirIds) {
@@ -35,7 +35,7 @@ TEST(FindModel, TwoOfOneNameAreToldApartByTheirIds) {
                        AllOf(HasSubstr("tiny (111111111111)"), HasSubstr("tiny (333333333333)"),
                              Not(HasSubstr("big")))));
   EXPECT_EQ(FindModel(models, "3333").value(), &models[2]);
-  EXPECT_EQ(FindModel(models, std::string(64, '1')).value(), &models[0]);
+  EXPECT_EQ(FindModel(models, std::string(64, '1')).value(), models.data());
   EXPECT_EQ(FindModel(models, "/models/\x33.gguf").value(), &models[2]);
 }
 
@@ -43,7 +43,7 @@ TEST(FindModel, TheFilesNameIsAName) {
   std::vector<wire::ModelStatus> models = {Model("Tiny", '\x11'), Model("Big", '\x22')};
   models[0].mutable_source()->set_path("/models/tiny-q4.gguf");
   models[1].mutable_source()->set_path("/models/big-00001-of-00002.gguf");
-  EXPECT_EQ(FindModel(models, "tiny-q4").value(), &models[0]);
+  EXPECT_EQ(FindModel(models, "tiny-q4").value(), models.data());
   EXPECT_EQ(FindModel(models, "big").value(), &models[1]);
   // A file of that name may be another one, in the folder that one is in.
   EXPECT_THAT(FindModel(models, "tiny-q4.gguf"), StatusIs(absl::StatusCode::kNotFound));
