@@ -56,6 +56,8 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
       absl::SleepFor(kMemoryComesBackPoll);
       again = PlanModel(planning, source, wishes);
     }
+    // Whoever coordinates now is asked.
+    if (IsHandedOver(again.status())) return give_up(again.status());
     if (!again.ok()) {
       // What the nodes told looked like room enough: the load's own words come first.
       return give_up(absl::Status(again.status().code(), absl::StrCat(why.message(), "; then: ",

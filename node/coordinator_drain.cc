@@ -161,12 +161,13 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
     orphan->second.why = moved.status();
     adopt_due_ = true;
   }
-  return absl::Status(
+  const absl::Status why(
       moved.status().code(),
       absl::StrCat(from->name(), " could not be loaded elsewhere: ", moved.status().message(),
                    orphan != orphans_.end()
                        ? "; it is loaded again as soon as there is room for it"
                        : absl::StrCat("; it is unloaded now: strata load ", now.source.path())));
+  return IsHandedOver(moved.status()) ? AsHandedOver(why) : why;
 }
 
 }  // namespace strata

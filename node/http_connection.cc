@@ -243,7 +243,8 @@ void HttpServer::Connection::Parse() {
   if (error) return;
   const size_t body = parser_->get().body().size();
   if (body > charged_) {
-    if (!core_->ChargeBody(body - charged_)) {
+    while (!core_->ChargeBody(body - charged_)) {
+      if (core_->DropABody(this)) continue;
       Refuse(503, "too many large requests at a time; try again");
       return;
     }
@@ -290,7 +291,8 @@ void HttpServer::Connection::Dispatch() {
   if (!IsPlainId(request.id)) request.id = NewId();
   request.body = std::move(message.body());
   keep_alive_ = message.keep_alive();
-  ReleaseBody();
+  // The body waits for the handler, and counts until that has read it.
+  const size_t charge = std::exchange(charged_, 0);
   Enter(State::kHandling, std::nullopt);
   ++core_->requests;
   Responder::About about = {.exchange = 0,
@@ -308,9 +310,10 @@ void HttpServer::Connection::Dispatch() {
     on_gone_ = nullptr;
   }
   auto responder = std::make_shared<Responder>(shared_from_this(), std::move(about));
-  core_->RunTask([core = core_.get(), request = std::move(request),
+  core_->RunTask([core = core_.get(), request = std::move(request), charge,
                   responder = std::move(responder)]() mutable {
     core->options().handler(std::move(request), std::move(responder));
+    core->ReleaseBody(charge);
   });
 }
 

@@ -66,6 +66,10 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
     body_bytes_ += bytes;
     return true;
   }
+  // Whose body has been on its way for longest goes; `but` stays. False: there is no other.
+  bool DropABody(const Connection* but);
+
+  // Any thread.
   void ReleaseBody(size_t bytes) { body_bytes_ -= bytes; }
 
   std::atomic<uint64_t> requests{0}, bad_requests{0}, dropped{0};
@@ -94,7 +98,7 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
   boost::asio::steady_timer tick_;
   std::map<Connection*, std::shared_ptr<Connection>> connections_;
   std::array<char, kHttpReadBytes> scratch_;
-  size_t body_bytes_ = 0;
+  std::atomic<size_t> body_bytes_{0};
 
   std::atomic<size_t> open_{0};
   std::atomic<uint64_t> accepted_{0}, refused_{0}, accept_failures_{0};
@@ -141,14 +145,11 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
   // What the responders have put.
   void Flush();
 
-  // Gives way to others. Who has not asked for anything goes before who is about to.
-  bool may_go() const {
-    return state_ == State::kHandshake || state_ == State::kIdle || state_ == State::kHeader;
-  }
+  // Gives way to others: first who has not asked for anything, last whose body is on its way.
+  bool may_go() const { return AskedFor() <= 2; }
+  bool sends_body() const { return state_ == State::kBody; }
   bool GoesBefore(const Connection& other) const {
-    const bool asks = state_ == State::kHeader;
-    const bool other_asks = other.state_ == State::kHeader;
-    return asks != other_asks ? other_asks : since_ < other.since_;
+    return AskedFor() != other.AskedFor() ? AskedFor() < other.AskedFor() : since_ < other.since_;
   }
 
   // Responders', any thread; `exchange` is the request that they answer.
@@ -162,6 +163,10 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
   enum class State { kHandshake, kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
+  int AskedFor() const {
+    if (state_ == State::kHandshake || state_ == State::kIdle) return 0;
+    return state_ == State::kHeader ? 1 : state_ == State::kBody ? 2 : 3;
+  }
   void Enter(State state, std::optional<std::chrono::milliseconds> limit);
   void Handshake();
   void OnHandshake(const boost::system::error_code& error);

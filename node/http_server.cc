@@ -185,6 +185,17 @@ bool HttpServer::Core::MakeRoom() {
   return true;
 }
 
+bool HttpServer::Core::DropABody(const Connection* but) {
+  std::shared_ptr<Connection> oldest;
+  for (const auto& [raw, connection] : connections_) {
+    if (raw == but || !raw->sends_body()) continue;
+    if (!oldest || raw->GoesBefore(*oldest)) oldest = connection;
+  }
+  if (oldest == nullptr) return false;
+  oldest->Close();
+  return true;
+}
+
 void HttpServer::Core::Tick() {
   const int64_t shortest =
       std::min({options_.handshake_ms, options_.header_ms, options_.body_ms, options_.idle_ms,

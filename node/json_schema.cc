@@ -205,6 +205,10 @@ absl::StatusOr<Json> MergeSchemas(const SchemaMerge& merge, const Json& a, const
     return each == &a ? MergeSchemas(merge.Deeper(), *whole, b, path)
                       : MergeSchemas(merge.Deeper(), a, *whole, path);
   }
+  // Keys are looked for one after the other.
+  *merge.budget -= static_cast<int>(
+      std::min<size_t>(a.size() * b.size() / kSchemaKeyPairs, kSchemaMergesMax + 1));
+  if (*merge.budget < 0) return TooDeep(path);
   Json merged = a;
   for (const auto& [key, value] : b.items()) {
     if (!merged.contains(key)) {

@@ -41,6 +41,8 @@ struct SchemaMerge {
   SchemaMerge Deeper() const { return {document, budget, depth + 1}; }
 };
 inline constexpr int kSchemaMergesMax = 500;
+// So many pairs of keys, of the two that are put together, count as one more.
+inline constexpr size_t kSchemaKeyPairs = 4096;
 // A schema that is met by what meets both.
 absl::StatusOr<SchemaJson> MergeSchemas(const SchemaMerge& merge, const SchemaJson& a,
                                         const SchemaJson& b, const std::string& path);

@@ -45,6 +45,18 @@ std::vector<std::string> MdnsText(const DiscoveryRecord& self, uint16_t port) {
   return strings;
 }
 
+// Terminals and logs show it: nothing in it may steer them. U+0080 to U+009F are C2 80 to C2 9F.
+std::string Plain(absl::string_view text) {
+  std::string plain = ValidUtf8(text);
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const auto c = static_cast<unsigned char>(plain[i]);
+    const bool c1 = c == 0xC2 && static_cast<unsigned char>(plain[i + 1]) < 0xA0;
+    if (c1) plain.erase(i, 1);
+    if (c1 || c < 0x20 || c == 0x7F) plain[i] = '?';
+  }
+  return plain;
+}
+
 absl::StatusOr<DiscoveryRecord> ParseMdnsText(const std::vector<absl::string_view>& strings) {
   std::map<absl::string_view, absl::string_view> values;
   for (absl::string_view text : strings) {
@@ -57,8 +69,8 @@ absl::StatusOr<DiscoveryRecord> ParseMdnsText(const std::vector<absl::string_vie
   if (!absl::SimpleAtoi(values["version"], &record.protocol)) {
     return absl::InvalidArgumentError("TXT has no protocol version");
   }
-  record.cluster = ValidUtf8(values["cluster"]);
-  record.name = ValidUtf8(values["name"]);
+  record.cluster = Plain(values["cluster"]);
+  record.name = Plain(values["name"]);
   record.key_id = ValidUtf8(values["key"]);
   record.waits = values["waits"] == "1";
   return record;

@@ -89,7 +89,10 @@ bool IsAnyHost(absl::string_view host) { return host == "0.0.0.0" || host == "::
 std::string ListenHost(const std::string& host) { return IsAnyHost(host) ? "::" : host; }
 
 bool IsLoopbackHost(absl::string_view host) {
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+  in_addr v4;
+  const bool is_v4 = inet_pton(AF_INET, std::string(host).c_str(), &v4) == 1;
+  // A number, not a name that looks like one: 127.example.com may be anywhere, or here.
+  return host == "localhost" || host == "::1" || (is_v4 && ntohl(v4.s_addr) >> 24 == 127);
 }
 
 }  // namespace strata

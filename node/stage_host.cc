@@ -151,6 +151,7 @@ void StageHost::OnWorkerDied(Device* device, const WorkerDeath& death) {
       case State::kUnloading:
         stage.state = State::kFailed;
         stage.status = death.ToStatus("while serving");
+        LetGo(std::move(stage.weights));  // nobody reads them any more
         break;
       case State::kFailed:
         break;

@@ -39,7 +39,7 @@ absl::Status NoProcess(absl::string_view why) {
 
 // What a template did that ended its process.
 std::string DeedOf(const ChildExit& exit, const TemplateLimits& limits) {
-  if (exit.code == kTemplateMemoryExit || exit.signal == SIGKILL) {
+  if (exit.code == kTemplateMemoryExit) {
     return absl::StrCat("needs more than ", limits.memory_bytes >> 20, " MiB of memory");
   }
   if (exit.code == kTemplateTimeExit) return TooSlow(limits);
@@ -238,7 +238,10 @@ absl::StatusOr<ChatTemplate::Prompt> TemplatePool::Ask(const Task& task) {
   if (absl::IsDeadlineExceeded(status)) return NoProcess("the one it had was too slow; try again");
   // One that has died since it answered, say when memory was short, says nothing of this template.
   if (was_idle && !was_read) return Ask(task);
-  return Blame(task, was_read, DeedOf((*process)->End(), options_.limits));
+  const ChildExit exit = (*process)->End();
+  // Its own limit ends it in another way: it was the kernel's choice when memory was short.
+  if (exit.signal == SIGKILL) return NoProcess("the one it had was killed; try again");
+  return Blame(task, was_read, DeedOf(exit, options_.limits));
 }
 
 absl::Status TemplatePool::Blame(const Task& task, bool was_read, const std::string& deed) {

@@ -406,12 +406,48 @@ void WeightCache::Shrink(Entry* entry, Opened* opened, Spare spare, const Weight
   entry->bytes = DiskBytes(entry->folder);
 }
 
+uint64_t WeightCache::SpareLocked() const {
+  uint64_t spare = 0;
+  for (const auto& [id, entry] : entries_) {
+    uint64_t leased = 0;
+    if (!entry.leases.empty()) {
+      const std::shared_ptr<Opened> opened = entry.opened.lock();
+      if (opened == nullptr) continue;
+      for (const auto& [block, hash] : entry.hashes) {
+        if (IsLeased(entry, block, nullptr)) leased += opened->blocks[block].bytes;
+      }
+    }
+    spare += entry.bytes - std::min(entry.bytes, leased);
+  }
+  return spare;
+}
+
+absl::Status WeightCache::NoRoomFor(uint64_t bytes, uint64_t spare) const {
+  const uint64_t used = UsedLocked() - spare, on_disk = FreeBytes(folder_) + spare;
+  const uint64_t in_cache = bytes_max_ - std::min(bytes_max_, used);
+  const uint64_t of_disk = on_disk - std::min(on_disk, kDiskReserveBytes);
+  const DiskShortage shortage = {.needed_bytes = bytes, .free_bytes = std::min(in_cache, of_disk)};
+  if (bytes > in_cache) {
+    return NoRoom(shortage,
+                  absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the cache in ",
+                               folder_, " may have ", Mebibytes(bytes_max_),
+                               " (--cache-size), and what is loaded takes ", Mebibytes(used)));
+  }
+  if (bytes <= of_disk) return absl::OkStatus();
+  return NoRoom(shortage,
+                absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the disk of ", folder_,
+                             " has ", Mebibytes(on_disk), " free, of which ",
+                             Mebibytes(kDiskReserveBytes), " are left to others; ", kMakeRoom));
+}
+
 absl::Status WeightCache::MakeRoom(uint64_t bytes, const WeightLease* mine) {
   absl::MutexLock lock(mu_);
   const auto fits = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return UsedLocked() + bytes <= bytes_max_ && FreeBytes(folder_) >= bytes + kDiskReserveBytes;
   };
   for (auto& [id, entry] : entries_) entry.bytes = DiskBytes(entry.folder);
+  // Nothing is thrown away for what finds no room all the same.
+  if (absl::Status status = NoRoomFor(bytes, SpareLocked()); !status.ok()) return status;
   if (!fits()) Shrink(mine->entry_, mine->opened_.get(), Spare::kMissing, mine);
   while (!fits()) {
     const Entry* oldest = nullptr;
@@ -428,21 +464,7 @@ absl::Status WeightCache::MakeRoom(uint64_t bytes, const WeightLease* mine) {
     if (const std::shared_ptr<Opened> opened = entry.opened.lock())
       Shrink(&entry, opened.get(), Spare::kNotLeased, nullptr);
   }
-  if (fits()) return absl::OkStatus();
-  const uint64_t used = UsedLocked(), on_disk = FreeBytes(folder_);
-  const uint64_t in_cache = bytes_max_ - std::min(bytes_max_, used);
-  const uint64_t of_disk = on_disk - std::min(on_disk, kDiskReserveBytes);
-  const DiskShortage shortage = {.needed_bytes = bytes, .free_bytes = std::min(in_cache, of_disk)};
-  if (bytes > in_cache) {
-    return NoRoom(shortage,
-                  absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the cache in ",
-                               folder_, " may have ", Mebibytes(bytes_max_),
-                               " (--cache-size), and what is loaded takes ", Mebibytes(used)));
-  }
-  return NoRoom(shortage,
-                absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the disk of ", folder_,
-                             " has ", Mebibytes(on_disk), " free, of which ",
-                             Mebibytes(kDiskReserveBytes), " are left to others; ", kMakeRoom));
+  return NoRoomFor(bytes, 0);
 }
 
 WeightLease::~WeightLease() {
@@ -503,7 +525,13 @@ absl::StatusOr<bool> WeightLease::Check(uint32_t block) {
   for (uint64_t done = 0; done < at.bytes; done += bytes.size()) {
     bytes.resize(std::min(kCheckBytes, at.bytes - done));
     absl::Status status = opened_->model->Read(at.part, at.offset + done, absl::MakeSpan(bytes));
-    if (!status.ok()) return status;
+    if (!status.ok()) {
+      // Fetched again it is written there again; where the disk takes nothing, that says so.
+      LOG(WARNING) << "a block of weights cannot be read and is fetched again: " << status;
+      absl::MutexLock lock(cache_->mu_);
+      WeightCache::Lose(entry_, block);
+      return false;
+    }
     hasher.Add(bytes);
   }
   const std::string hash = hasher.Finish();

@@ -69,6 +69,16 @@ TEST(CrossOrigin, AListedPageMayNotComeByAnotherNameForThisMachine) {
   EXPECT_THAT(CheckBrowser(request, kAllowed), StatusIs(absl::StatusCode::kPermissionDenied));
 }
 
+// A page whose name was this machine's address when it asked its second question.
+TEST(CrossOrigin, ANameThatOnlyLooksLikeThisMachinesAddressIsNotIt) {
+  for (const char* name : {"127.evil.example:7080", "127.0.0.1.evil.example:7080"}) {
+    HttpRequest request;
+    request.to_loopback = true;
+    request.headers = {{"host", name}, {"origin", std::string("http://") + name}};
+    EXPECT_THAT(CheckBrowser(request, {}), StatusIs(absl::StatusCode::kPermissionDenied)) << name;
+  }
+}
+
 TEST(CrossOrigin, APreflightIsToldWhatItMaySend) {
   HttpRequest request = From("https://chat.example", "OPTIONS");
   EXPECT_FALSE(IsPreflight(request, kAllowed));

@@ -398,6 +398,32 @@ TEST_F(HttpServerTest, WhoAsksSlowlyGivesRoomAfterWhoAsksNothing) {
   EXPECT_EQ(slow.ReadToEnd(), "");
 }
 
+TEST_F(HttpServerTest, ABodyThatDoesNotComeGivesRoom) {
+  Start({.connections_max = 2});
+  HttpClient first(port()), second(port());
+  for (HttpClient* client : {&first, &second}) {
+    client->Send(
+        "POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+    ASSERT_EQ(client->ReadHead().status, 100);
+  }
+  ExpectServes();
+  EXPECT_EQ(first.ReadToEnd(), "");
+}
+
+TEST_F(HttpServerTest, BodiesThatDoNotComeWholeGiveRoomToOthers) {
+  Start({});
+  std::vector<std::unique_ptr<HttpClient>> slow;
+  const std::string most(kHttpBodyBytesMax - 1, 'a');
+  for (size_t i = 0; i < kHttpBodiesBytesMax / kHttpBodyBytesMax; ++i) {
+    slow.push_back(std::make_unique<HttpClient>(port()));
+    slow.back()->Send(absl::StrCat(
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: ", kHttpBodyBytesMax, "\r\n\r\n", most));
+  }
+  HttpClient other(port());
+  other.Post("/echo", std::string(kHttpBodyBytesMax / 2, 'b'));
+  EXPECT_EQ(other.Read().status, 200);
+}
+
 TEST_F(HttpServerTest, AQuietStreamIsKeptOpenByWhatItSays) {
   Start({.quiet_ms = 20});
   HttpClient client(port());

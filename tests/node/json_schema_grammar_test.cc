@@ -304,8 +304,17 @@ TEST(JsonGrammar, AHostileSchemaIsRefusedSoon) {
     absl::StrAppend(&merges, "]}");
   }
   merges += "}}";
+  // One of very many keys, put together again and again.
+  std::string keys = R"({"allOf":[)";
+  for (int i = 0; i < 160; ++i) {
+    absl::StrAppend(&keys, i ? "," : "", R"({"$ref":"#/$defs/b"})");
+  }
+  absl::StrAppend(&keys, R"(],"$defs":{"b":{)");
+  for (int i = 0; i < 10'000; ++i) absl::StrAppend(&keys, i ? "," : "", "\"k", i, "\":0");
+  keys += "}}}";
   const std::string cases[] = {
       merges,
+      keys,
       absl::StrCat(R"({"type":"object","additionalProperties":true,"properties":{")",
                    std::string(40'000, 'a'), R"(":{}}})"),
       absl::StrCat(std::string(100'000, '['), std::string(100'000, ']')),

@@ -91,5 +91,14 @@ TEST(MdnsRecord, BytesThatAreNoTextBecomeText) {
   EXPECT_EQ(record->name, "?");
 }
 
+TEST(MdnsRecord, NamesDoNotSteerTerminals) {
+  const std::string id = std::string("id=") + kId;
+  const auto record =
+      ParseMdnsText({id, "version=3", "cluster=a\nb", "name=\x1b[2Jx\xc2\x9by\x7f\xc3\xbc"});
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->cluster, "a?b");
+  EXPECT_EQ(record->name, "?[2Jx?y?\xc3\xbc");
+}
+
 }  // namespace
 }  // namespace strata

@@ -41,7 +41,10 @@ TEST(PeerAddresses, HostsThatMeanEveryInterfaceOrNoneAreKnown) {
   EXPECT_FALSE(IsAnyHost("127.0.0.1"));
   EXPECT_TRUE(IsLoopbackHost("127.0.0.1"));
   EXPECT_TRUE(IsLoopbackHost("localhost"));
+  EXPECT_TRUE(IsLoopbackHost("127.8.9.10"));
   EXPECT_FALSE(IsLoopbackHost("10.0.0.1"));
+  EXPECT_FALSE(IsLoopbackHost("127.evil.example"));
+  EXPECT_FALSE(IsLoopbackHost("127.0.0.1.evil.example"));
 }
 
 TEST(PeerAddresses, LoopbackComesLast) {
