@@ -75,6 +75,7 @@ class WeightTransfer::Batch {
   bool End(std::string hash, const std::string& told) {
     const size_t place = places_[next_];
     const uint64_t bytes = std::exchange(at_, 0);
+    transfer_->lease_->StartSaving(blocks_[next_]);  // not under the lock, which Cancel() wants
     ++next_;
     bool save = false, go_on = true;
     uint64_t again = 0;

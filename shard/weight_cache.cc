@@ -576,9 +576,12 @@ absl::Status WeightLease::Write(uint32_t block, uint64_t offset, absl::string_vi
                                                        status.message(), "; ", kMakeRoom));
 }
 
-void WeightLease::Finish(uint32_t block, std::string hash) {
+void WeightLease::StartSaving(uint32_t block) {
   const WeightBlock& at = opened_->blocks[block];
   StartSync(opened_->fds[at.part], at.offset, at.bytes);
+}
+
+void WeightLease::Finish(uint32_t block, std::string hash) {
   absl::MutexLock lock(cache_->mu_);
   if (disk_failed_) return;  // its bytes may be among those that were lost
   entry_->hashes[block] = std::move(hash);

@@ -178,6 +178,9 @@ class WeightLease {
   absl::Status MakeRoom();
   // `offset` is in the block. kResourceExhausted: the disk is full; says how much is missing.
   absl::Status Write(uint32_t block, uint64_t offset, absl::string_view bytes);
+  // The block, all of which has been written, goes to the disk from now on. May wait for a slow
+  // one.
+  void StartSaving(uint32_t block);
   // All of the block has been written, and `hash` is its hash. After a Save() that failed it stays
   // missing.
   void Finish(uint32_t block, std::string hash);
