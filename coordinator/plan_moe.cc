@@ -21,6 +21,16 @@ struct Tried {
   Cost cost;
 };
 
+// Neither kept out nor excluded, and where stages are placed by hand, one of those places.
+bool MayHoldAStage(const PlanRequest& request, size_t device) {
+  const auto means = [&](const std::string& place) { return PlaceMeans(request, place, device); };
+  if (!request.nodes[request.devices[device].node].kept_out.empty()) return false;
+  if (std::any_of(request.exclude.begin(), request.exclude.end(), means)) return false;
+  return request.assignments.empty() ||
+         std::any_of(request.assignments.begin(), request.assignments.end(),
+                     [&](const Assignment& each) { return means(each.place); });
+}
+
 // Nodes that have a CPU and another device with memory of its own, and share the CPU's with no
 // other node.
 std::vector<size_t> MoeNodes(const PlanRequest& request) {
@@ -108,10 +118,13 @@ bool IsMoeHost(const PlanRequest& request, size_t device) {
 bool SharesMoeHost(const PlanRequest& request, size_t device) {
   const PlanDevice& shares = request.devices[device];
   if (shares.memory_pool == kOwnPool) return false;
-  return std::any_of(request.devices.begin(), request.devices.end(), [&](const PlanDevice& each) {
-    return each.moe_host != kNoHost && each.memory_pool == kOwnPool &&
-           request.devices[static_cast<size_t>(each.moe_host)].memory_pool == shares.memory_pool;
-  });
+  for (size_t i = 0; i < request.devices.size(); ++i) {
+    const PlanDevice& each = request.devices[i];
+    if (each.moe_host == kNoHost || each.memory_pool != kOwnPool) continue;
+    const PlanDevice& host = request.devices[static_cast<size_t>(each.moe_host)];
+    if (host.memory_pool == shares.memory_pool && MayHoldAStage(request, i)) return true;
+  }
+  return false;
 }
 
 uint64_t MoeHostBytes(const PlanRequest& request, const PlanDevice& device) {

@@ -211,9 +211,10 @@ void DeviceSurvey::OnExit(const ChildExit& exit) {
     }
     WriteCache();
   }
-  MeasureNext();
   // What looks at memory again and again does not put off what is tried again.
-  if (!measuring() && !was_refreshing) RetryLater();
+  const bool was_a_look = was_refreshing && to_measure_.empty();
+  MeasureNext();
+  if (!measuring() && !was_a_look) RetryLater();
   changed_();
 }
 

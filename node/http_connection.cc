@@ -243,8 +243,7 @@ void HttpServer::Connection::Parse() {
   if (error) return;
   const size_t body = parser_->get().body().size();
   if (body > charged_) {
-    while (!core_->ChargeBody(body - charged_)) {
-      if (core_->DropABody(this)) continue;
+    if (!core_->ChargeBodyFirst(this, body - charged_)) {
       Refuse(503, "too many large requests at a time; try again");
       return;
     }

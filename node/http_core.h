@@ -66,8 +66,9 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
     body_bytes_ += bytes;
     return true;
   }
-  // Whose body has been on its way for longest goes; `but` stays. False: there is no other.
-  bool DropABody(const Connection* but);
+  // Charges them, if need be in place of bodies that are still on their way: those that have been
+  // for longest go. `self` stays. False: all of them would not do, and none has gone.
+  bool ChargeBodyFirst(const Connection* self, size_t bytes);
 
   // Any thread.
   void ReleaseBody(size_t bytes) { body_bytes_ -= bytes; }
@@ -145,12 +146,17 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
   // What the responders have put.
   void Flush();
 
-  // Gives way to others: first who has not asked for anything, last whose body is on its way.
-  bool may_go() const { return AskedFor() <= 2; }
-  bool sends_body() const { return state_ == State::kBody; }
-  bool GoesBefore(const Connection& other) const {
-    return AskedFor() != other.AskedFor() ? AskedFor() < other.AskedFor() : since_ < other.since_;
+  // Gives way to others. Who has not asked for anything goes before who is about to.
+  bool may_go() const {
+    return state_ == State::kHandshake || state_ == State::kIdle || state_ == State::kHeader;
   }
+  bool GoesBefore(const Connection& other) const {
+    const bool asks = state_ == State::kHeader;
+    const bool other_asks = other.state_ == State::kHeader;
+    return asks != other_asks ? other_asks : since_ < other.since_;
+  }
+  // Of a body that is still on its way.
+  size_t unfinished_bytes() const { return state_ == State::kBody ? charged_ : 0; }
 
   // Responders', any thread; `exchange` is the request that they answer.
   void Put(uint64_t exchange, absl::string_view bytes, bool last, bool streaming);
@@ -163,10 +169,6 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
   enum class State { kHandshake, kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
-  int AskedFor() const {
-    if (state_ == State::kHandshake || state_ == State::kIdle) return 0;
-    return state_ == State::kHeader ? 1 : state_ == State::kBody ? 2 : 3;
-  }
   void Enter(State state, std::optional<std::chrono::milliseconds> limit);
   void Handshake();
   void OnHandshake(const boost::system::error_code& error);

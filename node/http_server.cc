@@ -185,15 +185,23 @@ bool HttpServer::Core::MakeRoom() {
   return true;
 }
 
-bool HttpServer::Core::DropABody(const Connection* but) {
-  std::shared_ptr<Connection> oldest;
+bool HttpServer::Core::ChargeBodyFirst(const Connection* self, size_t bytes) {
+  if (ChargeBody(bytes)) return true;
+  std::vector<std::shared_ptr<Connection>> others;
+  size_t unfinished = 0;
   for (const auto& [raw, connection] : connections_) {
-    if (raw == but || !raw->sends_body()) continue;
-    if (!oldest || raw->GoesBefore(*oldest)) oldest = connection;
+    if (raw == self || raw->unfinished_bytes() == 0) continue;
+    others.push_back(connection);
+    unfinished += raw->unfinished_bytes();
   }
-  if (oldest == nullptr) return false;
-  oldest->Close();
-  return true;
+  if (body_bytes_ - unfinished + bytes > kHttpBodiesBytesMax) return false;
+  std::ranges::sort(others, [](const auto& a, const auto& b) { return a->GoesBefore(*b); });
+  for (const std::shared_ptr<Connection>& other : others) {
+    ++dropped;
+    other->Close();
+    if (ChargeBody(bytes)) return true;
+  }
+  return false;
 }
 
 void HttpServer::Core::Tick() {

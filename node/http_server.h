@@ -26,7 +26,7 @@ inline constexpr size_t kHttpConnectionsMax = 1024;
 inline constexpr size_t kHttpRefusalsMax = 256;
 inline constexpr size_t kHttpHeaderBytesMax = 16 * 1024;
 inline constexpr size_t kHttpBodyBytesMax = 16 * 1024 * 1024;
-// Of requests that are being read, all together.
+// Of requests that are being read or wait for a handler, all together.
 inline constexpr size_t kHttpBodiesBytesMax = 256 * 1024 * 1024;
 // Of a stream that its client has not taken yet: one that stays behind further is dropped.
 inline constexpr size_t kHttpOutboxBytesMax = 1024 * 1024;

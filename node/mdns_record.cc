@@ -22,6 +22,18 @@ std::string Head(absl::string_view text, size_t bytes_max) {
   return std::string(text.substr(0, bytes_max));
 }
 
+// Terminals and logs show it: nothing in it may steer them. U+0080 to U+009F are C2 80 to C2 9F.
+std::string Plain(absl::string_view text) {
+  std::string plain = ValidUtf8(text);
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const auto c = static_cast<unsigned char>(plain[i]);
+    const bool c1 = c == 0xC2 && static_cast<unsigned char>(plain[i + 1]) < 0xA0;
+    if (c1) plain.erase(i, 1);
+    if (c1 || c < 0x20 || c == 0x7F) plain[i] = '?';
+  }
+  return plain;
+}
+
 }  // namespace
 
 std::string MdnsInstanceName(const DiscoveryRecord& self) {
@@ -43,18 +55,6 @@ std::vector<std::string> MdnsText(const DiscoveryRecord& self, uint16_t port) {
   }
   for (std::string& text : strings) text = Head(text, kStringBytesMax);
   return strings;
-}
-
-// Terminals and logs show it: nothing in it may steer them. U+0080 to U+009F are C2 80 to C2 9F.
-std::string Plain(absl::string_view text) {
-  std::string plain = ValidUtf8(text);
-  for (size_t i = 0; i < plain.size(); ++i) {
-    const auto c = static_cast<unsigned char>(plain[i]);
-    const bool c1 = c == 0xC2 && static_cast<unsigned char>(plain[i + 1]) < 0xA0;
-    if (c1) plain.erase(i, 1);
-    if (c1 || c < 0x20 || c == 0x7F) plain[i] = '?';
-  }
-  return plain;
 }
 
 absl::StatusOr<DiscoveryRecord> ParseMdnsText(const std::vector<absl::string_view>& strings) {

@@ -229,14 +229,13 @@ absl::Status WeightFetcher::Job::CheckWhatIsThere(WeightLease* lease) {
                        blocks.BytesOf(lease->blocks()));
   for (const uint32_t block : unchecked) {
     if (cancelled()) return absl::CancelledError("");
-    absl::StatusOr<bool> good = lease->Check(block);
-    if (!good.ok()) return good.status();
+    const bool good = lease->Check(block);
     const uint64_t bytes = blocks[block].bytes;
-    if (!*good) {
+    if (!good) {
       LOG(WARNING) << "block " << block << " of " << lease->path()
                    << " is damaged and fetched again";
     }
-    progress_.Add(bytes, *good ? 0 : bytes);
+    progress_.Add(bytes, good ? 0 : bytes);
   }
   return absl::OkStatus();
 }

@@ -409,15 +409,18 @@ void WeightCache::Shrink(Entry* entry, Opened* opened, Spare spare, const Weight
 uint64_t WeightCache::SpareLocked() const {
   uint64_t spare = 0;
   for (const auto& [id, entry] : entries_) {
-    uint64_t leased = 0;
-    if (!entry.leases.empty()) {
-      const std::shared_ptr<Opened> opened = entry.opened.lock();
-      if (opened == nullptr) continue;
-      for (const auto& [block, hash] : entry.hashes) {
-        if (IsLeased(entry, block, nullptr)) leased += opened->blocks[block].bytes;
+    if (entry.leases.empty()) {
+      spare += entry.bytes;
+      continue;
+    }
+    // Of one that somebody uses, its identity stays as well.
+    const std::shared_ptr<Opened> opened = entry.opened.lock();
+    if (opened == nullptr) continue;
+    for (const WeightHashes* there : {&entry.hashes, &entry.missing}) {
+      for (const auto& [block, hash] : *there) {
+        if (!IsLeased(entry, block, nullptr)) spare += opened->blocks[block].bytes;
       }
     }
-    spare += entry.bytes - std::min(entry.bytes, leased);
   }
   return spare;
 }
@@ -518,7 +521,7 @@ std::vector<uint32_t> WeightLease::Unchecked() const {
   return unchecked;
 }
 
-absl::StatusOr<bool> WeightLease::Check(uint32_t block) {
+bool WeightLease::Check(uint32_t block) {
   const WeightBlock& at = opened_->blocks[block];
   WeightHasher hasher;
   std::string bytes;

@@ -168,8 +168,9 @@ class WeightLease {
   // Those that are there and were not checked yet.
   std::vector<uint32_t> Unchecked() const;
 
-  // Compares the block with its hash; one that differs is missing from now on. False: it differs.
-  absl::StatusOr<bool> Check(uint32_t block);
+  // Compares the block with its hash. False: it differs or cannot be read, which the log says, and
+  // is missing from now on.
+  bool Check(uint32_t block);
   // Takes blocks away, to be fetched again. kFailedPrecondition: another lease has one of them.
   absl::Status Forget(absl::Span<const uint32_t> blocks);
 

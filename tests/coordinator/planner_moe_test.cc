@@ -182,6 +182,23 @@ TEST(PlannerMoe, TheMemoryOfExpertsIsPlannedOnce) {
   }
 }
 
+// Where the card that would have experts there is to hold nothing, the other one may.
+TEST(PlannerMoe, AnExcludedCardLeavesTheMachinesMemoryToOthers) {
+  const LayerCosts costs = Sparse();
+  PlanRequest request = Machines(costs, {{16 * kGiB, 1 * kGiB}});
+  PlanDevice integrated = request.devices[0];
+  integrated.name = "Vulkan0";
+  integrated.is_cpu = false;
+  integrated.cores_pool = kOwnPool;
+  integrated.speed = SpeedOf(60e9);
+  request.devices.push_back(integrated);
+  request.cpu_moe = CpuMoe::kAll;
+  request.exclude = {"n0/CUDA0"};
+  const auto plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_NE(StageOn(*plan, request, "n0/Vulkan0"), nullptr);
+}
+
 TEST(PlannerMoe, EachNodeForItself) {
   const LayerCosts costs = Sparse();
   // The first one's GPU is too small for half of it, the second has no CPU to speak of.

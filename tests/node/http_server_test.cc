@@ -398,18 +398,6 @@ TEST_F(HttpServerTest, WhoAsksSlowlyGivesRoomAfterWhoAsksNothing) {
   EXPECT_EQ(slow.ReadToEnd(), "");
 }
 
-TEST_F(HttpServerTest, ABodyThatDoesNotComeGivesRoom) {
-  Start({.connections_max = 2});
-  HttpClient first(port()), second(port());
-  for (HttpClient* client : {&first, &second}) {
-    client->Send(
-        "POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
-    ASSERT_EQ(client->ReadHead().status, 100);
-  }
-  ExpectServes();
-  EXPECT_EQ(first.ReadToEnd(), "");
-}
-
 TEST_F(HttpServerTest, BodiesThatDoNotComeWholeGiveRoomToOthers) {
   Start({});
   std::vector<std::unique_ptr<HttpClient>> slow;

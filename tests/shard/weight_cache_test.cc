@@ -196,7 +196,7 @@ TEST(WeightCache, HasItAllAfterARestart) {
   const auto lease = Lease(cache.get(), original, {0, 3});
   EXPECT_THAT(lease->Missing(), IsEmpty());
   EXPECT_THAT(lease->Unchecked(), ElementsAreArray(lease->blocks()));
-  for (const uint32_t block : lease->blocks()) EXPECT_EQ(*lease->Check(block), true);
+  for (const uint32_t block : lease->blocks()) EXPECT_TRUE(lease->Check(block));
   EXPECT_THAT(lease->Unchecked(), IsEmpty());
 }
 
@@ -224,7 +224,7 @@ TEST(WeightCache, NoticesAFlippedByte) {
   }
   const auto cache = Cache(folder);
   const auto lease = Lease(cache.get(), original, {0, 3});
-  for (const uint32_t block : lease->blocks()) EXPECT_EQ(*lease->Check(block), block != flipped);
+  for (const uint32_t block : lease->blocks()) EXPECT_EQ(lease->Check(block), block != flipped);
   EXPECT_THAT(lease->Missing(), ElementsAreArray({flipped}));
   Fill(lease.get(), original);
   EXPECT_TRUE(BytesOfSlice(Opened(lease->path()), {0, 3}) == BytesOfSlice(original, {0, 3}));

