@@ -409,18 +409,16 @@ void WeightCache::Shrink(Entry* entry, Opened* opened, Spare spare, const Weight
 uint64_t WeightCache::SpareLocked() const {
   uint64_t spare = 0;
   for (const auto& [id, entry] : entries_) {
-    if (entry.leases.empty()) {
-      spare += entry.bytes;
-      continue;
-    }
-    // Of one that somebody uses, its identity stays as well.
-    const std::shared_ptr<Opened> opened = entry.opened.lock();
-    if (opened == nullptr) continue;
-    for (const WeightHashes* there : {&entry.hashes, &entry.missing}) {
-      for (const auto& [block, hash] : *there) {
-        if (!IsLeased(entry, block, nullptr)) spare += opened->blocks[block].bytes;
+    uint64_t leased = 0;
+    if (!entry.leases.empty()) {
+      const std::shared_ptr<Opened> opened = entry.opened.lock();
+      if (opened == nullptr) continue;
+      // What is there and not known to be good is not counted: it is written over, or goes first.
+      for (const auto& [block, hash] : entry.hashes) {
+        if (IsLeased(entry, block, nullptr)) leased += opened->blocks[block].bytes;
       }
     }
+    spare += entry.bytes - std::min(entry.bytes, leased);
   }
   return spare;
 }
