@@ -406,49 +406,12 @@ void WeightCache::Shrink(Entry* entry, Opened* opened, Spare spare, const Weight
   entry->bytes = DiskBytes(entry->folder);
 }
 
-uint64_t WeightCache::SpareLocked() const {
-  uint64_t spare = 0;
-  for (const auto& [id, entry] : entries_) {
-    uint64_t leased = 0;
-    if (!entry.leases.empty()) {
-      const std::shared_ptr<Opened> opened = entry.opened.lock();
-      if (opened == nullptr) continue;
-      // What is there and not known to be good is not counted: it is written over, or goes first.
-      for (const auto& [block, hash] : entry.hashes) {
-        if (IsLeased(entry, block, nullptr)) leased += opened->blocks[block].bytes;
-      }
-    }
-    spare += entry.bytes - std::min(entry.bytes, leased);
-  }
-  return spare;
-}
-
-absl::Status WeightCache::NoRoomFor(uint64_t bytes, uint64_t spare) const {
-  const uint64_t used = UsedLocked() - spare, on_disk = FreeBytes(folder_) + spare;
-  const uint64_t in_cache = bytes_max_ - std::min(bytes_max_, used);
-  const uint64_t of_disk = on_disk - std::min(on_disk, kDiskReserveBytes);
-  const DiskShortage shortage = {.needed_bytes = bytes, .free_bytes = std::min(in_cache, of_disk)};
-  if (bytes > in_cache) {
-    return NoRoom(shortage,
-                  absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the cache in ",
-                               folder_, " may have ", Mebibytes(bytes_max_),
-                               " (--cache-size), and what is loaded takes ", Mebibytes(used)));
-  }
-  if (bytes <= of_disk) return absl::OkStatus();
-  return NoRoom(shortage,
-                absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the disk of ", folder_,
-                             " has ", Mebibytes(on_disk), " free, of which ",
-                             Mebibytes(kDiskReserveBytes), " are left to others; ", kMakeRoom));
-}
-
 absl::Status WeightCache::MakeRoom(uint64_t bytes, const WeightLease* mine) {
   absl::MutexLock lock(mu_);
   const auto fits = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return UsedLocked() + bytes <= bytes_max_ && FreeBytes(folder_) >= bytes + kDiskReserveBytes;
   };
   for (auto& [id, entry] : entries_) entry.bytes = DiskBytes(entry.folder);
-  // Nothing is thrown away for what finds no room all the same.
-  if (absl::Status status = NoRoomFor(bytes, SpareLocked()); !status.ok()) return status;
   if (!fits()) Shrink(mine->entry_, mine->opened_.get(), Spare::kMissing, mine);
   while (!fits()) {
     const Entry* oldest = nullptr;
@@ -465,7 +428,21 @@ absl::Status WeightCache::MakeRoom(uint64_t bytes, const WeightLease* mine) {
     if (const std::shared_ptr<Opened> opened = entry.opened.lock())
       Shrink(&entry, opened.get(), Spare::kNotLeased, nullptr);
   }
-  return NoRoomFor(bytes, 0);
+  if (fits()) return absl::OkStatus();
+  const uint64_t used = UsedLocked(), on_disk = FreeBytes(folder_);
+  const uint64_t in_cache = bytes_max_ - std::min(bytes_max_, used);
+  const uint64_t of_disk = on_disk - std::min(on_disk, kDiskReserveBytes);
+  const DiskShortage shortage = {.needed_bytes = bytes, .free_bytes = std::min(in_cache, of_disk)};
+  if (bytes > in_cache) {
+    return NoRoom(shortage,
+                  absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the cache in ",
+                               folder_, " may have ", Mebibytes(bytes_max_),
+                               " (--cache-size), and what is loaded takes ", Mebibytes(used)));
+  }
+  return NoRoom(shortage,
+                absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the disk of ", folder_,
+                             " has ", Mebibytes(on_disk), " free, of which ",
+                             Mebibytes(kDiskReserveBytes), " are left to others; ", kMakeRoom));
 }
 
 WeightLease::~WeightLease() {

@@ -120,10 +120,6 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
   absl::StatusOr<std::shared_ptr<Opened>> OpenEntry(Entry* entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t UsedLocked() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // What could be removed at most, bytes, and a little more: the identities of models in use stay.
-  uint64_t SpareLocked() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // OK: `bytes` more fit if `spare` go first.
-  absl::Status NoRoomFor(uint64_t bytes, uint64_t spare) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Removes what nobody has leased, the models not used for longest first, until `bytes` more fit.
   // First of all what the model of `mine` has on the disk without knowing it.
   absl::Status MakeRoom(uint64_t bytes, const WeightLease* mine);

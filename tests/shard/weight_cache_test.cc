@@ -369,20 +369,6 @@ TEST(WeightCache, KeepsWhatIsLeasedAndSaysWhatIsMissing) {
   EXPECT_TRUE(BytesOfSlice(Opened(loaded->path()), {0, kLayers}) == BytesOfSlice(a, {0, kLayers}));
 }
 
-TEST(WeightCache, NothingIsThrownAwayForWhatFindsNoRoomAllTheSame) {
-  const Model a = Written(Builder("a")), b = Written(Builder("b")), c = Written(Builder("c"));
-  const auto cache = Cache(MakeTestFolder(), a->tensor_bytes() * 3 / 2);
-  ASSERT_TRUE(Add(cache.get(), a).ok());
-  Fill(Lease(cache.get(), a, {0, 3}).get(), a);
-  const auto in_use = Lease(cache.get(), a, {0, 3});
-  ASSERT_TRUE(Add(cache.get(), b).ok());
-  Fill(Lease(cache.get(), b, {0, 2}).get(), b);
-  ASSERT_TRUE(Add(cache.get(), c).ok());
-  const auto whole = Lease(cache.get(), c, {0, kLayers});
-  EXPECT_THAT(whole->MakeRoom(), StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_THAT(Lease(cache.get(), b, {0, 2})->Missing(), IsEmpty());
-}
-
 TEST(WeightCache, MakesRoomInTheModelItself) {
   const Model original = Written(Builder("m"));
   const auto cache = Cache(MakeTestFolder(), original->tensor_bytes() * 4 / 5);
