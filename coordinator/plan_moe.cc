@@ -23,12 +23,11 @@ struct Tried {
 
 // Neither kept out nor excluded, and where stages are placed by hand, one of those places.
 bool MayHoldAStage(const PlanRequest& request, size_t device) {
-  const auto means = [&](const std::string& place) { return PlaceMeans(request, place, device); };
-  if (!request.nodes[request.devices[device].node].kept_out.empty()) return false;
-  if (std::any_of(request.exclude.begin(), request.exclude.end(), means)) return false;
+  if (IsExcluded(request, device)) return false;
   return request.assignments.empty() ||
-         std::any_of(request.assignments.begin(), request.assignments.end(),
-                     [&](const Assignment& each) { return means(each.place); });
+         std::any_of(
+             request.assignments.begin(), request.assignments.end(),
+             [&](const Assignment& each) { return PlaceMeans(request, each.place, device); });
 }
 
 // Nodes that have a CPU and another device with memory of its own, and share the CPU's with no

@@ -36,6 +36,12 @@ bool PlaceMeans(const PlanRequest& request, const std::string& place, size_t dev
   return place == node || place == absl::StrCat(node, "/", each.name);
 }
 
+bool IsExcluded(const PlanRequest& request, size_t device) {
+  return !request.nodes[request.devices[device].node].kept_out.empty() ||
+         std::any_of(request.exclude.begin(), request.exclude.end(),
+                     [&](const std::string& place) { return PlaceMeans(request, place, device); });
+}
+
 uint64_t ReserveOf(const PlanRequest& request, size_t node) {
   uint64_t bytes = 0;
   for (const Reserve& reserve : request.reserve) {
@@ -104,11 +110,7 @@ PlanProblem::PlanProblem(const PlanRequest& request, const StepShape& step)
 
   for (size_t i = 0; i < request.devices.size(); ++i) {
     const PlanDevice& device = request.devices[i];
-    const bool excluded =
-        std::any_of(request.exclude.begin(), request.exclude.end(),
-                    [&](const std::string& place) { return PlaceMeans(request, place, i); });
-    const bool kept_out = !request.nodes[device.node].kept_out.empty();
-    if (excluded || kept_out || device.speed.types.empty()) continue;
+    if (IsExcluded(request, i) || device.speed.types.empty()) continue;
     if (IsMoeHost(request, i) || SharesMoeHost(request, i)) continue;
     Candidate candidate;
     candidate.device = i;

@@ -111,6 +111,8 @@ class PlanProblem {
 
 // Whether `place` ("node" or "node/device") means this device.
 bool PlaceMeans(const PlanRequest& request, const std::string& place, size_t device);
+// Whether a person excluded it, or its node takes no stages.
+bool IsExcluded(const PlanRequest& request, size_t device);
 uint64_t ReserveOf(const PlanRequest& request, size_t node);
 // What the request asks to make fast.
 StepShape StepOf(const PlanRequest& request);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "transport/grpc_status.h"
 #include "transport/node_id.h"
+#include "transport/pairing.h"
 
 namespace strata {
 namespace {
@@ -22,14 +23,11 @@ std::string Head(absl::string_view text, size_t bytes_max) {
   return std::string(text.substr(0, bytes_max));
 }
 
-// Terminals and logs show it: nothing in it may steer them. U+0080 to U+009F are C2 80 to C2 9F.
+// Terminals and logs show it: nothing in it may steer them.
 std::string Plain(absl::string_view text) {
   std::string plain = ValidUtf8(text);
   for (size_t i = 0; i < plain.size(); ++i) {
-    const auto c = static_cast<unsigned char>(plain[i]);
-    const bool c1 = c == 0xC2 && static_cast<unsigned char>(plain[i + 1]) < 0xA0;
-    if (c1) plain.erase(i, 1);
-    if (c1 || c < 0x20 || c == 0x7F) plain[i] = '?';
+    if (const size_t bytes = ControlBytesAt(plain, i); bytes > 0) plain.replace(i, bytes, "?");
   }
   return plain;
 }

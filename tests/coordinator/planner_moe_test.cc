@@ -67,6 +67,16 @@ PlanRequest Machines(const LayerCosts& costs, const std::vector<Shape>& shapes) 
   return request;
 }
 
+// To the first node, which has a CPU: a GPU in the same memory.
+void AddIntegratedGpu(PlanRequest* request) {
+  PlanDevice integrated = request->devices[0];
+  integrated.name = "Vulkan0";
+  integrated.is_cpu = false;
+  integrated.cores_pool = kOwnPool;
+  integrated.speed = SpeedOf(60e9);
+  request->devices.push_back(integrated);
+}
+
 const PlannedStage* StageOn(const Plan& plan, const PlanRequest& request, const std::string& name) {
   const auto found = std::find_if(
       plan.stages.begin(), plan.stages.end(),
@@ -158,12 +168,7 @@ TEST(PlannerMoe, TheMemoryOfExpertsIsPlannedOnce) {
   for (const CpuMoe cpu_moe : {CpuMoe::kAuto, CpuMoe::kAll}) {
     for (const uint64_t cpu : {5 * kGiB, 7 * kGiB, 8 * kGiB, 12 * kGiB}) {
       PlanRequest request = Machines(costs, {{cpu, 1 * kGiB}});
-      PlanDevice integrated = request.devices[0];
-      integrated.name = "Vulkan0";
-      integrated.is_cpu = false;
-      integrated.cores_pool = kOwnPool;
-      integrated.speed = SpeedOf(60e9);
-      request.devices.push_back(integrated);
+      AddIntegratedGpu(&request);
       request.cpu_moe = cpu_moe;
       const auto plan = MakePlan(request);
       if (!plan.ok()) {
@@ -186,12 +191,7 @@ TEST(PlannerMoe, TheMemoryOfExpertsIsPlannedOnce) {
 TEST(PlannerMoe, AnExcludedCardLeavesTheMachinesMemoryToOthers) {
   const LayerCosts costs = Sparse();
   PlanRequest request = Machines(costs, {{16 * kGiB, 1 * kGiB}});
-  PlanDevice integrated = request.devices[0];
-  integrated.name = "Vulkan0";
-  integrated.is_cpu = false;
-  integrated.cores_pool = kOwnPool;
-  integrated.speed = SpeedOf(60e9);
-  request.devices.push_back(integrated);
+  AddIntegratedGpu(&request);
   request.cpu_moe = CpuMoe::kAll;
   request.exclude = {"n0/CUDA0"};
   const auto plan = MakePlan(request);
