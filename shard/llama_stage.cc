@@ -284,6 +284,9 @@ absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows
   rows_in_ = 0;
   rows_out_ = 0;
   boundary_error_.clear();
+  if (config_.pools_embeddings) {
+    llama_set_embeddings(context_.get(), n > config_.n_unpooled_max);
+  }
   LogCapture log;
   const int32_t result = llama_decode(context_.get(), llama);
   if (!boundary_error_.empty()) return absl::InternalError(boundary_error_);

@@ -35,6 +35,11 @@ class LlamaStage final : public Stage {
     uint32_t n_outputs_max = 0;
     // libllama runs graphs of equally many rows per sequence (row_groups.h).
     bool has_equal_graphs = false;
+    // Graphs of more rows than n_unpooled_max end in pooled embeddings, for which libllama keeps no
+    // row of logits for every row, and makes a new graph every step; others are run again as they
+    // are.
+    bool pools_embeddings = false;
+    uint32_t n_unpooled_max = 0;
     bool has_vocabulary = false;
     bool computes_apart = false;  // a device that computes while its host does something else
   };
@@ -52,6 +57,8 @@ class LlamaStage final : public Stage {
   void SetContext(LlamaContextPtr context) { context_ = std::move(context); }
   // As Clear(), and what stood in the caches is overwritten.
   void Erase();
+  // How many graphs were run again as they were. For tests.
+  int32_t n_graphs_reused() const { return llama_perf_context(context_.get()).n_reused; }
 
   absl::Status Decode(const Batch& batch) override;
   bool BeginAhead(const Batch& batch) override;

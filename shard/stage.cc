@@ -26,6 +26,8 @@ namespace {
 // libllama reserves a row of logits, on the device and on the host, for every row that may be an
 // output.
 constexpr uint64_t kLogitsBytesMax = 64 << 20;
+// As much of them, never computed, is copied in less time than a graph of a few layers is made.
+constexpr uint64_t kUnusedLogitsBytesMax = 1 << 20;
 
 // libllama keeps so much about each cell of a cache beside its keys and values.
 constexpr uint64_t kCellBytes = 48;
@@ -100,12 +102,20 @@ llama_context_params ContextParams(const Slice& slice, const StageOptions& optio
     params.n_outputs_max = static_cast<uint32_t>(std::min<uint64_t>(
         params.n_batch, std::max<uint64_t>(options.n_seq_max, kLogitsBytesMax / row_bytes)));
   } else {
-    // Pooled embeddings make libllama hand over every row and keep no logits. Recurrent models are
-    // the exception: they would run one sequence at a time then.
-    params.embeddings = !IsRecurrent(model);
-    params.pooling_type = IsRecurrent(model) ? LLAMA_POOLING_TYPE_NONE : LLAMA_POOLING_TYPE_MEAN;
+    // Pooled embeddings make libllama hand over every row and keep no logits. Without a vocabulary
+    // there are none to keep; recurrent models would run one sequence at a time then.
+    params.embeddings = slice.has_vocabulary() && !IsRecurrent(model);
+    params.pooling_type = params.embeddings ? LLAMA_POOLING_TYPE_MEAN : LLAMA_POOLING_TYPE_NONE;
   }
   return params;
+}
+
+// As LlamaStage::Config::n_unpooled_max, for a stage that pools embeddings.
+uint32_t UnpooledMax(uint32_t n_host_layers, const llama_model* model) {
+  // What the CPU computes in between divides the graph, and OnTensor() ends no more than its part:
+  // the head would be computed after it.
+  if (n_host_layers > 0) return 0;
+  return static_cast<uint32_t>(kUnusedLogitsBytesMax / sizeof(float) / VocabularySize(model));
 }
 
 struct LoadProgress {
@@ -165,9 +175,9 @@ absl::StatusOr<LlamaModelPtr> LoadModel(const Slice& slice, const StageOptions& 
 // Rows that libllama copies out of a graph, in a buffer that it makes as large as a batch needs.
 uint64_t OutputBytes(const llama_context_params& params, const llama_model* model) {
   const uint64_t rows = params.n_outputs_max == 0 ? params.n_batch : params.n_outputs_max;
-  const uint64_t columns =
-      params.embeddings ? static_cast<uint32_t>(llama_model_n_embd(model)) : VocabularySize(model);
-  return rows * columns * sizeof(float);
+  if (!params.embeddings) return rows * VocabularySize(model) * sizeof(float);
+  const uint64_t pooled = rows * static_cast<uint32_t>(llama_model_n_embd(model)) * sizeof(float);
+  return std::max(pooled, kUnusedLogitsBytesMax);
 }
 
 // Of a slice on a device with memory of its own, the token embedding or its placeholder, in which
@@ -364,6 +374,8 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   config.output_tensor = OutputTensor(slice.model().header(), slice.layers());
   config.n_outputs_max = params.n_outputs_max;
   config.has_equal_graphs = IsRecurrent(model->get()) || !params.kv_unified;
+  config.pools_embeddings = params.embeddings;
+  config.n_unpooled_max = UnpooledMax(HostLayers(slice, options, *device), model->get());
   config.has_vocabulary = slice.has_vocabulary();
   config.computes_apart = *device != nullptr;
   Facts& facts = config.facts;
