@@ -124,7 +124,10 @@ class LlamaSampler final : public SequenceSampler {
  private:
   bool is_greedy() const { return settings_.temperature() <= 0; }
   // Whether anything changes logits before the choice; if not, the greedy choice is the largest.
-  bool is_shaped() const { return bias_ != nullptr || text_.looks_back() || text_.has_grammar(); }
+  bool is_shaped() const {
+    return settings_.ignore_eog() || !settings_.logit_bias().empty() || text_.looks_back() ||
+           text_.has_grammar();
+  }
   // Whether all that changes is that ends of generation are left out: the largest stays the largest
   // when it is none.
   bool only_leaves_out_ends() const {
@@ -136,9 +139,9 @@ class LlamaSampler final : public SequenceSampler {
   void MakeFilters();
 
   absl::StatusOr<int32_t> ChooseToken(int32_t position, absl::Span<const float> logits,
-                                      float* next_mu) const;
+                                      float* next_mu);
   // The steps of a choice, in order. Each may drop candidates, never all.
-  absl::Status Shape(llama_token_data_array* candidates) const;
+  absl::Status Shape(llama_token_data_array* candidates);
   absl::Status RestrictToGrammar(llama_token_data_array* candidates) const;
   absl::StatusOr<int32_t> ChooseGreedy(llama_token_data_array* candidates) const;
   int32_t Draw(int32_t position, llama_token_data_array* candidates) const;
@@ -157,10 +160,13 @@ class LlamaSampler final : public SequenceSampler {
   const wire::SamplerSettings settings_;
   const llama_vocab* const vocab_;
   const int32_t n_vocab_;
-  LlamaSamplerPtr bias_;                  // null: off
   std::vector<LlamaSamplerPtr> filters_;  // top-k, typical, top-p, min-p
   LlamaSamplerPtr xtc_;                   // cuts whenever it is asked; whether it is, is our draw
 
+  // Made when it is first applied: to find the ends of generation takes a walk through the
+  // vocabulary, which a greedy choice seldom needs. Null: off, or not made yet.
+  LlamaSamplerPtr bias_;
+  bool bias_made_ = false;
   SamplerText text_;
 };
 
@@ -169,11 +175,11 @@ LlamaSampler::LlamaSampler(const wire::SamplerSettings& settings, const llama_vo
       vocab_(vocab),
       n_vocab_(llama_vocab_n_tokens(vocab)),
       text_(settings, vocab) {
-  MakeBias();
   MakeFilters();
 }
 
 void LlamaSampler::MakeBias() {
+  if (std::exchange(bias_made_, true)) return;
   std::vector<llama_logit_bias> biases;
   for (const wire::LogitBias& bias : settings_.logit_bias()) {
     biases.push_back({bias.token(), bias.bias()});
@@ -232,7 +238,8 @@ absl::Status LlamaSampler::Feed(int32_t position, int32_t token) {
   return text_.Append(token, text_.mu());
 }
 
-absl::Status LlamaSampler::Shape(llama_token_data_array* candidates) const {
+absl::Status LlamaSampler::Shape(llama_token_data_array* candidates) {
+  MakeBias();
   if (bias_ != nullptr) llama_sampler_apply(bias_.get(), candidates);
   text_.Penalize(candidates);
   DropForbidden(candidates);
@@ -340,7 +347,7 @@ void LlamaSampler::ReportLogprobs(absl::Span<const float> logits,
 }
 
 absl::StatusOr<int32_t> LlamaSampler::ChooseToken(int32_t position, absl::Span<const float> logits,
-                                                  float* next_mu) const {
+                                                  float* next_mu) {
   const int64_t likeliest = ArgMax(logits);
   if (likeliest < 0) return absl::InternalError("the model's logits are not numbers");
   const auto token = static_cast<int32_t>(likeliest);

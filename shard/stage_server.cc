@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "shard/activation_codec.h"
+#include "shard/side_thread.h"
 #include "shard/stage_spec.h"
 #include "shard/step_check.h"
 #include "shard/step_runner.h"
@@ -28,6 +29,8 @@ namespace {
 
 // Tasks that may wait for the compute thread; who has more keeps them (node/tokenizer.h).
 constexpr size_t kTasksMax = 64;
+// Then whoever waits for room looks again.
+constexpr absl::Duration kRoomWait = absl::Milliseconds(20);
 
 class StageServerImpl final : public StageServer, public Link::Receiver {
  public:
@@ -115,8 +118,17 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   void RunStep(wire::Step step, const Arrived& arrived);
   void LogOpens(const wire::Step& step) const;
   void SendStepError(uint64_t step_id, const absl::Status& status);
-  // Sends to the next stage; waits while it has no room. Gives up when the link closes.
+  // Sends to the next stage; waits while it has no room. Gives up when the link closes. After what
+  // was handed over.
   void SendNext(const Frame& frame);
+  // Has it sent while this thread goes on.
+  void HandOver(Frame frame);
+  // Until what was handed over is sent.
+  void AwaitSender();
+  // Whether it needs no further try; else the link has no room.
+  bool TrySend(const Frame& frame);
+  // Until it may have.
+  void AwaitRoom();
   bool NothingWaits() const;
   // A peer that breaks the protocol, or a neighbour that is gone: both links end with `status`.
   void CloseLinks(const absl::Status& status);
@@ -147,7 +159,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   std::atomic<bool> load_failed_{false};
 
   mutable absl::Mutex mu_;
-  absl::CondVar changed_;
+  absl::CondVar changed_, writable_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool giving_away_ ABSL_GUARDED_BY(mu_) = false;
   bool serving_ ABSL_GUARDED_BY(mu_) = false;   // loaded
@@ -170,6 +182,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   std::vector<std::shared_ptr<Link>> ended_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;
+  SideThread sender_;  // the compute thread's
 };
 
 void StageServerImpl::End() {
@@ -177,8 +190,10 @@ void StageServerImpl::End() {
     absl::MutexLock lock(mu_);
     stopping_ = true;
     changed_.SignalAll();
+    writable_.SignalAll();
   }
   if (thread_.joinable()) thread_.join();
+  sender_.Wait();
   CloseLinks(absl::UnavailableError(absl::StrCat(where_, " was unloaded")));
   std::vector<std::shared_ptr<Link>> links;
   {
@@ -260,7 +275,7 @@ void StageServerImpl::SetOutgoing(std::unique_ptr<Link> link, std::string note) 
   outgoing_open_ = link != nullptr;
   outgoing_ = std::move(link);
   outgoing_note_ = std::move(note);
-  changed_.SignalAll();
+  writable_.SignalAll();
 }
 
 absl::Status StageServerImpl::SetActivations(const wire::ActivationRule& rule) {
@@ -301,7 +316,7 @@ void StageServerImpl::OnClosed(absl::Status status) {
 
 void StageServerImpl::OnOutgoingWritable() {
   absl::MutexLock lock(mu_);
-  changed_.SignalAll();
+  writable_.SignalAll();
 }
 
 void StageServerImpl::OnOutgoingClosed(absl::Status status) {
@@ -310,7 +325,7 @@ void StageServerImpl::OnOutgoingClosed(absl::Status status) {
     absl::MutexLock lock(mu_);
     outgoing_open_ = false;
     incoming = incoming_;
-    changed_.SignalAll();
+    writable_.SignalAll();
   }
   // Upstream learns why; downstream knows.
   if (!status.ok()) {
@@ -509,9 +524,15 @@ void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
   *ran.result.mutable_epoch() = spec_.epoch();
   ran.result.set_step_id(step.step_id());
   ran.result.mutable_timings()->Swap(step.mutable_timings());
-  SendNext(MakeFrame(FrameType::kResult, ran.result));
-  // While the result is on its way to the coordinator and the next step comes from there.
-  if (runner_->Guess(step, ran.result) && NothingWaits()) runner_->BeginAhead();
+  Frame result = MakeFrame(FrameType::kResult, ran.result);
+  if (!runner_->Guess(step, ran.result) || !NothingWaits()) {
+    SendNext(result);
+    return;
+  }
+  // While the result is on its way to the coordinator and the next step comes from there. To send it
+  // takes this thread as long as a device many kernels.
+  HandOver(std::move(result));
+  runner_->BeginAhead();
 }
 
 bool StageServerImpl::NothingWaits() const {
@@ -529,23 +550,42 @@ void StageServerImpl::SendStepError(uint64_t step_id, const absl::Status& status
 }
 
 void StageServerImpl::SendNext(const Frame& frame) {
-  while (true) {
-    std::shared_ptr<Link> link;
-    {
-      absl::MutexLock lock(mu_);
-      if (!outgoing_open_ || stopping_) return;  // OnOutgoingClosed() has told the stage before
-      link = outgoing_;
-    }
-    const absl::Status sent = link->Send(frame);
-    absl::MutexLock lock(mu_);
-    if (!absl::IsResourceExhausted(sent)) {
-      if (sent.ok()) work_.bytes_out += FrameBytes(frame);
-      return;  // sent, or closed: OnOutgoingClosed() tells
-    }
+  AwaitSender();
+  while (!TrySend(frame)) {
     busy_since_us_ = clock_->NowUs();  // it waits for another, which its own node watches
-    // OnWritable() may have come between Send() and this lock, so never wait for it alone.
-    if (outgoing_open_ && !stopping_) changed_.WaitWithTimeout(&mu_, absl::Milliseconds(20));
+    AwaitRoom();
   }
+}
+
+void StageServerImpl::HandOver(Frame frame) {
+  AwaitSender();
+  sender_.Run([this, frame = std::move(frame)] {
+    while (!TrySend(frame)) AwaitRoom();
+  });
+}
+
+void StageServerImpl::AwaitSender() {
+  while (!sender_.Wait(kRoomWait)) busy_since_us_ = clock_->NowUs();
+}
+
+bool StageServerImpl::TrySend(const Frame& frame) {
+  std::shared_ptr<Link> link;
+  {
+    absl::MutexLock lock(mu_);
+    if (!outgoing_open_ || stopping_) return true;  // OnOutgoingClosed() has told the stage before
+    link = outgoing_;
+  }
+  const absl::Status sent = link->Send(frame);
+  if (absl::IsResourceExhausted(sent)) return false;
+  absl::MutexLock lock(mu_);
+  if (sent.ok()) work_.bytes_out += FrameBytes(frame);
+  return true;  // sent, or closed: OnOutgoingClosed() tells
+}
+
+void StageServerImpl::AwaitRoom() {
+  absl::MutexLock lock(mu_);
+  // OnWritable() may have come between Send() and this lock, so never wait for it alone.
+  if (outgoing_open_ && !stopping_) writable_.WaitWithTimeout(&mu_, kRoomWait);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 """One device: tokens per second beside llama-bench on it, and the memory that was planned beside what is taken.
 
 Called by scripts/bench-device, inside the place where Strata builds; needs nothing but Python. A node that offers
-the device alone loads the model in one stage and is given a prompt that is not counted. A round runs both once, in
-turn; the table has medians, and the least and the most.
+the device alone loads the model in one stage. A round runs both once, in turn, each behind a prompt that is not
+counted; the table has medians, and the least and the most.
 """
 
 import argparse
@@ -106,12 +106,14 @@ def main():
         before, _ = node.memory()
         model = node.strata("load", *shape)["model"]
         words = options.prompt * 8 // len(node.tell(model, "village " * 8, 1)["prompt"]["tokens"])
-        # Not counted, as llama-bench has one: the scheduler learns how fast steps of many rows are.
+        # Not counted: the scheduler learns how fast steps of many rows are.
         node.tell(model, "warm " + "village " * words, 1)
         ours, theirs, steps, n_prompt = [], [], [], 0
         for number in range(options.repeats):
             say(f"round {number + 1} of {options.repeats}")
-            # Another beginning each time, or the cache would have it.
+            # llama-bench runs its prompt once before the one it times, too: an idle GPU has a slow clock. Another
+            # beginning each time, or the cache would have it.
+            node.tell(model, f"idle {number} " + "village " * words, 1)
             out = node.tell(model, f"{number} " + "village " * words, options.tokens)
             n_prompt = len(out["prompt"]["tokens"])
             ours.append((out["prompt_tokens_per_second"], out["decode_tokens_per_second"]))

@@ -1,10 +1,13 @@
 // The stage server between two in-memory links, with a stage that computes nothing.
 #include "shard/stage_server.h"
 
+#include <algorithm>
+#include <atomic>
 #include <deque>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status_matchers.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
@@ -12,6 +15,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/shard/stage_chain.h"
 #include "tests/support/heard_log.h"
 #include "tests/support/memory_link.h"
 #include "transport/grpc_status.h"
@@ -579,6 +583,145 @@ TEST_F(StageServerTest, AFailedLoadIsReportedAndServesNothing) {
   EXPECT_TRUE(server->load_failed());
   EXPECT_THAT(server->Accept(Before()), StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_THAT(server->Post([](Stage*) {}), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+// A stage that is a whole model of its own, on a device that computes apart: each token is followed
+// by the next one, and it begins with what follows only once `begin` lets it.
+class WholeStage final : public Stage {
+ public:
+  explicit WholeStage(std::unique_ptr<Stage> real, absl::AnyInvocable<void()> begin)
+      : real_(std::move(real)), begin_(std::move(begin)), logits_(real_->facts().n_vocab) {}
+  absl::Status Decode(const Batch& batch) override {
+    was_ahead_ = std::exchange(has_begun_, false);
+    std::fill(logits_.begin(), logits_.end(), 0.0f);
+    logits_[batch.tokens.back() + 1] = 1.0f;
+    return absl::OkStatus();
+  }
+  bool BeginAhead(const Batch&) override {
+    begin_();
+    has_begun_ = true;
+    return true;
+  }
+  bool WasAhead() const override { return was_ahead_; }
+  Payload TakeActivations() override { return {}; }
+  absl::Span<const float> Logits(size_t) override { return logits_; }
+  absl::Status Apply(const wire::KvEdit&) override { return absl::OkStatus(); }
+  void Clear() override {}
+  Held HeldIn(int32_t) const override { return {}; }
+  bool SplitsCaches() const override { return false; }
+  absl::StatusOr<CachePart> ReadCache(int32_t, uint32_t, uint32_t) override {
+    return absl::InvalidArgumentError("nothing is there");
+  }
+  absl::Status WriteCache(int32_t, const CachePart&) override {
+    return absl::DataLossError("it holds nothing");
+  }
+  const llama_vocab* vocab() const override { return real_->vocab(); }
+  const Facts& facts() const override { return real_->facts(); }
+
+ private:
+  const std::unique_ptr<Stage> real_;  // whose vocabulary it has
+  absl::AnyInvocable<void()> begin_;
+  std::vector<float> logits_;
+  bool has_begun_ = false, was_ahead_ = false;
+};
+
+class WholeStageServerTest : public StageServerTest {
+ protected:
+  static wire::StageSpec WholeSpec() {
+    wire::StageSpec spec = Spec();
+    spec.set_stage(0);
+    spec.set_n_stages(1);
+    spec.mutable_layers()->set_begin(0);
+    return spec;
+  }
+  // `begin` is called on the compute thread.
+  void StartWhole(absl::AnyInvocable<void()> begin, uint32_t credits = 64) {
+    server_.reset();
+    absl::Notification loaded;
+    server_ = StageServer::Start(
+        WholeSpec(), Clock::Real(),
+        [&begin] {
+          StartEngine();
+          auto model = ModelFile::Open(STRATA_DEMO_MODEL);
+          EXPECT_TRUE(model.ok()) << model.status();
+          return std::make_unique<WholeStage>(LoadStage(*model, {0, 6}, StageOptions()),
+                                              std::move(begin));
+        },
+        [&loaded](const absl::StatusOr<Stage::Facts>& facts) {
+          EXPECT_TRUE(facts.ok());
+          loaded.Notify();
+        });
+    loaded.WaitForNotification();
+    ConnectOut(credits);
+    wire::Hello hello = Before();
+    hello.set_from_stage(1);
+    hello.set_to_stage(0);
+    hello.set_n_embd(0);
+    auto dialled = Dial(hello, &in_end_);
+    ASSERT_TRUE(dialled.ok()) << dialled.status();
+    in_ = std::move(dialled->link);
+  }
+  // The text is of tokens that follow each other, none of which ends it.
+  static constexpr int32_t kFirstToken = 100;
+  static Frame TextStep(int32_t position) {
+    wire::Step step;
+    step.set_model_id("model");
+    *step.mutable_epoch() = Spec().epoch();
+    step.set_step_id(static_cast<uint64_t>(position) + 1);
+    step.add_tokens(kFirstToken + position);
+    step.add_positions(position);
+    step.add_slots(0);
+    step.add_sample_rows(0);
+    if (position == 0) {
+      wire::SequenceOpen* open = step.add_opens();
+      open->set_slot(0);
+      open->add_prompt(kFirstToken);
+    }
+    return MakeFrame(FrameType::kStep, step);
+  }
+  void ExpectResult(int32_t position) {
+    wire::Result result;
+    const Frame frame = out_end_.Next();
+    ASSERT_EQ(frame.type, FrameType::kResult);
+    ASSERT_TRUE(ParseHeader(frame, &result).ok());
+    EXPECT_EQ(result.step_id(), static_cast<uint64_t>(position) + 1);
+    ASSERT_EQ(result.tokens_size(), 1) << result.DebugString();
+    EXPECT_EQ(result.tokens(0).token(), kFirstToken + position + 1);
+  }
+};
+
+TEST_F(WholeStageServerTest, AResultGoesItsWayWhileTheStageBeginsWithTheNextStep) {
+  absl::Notification was_heard;
+  std::atomic<int> n_begun = 0;
+  StartWhole([&] {
+    ++n_begun;
+    EXPECT_TRUE(was_heard.WaitForNotificationWithTimeout(kLong)) << "the result waits for the device";
+  });
+  int32_t position = 0;
+  for (; n_begun == 0 && position < 20; ++position) {
+    ASSERT_TRUE(in_->Send(TextStep(position)).ok());
+    ExpectResult(position);
+    // The stage begins behind the result, so it may not have yet.
+    if (position >= 3) absl::SleepFor(absl::Milliseconds(1));
+  }
+  was_heard.Notify();
+  ASSERT_GT(n_begun, 0);
+  for (const int32_t end = position + 20; position < end; ++position) {
+    ASSERT_TRUE(in_->Send(TextStep(position)).ok());
+    ExpectResult(position);
+  }
+  EXPECT_GT(n_begun, 1);
+}
+
+TEST_F(WholeStageServerTest, UnloadsWhileAResultFindsNoRoom) {
+  StartWhole([] {}, /*credits=*/4);
+  for (int32_t position = 0; position < 4; ++position) {
+    ASSERT_TRUE(in_->Send(TextStep(position)).ok());
+    ExpectResult(position);
+  }
+  ASSERT_TRUE(in_->Send(TextStep(4)).ok());
+  while (server_->steps_done() < 5) absl::SleepFor(absl::Milliseconds(1));
+  server_.reset();
 }
 
 }  // namespace
