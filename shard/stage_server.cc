@@ -529,8 +529,8 @@ void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
     SendNext(result);
     return;
   }
-  // While the result is on its way to the coordinator and the next step comes from there. To send it
-  // takes this thread as long as a device many kernels.
+  // While the result is on its way to the coordinator and the next step comes from there. To send
+  // it takes this thread as long as a device many kernels.
   HandOver(std::move(result));
   runner_->BeginAhead();
 }

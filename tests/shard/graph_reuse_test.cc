@@ -54,7 +54,8 @@ TEST(GraphReuse, EveryStageKeepsItsGraphFromStepToStep) {
 }
 
 TEST(GraphReuse, TheFirstStageMakesAGraphWhereUnusedLogitsWouldBeMany) {
-  EXPECT_EQ(ReusedOf(ManyTokens(), {0, 2, 4, 6}, 1), std::vector<int32_t>({kSteps, kSteps, kSteps}));
+  EXPECT_EQ(ReusedOf(ManyTokens(), {0, 2, 4, 6}, 1),
+            std::vector<int32_t>({kSteps, kSteps, kSteps}));
   EXPECT_EQ(ReusedOf(ManyTokens(), {0, 2, 4, 6}, 2), std::vector<int32_t>({0, kSteps, kSteps}));
 }
 

@@ -695,7 +695,8 @@ TEST_F(WholeStageServerTest, AResultGoesItsWayWhileTheStageBeginsWithTheNextStep
   std::atomic<int> n_begun = 0;
   StartWhole([&] {
     ++n_begun;
-    EXPECT_TRUE(was_heard.WaitForNotificationWithTimeout(kLong)) << "the result waits for the device";
+    EXPECT_TRUE(was_heard.WaitForNotificationWithTimeout(kLong))
+        << "the result waits for the device";
   });
   int32_t position = 0;
   for (; n_begun == 0 && position < 20; ++position) {
