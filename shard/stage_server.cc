@@ -152,7 +152,8 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   std::optional<StepRunner> runner_;  // once loaded
   std::unique_ptr<Stage> given_;      // TakeStage()'s, after that has ended
   uint64_t last_step_id_ = 0;
-  bool dropping_ = false;  // what comes before the end of the link that it came over
+  bool dropping_ = false;      // what comes before the end of the link that it came over
+  bool begins_ahead_ = false;  // the stage did, when it was asked last
 
   std::atomic<int64_t> busy_since_us_{0};
   std::atomic<uint64_t> steps_done_{0};
@@ -399,6 +400,7 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
         if (incoming_ != nullptr) to_destroy.push_back(std::move(incoming_));
         outgoing = std::move(outgoing_);
         outgoing_open_ = false;
+        writable_.SignalAll();
       }
     }
     to_destroy.clear();
@@ -413,6 +415,7 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
       // end would be taken for theirs.
       if (outgoing != nullptr) outgoing->Close(*ended);
       outgoing.reset();
+      AwaitSender();  // what found no room there is not for the next link
       absl::MutexLock lock(mu_);
       accepted_ = false;
     }
@@ -524,15 +527,17 @@ void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
   *ran.result.mutable_epoch() = spec_.epoch();
   ran.result.set_step_id(step.step_id());
   ran.result.mutable_timings()->Swap(step.mutable_timings());
+  const bool is_guessed = runner_->Guess(step, ran.result);
   Frame result = MakeFrame(FrameType::kResult, ran.result);
-  if (!runner_->Guess(step, ran.result) || !NothingWaits()) {
-    SendNext(result);
+  // To send it takes as long as a device takes for many kernels, which wait for this thread.
+  if (is_guessed && begins_ahead_ && NothingWaits()) {
+    HandOver(std::move(result));
+    begins_ahead_ = runner_->BeginAhead();
     return;
   }
-  // While the result is on its way to the coordinator and the next step comes from there. To send
-  // it takes this thread as long as a device many kernels.
-  HandOver(std::move(result));
-  runner_->BeginAhead();
+  SendNext(result);
+  // While the result is on its way to the coordinator and the next step comes from there.
+  if (is_guessed && NothingWaits()) begins_ahead_ = runner_->BeginAhead();
 }
 
 bool StageServerImpl::NothingWaits() const {

@@ -47,13 +47,14 @@ bool StepRunner::Guess(const wire::Step& step, const wire::Result& result) {
   return IsFirstStage(spec_) && ahead_.Guess(step, result);
 }
 
-void StepRunner::BeginAhead() {
+bool StepRunner::BeginAhead() {
   const int64_t since_us = clock_->NowUs();
-  if (stage_->BeginAhead(ahead_.batch())) {
-    ahead_.Begun(since_us);
-  } else {
+  if (!stage_->BeginAhead(ahead_.batch())) {
     ahead_.Refused();
+    return false;
   }
+  ahead_.Begun(since_us);
+  return true;
 }
 
 absl::Status StepRunner::RunEdits(const wire::Step& step, wire::Result* result) {

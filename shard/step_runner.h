@@ -45,9 +45,9 @@ class StepRunner {
   // activations.
   Frame NextStep(const wire::ActivationRule& rule, wire::Step step);
   // After a step that ran, at a stage that is the whole model: whether the one that most likely
-  // follows is worth beginning; and begins with it, where the device can.
+  // follows is worth beginning; and begins with it, where the device can. Whether it has begun.
   bool Guess(const wire::Step& step, const wire::Result& result);
-  void BeginAhead();
+  bool BeginAhead();
 
  private:
   absl::Status RunEdits(const wire::Step& step, wire::Result* result);
