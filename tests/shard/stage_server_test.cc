@@ -29,8 +29,22 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Seconds(30);
 
+// Has no caches.
+class StageWithoutCaches : public Stage {
+ public:
+  void Clear() override {}
+  Held HeldIn(int32_t) const override { return {}; }
+  bool SplitsCaches() const override { return false; }
+  absl::StatusOr<CachePart> ReadCache(int32_t, uint32_t, uint32_t) override {
+    return absl::InvalidArgumentError("nothing is there");
+  }
+  absl::Status WriteCache(int32_t, const CachePart&) override {
+    return absl::DataLossError("it holds nothing");
+  }
+};
+
 // A middle stage of rows of two floats: adds 1 to each. Position 66 fails; Decode waits for `gate`.
-class FakeStage final : public Stage {
+class FakeStage final : public StageWithoutCaches {
  public:
   explicit FakeStage(absl::Notification* gate) : gate_(gate) {
     facts_.n_embd = 2;
@@ -51,15 +65,6 @@ class FakeStage final : public Stage {
   absl::Status Apply(const wire::KvEdit& edit) override {
     if (edit.kind() == wire::KvEdit::SHIFT) return absl::UnimplementedError("cannot shift");
     return absl::OkStatus();
-  }
-  void Clear() override {}
-  Held HeldIn(int32_t) const override { return {}; }
-  bool SplitsCaches() const override { return false; }
-  absl::StatusOr<CachePart> ReadCache(int32_t, uint32_t, uint32_t) override {
-    return absl::InvalidArgumentError("nothing is there");
-  }
-  absl::Status WriteCache(int32_t, const CachePart&) override {
-    return absl::DataLossError("it holds nothing");
   }
   const llama_vocab* vocab() const override { return nullptr; }
   const Facts& facts() const override { return facts_; }
@@ -587,7 +592,7 @@ TEST_F(StageServerTest, AFailedLoadIsReportedAndServesNothing) {
 
 // A stage that is a whole model of its own, on a device that computes apart: each token is followed
 // by the next one, and it begins with what follows only once `begin` lets it.
-class WholeStage final : public Stage {
+class WholeStage final : public StageWithoutCaches {
  public:
   explicit WholeStage(std::unique_ptr<Stage> real, absl::AnyInvocable<void()> begin)
       : real_(std::move(real)), begin_(std::move(begin)), logits_(real_->facts().n_vocab) {}
@@ -606,15 +611,6 @@ class WholeStage final : public Stage {
   Payload TakeActivations() override { return {}; }
   absl::Span<const float> Logits(size_t) override { return logits_; }
   absl::Status Apply(const wire::KvEdit&) override { return absl::OkStatus(); }
-  void Clear() override {}
-  Held HeldIn(int32_t) const override { return {}; }
-  bool SplitsCaches() const override { return false; }
-  absl::StatusOr<CachePart> ReadCache(int32_t, uint32_t, uint32_t) override {
-    return absl::InvalidArgumentError("nothing is there");
-  }
-  absl::Status WriteCache(int32_t, const CachePart&) override {
-    return absl::DataLossError("it holds nothing");
-  }
   const llama_vocab* vocab() const override { return real_->vocab(); }
   const Facts& facts() const override { return real_->facts(); }
 
