@@ -532,10 +532,9 @@ void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
   // To send it takes as long as a device takes for many kernels, which wait for this thread.
   if (is_guessed && begins_ahead_ && NothingWaits()) {
     HandOver(std::move(result));
-    begins_ahead_ = runner_->BeginAhead();
-    return;
+  } else {
+    SendNext(result);
   }
-  SendNext(result);
   // While the result is on its way to the coordinator and the next step comes from there.
   if (is_guessed && NothingWaits()) begins_ahead_ = runner_->BeginAhead();
 }

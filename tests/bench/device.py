@@ -111,8 +111,8 @@ def main():
         ours, theirs, steps, n_prompt = [], [], [], 0
         for number in range(options.repeats):
             say(f"round {number + 1} of {options.repeats}")
-            # llama-bench runs its prompt once before the one it times, too: an idle GPU has a slow clock. Another
-            # beginning each time, or the cache would have it.
+            # llama-bench runs its prompt once before the one it times, too: the first one behind a rest may be slower.
+            # Another beginning each time, or the cache would have it.
             node.tell(model, f"idle {number} " + "village " * words, 1)
             out = node.tell(model, f"{number} " + "village " * words, options.tokens)
             n_prompt = len(out["prompt"]["tokens"])
