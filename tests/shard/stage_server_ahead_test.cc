@@ -133,7 +133,7 @@ TEST_F(WholeStageServerTest, UnloadsWhileAResultFindsNoRoom) {
     ExpectResult(position);
   }
   ASSERT_TRUE(in_->Send(TextStep(4)).ok());
-  while (server_->steps_done() < 5) absl::SleepFor(absl::Milliseconds(1));
+  while (server_->work().rows < 5) absl::SleepFor(absl::Milliseconds(1));
   server_.reset();
 }
 
