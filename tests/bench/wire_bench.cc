@@ -3,8 +3,8 @@
 // noticed. Both processes read the same clock, so each frame carries when it was sent.
 // scripts/bench-links.
 //
-//   wire_bench [FRAMES [WIRE…]]                the table; tcp, grpc, ucx-tcp, ucx-shm and grpc-tls,
-//                                              or those named
+//   wire_bench [FRAMES [WIRE…]]                the table; tcp, grpc, ucx-tcp, ucx-shm, these two
+//                                              with -spin, and grpc-tls, or those named
 //   wire_bench receive WIRE FILE CREDITS       the other process
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -55,7 +55,8 @@ constexpr uint32_t kThroughputCredits = 8;
 constexpr int kKills = 10;
 constexpr char kGrpcTls[] = "grpc-tls";
 // TLS comes last: all that is dialled or served after it is TLS.
-constexpr const char* kWires[] = {"tcp", "grpc", "ucx-tcp", "ucx-shm", kGrpcTls};
+constexpr const char* kWires[] = {"tcp",          "grpc",         "ucx-tcp", "ucx-shm",
+                                  "ucx-tcp-spin", "ucx-shm-spin", kGrpcTls};
 constexpr char kKeyVariable[] = "WIRE_BENCH_KEY";  // of the bench's own cluster
 
 int64_t NowNs() {
@@ -99,13 +100,10 @@ void Secure(const ClusterKey& key) {
                     ClusterCredentials::InMemory({authority->certificate_pem()}, *certificate));
 }
 
-std::string Transports(const std::string& wire) {
-  return wire == "ucx-tcp" ? kUcxTcp : kUcxSharedMemory;
-}
-
 std::unique_ptr<UcxLinks> StartUcx(const std::string& wire) {
   UcxLinks::Options options;
-  options.transports = Transports(wire);
+  options.transports = wire.starts_with("ucx-tcp") ? kUcxTcp : kUcxSharedMemory;
+  options.spin = wire.ends_with("-spin");
   auto links = UcxLinks::Start(options);
   CHECK_OK(links);
   return *std::move(links);
