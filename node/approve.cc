@@ -58,7 +58,9 @@ absl::Status RunApprove(const ApproveOptions& options) {
   const absl::StatusOr<ClusterKey> key = FindKey(options.client.key, options.client.data_dir);
   if (!key.ok()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("a member's key is needed here to admit others: ", key.status().message()));
+        absl::StrCat("this machine is no member of a cluster, so it cannot admit others: run 'strata "
+                     "approve' on one that is (",
+                     key.status().message(), ")"));
   }
   auto client = ClusterClient::Connect(options.client);
   if (!client.ok()) return client.status();
@@ -79,6 +81,12 @@ absl::Status RunApprove(const ApproveOptions& options) {
     pairing.address = address;
     status = PairWith(pairing, Ask, *key);
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) break;
+  }
+  if (absl::IsUnavailable(status)) {
+    return absl::UnavailableError(absl::StrCat(
+        status.message(),
+        "; if it has a key already, stop it, move away the file cluster_key in its data dir, and "
+        "start it again"));
   }
   if (status.ok()) std::cerr << "It is admitted, and will be among 'strata nodes' in a moment.\n";
   return status;

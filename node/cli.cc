@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -81,9 +82,20 @@ int RunCommandLine(int argc, char** argv) {
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);
   } catch (const CLI::ParseError& error) {
-    std::string verb;
-    for (const CLI::App* chosen : app.get_subcommands()) verb = chosen->get_name() + " ";
-    return Report(absl::StrCat(error.what(), " (see strata ", verb, "--help)"), kExitUsage);
+    std::string words = "strata";
+    const CLI::App* last = &app;
+    for (const CLI::App* chosen : app.get_subcommands()) {
+      absl::StrAppend(&words, " ", chosen->get_name());
+      last = chosen;
+    }
+    std::string what = error.what();
+    // CLI11 says only that one is missing.
+    const std::vector<std::string> strange = last->remaining();
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError) &&
+        last->get_require_subcommand_min() > 0 && !strange.empty()) {
+      what = absl::StrCat("'", words, "' has no '", strange[0], "'");
+    }
+    return Report(absl::StrCat(what, " (see ", words, " --help)"), kExitUsage);
   }
 
   if (app.got_subcommand("status")) {

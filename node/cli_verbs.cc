@@ -105,7 +105,7 @@ void AddText(CLI::App* verb, TextOptions* options) {
 }
 
 void AddContext(CLI::App* verb, uint32_t* n_ctx, bool* unverified) {
-  verb->add_option("--ctx", *n_ctx, "Positions of the context (default: the model's)")
+  verb->add_option("--ctx", *n_ctx, "Positions of the context (default: the model's, at most 4096)")
       ->check(Between(1, 1 << 24))
       ->type_name("N");
   verb->add_flag("--unverified", *unverified,
@@ -161,7 +161,7 @@ void AddCache(CLI::App* verb, PlanOptions* options) {
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->type_name("WHEN");
   verb->add_option("--kv-cells", options->kv_cells,
-                   "Positions of all texts together (default: --ctx for each of --seqs)")
+                   "Positions of all texts together (default: --ctx for each text)")
       ->check(Between(1, 1 << 30))
       ->type_name("N");
   verb->add_option("--checkpoints", options->checkpoints,
@@ -282,7 +282,7 @@ void AddNode(CLI::App* app, NodeOptions* options) {
       ->check(Utf8())
       ->type_name("BYTES");
   verb->add_option("--data-dir", options->data_dir,
-                   "Where the node keeps its id (default: $XDG_STATE_HOME/strata or "
+                   "Where the node keeps its id, key, tokens and weights (default: $XDG_STATE_HOME/strata or "
                    "~/.local/state/strata)")
       ->type_name("DIR");
   AddKey(verb, &options->key);
@@ -304,9 +304,9 @@ void AddDemo(CLI::App* app, DemoOptions* options) {
   CLI::App* verb =
       app->add_subcommand("demo", "Share one model among nodes on this machine and write a text");
   verb->footer(kDemoFooter);
-  verb->add_option("--nodes", options->nodes, "How many nodes")
+  verb->add_option("--nodes", options->nodes,
+                   "How many nodes (default: 3, or one for each stage that --cut makes)")
       ->check(Between(1, kDemoNodesMax))
-      ->capture_default_str()
       ->type_name("N");
   verb->add_option("--model", options->model, "A GGUF model (default: the demo's own small one)")
       ->check(Utf8())

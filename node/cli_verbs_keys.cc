@@ -17,11 +17,19 @@ the same: then that machine has the cluster's key, and is a member.)";
 
 constexpr char kKeyFooter[] = R"(
 Examples:
-  strata key show | ssh kitchen strata key set
+  strata key show                      to carry it by hand: 'strata key set' there reads it
   strata key new                       a cluster of which this machine is the first node
   strata key rotate                    a new key for all nodes, while they go on
 
 Whoever has the key is a member: may use all nodes, and read all texts.)";
+
+constexpr char kTokenFooter[] = R"(
+Examples:
+  strata token new anna --requests-per-minute 60 --days 30
+  strata token list
+  strata token revoke anna
+
+'strata node --http [::]:7080' listens for the whole network, and lets in who shows a token.)";
 
 void AddDataDir(CLI::App* verb, std::string* data_dir) {
   verb->add_option("--data-dir", *data_dir,
@@ -60,6 +68,7 @@ void AddKeyVerbs(CLI::App* app, KeyVerbOptions* options, KeyChangeOptions* chang
 void AddToken(CLI::App* app, TokenOptions* options) {
   CLI::App* verb =
       app->add_subcommand("token", "Who may use this machine's HTTP API from elsewhere");
+  verb->footer(kTokenFooter);
   verb->require_subcommand(1);
   const auto add = [&](const char* name, const char* what) {
     CLI::App* action = verb->add_subcommand(name, what);

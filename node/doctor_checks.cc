@@ -132,10 +132,9 @@ void CheckMachineDevices(const std::string& name, const wire::MachineFacts& mach
     check.state = State::kNote;
     absl::StrAppend(&check.text, "; there is a card of ", card, ", which it does not see");
     check.advice =
-        absl::StrCat("Install ggml's plug-in for it, and its driver (see DEVICES.md): ",
-                     card == "NVIDIA" ? "libggml0-backend-cuda or libggml0-backend-vulkan."
-                     : card == "AMD"  ? "libggml0-backend-hip or libggml0-backend-vulkan."
-                                      : "libggml0-backend-vulkan.");
+        absl::StrCat("Install its driver, then ggml's plug-in for it: sudo scripts/setup gpu",
+                     card == "NVIDIA" ? "" : " test (which has Vulkan's drivers)",
+                     "; on Debian forky apt has the plug-ins, too (see DEVICES.md).");
     break;
   }
   checks->push_back(std::move(check));

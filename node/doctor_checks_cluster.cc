@@ -144,7 +144,8 @@ void CheckVersionsOf(const DoctorFacts& facts, std::vector<Check>* checks) {
     } else if (its.llama() != own.llama() || its.ggml() != own.ggml()) {
       check.text = absl::StrCat("has libllama ", its.llama(), " and libggml ", its.ggml(),
                                 ", this program ", own.llama(), " and ", own.ggml(),
-                                ": models are shared only with --allow-mixed-versions");
+                                ": models are shared only with --allow-mixed-versions, at each node and "
+                                "at load or run");
     } else if (its.strata() != own.strata()) {
       check.state = State::kNote;
       check.text = absl::StrCat("has strata ", its.strata(), ", this program ", own.strata());

@@ -97,6 +97,13 @@ std::string ReachAdvice(const Result& result, const ReachAdviceOptions& options)
   const std::string port = PortOf(result.address());
   switch (result.outcome()) {
     case Result::CONNECTED:
+      if (absl::StrContains(result.error(), "certificate")) {
+        return absl::StrCat(
+            "A node of another cluster, or something else, listens there. If it is a node that "
+            "should be in this cluster, stop it, move away the file cluster_key in its data dir, "
+            "start it again, and admit it: strata approve ",
+            result.address());
+      }
       return absl::StrCat("Something else listens on port ", port, " of ", options.machine,
                           ": look at what 'strata node' printed there when it started, its address "
                           "is in it.");

@@ -58,8 +58,8 @@ absl::Status Tell(const wire::ChangeKeyResponse& response, const KeyChangeOption
                                   ". It is with ", absl::StrJoin(response.changed(), ", "), ".\n");
   if (!response.left_out().empty()) {
     absl::StrAppend(&text, "Not with ", absl::StrJoin(response.left_out(), ", "),
-                    ", which did not answer: carry it there, with 'strata key show | ssh MACHINE "
-                    "strata key set --replace', and start the node again.\n");
+                    ", which did not answer: carry it there: 'strata key show' here, "
+                    "'strata key set --replace' there, and start the node again.\n");
   }
   // A node's file has changed by now, where there is one on this machine.
   const absl::StatusOr<ClusterKey> own = FindKey(options.client.key, options.client.data_dir);

@@ -187,7 +187,7 @@ strata_failed() {
   elif strata_disk_full >/dev/null || grep -qiE "no space left on device|enough free space in" "$log"; then
     say "disk full: free some space$(strata_disk_full | sed 's/^/ below /') and run it again (log: $log)"
   elif grep -qE "$strata_no_network" "$log"; then
-    say "no network: ${strata_mirror:-a mirror} cannot be reached: check the connection, or name another with 'STRATA_MIRROR=http://… scripts/setup' (log: $log)"
+    say "no network: ${strata_mirror:-a mirror} cannot be reached: check the connection$(strata_native || echo ", or name another, as 'sudo env STRATA_MIRROR=http://MIRROR/debian scripts/setup'") (log: $log)"
   else
     # ninja goes on for a while after the first failure: that one is shown.
     if grep -q '^FAILED: ' "$log"; then sed -n '/^FAILED: /,$p' "$log" | head -n 25; else tail -n 25 "$log"; fi >&2

@@ -24,6 +24,7 @@ namespace strata {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -88,6 +89,10 @@ TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
       {"demo", "--cut", "2,5", "--nodes", "2"},
       {"demo", "--prompt", "not \xFF UTF-8"},
   };
+  Program unknown({"staus"});
+  EXPECT_EQ(unknown.ExitStatus(), 2);
+  EXPECT_THAT(unknown.err_lines(),
+              ElementsAre("strata: 'strata' has no 'staus' (see strata --help)"));
   for (const auto& args : wrong) {
     Program program(args);
     EXPECT_EQ(program.ExitStatus(), 2) << absl::StrJoin(args, " ");

@@ -197,7 +197,7 @@ TEST(Doctor, DevicesAndCardsThatGgmlDoesNotSee) {
   EXPECT_THAT(Find(facts, "machine-devices", State::kOk).text, HasSubstr("CPU (a chip)"));
   facts.here.add_cards("NVIDIA");
   EXPECT_THAT(Find(facts, "machine-devices", State::kNote).advice,
-              HasSubstr("libggml0-backend-cuda"));
+              HasSubstr("sudo scripts/setup gpu;"));
   // Another maker's is not that one.
   device = facts.here.add_devices();
   device->set_name("Vulkan0");
@@ -412,6 +412,9 @@ TEST(DoctorWords, EachFailureHasItsOwnAdvice) {
   EXPECT_THAT(advice(wire::ReachResult::UNREACHABLE), HasSubstr("Wake attic up"));
   EXPECT_THAT(advice(wire::ReachResult::NO_NAME), HasSubstr("address instead of its name"));
   EXPECT_THAT(advice(wire::ReachResult::CONNECTED), HasSubstr("Something else listens"));
+  wire::ReachResult other = Tried("10.0.0.2:7400", wire::ReachResult::CONNECTED);
+  other.set_error("SSL routines::certificate verify failed");
+  EXPECT_THAT(ReachAdvice(other, {}), HasSubstr("strata approve 10.0.0.2:7400"));
   EXPECT_THAT(AllowTcp("fe80::1%eth0", wire::MachineFacts::NONE_SEEN),
               AllOf(HasSubstr("ip6 saddr fe80::1 "), Not(HasSubstr("%"))));
   EXPECT_THAT(AllowTcp("10.0.0.1", wire::MachineFacts::FIREWALLD),

@@ -134,6 +134,18 @@ export STRATA_MIRROR=http://named.invalid/debian
 expect MirrorOfEnvironmentWins mirror_is http://named.invalid/debian
 unset STRATA_MIRROR
 
+rm "$work/apt/sources.list.d/debian.sources"
+mkdir -p "$work/cache/forky/etc/apt"
+printf '# what it was made from\ndeb http://rooted.invalid/debian forky main\n' >"$work/cache/forky/etc/apt/sources.list"
+expect MirrorOfTheRootWhereTheSystemNamesNone mirror_is http://rooted.invalid/debian
+
+help_names_all_sets() {
+  local set
+  run "$scripts/setup" --help || return
+  for set in base test gpu bench train verbs; do grep -q "^ .*\b$set\b" "$work/err" || return; done
+}
+expect HelpNamesAllSets help_names_all_sets
+
 # --- CUDA or Vulkan, on a system of its own -------------------------------------------------------
 
 sources_have() {
