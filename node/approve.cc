@@ -7,12 +7,16 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "node/node_match.h"
 #include "node/peer_addresses.h"
 #include "transport/pairing_service.h"
+#include "transport/tls_look.h"
 
 namespace strata {
 namespace {
+
+constexpr absl::Duration kLook = absl::Seconds(2);
 
 // Where the one that a person means can be admitted.
 absl::StatusOr<std::vector<std::string>> Find(const wire::GetClusterResponse& cluster,
@@ -83,10 +87,17 @@ absl::Status RunApprove(const ApproveOptions& options) {
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) break;
   }
   if (absl::IsUnavailable(status)) {
-    return absl::UnavailableError(absl::StrCat(
-        status.message(),
-        "; if it has a key already, stop it, move away the file cluster_key in its data dir, and "
-        "start it again"));
+    // A member speaks TLS alone, and hangs up on who does not.
+    const auto shown = LookAtCertificate(pairing.address, kLook);
+    if (shown.ok() && shown->cluster_id == key->id()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(pairing.address, " is a member of this cluster already"));
+    }
+    if (shown.ok() && !shown->cluster_id.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          pairing.address, " has the key of another cluster, ", shown->cluster_id,
+          ": stop it, move away the file cluster_key in its data dir, and start it again"));
+    }
   }
   if (status.ok()) std::cerr << "It is admitted, and will be among 'strata nodes' in a moment.\n";
   return status;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/membership_wire.h"
 #include "node/cluster_runtime.h"
+#include "transport/tls_look.h"
 
 namespace strata {
 namespace {
@@ -91,6 +92,11 @@ void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat>
     if (status.ok() && membership_.view().Find(peer.node) != nullptr) {
       PeerOf(peer.node).paths.Observe(peer.address);
     }
+  }
+  if (SaysWrongCertificate(status.message())) {
+    status = absl::FailedPreconditionError(
+        "a node with another key is there; if this one belongs to its cluster, stop it, move away "
+        "the file cluster_key in its data dir, and start it again");
   }
   // Nobody there yet is what one expects of machines; all else a person wants to know, once.
   if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&

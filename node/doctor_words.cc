@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "node/peer_addresses.h"
+#include "transport/tls_look.h"
 
 namespace strata {
 namespace {
@@ -97,10 +98,9 @@ std::string ReachAdvice(const Result& result, const ReachAdviceOptions& options)
   const std::string port = PortOf(result.address());
   switch (result.outcome()) {
     case Result::CONNECTED:
-      if (absl::StrContains(result.error(), "certificate")) {
+      if (SaysWrongCertificate(result.error())) {
         return absl::StrCat(
-            "A node of another cluster, or something else, listens there. If it is a node that "
-            "should be in this cluster, stop it, move away the file cluster_key in its data dir, "
+            "A node with another key listens there. If it should be in this cluster, stop it, move away the file cluster_key in its data dir, "
             "start it again, and admit it: strata approve ",
             result.address());
       }

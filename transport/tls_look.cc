@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "transport/cluster_certificates.h"
@@ -164,6 +165,10 @@ std::string WhyRefused(const ShownCertificate& shown, absl::string_view cluster_
                         when(now), ": set the clocks of both machines, then start that node again");
   }
   return "";
+}
+
+bool SaysWrongCertificate(absl::string_view error) {
+  return absl::StrContains(error, "certificate verify failed");
 }
 
 }  // namespace strata

@@ -30,4 +30,8 @@ absl::StatusOr<ShownCertificate> LookAtCertificate(const std::string& address,
 // words for people that say what to do; empty when it looks good. `now`: by this machine's clock.
 std::string WhyRefused(const ShownCertificate& shown, absl::string_view cluster_id, absl::Time now);
 
+// Whether `error`, gRPC's words for a connection that failed, says that the certificate shown there
+// was not taken: mostly it is of another key.
+bool SaysWrongCertificate(absl::string_view error);
+
 }  // namespace strata

@@ -84,11 +84,14 @@ TEST_F(Locked, AnotherKeyIsAnotherCluster) {
   const auto attic = AddFounder("attic");
   const auto stranger = Add("stranger");
   stranger->Output("key new");
-  stranger->Start();
+  stranger->Start({"--peer", "10.80.0.1:7400"});
   ASSERT_TRUE(stranger->Says(kListens)) << stranger->log();
+  EXPECT_TRUE(stranger->Says("a node with another key is there")) << stranger->log();
   EXPECT_EQ(stranger->Alive(), 1u);
   EXPECT_EQ(attic->Alive(), 1u);
   std::string said;
+  EXPECT_FALSE(attic->Run("approve 10.80.0.2:7400", &said, "y"));
+  EXPECT_THAT(said, HasSubstr("has the key of another cluster"));
   EXPECT_FALSE(stranger->Run("nodes --node 10.80.0.1:7400", &said));
   EXPECT_THAT(said, HasSubstr("it has another key"));
   EXPECT_FALSE(stranger->Run("nodes --open --node 10.80.0.1:7400", &said));

@@ -106,6 +106,13 @@ TEST(LookAtCertificate, OneThatHangsUpDoesNotEndTheProgram) {
   }
 }
 
+TEST(SaysWrongCertificate, OfAFailedHandshakeAlone) {
+  EXPECT_TRUE(SaysWrongCertificate(
+      "failed to connect to all addresses; last error: UNKNOWN: Tls handshake failed: "
+      "SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed"));
+  EXPECT_FALSE(SaysWrongCertificate("failed to connect to all addresses; Socket closed"));
+}
+
 TEST(WhyRefused, NamesWhatDiffersAndWhatToDo) {
   const absl::Time now = absl::FromUnixSeconds(1'800'000'000);
   const ShownCertificate good = {.cluster_id = "ours",
