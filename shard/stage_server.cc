@@ -416,6 +416,7 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
       if (outgoing != nullptr) outgoing->Close(*ended);
       outgoing.reset();
       AwaitSender();  // what found no room there is not for the next link
+      busy_since_us_ = 0;
       absl::MutexLock lock(mu_);
       accepted_ = false;
     }

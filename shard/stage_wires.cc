@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -21,8 +22,10 @@ namespace {
 
 constexpr char kLoopback[] = "127.0.0.1";
 constexpr std::chrono::seconds kAskTimeout(2);
-// Short, because gRPC is there when it fails.
-constexpr int64_t kUcxDialMs = 3000;
+// How long an acceptor that took a link over UCX may take to notice that it failed here: its
+// silence, and a step that its stage computes meanwhile.
+constexpr std::chrono::milliseconds kHalfOpenMax(1500);
+constexpr std::chrono::milliseconds kHalfOpenPoll(50);
 
 absl::StatusOr<absl::Duration> TimeOver(
     absl::FunctionRef<absl::StatusOr<std::unique_ptr<Link>>(Link::Receiver*)> dial) {
@@ -61,6 +64,7 @@ void StageWires::Stop() {
   {
     MutexLock lock(&mu_);
     stopped_ = true;
+    while (accepting_ > 0) accepted_.Wait(&mu_);
   }
   sink_.Clear();
 }
@@ -69,8 +73,12 @@ absl::StatusOr<AcceptedLink> StageWires::Accept(const wire::Hello& peer) {
   {
     MutexLock lock(&mu_);
     if (stopped_) return absl::UnavailableError("the worker stops");
+    ++accepting_;
   }
-  return peer.probe() ? sink_.Accept() : accept_(peer);
+  absl::StatusOr<AcceptedLink> accepted = peer.probe() ? sink_.Accept() : accept_(peer);
+  MutexLock lock(&mu_);
+  if (--accepting_ == 0) accepted_.NotifyAll();
+  return accepted;
 }
 
 wire::LinkPlace StageWires::Place() const {
@@ -168,10 +176,19 @@ absl::StatusOr<StageWires::Dialled> StageWires::Dial(DialOptions options,
     why_not = link.status();
     dialled.note = std::string(why_not.message());
   }
-  auto link = DialGrpcLink({.address = options.address,
-                            .hello = std::move(options.hello),
-                            .allow_mixed_versions = options_.allow_mixed_versions},
-                           receiver);
+  const auto dial = [&] {
+    return DialGrpcLink({.address = options.address,
+                         .hello = options.hello,
+                         .allow_mixed_versions = options_.allow_mixed_versions},
+                        receiver);
+  };
+  auto link = dial();
+  const auto give_up = std::chrono::steady_clock::now() + kHalfOpenMax;
+  while (ucx_failed && absl::IsUnavailable(link.status()) &&
+         std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::sleep_for(kHalfOpenPoll);
+    link = dial();
+  }
   if (!link.ok()) return link.status();  // then it was not UCX: nobody is there, or it refuses
   if (ucx_failed) Avoid(options.address, why_not);
   dialled.link = *std::move(link);
@@ -221,7 +238,8 @@ absl::StatusOr<StageWires::Way> StageWires::MeasureWay(const std::string& addres
   });
   if (!grpc.ok()) return grpc.status();
   if (!ucx.ok()) {
-    Avoid(address, ucx.status());
+    // That it takes no more probes at a time does not say anything of UCX.
+    if (!absl::IsResourceExhausted(ucx.status())) Avoid(address, ucx.status());
     return ucx.status();
   }
   way.measured = true;
@@ -265,7 +283,7 @@ absl::StatusOr<std::unique_ptr<Link>> StageWires::DialOffered(const wire::OfferL
   dial.ticket = {offer.address(), offer.token(), offer.key()};
   dial.hello = std::move(hello);
   dial.allow_mixed_versions = options_.allow_mixed_versions;
-  dial.timeout_ms = kUcxDialMs;
+  dial.timeout_ms = options_.ucx_dial_ms;
   // Until it is open, Dial() judges.
   const auto is_open = std::make_shared<std::atomic<bool>>(false);  // with the link's own thread
   dial.on_break = [this, address, is_open](const absl::Status& why) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -49,6 +50,7 @@ struct StageWireOptions {
   std::vector<std::string> trusted_interfaces;  // UCX may leave the machine by these
   bool allow_mixed_versions = false;
   bool measure = true;  // false, for tests: UCX wherever it can be had
+  int64_t ucx_dial_ms = 3000;  // short, because gRPC is there when it fails
 };
 
 class StageWires {
@@ -59,7 +61,8 @@ class StageWires {
   // After all links over them.
   ~StageWires();
 
-  // Closes what is being measured. Afterwards nothing is accepted.
+  // Closes what is being measured. Afterwards nothing is accepted: waits for calls of `accept` that
+  // have begun, so the caller holds nothing that they want.
   void Stop();
 
   // For every acceptor, whatever its wire: links that only measure end here.
@@ -118,7 +121,9 @@ class StageWires {
   RoundTripSink sink_;
 
   Mutex mu_;
+  CondVar accepted_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  int accepting_ ABSL_GUARDED_BY(mu_) = 0;  // calls of `accept_` under way
   std::map<std::string, Way> ways_ ABSL_GUARDED_BY(mu_);
 
   Mutex links_mu_;  // held while UCX starts

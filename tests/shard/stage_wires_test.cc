@@ -11,6 +11,7 @@
 #include "absl/status/status_matchers.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "grpcpp/support/server_callback.h"
 #include "gtest/gtest.h"
@@ -36,10 +37,10 @@ constexpr char kOtherHost[] = "another host";
 class Acceptor final : public wire::Worker::CallbackService {
  public:
   explicit Acceptor(StageWireOptions options)
-      : grpc_wires_({}, [this](const wire::Hello&) { return Take(); }),
+      : grpc_wires_({}, [this](const wire::Hello&) { return Take(/*over_ucx=*/false); }),
         links_({}, [this](const wire::Hello& peer) { return grpc_wires_.Accept(peer); }),
         ucx_wires_(std::in_place, std::move(options),
-                   [this](const wire::Hello&) { return Take(); }) {
+                   [this](const wire::Hello&) { return Take(/*over_ucx=*/true); }) {
     server_.emplace(ServiceServer::Served{.service = this, .others = links_.service()});
   }
   ~Acceptor() override {
@@ -70,14 +71,24 @@ class Acceptor final : public wire::Worker::CallbackService {
   std::atomic<int> asked = 0;
   std::optional<wire::OfferLinkResponse> offer;  // set while nobody asks
   std::atomic<bool> refuses = false;
+  // Takes a link over UCX without ever saying so, and no other until one was refused for it.
+  std::atomic<bool> hangs_over_ucx = false;
 
  private:
   struct End {
     Recorder receiver;
     std::unique_ptr<Link> link;
   };
-  absl::StatusOr<AcceptedLink> Take() {
+  absl::StatusOr<AcceptedLink> Take(bool over_ucx) {
     if (refuses) return absl::FailedPreconditionError("no such stage");
+    if (hangs_over_ucx && over_ucx) {
+      refused_.WaitForNotification();
+      return absl::UnavailableError("too late");
+    }
+    if (hangs_over_ucx && !refused_.HasBeenNotified()) {
+      refused_.Notify();
+      return absl::UnavailableError("it has a link already");
+    }
     MutexLock lock(&mu_);
     taken_.push_back(std::make_unique<End>());
     End* end = taken_.back().get();
@@ -88,6 +99,7 @@ class Acceptor final : public wire::Worker::CallbackService {
     return accepted;
   }
 
+  absl::Notification refused_;
   Mutex mu_;
   std::vector<std::unique_ptr<End>> taken_ ABSL_GUARDED_BY(mu_);
   StageWires grpc_wires_;
@@ -229,6 +241,20 @@ TEST(StageWires, AWorkerThatRefusesALinkIsNoFailureOfUcx) {
   if (absl::StrContains(got.note, "without UCX")) GTEST_SKIP() << got.note;
   EXPECT_THAT(got.wire, StartsWith("UCX "));
   EXPECT_THAT(got.note, IsEmpty());
+}
+
+TEST(StageWires, GrpcWaitsForALinkOverUcxThatIsOpenAtTheOtherEndAlone) {
+  const StageWireOptions options = {.measure = false, .ucx_dial_ms = 200};
+  Acceptor acceptor(options);
+  acceptor.hangs_over_ucx = true;
+  StageWires wires(options, TakesNone);
+  const Got got = DialOnce(&wires, acceptor);
+  if (absl::StrContains(got.note, "without UCX")) GTEST_SKIP() << got.note;
+  EXPECT_EQ(got.wire, "gRPC");
+  EXPECT_THAT(got.note, HasSubstr("link over UCX"));
+  acceptor.hangs_over_ucx = false;
+  EXPECT_THAT(DialOnce(&wires, acceptor).note, StartsWith("UCX failed: "));
+  EXPECT_EQ(acceptor.asked, 1);
 }
 
 TEST(StageWires, AWorkerThatKnowsNoOffersIsReachedOverGrpc) {
