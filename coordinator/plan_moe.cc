@@ -128,9 +128,11 @@ bool SharesMoeHost(const PlanRequest& request, size_t device) {
 
 uint64_t MoeHostBytes(const PlanRequest& request, const PlanDevice& device) {
   const PlanDevice& host = request.devices[static_cast<size_t>(device.moe_host)];
-  const auto sharing = static_cast<uint64_t>(
-      std::count_if(request.devices.begin(), request.devices.end(),
-                    [&](const PlanDevice& each) { return each.moe_host == device.moe_host; }));
+  uint64_t sharing = 0;
+  for (size_t i = 0; i < request.devices.size(); ++i) {
+    if (request.devices[i].moe_host != device.moe_host) continue;
+    sharing += MayHoldAStage(request, i) && !SharesMoeHost(request, i) ? 1 : 0;
+  }
   uint64_t bytes = host.memory_free_bytes;
   if (host.memory_pool != kOwnPool) {
     bytes = std::min(bytes, request.memory_pools[static_cast<size_t>(host.memory_pool)].free_bytes);

@@ -199,6 +199,26 @@ TEST(PlannerMoe, AnExcludedCardLeavesTheMachinesMemoryToOthers) {
   EXPECT_NE(StageOn(*plan, request, "n0/Vulkan0"), nullptr);
 }
 
+TEST(PlannerMoe, OnlyCardsThatMayGetAStageShareTheHostsMemory) {
+  const LayerCosts costs = Sparse();  // 8 GiB of experts
+  PlanRequest integrated = Machines(costs, {{9 * kGiB, 3 * kGiB}});
+  AddIntegratedGpu(&integrated);
+  PlanRequest excluded = Machines(costs, {{9 * kGiB, 3 * kGiB}});
+  excluded.devices.push_back(excluded.devices[1]);
+  excluded.devices.back().name = "CUDA1";
+  PlanRequest elsewhere = excluded;
+  excluded.exclude = {"n0/CUDA1"};
+  elsewhere.assignments = {{"n0/CUDA0", {0, 32}}};
+  for (PlanRequest* request : {&integrated, &excluded, &elsewhere}) {
+    request->cpu_moe = CpuMoe::kAll;
+    const auto plan = MakePlan(*request);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ASSERT_THAT(plan->stages, SizeIs(1));
+    EXPECT_EQ(PlaceName(*request, plan->stages[0].device), "n0/CUDA0");
+    EXPECT_EQ(plan->stages[0].host_bytes, 8 * kGiB);
+  }
+}
+
 TEST(PlannerMoe, EachNodeForItself) {
   const LayerCosts costs = Sparse();
   // The first one's GPU is too small for half of it, the second has no CPU to speak of.
