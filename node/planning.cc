@@ -229,32 +229,6 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> OpenHeaders(const PlanningOptio
   return (*outcome->fetched)->headers;
 }
 
-// Bytes that are left now, by device and by pool.
-struct Left {
-  std::vector<uint64_t> devices, pools;
-};
-
-// Whether what is loaded anew finds room beside all that is loaded.
-absl::Status FitsBeside(Left left, const PlannedModel& planned) {
-  const PlanRequest& request = planned.inputs.request;
-  for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
-    if (!planned.kept.empty() && planned.kept[i]) continue;
-    const PlannedStage& stage = planned.plan.stages[i];
-    const int pool = request.devices[stage.device].memory_pool;
-    uint64_t& of_device = left.devices[stage.device];
-    uint64_t& of_pool = pool == kOwnPool ? of_device : left.pools[static_cast<size_t>(pool)];
-    const uint64_t needed = stage.memory_bytes() + stage.host_bytes;
-    if (needed > of_device || needed > of_pool) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(LayersText(stage.layers), " find no room on ",
-                       PlaceName(request, stage.device), " beside what is loaded there"));
-    }
-    of_device -= needed;
-    if (pool != kOwnPool) of_pool -= needed;
-  }
-  return absl::OkStatus();
-}
-
 // Whether a person means a node, or a device of one, that is known and not in the plan's request.
 bool IsElsewhere(const PlannedModel& planned, const std::string& place) {
   const auto means = [&](const std::string& name) {
@@ -365,7 +339,7 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
     request.nodes[i].kept_out = found->second;
     any_kept_out = true;
   }
-  Left left;
+  MemoryLeft left;
   for (const PlanDevice& device : request.devices) left.devices.push_back(device.memory_free_bytes);
   for (const MemoryPool& pool : request.memory_pools) left.pools.push_back(pool.free_bytes);
   std::vector<LoadedStage> loaded;
@@ -424,6 +398,40 @@ uint32_t ContextFor(uint32_t asked, const ModelFile& model) {
 
 const NodeReport& PlannedModel::NodeOf(const PlannedStage& stage) const {
   return report.nodes[inputs.places[inputs.request.devices[stage.device].node]];
+}
+
+absl::Status FitsBeside(MemoryLeft left, const PlannedModel& planned) {
+  const PlanRequest& request = planned.inputs.request;
+  const auto index_of = [&](const PlanDevice& device) {
+    return static_cast<size_t>(&device - request.devices.data());
+  };
+  const auto take = [&](const PlanDevice& device, uint64_t bytes) {
+    uint64_t& of_device = left.devices[index_of(device)];
+    uint64_t& of_pool = device.memory_pool == kOwnPool
+                            ? of_device
+                            : left.pools[static_cast<size_t>(device.memory_pool)];
+    if (bytes > of_device || bytes > of_pool) return false;
+    of_device -= bytes;
+    if (device.memory_pool != kOwnPool) of_pool -= bytes;
+    return true;
+  };
+  const auto no_room = [&](const std::string& what, const PlanDevice& device) {
+    return absl::ResourceExhaustedError(absl::StrCat(what, " find no room on ",
+                                                     PlaceName(request, index_of(device)),
+                                                     " beside what is loaded there"));
+  };
+  for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
+    if (!planned.kept.empty() && planned.kept[i]) continue;
+    const PlannedStage& stage = planned.plan.stages[i];
+    const PlanDevice& device = request.devices[stage.device];
+    const PlanDevice* const cpu = planned.CpuOf(stage);
+    const bool on_cpu = stage.host_bytes > 0 && cpu != nullptr;
+    if (!take(device, stage.memory_bytes())) return no_room(LayersText(stage.layers), device);
+    if (on_cpu && !take(*cpu, stage.host_bytes)) {
+      return no_room(absl::StrCat("the experts of ", LayersText(stage.layers)), *cpu);
+    }
+  }
+  return absl::OkStatus();
 }
 
 const PlanDevice* PlannedModel::CpuOf(const PlannedStage& stage) const {

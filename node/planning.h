@@ -79,6 +79,14 @@ struct PlannedModel {
   const PlanDevice* CpuOf(const PlannedStage& stage) const;
 };
 
+// Bytes that are free, by the plan's devices and by its memory pools.
+struct MemoryLeft {
+  std::vector<uint64_t> devices, pools;
+};
+// Whether what is loaded anew finds room beside all that is loaded: experts that a stage leaves to
+// its node's CPU in the CPU's memory. kResourceExhausted.
+absl::Status FitsBeside(MemoryLeft left, const PlannedModel& planned);
+
 // Where a load of `planned` failed with `why` for want of memory or disk: what may be planned there
 // instead, of all its stages, less than was. None: it failed for something else.
 std::optional<RoomCap> RoomCapOf(const PlannedModel& planned, const absl::Status& why);

@@ -1,11 +1,18 @@
 // What a better plan is worth, and what a load that failed says of the room there is.
 #include "node/planning.h"
 
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/status_details.h"
 
 namespace strata {
 namespace {
+
+using absl_testing::IsOk;
+using absl_testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 Plan PlanOf(Objective objective, double step_s, double slowest_s) {
   Plan plan;
@@ -97,6 +104,19 @@ TEST_F(RoomCapTest, IsOfTheDeviceWhereTheCpuHasNothingOfTheStage) {
   const auto cap = CapOf(0, {.on_host = true});
   ASSERT_TRUE(cap.has_value());
   EXPECT_EQ(cap->device, "CUDA0");
+}
+
+// Of the devices CPU, CUDA0 and CUDA1.
+TEST_F(RoomCapTest, WhatGoesBesideTakesExpertsOfTheCpu) {
+  EXPECT_THAT(FitsBeside({.devices = {42 * kMiB, 10 * kMiB, 20 * kMiB}}, planned_), IsOk());
+  EXPECT_THAT(FitsBeside({.devices = {41 * kMiB, 99 * kMiB, 99 * kMiB}}, planned_),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("the experts of"), HasSubstr("/CPU beside"))));
+  EXPECT_THAT(FitsBeside({.devices = {99 * kMiB, 10 * kMiB, 19 * kMiB}}, planned_),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("/CUDA1 beside")));
+  // What is kept is there already.
+  planned_.kept = {std::nullopt, wire::KeptStage()};
+  EXPECT_THAT(FitsBeside({.devices = {28 * kMiB, 10 * kMiB, 0}}, planned_), IsOk());
 }
 
 TEST_F(RoomCapTest, IsNoneForAnotherFailure) {
