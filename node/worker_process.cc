@@ -17,6 +17,7 @@
 #include "grpcpp/client_context.h"
 #include "nlohmann/json.hpp"
 #include "node/logging.h"
+#include "shard/out_of_memory.h"
 #include "transport/grpc_link.h"
 #include "transport/request_log.h"
 
@@ -51,14 +52,6 @@ std::string AddressIn(absl::string_view line) {
     return "";
   }
   return worker["address"].get<std::string>();
-}
-
-bool SaysOutOfMemory(absl::string_view words) {
-  return absl::StrContains(words, "bad_alloc") ||
-         absl::StrContainsIgnoreCase(words, "out of memory") ||
-         absl::StrContains(words, "ErrorOutOfDeviceMemory") ||  // Vulkan
-         absl::StrContains(words, "ErrorOutOfHostMemory") ||
-         absl::StrContainsIgnoreCase(words, "cannot allocate memory");
 }
 
 std::string Seconds(int64_t ms) {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <new>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "shard/engine.h"
+#include "shard/out_of_memory.h"
 #include "shard/row_groups.h"
 
 namespace strata {
@@ -158,7 +158,7 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
     if (absl::Status status = RunAll(batch); !status.ok()) return RollBack(batch, status);
   }
   // A GPU may still compute, and what it takes is the step's time, also where nobody reads logits.
-  llama_synchronize(context_.get());
+  if (absl::Status status = Synchronize(); !status.ok()) return RollBack(batch, status);
   has_shifted_ = false;
   for (int32_t slot : batch.slots) ++next_[slot];
   out_rows_ = config_.facts.is_last ? 0 : n;
@@ -182,15 +182,22 @@ absl::Status LlamaStage::RunAll(const Batch& batch) {
     absl::Status status;
     try {
       status = Run(batch, rows);
-    } catch (const std::bad_alloc&) {
-      status = absl::ResourceExhaustedError("no memory to compute the batch");
-    } catch (const std::exception& e) {
-      status = absl::InternalError(absl::StrCat("libllama: ", e.what()));
+    } catch (const std::exception& thrown) {
+      status = FromLlamaException(thrown);
     }
     if (!status.ok()) return status;
     // Several graphs overwrite each other's, and one may have the rows in another order.
     const bool in_order = groups.size() == 1 && std::is_sorted(rows.begin(), rows.end());
     if (!in_order && config_.facts.is_last) KeepLogits(batch, rows);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LlamaStage::Synchronize() {
+  try {
+    llama_synchronize(context_.get());
+  } catch (const std::exception& thrown) {
+    return FromLlamaException(thrown);
   }
   return absl::OkStatus();
 }
@@ -226,7 +233,7 @@ bool LlamaStage::FinishAhead(const Batch& batch) {
 
 void LlamaStage::UndoAhead() {
   if (ahead_.tokens.empty()) return;
-  llama_synchronize(context_.get());
+  Synchronize().IgnoreError();  // its result is of no use
   for (const int32_t slot : ahead_.slots) llama_memory_seq_rm(memory(), slot, next_[slot], -1);
   ahead_ = {};
 }

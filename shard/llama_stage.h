@@ -78,6 +78,8 @@ class LlamaStage final : public Stage {
   absl::Status Check(const Batch& batch) const;
   // All rows, in one graph or several.
   absl::Status RunAll(const Batch& batch);
+  // Until the device has computed what was begun. Errors as of Decode().
+  absl::Status Synchronize();
   // True: the batch is what was begun ahead, and is done. Else what was begun is undone.
   bool FinishAhead(const Batch& batch);
   void UndoAhead();
