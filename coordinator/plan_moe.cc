@@ -128,17 +128,24 @@ bool SharesMoeHost(const PlanRequest& request, size_t device) {
 
 uint64_t MoeHostBytes(const PlanRequest& request, const PlanDevice& device) {
   const PlanDevice& host = request.devices[static_cast<size_t>(device.moe_host)];
-  uint64_t sharing = 0;
+  uint64_t sharing = 0, taken = ReserveOf(request, host.node);
+  bool has_own_memory = false;
   for (size_t i = 0; i < request.devices.size(); ++i) {
-    if (request.devices[i].moe_host != device.moe_host) continue;
-    sharing += MayHoldAStage(request, i) && !SharesMoeHost(request, i) ? 1 : 0;
+    const PlanDevice& each = request.devices[i];
+    if (each.moe_host != device.moe_host) continue;
+    if (!MayHoldAStage(request, i) || SharesMoeHost(request, i)) continue;
+    ++sharing;
+    has_own_memory |= each.has_own_memory;
+  }
+  // What such a device's stage keeps in the machine's memory, beside the experts.
+  if (has_own_memory) {
+    taken += MachineBytesOf(*request.costs, request.cache, {0, request.costs->n_layer()}).all();
   }
   uint64_t bytes = host.memory_free_bytes;
   if (host.memory_pool != kOwnPool) {
     bytes = std::min(bytes, request.memory_pools[static_cast<size_t>(host.memory_pool)].free_bytes);
   }
-  const uint64_t reserve = ReserveOf(request, host.node);
-  return (bytes > reserve ? bytes - reserve : 0) / std::max<uint64_t>(sharing, 1);
+  return (bytes > taken ? bytes - taken : 0) / std::max<uint64_t>(sharing, 1);
 }
 
 std::vector<PlanDevice> WithMoeHosts(const PlanRequest& request,

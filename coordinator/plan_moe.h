@@ -26,7 +26,7 @@ bool IsMoeHost(const PlanRequest& request, size_t device);
 // a stage there would count on what they take.
 bool SharesMoeHost(const PlanRequest& request, size_t device);
 // What experts of stages on `device` may take of its host's memory: those that have the same host
-// and may get a stage share it evenly.
+// and may get a stage share evenly what their token embeddings and logits leave.
 uint64_t MoeHostBytes(const PlanRequest& request, const PlanDevice& device);
 
 // Copies of these devices, in this order, and behind them the hosts of their experts.

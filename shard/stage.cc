@@ -250,15 +250,16 @@ class Room {
   const uint64_t limit_bytes_;  // 0: none
 };
 
-// Where experts stay in the host's memory. kResourceExhausted.
+// Where experts stay in the host's memory, and with them a device's token embedding.
+// kResourceExhausted.
 absl::Status CheckHostRoom(uint64_t needed_bytes, const StageOptions& options) {
   uint64_t free_bytes = AvailableBytes();
   if (options.host_bytes_max != 0) free_bytes = std::min(free_bytes, options.host_bytes_max);
   if (needed_bytes <= free_bytes) return absl::OkStatus();
   return WithShortage(
       absl::ResourceExhaustedError(absl::StrCat(
-          "not enough memory on CPU for the experts of ", options.n_cpu_moe, " layers: they need ",
-          Mib(needed_bytes), " MiB, ", Mib(free_bytes), " MiB are free")),
+          "not enough memory on CPU for the experts of ", options.n_cpu_moe,
+          " layers and what the device keeps beside them: ", Mib(needed_bytes), " MiB are needed, ", Mib(free_bytes), " MiB are free")),
       {.needed_bytes = needed_bytes, .free_bytes = free_bytes, .on_host = true});
 }
 
@@ -299,7 +300,10 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   const uint64_t weight_bytes =
       slice.tensor_bytes() - host_bytes - (own_memory ? EmbeddingBytes(slice) : 0);
   const Room room(weight_bytes, options, *device);
-  if (absl::Status status = CheckHostRoom(host_bytes, options); !status.ok()) return status;
+  if (host_bytes > 0) {
+    const uint64_t kept_bytes = host_bytes + (own_memory ? EmbeddingBytes(slice) : 0);
+    if (absl::Status status = CheckHostRoom(kept_bytes, options); !status.ok()) return status;
+  }
   // libllama takes the cells at once, also without data.
   if (cells_bytes > room.FreeBytes()) {
     if (absl::Status status = room.Check(weight_bytes + cells_bytes); !status.ok()) return status;

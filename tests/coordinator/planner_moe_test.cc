@@ -219,6 +219,17 @@ TEST(PlannerMoe, OnlyCardsThatMayGetAStageShareTheHostsMemory) {
   }
 }
 
+TEST(PlannerMoe, ExpertsLeaveRoomForWhatACardKeepsInTheMachinesMemory) {
+  LayerCosts costs = Sparse();  // 8 GiB of experts
+  costs.embedding_bytes = 512 * kMiB;
+  PlanRequest request = Machines(costs, {{9 * kGiB, 3 * kGiB}});
+  request.cpu_moe = CpuMoe::kAll;
+  request.devices[1].has_own_memory = true;
+  EXPECT_TRUE(MakePlan(request).ok());
+  request.devices[0].memory_free_bytes = request.memory_pools[0].free_bytes = 8 * kGiB + 256 * kMiB;
+  EXPECT_EQ(MakePlan(request).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
 TEST(PlannerMoe, EachNodeForItself) {
   const LayerCosts costs = Sparse();
   // The first one's GPU is too small for half of it, the second has no CPU to speak of.
