@@ -61,10 +61,10 @@ absl::StatusOr<bool> Ask(const std::string& code) {
 absl::Status RunApprove(const ApproveOptions& options) {
   const absl::StatusOr<ClusterKey> key = FindKey(options.client.key, options.client.data_dir);
   if (!key.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this machine is no member of a cluster, so it cannot admit others: run 'strata "
-                     "approve' on one that is (",
-                     key.status().message(), ")"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this machine is no member of a cluster, so it cannot admit others: run 'strata "
+        "approve' on one that is (",
+        key.status().message(), ")"));
   }
   auto client = ClusterClient::Connect(options.client);
   if (!client.ok()) return client.status();

@@ -282,7 +282,8 @@ void AddNode(CLI::App* app, NodeOptions* options) {
       ->check(Utf8())
       ->type_name("BYTES");
   verb->add_option("--data-dir", options->data_dir,
-                   "Where the node keeps its id, key, tokens and weights (default: $XDG_STATE_HOME/strata or "
+                   "Where the node keeps its id, key, tokens and weights (default: "
+                   "$XDG_STATE_HOME/strata or "
                    "~/.local/state/strata)")
       ->type_name("DIR");
   AddKey(verb, &options->key);

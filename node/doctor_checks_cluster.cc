@@ -142,10 +142,11 @@ void CheckVersionsOf(const DoctorFacts& facts, std::vector<Check>* checks) {
       check.text = absl::StrCat("speaks protocol ", its.protocol(), ", this program ",
                                 own.protocol(), ": they cannot work together");
     } else if (its.llama() != own.llama() || its.ggml() != own.ggml()) {
-      check.text = absl::StrCat("has libllama ", its.llama(), " and libggml ", its.ggml(),
-                                ", this program ", own.llama(), " and ", own.ggml(),
-                                ": models are shared only with --allow-mixed-versions, at each node and "
-                                "at load or run");
+      check.text =
+          absl::StrCat("has libllama ", its.llama(), " and libggml ", its.ggml(), ", this program ",
+                       own.llama(), " and ", own.ggml(),
+                       ": models are shared only with --allow-mixed-versions, at each node and "
+                       "at load or run");
     } else if (its.strata() != own.strata()) {
       check.state = State::kNote;
       check.text = absl::StrCat("has strata ", its.strata(), ", this program ", own.strata());

@@ -256,11 +256,11 @@ absl::Status CheckHostRoom(uint64_t needed_bytes, const StageOptions& options) {
   uint64_t free_bytes = AvailableBytes();
   if (options.host_bytes_max != 0) free_bytes = std::min(free_bytes, options.host_bytes_max);
   if (needed_bytes <= free_bytes) return absl::OkStatus();
-  return WithShortage(
-      absl::ResourceExhaustedError(absl::StrCat(
-          "not enough memory on CPU for the experts of ", options.n_cpu_moe,
-          " layers and what the device keeps beside them: ", Mib(needed_bytes), " MiB are needed, ", Mib(free_bytes), " MiB are free")),
-      {.needed_bytes = needed_bytes, .free_bytes = free_bytes, .on_host = true});
+  return WithShortage(absl::ResourceExhaustedError(absl::StrCat(
+                          "not enough memory on CPU for the experts of ", options.n_cpu_moe,
+                          " layers and what the device keeps beside them: ", Mib(needed_bytes),
+                          " MiB are needed, ", Mib(free_bytes), " MiB are free")),
+                      {.needed_bytes = needed_bytes, .free_bytes = free_bytes, .on_host = true});
 }
 
 // As CheckDerived(), with the whole model's header loaded beside the slice's.

@@ -49,7 +49,7 @@ struct StageWireOptions {
   bool spin = false;  // UCX never sleeps: some microseconds less for one core each
   std::vector<std::string> trusted_interfaces;  // UCX may leave the machine by these
   bool allow_mixed_versions = false;
-  bool measure = true;  // false, for tests: UCX wherever it can be had
+  bool measure = true;         // false, for tests: UCX wherever it can be had
   int64_t ucx_dial_ms = 3000;  // short, because gRPC is there when it fails
 };
 

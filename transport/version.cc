@@ -41,10 +41,11 @@ absl::Status CheckVersions(const wire::Versions& local, const wire::Versions& pe
   }
   if (policy.allow_mixed) return absl::OkStatus();
   if (local.llama() != peer.llama() || local.ggml() != peer.ggml()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "an untested mix of versions: one side has ", Describe(local), "; the other has ",
-        Describe(peer), "; install the same libllama on both, or say --allow-mixed-versions to each "
-        "'strata node' and to 'strata load' or 'run'"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("an untested mix of versions: one side has ", Describe(local),
+                     "; the other has ", Describe(peer),
+                     "; install the same libllama on both, or say --allow-mixed-versions to each "
+                     "'strata node' and to 'strata load' or 'run'"));
   }
   return absl::OkStatus();
 }

@@ -14,8 +14,7 @@ using absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
 TEST(FromLlamaException, MissingMemoryIsResourceExhausted) {
-  EXPECT_THAT(FromLlamaException(std::bad_alloc()),
-              StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(FromLlamaException(std::bad_alloc()), StatusIs(absl::StatusCode::kResourceExhausted));
   for (const char* words : {"vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
                             "vk::Queue::submit: ErrorOutOfHostMemory", "CUDA error: out of memory",
                             "mmap: Cannot allocate memory"}) {
