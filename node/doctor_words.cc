@@ -100,9 +100,10 @@ std::string ReachAdvice(const Result& result, const ReachAdviceOptions& options)
     case Result::CONNECTED:
       if (SaysWrongCertificate(result.error())) {
         return absl::StrCat(
-            "A node with another key listens there. If it should be in this cluster, stop it, move "
-            "away the file cluster_key in its data dir, "
-            "start it again, and admit it: strata approve ",
+            "A node with another key listens there, or one of the two has a wrong clock. If it "
+            "should "
+            "be in this cluster, stop it, move away the file cluster_key in its data dir, start it "
+            "again, and admit it: strata approve ",
             result.address());
       }
       return absl::StrCat("Something else listens on port ", port, " of ", options.machine,
