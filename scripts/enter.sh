@@ -59,7 +59,7 @@ for dir in "$repo" "$cwd" "${HOME:-/}"; do
     /usr | /etc | /var | /var/tmp* ) continue ;;
     /usr/* | /etc/* | /var/*)
       if [[ ! -e $new$dir ]] || [[ ! $dir -ef $new$dir ]]; then
-        mkdir -p "$new$dir" 2>/dev/null || fail "$dir cannot be shown inside $root: run 'sudo scripts/setup', or move the clone below your home"
+        mkdir -p "$new$dir" 2>/dev/null || fail "$dir cannot be shown inside $root: run 'sudo mkdir -p $root$dir' once"
         mount --rbind "$dir" "$new$dir"
       fi
       ;;

@@ -94,7 +94,10 @@ strata_set_mib() {
 
 # The file that says a set is installed: it holds the set's package list and is written last.
 strata_stamp() {
-  if strata_native; then echo "$strata_cache/native/$1"; else echo "$strata_root/var/lib/strata/$1"; fi
+  local name=$1
+  # Of a machine before it had its NVIDIA card, or the driver, it says nothing.
+  if [[ $1 == gpu ]] && strata_nvidia; then name=gpu-nvidia; fi
+  if strata_native; then echo "$strata_cache/native/$name"; else echo "$strata_root/var/lib/strata/$name"; fi
 }
 
 strata_have_set() {

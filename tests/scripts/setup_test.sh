@@ -146,6 +146,22 @@ help_names_all_sets() {
 }
 expect HelpNamesAllSets help_names_all_sets
 
+fresh
+cat >"$work/apt/sources.list.d/docker.sources" <<'SOURCES'
+Types: deb
+URIs: https://containers.invalid/linux/debian
+Suites: bookworm
+Components: stable
+SOURCES
+cat >"$work/apt/sources.list.d/database.sources" <<'SOURCES'
+Types: deb
+URIs: https://database.invalid/debian
+Suites: bookworm-pgdg
+Components: main
+SOURCES
+echo "deb [arch=amd64] https://browser.invalid/chrome/deb/ stable main" >"$work/apt/sources.list.d/browser.list"
+expect MirrorIsNoOtherVendorsArchive mirror_is http://mirror.invalid/debian
+
 # --- CUDA or Vulkan, on a system of its own -------------------------------------------------------
 
 sources_have() {
@@ -156,13 +172,12 @@ sources_have() {
 installs() {
   local want=$1
   shift
-  WORK=$work STRATA_NATIVE=1 STRATA_NVIDIA_DEVICE=/dev/null run "$scripts/setup" "$@" && grep -qxF -e "$want" "$work/installed"
+  WORK=$work STRATA_NATIVE=1 STRATA_NVIDIA_DEVICE=${STRATA_NVIDIA_DEVICE_NOW:-/dev/null} run "$scripts/setup" "$@" && grep -qxF -e "$want" "$work/installed"
 }
 
 # native VERSION PACKAGE [SET…]: what apt's sources have of the CUDA plug-in, where libggml0 is 0.27.0-1.
 native() {
   fresh
-  mkdir -p "$work/cache/log"
   fake dpkg-query 'case $* in *libggml0) echo -n 0.27.0-1 ;; *) sed -e "s/=.*//" -e "s/^/ii  /" "$WORK/installed" 2>/dev/null ;; esac'
   sources_have "$1"
   fake apt-get 'if [[ $1 == install ]]; then shift; for each; do [[ $each == -* ]] || echo "$each" >>"$WORK/installed"; done; fi'
@@ -181,7 +196,13 @@ cuda_comes_later() {
   installs libggml0-backend-cuda=0.27.0-1 gpu || return
   installs libggml0-backend-cuda=0.27.0-1 gpu && grep -q "nothing to do" "$work/err"
 }
+# Vulkan while there is no card, or no driver for it yet; then CUDA.
+card_comes_later() {
+  STRATA_NVIDIA_DEVICE_NOW=$work/no-card native 0.27.0-1 libggml0-backend-vulkan || return
+  installs libggml0-backend-cuda=0.27.0-1 gpu
+}
 if [[ $(uname -s) == Linux ]]; then
+  expect NvidiaGetsCudaOnceTheCardIsThere card_comes_later
   expect NvidiaGetsCudaWhereItFits native 0.27.0-1 libggml0-backend-cuda=0.27.0-1
   expect NvidiaGetsCudaBesideTheVulkanOfTheTests native 0.27.0-1 libggml0-backend-cuda=0.27.0-1 test gpu
   expect NvidiaGetsVulkanWhereCudaIsOfAnotherVersion native 0.28.0-1 libggml0-backend-vulkan
