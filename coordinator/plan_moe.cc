@@ -30,16 +30,18 @@ bool MayHoldAStage(const PlanRequest& request, size_t device) {
              [&](const Assignment& each) { return PlaceMeans(request, each.place, device); });
 }
 
-// Nodes that have a CPU and another device with memory of its own, and share the CPU's with no
-// other node.
+// Nodes that have a CPU that is not excluded and another device, with memory of its own, that may
+// get a stage, and share the CPU's with no other node.
 std::vector<size_t> MoeNodes(const PlanRequest& request) {
   std::vector<size_t> nodes;
   for (size_t node = 0; node < request.nodes.size(); ++node) {
     bool has_cpu = false, has_other = false, is_shared = false;
-    for (const PlanDevice& device : request.devices) {
-      if (device.node != node || device.speed.types.empty()) continue;
+    for (size_t i = 0; i < request.devices.size(); ++i) {
+      const PlanDevice& device = request.devices[i];
+      if (device.node != node || device.speed.types.empty() || IsExcluded(request, i)) continue;
       if (!device.is_cpu) {
-        has_other |= request.cpu_moe == CpuMoe::kAll || device.memory_pool == kOwnPool;
+        has_other |= MayHoldAStage(request, i) &&
+                     (request.cpu_moe == CpuMoe::kAll || device.memory_pool == kOwnPool);
         continue;
       }
       has_cpu = true;
@@ -63,8 +65,9 @@ PlanRequest Joined(const PlanRequest& request, const std::vector<size_t>& nodes)
         std::find_if(joined.devices.begin(), joined.devices.end(), [&](const PlanDevice& device) {
           return device.node == node && device.is_cpu && !device.speed.types.empty();
         });
-    for (PlanDevice& device : joined.devices) {
-      if (device.node != node || device.is_cpu) continue;
+    for (size_t i = 0; i < joined.devices.size(); ++i) {
+      PlanDevice& device = joined.devices[i];
+      if (device.node != node || device.is_cpu || !MayHoldAStage(request, i)) continue;
       if (request.cpu_moe != CpuMoe::kAll && device.memory_pool != kOwnPool) continue;
       device.moe_host = static_cast<int>(cpu - joined.devices.begin());
     }
@@ -117,11 +120,10 @@ bool IsMoeHost(const PlanRequest& request, size_t device) {
 bool SharesMoeHost(const PlanRequest& request, size_t device) {
   const PlanDevice& shares = request.devices[device];
   if (shares.memory_pool == kOwnPool) return false;
-  for (size_t i = 0; i < request.devices.size(); ++i) {
-    const PlanDevice& each = request.devices[i];
+  for (const PlanDevice& each : request.devices) {
     if (each.moe_host == kNoHost || each.memory_pool != kOwnPool) continue;
     const PlanDevice& host = request.devices[static_cast<size_t>(each.moe_host)];
-    if (host.memory_pool == shares.memory_pool && MayHoldAStage(request, i)) return true;
+    if (host.memory_pool == shares.memory_pool) return true;
   }
   return false;
 }
@@ -133,7 +135,7 @@ uint64_t MoeHostBytes(const PlanRequest& request, const PlanDevice& device) {
   for (size_t i = 0; i < request.devices.size(); ++i) {
     const PlanDevice& each = request.devices[i];
     if (each.moe_host != device.moe_host) continue;
-    if (!MayHoldAStage(request, i) || SharesMoeHost(request, i)) continue;
+    if (SharesMoeHost(request, i)) continue;
     ++sharing;
     has_own_memory |= each.has_own_memory;
   }

@@ -334,7 +334,8 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   const auto failed = [&](const absl::Status& why) {
     absl::MutexLock lock(mu_);
     const auto orphan = orphans_.find(comes_back);
-    if (orphan != orphans_.end()) orphan->second.why = why;
+    // What was wrong with this load alone does not end the tries for want of room.
+    if (orphan != orphans_.end() && MayFindRoom(why)) orphan->second.why = why;
     return why;
   };
   planning.opened = [&](const ModelFile& model) {

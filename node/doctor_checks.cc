@@ -133,7 +133,8 @@ void CheckMachineDevices(const std::string& name, const wire::MachineFacts& mach
     absl::StrAppend(&check.text, "; there is a card of ", card, ", which it does not see");
     check.advice =
         absl::StrCat("Install its driver, then ggml's plug-in for it: sudo scripts/setup gpu",
-                     card == "NVIDIA" ? "" : " test (which has Vulkan's drivers), and see that you may "
+                     card == "NVIDIA" ? ""
+                                      : " test (which has Vulkan's drivers), and see that you may "
                                         "open /dev/dri/renderD128 (the group 'render')",
                      "; on Debian forky apt has the plug-ins, too (see DEVICES.md).");
     break;

@@ -18,7 +18,7 @@ constexpr uint32_t kKeepsBlamelessInARowMax = 4;  // that what was kept has noth
 
 }  // namespace
 
-std::vector<LoadedStage> TakeLoaded(PlannedModel* planned) {
+std::vector<LoadedStage> TakeLoaded(const wire::PlanWishes& wishes, PlannedModel* planned) {
   PlanRequest& request = planned->inputs.request;
   std::vector<LoadedStage> loaded;
   for (size_t d = 0; d < request.devices.size(); ++d) {
@@ -37,8 +37,14 @@ std::vector<LoadedStage> TakeLoaded(PlannedModel* planned) {
       *one.at.stage.mutable_epoch() = stage.epoch();
       one.at.stage.set_stage(stage.stage());
       one.stage = {.device = d, .layers = layers};
-      const uint64_t bytes =
-          StageBytes(planned->costs, request.cache, layers, device.has_own_memory);
+      CacheShape shape = request.cache;
+      wire::LoadModelRequest origin;
+      if (!stage.origin().empty() && origin.ParseFromString(stage.origin()) &&
+          !WantSameStages(origin.wishes(), wishes, *planned->model)) {
+        one.may_stay = false;
+        shape = CacheShapeFor(origin.wishes(), *planned->model);
+      }
+      const uint64_t bytes = StageBytes(planned->costs, shape, layers, device.has_own_memory);
       device.memory_free_bytes += bytes;
       if (device.memory_pool == kOwnPool) continue;
       request.memory_pools[static_cast<size_t>(device.memory_pool)].free_bytes += bytes;
@@ -50,11 +56,19 @@ std::vector<LoadedStage> TakeLoaded(PlannedModel* planned) {
 absl::StatusOr<Plan> PlanWithLoaded(const PlanRequest& request,
                                     const std::vector<LoadedStage>& loaded,
                                     PlanningOptions::Loaded what) {
-  if (loaded.empty() || what != PlanningOptions::Loaded::kAround || !request.assignments.empty()) {
+  // Around what is there no experts are left to CPUs.
+  const bool wants_cpu_moe =
+      request.cpu_moe == CpuMoe::kAll &&
+      absl::c_any_of(request.costs->layers, [](const LayerCost& one) { return one.n_expert > 0; });
+  if (loaded.empty() || what != PlanningOptions::Loaded::kAround || wants_cpu_moe ||
+      !request.assignments.empty()) {
     return MakePlan(request);
   }
   std::vector<KeptStage> kept;
-  for (const LoadedStage& one : loaded) kept.push_back(one.stage);
+  for (const LoadedStage& one : loaded) {
+    if (one.may_stay) kept.push_back(one.stage);
+  }
+  if (kept.empty()) return MakePlan(request);
   auto plan = MakePlanAround(request, kept);
   return absl::IsNotFound(plan.status()) ? MakePlan(request) : plan;
 }
@@ -67,7 +81,7 @@ void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Loaded
   planned->kept.resize(planned->plan.stages.size());
   for (const LoadedStage& one : loaded) {
     bool kept = false;
-    const bool stays = what != PlanningOptions::Loaded::kUnloaded;
+    const bool stays = one.may_stay && what != PlanningOptions::Loaded::kUnloaded;
     for (size_t i = 0; i < planned->plan.stages.size() && stays && !kept; ++i) {
       const PlannedStage& stage = planned->plan.stages[i];
       kept = !planned->kept[i] && stage.device == one.stage.device &&

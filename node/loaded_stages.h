@@ -17,13 +17,14 @@ namespace strata {
 struct LoadedStage {
   PlannedModel::Leftover at;
   KeptStage stage;
+  bool may_stay = true;  // it is as the wishes want it
 };
 
 // What the nodes of `planned` tell: stages of devices that are planned for, whose memory counts as
 // free then; none with experts in the host's memory, of which nodes do not tell how much it is.
 // Stages of programs that coordinate for themselves carry no node's id, and are theirs. The costs
 // and the cache of the request are filled in.
-std::vector<LoadedStage> TakeLoaded(PlannedModel* planned);
+std::vector<LoadedStage> TakeLoaded(const wire::PlanWishes& wishes, PlannedModel* planned);
 
 // Around them with kAround, where that is possible; else as MakePlan(), whose errors it has.
 absl::StatusOr<Plan> PlanWithLoaded(const PlanRequest& request,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -262,12 +263,14 @@ absl::Status LimitDisks(const std::vector<RoomCap>& caps, const SliceOptions& op
   return absl::OkStatus();
 }
 
+uint32_t SeqsFor(const wire::PlanWishes& wishes) { return std::max(1u, wishes.n_seqs()); }
+
 absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishes,
                    PlannedModel* planned) {
   const GgufHeader& header = planned->model->header();
   const CacheOptions cache = CacheOptionsOf(wishes.cache());
   const uint32_t n_ctx = ContextFor(wishes.n_ctx(), *planned->model);
-  const uint32_t n_seqs = std::max(1u, wishes.n_seqs());
+  const uint32_t n_seqs = SeqsFor(wishes);
   if (auto s = CheckCacheOptions(cache, n_ctx, n_seqs, header); !s.ok()) return s;
   auto costs = CountLayerCosts(
       header, {.type_k = cache.type_k, .type_v = cache.type_v, .unverified = wishes.unverified()});
@@ -288,16 +291,7 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
   auto rule = CutRuleFor(planned->model->header(), wishes.unverified());
   if (!rule.ok()) return rule.status();
   request.rule = *std::move(rule);
-  request.cache.n_ctx = n_ctx;
-  request.cache.n_seqs = n_seqs;
-  request.cache.n_batch = std::min(n_ctx, 512u);
-  request.cache.kv_cells = CellsOf(cache, n_ctx, n_seqs);
-  request.cache.flash_attention = cache.flash_attention != "off";
-  if (CacheAbilityFor(header).checkpoint) {
-    request.cache.n_checkpoints = wishes.cache().has_checkpoints()
-                                      ? cache.checkpoints
-                                      : std::min(kCheckpointsForEach * n_seqs, kCheckpointsMax);
-  }
+  request.cache = CacheShapeFor(wishes, *planned->model);
   auto objective = ParseObjective(wishes.objective().empty() ? "latency" : wishes.objective());
   if (!objective.ok()) return objective.status();
   request.objective = *objective;
@@ -343,7 +337,7 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
   for (const PlanDevice& device : request.devices) left.devices.push_back(device.memory_free_bytes);
   for (const MemoryPool& pool : request.memory_pools) left.pools.push_back(pool.free_bytes);
   std::vector<LoadedStage> loaded;
-  if (options.loaded != PlanningOptions::Loaded::kIgnored) loaded = TakeLoaded(planned);
+  if (options.loaded != PlanningOptions::Loaded::kIgnored) loaded = TakeLoaded(wishes, planned);
   for (PlanDevice& device : request.devices) {
     const NodeReport& node = planned->report.nodes[planned->inputs.places[device.node]];
     for (const RoomCap& cap : options.caps) {
@@ -398,6 +392,32 @@ uint32_t ContextFor(uint32_t asked, const ModelFile& model) {
 
 const NodeReport& PlannedModel::NodeOf(const PlannedStage& stage) const {
   return report.nodes[inputs.places[inputs.request.devices[stage.device].node]];
+}
+
+CacheShape CacheShapeFor(const wire::PlanWishes& wishes, const ModelFile& model) {
+  const CacheOptions cache = CacheOptionsOf(wishes.cache());
+  CacheShape shape;
+  shape.n_ctx = ContextFor(wishes.n_ctx(), model);
+  shape.n_seqs = SeqsFor(wishes);
+  shape.n_batch = std::min(shape.n_ctx, 512u);
+  shape.kv_cells = CellsOf(cache, shape.n_ctx, shape.n_seqs);
+  shape.flash_attention = cache.flash_attention != "off";
+  if (CacheAbilityFor(model.header()).checkpoint) {
+    shape.n_checkpoints = wishes.cache().has_checkpoints()
+                              ? cache.checkpoints
+                              : std::min(kCheckpointsForEach * shape.n_seqs, kCheckpointsMax);
+  }
+  return shape;
+}
+
+bool WantSameStages(const wire::PlanWishes& a, const wire::PlanWishes& b, const ModelFile& model) {
+  const auto of = [&model](const wire::PlanWishes& wishes) {
+    const CacheOptions cache = CacheOptionsOf(wishes.cache());
+    const CacheShape shape = CacheShapeFor(wishes, model);
+    return std::tuple(shape.n_ctx, shape.n_seqs, shape.cells(), shape.n_checkpoints, cache.type_k,
+                      cache.type_v, cache.flash_attention, wishes.unverified());
+  };
+  return of(a) == of(b);
 }
 
 absl::Status FitsBeside(MemoryLeft left, const PlannedModel& planned) {

@@ -79,6 +79,11 @@ struct PlannedModel {
   const PlanDevice* CpuOf(const PlannedStage& stage) const;
 };
 
+// How the caches of stages are made that `wishes` ask for.
+CacheShape CacheShapeFor(const wire::PlanWishes& wishes, const ModelFile& model);
+// Whether a stage that was loaded as `a` asked may stay for `b`, as far as its caches go.
+bool WantSameStages(const wire::PlanWishes& a, const wire::PlanWishes& b, const ModelFile& model);
+
 // Bytes that are free, by the plan's devices and by its memory pools.
 struct MemoryLeft {
   std::vector<uint64_t> devices, pools;

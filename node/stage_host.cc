@@ -255,7 +255,7 @@ uint64_t StageHost::BytesOn(const std::string& device) const {
   for (const auto& [key, stage] : stages_) {
     if (!stage.loaded || stage.state == State::kFailed) continue;
     const wire::StageInfo& info = stage.info;
-    if (device == kCpuDevice) bytes += info.host_bytes();
+    if (device == kCpuDevice) bytes += info.host_bytes() + info.checkpoint_bytes();
     if (stage.spec.device() != device) continue;
     bytes += info.device_bytes() + info.kv_bytes() + info.compute_bytes();
   }

@@ -230,6 +230,26 @@ TEST(PlannerMoe, ExpertsLeaveRoomForWhatACardKeepsInTheMachinesMemory) {
   EXPECT_EQ(MakePlan(request).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST(PlannerMoe, AnExcludedCpuComputesNoExperts) {
+  const LayerCosts costs = Sparse();
+  PlanRequest request = Machines(costs, {{32 * kGiB, 4 * kGiB}});
+  request.exclude = {"n0/CPU"};
+  for (const CpuMoe cpu_moe : {CpuMoe::kAuto, CpuMoe::kAll}) {
+    request.cpu_moe = cpu_moe;
+    EXPECT_EQ(MakePlan(request).status().code(), absl::StatusCode::kResourceExhausted);
+  }
+}
+
+TEST(PlannerMoe, ACpuBesideAnExcludedCardHoldsStages) {
+  const LayerCosts costs = Sparse();
+  PlanRequest request = Machines(costs, {{16 * kGiB, 1 * kGiB}});
+  request.cpu_moe = CpuMoe::kAll;
+  request.exclude = {"n0/CUDA0"};
+  const auto plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_NE(StageOn(*plan, request, "n0/CPU"), nullptr);
+}
+
 TEST(PlannerMoe, EachNodeForItself) {
   const LayerCosts costs = Sparse();
   // The first one's GPU is too small for half of it, the second has no CPU to speak of.

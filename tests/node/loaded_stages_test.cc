@@ -55,7 +55,7 @@ class LoadedStages : public ::testing::Test {
   }
 
   std::string PlanAll(Loaded what) {
-    const std::vector<LoadedStage> loaded = TakeLoaded(&planned_);
+    const std::vector<LoadedStage> loaded = TakeLoaded(wishes_, &planned_);
     auto plan = PlanWithLoaded(planned_.inputs.request, loaded, what);
     if (!plan.ok()) return plan.status().ToString();
     planned_.plan = *std::move(plan);
@@ -70,8 +70,39 @@ class LoadedStages : public ::testing::Test {
     return text;
   }
 
+  // As the stage's load asked for it.
+  void AskedWith(wire::StageStatus* stage, const wire::PlanWishes& wishes) {
+    wire::LoadModelRequest origin;
+    *origin.mutable_wishes() = wishes;
+    stage->set_origin(origin.SerializeAsString());
+  }
+
+  wire::PlanWishes wishes_;
   PlannedModel planned_;
 };
+
+TEST_F(LoadedStages, OfOtherCachesDoNotStay) {
+  AskedWith(Holds(0, {0, 3}), wishes_);
+  wire::PlanWishes other;
+  other.set_n_seqs(2);
+  AskedWith(Holds(1, {3, 6}), other);
+  EXPECT_EQ(PlanAll(Loaded::kAround), "0=0-2 kept 0=3-7");
+  EXPECT_THAT(planned_.leftovers, SizeIs(1));
+  wishes_.set_n_seqs(1);  // what they were without it
+  EXPECT_EQ(PlanAll(Loaded::kAround), "0=0-2 kept 0=3-7");
+  wishes_.mutable_cache()->set_type_k("q8_0");
+  EXPECT_EQ(PlanAll(Loaded::kAround), "0=0-7");
+  EXPECT_THAT(planned_.leftovers, SizeIs(2));
+}
+
+TEST_F(LoadedStages, AreNotPlannedAroundWhereExpertsAreForTheCpus) {
+  for (LayerCost& layer : planned_.costs.layers) layer.n_expert = 8;
+  planned_.inputs.request.cpu_moe = CpuMoe::kAll;
+  Holds(0, {0, 3});
+  Holds(1, {3, 6});
+  EXPECT_EQ(PlanAll(Loaded::kAround), "0=0-7");
+  EXPECT_THAT(planned_.leftovers, SizeIs(2));
+}
 
 TEST_F(LoadedStages, StayWhereTheyAre) {
   Holds(0, {0, 3});
@@ -87,7 +118,7 @@ TEST_F(LoadedStages, StayWhereTheyAre) {
 TEST_F(LoadedStages, CountTheirMemoryAsFree) {
   Holds(0, {0, 4});
   const uint64_t before = planned_.inputs.request.devices[0].memory_free_bytes;
-  const std::vector<LoadedStage> loaded = TakeLoaded(&planned_);
+  const std::vector<LoadedStage> loaded = TakeLoaded(wishes_, &planned_);
   ASSERT_THAT(loaded, SizeIs(1));
   EXPECT_EQ(planned_.inputs.request.devices[0].memory_free_bytes - before,
             StageBytes(planned_.costs, planned_.inputs.request.cache, {0, 4},
@@ -124,7 +155,7 @@ TEST_F(LoadedStages, ThatAreNobodysOrSomebodyElsesAreLeftAlone) {
   Holds(0, {0, 8})->set_device("CUDA0");
   Holds(0, {5, 5});
   Holds(0, {0, 9});
-  EXPECT_THAT(TakeLoaded(&planned_), SizeIs(0));
+  EXPECT_THAT(TakeLoaded(wishes_, &planned_), SizeIs(0));
 }
 
 class LoadedStagesWithLittleRoom : public LoadedStages {

@@ -132,7 +132,11 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
   request.links.assign(request.nodes.size() * request.nodes.size(),
                        {.round_trip_s = 1e-3, .bytes_per_s = 125e6});
   std::vector<LoadedStage> loaded;
-  if (planning.loaded != PlanningOptions::Loaded::kIgnored) loaded = TakeLoaded(planned.get());
+  if (planning.loaded != PlanningOptions::Loaded::kIgnored) {
+    wire::PlanWishes wishes;
+    wishes.set_n_seqs(planning.n_seqs);
+    loaded = TakeLoaded(wishes, planned.get());
+  }
   for (PlanDevice& device : request.devices) {
     const std::string& id = planned->report.nodes[device.node].info.node_id();
     for (const RoomCap& cap : planning.caps) {
