@@ -216,7 +216,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadAgain(const wire::LoadModel
   if (loaded.ok()) {
     LOG(WARNING) << loaded->deployment->name() << ", which was lost, is served again: loaded in "
                  << absl::ToInt64Milliseconds(absl::Now() - begin) << " ms ("
-                 << KeptText(loaded->deployment->planned()) << ")";
+                 << KeptText(loaded->deployment->stages()) << ")";
   } else if (!absl::IsCancelled(loaded.status())) {
     LOG(WARNING) << request.source().path()
                  << ", which was lost, cannot be loaded again: " << loaded.status().message();
@@ -283,7 +283,6 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
     planned = PlanModel(planning, before.source, wishes);
   }
   if (!planned.ok()) return planned.status();
-  const std::string kept = KeptText(**planned);
   auto options = OptionsFor(lost->request());
   if (!options.ok()) return options.status();
   UnloadLeftovers(planned->get());
@@ -312,8 +311,8 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   }
   LOG(WARNING) << next->name() << " is served again: placed in "
                << absl::ToInt64Milliseconds(placed - begin) << " ms, loaded in "
-               << absl::ToInt64Milliseconds(absl::Now() - placed) << " ms (" << kept
-               << "); texts that go on: " << next->texts();
+               << absl::ToInt64Milliseconds(absl::Now() - placed) << " ms ("
+               << KeptText(next->stages()) << "); texts that go on: " << next->texts();
   return absl::OkStatus();
 }
 

@@ -94,7 +94,7 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
   LOG(WARNING) << next->name() << " has moved: loaded beside in "
                << absl::ToInt64Milliseconds(taken_over - begin) << " ms, its texts paused for "
                << absl::ToInt64Milliseconds(absl::Now() - taken_over) << " ms ("
-               << KeptText(next->planned()) << "); texts that go on: " << next->texts() << ", "
+               << KeptText(next->stages()) << "); texts that go on: " << next->texts() << ", "
                << CarriedText(next->carried());
   return absl::OkStatus();
 }

@@ -89,6 +89,11 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // For the next deployment's stages of these layers to take over caches: the stages that have
   // them, in order; none: they will not be there.
   std::vector<PipelineOptions::CacheSource> CachesOf(LayerRange layers) const;
+  // As they were loaded; none before Load() and where that failed.
+  std::vector<wire::StageInfo> stages() const {
+    absl::MutexLock lock(mu_);
+    return infos_;
+  }
   // What came with its stages, after Load(); kAsBefore: and no text was fed again.
   Pipeline::Carried carried() const;
 

@@ -529,9 +529,9 @@ std::optional<RoomCap> RoomCapOf(const PlannedModel& planned, const absl::Status
                  .bytes = bytes - std::min(bytes, std::max<uint64_t>(missing, 1))};
 }
 
-std::string KeptText(const PlannedModel& planned) {
-  const auto kept = absl::c_count_if(planned.kept, [](const auto& one) { return one.has_value(); });
-  return absl::StrCat(kept, " of ", planned.plan.stages.size(), " stages kept");
+std::string KeptText(const std::vector<wire::StageInfo>& loaded) {
+  const auto kept = absl::c_count_if(loaded, [](const auto& stage) { return stage.kept(); });
+  return absl::StrCat(kept, " of ", loaded.size(), " stages kept");
 }
 
 Worth WorthOf(double gain, bool has_fewer_stages) {

@@ -135,8 +135,8 @@ struct PlanningOptions {
   std::function<bool()> go_on;
 };
 
-// "2 of 3 stages kept".
-std::string KeptText(const PlannedModel& planned);
+// "2 of 3 stages kept": what was, which may be less than was planned.
+std::string KeptText(const std::vector<wire::StageInfo>& loaded);
 
 // By how much of a step's time, for the objective, `to` is faster than `from`; negative: slower.
 double GainOf(const Plan& from, const Plan& to);
