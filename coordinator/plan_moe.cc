@@ -134,8 +134,7 @@ uint64_t MoeHostBytes(const PlanRequest& request, const PlanDevice& device) {
   bool has_own_memory = false;
   for (size_t i = 0; i < request.devices.size(); ++i) {
     const PlanDevice& each = request.devices[i];
-    if (each.moe_host != device.moe_host) continue;
-    if (SharesMoeHost(request, i)) continue;
+    if (each.moe_host != device.moe_host || SharesMoeHost(request, i)) continue;
     ++sharing;
     has_own_memory |= each.has_own_memory;
   }

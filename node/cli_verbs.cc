@@ -283,8 +283,7 @@ void AddNode(CLI::App* app, NodeOptions* options) {
       ->type_name("BYTES");
   verb->add_option("--data-dir", options->data_dir,
                    "Where the node keeps its id, key, tokens and weights (default: "
-                   "$XDG_STATE_HOME/strata or "
-                   "~/.local/state/strata)")
+                   "$XDG_STATE_HOME/strata or ~/.local/state/strata)")
       ->type_name("DIR");
   AddKey(verb, &options->key);
   verb->add_option("--cache-dir", options->cache_dir,

@@ -96,9 +96,9 @@ void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat>
   if (SaysWrongCertificate(status.message())) {
     status = absl::FailedPreconditionError(
         "a node with another key is there, or one of the two has a wrong clock; if this one "
-        "belongs "
-        "to its cluster, stop it, move away the file cluster_key in its data dir, and start it "
-        "again");
+        "belongs to its cluster, stop it, move away the file cluster_key in its data dir, and "
+        "start "
+        "it again");
   }
   // Nobody there yet is what one expects of machines; all else a person wants to know, once.
   if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&
