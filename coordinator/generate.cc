@@ -113,9 +113,8 @@ absl::StatusOr<GenerateResult> Generator::Run(
                                                    " tokens; a context of ", request.n_ctx,
                                                    " has no room for it and an answer"));
   }
-  // The text may fill the context: its last token needs no place in the cache.
   const size_t tokens_max =
-      std::min<size_t>(request.tokens_max, request.n_ctx + 1 - request.prompt.size());
+      std::min<size_t>(request.tokens_max, request.n_ctx - request.prompt.size());
   const Clock& clock = *Clock::Real();
 
   GenerateResult result;

@@ -273,7 +273,7 @@ absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
         layer.kv_sharing = static_cast<uint32_t>(std::max<uint64_t>(1, n_head / n_head_kv));
       }
     }
-    layer.shared = SharesCache(header);
+    layer.shared = SharesCache({}, header);
     if (kinds[i].has_state) layer.state_bytes = StateBytes(reader, n_embd, n_head);
 
     uint64_t n_ff = std::min(reader.GetOfLayer("feed_forward_length", i, 0), kWidthMax);
@@ -292,10 +292,11 @@ absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
 
 uint64_t CacheBytes(const LayerCost& layer, const CacheShape& shape) {
   // One cache for all texts, or `n_caches`; of a window it has each text's, and the batch's rows.
-  const uint64_t n_caches = layer.shared ? 1 : shape.n_seqs;
-  uint64_t positions = layer.shared ? shape.cells() : shape.n_ctx;
+  const bool shared = layer.shared && !shape.exact;
+  const uint64_t n_caches = shared ? 1 : shape.n_seqs;
+  uint64_t positions = shared ? shape.cells() : shape.n_ctx;
   if (layer.window > 0) {
-    const uint64_t windows = uint64_t{layer.window} * (layer.shared ? shape.n_seqs : 1);
+    const uint64_t windows = uint64_t{layer.window} * (shared ? shape.n_seqs : 1);
     positions = std::min(positions, windows + shape.n_batch);
   }
   positions = n_caches * GgufPad(positions, kCachePadPositions);

@@ -99,6 +99,7 @@ struct CacheShape {
   uint64_t kv_cells = 0;       // positions of all texts together; 0: n_ctx for each
   uint32_t n_checkpoints = 0;  // states that are kept beside
   bool flash_attention = true;
+  bool exact = false;  // each text has a cache of its own
 
   uint64_t cells() const { return kv_cells != 0 ? kv_cells : uint64_t{n_ctx} * n_seqs; }
 };

@@ -4,10 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 
-void Losses::Add(const std::string& node_id, absl::Time now) {
+void Losses::Add(const std::string& node_id, SteadyTime now) {
   if (nodes_.size() >= kLossesMax && !nodes_.contains(node_id)) {
     nodes_.erase(std::min_element(nodes_.begin(), nodes_.end(), [](const auto& a, const auto& b) {
       return a.second.last < b.second.last;
@@ -19,14 +20,14 @@ void Losses::Add(const std::string& node_id, absl::Time now) {
   record.last = now;
 }
 
-absl::Time Losses::Until(const Record& record) {
-  if (record.times < 2) return absl::InfinitePast();
+SteadyTime Losses::Until(const Record& record) {
+  if (record.times < 2) return SteadyTime::InfinitePast();
   // At most a thousandfold, which is beyond the longest.
   const int64_t factor = int64_t{1} << std::min(record.times - 2, 10u);
   return record.last + std::min(kKeptOutMax, factor * kKeptOutFirst);
 }
 
-std::string Losses::WhyKeptOut(const std::string& node_id, absl::Time now) const {
+std::string Losses::WhyKeptOut(const std::string& node_id, SteadyTime now) const {
   const auto found = nodes_.find(node_id);
   if (found == nodes_.end() || now >= Until(found->second)) return "";
   return absl::StrCat(
@@ -34,7 +35,7 @@ std::string Losses::WhyKeptOut(const std::string& node_id, absl::Time now) const
       absl::ToInt64Seconds(absl::Ceil(Until(found->second) - now, absl::Seconds(1))), " s");
 }
 
-std::map<std::string, std::string> Losses::KeptOut(absl::Time now) const {
+std::map<std::string, std::string> Losses::KeptOut(SteadyTime now) const {
   std::map<std::string, std::string> kept_out;
   for (const auto& [id, record] : nodes_) {
     if (std::string why = WhyKeptOut(id, now); !why.empty()) kept_out[id] = std::move(why);
@@ -42,8 +43,8 @@ std::map<std::string, std::string> Losses::KeptOut(absl::Time now) const {
   return kept_out;
 }
 
-absl::Time Losses::NextBack(absl::Time now) const {
-  absl::Time next = absl::InfiniteFuture();
+SteadyTime Losses::NextBack(SteadyTime now) const {
+  SteadyTime next = SteadyTime::InfiniteFuture();
   for (const auto& [id, record] : nodes_) {
     if (now < Until(record)) next = std::min(next, Until(record));
   }

@@ -1,7 +1,7 @@
 // How often each node was lost, and for how long one that comes and goes is kept out of plans: a
 // machine whose cable is loose would otherwise take layers, and texts a pause, again and again.
 //
-// Not thread-safe. Time is any clock's that does not go back.
+// Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 
@@ -23,20 +24,20 @@ inline constexpr size_t kLossesMax = 1024;
 
 class Losses {
  public:
-  void Add(const std::string& node_id, absl::Time now);
+  void Add(const std::string& node_id, SteadyTime now);
   // For people: why it is kept out of plans at present; empty: it is not.
-  std::string WhyKeptOut(const std::string& node_id, absl::Time now) const;
+  std::string WhyKeptOut(const std::string& node_id, SteadyTime now) const;
   // The same of all that are.
-  std::map<std::string, std::string> KeptOut(absl::Time now) const;
+  std::map<std::string, std::string> KeptOut(SteadyTime now) const;
   // When the first of them will be kept out no more; infinitely late: none is.
-  absl::Time NextBack(absl::Time now) const;
+  SteadyTime NextBack(SteadyTime now) const;
 
  private:
   struct Record {
     uint32_t times = 0;
-    absl::Time last;
+    SteadyTime last;
   };
-  static absl::Time Until(const Record& record);
+  static SteadyTime Until(const Record& record);
 
   std::map<std::string, Record> nodes_;  // by id
 };

@@ -1,10 +1,11 @@
 #include "coordinator/lost_members.h"
 
 #include "absl/algorithm/container.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 
-bool LostMembers::Look(const ClusterView& view, absl::Time now, Losses* losses) {
+bool LostMembers::Look(const ClusterView& view, SteadyTime now, Losses* losses) {
   const bool changed = view.members != members_;
   if (changed) {
     for (const NodeId& id : members_) {

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "coordinator/losses.h"
 #include "coordinator/membership_types.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 
@@ -16,7 +17,7 @@ class LostMembers {
  public:
   // Whether `view` has other members than the view before. Those that have gone since they were
   // members are added to `losses`. At every look, also where nothing has changed.
-  bool Look(const ClusterView& view, absl::Time now, Losses* losses);
+  bool Look(const ClusterView& view, SteadyTime now, Losses* losses);
 
  private:
   std::vector<NodeId> members_;

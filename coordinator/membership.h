@@ -23,6 +23,15 @@
 // none while its group has live requests. Groups grow at the cost of lesser ones only, so that
 // ends.
 //
+// Calm. Where two members both say that nothing has changed for calm_after_ms, and no message
+// between them was lost for longer, one asks and the other answers: the coordinator, or the lesser
+// id, each calm_ms. Whoever asks again has heard the answer before, so that the other need not ask,
+// but does so now and then, to see that it could. Two that do not coordinate ask the less often,
+// the more members there are: but for its coordinator a node of a large group says as much as one
+// of a small group. The coordinator notices a member's silence, and each member the coordinator's,
+// after gone_after_ms as ever; two members of more than calm_nodes notice each other's later. Any
+// change, and all is as before.
+//
 // Lost messages. A node that does not answer is asked more often before it counts as not reached.
 // Whatever is lost, no node obeys two coordinators. While up to a fifth of all messages is lost,
 // nodes agree within the same time as ever, 5 s after the last change, and stay together. With 30 %
@@ -46,6 +55,20 @@
 // obey another before the first one's lease has ended by that one's clock. Epochs keep order then
 // as ever.
 //
+// Shared ids. A machine that was cloned, or restored beside the one that it replaces, has an id
+// that is taken. Each process draws a nonce when it starts, and a node gives its place for an id to
+// one process: the first that it hears, for as long as that is heard within gone_after_ms and does
+// not leave. Others of that id are refused, and told which process is there. A process that was
+// started again is the only one that is heard, so it has its place after gone_after_ms of silence,
+// and after silent_ms where it has the same addresses. That two live is known once both were heard
+// for a while. Then both are told of each other, and one rule says which of them goes out of the
+// cluster until the other is gone: one that is in no group with others, nor lately was; else the
+// one that started later; else the one of the greater nonce. Where groups meet that each have the
+// id, they become one in this way. A group most of whose nodes share their ids with others is
+// another cluster made from the same image: it stays apart, and both serve. A process that goes on
+// from an old snapshot hears from others of messages of its own that it has not sent yet: it starts
+// over, as if it were started again, with another nonce.
+//
 // Epochs. A node takes no epoch below the newest it obeyed (its floor). A coordinator claims an
 // epoch when it gains its first member or plans (NextEpoch), and a higher one only when it plans
 // again or admits a node whose floor is above its own: so a node that was away and did nothing
@@ -68,14 +91,19 @@ namespace strata {
 struct MembershipOptions {
   int64_t heartbeat_ms = 250;
   int64_t suspect_after_ms = 1000;
-  int64_t gone_after_ms = 2000;     // also how long a lease lasts
-  int64_t retry_gone_ms = 500;      // between heartbeats to a node that is gone
-  int64_t retry_late_ms = 100;      // to one that owes the answers of two heartbeats
-  int64_t settle_ms = 300;          // a new coordinator waits for others before it joins any
-  int64_t join_wait_ms = 750;       // a released node waits so long for its next coordinator
-  int64_t move_after_ms = 5000;     // that a member wants another group before it asks to go
-  int64_t refused_ms = 200;         // from the first refusal to one after which a node has ended
-  int64_t silent_ms = 625;          // of a node that has ended by then, two and a half heartbeats
+  int64_t gone_after_ms = 2000;  // also how long a lease lasts
+  int64_t retry_gone_ms = 500;   // between heartbeats to a node that is gone
+  int64_t retry_late_ms = 100;   // to one that owes the answers of two heartbeats
+  int64_t calm_ms = 1000;        // between heartbeats of a calm pair; half of gone_after_ms at most
+  int64_t calm_after_ms = 5000;  // without a change
+  int64_t calm_lossless_ms = 10000;  // since a message was lost between the two
+  size_t calm_nodes = 8;         // in a group; with more of them members ask each other less often
+  int64_t settle_ms = 300;       // a new coordinator waits for others before it joins any
+  int64_t join_wait_ms = 750;    // a released node waits so long for its next coordinator
+  int64_t move_after_ms = 5000;  // that a member wants another group before it asks to go
+  int64_t refused_ms = 200;      // from the first refusal to one after which a node has ended
+  int64_t silent_ms = 625;       // of a node that has ended by then, two and a half heartbeats
+  int64_t placed_ms = 60'000;    // a node lately was in a group with others
   double clock_drift_max = 0.005;   // rates of two clocks differ by less
   size_t nodes_max = 1024;          // known at a time, this one among them
   size_t addresses_max = 32;        // kept of a node
@@ -113,6 +141,9 @@ class Membership {
   // Requests whose clients are connected to this node.
   void SetLiveRequests(uint32_t n) { live_requests_ = n; }
 
+  // While this node has work for others, who are to notice each other's ends soon: not calm.
+  void SetBusy(bool busy) { busy_ = busy; }
+
   // The heartbeats that are due. Send each to the node by any of its addresses, a few in flight to
   // one node at most and the rest dropped, and give the answer to OnReply.
   std::vector<OutgoingHeartbeat> Tick(int64_t now_us);
@@ -123,13 +154,20 @@ class Membership {
   // A request without a receiver, for an address whose node is unknown (--peer host:port).
   Heartbeat Probe(int64_t now_us);
 
-  // A request came in; returns the answer. kNotFound: from another cluster, or for another node
-  // than this. kInvalidArgument: no heartbeat of ours. kResourceExhausted as in Learn. Peers are
-  // told these as they are.
+  // A request came in; returns the answer, or a refusal where another process has the sender's
+  // place. kNotFound: from another cluster, or for another node than this. kInvalidArgument: no
+  // heartbeat of ours. kResourceExhausted as in Learn. Peers are told these as they are.
   absl::StatusOr<Heartbeat> OnRequest(const Heartbeat& request, int64_t now_us);
 
-  // The answer to a request sent by Tick or Probe. Errors as OnRequest.
+  // The answer to a request sent by Tick or Probe. Errors as OnRequest; kAlreadyExists: another
+  // process than the one that has the node's place answered.
   absl::Status OnReply(const Heartbeat& reply, int64_t now_us);
+
+  // At an address that may be that node's, or this one's, answers a process of its id. See "Shared
+  // ids"; nothing where it is the one that has the place.
+  void OnProcess(const NodeId& node, const OtherProcess& process, int64_t now_us);
+  // This process, as others are to tell of it; without its address.
+  OtherProcess Self(int64_t now_us) const;
 
   // Wherever the node had answered lately, connecting to it was tried at `tried_us` and refused
   // (ECONNREFUSED). See "Refusals". Try again soon, until the node is gone or heard.
@@ -168,11 +206,21 @@ class Membership {
 
   static constexpr int64_t kNever = INT64_MAX;
 
+  // Another process with the id of a node that is there. Of several, one.
+  struct Challenger {
+    OtherProcess process;  // as of `last_us`
+    int64_t first_us = 0;  // when it was heard
+    int64_t last_us = 0;
+    int64_t until_us = 0;  // forgotten, if it is not heard again
+    bool shown = false;    // in view_
+  };
+
   // What is known of another node. Indexed as in graph_. What each heartbeat needs comes first and
   // is in two cache lines: with hundreds of nodes, waiting for memory is what a heartbeat costs.
   struct alignas(64) Peer {
     // In its own words, of its boot `boot`; 0: it never spoke to this node.
     uint64_t boot = 0;
+    uint64_t nonce = 0;                                         // of the process that has the place
     std::shared_ptr<const HeartbeatBody> said = NothingSaid();  // never null
     int64_t heard_sent_us = 0;                                  // sent_us of their newest message
     uint64_t details_version = 0;
@@ -182,6 +230,10 @@ class Membership {
     int64_t last_heard_us = 0;
     int64_t answered_us = 0;  // when their newest answered request was sent
     int64_t last_sent_us = 0;
+    int64_t asked_us = 0;        // the newest request, by its stamp
+    int64_t dialled_us = 0;      // when the newest that it answered was sent
+    int64_t quiet_until_us = 0;  // nobody asks before, since all is calm
+    int64_t lossy_until_us = 0;  // an answer was missing
 
     ClusterView::State state = ClusterView::State::kUnheard;
     bool other_version = false;
@@ -196,6 +248,7 @@ class Membership {
     int64_t invited_until_us = 0;  // an offer to a node that is no member yet
     int64_t released_us = 0;       // grants of older offers are void
 
+    std::unique_ptr<Challenger> challenger;  // null: none lately
     std::shared_ptr<const HeartbeatDetails> details;
     IndexSet members;                  // if it coordinates; no bound before there are details
     std::vector<std::string> learned;  // addresses from discovery, newest first
@@ -230,6 +283,15 @@ class Membership {
   void TakeList(const std::vector<NodeId>& before, const std::vector<NodeId>& after,
                 bool* incomplete, Set set);
   int64_t HeartbeatMs(size_t i, int64_t now_us) const;
+  // See "Calm".
+  bool Calm(size_t i, int64_t now_us) const;
+  bool Asks(size_t i) const;
+  int64_t CalmUs(size_t i) const;
+  void Rest(size_t i, int64_t now_us);
+  void Disturb(size_t i, int64_t now_us);
+  void LookForChanges(int64_t now_us);
+  int64_t HeardUs(const Peer& peer) const;
+  int64_t SuspectAfterUs(const Peer& peer) const;
   std::shared_ptr<const HeartbeatBody> Body(int64_t now_us);
   Heartbeat Make(size_t i, std::shared_ptr<const HeartbeatBody> body, int64_t now_us);
   int64_t NextStamp(int64_t now_us);
@@ -240,6 +302,23 @@ class Membership {
   void UpdateStates(int64_t now_us);
   bool Fresh(const Peer& peer, int64_t now_us) const;
   bool IsCoordinator(size_t i) const;
+
+  // membership_identity.cc: processes that share an id.
+  bool HasPlace(size_t i, const Heartbeat* challenge, int64_t now_us) const;
+  void Challenge(size_t i, OtherProcess process, int64_t lasts_us, int64_t now_us);
+  bool BothLive(size_t i, int64_t now_us) const;
+  void LookAtChallenger(size_t i, int64_t now_us);
+  bool IsToThisProcess(const Heartbeat& message) const;
+  Heartbeat Refusal(const Heartbeat& request, int64_t now_us);
+  absl::StatusOr<Heartbeat> OnOwnId(const Heartbeat& request, int64_t now_us);
+  void TakeOther(const OtherProcess& other, int64_t now_us);
+  bool KnowsRival(int64_t now_us) const;
+  bool Loses(const OtherProcess& other, int64_t now_us) const;
+  bool InGroup() const;
+  bool InContestedGroup(int64_t now_us) const;
+  void GoOut(int64_t now_us);
+  void StartOver(int64_t now_us);
+  void AddSharedIds(ClusterView* view) const;
 
   // membership_group.cc: leases and groups.
   void Advance(int64_t now_us);
@@ -315,6 +394,19 @@ class Membership {
   mutable bool member_requests_stale_ = true;  // a member said another number, or is another
 
   bool settled_ = false;
+
+  // Another process with this one's id, as last told.
+  OtherProcess rival_;
+  int64_t rival_since_us_ = 0;
+  int64_t rival_told_us_ = 0;    // 0: never
+  int64_t placed_until_us_ = 0;  // it is, or lately was, in a group with others
+  bool out_ = false;             // another process has this one's place
+
+  bool busy_ = false;
+  bool calm_ = false;
+  int64_t calm_from_us_ = 0;
+  uint64_t calm_changes_ = 0;  // the last ones that were looked for
+  uint64_t calm_details_ = 0;
 
   uint64_t changes_ = 1;
   uint64_t view_changes_ = 0;

@@ -34,9 +34,11 @@ bool Membership::HoldsLease(const NodeId& node, int64_t now_us) const {
 
 // What time alone brings about.
 void Membership::Advance(int64_t now_us) {
-  if (now_us - now_us_ > options_.heartbeat_ms * 1000) awake_since_us_ = now_us;
+  // Not what was meant to be slept.
+  const int64_t slept_us = now_us - std::max(now_us_, next_wake_us_);
+  if (slept_us > options_.heartbeat_ms * 500) awake_since_us_ = now_us;
   // A coordinator that slept starts over in rank: others have served meanwhile.
-  const bool slept = now_us - now_us_ > options_.suspect_after_ms * 1000;
+  const bool slept = slept_us > options_.suspect_after_ms * 1000;
   now_us_ = std::max(now_us_, now_us);
   switch (role_) {
     case Role::kStarting:
@@ -177,6 +179,7 @@ void Membership::FillLease(size_t i, int64_t now_us, Heartbeat* message) {
 
 void Membership::BecomeCoordinator(int64_t now_us) {
   role_ = Role::kCoordinator;
+  if (std::exchange(out_, false)) rival_told_us_ = 0;  // it is gone
   obeyed_ = wanted_ = kNone;
   epoch_ = ClusterEpoch();
   office_since_us_ = now_us;

@@ -87,6 +87,7 @@ void Membership::TakeDetails(size_t i, const Heartbeat& message) {
   }
   peer.details = message.details;
   peer.details_version = message.body->details_version;
+  calm_details_ = 0;  // something has changed
 }
 
 // Calls set(number, is_in) for what is in only one of the lists. Lists that are in order, as those
@@ -149,6 +150,7 @@ void Membership::Restarted(size_t i, int64_t now_us) {
   peer.has_my_details = 0;
   peer.welcomes_me = false;
   peer.answered_us = 0;
+  peer.dialled_us = peer.quiet_until_us = 0;
   peer.always_refuses = false;
   peer.first_refused_us = peer.refused_us = 0;
   peer.members.Clear();
@@ -167,7 +169,10 @@ void Membership::OnRefused(const NodeId& node, int64_t tried_us, int64_t now_us)
   if (i == ReachGraph::kNone || i == 0) return;
   Peer& peer = peers_[i];
   // What a stalled process has not looked at yet may be from that node.
-  const int64_t silent_since_us = std::max(peer.last_heard_us, awake_since_us_);
+  // A calm one, also where only it is calm, speaks by itself after that.
+  const int64_t calm_us = peer.said->calm ? options_.calm_ms * 1250 : 0;
+  const int64_t silent_since_us =
+      std::max({peer.last_heard_us + calm_us, awake_since_us_, peer.quiet_until_us});
   if (peer.ended || peer.always_refuses || peer.last_heard_us == 0 || tried_us < silent_since_us) {
     return;
   }
@@ -247,16 +252,23 @@ bool Membership::EvictPeer() {
 
 void Membership::UpdateStates(int64_t now_us) {
   using State = ClusterView::State;
+  next_check_us_ = now_us + (calm_ ? options_.calm_ms * 1000 : options_.heartbeat_ms * 500);
   const int64_t settles_ms =
       HasAllWhoAreThere(now_us) ? options_.settle_ms : options_.suspect_after_ms;
   const bool settled = role_ == Role::kCoordinator && wanted_ == ReachGraph::kNone &&
                        now_us - office_since_us_ >= settles_ms * 1000;
   if (settled != settled_) ++changes_;
   settled_ = settled;
+  if (rival_told_us_ != 0 && !KnowsRival(now_us)) {
+    rival_told_us_ = 0;
+    ++changes_;
+  }
+  if (InGroup()) placed_until_us_ = now_us + options_.placed_ms * 1000;
   for (size_t i = 1; i < graph_.bound(); ++i) {
     Peer& peer = peers_[i];
     if (records_[i] == nullptr) continue;
-    const int64_t silent_us = now_us - peer.last_heard_us;
+    LookAtChallenger(i, now_us);
+    const int64_t silent_us = now_us - HeardUs(peer);
     State state = State::kAlive;
     if (peer.other_version) {
       state = State::kOtherVersion;
@@ -264,7 +276,7 @@ void Membership::UpdateStates(int64_t now_us) {
       state = State::kUnheard;
     } else if (peer.leaving || peer.ended || silent_us >= options_.gone_after_ms * 1000) {
       state = State::kGone;
-    } else if (silent_us >= options_.suspect_after_ms * 1000) {
+    } else if (silent_us >= SuspectAfterUs(peer)) {
       state = State::kSuspected;
     }
     if (state != peer.state) {
@@ -273,8 +285,16 @@ void Membership::UpdateStates(int64_t now_us) {
     }
     const bool here = state == State::kAlive || state == State::kSuspected;
     heard_.Set(i, here);
-    const bool reaches =
-        here && peer.answered_us > 0 && now_us - peer.answered_us < options_.gone_after_ms * 1000;
+    const int64_t gone_us = options_.gone_after_ms * 1000;
+    const int64_t answered_us =
+        std::max(peer.answered_us, peer.quiet_until_us - options_.calm_ms * 1000);
+    const bool reaches = here && peer.answered_us > 0 && now_us - answered_us < gone_us;
+    if (here) {
+      for (const int64_t at_us : {HeardUs(peer) + gone_us, answered_us + gone_us,
+                                  calm_ ? HeardUs(peer) + SuspectAfterUs(peer) : 0}) {
+        if (at_us > now_us) next_check_us_ = std::min(next_check_us_, at_us);
+      }
+    }
     if (graph_.SetReaches(0, i, reaches)) {
       details_stale_ = true;
       ++changes_;
@@ -299,7 +319,7 @@ bool Membership::HasAllWhoAreThere(int64_t now_us) const {
 
 bool Membership::Fresh(const Peer& peer, int64_t now_us) const {
   return peer.details != nullptr && !peer.leaving && !peer.ended && !peer.other_version &&
-         now_us - peer.last_heard_us < options_.suspect_after_ms * 1000;
+         now_us - HeardUs(peer) < SuspectAfterUs(peer);
 }
 
 }  // namespace strata

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 
@@ -48,11 +49,21 @@ struct NodeRecord {
   // peers' memory of the earlier start is noticed and outdone. 0: not known yet.
   uint64_t boot = 0;
   uint32_t revision = 0;  // greater at each change within a boot
-  std::string name;       // for people
-  std::string cluster;
+  PrintableText name;     // for people
+  PrintableText cluster;
   uint32_t protocol = 0;               // kProtocolVersion of transport/version.h
-  std::string strata, llama, ggml;     // versions of the program and its libraries
+  PrintableText strata, llama, ggml;   // versions of the program and its libraries
   std::vector<std::string> addresses;  // host:port, any of which may work
+  // Random at each start of the process, so that two of one id are told apart. 0: not known.
+  uint64_t nonce = 0;
+};
+
+// Another process with the id of the one that is told of it; fields as in proto/cluster.proto.
+struct OtherProcess {
+  uint64_t nonce = 0;
+  int64_t running_us = 0;
+  bool placed = false;
+  std::string address;
 };
 
 // The part of a heartbeat that changes seldom; fields as in proto/cluster.proto.
@@ -69,7 +80,12 @@ struct HeartbeatBody {
   std::shared_ptr<const std::string> cluster;  // never null
   NodeId from;
   uint64_t boot = 0;
+  uint64_t nonce = 0;
+  int64_t started_us = 0;
   bool leaving = false;
+  bool placed = false;
+  bool contested = false;
+  bool calm = false;
 
   ClusterEpoch epoch;
   NodeId obeys;
@@ -94,6 +110,8 @@ struct Heartbeat {
   NodeId to;
   NodeId next;
   uint64_t your_boot = 0;
+  uint64_t your_nonce = 0;
+  int64_t your_newest_us = 0;
   int64_t sent_us = 0;
   int64_t answers_us = 0;
   int64_t granted_us = 0;
@@ -101,7 +119,12 @@ struct Heartbeat {
   bool offer = false;
   bool release = false;
   bool welcome = false;
+  bool refused = false;
+  std::shared_ptr<const OtherProcess> other;  // null: none is known of
 };
+
+// The sender, as it is to be told of. A sender that is leaving contests nothing.
+OtherProcess OtherProcessOf(const Heartbeat& message);
 
 struct OutgoingHeartbeat {
   NodeId to;
@@ -122,10 +145,20 @@ struct ClusterView {
     State state = State::kUnheard;
     int64_t since_us = 0;  // when it came to be heard; 0: never
     int64_t last_heard_us = 0;
+    bool ended = false;      // gone: by its own words, or those of its machine
     bool reachable = false;  // each of us answers the other's requests
     bool member = false;     // of this node's group
     NodeId obeys;            // as it last said
     uint32_t live_requests = 0;
+  };
+
+  // Two processes have one id.
+  struct SharedId {
+    NodeId id;
+    std::string taken_address;  // may be empty, as the other
+    std::string refused_address;
+    int64_t since_us = 0;
+    bool this_is_refused = false;
   };
 
   std::vector<Node> nodes;      // in order of id, this node among them
@@ -136,6 +169,10 @@ struct ClusterView {
   // A coordinator for a while, or of all who are there, and not about to join another: worth
   // planning for.
   bool settled = false;
+  // Another process has this node's id and its place: this one obeys nobody and is obeyed by
+  // nobody.
+  bool refused = false;
+  std::vector<SharedId> shared_ids;  // at most one a node; this node's own first
 
   const Node* Find(const NodeId& id) const;
 };

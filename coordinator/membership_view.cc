@@ -69,6 +69,8 @@ void Membership::BuildView() {
   view_.coordinator = obeys(now_us_);
   view_.is_coordinator = role_ == Role::kCoordinator;
   view_.settled = settled_;
+  view_.refused = out_;
+  AddSharedIds(&view_);
   if (!view_.coordinator.is_nobody()) {
     view_.epoch = epoch_;
     const IndexSet& members = view_.is_coordinator ? members_ : peers_[obeyed_].members;
@@ -91,7 +93,9 @@ void Membership::BuildView() {
         std::vector<std::string>& all = node.record.addresses;
         if (std::find(all.begin(), all.end(), address) == all.end()) all.push_back(address);
       }
+      node.record.nonce = peer.nonce;
       node.state = peer.state;
+      node.ended = peer.leaving || peer.ended;
       node.since_us = peer.since_us;
       node.obeys = peer.said->obeys;
       node.live_requests = peer.said->live_requests;

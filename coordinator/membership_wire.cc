@@ -1,5 +1,6 @@
 #include "coordinator/membership_wire.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@ namespace strata {
 namespace {
 
 constexpr size_t kIdBytes = 16;
+constexpr int64_t kRunningUsMax = int64_t{1} << 60;
 
 bool IsId(const std::string& bytes) { return bytes.empty() || bytes.size() == kIdBytes; }
 
@@ -26,20 +28,21 @@ absl::StatusOr<std::shared_ptr<const NodeRecord>> RecordFromWire(const wire::Nod
   auto record = std::make_shared<NodeRecord>();
   record->id = IdOf(wire.node_id());
   record->boot = wire.boot();
+  record->nonce = wire.nonce();
   record->revision = wire.revision();
-  record->name = wire.name();
-  record->cluster = wire.cluster();
-  record->protocol = wire.versions().protocol();
-  record->strata = wire.versions().strata();
-  record->llama = wire.versions().llama();
-  record->ggml = wire.versions().ggml();
-  record->addresses.assign(wire.addresses().begin(), wire.addresses().end());
-  for (const std::string* text :
-       {&record->name, &record->cluster, &record->strata, &record->llama, &record->ggml}) {
+  for (const std::string* text : {&wire.name(), &wire.cluster(), &wire.versions().strata(),
+                                  &wire.versions().llama(), &wire.versions().ggml()}) {
     if (text->size() > kWireStringMax) return Bad("a name or version is too long");
   }
-  for (const std::string& address : record->addresses) {
+  record->name = PrintableText::From(wire.name());
+  record->cluster = PrintableText::From(wire.cluster());
+  record->protocol = wire.versions().protocol();
+  record->strata = PrintableText::From(wire.versions().strata());
+  record->llama = PrintableText::From(wire.versions().llama());
+  record->ggml = PrintableText::From(wire.versions().ggml());
+  for (const std::string& address : wire.addresses()) {
     if (address.size() > kWireStringMax) return Bad("an address is too long");
+    if (IsPrintable(address)) record->addresses.push_back(address);  // else it is none
   }
   return record;
 }
@@ -76,6 +79,22 @@ absl::StatusOr<ClusterEpoch> FromWire(const wire::Epoch& wire) {
   return epoch;
 }
 
+wire::OtherProcess ToWire(const OtherProcess& other) {
+  wire::OtherProcess wire;
+  wire.set_nonce(other.nonce);
+  wire.set_running_us(other.running_us);
+  wire.set_placed(other.placed);
+  wire.set_address(ValidUtf8(other.address));
+  return wire;
+}
+
+OtherProcess FromWire(const wire::OtherProcess& wire) {
+  return {.nonce = wire.nonce(),
+          .running_us = std::clamp<int64_t>(wire.running_us(), 0, kRunningUsMax),
+          .placed = wire.placed(),
+          .address = wire.address().size() > kWireStringMax ? "" : wire.address()};
+}
+
 std::string IdBytes(const NodeId& id) {
   if (id.is_nobody()) return "";
   std::string bytes(kIdBytes, '\0');
@@ -100,13 +119,14 @@ wire::NodeRecord ToWire(const NodeRecord& record) {
   wire::NodeRecord wire;
   wire.set_node_id(IdBytes(record.id));
   wire.set_boot(record.boot);
+  wire.set_nonce(record.nonce);
   wire.set_revision(record.revision);
-  wire.set_name(ValidUtf8(record.name));
-  wire.set_cluster(ValidUtf8(record.cluster));
+  wire.set_name(record.name.str());
+  wire.set_cluster(record.cluster.str());
   wire.mutable_versions()->set_protocol(record.protocol);
-  wire.mutable_versions()->set_strata(ValidUtf8(record.strata));
-  wire.mutable_versions()->set_llama(ValidUtf8(record.llama));
-  wire.mutable_versions()->set_ggml(ValidUtf8(record.ggml));
+  wire.mutable_versions()->set_strata(record.strata.str());
+  wire.mutable_versions()->set_llama(record.llama.str());
+  wire.mutable_versions()->set_ggml(record.ggml.str());
   for (const std::string& address : record.addresses) wire.add_addresses(ValidUtf8(address));
   return wire;
 }
@@ -120,6 +140,15 @@ wire::Heartbeat ToWire(const Heartbeat& heartbeat) {
   wire.set_to(IdBytes(heartbeat.to));
   wire.set_boot(body.boot);
   wire.set_your_boot(heartbeat.your_boot);
+  wire.set_nonce(body.nonce);
+  wire.set_your_nonce(heartbeat.your_nonce);
+  wire.set_started_us(body.started_us);
+  wire.set_your_newest_us(heartbeat.your_newest_us);
+  wire.set_placed(body.placed);
+  wire.set_contested(body.contested);
+  wire.set_calm(body.calm);
+  wire.set_refused(heartbeat.refused);
+  if (heartbeat.other != nullptr) *wire.mutable_other() = ToWire(*heartbeat.other);
   wire.set_sent_us(heartbeat.sent_us);
   wire.set_answers_us(heartbeat.answers_us);
   wire.set_leaving(body.leaving);
@@ -168,6 +197,17 @@ absl::StatusOr<Heartbeat> FromWire(const wire::Heartbeat& wire) {
   heartbeat.to = IdOf(wire.to());
   body->boot = wire.boot();
   heartbeat.your_boot = wire.your_boot();
+  body->nonce = wire.nonce();
+  heartbeat.your_nonce = wire.your_nonce();
+  body->started_us = wire.started_us();
+  heartbeat.your_newest_us = wire.your_newest_us();
+  body->placed = wire.placed();
+  body->contested = wire.contested();
+  body->calm = wire.calm();
+  heartbeat.refused = wire.refused();
+  if (wire.has_other()) {
+    heartbeat.other = std::make_shared<const OtherProcess>(FromWire(wire.other()));
+  }
   heartbeat.sent_us = wire.sent_us();
   heartbeat.answers_us = wire.answers_us();
   body->leaving = wire.leaving();

@@ -22,12 +22,15 @@ std::string IdBytes(const NodeId& id);
 NodeId IdOf(absl::string_view bytes);
 
 wire::Heartbeat ToWire(const Heartbeat& heartbeat);
-// Text that discovery brought may be any bytes: it is made valid UTF-8.
+// An address that discovery brought may be any bytes: it is made valid UTF-8.
 wire::NodeRecord ToWire(const NodeRecord& record);
 wire::Epoch ToWire(const ClusterEpoch& epoch);
+wire::OtherProcess ToWire(const OtherProcess& other);
 
 // kInvalidArgument names what is too long or no id.
 absl::StatusOr<Heartbeat> FromWire(const wire::Heartbeat& wire);
 absl::StatusOr<ClusterEpoch> FromWire(const wire::Epoch& wire);
+// An address that is too long is left out, and times are bounded.
+OtherProcess FromWire(const wire::OtherProcess& wire);
 
 }  // namespace strata

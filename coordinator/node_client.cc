@@ -13,8 +13,10 @@
 #include "grpcpp/client_context.h"
 #include "proto/node.grpc.pb.h"
 #include "proto/weights.grpc.pb.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_message.h"
 #include "transport/status_details.h"
 #include "transport/version.h"
 
@@ -27,7 +29,7 @@ constexpr int64_t kListTimeoutMs = 5'000;
 constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
 
 void SetTimeout(grpc::ClientContext* context, int64_t timeout_ms) {
-  context->set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+  context->set_deadline(DeadlineIn(absl::Milliseconds(timeout_ms)));
 }
 
 class NodeClientImpl final : public NodeClient {
@@ -45,6 +47,7 @@ class NodeClientImpl final : public NodeClient {
     wire::GetInfoResponse info;
     const grpc::Status status = stub_->GetInfo(&context, wire::GetInfoRequest(), &info);
     if (!status.ok()) return Named(status);
+    MakePrintable(&info);
     id_ = info.node_id();
     name_ = info.name();
     const absl::Status fits = CheckVersions(LocalVersions(), info.versions(),
@@ -63,7 +66,20 @@ class NodeClientImpl final : public NodeClient {
     wire::GetInfoResponse info;
     const grpc::Status status = stub_->GetInfo(&context, wire::GetInfoRequest(), &info);
     if (!status.ok()) return Named(status);
+    MakePrintable(&info);
     return info;
+  }
+
+  absl::StatusOr<std::vector<wire::SelfTest>> SelfTestsOf(const std::string& model_id,
+                                                          int64_t timeout_ms) override {
+    grpc::ClientContext context;
+    SetTimeout(&context, timeout_ms);
+    wire::GetInfoRequest request;
+    request.set_self_tests_of(model_id);
+    wire::GetInfoResponse info;
+    const grpc::Status status = stub_->GetInfo(&context, request, &info);
+    if (!status.ok()) return Named(status);
+    return std::vector<wire::SelfTest>(info.self_tests().begin(), info.self_tests().end());
   }
 
   absl::Status Measure(int64_t timeout_ms) override {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
@@ -35,6 +36,9 @@ class NodeClient {
   virtual const std::string& address() const = 0;
 
   virtual absl::StatusOr<wire::GetInfoResponse> GetInfo(int64_t timeout_ms) = 0;
+  // The model's self-tests that the node keeps.
+  virtual absl::StatusOr<std::vector<wire::SelfTest>> SelfTestsOf(const std::string& model_id,
+                                                                  int64_t timeout_ms) = 0;
 
   // Begins to measure devices and links again; GetInfo says when that is done.
   virtual absl::Status Measure(int64_t timeout_ms) = 0;

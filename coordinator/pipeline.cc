@@ -15,13 +15,16 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/self_tests.h"
 #include "grpcpp/server_builder.h"
 #include "transport/epoch.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/listening_server.h"
 #include "transport/process_security.h"
 #include "transport/status_details.h"
+#include "transport/steady_time.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -74,7 +77,7 @@ class PipelineImpl final : public Pipeline {
     }
     returning.reset();
     if (server_ != nullptr) {
-      server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+      server_->Shutdown(DeadlineIn(absl::Seconds(1)));
     }
   }
 
@@ -121,6 +124,10 @@ class PipelineImpl final : public Pipeline {
   void OnBroken(absl::Status status);
   wire::StageSpec SpecOf(size_t stage) const;
   void AddWeightSources(size_t stage, wire::StageSpec* spec) const;
+  // "/CUDA0"; empty: the CPU.
+  std::string DeviceText(size_t stage) const {
+    return options_.devices.empty() ? "" : absl::StrCat("/", options_.devices[stage]);
+  }
   bool IsKept(size_t stage) const {
     return !options_.kept.empty() && options_.kept[stage].has_value();
   }
@@ -134,8 +141,9 @@ class PipelineImpl final : public Pipeline {
     bool lags = false;  // a slot or more is not all there
   };
   wire::MoveCachesRequest MoveOf(size_t stage) const;
-  absl::StatusOr<Copied> CopyChanges(Progress* progress, absl::Time until);
+  absl::StatusOr<Copied> CopyChanges(Progress* progress, SteadyTime until);
   void Unload();
+  void UnloadStage(size_t stage);
 
   const PipelineOptions options_;
   Listener* const listener_;
@@ -172,6 +180,7 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
   spec.set_stage(static_cast<uint32_t>(stage));
   spec.set_n_stages(static_cast<uint32_t>(n_stages()));
   spec.set_model_path(options_.model_path);
+  spec.set_model_name(options_.model_name.str());
   spec.mutable_layers()->set_begin(options_.stages[stage].begin);
   spec.mutable_layers()->set_end(options_.stages[stage].end);
   spec.set_n_ctx(options_.n_ctx);
@@ -238,7 +247,7 @@ absl::Status PipelineImpl::Load(Progress progress) {
   if (!at_rest.ok()) return at_rest.status();
   carries_ = carries_ && *at_rest;
   if (carries_) {
-    const absl::Time until = absl::Now() + kPauseMax;
+    const SteadyTime until = SteadyTime::Now() + kPauseMax;
     absl::StatusOr<Copied> copied = CopyChanges(&progress, until);
     if (copied.ok()) carried_.bytes_after = copied->bytes;
     // At rest what lags comes whole the next time.
@@ -260,7 +269,7 @@ absl::Status PipelineImpl::Load(Progress progress) {
 
 absl::StatusOr<bool> PipelineImpl::CopyCaches(Progress* progress) {
   copied_.resize(n_stages());
-  const absl::Time until = absl::Now() + kCopyTime;
+  const SteadyTime until = SteadyTime::Now() + kCopyTime;
   uint64_t before = std::numeric_limits<uint64_t>::max();
   for (int i = 0; i < kCopiesMax; ++i) {
     const absl::StatusOr<Copied> copied = CopyChanges(progress, until);
@@ -299,7 +308,7 @@ wire::MoveCachesRequest PipelineImpl::MoveOf(size_t stage) const {
 }
 
 absl::StatusOr<PipelineImpl::Copied> PipelineImpl::CopyChanges(Progress* progress,
-                                                               absl::Time until) {
+                                                               SteadyTime until) {
   absl::Mutex mu;
   bool wanted = true;
   Copied copied;
@@ -311,7 +320,7 @@ absl::StatusOr<PipelineImpl::Copied> PipelineImpl::CopyChanges(Progress* progres
       auto moved = options_.nodes[i]->MoveCaches(MoveOf(i), [&] {
         absl::MutexLock lock(mu);
         wanted = wanted && (*progress)(i, wire::LoadProgress());
-        return wanted && absl::Now() < until;
+        return wanted && SteadyTime::Now() < until;
       });
       absl::MutexLock lock(mu);
       if (moved.ok()) {
@@ -326,7 +335,7 @@ absl::StatusOr<PipelineImpl::Copied> PipelineImpl::CopyChanges(Progress* progres
   for (std::thread& thread : threads) thread.join();
   if (!wanted) return absl::CancelledError("nobody wants the stages any more");
   if (failure.ok()) return copied;
-  if (absl::Now() >= until) failure = absl::DeadlineExceededError("copying takes too long");
+  if (SteadyTime::Now() >= until) failure = absl::DeadlineExceededError("copying takes too long");
   LOG(WARNING) << "caches do not move with their stages: " << failure.message();
   return failure;
 }
@@ -353,7 +362,22 @@ absl::Status PipelineImpl::LoadStages(const std::vector<size_t>& which, Progress
       }
     });
   }
+  std::vector<wire::SelfTest> earlier;
+  if (options_.self_tests != nullptr) earlier = options_.self_tests();
   for (std::thread& thread : threads) thread.join();
+  for (const size_t i : which) {
+    if (!outcomes[i].ok()) continue;
+    const absl::Status right = CheckSelfTest(stages_[i].self_test(), earlier);
+    if (right.ok()) continue;
+    // Also where what is loaded stays on an error: no plan is to keep this one.
+    UnloadStage(i);
+    const LayerRange& layers = options_.stages[i];
+    outcomes[i] =
+        WithStage(Prefixed(absl::StrCat("stage ", i, " (layers ", layers.begin, "-", layers.end - 1,
+                                        ") on ", options_.nodes[i]->name(), DeviceText(i)),
+                           right),
+                  static_cast<uint32_t>(i));
+  }
   // A stage cancelled for another's sake is not the reason.
   for (const absl::Status& outcome : outcomes) {
     if (!outcome.ok() && !absl::IsCancelled(outcome)) return outcome;
@@ -477,7 +501,7 @@ absl::StatusOr<uint64_t> PipelineImpl::Submit(wire::Step step) {
 }
 
 absl::Status PipelineImpl::Diagnose(const absl::Status& broken) {
-  const absl::Time until = absl::Now() + kDiagnoseTime;
+  const SteadyTime until = SteadyTime::Now() + kDiagnoseTime;
   while (true) {
     absl::Status unreachable;
     for (size_t i = 0; i < n_stages(); ++i) {
@@ -489,7 +513,7 @@ absl::Status PipelineImpl::Diagnose(const absl::Status& broken) {
       if (auto failure = FailureOf(*info, options_.epoch, i); !failure.ok()) return failure;
     }
     if (!unreachable.ok()) return unreachable;
-    if (absl::Now() >= until) return broken;
+    if (SteadyTime::Now() >= until) return broken;
     absl::SleepFor(absl::Milliseconds(100));
   }
 }
@@ -498,18 +522,20 @@ void PipelineImpl::Unload() {
   std::vector<std::thread> threads;
   for (size_t i = 0; i < stages_.size(); ++i) {
     if (stages_[i].link_address().empty()) continue;
-    threads.emplace_back([this, i] {
-      wire::UnloadStageRequest request;
-      *request.mutable_epoch() = options_.epoch;
-      request.set_stage(static_cast<uint32_t>(i));
-      // A node that is gone has unloaded already, or the node that coordinates next has it unload.
-      NodeClient* const node = options_.nodes[i];
-      node->UnloadStage(request,
-                        [&] { return options_.gone == nullptr || !options_.gone(node->id()); })
-          .IgnoreError();
-    });
+    threads.emplace_back([this, i] { UnloadStage(i); });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+void PipelineImpl::UnloadStage(size_t stage) {
+  wire::UnloadStageRequest request;
+  *request.mutable_epoch() = options_.epoch;
+  request.set_stage(static_cast<uint32_t>(stage));
+  // A node that is gone has unloaded already, or the node that coordinates next has it unload.
+  NodeClient* const node = options_.nodes[stage];
+  node->UnloadStage(request, [&] { return options_.gone == nullptr || !options_.gone(node->id()); })
+      .IgnoreError();
+  stages_[stage].clear_link_address();  // nothing is loaded any more
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "coordinator/scheduler_types.h"
 #include "proto/frame.pb.h"
 #include "shard/architecture.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 
@@ -29,6 +30,7 @@ inline constexpr int kWeightPeersMax = 7;
 struct PipelineOptions {
   std::string
       model_path;  // on `source`; other nodes use a file of the same path if it is the model
+  PrintableText model_name;  // for people; empty: that of the file
   std::string model_id;
   wire::Epoch epoch;
   std::vector<LayerRange> stages;  // in order
@@ -61,6 +63,10 @@ struct PipelineOptions {
   // has them: it is to let go of them. True: with no step under way, so that caches are worth
   // having. Not OK ends the load. Null: they are nobody's.
   std::function<absl::StatusOr<bool>()> take_over;
+  // What stages of the model computed earlier, of all nodes that can be asked; a stage that
+  // computes otherwise is unloaded and refused (coordinator/self_tests.h). Called beside the loads;
+  // may block. Null: nothing is known.
+  std::function<std::vector<wire::SelfTest>()> self_tests;
   bool leave_on_error = false;  // Build() unloads nothing: the next plan keeps what is loaded
   wire::CacheSpec cache;
   std::vector<wire::ActivationRule> activations;  // [stages], by which each sends; empty: f32
@@ -100,7 +106,7 @@ class Pipeline {
 
   // Loads all stages at once, each on its node, then links them. Blocks. On an error everything
   // loaded is unloaded again, unless it is to be left, and the status says which stage on which
-  // node.
+  // node. kDataLoss with HasWrongNumbers(): that stage failed its self-test.
   static absl::StatusOr<std::unique_ptr<Pipeline>> Build(PipelineOptions options,
                                                          Listener* listener, Progress progress);
   // Closes the links and unloads the stages. Blocks.

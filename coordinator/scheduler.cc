@@ -234,6 +234,7 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   r.usage.prompt_us = r.first_us - r.admitted_us;
   r.usage.decode_us = now_us - r.first_us;
   if (token.end_of_generation()) {
+    r.usage.end_token = token.token();
     return End(r.id, absl::OkStatus(), FinishReason::kEndOfGeneration, Leave::kKeep, now_us);
   }
   r.pipelines_broken = 0;
@@ -247,7 +248,6 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   SchedulerEvent& event = events.emplace_back();
   event.request = r.id;
   event.token = token;
-  // The text may fill the context: its last token needs no place in the cache.
   if (r.tokens_left == 0 || IsFull(r)) {
     End(r.id, absl::OkStatus(), FinishReason::kLength, Leave::kKeep, now_us);
   } else if (r.kv_length() > facts.n_ctx) {
@@ -256,7 +256,8 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
 }
 
 bool Scheduler::Impl::CanShift(const TextRequest& request) const {
-  return request.shift_context && facts.cache.shift && facts.cache.trim &&
+  // What one shifts is rounded again, and so may be what others have beside it.
+  return request.shift_context && !policy.exact && facts.cache.shift && facts.cache.trim &&
          KeptTokens(request) + 2 <= facts.n_ctx;
 }
 

@@ -110,9 +110,10 @@ struct Scheduler::Impl {
   void TakeToken(Request* request, const wire::SampledToken& token, int64_t now_us);
   void TakeTimings(const wire::Result& result, const Flight& flight);
   bool CanShift(const TextRequest& request) const;
-  // Its last token finds no place in the cache, now or by a shift.
+  // Prompt and answer fill the context, which cannot be shifted. The last token of such a text has
+  // no place in the cache, and needs none.
   bool IsFull(const Request& request) const {
-    return request.kv_length() > facts.n_ctx && !CanShift(request.asked);
+    return request.kv_length() >= facts.n_ctx && !CanShift(request.asked);
   }
   // Its slot is full.
   void ShiftContext(Request* request);
@@ -134,6 +135,10 @@ struct Scheduler::Impl {
   void AddDecodes(Builder* step);
   void AddPrompts(Builder* step, int64_t now_us);
   void AddAlone(Builder* step);
+  // Rows of one request, whose turn it is; SchedulerPolicy::exact.
+  void AddExact(Builder* step);
+  // Where the rows end that are fed from `begin` on.
+  uint32_t ExactEnd(const Request& request, uint32_t begin) const;
   uint32_t AddRows(Builder* step, Request* request, uint32_t rows_max);
   uint32_t NDecoding() const;  // texts whose next row is a token of their own
   uint32_t PromptRows(const Builder& step, const Request& next, int64_t now_us) const;

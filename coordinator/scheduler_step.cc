@@ -69,6 +69,7 @@ uint32_t Scheduler::Impl::AddRows(Builder* b, Request* request, uint32_t rows_ma
   // Beyond its claim there is room for single rows only, as MakeCells() finds it.
   const uint32_t claim = slots.slot(r.slot).claim;
   if (begin < claim) end = std::min(end, claim);
+  if (policy.exact) end = std::min(end, ExactEnd(r, begin));
   for (uint32_t position : r.checkpoints) {
     if (position <= begin || position >= end) continue;
     end = position;
@@ -89,6 +90,7 @@ uint32_t Scheduler::Impl::AddRows(Builder* b, Request* request, uint32_t rows_ma
     b->step.add_slots(r.slot);
     slots.Append(r.slot, r.KvToken(position));
   }
+  if (policy.exact && end - begin == ExactChunk(facts, policy)) slots.EndChunk(r.slot);
   const bool samples = end == r.kv_length();
   if (samples) b->step.add_sample_rows(b->rows() - 1);
   if (std::find(r.checkpoints.begin(), r.checkpoints.end(), end) != r.checkpoints.end()) {
@@ -103,6 +105,13 @@ uint32_t Scheduler::Impl::AddRows(Builder* b, Request* request, uint32_t rows_ma
                              .is_prompt = is_prompt});
   b->flight.timing.samples += samples ? 1 : 0;
   return end - begin;
+}
+
+uint32_t Scheduler::Impl::ExactEnd(const Request& r, uint32_t begin) const {
+  const auto prompt = static_cast<uint32_t>(r.asked.prompt.size());
+  if (r.TextPosition(begin) >= prompt) return begin + 1;
+  const uint32_t chunk = ExactChunk(facts, policy);
+  return std::min(prompt, (begin / chunk + 1) * chunk);
 }
 
 void Scheduler::Impl::Preempt(Request* r) {
@@ -195,7 +204,11 @@ bool Scheduler::Impl::WaitsForPrefix(const Request& request) const {
     if (CanShift(other.asked) || (request.is_fed_again && !other.is_fed_again)) return false;
     const std::vector<int32_t>&a = request.text, &b = other.text;
     const auto same = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
-    const auto shared = static_cast<uint32_t>(std::min<size_t>(same, a.size() - 1));
+    auto shared = static_cast<uint32_t>(std::min<size_t>(same, a.size() - 1));
+    if (policy.exact) {
+      shared = std::min(shared, static_cast<uint32_t>(other.asked.prompt.size()));
+      shared -= shared % ExactChunk(facts, policy);
+    }
     if (shared < kPrefixWorthWaiting || slots.slot(other.slot).confirmed >= shared) return false;
     if (!cached) cached = slots.CachedPrefix(a);
     return *cached < shared;
@@ -344,6 +357,32 @@ void Scheduler::Impl::AddAlone(Builder* b) {
   }
 }
 
+void Scheduler::Impl::AddExact(Builder* b) {
+  std::vector<Request*> next;
+  for (uint64_t id : running) {
+    Request& r = requests.at(id);
+    if (Remaining(r) == 1 && (next.empty() || r.ready < next[0]->ready)) next = {&r};
+  }
+  Request* const prompt = NextPrompt(*b);
+  // A chunk of a prompt for each round of the texts that decode, or where none is ready: then as
+  // many at a time as there are stages that would be idle.
+  const uint32_t n_decoding = NDecoding();
+  const auto prompts_under_way =
+      static_cast<uint32_t>(std::count_if(flights.begin(), flights.end(), [](const Flight& flight) {
+        return flight.timing.rows > flight.decode_rows;
+      }));
+  const uint32_t prompts_max =
+      n_decoding == 0 ? in_flight_max() : facts.n_stages - std::min(facts.n_stages - 1, n_decoding);
+  const bool is_due = next.empty() || last_step_id >= last_prompt_step_id + n_decoding;
+  if (prompt != nullptr && is_due && prompts_under_way < prompts_max) {
+    b->prompt_rows = AddRows(b, prompt, facts.n_batch);
+    clients.at(prompt->asked.client).chunk = ++last_tick;
+    if (b->prompt_rows > 0) return;
+  }
+  MakeCells(&next);
+  for (Request* r : next) b->flight.decode_rows = AddRows(b, r, 1);
+}
+
 std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   if (flights.size() >= in_flight_max()) return std::nullopt;
   // What was under way when a step failed fails where it goes on from there. Steps that mix what
@@ -357,6 +396,8 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   if (is_trying) {
     if (!flights.empty()) return std::nullopt;
     AddAlone(&b);
+  } else if (policy.exact) {
+    AddExact(&b);
   } else {
     AddDecodes(&b);
     AddPrompts(&b, now_us);

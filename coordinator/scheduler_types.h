@@ -1,6 +1,7 @@
 // What the scheduler knows of its pipeline, how it is told to behave, and what it tells of itself.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -55,7 +56,16 @@ struct SchedulerPolicy {
   uint32_t pipelines_broken_max = 3;
   bool keep_prefixes = true;
   uint32_t prefix_tokens_min = 16;  // shorter ones are not worth a kept sequence
+  // What is computed for a text does not depend on others, to the last bit: a step has rows of one
+  // request; prompts are cut at multiples of ExactChunk(), and what was generated is fed a row at a
+  // time, also where a text is fed again; of what is kept only such chunks of prompts are used, and
+  // no checkpoints; and no context is shifted. Stages have a cache for each slot
+  // (CacheSpec::exact).
+  bool exact = false;
 };
+inline uint32_t ExactChunk(const PipelineFacts& facts, const SchedulerPolicy& policy) {
+  return std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch);
+}
 
 // Steps by their rows: the upper ends of the classes of a histogram, the last one open.
 inline constexpr std::array<uint32_t, 10> kStepRowsClasses = {1,  2,  4,   8,   16,

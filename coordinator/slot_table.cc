@@ -38,6 +38,7 @@ void SlotTable::Reset(int32_t slot) {
   ClaimWhatIsThere(&s);
   s.tokens.clear();
   s.confirmed = 0;
+  s.whole = 0;
   s.shifted = false;
   s.shared = false;
   s.copied_from = {-1, 0};
@@ -64,6 +65,7 @@ void SlotTable::RollBack(int32_t slot) {
   Slot& s = slots_[slot];
   ClaimWhatIsThere(&s);
   s.tokens.resize(s.confirmed);
+  s.whole = std::min(s.whole, s.confirmed);
   AddEdit(wire::KvEdit::TRIM, slot)->set_begin(static_cast<int32_t>(s.confirmed));
   ++s.generation;
 }
@@ -74,6 +76,7 @@ void SlotTable::Trim(int32_t slot, uint32_t length) {
   AddEdit(wire::KvEdit::TRIM, slot)->set_begin(static_cast<int32_t>(length));
   s.tokens.resize(length);
   s.confirmed = std::min(s.confirmed, length);
+  s.whole = std::min(s.whole, length);
 }
 
 void SlotTable::CopyInto(int32_t slot, int32_t from) {
@@ -81,6 +84,7 @@ void SlotTable::CopyInto(int32_t slot, int32_t from) {
   Slot& s = slots_[slot];
   s.tokens = slots_[from].tokens;
   s.confirmed = static_cast<uint32_t>(s.tokens.size());
+  s.whole = slots_[from].whole;
   s.shifted = slots_[from].shifted;
   s.shared = slots_[from].shared = true;
   s.copied_from = {from, slots_[from].generation};
@@ -115,7 +119,8 @@ void SlotTable::Release(int32_t slot, bool keep) {
 
 bool SlotTable::GoOn(const PipelineFacts& facts) {
   const bool alike = facts.n_slots == facts_.n_slots && facts.n_ctx == facts_.n_ctx &&
-                     facts.kv_cells == facts_.kv_cells && facts.cache == facts_.cache;
+                     facts.kv_cells == facts_.kv_cells && facts.cache == facts_.cache &&
+                     (!policy_.exact || ExactChunk(facts, policy_) == ExactChunk(facts_, policy_));
   const bool goes_back = std::any_of(edits_.begin(), edits_.end(), [](const wire::KvEdit& edit) {
     return edit.kind() == wire::KvEdit::RESTORE;
   });
@@ -189,6 +194,10 @@ SlotTable::Source SlotTable::Usable(int32_t slot, uint32_t common, absl::Span<co
   const Slot& s = slots_[slot];
   const auto text_length = static_cast<uint32_t>(text.size());
   const auto length = static_cast<uint32_t>(s.tokens.size());
+  if (policy_.exact) {
+    common = std::min({common, s.whole, text_length - 1});
+    common -= common % ExactChunk(facts_, policy_);
+  }
   if (s.shifted || common == 0) return {};
   const bool whole = common == length;
   if (s.owner != 0) {
@@ -340,6 +349,7 @@ void SlotTable::Restore(int32_t slot, int32_t checkpoint) {
   Slot& s = slots_[slot];
   s.tokens.resize(length);
   s.confirmed = std::min(s.confirmed, length);
+  s.whole = std::min(s.whole, length);
   c.used = ++last_used_;
 }
 

@@ -24,8 +24,9 @@ class SlotTable {
   struct Slot {
     std::vector<int32_t> tokens;  // what stands there once every step formed so far is done
     uint32_t confirmed = 0;       // of them, which all stages have
-    uint32_t claim = 0;           // cells that its owner is about to fill, `tokens` included
-    uint64_t owner = 0;           // a request; 0: nobody, and `tokens` are kept
+    uint32_t whole = 0;  // of them, fed in chunks of ExactChunk(): other texts' would be so
+    uint32_t claim = 0;  // cells that its owner is about to fill, `tokens` included
+    uint64_t owner = 0;  // a request; 0: nobody, and `tokens` are kept
     // Rises when the slot starts anew. What is in flight under an older number says nothing any
     // more about the slot.
     uint64_t generation = 0;
@@ -56,6 +57,10 @@ class SlotTable {
 
   // Rows that the step being formed feeds.
   void Append(int32_t slot, int32_t token) { slots_[slot].tokens.push_back(token); }
+  // The last rows were a whole chunk of a prompt.
+  void EndChunk(int32_t slot) {
+    slots_[slot].whole = static_cast<uint32_t>(slots_[slot].tokens.size());
+  }
   // A step of generation `generation` is done in all stages: the slot has `length` positions.
   void Confirm(int32_t slot, uint64_t generation, uint32_t length);
 
@@ -79,9 +84,11 @@ class SlotTable {
   // Saves the slot as it is now in every stage, for texts with the same beginning; the checkpoint
   // that was not used for longest goes for it.
   void Save(int32_t slot);
-  // Whether a cache that cannot trim can go back to where it was saved.
+  // Whether a cache that cannot trim can go back to where it was saved. Not to the last bit: a
+  // window may lie in other cells then.
   bool wants_checkpoints() const {
-    return policy_.keep_prefixes && facts_.cache.checkpoint && !checkpoints_.empty();
+    return policy_.keep_prefixes && !policy_.exact && facts_.cache.checkpoint &&
+           !checkpoints_.empty();
   }
   // What came of the step that saved `checkpoint` for the `save`th time. Until it is confirmed
   // nobody goes back to it.

@@ -24,6 +24,13 @@ absl::Status Marked(absl::Status status, absl::string_view mark) {
 
 }  // namespace
 
+std::string PromptTooLong(uint64_t prompt_tokens, uint32_t n_ctx) {
+  return absl::StrCat("the prompt is too long: it has ", prompt_tokens,
+                      " tokens, this model's maximum context length is ", n_ctx,
+                      " tokens, and the context window holds the prompt and its answer. Shorten "
+                      "the prompt, or load the model with a larger --ctx");
+}
+
 std::optional<int64_t> RetryAfterMs(const absl::Status& status) {
   const std::optional<absl::Cord> payload = status.GetPayload(kRetryAfterMs);
   int64_t ms = 0;

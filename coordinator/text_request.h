@@ -49,7 +49,11 @@ struct TextUsage {
   int64_t decode_us = 0;                  // from the first token to the last
   std::vector<StageTotal> prompt_stages;  // by stage
   std::vector<StageTotal> decode_stages;
+  std::optional<int32_t> end_token;  // that ended the text, and is not shown
 };
+
+// That a prompt leaves no room for an answer, with the words by which programs know this error.
+std::string PromptTooLong(uint64_t prompt_tokens, uint32_t n_ctx);
 
 // When to try again, with a status that says that too many wait; nullopt: it does not say.
 std::optional<int64_t> RetryAfterMs(const absl::Status& status);

@@ -19,8 +19,10 @@
 #include "grpcpp/server_builder.h"
 #include "node/key_file.h"
 #include "node/parent_watch.h"
+#include "node/process_setup.h"
 #include "transport/clock.h"
 #include "transport/event_loop.h"
+#include "transport/grpc_deadline.h"
 #include "transport/listening_server.h"
 #include "transport/pairing_service.h"
 #include "transport/tls_look.h"
@@ -30,7 +32,7 @@ namespace {
 
 constexpr uint64_t kTickMs = 1'000;
 constexpr absl::Duration kPeerLook = absl::Seconds(2);
-constexpr std::chrono::milliseconds kAnswerGrace(1'000);
+constexpr absl::Duration kAnswerGrace = absl::Milliseconds(1'000);
 
 class Admission final : private Discovery::Listener {
  public:
@@ -45,7 +47,7 @@ class Admission final : private Discovery::Listener {
                                    }}) {}
   ~Admission() override {
     for (std::thread& look : looks_) look.join();
-    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + kAnswerGrace);
+    if (server_ != nullptr) server_->Shutdown(DeadlineIn(kAnswerGrace));
   }
 
   absl::StatusOr<ClusterKey> Run() {
@@ -56,7 +58,7 @@ class Admission final : private Discovery::Listener {
       watch = ParentWatch::Start({.on_gone = [this] { loop_->Post([this] { loop_->Stop(); }); }});
     }
     std::vector<std::unique_ptr<EventLoop::Handle>> signals;
-    for (int signum : {SIGINT, SIGTERM, SIGHUP}) {
+    for (int signum : EndSignals()) {
       signals.push_back(loop_->OnSignal(signum, [this] { loop_->Stop(); }));
     }
     for (const std::string& peer : options_.peers) {
@@ -112,7 +114,7 @@ class Admission final : private Discovery::Listener {
       others_.insert(record.node_id);
     } else if (!record.key_id.empty()) {
       others_.erase(record.node_id);
-      OnCluster(record.key_id);
+      OnCluster(record.key_id.str());
     } else {
       Fail(absl::UnauthenticatedError(
           absl::StrCat("the nodes of cluster ", record.cluster,
@@ -138,7 +140,7 @@ class Admission final : private Discovery::Listener {
     absl::FPrintF(stderr,
                   "No cluster is here: %s has founded one (%s). To add a machine: run 'strata "
                   "node' there, then 'strata approve' here.\n",
-                  options_.self.name, key->id());
+                  options_.self.name.str(), key->id());
     key_ = *std::move(key);
     loop_->Stop();
   }
@@ -149,7 +151,7 @@ class Admission final : private Discovery::Listener {
                   "%s has no key, and %s: it waits to be admitted. On a machine of the cluster, "
                   "run 'strata approve %s', or where that does not see it: 'strata approve "
                   "THIS-MACHINE:%d'.\n",
-                  options_.self.name, why, options_.self.name, port_);
+                  options_.self.name.str(), why, options_.self.name.str(), port_);
   }
 
   static void ShowCode(const std::string& code, const std::string& name) {

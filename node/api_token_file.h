@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "transport/secret.h"
+#include "transport/wall_clock.h"
 
 namespace strata {
 
@@ -67,7 +68,7 @@ absl::StatusOr<std::vector<ApiToken>> ReadApiTokens(const std::string& path);
 struct NewApiToken {
   std::string name;
   ApiTokenLimits limits;
-  absl::Time now = absl::Now();
+  absl::Time now = WallNow();
 };
 absl::StatusOr<Secret> AddApiToken(const std::string& path, const NewApiToken& token);
 

@@ -3,7 +3,7 @@
 // again when it has changed, at most a second late, so a token that was revoked or made counts at
 // once; requests that it let in before go on.
 //
-//   auto admitted = tokens.Admit({.text = bearer, .stream = true, .now = absl::Now()});
+//   auto admitted = tokens.Admit({.text = bearer, .stream = true, .now = WallNow()});
 //   if (!admitted.status.ok()) → 401, 429 with Retry-After, or 503
 //   … admitted.admission is kept until the answer has ended …
 //

@@ -17,6 +17,7 @@ namespace strata {
 namespace {
 
 constexpr absl::Duration kLook = absl::Seconds(2);
+constexpr size_t kDigitsShown = 8;  // of ids
 
 // Where the one that a person means can be admitted.
 absl::StatusOr<std::vector<std::string>> Find(const wire::GetClusterResponse& cluster,
@@ -24,9 +25,9 @@ absl::StatusOr<std::vector<std::string>> Find(const wire::GetClusterResponse& cl
   std::vector<const wire::WaitingNode*> meant;
   std::vector<std::string> names;
   for (const wire::WaitingNode& node : cluster.waiting()) {
-    names.push_back(node.name());
-    if (wanted.empty() || MeansNode(wanted, {.name = node.name(),
-                                             .id_hex = absl::BytesToHexString(node.node_id())})) {
+    const std::string id = absl::BytesToHexString(node.node_id());
+    names.push_back(absl::StrCat(node.name(), " ", id.substr(0, kDigitsShown)));
+    if (wanted.empty() || MeansNode(wanted, {.name = node.name(), .id_hex = id})) {
       meant.push_back(&node);
     }
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -132,6 +133,18 @@ Json MessagesOf(const std::vector<ApiMessage>& messages, const Shape& shape) {
   return json;
 }
 
+// Where the last message's text ends in the prompt; templates may take the spaces around it away.
+absl::StatusOr<size_t> EndOf(absl::string_view content, absl::string_view prompt) {
+  const absl::string_view with_end = absl::StripLeadingAsciiWhitespace(content);
+  const absl::string_view plain = absl::StripAsciiWhitespace(content);
+  const size_t at = prompt.rfind(plain);
+  if (plain.empty() || at == absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        "the model's chat template does not show the last message, which is to be gone on with");
+  }
+  return at + (absl::StartsWith(prompt.substr(at), with_end) ? with_end.size() : plain.size());
+}
+
 }  // namespace
 
 class ChatTemplate::Impl final : public ChatTemplate {
@@ -151,7 +164,7 @@ class ChatTemplate::Impl final : public ChatTemplate {
     const std::vector<ApiMessage> user = {{.role = "user", .content = "Strata-User"}};
     const std::vector<ApiMessage> both = {{.role = "system", .content = "Strata-System"}, user[0]};
     const auto shows = [this](const std::vector<ApiMessage>& messages, absl::string_view needle) {
-      const auto prompt = Apply(messages, {}, absl::UnixEpoch());
+      const auto prompt = Apply(messages, {}, absl::UnixEpoch(), {});
       return prompt.ok() && absl::StrContains(*prompt, needle);
     };
     if (!shows(user, "Strata-User")) {
@@ -174,7 +187,7 @@ class ChatTemplate::Impl final : public ChatTemplate {
          .parameters = {}});
     const auto shows = [this](const std::vector<ApiMessage>& messages, const ApiTools& offered,
                               std::initializer_list<const char*> needles) {
-      const auto prompt = Apply(messages, offered, absl::UnixEpoch());
+      const auto prompt = Apply(messages, offered, absl::UnixEpoch(), {});
       return prompt.ok() && std::any_of(needles.begin(), needles.end(), [&](const char* needle) {
                return absl::StrContains(*prompt, needle);
              });
@@ -207,7 +220,7 @@ class ChatTemplate::Impl final : public ChatTemplate {
   }
 
   absl::StatusOr<Prompt> RenderAll(const std::vector<ApiMessage>& asked, const ApiTools& tools,
-                                   absl::Time now) const override {
+                                   absl::Time now, const Wish& wish) const override {
     std::vector<ApiMessage> messages = asked;
     NameAnswers(&messages);
     if (tools.offered() && !shape_.tools) {
@@ -218,18 +231,25 @@ class ChatTemplate::Impl final : public ChatTemplate {
         messages.insert(messages.begin(), {.role = "system", .content = words});
       }
     }
-    auto text = Apply(messages, tools, now);
+    auto text = Apply(messages, tools, now, wish);
     if (!text.ok()) return text.status();
+    if (wish.continues_last) {
+      const absl::StatusOr<size_t> end = EndOf(messages.back().content, *text);
+      if (!end.ok()) return end.status();
+      text->resize(*end);
+    }
     Prompt prompt = {.text = *std::move(text)};
     prompt.has_bos = !bos_.empty() && absl::StartsWith(prompt.text, bos_);
     return prompt;
   }
 
   absl::StatusOr<std::string> Apply(const std::vector<ApiMessage>& messages, const ApiTools& tools,
-                                    absl::Time now) const {
+                                    absl::Time now, const Wish& wish) const {
     try {
-      const auto context = minja::Context::make(minja::Value(
-          Json{{"messages", MessagesOf(messages, shape_)}, {"add_generation_prompt", true}}));
+      Json known = wish.variables.empty() ? Json::object() : Json::parse(wish.variables);
+      known["messages"] = MessagesOf(messages, shape_);
+      known["add_generation_prompt"] = wish.ends_with_opening && !wish.continues_last;
+      const auto context = minja::Context::make(minja::Value(known));
       if (tools.offered() && shape_.tools) {
         Json list = Json::array();
         for (const ApiTool& tool : tools.list) list.push_back(Json::parse(tool.json));
@@ -269,9 +289,9 @@ absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(const So
 }
 
 absl::StatusOr<ChatTemplate::Prompt> ChatTemplate::Render(const std::vector<ApiMessage>& messages,
-                                                          const ApiTools& tools,
-                                                          absl::Time now) const {
-  return RenderAll(messages, tools, now);
+                                                          const ApiTools& tools, absl::Time now,
+                                                          const Wish& wish) const {
+  return RenderAll(messages, tools, now, wish);
 }
 
 }  // namespace strata

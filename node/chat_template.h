@@ -28,16 +28,28 @@ class ChatTemplate {
   // kInvalidArgument: the template is none that we can read, and why.
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Parse(const Source& source);
 
+  struct Wish {
+    bool ends_with_opening =
+        true;  // of the assistant's answer, which follows (false: nothing does)
+    // The prompt ends where the text of the last message does, an assistant's, whose rest follows.
+    bool continues_last = false;
+    std::string variables = {};  // more for the template: the text of a JSON object, or nothing
+  };
   struct Prompt {
     std::string text;
     bool has_bos = false;  // it begins with the token that begins a text
   };
-  // The prompt that asks for the assistant's answer. kInvalidArgument: the template refuses these
-  // messages, in its words.
+  // The prompt that asks for the assistant's answer, as far as nothing else is wished for.
+  // kInvalidArgument: the template refuses these messages, in its words, or does not show the one
+  // that is to be gone on with.
   // Tools that are offered are told in the template's way, or in words where it has none, as are
   // calls and what tools answered.
   absl::StatusOr<Prompt> Render(const std::vector<ApiMessage>& messages, const ApiTools& tools,
-                                absl::Time now) const;
+                                absl::Time now, const Wish& wish) const;
+  absl::StatusOr<Prompt> Render(const std::vector<ApiMessage>& messages, const ApiTools& tools,
+                                absl::Time now) const {
+    return Render(messages, tools, now, {});
+  }
 
   virtual ~ChatTemplate() = default;
 
@@ -45,7 +57,8 @@ class ChatTemplate {
   class Impl;
   ChatTemplate() = default;
   virtual absl::StatusOr<Prompt> RenderAll(const std::vector<ApiMessage>& messages,
-                                           const ApiTools& tools, absl::Time now) const = 0;
+                                           const ApiTools& tools, absl::Time now,
+                                           const Wish& wish) const = 0;
 };
 
 }  // namespace strata

@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "node/process_setup.h"
 #include "transport/descriptor.h"
 
 extern char** environ;
@@ -255,6 +255,7 @@ class ChildProcess::Impl {
     sigfillset(&all);
     sigdelset(&all, SIGKILL);
     sigdelset(&all, SIGSTOP);
+    sigdelset(&all, SIGHUP);  // where it is ignored, as nohup has it, it stays so in children
     posix_spawnattr_setflags(&attributes, static_cast<short>(flags));
     posix_spawnattr_setpgroup(&attributes, 0);
     posix_spawnattr_setsigmask(&attributes, &none);
@@ -369,8 +370,7 @@ std::string ChildExit::Words() const {
 }
 
 void VolunteerToDie() {
-  const rlimit no_core = {0, 0};
-  setrlimit(RLIMIT_CORE, &no_core);
+  ForbidCoreFiles();
 #ifdef __linux__
   std::ofstream("/proc/self/oom_score_adj") << 800;
 #endif

@@ -1,5 +1,7 @@
 #include "node/cli.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -15,6 +17,10 @@
 #include "node/cli_verbs.h"
 #include "node/exit_code.h"
 #include "node/logging.h"
+#include "node/process_setup.h"
+#include "node/standard_input.h"
+#include "node/standard_output.h"
+#include "transport/printable_text.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -52,7 +58,8 @@ class HelpFormatter final : public CLI::Formatter {
 
 int Report(absl::string_view words, int code) {
   // Messages of peers and of the system may have lines; an error is one.
-  fprintf(stderr, "strata: %s\n", absl::StrReplaceAll(words, {{"\n", " | "}, {"\r", ""}}).c_str());
+  const std::string line = absl::StrReplaceAll(words, {{"\n", " | "}, {"\r", ""}});
+  fprintf(stderr, "strata: %s\n", PrintableText::From(line, kShownMessageBytesMax).str().c_str());
   return code;
 }
 
@@ -80,7 +87,8 @@ int RunCommandLine(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
-    return app.exit(help_or_version);
+    app.exit(help_or_version);  // prints, and does not look
+    return Finish(WriteToStdout(""), /*about_models=*/false);
   } catch (const CLI::ParseError& error) {
     std::string words = "strata";
     const CLI::App* last = &app;
@@ -98,6 +106,12 @@ int RunCommandLine(int argc, char** argv) {
     return Report(absl::StrCat(what, " (see ", words, " --help)"), kExitUsage);
   }
 
+  const bool is_node = app.got_subcommand("node");
+  if (const absl::Status enough = CheckDescriptors(
+          is_node ? kNodeDescriptorsMin : kVerbDescriptorsMin, is_node ? "a node" : "this");
+      !enough.ok()) {
+    return Report(enough.message(), kExitFailure);
+  }
   if (app.got_subcommand("status")) {
     StartLogging({});
     return Finish(RunStatus(line.status), /*about_models=*/false);
@@ -112,6 +126,16 @@ int RunCommandLine(int argc, char** argv) {
   }
   if (app.got_subcommand("run")) {
     StartLogging({.verbose = line.run_verbose});
+    if (!line.run.prompt.has_value() && isatty(STDIN_FILENO) != 0) {
+      return Report("prompt is required (see strata run --help)", kExitUsage);
+    }
+    if (line.run.prompt.value_or("-") != "-") {
+      line.run.text.prompt = *std::move(line.run.prompt);
+    } else {
+      absl::StatusOr<std::string> prompt = ReadPromptFromStdin();
+      if (!prompt.ok()) return Report(prompt.status().message(), kExitUsage);
+      line.run.text.prompt = *std::move(prompt);
+    }
     return Finish(RunRun(line.run), /*about_models=*/true);
   }
   if (app.got_subcommand("doctor")) {

@@ -32,8 +32,9 @@ Examples:
 Layers count from 0, both ends included.)";
 
 constexpr char kRunFooter[] = R"(
-Example:
+Examples:
   strata run model.gguf "Once upon a time" --max-tokens 200
+  strata run model.gguf - < beginning.txt
 
 The model's file is needed on one node: the others get their layers from it and keep them. The text
 goes to stdout, all else to stderr. MODEL may also name a model that is loaded: it is used and stays.)";
@@ -42,7 +43,11 @@ constexpr char kLoadFooter[] = R"(
 Examples:
   strata load model.gguf --seqs 8 --ctx 8192 --objective throughput
   strata load model.gguf --cache-type-k q8_0 --cache-type-v q8_0
+  strata load model.gguf --exact
 
+Without --exact, texts are computed together, and a kernel for several rows may round otherwise than one for
+a row: the same request and seed may give another text beside others. With it they give the same text bit for
+bit, also fed again after a loss, as long as stages are cut alike and lie on devices of the same kind.
 The model stays until it is unloaded, and is loaded again where a node stops or dies: 'strata run NAME'
 and other programs use it.)";
 
@@ -94,7 +99,9 @@ void AddText(CLI::App* verb, TextOptions* options) {
       ->check(Between(0, 1))
       ->capture_default_str()
       ->type_name("P");
-  verb->add_option("--seed", options->seed, "The same seed gives the same text")
+  verb->add_option("--seed", options->seed,
+                   "The same seed gives the same text, on the same devices with the same threads, "
+                   "where the model writes nothing else meanwhile")
       ->capture_default_str()
       ->type_name("S");
   verb->add_flag("--ignore-eos", options->ignore_eos, "Write on where the model would end");
@@ -116,7 +123,6 @@ void AddContext(CLI::App* verb, uint32_t* n_ctx, bool* unverified) {
 void AddPlacement(CLI::App* verb, PlanOptions* options) {
   verb->add_option("model", options->model, "A GGUF model on the machine of the node that is asked")
       ->required()
-      ->check(Utf8())
       ->type_name("MODEL");
   AddClient(verb, &options->client);
   verb->add_option("--objective", options->objective,
@@ -164,6 +170,10 @@ void AddCache(CLI::App* verb, PlanOptions* options) {
                    "Positions of all texts together (default: --ctx for each text)")
       ->check(Between(1, 1 << 30))
       ->type_name("N");
+  verb->add_flag("--exact", options->exact,
+                 "The same request and seed give the same text bit for bit, whatever else is being "
+                 "written: no two texts are computed together, which costs speed where there are "
+                 "several (not with --kv-cells)");
   verb->add_option("--checkpoints", options->checkpoints,
                    "States kept to go back to, of models that forget (default: 2 for each text)")
       ->check(Between(0, kCheckpointsMax))
@@ -309,7 +319,6 @@ void AddDemo(CLI::App* app, DemoOptions* options) {
       ->check(Between(1, kDemoNodesMax))
       ->type_name("N");
   verb->add_option("--model", options->model, "A GGUF model (default: the demo's own small one)")
-      ->check(Utf8())
       ->type_name("FILE");
   verb->add_option("--prompt", options->text.prompt, "How the text begins")
       ->check(Utf8())
@@ -347,8 +356,8 @@ void AddRun(CLI::App* app, RunOptions* options, bool* verbose) {
       app->add_subcommand("run", "Share a model among the cluster's nodes and write a text");
   verb->footer(kRunFooter);
   AddPlacement(verb, &options->plan);
-  verb->add_option("prompt", options->text.prompt, "How the text begins")
-      ->required()
+  verb->add_option("prompt", options->prompt,
+                   "How the text begins; '-', or none where stdin is no terminal: what stdin has")
       ->check(Utf8())
       ->type_name("PROMPT");
   AddText(verb, &options->text);
@@ -382,7 +391,6 @@ void AddUnload(CLI::App* app, UnloadOptions* options) {
   verb->footer(kUnloadFooter);
   verb->add_option("model", options->model,
                    "Its name, file or the start of its id (default: the only one)")
-      ->check(Utf8())
       ->type_name("MODEL");
   AddClient(verb, &options->client);
   verb->add_flag("--json", options->json, "Print JSON");

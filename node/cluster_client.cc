@@ -14,10 +14,15 @@
 #include "node/peer_addresses.h"
 #include "proto/cluster.grpc.pb.h"
 #include "transport/event_loop.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_message.h"
 #include "transport/process_security.h"
+#include "transport/status_details.h"
+#include "transport/steady_time.h"
 #include "transport/tls_look.h"
+#include "transport/wall_clock.h"
 
 namespace strata {
 namespace {
@@ -56,12 +61,15 @@ class ClusterClientImpl final : public ClusterClient {
   absl::Status Ask(int64_t timeout_ms, wire::GetClusterResponse* response) {
     grpc::ClientContext context;
     SetDeadline(timeout_ms, &context);
-    return Explain(stub_->GetCluster(&context, wire::GetClusterRequest(), response));
+    const absl::Status status =
+        Explain(stub_->GetCluster(&context, wire::GetClusterRequest(), response));
+    MakePrintable(response);
+    return status;
   }
 
  private:
   static void SetDeadline(int64_t timeout_ms, grpc::ClientContext* context) {
-    context->set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+    context->set_deadline(DeadlineIn(absl::Milliseconds(timeout_ms)));
   }
 
   absl::Status Explain(const grpc::Status& status) const {
@@ -70,12 +78,11 @@ class ClusterClientImpl final : public ClusterClient {
         status.error_code() == grpc::StatusCode::UNAVAILABLE) {
       return absl::UnavailableError(absl::StrCat("no node answers at ", address_));
     }
-    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    if (IsUnknownCall(status)) {
       return absl::FailedPreconditionError(
           absl::StrCat("what answers at ", address_, " is no node, or another version of one"));
     }
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                        absl::StrCat(address_, ": ", status.error_message()));
+    return Prefixed(address_, FromGrpc(status));
   }
 
   const std::string address_;
@@ -113,7 +120,7 @@ absl::Status RefusedForKey(const std::string& address, bool* is_ours = nullptr) 
   const auto shown = LookAtCertificate(address, absl::Milliseconds(kTryMs));
   const std::string own = ProcessClusterId();
   if (shown.ok() && !own.empty()) {
-    const std::string why = WhyRefused(*shown, own, absl::Now());
+    const std::string why = WhyRefused(*shown, own, WallNow());
     if (!why.empty()) return absl::UnauthenticatedError(absl::StrCat(address, ": ", why));
     if (is_ours != nullptr) *is_ours = true;
     return absl::OkStatus();
@@ -207,8 +214,8 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(const Opti
   }
   auto client = ConnectNow(options);
   // While the cluster's key changes.
-  for (const absl::Time until = absl::Now() + kKeyChangeTime;
-       absl::IsUnauthenticated(client.status()) && absl::Now() < until &&
+  for (const SteadyTime until = SteadyTime::Now() + kKeyChangeTime;
+       absl::IsUnauthenticated(client.status()) && SteadyTime::Now() < until &&
        SecureClientAnew(options.key, options.data_dir);) {
     absl::SleepFor(kKeyChangePoll);
     client = ConnectNow(options);

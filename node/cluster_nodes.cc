@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "node/shared_ids.h"
 #include "node/standard_output.h"
 #include "node/text_table.h"
 
@@ -62,6 +63,12 @@ std::string NodesTable(const wire::GetClusterResponse& cluster) {
   }
   std::string out = TextTable(rows);
   absl::StrAppend(&out, "Cluster ", cluster.cluster(), ": ", coordinator, ".\n");
+  for (const wire::SharedId& shared : AllSharedIds({&cluster})) {
+    absl::StrAppend(&out, "! ", SharedIdText(shared), "\n");
+  }
+  for (const std::string& problem : SharedNameProblems(cluster)) {
+    absl::StrAppend(&out, "! ", problem, "\n");
+  }
   if (cluster.key_id().empty()) {
     absl::StrAppend(&out, "It is open: whoever reaches a node may use it (--open).\n");
   }
@@ -104,13 +111,18 @@ std::string NodesJson(const wire::GetClusterResponse& cluster) {
                        {"name", node.name()},
                        {"addresses", std::move(addresses)}});
   }
-  const nlohmann::json out = {{"cluster", cluster.cluster()},
-                              {"key_id", cluster.key_id()},
-                              {"waiting", std::move(waiting)},
-                              {"asked", id_or_null(cluster.asked())},
-                              {"coordinator", id_or_null(cluster.coordinator())},
-                              {"epoch", cluster.epoch().counter()},
-                              {"nodes", std::move(nodes)}};
+  nlohmann::json shared_ids = nlohmann::json::array();
+  for (const wire::SharedId& shared : cluster.shared_ids()) {
+    shared_ids.push_back({{"id", absl::BytesToHexString(shared.node_id())},
+                          {"taken", shared.taken_address()},
+                          {"refused", shared.refused_address()},
+                          {"asked_is_refused", shared.asked_is_refused()}});
+  }
+  const nlohmann::json out = {
+      {"cluster", cluster.cluster()},         {"key_id", cluster.key_id()},
+      {"waiting", std::move(waiting)},        {"shared_ids", std::move(shared_ids)},
+      {"asked", id_or_null(cluster.asked())}, {"coordinator", id_or_null(cluster.coordinator())},
+      {"epoch", cluster.epoch().counter()},   {"nodes", std::move(nodes)}};
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

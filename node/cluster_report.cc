@@ -13,10 +13,13 @@
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
+#include "node/shared_ids.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "shard/device_probe.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_message.h"
 
 namespace strata {
 namespace {
@@ -165,7 +168,7 @@ wire::ClusterReport ToWire(const ClusterReport& report) {
 absl::StatusOr<ClusterReport> FetchReport(const std::string& address, int64_t timeout_ms,
                                           const std::vector<std::string>& only) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+  context.set_deadline(DeadlineIn(absl::Milliseconds(timeout_ms)));
   wire::GetReportRequest request;
   for (const std::string& id : only) request.add_nodes(id);
   wire::ClusterReport wire;
@@ -176,6 +179,7 @@ absl::StatusOr<ClusterReport> FetchReport(const std::string& address, int64_t ti
     return absl::UnavailableError(absl::StrCat("no node answers at ", address));
   }
   if (!status.ok()) return FromGrpc(status);
+  MakePrintable(&wire);
   ClusterReport report;
   report.cluster = std::move(*wire.mutable_cluster());
   for (wire::ReportNode& told : *wire.mutable_nodes()) {
@@ -200,9 +204,21 @@ absl::StatusOr<NodeReport> FetchNode(const std::string& address, int64_t timeout
   return absl::NotFoundError("it is not known any more");
 }
 
+void TellNodesApart(ClusterReport* report) {
+  wire::GetClusterResponse all;
+  for (const NodeReport& node : report->nodes) *all.add_nodes() = node.seen;
+  for (NodeReport& node : report->nodes) {
+    node.seen.mutable_record()->set_name(DistinctName(all, node.seen.record()));
+  }
+}
+
 PlanInputs PlanInputsOf(const ClusterReport& report) {
   PlanInputs inputs;
   PlanRequest& request = inputs.request;
+  wire::GetClusterResponse answering;
+  for (const NodeReport& node : report.nodes) {
+    if (node.status.ok()) *answering.add_nodes()->mutable_record() = node.seen.record();
+  }
   for (size_t i = 0; i < report.nodes.size(); ++i) {
     const NodeReport& node = report.nodes[i];
     if (!node.status.ok()) continue;
@@ -216,13 +232,7 @@ PlanInputs PlanInputsOf(const ClusterReport& report) {
       devices.back().facts.memory_free_bytes = node.info.memory_free();
     }
     // Names are people's and may come twice; the plan's are unique.
-    std::string name = node.name();
-    for (const PlanNode& other : request.nodes) {
-      if (other.name == name) {
-        absl::StrAppend(&name, "-", node.info.node_id().substr(0, 8));
-        break;
-      }
-    }
+    const std::string name = DistinctName(answering, node.seen.record());
     if (node.id() == report.cluster.asked()) request.coordinator_node = inputs.places.size();
     AddMeasuredNode(name, {.memory = node.info.machine_id(), .cores = node.info.cores_id()},
                     devices, &request);

@@ -55,6 +55,9 @@ absl::StatusOr<NodeReport> FetchNode(const std::string& address, int64_t timeout
                                      const std::string& id);
 wire::ClusterReport ToWire(const ClusterReport& report);
 
+// Nodes of one name are called name-id from here on, each with the first digits of its id.
+void TellNodesApart(ClusterReport* report);
+
 // The nodes, devices and links of a PlanRequest: the members of the cluster that answer.
 // `places[i]` is where nodes[i] of the request is in the report.
 struct PlanInputs {

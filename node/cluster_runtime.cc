@@ -12,6 +12,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/membership_wire.h"
+#include "node/shared_ids.h"
+#include "transport/printable_message.h"
 
 namespace strata {
 namespace {
@@ -20,6 +22,9 @@ namespace {
 constexpr uint64_t kLeaveMs = 300;
 // A heartbeat that waited longer for a way to go is not sent: the next one says more.
 constexpr int64_t kWaitingUsMax = 1'000'000;
+// What is logged of ids and names that nodes share: so many, each once in so long.
+constexpr size_t kSharedLoggedMax = 16;
+constexpr int64_t kSharedLoggedUs = 600'000'000;
 
 class BootTimeClock final : public Clock {
  public:
@@ -53,6 +58,13 @@ ClusterRuntime::ClusterRuntime(EventLoop* loop, const Clock* clock, Options opti
   for (const std::string& address : options_.peers) {
     if (static_peers_.size() < kStaticPeersMax) static_peers_.push_back({.address = address});
   }
+  transport_->OnBroken([this](const std::string& address) {
+    for (const auto& [node, peer] : peers_) {
+      if (peer->paths.best() != address || leaving_) continue;
+      KnockAt(node);
+      return;
+    }
+  });
 }
 
 ClusterRuntime::~ClusterRuntime() = default;
@@ -64,11 +76,7 @@ void ClusterRuntime::Start(Listening listening) {
   const auto poll_ms = static_cast<uint64_t>(options_.interfaces_poll_ms);
   interfaces_timer_ =
       loop_->StartTimer({.delay_ms = poll_ms, .repeat_ms = poll_ms}, [this] { ReadInterfaces(); });
-  if (!static_peers_.empty()) {
-    static_timer_ = loop_->StartTimer(
-        {.delay_ms = 0, .repeat_ms = static_cast<uint64_t>(options_.peer_retry_ms)},
-        [this] { AskStaticPeers(); });
-  }
+  if (!static_peers_.empty()) StartAskingStaticPeers();
   Pump();
 }
 
@@ -76,8 +84,9 @@ void ClusterRuntime::StartDiscovery() {
   DiscoveryRecord self = {.node_id = id().ToHex(),
                           .name = options_.self.name,
                           .cluster = options_.self.cluster,
-                          .key_id = key_id_,
-                          .protocol = options_.self.protocol};
+                          .key_id = PrintableText::From(key_id_),
+                          .protocol = options_.self.protocol,
+                          .nonce = options_.self.nonce};
   absl::StatusOr<std::unique_ptr<Discovery>> discovery =
       Discovery::StartMdns(loop_, {.self = std::move(self), .port = listening_.address.port}, this);
   if (discovery.ok()) {
@@ -151,6 +160,8 @@ void ClusterRuntime::Settle() {
   if (membership_.changes() != changes_) {
     changes_ = membership_.changes();
     TakeAddresses();
+    LogSharedIds();
+    LogSharedNames();
     if (on_change_ && !std::exchange(change_posted_, true)) {
       loop_->Post(WhileAlive([this] {
         change_posted_ = false;
@@ -177,7 +188,10 @@ void ClusterRuntime::TakeAddresses() {
     if (node.record.id == id()) continue;
     std::vector<std::string> told;
     absl::c_copy_if(node.record.addresses, std::back_inserter(told), IsDialable);
-    PeerOf(node.record.id).paths.SetTold(told);
+    Peer& peer = PeerOf(node.record.id);
+    peer.paths.SetTold(told);
+    // Another process may be where the one before was, too.
+    if (std::exchange(peer.nonce, node.record.nonce) != node.record.nonce) peer.paths.TryAgain();
   }
   std::erase_if(peers_, [&](const auto& each) {
     if (now.Find(each.first) != nullptr) return false;
@@ -228,7 +242,11 @@ void ClusterRuntime::SendOver(const NodeId& node, const std::string& address,
         absl::StatusOr<Heartbeat> parsed = FromWire(*reply);
         absl::Status status = parsed.status();
         if (status.ok()) status = membership_.OnReply(*parsed, now_us);
-        if (!status.ok()) LOG(INFO) << node.ToHex() << " at " << address << ": " << status;
+        if (absl::IsAlreadyExists(status) && peers_.contains(node)) {
+          PeerOf(node).paths.Wrong(address, now_us);  // a process that is to be refused
+        } else if (!status.ok()) {
+          LOG(INFO) << node.ToHex() << " at " << address << ": " << status;
+        }
         Settle();
       }));
 }
@@ -311,6 +329,11 @@ void ClusterRuntime::OnProbed(const NodeId& node, const std::string& address, in
     transport_->Forget(address);
     return;
   }
+  if (IsOfAnotherProcess(node, response->process())) {
+    peer.paths.Wrong(address, now_us);
+    OnProcess(node, address, response->process());
+    return;
+  }
   const bool first = peer.paths.best().empty();
   peer.paths.Answered(address, sent_us, now_us);
   if (first && peer.waiting != nullptr && now_us - peer.waiting_us < kWaitingUsMax) {
@@ -340,7 +363,7 @@ absl::StatusOr<wire::Heartbeat> ClusterRuntime::Exchange(const wire::Heartbeat& 
   const absl::StatusOr<Heartbeat> reply = membership_.OnRequest(*parsed, clock_->NowUs());
   Settle();
   if (!reply.ok()) return reply.status();
-  if (!from_host.empty()) Observe(parsed->body->from, from_host);
+  if (!from_host.empty() && !reply->refused) Observe(parsed->body->from, from_host);
   return ToWire(*reply);
 }
 
@@ -362,24 +385,116 @@ void ClusterRuntime::Observe(const NodeId& node, const std::string& from_host) {
 wire::IdentifyResponse ClusterRuntime::Identify() const {
   wire::IdentifyResponse response;
   response.set_node_id(IdBytes(id()));
-  response.set_cluster(options_.self.cluster);
+  response.set_cluster(options_.self.cluster.str());
   response.set_protocol(options_.self.protocol);
+  *response.mutable_process() = ToWire(membership_.Self(clock_->NowUs()));
   return response;
+}
+
+// --- who shares an id or a name
+// -------------------------------------------------------------------
+
+bool ClusterRuntime::IsOfAnotherProcess(const NodeId& node, const wire::OtherProcess& process) {
+  const ClusterView::Node* const known = membership_.view().Find(node);
+  if (process.nonce() == 0 || known == nullptr || known->record.nonce == 0) return false;
+  const bool here =
+      known->state == ClusterView::State::kAlive || known->state == ClusterView::State::kSuspected;
+  return here && known->record.nonce != process.nonce();
+}
+
+void ClusterRuntime::OnProcess(const NodeId& node, const std::string& address,
+                               const wire::OtherProcess& process) {
+  OtherProcess other = FromWire(process);
+  other.address = address;
+  membership_.OnProcess(node, other, clock_->NowUs());
+  Settle();
+}
+
+std::vector<wire::SharedId> ClusterRuntime::SharedIds() {
+  const ClusterView& now = membership_.view();
+  const int64_t now_us = clock_->NowUs();
+  const auto told = [](const std::string& address) {
+    return IsDialable(address) ? address : std::string();
+  };
+  std::vector<wire::SharedId> all;
+  for (const ClusterView::SharedId& shared : now.shared_ids) {
+    wire::SharedId& wire = all.emplace_back();
+    wire.set_node_id(IdBytes(shared.id));
+    if (const ClusterView::Node* const node = now.Find(shared.id); node != nullptr) {
+      wire.set_name(ToWire(node->record).name());
+    }
+    wire.set_taken_address(told(shared.taken_address));
+    wire.set_refused_address(told(shared.refused_address));
+    wire.set_since_ms((now_us - shared.since_us) / 1000);
+    wire.set_asked_is_refused(shared.this_is_refused);
+    if (shared.this_is_refused) wire.set_id_file(options_.id_file);
+  }
+  return all;
+}
+
+std::string ClusterRuntime::WhyRefused() {
+  if (!membership_.view().refused) return "";
+  for (const wire::SharedId& shared : SharedIds()) {
+    if (shared.asked_is_refused()) return SharedIdText(shared);
+  }
+  return "";
+}
+
+void ClusterRuntime::LogSharedIds() {
+  const ClusterView& now = membership_.view();
+  if (now.refused != std::exchange(told_refused_, now.refused)) {
+    if (now.refused) {
+      LOG(ERROR) << WhyRefused();
+    } else {
+      LOG(WARNING) << "the other machine with this node's id is gone: this one takes its place";
+    }
+  }
+  const int64_t now_us = clock_->NowUs();
+  std::erase_if(told_shared_,
+                [&](const auto& each) { return now_us - each.second >= kSharedLoggedUs; });
+  for (const wire::SharedId& shared : SharedIds()) {
+    const NodeId node = IdOf(shared.node_id());
+    if (shared.asked_is_refused() || told_shared_.contains(node) ||
+        told_shared_.size() >= kSharedLoggedMax) {
+      continue;
+    }
+    told_shared_[node] = now_us;
+    LOG(WARNING) << SharedIdText(shared);
+  }
+}
+
+void ClusterRuntime::LogSharedNames() {
+  const int64_t now_us = clock_->NowUs();
+  std::erase_if(told_names_,
+                [&](const auto& each) { return now_us - each.second >= kSharedLoggedUs; });
+  std::map<PrintableText, int> names;
+  bool any = false;
+  for (const ClusterView::Node& node : membership_.view().nodes) {
+    if (node.state == ClusterView::State::kAlive) any = ++names[node.record.name] > 1 || any;
+  }
+  if (!any) return;
+  for (const std::string& problem : SharedNameProblems(Describe())) {
+    const std::string name = problem.substr(0, problem.find(':'));  // addresses come and go
+    if (told_names_.contains(name) || told_names_.size() >= kSharedLoggedMax) continue;
+    told_names_[name] = now_us;
+    LOG(WARNING) << problem;
+  }
 }
 
 wire::GetClusterResponse ClusterRuntime::Describe() {
   const ClusterView& now = membership_.view();
   const int64_t now_us = clock_->NowUs();
   wire::GetClusterResponse response;
-  response.set_cluster(options_.self.cluster);
+  response.set_cluster(options_.self.cluster.str());
   response.set_asked(IdBytes(id()));
   response.set_key_id(key_id_);
   for (const auto& [node, record] : waiting_) {
     wire::WaitingNode* out = response.add_waiting();
     out->set_node_id(IdBytes(node));
-    out->set_name(record.name);
+    out->set_name(record.name.str());
     for (const std::string& address : record.addresses) out->add_addresses(address);
   }
+  for (wire::SharedId& shared : SharedIds()) *response.add_shared_ids() = std::move(shared);
   if (!now.coordinator.is_nobody()) response.set_coordinator(IdBytes(now.coordinator));
   *response.mutable_epoch() = ToWire(now.epoch);
   for (const ClusterView::Node& node : now.nodes) {
@@ -401,6 +516,7 @@ wire::GetClusterResponse ClusterRuntime::Describe() {
       out->set_round_trip_us(it->second->paths.round_trip_us());
     }
   }
+  MakePrintable(&response);
   return response;
 }
 

@@ -40,6 +40,7 @@ class ClusterRuntime final : private Discovery::Listener {
   struct Options {
     NodeRecord self;                 // its addresses are filled in
     std::string key_id;              // of the cluster's key at first; empty: it has none
+    std::string id_file;             // that holds the node's id; empty: none does
     std::vector<std::string> peers;  // host:port of nodes that may be there
     bool mdns = true;
     MembershipOptions membership;
@@ -79,8 +80,14 @@ class ClusterRuntime final : private Discovery::Listener {
 
   // The address by which this node reaches that one best at present; empty: none is known to work.
   std::string AddressOf(const NodeId& node) const;
+  // Of a node that is alone: the others that it should reach and does not, for people; those that
+  // said good-bye or have ended are not missed. Empty: none, or it is not alone.
+  std::string MissedNodes();
   // The answer to GetCluster.
   wire::GetClusterResponse Describe();
+  // Why this node is in no cluster: another process has its id and its place. Empty: it may be in
+  // one.
+  std::string WhyRefused();
   // As of Membership, and sent at once.
   void SetHeritage(std::vector<std::string> heritage);
   // For a new plan. kFailedPrecondition unless this node coordinates.
@@ -102,7 +109,8 @@ class ClusterRuntime final : private Discovery::Listener {
  private:
   struct Peer {
     PeerPaths paths{PeerPaths::Options()};
-    int under_way = 0;  // heartbeats
+    uint64_t nonce = 0;  // of the process that they are to
+    int under_way = 0;   // heartbeats
     // The newest heartbeat that had no way to go; sent as soon as there is one.
     std::unique_ptr<Heartbeat> waiting;
     int64_t waiting_us = 0;
@@ -115,6 +123,7 @@ class ClusterRuntime final : private Discovery::Listener {
     std::string address;
     NodeId node;  // who answered last
     bool asked = false;
+    bool found = false;     // by mDNS, with this node's id
     std::string complaint;  // the last one logged
   };
 
@@ -128,12 +137,19 @@ class ClusterRuntime final : private Discovery::Listener {
   bool IsRemoved(const NodeId& node) const { return removed_.contains(node); }
   bool MayReturn(const NodeId& node);  // then it is not removed any more
   void Pump();                         // sends what is due
+  bool IsOfAnotherProcess(const NodeId& node, const wire::OtherProcess& process);
+  void OnProcess(const NodeId& node, const std::string& address, const wire::OtherProcess& process);
+  void OnOwnIdFound(const DiscoveryRecord& record);
+  std::vector<wire::SharedId> SharedIds();
+  void LogSharedIds();
+  void LogSharedNames();
   void Settle();  // after every call of membership: tells of changes, sets the next wake
   void ReadInterfaces();
   std::vector<std::string> OwnAddresses() const;
   Peer& PeerOf(const NodeId& node);
   void TakeAddresses();
   void Observe(const NodeId& node, const std::string& from_host);
+  void StartAskingStaticPeers();
   void AskStaticPeers();
   void OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat> reply);
 
@@ -174,6 +190,9 @@ class ClusterRuntime final : private Discovery::Listener {
   int under_way_ = 0;  // heartbeats to all nodes
   bool leaving_ = false;
   bool told_removed_ = false;
+  bool told_refused_ = false;
+  std::map<NodeId, int64_t> told_shared_;  // ids, and when that was logged; a few
+  std::map<std::string, int64_t> told_names_;
   absl::AnyInvocable<void() &&> left_;
 
   std::map<NodeId, std::unique_ptr<Peer>> peers_;

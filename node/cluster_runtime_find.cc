@@ -1,16 +1,24 @@
 // Who might be there, by mDNS and by addresses that a person gave, and by which addresses this node
 // is there for others.
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/log/log.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/membership_wire.h"
 #include "node/cluster_runtime.h"
 #include "transport/tls_look.h"
 
 namespace strata {
 namespace {
+
+// Keys of clusters of this one's name that are told of; more are not.
+constexpr size_t kOtherKeysMax = 8;
 
 // Means nothing on another machine.
 bool HasScope(absl::string_view address) { return absl::StrContains(address, '%'); }
@@ -22,7 +30,19 @@ void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
   if (leaving_ || !node.ok() || record.cluster != options_.self.cluster) return;
   if (record.waits) return OnWaiting(*node, record);
   waiting_.erase(*node);
-  if (record.key_id != key_id_) return;  // another cluster, whatever it is called
+  if (record.key_id != key_id_) {  // another cluster, of the same name
+    const std::string key = absl::StrCat("key ", record.key_id);
+    if (!record.key_id.empty() && !key_id_.empty() && told_names_.size() < kOtherKeysMax &&
+        told_names_.emplace(key, clock_->NowUs()).second) {
+      LOG(WARNING) << record.name
+                   << " has another key than this node and is not of its cluster, though that has "
+                      "the same name; if this node belongs there, and was restored from before the "
+                      "key changed, stop it, move away the file cluster_key in its data dir, start "
+                      "it again and admit it (strata approve)";
+    }
+    return;
+  }
+  if (*node == id()) return OnOwnIdFound(record);
   if (!MayReturn(*node)) return;  // with the new key, as it says; connections show whether it has
   NodeRecord learned = {
       .id = *node, .name = record.name, .cluster = record.cluster, .protocol = record.protocol};
@@ -41,6 +61,20 @@ void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
   Settle();
 }
 
+// Another process announces this node's id: it is asked as one that a person named.
+void ClusterRuntime::OnOwnIdFound(const DiscoveryRecord& record) {
+  for (const std::string& address : record.addresses) {
+    const bool known = absl::c_any_of(
+        static_peers_, [&](const StaticPeer& each) { return each.address == address; });
+    if (known || static_peers_.size() >= kStaticPeersMax || HasScope(address) ||
+        absl::c_linear_search(own_addresses_, address)) {
+      continue;
+    }
+    static_peers_.push_back({.address = address, .found = true});
+    StartAskingStaticPeers();
+  }
+}
+
 void ClusterRuntime::OnWaiting(const NodeId& node, const DiscoveryRecord& record) {
   if (key_id_.empty()) return;  // nobody needs a key here
   const bool is_new = !waiting_.contains(node);
@@ -55,6 +89,13 @@ void ClusterRuntime::OnWaiting(const NodeId& node, const DiscoveryRecord& record
 // Heartbeats say better who is there: multicast gets lost sooner than connections.
 void ClusterRuntime::OnLost(const std::string& node_id) {
   if (const auto node = NodeId::FromHex(node_id); node.ok()) waiting_.erase(*node);
+}
+
+void ClusterRuntime::StartAskingStaticPeers() {
+  if (static_timer_ != nullptr) return;
+  static_timer_ =
+      loop_->StartTimer({.delay_ms = 0, .repeat_ms = static_cast<uint64_t>(options_.peer_retry_ms)},
+                        [this] { AskStaticPeers(); });
 }
 
 void ClusterRuntime::AskStaticPeers() {
@@ -79,14 +120,14 @@ void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat>
   if (status.ok()) {
     absl::StatusOr<Heartbeat> parsed = FromWire(*reply);
     status = parsed.status();
-    if (status.ok() && parsed->body->from == id()) {
+    if (status.ok() && parsed->body->from == id() && !parsed->refused) {
       peer.node = id();
       status = absl::FailedPreconditionError("that is this node");
     } else if (status.ok() && !MayReturn(parsed->body->from)) {
       status = absl::PermissionDeniedError("that node was removed from the cluster");
     } else if (status.ok()) {
       status = membership_.OnReply(*parsed, clock_->NowUs());
-      if (status.ok()) peer.node = parsed->body->from;
+      if (status.ok() && parsed->body->from != id()) peer.node = parsed->body->from;
     }
     Settle();
     if (status.ok() && membership_.view().Find(peer.node) != nullptr) {
@@ -96,16 +137,37 @@ void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat>
   if (SaysWrongCertificate(status.message())) {
     status = absl::FailedPreconditionError(
         "a node with another key is there, or one of the two has a wrong clock; if this one "
-        "belongs to its cluster, stop it, move away the file cluster_key in its data dir, and "
+        "belongs to its cluster (it was restored from before the key changed?), stop it, move away "
+        "the file cluster_key in its data dir, and "
         "start "
         "it again");
   }
   // Nobody there yet is what one expects of machines; all else a person wants to know, once.
-  if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&
-      peer.complaint != status.message()) {
+  if (!peer.found && !status.ok() && !absl::IsUnavailable(status) &&
+      !absl::IsDeadlineExceeded(status) && peer.complaint != status.message()) {
     peer.complaint = std::string(status.message());
     LOG(WARNING) << "--peer " << peer.address << ": " << peer.complaint;
   }
+}
+
+std::string ClusterRuntime::MissedNodes() {
+  constexpr size_t kNamesMax = 4;
+  const ClusterView& now = view();
+  if (now.members.size() > 1) return "";
+  std::vector<std::string> names;
+  for (const ClusterView::Node& node : now.nodes) {
+    if (node.record.id == id() || node.ended || node.state == ClusterView::State::kOtherVersion ||
+        IsRemoved(node.record.id)) {
+      continue;
+    }
+    names.push_back(node.record.name.str());
+  }
+  for (const StaticPeer& peer : static_peers_) {
+    if (peer.node.is_nobody()) names.push_back(peer.address);
+  }
+  const size_t more = names.size() - std::min(names.size(), kNamesMax);
+  names.resize(names.size() - more);
+  return absl::StrCat(absl::StrJoin(names, ", "), more > 0 ? absl::StrCat(" and ", more) : "");
 }
 
 void ClusterRuntime::ReadInterfaces() {

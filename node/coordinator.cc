@@ -19,11 +19,15 @@
 #include "node/loaded_stages.h"
 #include "node/model_match.h"
 #include "node/plan_text.h"
+#include "shard/model_file.h"
+#include "transport/grpc_status.h"
+#include "transport/steady_time.h"
+#include "transport/thread_name.h"
+#include "transport/wall_clock.h"
 
 namespace strata {
 namespace {
 
-constexpr uint64_t kTickMs = 200;
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
 // So long who asks for the models waits for those that are being loaded again.
 constexpr absl::Duration kAdoptionTime = absl::Seconds(5);
@@ -64,6 +68,7 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
   if (IsOther(wish.flash_attention(), spec.flash_attention(), "auto")) {
     return differs("--flash-attention");
   }
+  if (wish.exact() && !spec.exact()) return differs("promise (--exact)");
   if (wish.kv_cells() != 0 && wish.kv_cells() != cache.kv_cells) return differs("--kv-cells");
   return absl::OkStatus();
 }
@@ -76,14 +81,20 @@ Coordinator::Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher
       cluster_(cluster),
       fetcher_(fetcher),
       options_(std::move(options)),
-      last_share_(static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()))) {}
+      last_share_(static_cast<uint64_t>(absl::ToUnixMicros(WallNow()))) {}
 
 void Coordinator::Start(std::string self_address) {
   self_address_ = std::move(self_address);
-  timer_ = loop_->StartTimer({.delay_ms = kTickMs, .repeat_ms = kTickMs}, [this] { Tick(); });
+  Tick();
   cluster_->OnChange([this] { Tick(); });
-  keeper_ = std::thread([this] { Keep(); });
-  mender_ = std::thread([this] { KeepMending(); });
+  keeper_ = std::thread([this] {
+    NameThread("keeper");
+    Keep();
+  });
+  mender_ = std::thread([this] {
+    NameThread("mender");
+    KeepMending();
+  });
 }
 
 Coordinator::~Coordinator() {
@@ -183,7 +194,7 @@ PlanningOptions Coordinator::PlanningFor(const Caller& caller) {
                               .note = caller.note,
                               .go_on = caller.go_on};
   absl::MutexLock lock(mu_);
-  planning.kept_out = losses_.KeptOut(absl::Now());
+  planning.kept_out = losses_.KeptOut(SteadyTime::Now());
   return planning;
 }
 
@@ -208,6 +219,7 @@ absl::StatusOr<Deployment::Options> Coordinator::OptionsFor(const wire::LoadMode
   options.self_node = options_.node_id;
   options.listen_host = options_.listen_host;
   options.gone = [this](const std::string& node) { return IsGone(node); };
+  options.self_tests = options_.self_tests;
   options.broken = [this] {
     absl::MutexLock lock(mu_);
     mend_due_ = true;
@@ -234,7 +246,7 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     model = deployment;
   }
   absl::Status status;
-  if (caller.placed && !caller.placed(deployment->Status())) {
+  if (caller.placed && !caller.placed(StatusOf(deployment))) {
     status = absl::CancelledError("interrupted");
   }
   if (status.ok()) {
@@ -244,6 +256,7 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
   }
   if (!status.ok()) {
     failure->cap = RoomCapOf(deployment->planned(), status);
+    Refuse(*deployment, status);
     if (instead_of != nullptr) {
       deployment->UnloadForNextPlan(status);
       if (!IsThere(deployment)) return nullptr;
@@ -322,6 +335,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   if (caller.anywhere) wanted.mutable_wishes()->clear_assign();
   PlanningOptions planning = PlanningFor(caller);
   planning.model_id = request.model_id();
+  planning.caps = Refused(request.model_id());  // by hand all devices are tried
   bool left = again;
   {
     absl::MutexLock lock(mu_);
@@ -393,6 +407,7 @@ bool Coordinator::TakeOut(const DeploymentPtr& deployment) {
   shares_.erase(entry->first);
   stays_.erase(entry->first);
   models_.erase(entry);
+  ++ended_;
   return true;
 }
 
@@ -450,11 +465,12 @@ std::optional<std::string> Coordinator::ForgetOrphan(const std::string& model) {
     absl::MutexLock lock(mu_);
     const auto means = [&model](const auto& each) {
       const std::string& path = each.second.request.source().path();
-      return MeansModel(model, {.name = "", .path = path, .id = each.first});
+      const PrintableText name = each.second.Name();
+      return MatchModel(model, {.name = name, .path = path, .id = each.first}) != ModelMatch::kNone;
     };
     if (absl::c_count_if(orphans_, means) != 1) return std::nullopt;
     const auto meant = absl::c_find_if(orphans_, means);
-    name = meant->second.request.source().path();
+    name = PrintableText::OfPath(meant->second.request.source().path()).str();
     orphans_.erase(meant);
   }
   TellHeritageNow();  // what is left of it goes with the next sweep
@@ -485,31 +501,46 @@ void Coordinator::Release(uint64_t share) {
   adopt_due_ = true;
 }
 
-absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& model) {
-  std::vector<std::string> names;
-  DeploymentPtr found;
-  size_t matches = 0;
+PrintableText Coordinator::ShownName(const DeploymentPtr& deployment) const {
+  const bool is_shared = absl::c_any_of(models_, [&](const auto& other) {
+    return other.first != deployment->model_id() && other.second->name() == deployment->name();
+  });
+  return ShownModelName(deployment->name(), deployment->model_id(), is_shared);
+}
+
+wire::ModelStatus Coordinator::StatusOf(const std::shared_ptr<Deployment>& deployment) {
+  wire::ModelStatus status = deployment->Status();
   absl::MutexLock lock(mu_);
+  status.set_name(ShownName(deployment).str());
+  return status;
+}
+
+absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& model) {
+  std::vector<PrintableText> shown;
+  std::vector<std::string> listed;
+  std::vector<ModelNames> names;
+  std::vector<DeploymentPtr> found;
+  absl::MutexLock lock(mu_);
+  shown.reserve(models_.size());
   for (const auto& [id, deployment] : models_) {
-    names.push_back(absl::StrCat(deployment->name(), " (",
-                                 absl::BytesToHexString(id).substr(0, kIdCharsShown), ")"));
-    if (!MeansModel(
-            model,
-            {.name = deployment->name(), .path = deployment->planned().source.path(), .id = id})) {
-      continue;
-    }
-    ++matches;
-    found = deployment;
+    const PrintableText& name = shown.emplace_back(ShownName(deployment));
+    listed.push_back(
+        absl::StrCat(name, " (", absl::BytesToHexString(id).substr(0, kIdCharsShown), ")"));
+    names.push_back({.name = name, .path = deployment->planned().source.path(), .id = id});
+    found.push_back(deployment);
   }
-  if (matches == 1) return found;
+  const std::vector<size_t> meant = MeantModels(model, names);
+  if (meant.size() == 1) return found[meant.front()];
   if (stopping_) return Stopping();
-  const std::string there = names.empty() ? "no model is loaded (strata load MODEL)"
-                                          : absl::StrCat("loaded: ", absl::StrJoin(names, ", "));
-  if (matches > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        model.empty() ? "which model?" : model + " means several models", "; ", there));
+  const PrintableText asked = PrintableText::OfPath(model);
+  const std::string there = listed.empty() ? "no model is loaded (strata load MODEL)"
+                                           : absl::StrCat("loaded: ", absl::StrJoin(listed, ", "));
+  if (!meant.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(asked.empty() ? "which model?" : absl::StrCat(asked, " means several models"),
+                     "; ", there));
   }
-  return absl::NotFoundError(model.empty() ? there : absl::StrCat("no model ", model, "; ", there));
+  return absl::NotFoundError(asked.empty() ? there : absl::StrCat("no model ", asked, "; ", there));
 }
 
 absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
@@ -520,6 +551,11 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
       if (const auto orphan = ForgetOrphan(model)) return *orphan;
     }
     if (!deployment.ok()) return deployment.status();
+    PrintableText name;
+    {
+      absl::MutexLock lock(mu_);
+      name = ShownName(*deployment);
+    }
     // Else another one has just taken its place, or somebody else unloads it.
     if (!Remove(*deployment, WasUnloaded(**deployment))) continue;
     {
@@ -528,7 +564,7 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
       adopt_due_ = true;
     }
     TellHeritageNow();
-    return (*deployment)->name();
+    return name.str();
   }
 }
 
@@ -543,23 +579,59 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
   // What it was about to load may be another's by now.
   if (auto s = CheckOffice(); !s.ok()) return s;
   std::vector<DeploymentPtr> models;
+  std::map<std::string, Orphan> orphans;
   {
     absl::MutexLock lock(mu_);
     if (stopping_) return Stopping();
     for (const auto& [id, model] : models_) models.push_back(model);
-    // What could not be loaded again yet will be, when members change.
-    if (models.empty() && !orphans_.empty()) return LoadedLater();
+    if (adopts_) return LoadingAgain();
+    if (models.empty() && orphans_.empty() && !misses_.empty()) return Misses();
+    for (const auto& [id, orphan] : orphans_) {
+      if (!models_.contains(id)) orphans[id] = orphan;
+    }
   }
   std::vector<wire::ModelStatus> statuses;
-  for (const DeploymentPtr& model : models) statuses.push_back(model->Status());
+  for (const DeploymentPtr& model : models) statuses.push_back(StatusOf(model));
+  for (const auto& [id, orphan] : orphans) {
+    const PrintableText name = orphan.Name();
+    const bool is_shared =
+        absl::c_any_of(models, [&name](const auto& model) { return model->name() == name; });
+    wire::ModelStatus& status = statuses.emplace_back();
+    status.set_model_id(id);
+    status.set_name(ShownModelName(name, id, is_shared).str());
+    *status.mutable_source() = orphan.request.source();
+    status.set_state(orphan.why.ok() ? wire::ModelStatus::LOADING : wire::ModelStatus::FAILED);
+    ToWire(orphan.WhyNotHere(), "", status.mutable_status());
+  }
   return statuses;
+}
+
+std::vector<std::string> Coordinator::Problems() {
+  std::vector<std::string> problems;
+  absl::MutexLock lock(mu_);
+  if (!in_office_) return problems;
+  if (absl::Status alone = Misses(); !alone.ok()) problems.emplace_back(alone.message());
+  for (const auto& [id, orphan] : orphans_) {
+    if (models_.contains(id)) continue;
+    problems.push_back(absl::StrCat(orphan.WhyNotHere().message(),
+                                    "; it is tried again by itself, until: ", "strata unload ",
+                                    absl::BytesToHexString(id).substr(0, kIdCharsShown)));
+  }
+  for (const auto& [id, model] : models_) {
+    const absl::Status why = model->why_not_serving();
+    if (!why.ok()) {
+      problems.push_back(absl::StrCat(why.message(), "; to end it: strata unload ",
+                                      absl::BytesToHexString(id).substr(0, kIdCharsShown)));
+    }
+  }
+  return problems;
 }
 
 std::vector<Coordinator::ModelStats> Coordinator::Stats() {
   std::vector<ModelStats> stats;
   absl::MutexLock lock(mu_);
   for (const auto& [id, model] : models_) {
-    stats.push_back({.name = model->name(),
+    stats.push_back({.name = ShownName(model),
                      .id = id,
                      .serving = model->serving(),
                      .tokenizing = model->tokenizing(),
@@ -589,14 +661,40 @@ absl::Status Coordinator::LoadingAgain() {
       kRetryAfterMs);
 }
 
-absl::Status Coordinator::LoadedLater() const {
-  const auto failed =
-      absl::c_find_if(orphans_, [](const auto& each) { return !each.second.why.ok(); });
-  if (failed == orphans_.end()) return LoadingAgain();
+PrintableText Coordinator::Orphan::Name() const {
+  return PrintableText::From(request.name().empty() ? ModelFileStem(request.source().path())
+                                                    : absl::string_view(request.name()));
+}
+
+absl::Status Coordinator::Orphan::WhyNotHere() const {
   return WithRetryAfterMs(
-      absl::UnavailableError(absl::StrCat("a model was lost, and cannot be loaded again yet: ",
-                                          failed->second.why.message())),
+      absl::UnavailableError(
+          why.ok() ? absl::StrCat(Name(), " was lost with a node, and is being loaded again")
+                   : absl::StrCat(Name(), " was lost with a node, and cannot be loaded again yet: ",
+                                  why.message())),
       kRetryAfterMs);
+}
+
+absl::Status Coordinator::Misses() const {
+  if (misses_.empty()) return absl::OkStatus();
+  return WithRetryAfterMs(
+      absl::UnavailableError(
+          absl::StrCat("this node is cut off: it does not reach ", misses_,
+                       ", which may have models that it does not know (strata doctor says more)")),
+      kRetryAfterMs);
+}
+
+absl::Status Coordinator::WhyNotHere(const std::string& model) const {
+  if (stopping_) return Stopping();
+  if (adopts_) return LoadingAgain();
+  for (const auto& [id, orphan] : orphans_) {
+    const PrintableText name = orphan.Name();
+    if (MatchModel(model, {.name = name, .path = orphan.request.source().path(), .id = id}) !=
+        ModelMatch::kNone) {
+      return orphan.WhyNotHere();
+    }
+  }
+  return Misses();
 }
 
 absl::Status Coordinator::Answers(const std::string& model) {
@@ -607,9 +705,9 @@ absl::Status Coordinator::Answers(const std::string& model) {
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::FindOrWhyNot(const std::string& model) {
   auto deployment = Find(model);
-  if (deployment.ok()) return deployment;
+  if (!absl::IsNotFound(deployment.status())) return deployment;
   absl::MutexLock lock(mu_);
-  if (!stopping_ && (!orphans_.empty() || adopts_)) return LoadedLater();
+  if (absl::Status why = WhyNotHere(model); !why.ok()) return why;
   return deployment;
 }
 

@@ -34,6 +34,8 @@
 #include "node/weight_fetcher.h"
 #include "proto/coordinator.pb.h"
 #include "transport/event_loop.h"
+#include "transport/printable_text.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 
@@ -47,6 +49,7 @@ class Coordinator {
   struct Options {
     std::string node_id;      // of this node
     std::string listen_host;  // where links from last stages come in; with brackets if IPv6
+    SelfTestFile* self_tests = nullptr;  // of this node; outlives this; null: none
   };
   // All outlive it; the loop runs until Stop() has returned.
   Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher* fetcher, Options options);
@@ -67,6 +70,7 @@ class Coordinator {
     bool mine = false;
     bool settled = false;  // mine: and not about to become another's
     std::string address;   // host:port of another node that does; empty: none known
+    std::string refused;   // ClusterRuntime::WhyRefused()
   };
   Office office();             // blocks until the loop answers
   absl::Status CheckOffice();  // the same; where it is not mine, kUnavailable and AsHandedOver()
@@ -110,12 +114,19 @@ class Coordinator {
   // nothing when the share is no more: the model was unloaded, or it stays now.
   bool HasShare(uint64_t share);
   void Release(uint64_t share);
-  // Blocks for a few seconds where models of the coordinator before are being loaded again.
+  // Blocks for a few seconds where models of the coordinator before are being loaded again. Those
+  // that are wanted and not placed have no stages, and say why. kUnavailable: it is not known yet
+  // what there should be, or this node is alone and misses others that may know.
   absl::StatusOr<std::vector<wire::ModelStatus>> Models();
+  // What cannot be served now, and why, a line each; on any node: of others, too, what only it
+  // knows. Does not block.
+  std::vector<std::string> Problems();
+  // As Models() has it: by the name that no other has.
+  wire::ModelStatus StatusOf(const std::shared_ptr<Deployment>& deployment);
   // What they do, for graphs; none where this node does not coordinate. Does not block.
   struct ModelStats {
-    std::string name;
-    std::string id;  // bytes
+    PrintableText name;  // as it is shown
+    std::string id;      // bytes
     bool serving = false;
     size_t tokenizing = 0;  // texts whose prompts are not tokens yet
     std::vector<wire::ModelStage> stages;
@@ -153,12 +164,18 @@ class Coordinator {
   // Takes a share in `there` for `request`. Null: it is not there any more.
   std::unique_ptr<Loaded> Join(const DeploymentPtr& there, const wire::LoadModelRequest& request);
   PlanningOptions PlanningFor(const Caller& caller);
+  // By which no other is known at present (node/model_match.h).
+  PrintableText ShownName(const DeploymentPtr& deployment) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // Remembers the device where `why` says that a load of `deployment` computed wrong numbers: plans
+  // that nobody asked for leave it alone until the members change.
+  void Refuse(const Deployment& deployment, const absl::Status& why);
+  std::vector<RoomCap> Refused(const std::string& model_id);
   absl::StatusOr<DeploymentPtr> Find(const std::string& model);
-  // The same; where it is not there yet, that it may come.
+  // The same; kNotFound only where nobody can have or want such a model.
   absl::StatusOr<DeploymentPtr> FindOrWhyNot(const std::string& model);
   // Why a load failed that nobody ended.
   struct Failure {
-    std::optional<RoomCap> cap;   // for want of memory or disk
+    std::optional<RoomCap> cap;   // for want of memory or disk, or of right numbers
     bool is_unavailable = false;  // most often a connection that broke
     // It took the place of another one and has it still, for the next try.
     DeploymentPtr in_place;
@@ -219,7 +236,9 @@ class Coordinator {
   // meant: nothing.
   std::optional<std::string> ForgetOrphan(const std::string& model);
 
-  void Tick();  // loop
+  void Tick();                              // loop
+  bool Look();                              // loop; true: look again soon
+  void LoseNodes(const ClusterView& view);  // loop
   void Stays(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellHeritage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
   void TellHeritageNow();  // not the loop: before who asked for a change hears that it is made
@@ -228,12 +247,14 @@ class Coordinator {
                       absl::FunctionRef<void(Deployment*)> call);
   // What is loaded from now on is another office's.
   void LeaveOffice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Keep();  // thread: takes and leaves office
-  void Sweep();
+  bool IsEmpty() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  void Keep();   // thread: takes and leaves office
+  bool Sweep();  // true: it has seen all, and nothing was left over
   bool stopping();
   absl::Status Stopping() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool AdoptsStill() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  absl::Status LoadedLater() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status WhyNotHere(const std::string& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Misses() const ABSL_SHARED_LOCKS_REQUIRED(mu_);  // OK: no other node
 
   EventLoop* const loop_;
   ClusterRuntime* const cluster_;
@@ -258,27 +279,35 @@ class Coordinator {
   bool settled_ ABSL_GUARDED_BY(mu_) = false;       // as last looked at
   bool has_heirs_ ABSL_GUARDED_BY(mu_) = false;     // the same: others may coordinate next
   uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;  // grows when the members change
+  uint64_t ended_ ABSL_GUARDED_BY(mu_) = 0;         // deployments, whose stages may be left over
   bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended
   bool retry_due_ ABSL_GUARDED_BY(mu_) = false;     // those that could not be may be now
   bool adopt_due_ ABSL_GUARDED_BY(mu_) = false;     // orphans may find room that there was not
   bool adopts_ ABSL_GUARDED_BY(mu_) = false;        // has not looked since the office began
-  absl::Time look_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // for better plans
+  SteadyTime look_at_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfiniteFuture();  // for better plans
   std::optional<wire::Epoch> prepared_ ABSL_GUARDED_BY(mu_);  // of a plan that takes over soon
   // Ids of models whose next plans may keep stages: of those that are being loaded again, and of
   // those that were held at the coordinator before, and until when.
   std::multiset<std::string> loading_again_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, absl::Time> held_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, SteadyTime> held_ ABSL_GUARDED_BY(mu_);
   Losses losses_ ABSL_GUARDED_BY(mu_);
+  // By model id, at most kModelsMax; of each, kRoomCapsMax at most.
+  std::map<std::string, std::vector<RoomCap>> refused_ ABSL_GUARDED_BY(mu_);
   // Models of the coordinator before, and those that were lost here in a way that a mend cannot do
   // with; by id, until they are loaded; at most kModelsMax of the former.
   struct Orphan {
     wire::LoadModelRequest request;
     absl::Status why;  // it could not be loaded; OK: it has not been tried
+
+    PrintableText Name() const;
+    absl::Status WhyNotHere() const;  // for who asks for it
   };
   std::map<std::string, Orphan> orphans_ ABSL_GUARDED_BY(mu_);
+  std::string misses_ ABSL_GUARDED_BY(mu_);  // ClusterRuntime::MissedNodes(), as last looked at
 
   LostMembers lost_members_;                  // loop
   std::unique_ptr<EventLoop::Handle> timer_;  // loop
+  uint64_t tick_ms_ = 0;                      // loop
   std::thread keeper_, mender_;
 };
 

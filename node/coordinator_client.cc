@@ -1,6 +1,5 @@
 #include "node/coordinator_client.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -11,14 +10,17 @@
 #include "grpcpp/client_context.h"
 #include "node/text_wire.h"
 #include "proto/coordinator.grpc.pb.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_message.h"
+#include "transport/read_next.h"
 
 namespace strata {
 namespace {
 
 // For a held model to be unloaded.
-constexpr std::chrono::seconds kReleaseTime(30);
+constexpr absl::Duration kReleaseTime = absl::Seconds(30);
 
 class CoordinatorClientImpl final : public CoordinatorClient {
   // A call that Cancel() ends, as long as the returned object lives.
@@ -45,7 +47,8 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     const auto reader = stub_->PlanModel(&context, request);
     wire::PlanModelEvent event;
     wire::PlanExplained plan;
-    while (reader->Read(&event)) {
+    while (ReadNext(reader.get(), &event)) {
+      MakePrintable(&event);
       if (event.has_plan()) plan = event.plan();
       if (!event.note().empty()) note(event.note());
     }
@@ -66,7 +69,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     {
       // The end of a call that is cancelled says nothing of the other side: this waits for it.
       grpc::ClientContext context;
-      context.set_deadline(std::chrono::system_clock::now() + kReleaseTime);
+      context.set_deadline(DeadlineIn(kReleaseTime));
       wire::UnloadModelRequest request;
       request.set_share(share_);
       wire::UnloadModelResponse response;
@@ -74,7 +77,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     }
     held_context_->TryCancel();
     wire::LoadModelEvent event;
-    while (held_->Read(&event)) {
+    while (ReadNext(held_.get(), &event)) {
     }
     held_->Finish();
     held_.reset();
@@ -88,6 +91,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     request.set_model(model);
     wire::UnloadModelResponse response;
     if (auto s = Explain(stub_->UnloadModel(&context, request, &response)); !s.ok()) return s;
+    MakePrintable(&response);
     return response.name();
   }
 
@@ -97,6 +101,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     wire::ListModelsResponse response;
     const grpc::Status status = stub_->ListModels(&context, wire::ListModelsRequest(), &response);
     if (auto s = Explain(status); !s.ok()) return s;
+    MakePrintable(&response);
     return response;
   }
 
@@ -106,7 +111,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     const auto reader = stub_->GenerateText(&context, request);
     wire::GenerateTextEvent event;
     bool wanted = true;
-    while (reader->Read(&event)) {
+    while (ReadNext(reader.get(), &event)) {
       if (wanted && !told(event)) {
         wanted = false;
         context.TryCancel();
@@ -120,7 +125,10 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     const auto call = Cancellable(&context);
     const auto reader = stub_->DrainNode(&context, request);
     wire::DrainNodeEvent event;
-    while (reader->Read(&event)) note(event.note());
+    while (ReadNext(reader.get(), &event)) {
+      MakePrintable(&event);
+      note(event.note());
+    }
     return Explain(reader->Finish());
   }
 
@@ -139,8 +147,9 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     auto reader = stub_->LoadModel(context.get(), request);
     wire::LoadModelEvent event;
     bool began = false;
-    while (reader->Read(&event)) {
+    while (ReadNext(reader.get(), &event)) {
       began = true;
+      MakePrintable(&event);
       if (!event.has_loaded()) {
         told(event);
         continue;
@@ -168,7 +177,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
   }
 
   absl::Status Explain(const grpc::Status& status) const {
-    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    if (IsUnknownCall(status)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the node at ", address_, " is of another version; run the same strata everywhere"));
     }

@@ -3,12 +3,14 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "node/coordinator.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -19,6 +21,23 @@ constexpr absl::Duration kMemoryComesBackTime = absl::Seconds(3);
 constexpr absl::Duration kMemoryComesBackPoll = absl::Milliseconds(300);
 
 }  // namespace
+
+void Coordinator::Refuse(const Deployment& deployment, const absl::Status& why) {
+  const std::optional<RoomCap> cap = RoomCapOf(deployment.planned(), why);
+  if (!cap || !cap->wrong_numbers) return;
+  absl::MutexLock lock(mu_);
+  if (refused_.size() >= kModelsMax && !refused_.contains(deployment.model_id())) {
+    refused_.erase(refused_.begin());
+  }
+  std::vector<RoomCap>& caps = refused_[deployment.model_id()];
+  if (caps.size() < kRoomCapsMax) caps.push_back(*cap);
+}
+
+std::vector<RoomCap> Coordinator::Refused(const std::string& model_id) {
+  absl::MutexLock lock(mu_);
+  const auto found = refused_.find(model_id);
+  return found == refused_.end() ? std::vector<RoomCap>() : found->second;
+}
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
     PlanningOptions planning, std::unique_ptr<PlannedModel> planned,
@@ -51,8 +70,9 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
       return give_up(absl::CancelledError("interrupted"));
     }
     auto again = PlanModel(planning, source, wishes);
-    for (const absl::Time until = absl::Now() + kMemoryComesBackTime;
-         absl::IsResourceExhausted(again.status()) && absl::Now() < until && caller.go_on();) {
+    for (const SteadyTime until = SteadyTime::Now() + kMemoryComesBackTime;
+         absl::IsResourceExhausted(again.status()) && SteadyTime::Now() < until &&
+         caller.go_on();) {
       absl::SleepFor(kMemoryComesBackPoll);
       again = PlanModel(planning, source, wishes);
     }

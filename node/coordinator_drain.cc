@@ -33,21 +33,19 @@ absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request, const 
   auto report = Report();
   if (!report.ok()) return report.status();
   const NodeReport* node = nullptr;
-  size_t matches = 0;
-  for (const NodeReport& other : report->nodes) {
-    if (!MeansNode(request.node(),
-                   {.name = other.name(), .id_hex = absl::BytesToHexString(other.id())})) {
-      continue;
-    }
-    ++matches;
+  std::vector<std::string> ids(report->nodes.size());
+  std::vector<NodeNames> meant;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const NodeReport& other = report->nodes[i];
+    ids[i] = absl::BytesToHexString(other.id());
+    const NodeNames names = {.name = other.name(), .id_hex = ids[i]};
+    if (!MeansNode(request.node(), names)) continue;
+    meant.push_back(names);
     node = &other;
   }
-  if (matches == 0)
+  if (meant.empty())
     return absl::NotFoundError(absl::StrCat("no node ", request.node(), " (see: strata nodes)"));
-  if (matches > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(request.node(), " means several nodes; name it by its id (strata nodes)"));
-  }
+  if (meant.size() > 1) return MeansSeveralNodes(request.node(), meant);
   if (node->client == nullptr) {
     return absl::UnavailableError(absl::StrCat(node->name(), ": ", node->status.message()));
   }
@@ -84,6 +82,7 @@ absl::Status Coordinator::MoveAway(const DeploymentPtr& from, const Caller& call
   const PlannedModel& now = from->planned();
   planning.known = now.model;
   planning.model_id = now.model->id();
+  planning.caps = Refused(planning.model_id);
   wire::LoadModelRequest request = from->request();
   request.mutable_wishes()->clear_assign();  // it may name the node
   request.mutable_wishes()->set_n_ctx(now.inputs.request.cache.n_ctx);

@@ -2,6 +2,7 @@
 // what is left, and its texts, which wait meanwhile, are fed again there and go on. Models of a
 // coordinator that has gone are loaded again; their texts wait at their gateways.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "coordinator/pipeline.h"
 #include "node/coordinator.h"
 #include "node/loaded_stages.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -90,27 +92,29 @@ void Coordinator::UnloadLeftovers(PlannedModel* planned) {
 }
 
 void Coordinator::KeepMending() {
-  absl::Time retry_at = absl::InfiniteFuture();
+  SteadyTime retry_at = SteadyTime::InfiniteFuture();
   absl::Duration retry_after = kRetryAfter;
   bool deferred = false;  // orphans that are due: what serves comes first
-  absl::Time paused_until = absl::InfiniteFuture();
+  SteadyTime paused_until = SteadyTime::InfiniteFuture();
   while (true) {
     std::vector<DeploymentPtr> lost;
     std::map<std::string, Orphan> orphans;
     bool look = false, again = false;
     {
       absl::MutexLock lock(mu_);
-      const absl::Time look_at = look_at_;
+      const SteadyTime look_at = look_at_;
       const auto due = [this, look_at]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
         return stopping_ || mend_due_ || retry_due_ || adopt_due_ || look_at_ != look_at;
       };
-      const absl::Time defers_until = deferred ? absl::Now() + kPoll : absl::InfiniteFuture();
-      mu_.AwaitWithDeadline(absl::Condition(&due),
-                            std::min({look_at, retry_at, defers_until, paused_until}));
+      const SteadyTime defers_until =
+          deferred ? SteadyTime::Now() + kPoll : SteadyTime::InfiniteFuture();
+      mu_.AwaitWithTimeout(
+          absl::Condition(&due),
+          std::min({look_at, retry_at, defers_until, paused_until}) - SteadyTime::Now());
       if (stopping_) return;
-      paused_until = absl::InfiniteFuture();
-      look = absl::Now() >= look_at_;
-      again = absl::Now() >= retry_at;
+      paused_until = SteadyTime::InfiniteFuture();
+      look = SteadyTime::Now() >= look_at_;
+      again = SteadyTime::Now() >= retry_at;
       const bool all = retry_due_ || adopt_due_ || deferred;
       for (const auto& [id, orphan] : orphans_) {
         if (all || (again && MayFindRoom(orphan.why))) orphans[id] = orphan;
@@ -123,11 +127,11 @@ void Coordinator::KeepMending() {
         if (pause <= absl::ZeroDuration()) {
           lost.push_back(model);
         } else {
-          paused_until = std::min(paused_until, absl::Now() + pause);
+          paused_until = std::min(paused_until, SteadyTime::Now() + pause);
         }
       }
       if (retry_due_) {
-        retry_at = absl::InfiniteFuture();
+        retry_at = SteadyTime::InfiniteFuture();
         retry_after = kRetryAfter;
       }
       mend_due_ = retry_due_ = adopt_due_ = false;
@@ -138,14 +142,14 @@ void Coordinator::KeepMending() {
       deferred = AnyMending() || !Adopt(id, orphan.request) || deferred;
     }
     if (look) Improve();
-    if (again) retry_at = absl::InfiniteFuture();
+    if (again) retry_at = SteadyTime::InfiniteFuture();
     const Lost still = WhatIsLost();
     if (!still.any) {
-      retry_at = absl::InfiniteFuture();
+      retry_at = SteadyTime::InfiniteFuture();
       retry_after = kRetryAfter;
     }
-    if (still.wants_room && retry_at == absl::InfiniteFuture()) {
-      retry_at = absl::Now() + retry_after;
+    if (still.wants_room && retry_at == SteadyTime::InfiniteFuture()) {
+      retry_at = SteadyTime::Now() + retry_after;
       retry_after = std::min(2 * retry_after, kRetryAfterMax);
     }
   }
@@ -206,7 +210,7 @@ bool Coordinator::IsOrphan(const std::string& id) {
 
 absl::StatusOr<Coordinator::Loaded> Coordinator::LoadAgain(const wire::LoadModelRequest& request,
                                                            Caller caller) {
-  const absl::Time begin = absl::Now();
+  const SteadyTime begin = SteadyTime::Now();
   caller.in_haste = true;
   auto loaded = Load(request, caller);
   if (!loaded.ok() && caller.go_on() && !request.wishes().assign().empty()) {
@@ -215,7 +219,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadAgain(const wire::LoadModel
   }
   if (loaded.ok()) {
     LOG(WARNING) << loaded->deployment->name() << ", which was lost, is served again: loaded in "
-                 << absl::ToInt64Milliseconds(absl::Now() - begin) << " ms ("
+                 << absl::ToInt64Milliseconds(SteadyTime::Now() - begin) << " ms ("
                  << KeptText(loaded->deployment->stages()) << ")";
   } else if (!absl::IsCancelled(loaded.status())) {
     LOG(WARNING) << request.source().path()
@@ -252,11 +256,12 @@ void Coordinator::Mend(const DeploymentPtr& lost) {
 }
 
 absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& caller) {
-  const absl::Time begin = absl::Now();
+  const SteadyTime begin = SteadyTime::Now();
   absl::Status why = lost->why();
   const bool healthy = WasHealthy(*lost);
   const uint32_t in_a_row = healthy ? 0 : lost->mends_in_a_row();
   const std::optional<RoomCap> cap = RoomCapOf(lost->planned(), why);
+  Refuse(*lost, why);
   const bool lacks_disk = cap && cap->of_disk();  // which breaks nothing
   if (lacks_disk && lost->caps().size() >= kRoomCapsMax) return why;
   if (in_a_row >= kMendsInARowMax && !lacks_disk) {
@@ -275,12 +280,17 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   planning.loaded = KeptAfter(in_a_row, before, why, [&lost] { return AllServe(*lost); });
   if (!healthy) planning.caps = lost->caps();
   if (cap) planning.caps.push_back(*cap);
+  absl::c_copy(Refused(planning.model_id), std::back_inserter(planning.caps));
   wire::PlanWishes wishes = lost->request().wishes();
   wishes.set_n_ctx(before.inputs.request.cache.n_ctx);
   auto planned = PlanModel(planning, before.source, wishes);
   if (!planned.ok() && !wishes.assign().empty()) {
     wishes.clear_assign();  // it may name who has gone
     planned = PlanModel(planning, before.source, wishes);
+  }
+  if (!planned.ok() && cap && cap->wrong_numbers) {
+    return absl::Status(planned.status().code(),
+                        absl::StrCat(why.message(), "; then: ", planned.status().message()));
   }
   if (!planned.ok()) return planned.status();
   auto options = OptionsFor(lost->request());
@@ -297,8 +307,9 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
     if (stopping_ || entry == models_.end() || entry->second != lost) return absl::OkStatus();
     next->TakeRequests(lost->Bequeath());
     entry->second = next;
+    ++ended_;
   }
-  const absl::Time placed = absl::Now();
+  const SteadyTime placed = SteadyTime::Now();
   const absl::Status loaded =
       next->Load([this](uint32_t, const wire::LoadProgress&) { return !stopping(); });
   if (!loaded.ok()) {
@@ -311,7 +322,7 @@ absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& calle
   }
   LOG(WARNING) << next->name() << " is served again: placed in "
                << absl::ToInt64Milliseconds(placed - begin) << " ms, loaded in "
-               << absl::ToInt64Milliseconds(absl::Now() - placed) << " ms ("
+               << absl::ToInt64Milliseconds(SteadyTime::Now() - placed) << " ms ("
                << KeptText(next->stages()) << "); texts that go on: " << next->texts();
   return absl::OkStatus();
 }

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "node/coordinator.h"
 #include "transport/epoch.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -65,11 +66,11 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
     absl::MutexLock lock(mu_);
     prepared_.reset();
   };
-  const absl::Time begin = absl::Now();
-  absl::Time taken_over = absl::InfiniteFuture();
+  const SteadyTime begin = SteadyTime::Now();
+  SteadyTime taken_over = SteadyTime::InfiniteFuture();
   bool has_texts = false;
   const auto take_over = [&]() -> absl::StatusOr<bool> {
-    taken_over = absl::Now();
+    taken_over = SteadyTime::Now();
     const absl::StatusOr<bool> rests = from->GiveWay(/*comes_to_rest=*/carries, caller.go_on);
     if (!rests.ok()) return rests.status();
     absl::MutexLock lock(mu_);
@@ -79,33 +80,35 @@ absl::Status Coordinator::MoveBeside(const DeploymentPtr& from,
     }
     next->TakeRequests(from->Bequeath());
     entry->second = next;
+    ++ended_;
     has_texts = true;
     return *rests;
   };
   absl::Status loaded = next->Load(
       [&](uint32_t, const wire::LoadProgress&) {
-        return taken_over != absl::InfiniteFuture() || (caller.go_on() && from->serving());
+        return taken_over != SteadyTime::InfiniteFuture() || (caller.go_on() && from->serving());
       },
       take_over);
+  if (!loaded.ok()) Refuse(*next, loaded);
   if (!has_texts) return loaded;
   // Whoever mends finds it lost, and what is left over may be of use; or it was unloaded meanwhile.
   if (loaded.ok() || !IsThere(next)) UnloadLeftovers(next->mutable_planned());
   if (!loaded.ok()) return loaded;
   LOG(WARNING) << next->name() << " has moved: loaded beside in "
                << absl::ToInt64Milliseconds(taken_over - begin) << " ms, its texts paused for "
-               << absl::ToInt64Milliseconds(absl::Now() - taken_over) << " ms ("
+               << absl::ToInt64Milliseconds(SteadyTime::Now() - taken_over) << " ms ("
                << KeptText(next->stages()) << "); texts that go on: " << next->texts() << ", "
                << CarriedText(next->carried());
   return absl::OkStatus();
 }
 
-void Coordinator::LookAgain() { look_at_ = absl::Now() + kLookAfter; }
+void Coordinator::LookAgain() { look_at_ = SteadyTime::Now() + kLookAfter; }
 
 void Coordinator::Improve() {
   std::vector<DeploymentPtr> models;
   {
     absl::MutexLock lock(mu_);
-    look_at_ = absl::InfiniteFuture();
+    look_at_ = SteadyTime::InfiniteFuture();
     if (!in_office_ || !settled_ || stopping_) return;
     for (const auto& [id, model] : models_) {
       if (model->mending()) return LookAgain();  // which comes first
@@ -117,7 +120,7 @@ void Coordinator::Improve() {
     if (model->serving()) again = ImproveOne(model) || again;
   }
   absl::MutexLock lock(mu_);
-  const absl::Time now = absl::Now();
+  const SteadyTime now = SteadyTime::Now();
   look_at_ = std::min(look_at_, losses_.NextBack(now));  // it comes into question again
   if (again) look_at_ = std::min(look_at_, now + kLookAgainAfter);
 }
@@ -147,6 +150,7 @@ bool Coordinator::ImproveOne(const DeploymentPtr& model) {
   planning.known = now.model;
   planning.model_id = now.model->id();
   planning.loaded = PlanningOptions::Loaded::kAround;
+  planning.caps = Refused(planning.model_id);
   if (!wishes.assign().empty()) {
     planning.beside = true;
     auto as_asked = PlanModel(planning, now.source, wishes);

@@ -18,13 +18,16 @@
 #include "node/cluster_report.h"
 #include "node/coordinator.h"
 #include "transport/epoch.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
-constexpr absl::Duration kOfficeEvery = absl::Milliseconds(200);
-constexpr absl::Duration kSweepEvery = absl::Seconds(5);
+// While texts run or a model is being mended, and else: what changes otherwise says so itself.
+constexpr uint64_t kBusyTickMs = 200, kTickMs = 1'000;
+// After what may have left stages behind; doubles with each sweep that finds none.
+constexpr absl::Duration kSweepAfter = absl::Seconds(5), kSweepAfterMax = absl::Minutes(1);
 constexpr int64_t kAnswerMs = 5'000;
 // So long what was held at the coordinator before stays for who holds it.
 constexpr absl::Duration kHeldTime = absl::Seconds(10);
@@ -71,6 +74,7 @@ Coordinator::Office Coordinator::office() {
     now.settled = view.settled;
     if (!now.mine && !view.coordinator.is_nobody())
       now.address = cluster->AddressOf(view.coordinator);
+    now.refused = cluster->WhyRefused();
     return now;
   });
   return office.ok() ? *office : Office();
@@ -95,13 +99,21 @@ void Coordinator::LookAtOffice() {
   if (in_office_ && !mine) LeaveOffice();
   in_office_ = mine;
   settled_ = cluster_->view().settled;
+  misses_ = cluster_->MissedNodes();
   // One that stops leaves the others, and is asked until its server ends.
   if (!stopping_) has_heirs_ = cluster_->view().members.size() > 1;
+}
+
+// Of what LeaveOffice() leaves.
+bool Coordinator::IsEmpty() const {
+  return adopts_ && held_.empty() && orphans_.empty() && models_.empty() && shares_.empty() &&
+         stays_.empty();
 }
 
 void Coordinator::LeaveOffice() {
   adopts_ = true;
   held_.clear();
+  refused_.clear();
   orphans_.clear();
   for (auto& [id, model] : models_) lost_.push_back(model);
   models_.clear();
@@ -110,26 +122,51 @@ void Coordinator::LeaveOffice() {
 }
 
 void Coordinator::Tick() {
+  const uint64_t every_ms = Look() ? kBusyTickMs : kTickMs;
+  if (std::exchange(tick_ms_, every_ms) == every_ms) return;
+  timer_ = loop_->StartTimer({.delay_ms = every_ms, .repeat_ms = every_ms}, [this] { Tick(); });
+}
+
+void Coordinator::LoseNodes(const ClusterView& view) {
+  std::vector<DeploymentPtr> models;
+  {
+    absl::MutexLock lock(mu_);
+    for (const auto& [id, model] : models_) models.push_back(model);
+  }
+  for (const ClusterView::Node& node : view.nodes) {
+    if (node.state != ClusterView::State::kGone || models.empty()) continue;
+    const std::string id = node.record.id.ToHex();
+    for (const DeploymentPtr& model : models) model->LoseNode(id);
+  }
+}
+
+bool Coordinator::Look() {
   const ClusterView& view = cluster_->view();
+  LoseNodes(view);
   uint32_t live = 0;
+  bool busy = false;
   absl::MutexLock lock(mu_);
-  const bool members_changed = lost_members_.Look(view, absl::Now(), &losses_);
+  const bool members_changed = lost_members_.Look(view, SteadyTime::Now(), &losses_);
   // A group that has models loaded is not given up for one that has none.
   for (const auto& [id, model] : models_) {
     live += 1 + model->texts();
     // Those that could not be mended may be when a node has come.
     if (model->mending()) mend_due_ = true;
+    busy = busy || model->mending() || model->texts() > 0;
   }
   // Nor for one that knows nothing of the models that this one is about to load again.
   live += static_cast<uint32_t>(orphans_.size());
   if (members_changed) {
+    refused_.clear();
     retry_due_ = true;
     LookAgain();
   }
   cluster_->membership()->SetLiveRequests(live);
+  cluster_->membership()->SetBusy(busy);
   LookAtOffice();
   TellHeritage();
   if (members_changed) ++members_seen_;
+  return busy;
 }
 
 // What is there to stay, and what this node has yet to load of what it has inherited itself. One
@@ -161,18 +198,29 @@ void Coordinator::TellHeritageNow() {
 
 void Coordinator::Keep() {
   uint64_t swept = 0;
-  absl::Time sweep_at = absl::InfinitePast();
+  uint64_t ended = 0;
+  SteadyTime sweep_at = SteadyTime::InfinitePast();
+  absl::Duration sweep_after = kSweepAfter;
   while (true) {
     std::vector<DeploymentPtr> lost;
     bool in_office = false;
     uint64_t seen = 0;
     {
       absl::MutexLock lock(mu_);
-      const auto wanted = [this, &swept]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-        return stopping_ || (in_office_ && settled_ && members_seen_ != swept);
+      const bool was_mine = in_office_ && settled_;
+      const auto wanted = [&, this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        const bool mine = in_office_ && settled_;
+        return stopping_ || !lost_.empty() || mine != was_mine || (!in_office_ && !IsEmpty()) ||
+               (mine && (members_seen_ != swept || ended_ != ended));
       };
-      mu_.AwaitWithTimeout(absl::Condition(&wanted), kOfficeEvery);
+      mu_.AwaitWithTimeout(absl::Condition(&wanted),
+                           was_mine ? sweep_at - SteadyTime::Now() : absl::InfiniteDuration());
       if (stopping_) return;
+      if (!was_mine) sweep_at = SteadyTime::InfinitePast();
+      if (std::exchange(ended, ended_) != ended_) {
+        sweep_after = kSweepAfter;
+        sweep_at = std::min(sweep_at, SteadyTime::Now() + sweep_after);
+      }
       in_office = in_office_ && settled_;
       seen = members_seen_;
       if (!in_office_) LeaveOffice();
@@ -184,25 +232,26 @@ void Coordinator::Keep() {
       model->Unload(AsHandedOver(absl::UnavailableError(
           "another node coordinates the cluster now; load the model again")));
     });
-    if (in_office && (seen != swept || absl::Now() >= sweep_at)) {
-      swept = seen;
-      sweep_at = absl::Now() + kSweepEvery;
-      Sweep();
+    if (in_office && (seen != swept || SteadyTime::Now() >= sweep_at)) {
+      if (std::exchange(swept, seen) != seen) sweep_after = kSweepAfter;
+      const bool found_none = Sweep();
+      sweep_at = SteadyTime::Now() + sweep_after;
+      sweep_after = found_none ? std::min(2 * sweep_after, kSweepAfterMax) : kSweepAfter;
     }
   }
 }
 
 // Stages of plans that are no more hold memory for nothing. Those of programs that coordinate for
 // themselves carry no node's id and are left alone.
-void Coordinator::Sweep() {
+bool Coordinator::Sweep() {
   auto report = Report();
-  if (!report.ok()) return;
+  if (!report.ok()) return false;
   std::vector<wire::Epoch> known;
   std::set<std::string> kept;  // ids of models whose next plan may keep stages
   bool adopts = false;
   {
     absl::MutexLock lock(mu_);
-    if (stopping_ || !in_office_ || !settled_) return;
+    if (stopping_ || !in_office_ || !settled_) return false;
     adopts = adopts_;
     // A model is here before its first stage is.
     for (const auto& [id, model] : models_) {
@@ -211,7 +260,7 @@ void Coordinator::Sweep() {
     }
     for (const auto& [id, orphan] : orphans_) kept.insert(id);
     kept.insert(loading_again_.begin(), loading_again_.end());
-    std::erase_if(held_, [](const auto& held) { return held.second < absl::Now(); });
+    std::erase_if(held_, [](const auto& held) { return held.second < SteadyTime::Now(); });
     for (const auto& [id, until] : held_) kept.insert(id);
     if (prepared_) known.push_back(*prepared_);
   }
@@ -219,26 +268,29 @@ void Coordinator::Sweep() {
   if (adopts) {
     const auto heritage = AskLoop<std::vector<std::string>>(
         [cluster = cluster_] { return cluster->membership()->heritage(); });
-    if (!heritage.ok()) return;
+    if (!heritage.ok()) return false;
     for (const std::string& one : *heritage) {
       wire::LoadModelRequest origin;
       if (!origin.ParseFromString(one) || origin.model_id().empty()) continue;
       orphans[origin.model_id()] = std::move(origin);
     }
   }
-  bool made_room = false;
+  bool made_room = false, found_none = kept.empty();
   const auto may_go_on = [this] {
     absl::MutexLock lock(mu_);
     return !stopping_ && in_office_;
   };
   for (const NodeReport& node : report->nodes) {
-    if (node.client == nullptr || !node.seen.member()) continue;
+    if (!node.seen.member()) continue;
+    if (node.client == nullptr) found_none = false;
+    if (node.client == nullptr) continue;
     for (const wire::StageStatus& stage : node.info.stages()) {
       const bool wanted = absl::c_any_of(known, [&](const wire::Epoch& epoch) {
         return CompareEpochs(epoch, stage.epoch()) == 0;
       });
       if (wanted || !NodeId::FromHex(stage.epoch().coordinator_id()).ok()) continue;
-      if (!may_go_on()) return;
+      if (!may_go_on()) return false;
+      found_none = false;
       // Later ones are left of what this node itself has unloaded, or failed to load.
       const bool was_served =
           stage.state() == wire::StageStatus::SERVING || stage.state() == wire::StageStatus::FAILED;
@@ -247,7 +299,7 @@ void Coordinator::Sweep() {
           origin.ParseFromString(stage.origin())) {
         if (origin.hold()) {
           absl::MutexLock lock(mu_);
-          held_[stage.model_id()] = absl::Now() + kHeldTime;
+          held_[stage.model_id()] = SteadyTime::Now() + kHeldTime;
           kept.insert(stage.model_id());
         } else {
           orphans[origin.model_id()] = std::move(origin);
@@ -273,13 +325,14 @@ void Coordinator::Sweep() {
   }
   absl::MutexLock lock(mu_);
   adopt_due_ = adopt_due_ || made_room;
-  if (!adopts || !in_office_) return;
+  if (!adopts || !in_office_) return found_none;
   adopts_ = false;
   for (auto& [id, origin] : orphans) {
     if (models_.contains(id) || orphans_.size() >= kModelsMax) continue;
     orphans_[id] = {.request = std::move(origin)};
     retry_due_ = true;
   }
+  return false;
 }
 
 absl::StatusOr<ClusterReport> Coordinator::Report(const std::vector<std::string>& only) {

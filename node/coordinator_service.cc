@@ -14,6 +14,9 @@
 #include "node/text_stream.h"
 #include "node/text_wire.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_message.h"
+#include "transport/read_next.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -45,7 +48,7 @@ template <typename Event, typename Tell>
 grpc::Status Pass(std::unique_ptr<grpc::ClientReader<Event>> from, grpc::ClientContext* context,
                   const Tell& tell, bool* said) {
   Event event;
-  while (from->Read(&event)) {
+  while (ReadNext(from.get(), &event)) {
     *said = *said || IsAnswer(event);
     if (!tell(event)) context->TryCancel();
   }
@@ -54,7 +57,10 @@ grpc::Status Pass(std::unique_ptr<grpc::ClientReader<Event>> from, grpc::ClientC
 
 template <typename Event>
 auto WriteTo(grpc::ServerWriter<Event>* writer) {
-  return [writer](const Event& event) { return writer->Write(event); };
+  return [writer](Event event) {
+    MakePrintable(&event);
+    return writer->Write(event);
+  };
 }
 
 // What every long call of a coordinator's asks and tells.
@@ -100,7 +106,7 @@ CoordinatorService::CoordinatorService(Coordinator* coordinator, Gateway* gatewa
 
 absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Elsewhere(
     const grpc::ServerContext& context) {
-  for (const absl::Time until = absl::Now() + options_.office_time;; absl::SleepFor(kPoll)) {
+  for (const SteadyTime until = SteadyTime::Now() + options_.office_time;; absl::SleepFor(kPoll)) {
     const Coordinator::Office office = coordinator_->office();
     if (office.mine && office.settled) return nullptr;
     if (!office.address.empty()) {
@@ -108,16 +114,16 @@ absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Els
       return AsHandedOver(NoCoordinator());  // whoever passed it on knows that, too, in a moment
     }
     if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
-    if (absl::Now() < until) continue;
+    if (SteadyTime::Now() < until) continue;
     if (office.mine) return nullptr;
-    return WasForwarded(context) ? AsHandedOver(NoCoordinator()) : NoCoordinator();
+    return WasForwarded(context) ? AsHandedOver(NoCoordinator()) : NoCoordinator(office.refused);
   }
 }
 
 template <typename Call>
 std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext& context,
                                                        Call call) {
-  for (absl::Time until = absl::InfiniteFuture();; absl::SleepFor(kPoll)) {
+  for (SteadyTime until = SteadyTime::InfiniteFuture();; absl::SleepFor(kPoll)) {
     auto elsewhere = Elsewhere(context);
     if (!elsewhere.ok()) return TextStatusToGrpc(elsewhere.status());
     if (*elsewhere == nullptr) return std::nullopt;
@@ -127,8 +133,9 @@ std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext
     const bool has_gone =
         status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status);
     if (!has_gone && !IsHandedOver(TextStatusFromGrpc(status))) return status;
-    until = std::min(until, absl::Now() + options_.office_time);  // from the first that has gone
-    if (said || context.IsCancelled() || absl::Now() >= until) {
+    until =
+        std::min(until, SteadyTime::Now() + options_.office_time);  // from the first that has gone
+    if (said || context.IsCancelled() || SteadyTime::Now() >= until) {
       if (!has_gone) return status;
       return TextStatusToGrpc(WithRetryAfterMs(
           absl::UnavailableError(
@@ -154,7 +161,7 @@ grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
   if (!plan.ok()) return TextStatusToGrpc(plan.status());
   wire::PlanModelEvent event;
   *event.mutable_plan() = *std::move(plan);
-  writer->Write(event);
+  WriteTo(writer)(event);
   return grpc::Status::OK;
 }
 
@@ -168,7 +175,7 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
   absl::Duration pause = kHeldPause;
   const auto tell = [&](const wire::LoadModelEvent& event) {
     // Nobody reads on once it is loaded.
-    const bool told = was_loaded ? !context->IsCancelled() : writer->Write(event);
+    const bool told = was_loaded ? !context->IsCancelled() : WriteTo(writer)(event);
     if (!event.has_loaded()) return told;
     was_loaded = true;
     pause = kHeldPause;
@@ -191,8 +198,8 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
     if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) {
       *wanted.mutable_wishes() = request->wishes();
     }
-    const absl::Time until = absl::Now() + pause;
-    while (!context->IsCancelled() && absl::Now() < until) absl::SleepFor(kPoll);
+    const SteadyTime until = SteadyTime::Now() + pause;
+    while (!context->IsCancelled() && SteadyTime::Now() < until) absl::SleepFor(kPoll);
     if (context->IsCancelled()) return status;
   }
 }
@@ -219,7 +226,7 @@ absl::Status CoordinatorService::LoadHere(
   teller.Finish();
   if (!loaded.ok()) return loaded.status();
   wire::LoadModelEvent event;
-  *event.mutable_loaded() = loaded->deployment->Status();
+  *event.mutable_loaded() = coordinator_->StatusOf(loaded->deployment);
   event.set_was_there(loaded->was_there);
   event.set_share(loaded->share);
   tell(event);
@@ -254,18 +261,19 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
   const Admission admission(this, kCoordinatorCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   absl::StatusOr<std::vector<wire::ModelStatus>> models;
-  for (const absl::Time until = absl::Now() + options_.office_time;; absl::SleepFor(kPoll)) {
+  for (const SteadyTime until = SteadyTime::Now() + options_.office_time;; absl::SleepFor(kPoll)) {
     const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
       return to->ListModels(onward, *request, response);
     });
     if (passed_on) return *passed_on;
     models = coordinator_->Models();
     const bool again = IsHandedOver(models.status()) && !WasForwarded(*context);
-    if (!again || context->IsCancelled() || absl::Now() >= until) break;
+    if (!again || context->IsCancelled() || SteadyTime::Now() >= until) break;
   }
   if (!models.ok()) return TextStatusToGrpc(models.status());
   response->set_coordinator(options_.node_id);
   for (wire::ModelStatus& model : *models) *response->add_models() = std::move(model);
+  MakePrintable(response);
   return grpc::Status::OK;
 }
 
@@ -276,6 +284,7 @@ grpc::Status CoordinatorService::GetReport(grpc::ServerContext*,
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   auto report = coordinator_->Report({request->nodes().begin(), request->nodes().end()});
   if (report.ok()) *response = ToWire(*report);
+  MakePrintable(response);
   return ToGrpc(report.status());
 }
 

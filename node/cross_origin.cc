@@ -15,8 +15,6 @@ namespace strata {
 namespace {
 
 constexpr size_t kOriginBytesMax = 256;
-// OpenAI's client for browsers tells about itself in headers that begin so.
-constexpr absl::string_view kClientHeaders = "x-stainless-";
 
 std::string HostOf(absl::string_view authority) {
   const auto parsed = ParseHostPort(authority);
@@ -122,7 +120,11 @@ HttpResponse AnswerPreflight(const HttpRequest& request, absl::string_view metho
     const bool plain = std::all_of(header.begin(), header.end(), [](char c) {
       return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-';
     });
-    if (plain && absl::StartsWith(header, kClientHeaders)) headers.push_back(header);
+    // Clients tell of themselves and of their keys in headers of many names.
+    const bool known = std::any_of(headers.begin(), headers.end(), [&](const std::string& h) {
+      return absl::EqualsIgnoreCase(h, header);
+    });
+    if (plain && !known) headers.push_back(header);
   }
   HttpResponse response = {.status = 204, .body = ""};
   response.headers = {{"Allow", std::string(methods)},

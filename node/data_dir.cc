@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "node/peer_addresses.h"
 #include "transport/node_id.h"
+#include "transport/private_file.h"
 
 namespace strata {
 namespace {
@@ -79,6 +80,13 @@ std::string NewNodeId() {
   return id;
 }
 
+uint64_t NewNonce() {
+  std::random_device device;
+  uint64_t nonce = 0;
+  while (nonce == 0) nonce = uint64_t{device()} << 32 | device();
+  return nonce;
+}
+
 absl::StatusOr<std::string> DataDir::Default() {
   const char* state = getenv("XDG_STATE_HOME");
   if (state != nullptr && state[0] == '/') return absl::StrCat(state, "/strata");
@@ -93,10 +101,7 @@ absl::StatusOr<std::string> DataDir::PathOf(const std::string& option) {
 }
 
 absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", path));
-
+  if (absl::Status status = MakePrivateFolder(path); !status.ok()) return status;
   DataDir dir;
   dir.path_ = path;
   const std::string lock_path = path + "/lock";

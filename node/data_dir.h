@@ -14,6 +14,9 @@ namespace strata {
 // A new node id: 128 random bits, 32 lower-case hex digits.
 std::string NewNodeId();
 
+// Random, not 0: tells apart the processes that have one id.
+uint64_t NewNonce();
+
 // For what nobody else may read and is needed for a while: whoever made it removes it. In memory,
 // where the system has such folders.
 absl::StatusOr<std::string> NewPrivateFolder();

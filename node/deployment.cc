@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -15,16 +16,19 @@
 #include "node/plan_text.h"
 #include "transport/grpc_status.h"
 #include "transport/request_log.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
 
 constexpr uint32_t kBatchRowsMax = 512;
+constexpr int64_t kSelfTestsMs = 3'000;
 // For the steps under way when another deployment takes over: chunks of prompts, which take a slow
 // machine many seconds, and longer still where they are fed again. Who hangs is found out earlier.
 constexpr std::chrono::seconds kRestLimit(60);
 // Of a chat template; a longer one is left out.
 constexpr size_t kChatTemplateBytesMax = 256 * 1024;
+constexpr int64_t kRetryAfterMs = 2'000;
 
 std::string ChatTemplateOf(const ModelFile& model) {
   std::string text = model.header().GetString("tokenizer.chat_template").value_or("");
@@ -38,6 +42,12 @@ std::string TextOfToken(const ModelFile& model, absl::string_view id_key) {
   return ValidUtf8(model.header().GetStringAt("tokenizer.ggml.tokens", *id).value_or(""));
 }
 
+TextServerOptions TextsOf(const Deployment::Options& options) {
+  TextServerOptions texts = options.texts;
+  texts.policy.exact = options.request.wishes().cache().exact();
+  return texts;
+}
+
 }  // namespace
 
 Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
@@ -48,9 +58,9 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
       bos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.bos_token_id")),
       eos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.eos_token_id")),
       texts_(options_.heritage != nullptr ? options_.heritage
-                                          : std::make_shared<TextServer>(options_.texts)),
+                                          : std::make_shared<TextServer>(TextsOf(options_))),
       has_texts_(options_.heritage == nullptr),
-      since_(absl::Now()) {
+      since_(SteadyTime::Now()) {
   NodeClient* const first = planned_->NodeOf(planned_->plan.stages.front()).client.get();
   tokenizer_ = std::make_shared<Tokenizer>(first, Tokenizer::Options());
 }
@@ -80,7 +90,7 @@ absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
     // Whatever came of it: Unload() waits for its turn.
     if (!unloaded_why_.ok()) return unloaded_why_;
     if (state_ != wire::ModelStatus::LOADING) return why_;  // it broke meanwhile
-    since_ = absl::Now();
+    since_ = SteadyTime::Now();
     if (status.ok()) {
       infos_ = pipeline_->stages();
       state_ = wire::ModelStatus::SERVING;
@@ -108,6 +118,7 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
   const PlanRequest& request = planned_->inputs.request;
   PipelineOptions build;
   build.model_path = planned_->source.path();
+  build.model_name = name_;
   build.model_id = model_id();
   build.epoch = options_.epoch;
   for (const PlannedStage& stage : planned_->plan.stages) {
@@ -135,6 +146,7 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
   build.listen_host = options_.listen_host;
   build.coordinator_node = options_.self_node;
   build.gone = options_.gone;
+  build.self_tests = [this] { return EarlierSelfTests(); };
   if (take_over != nullptr) build.caches = options_.caches;
   build.take_over = std::move(take_over);
   const bool leave_on_error = build.leave_on_error;
@@ -147,6 +159,9 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
     return pipeline.status();
   }
   pipeline_ = *std::move(pipeline);
+  for (const wire::StageInfo& stage : pipeline_->stages()) {
+    if (options_.self_tests != nullptr) options_.self_tests->Keep(stage.self_test());
+  }
   if (options_.heritage == nullptr) return texts_->Start(pipeline_.get());
   const absl::StatusOr<bool> went_on = texts_->Restart(pipeline_.get());
   if (!went_on.ok()) return went_on.status();
@@ -156,10 +171,31 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
   return absl::OkStatus();
 }
 
+std::vector<wire::SelfTest> Deployment::EarlierSelfTests() const {
+  std::vector<std::vector<wire::SelfTest>> told(planned_->report.nodes.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < told.size(); ++i) {
+    NodeClient* const node = planned_->report.nodes[i].client.get();
+    if (node == nullptr) continue;
+    threads.emplace_back([&, i, node] {
+      auto tests = node->SelfTestsOf(model_id(), kSelfTestsMs);
+      if (tests.ok()) told[i] = *std::move(tests);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<wire::SelfTest> all;
+  if (options_.self_tests != nullptr) all = options_.self_tests->Of(model_id());
+  for (std::vector<wire::SelfTest>& of_node : told) {
+    std::move(of_node.begin(), of_node.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
 wire::LoadModelRequest Deployment::Origin() const {
   wire::LoadModelRequest origin = options_.request;
   *origin.mutable_source() = planned_->source;
   origin.set_model_id(model_id());
+  origin.set_name(name_.str());
   return origin;
 }
 
@@ -199,14 +235,26 @@ void Deployment::End(const absl::Status& why, bool leave_stages) {
   if (std::exchange(stages_left_, false) && !bequeathed && !leave_stages) UnloadLeft();
 }
 
+void Deployment::LoseNode(const std::string& node_id) {
+  if (!serving()) return;
+  for (const PlannedStage& stage : planned_->plan.stages) {
+    const NodeReport& node = planned_->NodeOf(stage);
+    if (node.info.node_id() != node_id) continue;
+    OnBroken(absl::UnavailableError(absl::StrCat(node.name(), " has gone")));
+    return;
+  }
+}
+
 void Deployment::OnBroken(absl::Status status) {
   const bool mends = options_.broken != nullptr;
   {
     // First: who hears of its text's end asks for the state next.
     absl::MutexLock lock(mu_);
+    // LoseNode() may have said so before the links do.
+    if (mends && state_ == wire::ModelStatus::MENDING && lost_a_stage_) return;
     if (state_ != wire::ModelStatus::UNLOADING && state_ != wire::ModelStatus::FAILED) {
       LOG(WARNING) << name_ << ": " << status.message();
-      const absl::Time now = absl::Now();
+      const SteadyTime now = SteadyTime::Now();
       served_for_ = state_ == wire::ModelStatus::LOADING ? absl::ZeroDuration() : now - since_;
       since_ = now;
       state_ = mends ? wire::ModelStatus::MENDING : wire::ModelStatus::FAILED;
@@ -364,8 +412,9 @@ void Deployment::Fail(const absl::Status& why) {
     why_ = why;
     kept.swap(requests_);
   }
-  texts_->Fail(why);
-  for (const Request& request : kept) request.call->Refuse(why);
+  const absl::Status told = CannotServe(why);
+  texts_->Fail(told);
+  for (const Request& request : kept) request.call->Refuse(told);
 }
 
 bool Deployment::lost_a_stage() const {
@@ -383,6 +432,17 @@ absl::Status Deployment::why() const {
   return why_;
 }
 
+absl::Status Deployment::why_not_serving() const {
+  absl::MutexLock lock(mu_);
+  if (state_ == wire::ModelStatus::FAILED) {
+    return absl::UnavailableError(absl::StrCat(name_, " cannot be served now: ", why_.message()));
+  }
+  if (state_ != wire::ModelStatus::MENDING || why_.ok()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(name_, " is being placed again since ",
+                                             absl::ToInt64Seconds(SteadyTime::Now() - since_),
+                                             " s: ", why_.message()));
+}
+
 absl::Duration Deployment::served_for() const {
   absl::MutexLock lock(mu_);
   return served_for_;
@@ -390,7 +450,7 @@ absl::Duration Deployment::served_for() const {
 
 absl::Duration Deployment::lost_for() const {
   absl::MutexLock lock(mu_);
-  return absl::Now() - since_;
+  return SteadyTime::Now() - since_;
 }
 
 void Deployment::Diagnose() {
@@ -413,6 +473,14 @@ void Deployment::Diagnose() {
   why_ = std::move(why);
 }
 
+// A model that is wanted is out of service, and does not fail to exist, whatever its stages lack.
+absl::Status Deployment::CannotServe(const absl::Status& why) const {
+  if (absl::IsUnavailable(why) || absl::IsResourceExhausted(why)) return why;
+  return WithRetryAfterMs(
+      absl::UnavailableError(absl::StrCat(name_, " cannot be served now: ", why.message())),
+      kRetryAfterMs);
+}
+
 absl::Status Deployment::NotServing() const {
   if (bequeathed_) {
     return AsHandedOver(absl::UnavailableError(absl::StrCat(name_, " is served by another plan")));
@@ -421,7 +489,7 @@ absl::Status Deployment::NotServing() const {
     case wire::ModelStatus::SERVING:
       return absl::OkStatus();
     case wire::ModelStatus::FAILED:
-      return why_;
+      return CannotServe(why_);
     case wire::ModelStatus::MENDING:
       return absl::UnavailableError(
           absl::StrCat(name_, " is being mended, and too many texts wait; try again in seconds"));
@@ -507,9 +575,7 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
 void Deployment::Add(TextRequest text, const std::shared_ptr<TextCall>& call) {
   const uint32_t n_ctx = planned_->inputs.request.cache.n_ctx;
   if (text.prompt.size() + 1 > n_ctx) {
-    call->Refuse(absl::OutOfRangeError(
-        absl::StrCat("the prompt has ", text.prompt.size(), " tokens; a context of ", n_ctx,
-                     " has no room for it and an answer (see --ctx)")));
+    call->Refuse(absl::OutOfRangeError(PromptTooLong(text.prompt.size(), n_ctx)));
     return;
   }
   std::vector<int32_t> prompt = text.prompt;
@@ -584,14 +650,15 @@ wire::ModelStatus Deployment::Status() {
   const SchedulerStats stats = texts_->Stats();
   wire::ModelStatus status;
   status.set_model_id(model.id());
-  status.set_name(name_);
-  status.set_architecture(model.architecture());
+  status.set_name(name_.str());
+  status.set_architecture(model.architecture().str());
   status.set_n_layer(model.n_layer());
   status.set_tensor_bytes(model.tensor_bytes());
   *status.mutable_source() = planned_->source;
   *status.mutable_epoch() = options_.epoch;
   status.set_n_ctx(request.cache.n_ctx);
   status.set_n_seqs(request.cache.n_seqs);
+  status.set_exact(request.cache.exact);
   status.mutable_plan()->set_text(PlanText(model, request, planned_->plan));
   status.mutable_plan()->set_json(PlanJson(model, request, planned_->plan));
   status.set_requests_running(stats.running);
@@ -608,7 +675,7 @@ wire::ModelStatus Deployment::Status() {
   if (state_ == wire::ModelStatus::FAILED || state_ == wire::ModelStatus::MENDING) {
     ToWire(why_, "", status.mutable_status());
   }
-  status.set_loaded_s_ago(absl::ToInt64Seconds(absl::Now() - since_));
+  status.set_loaded_s_ago(absl::ToInt64Seconds(SteadyTime::Now() - since_));
   return status;
 }
 

@@ -24,9 +24,12 @@
 #include "coordinator/pipeline.h"
 #include "coordinator/text_server.h"
 #include "node/planning.h"
+#include "node/self_test_file.h"
 #include "node/text_call.h"
 #include "node/tokenizer.h"
 #include "proto/coordinator.pb.h"
+#include "transport/printable_text.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 
@@ -50,6 +53,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
     // For it, since others had served it: requests wait while it loads, and what is loaded when a
     // load fails stays, for the next plan to keep.
     bool texts_wait = false;
+    // What stages computed of the self-test; outlives the deployment. Null: is not kept.
+    SelfTestFile* self_tests = nullptr;
     std::vector<RoomCap> caps;                                      // that it was planned with
     std::vector<std::vector<PipelineOptions::CacheSource>> caches;  // as of PipelineOptions
     // For simulations: how a pipeline is built, and what texts are served with where nothing is
@@ -97,6 +102,10 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   // What came with its stages, after Load(); kAsBefore: and no text was fed again.
   Pipeline::Carried carried() const;
 
+  // That node has gone, which links that nobody sends over do not notice: where it has a stage, the
+  // stage is lost. Any number of times; does not block.
+  void LoseNode(const std::string& node_id);
+
   // True the first time.
   bool BeginMending();
   // Once it is MENDING or FAILED: ends the links; the texts wait on, and the stages stay where they
@@ -119,6 +128,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   bool lost_a_stage() const;
   bool mending() const;
   absl::Status why() const;
+  absl::Status why_not_serving() const;  // OK while it serves, loads, moves, or is being unloaded
   uint32_t mends_in_a_row() const { return options_.mends_in_a_row; }
   const std::vector<RoomCap>& caps() const { return options_.caps; }
   // How long it served until then, and how long ago that was.
@@ -136,7 +146,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   uint32_t texts() const;
 
   const std::string& model_id() const { return planned_->model->id(); }
-  const std::string& name() const { return name_; }
+  const PrintableText& name() const { return name_; }
   const wire::LoadModelRequest& request() const { return options_.request; }
   // What whoever coordinates next needs to load it again.
   wire::LoadModelRequest Origin() const;
@@ -163,6 +173,9 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   void Diagnose();
   void End(const absl::Status& why, bool leave_stages);
   absl::Status Build(Progress progress, TakeOver take_over);
+  // Of this model: what this node and the others keep. Blocks for as long as one may take to
+  // answer.
+  std::vector<wire::SelfTest> EarlierSelfTests() const;
   bool StagesMayStay() const;
   void UnloadLeft();
   std::vector<Request> TakeKept();
@@ -174,13 +187,14 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   void Watch(const std::shared_ptr<TextCall>& call);
   absl::AnyInvocable<void() &&> Drop(const std::shared_ptr<TextCall>& call);
   void WatchKept();
+  absl::Status CannotServe(const absl::Status& why) const;          // what its texts end with
   absl::Status NotServing() const ABSL_SHARED_LOCKS_REQUIRED(mu_);  // OK: it does
   // The caller keeps `call` until it returns: what it tells may let go of all others.
   void Add(TextRequest text, const std::shared_ptr<TextCall>& call);
 
   const Options options_;
   const std::unique_ptr<PlannedModel> planned_;  // holds the clients of all nodes
-  const std::string name_;
+  const PrintableText name_;
   const std::string chat_template_, bos_text_, eos_text_;
   const std::shared_ptr<TextServer> texts_;  // shared with its calls and the next deployment
 
@@ -201,7 +215,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   absl::Status unloaded_why_ ABSL_GUARDED_BY(mu_);      // OK: Unload() has not been called
   enum class Diagnosis { kDone, kWanted, kUnderWay };
   Diagnosis diagnosis_ ABSL_GUARDED_BY(mu_) = Diagnosis::kDone;
-  absl::Time since_ ABSL_GUARDED_BY(mu_);
+  SteadyTime since_ ABSL_GUARDED_BY(mu_);
   std::vector<wire::StageInfo> infos_ ABSL_GUARDED_BY(mu_);
   Pipeline::Carried carried_ ABSL_GUARDED_BY(mu_);
 };

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <utility>
 
@@ -16,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "google/protobuf/util/json_util.h"
 #include "node/machine.h"
+#include "transport/private_file.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -277,21 +277,18 @@ void DeviceSurvey::ReadCache() {
 
 void DeviceSurvey::WriteCache() const {
   if (options_.cache_path.empty()) return;
-  const std::string part = options_.cache_path + ".part";
-  std::ofstream file(part, std::ios::trunc);
+  std::string lines;
   for (const wire::DeviceInfo& device : devices_) {
     std::string speed;
     if (!device.has_speed() ||
         !google::protobuf::util::MessageToJsonString(device.speed(), &speed).ok()) {
       continue;
     }
-    file << Key(device) << '\t' << speed << '\n';
+    absl::StrAppend(&lines, Key(device), "\t", speed, "\n");
   }
-  file.close();
   // Without it the next start measures again, and that is all.
-  if (!file || rename(part.c_str(), options_.cache_path.c_str()) != 0) {
-    LOG(WARNING) << "cannot keep what was measured in " << options_.cache_path;
-  }
+  const absl::Status kept = WritePrivateFile(options_.cache_path, lines, PrivateFileMode::kReplace);
+  if (!kept.ok()) LOG(WARNING) << "cannot keep what was measured: " << kept.message();
 }
 
 }  // namespace strata

@@ -12,17 +12,19 @@
 #include "absl/status/statusor.h"
 #include "node/peer_addresses.h"
 #include "transport/event_loop.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 
 // What a node says of itself on the network. Comes from strangers: nothing of it is proven.
 struct DiscoveryRecord {
   std::string node_id;
-  std::string name;
-  std::string cluster;
-  std::string key_id;     // of the cluster's key (ClusterKey::id()); empty: it has none
+  PrintableText name;
+  PrintableText cluster;
+  PrintableText key_id;   // of the cluster's key (ClusterKey::id()); empty: it has none
   bool waits = false;     // for a key (admission.h), at its port
   uint32_t protocol = 0;  // kProtocolVersion of its program
+  uint64_t nonce = 0;     // of its process; 0: not told
   std::vector<std::string> addresses;  // host:port, as gRPC takes them; the best is not known
 };
 
@@ -34,8 +36,8 @@ class Discovery {
   class Listener {
    public:
     virtual ~Listener() = default;
-    // A node is there, or its record has changed. Not called for the own record. Must not destroy
-    // the discovery.
+    // A node is there, or its record has changed. Not called for the own record, but for one of
+    // another process with the own id. Must not destroy the discovery.
     virtual void OnFound(const DiscoveryRecord& record) = 0;
     // It said goodbye, or was not heard of for long. It may still be there.
     virtual void OnLost(const std::string& node_id) = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
@@ -10,6 +9,7 @@
 #include "node/doctor_gather.h"
 #include "node/standard_output.h"
 #include "node/text_table.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 namespace {
@@ -40,15 +40,6 @@ const char* Name(Check::State state) {
   return "";
 }
 
-// Names and messages of other machines are only text.
-std::string Plain(absl::string_view text) {
-  std::string plain(text);
-  std::replace_if(
-      plain.begin(), plain.end(),
-      [](char c) { return c != '\n' && absl::ascii_iscntrl(static_cast<unsigned char>(c)); }, ' ');
-  return plain;
-}
-
 // Filled to the width of a terminal, lines after the first indented.
 std::string Fill(absl::string_view text, size_t begin, const std::string& indent) {
   std::string out;
@@ -75,13 +66,14 @@ std::string DoctorText(const std::vector<Check>& checks) {
   for (const Check& check : checks) {
     const std::string mark = absl::StrCat(Mark(check.state), "  ").substr(0, 4);
     absl::StrAppend(&out, mark, std::string(4 - mark.size(), ' '),
-                    Fill(Plain(absl::StrCat(check.target, ": ", check.text)), 4, indent), "\n");
+                    Fill(PrintableLines(absl::StrCat(check.target, ": ", check.text)), 4, indent),
+                    "\n");
     if (check.state == Check::State::kWrong) ++wrong;
     if (check.advice.empty()) continue;
     // The first line is a sentence; commands stay on lines of their own, to be copied.
     bool first = true;
     for (const std::string& line :
-         std::vector<std::string>(absl::StrSplit(Plain(check.advice), '\n'))) {
+         std::vector<std::string>(absl::StrSplit(PrintableLines(check.advice), '\n'))) {
       absl::StrAppend(&out, indent, first ? "> " : "    ",
                       first ? Fill(line, 8, std::string(8, ' ')) : line, "\n");
       first = false;

@@ -14,6 +14,7 @@
 #include "node/doctor_checks.h"
 #include "node/doctor_words.h"
 #include "node/peer_addresses.h"
+#include "node/shared_ids.h"
 
 namespace strata {
 namespace {
@@ -42,8 +43,32 @@ wire::MachineFacts::Firewall FirewallOf(const DoctorFacts& facts, const NodeFact
 
 std::string Seconds(int64_t us) { return absl::StrFormat("%.1f s", static_cast<double>(us) / 1e6); }
 
+// Returns whether the node that was asked is refused.
+bool CheckIds(const DoctorFacts& facts, std::vector<Check>* checks) {
+  std::vector<const wire::GetClusterResponse*> seen = {&facts.cluster};
+  for (const NodeFacts& node : facts.nodes) seen.push_back(&node.sees);
+  bool refused = false;
+  for (const wire::SharedId& shared : AllSharedIds(seen)) {
+    refused = refused || shared.asked_is_refused();
+    checks->push_back({.id = "same-id",
+                       .target = facts.cluster.cluster(),
+                       .state = State::kWrong,
+                       .text = SharedIdText(shared),
+                       .advice = ""});
+  }
+  for (std::string& problem : SharedNameProblems(facts.cluster)) {
+    checks->push_back({.id = "same-name",
+                       .target = facts.cluster.cluster(),
+                       .state = State::kNote,
+                       .text = std::move(problem),
+                       .advice = ""});
+  }
+  return refused;
+}
+
 void CheckCoordinators(const DoctorFacts& facts, std::vector<Check>* checks) {
   const std::string& cluster = facts.cluster.cluster();
+  if (CheckIds(facts, checks)) return;
   if (facts.cluster.coordinator().empty()) {
     checks->push_back({.id = "coordinator",
                        .target = cluster,
@@ -90,7 +115,7 @@ void CheckHeard(const DoctorFacts& facts, std::vector<Check>* checks) {
     if (record.cluster != facts.cluster.cluster()) {
       checks->push_back(
           {.id = "other-cluster",
-           .target = record.name,
+           .target = record.name.str(),
            .state = State::kNote,
            .text = absl::StrCat("(", at, ") is a node of cluster ", record.cluster, ", not of ",
                                 facts.cluster.cluster()),
@@ -99,14 +124,14 @@ void CheckHeard(const DoctorFacts& facts, std::vector<Check>* checks) {
                                   facts.cluster.cluster())});
     } else if (record.waits && !facts.cluster.key_id().empty()) {
       checks->push_back({.id = "waiting",
-                         .target = record.name,
+                         .target = record.name.str(),
                          .state = State::kNote,
                          .text = absl::StrCat("(", at, ") has no key and waits to be admitted"),
                          .advice = absl::StrCat("If it is yours: strata approve ", record.name)});
     } else if (record.key_id != facts.cluster.key_id()) {
       checks->push_back(
           {.id = "other-key",
-           .target = record.name,
+           .target = record.name.str(),
            .state = State::kNote,
            .text = absl::StrCat("(", at, ") has ",
                                 record.key_id.empty() ? "no key (--open)" : "another key",
@@ -118,7 +143,7 @@ void CheckHeard(const DoctorFacts& facts, std::vector<Check>* checks) {
                                       : " without --open, and admit it: strata approve.")});
     } else if (!facts.nodes.empty() && facts.nodes[0].here) {
       checks->push_back({.id = "unknown-node",
-                         .target = record.name,
+                         .target = record.name.str(),
                          .state = State::kWrong,
                          .text = absl::StrCat("(", at, ") announces itself, but ",
                                               NameOf(facts.nodes[0]), " does not know it"),

@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -283,12 +284,12 @@ void CheckMdns(const MdnsCheckOptions& options, wire::MachineFacts* machine) {
     }
     Ask(socket, question, places);
   }
-  const absl::Time begin = absl::Now();
+  const SteadyTime begin = SteadyTime::Now();
   const absl::Duration length = absl::Milliseconds(options.listen_ms);
   bool asked_again = false;
-  while (!all.empty() && absl::Now() < begin + length &&
+  while (!all.empty() && SteadyTime::Now() < begin + length &&
          (options.cancelled == nullptr || !options.cancelled())) {
-    if (!asked_again && absl::Now() > begin + length / 2) {
+    if (!asked_again && SteadyTime::Now() > begin + length / 2) {
       asked_again = true;
       for (const auto& [socket, places] : all) Ask(socket, question, places);
     }

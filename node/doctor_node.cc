@@ -18,8 +18,11 @@
 #include "proto/cluster.grpc.pb.h"
 #include "proto/doctor.grpc.pb.h"
 #include "proto/node.grpc.pb.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_message.h"
+#include "transport/wall_clock.h"
 
 namespace strata {
 namespace {
@@ -32,7 +35,7 @@ constexpr int64_t kDoorMs = 30'000;
 constexpr int kClockReadings = 6;
 
 void SetDeadline(int64_t timeout_ms, grpc::ClientContext* context) {
-  context->set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+  context->set_deadline(DeadlineIn(absl::Milliseconds(timeout_ms)));
 }
 
 // RFC 5905, section 8: offset and delay of four readings of two clocks; of several exchanges the
@@ -45,9 +48,9 @@ std::optional<ClockOffset> CompareClocks(wire::Doctor::Stub* stub, const std::st
     grpc::ClientContext context;
     SetDeadline(kAnswerMs, &context);
     wire::ReadClockResponse theirs;
-    const int64_t t1 = absl::ToUnixMicros(absl::Now());
+    const int64_t t1 = absl::ToUnixMicros(WallNow());
     const grpc::Status status = stub->ReadClock(&context, request, &theirs);
-    const int64_t t4 = absl::ToUnixMicros(absl::Now());
+    const int64_t t4 = absl::ToUnixMicros(WallNow());
     if (!status.ok()) return best;
     const int64_t delay_us = (t4 - t1) - (theirs.sent_us() - theirs.received_us());
     if (best.has_value() && best->delay_us <= delay_us) continue;
@@ -90,7 +93,9 @@ absl::Status Call(Stub* stub,
                   const Request& request, int64_t timeout_ms, Response* response) {
   grpc::ClientContext context;
   SetDeadline(timeout_ms, &context);
-  return FromGrpc((stub->*method)(&context, request, response));
+  const grpc::Status status = (stub->*method)(&context, request, response);
+  MakePrintable(response);
+  return FromGrpc(status);
 }
 
 // For whom a question is, in the question: empty where the node itself is asked.

@@ -21,7 +21,10 @@
 #include "grpcpp/client_context.h"
 #include "node/peer_addresses.h"
 #include "proto/cluster.grpc.pb.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
+#include "transport/grpc_status.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -80,7 +83,7 @@ wire::ReachResult::Outcome OutcomeOf(int error) {
 class Connecting {
  public:
   Connecting(const wire::ReachTarget& target, wire::ReachResult* result)
-      : result_(result), started_(absl::Now()) {
+      : result_(result), started_(SteadyTime::Now()) {
     result_->set_address(target.address());
     Start(target.address());
   }
@@ -107,7 +110,8 @@ class Connecting {
     }
     result_->set_outcome(OutcomeOf(error));
     if (error != 0) result_->set_error(strerror(error));
-    result_->set_took_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(absl::Now() - started_)));
+    result_->set_took_ms(
+        static_cast<uint32_t>(absl::ToInt64Milliseconds(SteadyTime::Now() - started_)));
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
@@ -127,7 +131,7 @@ class Connecting {
     } else {
       reinterpret_cast<sockaddr_in*>(info->ai_addr)->sin_port = htons(parsed->port);
     }
-    started_ = absl::Now();
+    started_ = SteadyTime::Now();
     fd_ = socket(info->ai_family, SOCK_STREAM, 0);
     if (fd_ < 0 || fcntl(fd_, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd_, F_SETFL, O_NONBLOCK) != 0) {
       return Decide(errno);
@@ -137,7 +141,7 @@ class Connecting {
   }
 
   wire::ReachResult* const result_;
-  absl::Time started_;
+  SteadyTime started_;
   int fd_ = -1;
 };
 
@@ -147,7 +151,7 @@ void ConnectAll(const std::vector<wire::ReachTarget>& targets, const ReachOption
   for (size_t i = 0; i < targets.size(); ++i) {
     all.push_back(std::make_unique<Connecting>(targets[i], &(*results)[i]));
   }
-  const absl::Time until = absl::Now() + absl::Milliseconds(options.connect_ms);
+  const SteadyTime until = SteadyTime::Now() + absl::Milliseconds(options.connect_ms);
   while (true) {
     std::vector<pollfd> fds;
     std::vector<Connecting*> waiting;
@@ -156,7 +160,8 @@ void ConnectAll(const std::vector<wire::ReachTarget>& targets, const ReachOption
       fds.push_back({.fd = each->fd(), .events = POLLOUT, .revents = 0});
       waiting.push_back(each.get());
     }
-    const bool over = absl::Now() >= until || (options.cancelled != nullptr && options.cancelled());
+    const bool over =
+        SteadyTime::Now() >= until || (options.cancelled != nullptr && options.cancelled());
     if (waiting.empty() || over) {
       for (Connecting* each : waiting) each->Decide(ETIMEDOUT);
       return;
@@ -183,8 +188,7 @@ void IdentifyAll(const std::vector<wire::ReachTarget>& targets, const ReachOptio
     auto call = std::make_unique<Call>();
     call->result = &(*results)[i];
     call->stub = wire::Cluster::NewStub(MakeChannel(targets[i].address()));
-    call->context.set_deadline(std::chrono::system_clock::now() +
-                               std::chrono::milliseconds(options.identify_ms));
+    call->context.set_deadline(DeadlineIn(absl::Milliseconds(options.identify_ms)));
     calls.push_back(std::move(call));
   }
   absl::BlockingCounter left(static_cast<int>(calls.size()));
@@ -195,9 +199,9 @@ void IdentifyAll(const std::vector<wire::ReachTarget>& targets, const ReachOptio
           if (status.ok()) {
             *each->result->mutable_who() = std::move(each->response);
           } else {
-            each->result->set_error(status.error_code() == grpc::StatusCode::UNIMPLEMENTED
+            each->result->set_error(IsUnknownCall(status)
                                         ? "it is no node of Strata"
-                                        : status.error_message());
+                                        : std::string(FromGrpc(status).message()));
           }
           left.DecrementCount();
         });

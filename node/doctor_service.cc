@@ -24,7 +24,10 @@
 #include "transport/descriptor.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_message.h"
 #include "transport/run_on_loop.h"
+#include "transport/steady_time.h"
+#include "transport/wall_clock.h"
 
 namespace strata {
 namespace {
@@ -137,6 +140,7 @@ grpc::Status DoctorService::Examine(grpc::ServerContext* context,
   *response = ExamineMachine({.data_dir = options_.data_dir,
                               .program = options_.program,
                               .cancelled = [context] { return context->IsCancelled(); }});
+  MakePrintable(response);
   return grpc::Status::OK;
 }
 
@@ -184,6 +188,7 @@ grpc::Status DoctorService::CheckReach(grpc::ServerContext* context,
       result->set_outcome(wire::ReachResult::NOT_ALLOWED);
     }
   }
+  MakePrintable(response);
   return grpc::Status::OK;
 }
 
@@ -192,8 +197,8 @@ grpc::Status DoctorService::ReadClock(grpc::ServerContext* context,
                                       wire::ReadClockResponse* response) {
   grpc::Status passed;
   if (Passed(context, *request, response, &wire::Doctor::Stub::ReadClock, &passed)) return passed;
-  response->set_received_us(absl::ToUnixMicros(absl::Now()));
-  response->set_sent_us(absl::ToUnixMicros(absl::Now()));
+  response->set_received_us(absl::ToUnixMicros(WallNow()));
+  response->set_sent_us(absl::ToUnixMicros(WallNow()));
   return grpc::Status::OK;
 }
 
@@ -227,8 +232,8 @@ grpc::Status DoctorService::OpenDoor(grpc::ServerContext* context,
   wire::Door door;
   door.set_port(port);
   if (!writer->Write(door)) return grpc::Status::OK;
-  const absl::Time until = absl::Now() + absl::Milliseconds(kDoorOpenMs);
-  while (!context->IsCancelled() && absl::Now() < until) {
+  const SteadyTime until = SteadyTime::Now() + absl::Milliseconds(kDoorOpenMs);
+  while (!context->IsCancelled() && SteadyTime::Now() < until) {
     pollfd ready = {.fd = listening.fd(), .events = POLLIN, .revents = 0};
     if (poll(&ready, 1, kSliceMs) <= 0) continue;
     const Descriptor guest(accept(listening.fd(), nullptr, nullptr));

@@ -1,6 +1,5 @@
 #include "node/gateway.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/log/log.h"
@@ -11,15 +10,19 @@
 #include "grpcpp/support/client_callback.h"
 #include "node/forwarding.h"
 #include "node/text_wire.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_message.h"
+#include "transport/steady_time.h"
+#include "transport/thread_name.h"
 
 namespace strata {
 namespace {
 
-constexpr std::chrono::seconds kListTime(5);
+constexpr absl::Duration kListTime = absl::Seconds(5);
 // A text that cannot be finished by then is cancelled.
-constexpr std::chrono::seconds kFinishTime(5);
+constexpr absl::Duration kFinishTime = absl::Seconds(5);
 
 constexpr uint64_t kTickMs = 100;
 constexpr int64_t kRetryAfterMs = 2'000;
@@ -65,7 +68,7 @@ class RemoteText final : public TextControl, public std::enable_shared_from_this
       Cancel();
       return;
     }
-    call->context.set_deadline(std::chrono::system_clock::now() + kFinishTime);
+    call->context.set_deadline(DeadlineIn(kFinishTime));
     stub->async()->FinishText(&call->context, &call->request, &call->response,
                               [call, stub, self = shared_from_this()](const grpc::Status& status) {
                                 if (!status.ok()) self->Cancel();
@@ -82,9 +85,10 @@ class RemoteText final : public TextControl, public std::enable_shared_from_this
 
 }  // namespace
 
-absl::Status NoCoordinator() {
+absl::Status NoCoordinator(const std::string& why) {
   return WithRetryAfterMs(
-      absl::UnavailableError("no node coordinates at present; try again in a few seconds"),
+      absl::UnavailableError(
+          why.empty() ? "no node coordinates at present; try again in a few seconds" : why),
       kRetryAfterMs);
 }
 
@@ -282,7 +286,7 @@ std::shared_ptr<TextControl> Gateway::Generate(const wire::GenerateTextRequest& 
                         .request = request,
                         .sink = std::move(resumable),
                         .options = options,
-                        .until = absl::Now() + options_.begin_time,
+                        .until = SteadyTime::Now() + options_.begin_time,
                         .last = absl::OkStatus()});
       // One turn of the loop is enough for all who come until then.
       if (asked_.size() == 1) loop_->Post([this] { Pump(); });
@@ -304,12 +308,13 @@ void Gateway::Pump() {
 
 void Gateway::Begin(Asked asked) {
   const ClusterView& view = cluster_->view();
-  asked.begun = absl::Now();
+  asked.begun = SteadyTime::Now();
   if (view.is_coordinator) {
     const bool may_come = asked.resumed || coordinator_->Adopts();
     const absl::Status answers =
         may_come ? coordinator_->Answers(asked.request.model()) : absl::OkStatus();
-    if (!answers.ok()) {
+    const bool is_unknown = absl::IsNotFound(answers) && !asked.resumed;
+    if (!answers.ok() && !is_unknown) {
       asked.last = asked.resumed ? answers : Coordinator::LoadingAgain();
       Wait(std::move(asked));
     } else {
@@ -328,6 +333,7 @@ void Gateway::Begin(Asked asked) {
   const std::string address =
       view.coordinator.is_nobody() ? "" : cluster_->AddressOf(view.coordinator);
   if (address.empty()) {
+    if (view.refused) asked.last = NoCoordinator(cluster_->WhyRefused());
     Wait(std::move(asked));
   } else {
     (new Reader(this, std::move(asked), StubAt(address)))->Start();
@@ -335,12 +341,12 @@ void Gateway::Begin(Asked asked) {
 }
 
 void Gateway::GoOn(Asked asked, AfterSource how, const absl::Status& said) {
-  const absl::Duration had = absl::Now() - asked.begun;
+  const absl::Duration had = SteadyTime::Now() - asked.begun;
   if (had > kGatewayConnectTime) asked.until += had;
   // Who took it and had not begun with it would say the same at once.
   const bool was_idle = how == AfterSource::kAsksAgain ||
                         (how == AfterSource::kResumes && IsHandedOver(said) && !asked.started);
-  if (was_idle) asked.not_before = absl::Now() + kGatewayResumePause;
+  if (was_idle) asked.not_before = SteadyTime::Now() + kGatewayResumePause;
   if (how == AfterSource::kResumes) return Resume(std::move(asked));
   if (how == AfterSource::kAsksAgain) asked.last = said;
   Wait(std::move(asked));
@@ -351,7 +357,7 @@ void Gateway::Resume(Asked asked) {
                                  "one has their models";
   if (asked.sink->started()) asked.request = asked.sink->Rest();
   // Each source that begins with it gives it as much time again.
-  if (!asked.resumed || asked.started) asked.until = absl::Now() + options_.resume_time;
+  if (!asked.resumed || asked.started) asked.until = SteadyTime::Now() + options_.resume_time;
   asked.resumed = true;
   asked.started = false;
   asked.last = absl::OkStatus();
@@ -362,7 +368,7 @@ void Gateway::Wait(Asked asked) {
   absl::Status why = asked.last.ok() ? NoCoordinator() : asked.last;
   if (!asked.text->wanted()) {
     why = absl::CancelledError("nobody wants the text any more");
-  } else if (absl::Now() < asked.until) {
+  } else if (SteadyTime::Now() < asked.until) {
     absl::MutexLock lock(mu_);
     if (stopping_) {
       why = Stopping(asked.options);
@@ -382,7 +388,7 @@ void Gateway::Tick() {
     absl::MutexLock lock(mu_);
     asked.swap(texts_waiting_);
   }
-  const absl::Time now = absl::Now();
+  const SteadyTime now = SteadyTime::Now();
   for (Asked& one : asked) {
     if (now < one.not_before) {
       Wait(std::move(one));
@@ -398,7 +404,7 @@ void Gateway::ListModels(absl::Duration age_max, OnModels done) {
     absl::MutexLock lock(mu_);
     if (stopping_) {
       now = Stopping();
-    } else if (models_ != nullptr && absl::Now() - models_at_ <= age_max) {
+    } else if (models_ != nullptr && SteadyTime::Now() - models_at_ <= age_max) {
       now = models_;
     } else if (waiting_.size() < kModelsWaitingMax) {
       waiting_.push_back(std::move(done));
@@ -409,6 +415,7 @@ void Gateway::ListModels(absl::Duration age_max, OnModels done) {
 }
 
 void Gateway::KeepList() {
+  NameThread("model list");
   const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return stopping_ || !waiting_.empty();
   };
@@ -422,7 +429,7 @@ void Gateway::KeepList() {
       stopping = stopping_;
     }
     absl::StatusOr<Models> models = Stopping();
-    const absl::Time at = absl::Now();
+    const SteadyTime at = SteadyTime::Now();
     if (!stopping) models = Fetch();
     if (models.ok()) {
       absl::MutexLock lock(mu_);
@@ -435,12 +442,13 @@ void Gateway::KeepList() {
 }
 
 absl::StatusOr<Gateway::Models> Gateway::Fetch() {
-  const absl::Time until = absl::Now() + options_.office_time;
+  const SteadyTime until = SteadyTime::Now() + options_.office_time;
   const auto stop = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_; };
   while (true) {
     absl::StatusOr<Models> models = FetchOnce();
-    // One that has just lost its coordinator may have another soon.
-    if (!absl::IsUnavailable(models.status()) || absl::Now() >= until) return models;
+    if (!absl::IsUnavailable(models.status()) || SteadyTime::Now() >= until) return models;
+    // One that has just lost its coordinator may have another soon; one that coordinates knows why.
+    if (!IsHandedOver(models.status()) && coordinator_->office().mine) return models;
     absl::MutexLock lock(mu_);
     if (mu_.AwaitWithTimeout(absl::Condition(&stop), absl::Milliseconds(kTickMs))) {
       return Stopping();
@@ -457,17 +465,19 @@ absl::StatusOr<Gateway::Models> Gateway::FetchOnce() {
     *list = *std::move(models);
     return list;
   }
-  if (office.address.empty()) return NoCoordinator();
+  if (office.address.empty()) return NoCoordinator(office.refused);
   grpc::ClientContext context;
   context.AddMetadata(kForwardedKey, "1");
-  context.set_deadline(std::chrono::system_clock::now() + kListTime);
+  context.set_deadline(DeadlineIn(kListTime));
   wire::ListModelsResponse response;
   const grpc::Status status =
       StubAt(office.address)->ListModels(&context, wire::ListModelsRequest(), &response);
+  if (IsUnreadable(status)) return FromGrpc(status);
   if (!status.ok()) {
     const absl::Status plain = TextStatusFromGrpc(status);
     return absl::UnavailableError(SaidByPeer(status) ? plain.message() : NoCoordinator().message());
   }
+  MakePrintable(&response);
   list->assign(response.models().begin(), response.models().end());
   return list;
 }

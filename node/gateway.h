@@ -20,6 +20,7 @@
 #include "node/text_call.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "transport/event_loop.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 
@@ -49,7 +50,8 @@ class TextSource {
 };
 
 // What is asked while no node coordinates is answered so: kUnavailable, with when to try again.
-absl::Status NoCoordinator();
+// `why`: a sentence without a dot; empty: it is not known.
+absl::Status NoCoordinator(const std::string& why = "");
 
 class Gateway final : public TextSource {
  public:
@@ -98,12 +100,12 @@ class Gateway final : public TextSource {
     wire::GenerateTextRequest request;
     std::shared_ptr<ResumableText> sink;  // shared with the text's source
     GenerateOptions options;
-    absl::Time until;  // so long it may wait, without the time that a node had it
-    absl::Time begun;  // at the source that it had last
+    SteadyTime until;  // so long it may wait, without the time that a node had it
+    SteadyTime begun;  // at the source that it had last
     bool resumed = false;
     bool started = false;  // at the source that it had last
     absl::Status last;     // what the last one that was asked said, if it may say something else
-    absl::Time not_before = absl::InfinitePast();
+    SteadyTime not_before = SteadyTime::InfinitePast();
   };
 
   void Begin(Asked asked);  // loop
@@ -132,7 +134,7 @@ class Gateway final : public TextSource {
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);  // shared with stubs
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   Models models_ ABSL_GUARDED_BY(mu_);
-  absl::Time models_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  SteadyTime models_at_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfinitePast();
   std::vector<OnModels> waiting_ ABSL_GUARDED_BY(mu_);
   std::vector<Asked> asked_ ABSL_GUARDED_BY(mu_);          // until the loop's next turn
   std::vector<Asked> texts_waiting_ ABSL_GUARDED_BY(mu_);  // at most kTextsWaitingMax

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/random/random.h"
@@ -46,6 +47,15 @@ bool IsPlainId(absl::string_view id) {
   });
 }
 
+// Of which a second one would be read by some on the way and the first by others: they decide who
+// is let in. Null: none is said twice.
+const char* SaidTwice(const http::fields& fields) {
+  for (const char* name : {"Host", "Authorization", "X-Api-Key", "Origin"}) {
+    if (fields.count(name) > 1) return name;
+  }
+  return nullptr;
+}
+
 std::string NewId() {
   thread_local absl::BitGen random;
   return absl::StrFormat("req-%016x", absl::Uniform<uint64_t>(random));
@@ -68,6 +78,7 @@ class HttpServer::Responder final : public HttpResponder {
     bool keep_alive;
     bool head_only;
     std::string id;
+    bool large = false;  // the request
   };
   Responder(std::shared_ptr<Connection> connection, About about)
       : connection_(std::move(connection)), about_(std::move(about)) {}
@@ -77,6 +88,7 @@ class HttpServer::Responder final : public HttpResponder {
     } else if (state_ == kStreaming) {
       connection_->Cut(about_.exchange);
     }
+    if (about_.large) connection_->EndLarge();
   }
 
   void Answer(HttpResponse response) override {
@@ -241,6 +253,12 @@ void HttpServer::Connection::Parse() {
     Refuse(400, absl::StrCat("this is no HTTP request: ", error.message()));
   }
   if (error) return;
+  if (!had_header && parser_->is_header_done()) {
+    if (const char* name = SaidTwice(parser_->get()); name != nullptr) {
+      Refuse(400, absl::StrCat("the header says ", name, " more than once"));
+      return;
+    }
+  }
   const size_t body = parser_->get().body().size();
   if (body > charged_) {
     if (!core_->ChargeBodyFirst(this, body - charged_)) {
@@ -298,7 +316,8 @@ void HttpServer::Connection::Dispatch() {
                             .version = message.version(),
                             .keep_alive = keep_alive_,
                             .head_only = head_only,
-                            .id = request.id};
+                            .id = request.id,
+                            .large = charge > kHttpLargeBodyBytes};
   // A stream to an old client ends with its connection.
   if (about.version < 11) keep_alive_ = about.keep_alive = false;
   {

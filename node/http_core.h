@@ -35,6 +35,8 @@
 namespace strata {
 
 inline constexpr size_t kHttpReadBytes = 64 * 1024;
+// What a request with a larger body took is given back to the system when it has ended.
+inline constexpr size_t kHttpLargeBodyBytes = 1024 * 1024;
 
 // What connections and responders share, and the threads.
 class HttpServer::Core final : public std::enable_shared_from_this<Core> {
@@ -72,6 +74,8 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
 
   // Any thread.
   void ReleaseBody(size_t bytes) { body_bytes_ -= bytes; }
+  // Any thread: a request has ended that left much to be given back. Soon, once for several.
+  void EndLarge() { give_back_ = true; }
 
   std::atomic<uint64_t> requests{0}, bad_requests{0}, dropped{0};
 
@@ -100,6 +104,7 @@ class HttpServer::Core final : public std::enable_shared_from_this<Core> {
   std::map<Connection*, std::shared_ptr<Connection>> connections_;
   std::array<char, kHttpReadBytes> scratch_;
   std::atomic<size_t> body_bytes_{0};
+  std::atomic<bool> give_back_{false};
 
   std::atomic<size_t> open_{0};
   std::atomic<uint64_t> accepted_{0}, refused_{0}, accept_failures_{0};
@@ -164,6 +169,7 @@ class HttpServer::Connection final : public std::enable_shared_from_this<Connect
   void PutWhenQuiet(uint64_t exchange, std::string bytes);
   void OnGone(uint64_t exchange, absl::AnyInvocable<void() &&> fn);
   void Run(absl::AnyInvocable<void() &&> fn) { core_->RunTask(std::move(fn)); }
+  void EndLarge() { core_->EndLarge(); }
 
  private:
   enum class State { kHandshake, kIdle, kHeader, kBody, kHandling, kLinger, kClosed };

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "node/http_core.h"
 #include "node/peer_addresses.h"
+#include "shard/memory.h"
 
 namespace strata {
 namespace {
@@ -215,6 +216,9 @@ void HttpServer::Core::Tick() {
     const auto connections = connections_;
     for (const auto& [raw, connection] : connections) connection->CheckDeadlines(now);
     open_ = connections_.size();
+    if (give_back_.exchange(false)) {
+      RunTask([this] { options_.release_memory(); });  // may take some milliseconds
+    }
     Tick();
   });
 }
@@ -261,6 +265,7 @@ void HttpServer::Core::HandleTasks() {
 // Server.
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options) {
+  if (options.release_memory == nullptr) options.release_memory = ReleaseFreedMemory;
   auto core = std::make_shared<Core>(std::move(options));
   if (absl::Status status = core->Listen(); !status.ok()) return status;
   core->Run();

@@ -36,7 +36,7 @@ struct HttpRequest {
   std::string method;  // HEAD comes as GET
   std::string path;    // without the query
   std::string query;
-  std::string client;                                        // its IP address
+  std::string client;  // its IP address; once a token has let it in, "token " and that one's name
   bool to_loopback = false;                                  // came in at 127.0.0.1 or ::1
   bool secure = false;                                       // by TLS
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
@@ -88,6 +88,9 @@ class HttpServer {
     Handler handler;
     // The server's own answers to what is no request: too large, too slow, garbage.
     std::function<HttpResponse(int status, const std::string& words)> error;
+    // Gives freed memory back to the system, on a handler's thread; called once large requests have
+    // ended. Null: ReleaseFreedMemory().
+    std::function<void()> release_memory;
     int handler_threads = 2;
     size_t connections_max = kHttpConnectionsMax;
     std::shared_ptr<const HttpTls> tls;  // null: plain HTTP; shared with who else serves by it

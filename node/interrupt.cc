@@ -1,9 +1,10 @@
 #include "node/interrupt.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <utility>
+
+#include "node/process_setup.h"
 
 namespace strata {
 
@@ -12,7 +13,7 @@ Interrupt::Interrupt(std::function<void()> on_interrupt) : loop_(EventLoop::Crea
     if (requested_.exchange(true)) _exit(130);
     on_interrupt();
   };
-  for (int signum : {SIGINT, SIGTERM, SIGHUP}) {
+  for (int signum : EndSignals()) {
     handles_.push_back(loop_->OnSignal(signum, on_signal));
   }
   thread_ = std::thread([this] { loop_->Run(); });

@@ -1,5 +1,5 @@
-// Ctrl-C, SIGTERM and SIGHUP for a verb that has something to end in order. A second one ends the
-// process, and its children with it.
+// Ctrl-C, SIGTERM and SIGHUP (EndSignals()) for a verb that has something to end in order. A second
+// one ends the process, and its children with it.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,5 @@
 #include "node/key_change.h"
 
-#include <chrono>
 #include <iostream>
 #include <memory>
 #include <vector>
@@ -17,14 +16,16 @@
 #include "node/standard_output.h"
 #include "proto/key.grpc.pb.h"
 #include "transport/cluster_key.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_message.h"
 
 namespace strata {
 namespace {
 
 // Some seconds for nodes to read what they are to trust, and more for those that are slow.
-constexpr std::chrono::minutes kChangeLimit(2);
+constexpr absl::Duration kChangeLimit = absl::Minutes(2);
 
 absl::StatusOr<std::unique_ptr<ClusterClient>> Connect(const KeyChangeOptions& options) {
   if (options.client.key.open) {
@@ -38,16 +39,17 @@ absl::StatusOr<wire::ChangeKeyResponse> ChangeKey(const std::string& address,
   std::cerr << "The nodes take a new key; this takes some seconds…\n";
   const auto stub = wire::Key::NewStub(MakeChannel(address, kPatientTimeoutMs));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kChangeLimit);
+  context.set_deadline(DeadlineIn(kChangeLimit));
   wire::ChangeKeyRequest request;
   request.set_remove(remove);
   wire::ChangeKeyResponse response;
   const grpc::Status status = stub->ChangeKey(&context, request, &response);
-  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+  if (IsUnknownCall(status)) {
     return absl::FailedPreconditionError(
         absl::StrCat("the node at ", address, " cannot change keys yet: it is an older version"));
   }
   if (!status.ok()) return FromGrpc(status);
+  MakePrintable(&response);
   return response;
 }
 
@@ -74,19 +76,20 @@ absl::Status Tell(const wire::ChangeKeyResponse& response, const KeyChangeOption
 absl::StatusOr<wire::ClusterNode> Find(const wire::GetClusterResponse& cluster,
                                        const std::string& wanted) {
   std::vector<wire::ClusterNode> meant;
+  std::vector<std::string> ids(static_cast<size_t>(cluster.nodes_size()));
+  std::vector<NodeNames> names;
   for (const wire::ClusterNode& node : cluster.nodes()) {
-    if (MeansNode(wanted, {.name = node.record().name(),
-                           .id_hex = absl::BytesToHexString(node.record().node_id())})) {
-      meant.push_back(node);
-    }
+    std::string& id = ids[names.size()];
+    id = absl::BytesToHexString(node.record().node_id());
+    const NodeNames its = {.name = node.record().name(), .id_hex = id};
+    if (!MeansNode(wanted, its)) continue;
+    names.push_back(its);
+    meant.push_back(node);
   }
   if (meant.empty()) {
     return absl::NotFoundError(absl::StrCat("no node ", wanted, " (see: strata nodes)"));
   }
-  if (meant.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(wanted, " means several nodes; name it by its id (strata nodes)"));
-  }
+  if (meant.size() > 1) return MeansSeveralNodes(wanted, names);
   if (meant.front().record().node_id() == cluster.asked()) {
     return absl::InvalidArgumentError(
         absl::StrCat(wanted, " is the node that is asked: ask another one, with --node HOST:PORT"));

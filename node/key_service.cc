@@ -1,6 +1,5 @@
 #include "node/key_service.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -14,6 +13,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "transport/cluster_key.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/process_security.h"
@@ -22,7 +22,7 @@
 namespace strata {
 namespace {
 
-constexpr std::chrono::seconds kStepLimit(5);
+constexpr absl::Duration kStepLimit = absl::Seconds(5);
 // Servers and workers read their certificates again each second, and may be slow at it.
 constexpr absl::Duration kReadAgain = absl::Milliseconds(2'500);
 // A node that has the new key prepared is asked so often to use it.
@@ -34,7 +34,7 @@ bool MayNotHaveHeard(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
-int64_t NowMs() { return absl::ToUnixMillis(absl::Now()); }
+int64_t NowMs() { return SleeplessClock()->NowUs() / 1000; }
 
 }  // namespace
 
@@ -134,7 +134,7 @@ absl::Status KeyService::Ask(const Member& member, const wire::KeyStep& step) {
   }
   const auto stub = wire::Key::NewStub(MakeChannel(member.address, kPatientTimeoutMs));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kStepLimit);
+  context.set_deadline(DeadlineIn(kStepLimit));
   wire::KeyStepResponse response;
   return FromGrpc(stub->TakeStep(&context, step, &response));
 }

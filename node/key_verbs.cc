@@ -3,9 +3,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <iostream>
-#include <system_error>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/statusor.h"
@@ -14,6 +12,7 @@
 #include "node/key_file.h"
 #include "node/standard_output.h"
 #include "transport/cluster_key.h"
+#include "transport/private_file.h"
 #include "transport/secret.h"
 
 namespace strata {
@@ -23,9 +22,9 @@ absl::StatusOr<std::string> FileOf(const KeyVerbOptions& options) {
   const absl::StatusOr<std::string> folder = DataDir::PathOf(options.data_dir);
   if (!folder.ok()) return folder.status();
   // The node may not have run yet.
-  std::error_code error;
-  std::filesystem::create_directories(*folder, error);
-  if (error) return absl::UnavailableError(absl::StrCat(*folder, ": ", error.message()));
+  if (absl::Status status = MakePrivateFolder(*folder); !status.ok()) {
+    return absl::UnavailableError(status.message());
+  }
   return KeyFilePath(*folder);
 }
 

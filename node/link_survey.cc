@@ -1,15 +1,21 @@
 #include "node/link_survey.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "transport/link_probe.h"
 
 namespace strata {
 namespace {
 
-constexpr int64_t kTickMs = 100;
+int64_t NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 }  // namespace
 
@@ -19,9 +25,7 @@ LinkSurvey::LinkSurvey(EventLoop* loop, Options options)
       }) {}
 
 LinkSurvey::LinkSurvey(EventLoop* loop, Options options, Measure measure)
-    : loop_(loop), options_(options), measure_(std::move(measure)) {
-  timer_ = loop_->StartTimer({.delay_ms = kTickMs, .repeat_ms = kTickMs}, [this] { Tick(); });
-}
+    : loop_(loop), options_(options), measure_(std::move(measure)) {}
 
 LinkSurvey::~LinkSurvey() {
   stop_ = true;
@@ -39,18 +43,37 @@ void LinkSurvey::SetPeers(const std::vector<Peer>& peers) {
     }
     Way& way = ways[peer.id];
     way.address = peer.address;
-    way.due_ms = now_ms_ + Pause();
+    way.due_ms = NowMs() + Pause();
   }
   ways_ = std::move(ways);
+  Arm();
 }
 
-void LinkSurvey::SetBusy(bool busy) { busy_ = busy; }
+void LinkSurvey::SetBusy(bool busy) {
+  if (busy_.exchange(busy) != busy) Arm();
+}
 
 void LinkSurvey::MeasureAgain() {
   for (auto& [id, way] : ways_) {
-    way.due_ms = now_ms_;
+    way.due_ms = NowMs();
     way.asked = true;
   }
+  Arm();
+}
+
+int64_t LinkSurvey::next_due_ms() const {
+  int64_t due_ms = kNever;
+  if (under_way_ || busy_) return due_ms;
+  for (const auto& [id, way] : ways_) due_ms = std::min(due_ms, way.due_ms);
+  return due_ms;
+}
+
+void LinkSurvey::Arm() {
+  timer_.reset();
+  const int64_t due_ms = next_due_ms();
+  if (due_ms == kNever) return;
+  const auto delay_ms = static_cast<uint64_t>(std::max<int64_t>(0, due_ms - NowMs()));
+  timer_ = loop_->StartTimer({.delay_ms = delay_ms}, [this] { Tick(); });
 }
 
 uint32_t LinkSurvey::asked() const {
@@ -64,19 +87,22 @@ const wire::LinkSpeed* LinkSurvey::Find(const NodeId& id) const {
   return &found->second.speed;
 }
 
+int64_t LinkSurvey::Crowd() const { return 1 + static_cast<int64_t>(ways_.size() / options_.ways); }
+
 int64_t LinkSurvey::Pause() {
-  return options_.pause_ms + std::uniform_int_distribution<int64_t>(0, options_.pause_ms)(chance_);
+  return Crowd() * (options_.pause_ms +
+                    std::uniform_int_distribution<int64_t>(0, options_.pause_ms)(chance_));
 }
 
 void LinkSurvey::Tick() {
-  now_ms_ += kTickMs;
   if (under_way_ || busy_) return;
   const std::pair<const NodeId, Way>* next = nullptr;
   for (const auto& way : ways_) {
-    if (way.second.due_ms > now_ms_) continue;
+    if (way.second.due_ms > NowMs()) continue;
     if (next == nullptr || way.second.due_ms < next->second.due_ms) next = &way;
   }
-  if (next != nullptr) Begin(next->first, next->second.address);
+  if (next != nullptr) return Begin(next->first, next->second.address);
+  Arm();
 }
 
 void LinkSurvey::Begin(const NodeId& id, const std::string& address) {
@@ -94,14 +120,15 @@ void LinkSurvey::Begin(const NodeId& id, const std::string& address) {
 void LinkSurvey::End(const NodeId& id, const std::string& address,
                      const absl::StatusOr<wire::LinkSpeed>& speed) {
   under_way_ = false;
+  const absl::Cleanup arm = [this] { Arm(); };
   const int64_t pause_ms = Pause();
-  for (auto& [other, way] : ways_) way.due_ms = std::max(way.due_ms, now_ms_ + pause_ms);
+  for (auto& [other, way] : ways_) way.due_ms = std::max(way.due_ms, NowMs() + pause_ms);
   const auto found = ways_.find(id);
   if (found == ways_.end() || found->second.address != address) return;  // another way by now
   Way& way = found->second;
   // Without throughput it was stopped half way: what there is counts, the rest is measured later.
   const bool whole = speed.ok() && speed->bytes_per_s() > 0;
-  way.due_ms = now_ms_ + (whole ? options_.old_after_ms : options_.retry_ms);
+  way.due_ms = NowMs() + (whole ? OldAfterMs() : options_.retry_ms);
   if (speed.ok()) {
     const uint64_t before = way.speed.bytes_per_s();
     way.speed = *speed;

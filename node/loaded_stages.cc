@@ -100,7 +100,8 @@ bool Serves(const std::vector<wire::StageStatus>& told, const wire::Epoch& epoch
 }
 
 bool MayFindRoom(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status) ||
+         absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
 }
 
 PlanningOptions::Loaded KeptAfter(uint32_t in_a_row, const PlannedModel& lost,

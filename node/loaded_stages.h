@@ -37,7 +37,8 @@ void MatchLoaded(const std::vector<LoadedStage>& loaded, PlanningOptions::Loaded
 
 // Whether one of what a node tells is that stage of the plan of `epoch`, and serves.
 bool Serves(const std::vector<wire::StageStatus>& told, const wire::Epoch& epoch, size_t stage);
-// Whether what failed so may find room later, without anybody's doing here.
+// Whether what failed so may be had later, without anybody's doing here: room, or a file that comes
+// back.
 bool MayFindRoom(const absl::Status& status);
 
 // What the next plan keeps of a model that was lost `in_a_row` times before, each soon after the

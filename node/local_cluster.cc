@@ -16,6 +16,7 @@
 #include "node/data_dir.h"
 #include "node/key_file.h"
 #include "node/node_security.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -66,7 +67,7 @@ class LocalClusterImpl final : public LocalCluster {
       nodes_.push_back({.name = name, .address = "", .pid = child->process->pid()});
       children_.push_back(std::move(child));
     }
-    const absl::Time until = absl::Now() + kStartTime;
+    const SteadyTime until = SteadyTime::Now() + kStartTime;
     for (size_t i = 0; i < children_.size(); ++i) {
       auto address = children_[i]->ready->Wait(until, options.cancelled);
       if (!address.ok()) {
@@ -96,8 +97,8 @@ class LocalClusterImpl final : public LocalCluster {
       ended_ = absl::UnavailableError(absl::StrCat(
           "the node ", exit.Words(), exit.last_words.empty() ? "" : ": ", exit.last_words));
     }
-    absl::StatusOr<std::string> Wait(absl::Time until, absl::AnyInvocable<bool()>& cancelled) {
-      while (absl::Now() < until) {
+    absl::StatusOr<std::string> Wait(SteadyTime until, absl::AnyInvocable<bool()>& cancelled) {
+      while (SteadyTime::Now() < until) {
         absl::MutexLock lock(mu_);
         const auto told = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
           return !address_.empty() || !ended_.ok();

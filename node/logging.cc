@@ -15,6 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "transport/printable_text.h"
+#include "transport/wall_clock.h"
 
 namespace strata {
 namespace {
@@ -27,12 +29,35 @@ class JsonSink final : public absl::LogSink {
     std::string line;
     format.Begin(entry.timestamp(), "log", &line);
     format.Add("level", absl::LogSeverityName(entry.log_severity()), &line);
-    format.Add("message", entry.text_message(), &line);
+    format.Add("message", PrintableText::From(entry.text_message(), kShownMessageBytesMax), &line);
     format.Add("at", absl::StrCat(entry.source_basename(), ":", entry.source_line()), &line);
     format.End(&line);
     WriteLine(STDERR_FILENO, line);
   }
 };
+
+// As the library writes it, but in one line that nothing in the message steers.
+class TextSink final : public absl::LogSink {
+ public:
+  void Send(const absl::LogEntry& entry) override {
+    if (!entry.stacktrace().empty()) {  // of a fatal one, which has been written before
+      WriteLine(STDERR_FILENO, entry.stacktrace());
+      return;
+    }
+    absl::string_view prefix = entry.text_message_with_prefix();
+    prefix.remove_suffix(entry.text_message().size());
+    WriteLine(STDERR_FILENO,
+              absl::StrCat(prefix, PrintableText::From(entry.text_message(), kShownMessageBytesMax),
+                           "\n"));
+  }
+};
+
+template <typename Sink>
+void LogTo() {
+  static Sink* const sink = new Sink;  // as long as the process
+  absl::AddLogSink(sink);
+  absl::SetStderrThreshold(absl::LogSeverityAtLeast::kInfinity);
+}
 
 }  // namespace
 
@@ -43,12 +68,12 @@ void StartLogging(const LoggingOptions& options) {
   const absl::LogSeverityAtLeast from =
       options.verbose ? absl::LogSeverityAtLeast::kInfo : absl::LogSeverityAtLeast::kWarning;
   absl::SetMinLogLevel(from);
-  absl::SetStderrThreshold(from);
   absl::InitializeLog();
-  if (options.format != LogFormat::kJson || options.is_worker) return;
-  static JsonSink* const sink = new JsonSink;  // as long as the process
-  absl::AddLogSink(sink);
-  absl::SetStderrThreshold(absl::LogSeverityAtLeast::kInfinity);
+  if (options.format == LogFormat::kJson && !options.is_worker) {
+    LogTo<JsonSink>();
+  } else {
+    LogTo<TextSink>();
+  }
 }
 
 bool IsWarning(absl::string_view line) {
@@ -58,14 +83,15 @@ bool IsWarning(absl::string_view line) {
 
 void EchoLine(absl::string_view label, absl::string_view line) {
   if (RequestLogFormat() != LogFormat::kJson) {
-    WriteLine(STDERR_FILENO, absl::StrCat("[", label, "] ", line, "\n"));
+    WriteLine(STDERR_FILENO, absl::StrCat("[", label, "] ",
+                                          PrintableText::From(line, kShownMessageBytesMax), "\n"));
     return;
   }
   const LineFormat format(LogFormat::kJson);
   std::string json;
-  format.Begin(absl::Now(), "output", &json);
+  format.Begin(WallNow(), "output", &json);
   format.Add("of", label, &json);
-  format.Add("message", line, &json);
+  format.Add("message", PrintableText::From(line, kShownMessageBytesMax), &json);
   format.End(&json);
   WriteLine(STDERR_FILENO, json);
 }

@@ -2,8 +2,10 @@
 #include <cstdlib>
 
 #include "node/cli.h"
+#include "node/process_setup.h"
 
 int main(int argc, char** argv) {
+  strata::PrepareProcess();
   const int status = strata::RunCommandLine(argc, argv);
 #ifndef __SANITIZE_ADDRESS__  // whose report of leaks comes at the end of exit()
   // gRPC's threads run for as long as the process (transport/grpc_threads.h): nothing static is

@@ -321,10 +321,10 @@ void AvahiDiscovery::OnResolved(Sighting* sighting, AvahiResolverEvent event,
 }
 
 void AvahiDiscovery::Tell(const std::string& node_id) {
-  if (node_id.empty() || node_id == self_.node_id) return;
+  if (node_id.empty()) return;
   DiscoveryRecord all;
   for (const auto& [key, sighting] : sightings_) {
-    if (sighting->record.node_id != node_id) continue;
+    if (sighting->record.node_id != node_id || IsOwnRecord(sighting->record, self_)) continue;
     const std::string& address = sighting->record.addresses.front();
     if (all.node_id.empty()) {
       all = sighting->record;

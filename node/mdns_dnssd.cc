@@ -288,10 +288,10 @@ void DnssdDiscovery::OnAddress(Sighting* sighting, bool added, const std::string
 }
 
 void DnssdDiscovery::Tell(const std::string& node_id) {
-  if (node_id.empty() || node_id == self_.node_id) return;
+  if (node_id.empty()) return;
   DiscoveryRecord all;
   for (const auto& [key, sighting] : sightings_) {
-    if (sighting->record.node_id != node_id) continue;
+    if (sighting->record.node_id != node_id || IsOwnRecord(sighting->record, self_)) continue;
     const std::vector<std::string> before = std::exchange(all.addresses, {});
     all = sighting->record;
     for (const std::string& address : before) {

@@ -5,9 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "transport/grpc_status.h"
 #include "transport/node_id.h"
-#include "transport/pairing.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 namespace {
@@ -21,15 +20,6 @@ std::string Head(absl::string_view text, size_t bytes_max) {
   if (text.size() <= bytes_max) return std::string(text);
   while (bytes_max > 0 && (static_cast<unsigned char>(text[bytes_max]) & 0xC0) == 0x80) --bytes_max;
   return std::string(text.substr(0, bytes_max));
-}
-
-// Terminals and logs show it: nothing in it may steer them.
-std::string Plain(absl::string_view text) {
-  std::string plain = ValidUtf8(text);
-  for (size_t i = 0; i < plain.size(); ++i) {
-    if (const size_t bytes = ControlBytesAt(plain, i); bytes > 0) plain.replace(i, bytes, "?");
-  }
-  return plain;
 }
 
 }  // namespace
@@ -46,6 +36,7 @@ std::vector<std::string> MdnsText(const DiscoveryRecord& self, uint16_t port) {
                                       absl::StrCat("version=", self.protocol),
                                       absl::StrCat("port=", port),
                                       absl::StrCat("name=", self.name)};
+  if (self.nonce != 0) strings.push_back(absl::StrCat("start=", self.nonce));
   if (self.waits) {
     strings.push_back("waits=1");
   } else if (!self.key_id.empty()) {
@@ -67,9 +58,10 @@ absl::StatusOr<DiscoveryRecord> ParseMdnsText(const std::vector<absl::string_vie
   if (!absl::SimpleAtoi(values["version"], &record.protocol)) {
     return absl::InvalidArgumentError("TXT has no protocol version");
   }
-  record.cluster = Plain(values["cluster"]);
-  record.name = Plain(values["name"]);
-  record.key_id = ValidUtf8(values["key"]);
+  if (!absl::SimpleAtoi(values["start"], &record.nonce)) record.nonce = 0;
+  record.cluster = PrintableText::From(values["cluster"]);
+  record.name = PrintableText::From(values["name"]);
+  record.key_id = PrintableText::From(values["key"]);
   record.waits = values["waits"] == "1";
   return record;
 }

@@ -21,6 +21,11 @@ std::string MdnsInstanceName(const DiscoveryRecord& self);
 // "key=value", each at most 255 bytes.
 std::vector<std::string> MdnsText(const DiscoveryRecord& self, uint16_t port);
 
+// Whether it is of the process that announces `self`.
+inline bool IsOwnRecord(const DiscoveryRecord& record, const DiscoveryRecord& self) {
+  return record.node_id == self.node_id && (record.nonce == 0 || record.nonce == self.nonce);
+}
+
 // All but the addresses. kInvalidArgument when it is not a node's. Keys that are not known are
 // skipped, and of those that come twice the first counts.
 absl::StatusOr<DiscoveryRecord> ParseMdnsText(const std::vector<absl::string_view>& strings);

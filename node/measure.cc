@@ -26,8 +26,10 @@
 #include "node/standard_output.h"
 #include "node/text_table.h"
 #include "proto/coordinator.grpc.pb.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -95,7 +97,7 @@ class Asked {
 
   absl::Status Measure() {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(kReportMs));
+    context.set_deadline(DeadlineIn(absl::Milliseconds(kReportMs)));
     wire::MeasureNodeRequest request;
     request.set_node(id_);
     wire::MeasureNodeResponse response;
@@ -112,14 +114,14 @@ absl::Status Measure(const std::string& address, Teller* teller, Turns* turns, R
   if (auto s = asked.Look(&node->info_before, &node->sees_before); !s.ok()) return s;
   absl::MutexLock turn(*turns->Of(*node));
   if (auto s = asked.Measure(); !s.ok()) return s;
-  const absl::Time until = absl::Now() + kLimit;
+  const SteadyTime until = SteadyTime::Now() + kLimit;
   std::string doing;
   while (true) {
     if (auto s = asked.Look(&node->info_after, &node->sees_after); !s.ok()) return s;
     const std::string now = MeasuringText(node->info_after);
     if (now.empty()) return absl::OkStatus();
     if (now != doing) teller->Say(node->name, now);
-    if (absl::Now() > until) {
+    if (SteadyTime::Now() > until) {
       return absl::DeadlineExceededError(absl::StrCat(node->name, " is still ", now));
     }
     doing = now;

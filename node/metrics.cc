@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "transport/grpc_status.h"
+#include "transport/printable_text.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -46,17 +46,17 @@ class Page {
   void Sample(const Labels& labels, double value, const char* suffix = "") {
     absl::StrAppend(&text_, name_, suffix);
     if (!labels.empty()) {
-      absl::StrAppend(
-          &text_, "{",
-          absl::StrJoin(labels, ",",
-                        [](std::string* out, const Label& label) {
-                          absl::StrAppend(
-                              out, label.name, "=\"",
-                              absl::StrReplaceAll(ValidUtf8(label.value),
-                                                  {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}}),
-                              "\"");
-                        }),
-          "}");
+      absl::StrAppend(&text_, "{",
+                      absl::StrJoin(labels, ",",
+                                    [](std::string* out, const Label& label) {
+                                      absl::StrAppend(
+                                          out, label.name, "=\"",
+                                          absl::StrReplaceAll(
+                                              PrintableText::From(label.value, kShownPathBytesMax),
+                                              {{"\\", "\\\\"}, {"\"", "\\\""}}),
+                                          "\"");
+                                    }),
+                      "}");
     }
     absl::StrAppend(&text_, " ", Number(value), "\n");
   }
@@ -94,7 +94,7 @@ std::string ShortId(const std::string& id) {
 }
 
 Labels OfModel(const ModelStats& model) {
-  return {{"model", model.name}, {"model_id", ShortId(model.id)}};
+  return {{"model", model.name.str()}, {"model_id", ShortId(model.id)}};
 }
 
 Labels OfStage(const ModelStats& model, size_t stage) {

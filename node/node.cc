@@ -1,17 +1,14 @@
 #include "node/node.h"
 
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <utility>
 
 #include "absl/log/check.h"
 #include "absl/log/log.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -26,29 +23,33 @@
 #include "node/child_process.h"
 #include "node/cross_origin.h"
 #include "node/device_offer.h"
+#include "node/exit_code.h"
 #include "node/http_tls.h"
 #include "node/key_file.h"
 #include "node/machine.h"
 #include "node/openai_error.h"
 #include "node/parent_watch.h"
+#include "node/process_setup.h"
 #include "node/standard_output.h"
 #include "node/worker.h"
+#include "shard/memory.h"
 #include "transport/clock.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
-#include "transport/grpc_status.h"
 #include "transport/link_probe.h"
 #include "transport/listening_server.h"
+#include "transport/printable_text.h"
 #include "transport/process_security.h"
 #include "transport/trusted_networks.h"
 #include "transport/version.h"
+#include "transport/wall_clock.h"
 
 namespace strata {
 namespace {
 
 constexpr size_t kNameBytesMax = 64;
-constexpr rlim_t kDescriptors = 8192;
 // How long calls may take to end at shutdown before they are cut.
-constexpr std::chrono::milliseconds kShutdownGrace(500);
+constexpr absl::Duration kShutdownGrace = absl::Milliseconds(500);
 
 absl::StatusOr<HostPort> ParseOption(absl::string_view option, const std::string& value) {
   absl::StatusOr<HostPort> parsed = ParseHostPort(value);
@@ -79,25 +80,15 @@ absl::StatusOr<std::vector<std::string>> ParseAdvertised(const std::vector<std::
   return addresses;
 }
 
-// Many systems begin with 1024, which a thousand clients would use up.
-void AllowDescriptors() {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = std::max<rlim_t>(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, kDescriptors));
-  setrlimit(RLIMIT_NOFILE, &limit);  // as it was, then
-}
-
 nlohmann::json HttpJson(const std::string& url) {
   if (url.empty()) return nullptr;
   return url;
 }
 
 absl::Status CheckName(absl::string_view option, const std::string& name) {
-  bool plain = !name.empty() && name.size() <= kNameBytesMax && ValidUtf8(name) == name;
-  for (char c : name) plain = plain && !absl::ascii_iscntrl(static_cast<unsigned char>(c));
-  if (plain) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(option, ": wants 1 to ", kNameBytesMax, " bytes of text"));
+  if (!name.empty() && name.size() <= kNameBytesMax && IsPrintable(name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(option, ": wants 1 to ", kNameBytesMax,
+                                                 " bytes of text without invisible characters"));
 }
 
 }  // namespace
@@ -143,12 +134,13 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   if (!offer.ok()) return offer.status();
 
   std::unique_ptr<Node> node(new Node(loop, options.name));
-  std::string hashes_dir, devices_path, doctor_dir;
+  std::string hashes_dir, devices_path, doctor_dir, self_tests_path;
   node->id_ = identity.id;
   if (identity.data_dir.has_value()) {
     node->data_dir_.emplace(*std::move(identity.data_dir));
     hashes_dir = identity.folder + "/hashes";
     devices_path = identity.folder + "/devices";
+    self_tests_path = identity.folder + "/self_tests";
     doctor_dir = identity.folder;
     if (options.cache_dir.empty()) options.cache_dir = identity.folder + "/weights";
   }
@@ -166,13 +158,15 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   if (!id.ok()) return id.status();
   ClusterRuntime::Options cluster;
   cluster.self = {.id = *id,
-                  .boot = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())),
-                  .name = options.name,
-                  .cluster = options.cluster,
+                  .boot = static_cast<uint64_t>(absl::ToUnixMicros(WallNow())),
+                  .name = PrintableText::From(options.name),
+                  .cluster = PrintableText::From(options.cluster),
                   .protocol = LocalVersions().protocol(),
-                  .strata = LocalVersions().strata(),
-                  .llama = LocalVersions().llama(),
-                  .ggml = LocalVersions().ggml()};
+                  .strata = PrintableText::From(LocalVersions().strata()),
+                  .llama = PrintableText::From(LocalVersions().llama()),
+                  .ggml = PrintableText::From(LocalVersions().ggml()),
+                  .nonce = NewNonce()};
+  if (!identity.folder.empty()) cluster.id_file = identity.folder + "/node_id";
   if (security != nullptr) cluster.key_id = security->cluster_id();
   cluster.peers = options.peers;
   cluster.mdns = options.mdns;
@@ -180,8 +174,14 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   cluster.membership.gone_after_ms = options.gone_after_ms;
   node->cluster_ = std::make_unique<ClusterRuntime>(loop, SleeplessClock(), std::move(cluster),
                                                     PeerTransport::Grpc(loop));
+  node->self_tests_ = std::make_unique<SelfTestFile>(std::move(self_tests_path));
   StageHost::Options stages;
+  stages.node_id = node->id_;
+  stages.self_tests = node->self_tests_.get();
   stages.node_name = options.name;
+  stages.file_key = [weights = node->weights_.get()](const std::string& path) {
+    return weights->FileKeyOf(path);
+  };
   stages.worker_program = options.worker_program.empty() ? OwnProgram() : options.worker_program;
   const uint32_t n_threads = options.n_threads == 0 ? MachineCores() : options.n_threads;
   stages.worker_args = {"strata",    "worker",
@@ -220,20 +220,22 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
                              .data_dir = doctor_dir,
                              .program = options.measure ? OwnProgram() : ""});
   node->service_ = std::make_unique<NodeService>(
-      loop, node->host_.get(), node->surveys_.get(),
+      loop, node->host_.get(), node->surveys_.get(), node->self_tests_.get(),
       NodeService::Identity{.id = node->id_, .name = options.name},
       [cluster = node->cluster_.get(), local = LocalAddress(*listen)](const std::string& other) {
         const absl::StatusOr<NodeId> parsed = NodeId::FromHex(other);
         if (!parsed.ok()) return std::string();
         return *parsed == cluster->id() ? local : cluster->AddressOf(*parsed);
-      });
+      },
+      [made = node.get()] { return made->coordinator_->Problems(); });
 
   node->coordinator_ = std::make_unique<Coordinator>(
       loop, node->cluster_.get(), node->fetcher_.get(),
       Coordinator::Options{.node_id = node->id_,
                            .listen_host = absl::StrContains(ListenHost(listen->host), ':')
                                               ? absl::StrCat("[", ListenHost(listen->host), "]")
-                                              : ListenHost(listen->host)});
+                                              : ListenHost(listen->host),
+                           .self_tests = node->self_tests_.get()});
   node->gateway_ = std::make_unique<Gateway>(loop, node->cluster_.get(), node->coordinator_.get(),
                                              Gateway::Options());
   node->coordinator_service_ =
@@ -338,7 +340,7 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   HttpServer::Options http;
   if (!options.http_certificate.empty() || !options.http_key.empty()) {
     auto tls = HttpTls::Load({.certificate = options.http_certificate, .key = options.http_key},
-                             absl::Now());
+                             WallNow());
     if (!tls.ok()) return tls.status();
     http.tls = *std::move(tls);
   }
@@ -386,7 +388,7 @@ void Node::Leave(absl::AnyInvocable<void() &&> done) {
   host_->StartShutdown();
   cluster_->Leave([this, done = std::move(done)]() mutable {
     shutdown_ = std::thread([this, done = std::move(done)]() mutable {
-      server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+      server_->Shutdown(DeadlineIn(kShutdownGrace));
       loop_->Post(std::move(done));
     });
   });
@@ -400,14 +402,14 @@ Node::~Node() {
     // They wait for the loop, which does not run any more.
     coordinator_->StopCalls();
     gateway_->Stop();
-    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Shutdown(DeadlineIn(absl::ZeroDuration()));
   }
 }
 
 namespace {
 
 // Null: by --open, everything is plain.
-absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(EventLoop* loop, const NodeOptions& options,
+absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(const NodeOptions& options,
                                                      const NodeIdentity& identity) {
   if (options.key.open) {
     LOG(WARNING) << "--open: whoever reaches this node may use it, and reads what goes between "
@@ -421,18 +423,19 @@ absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(EventLoop* loop, const Node
   if (absl::IsNotFound(key.status()) && options.key.file.empty()) {
     const absl::StatusOr<HostPort> listen = ParseOption("--listen", options.listen);
     if (!listen.ok()) return listen.status();
-    key = AwaitKey({.self = {.node_id = identity.id,
-                             .name = options.name.empty() ? MachineName() : options.name,
-                             .cluster = options.cluster,
-                             .protocol = LocalVersions().protocol()},
-                    .listen = *listen,
-                    .mdns = options.mdns,
-                    .peers = options.peers,
-                    .key_path = key_path,
-                    .stop_with_parent = options.stop_with_parent});
+    key = AwaitKey(
+        {.self = {.node_id = identity.id,
+                  .name = PrintableText::From(options.name.empty() ? MachineName() : options.name),
+                  .cluster = PrintableText::From(options.cluster),
+                  .protocol = LocalVersions().protocol()},
+         .listen = *listen,
+         .mdns = options.mdns,
+         .peers = options.peers,
+         .key_path = key_path,
+         .stop_with_parent = options.stop_with_parent});
   }
   if (!key.ok()) return key.status();
-  return NodeSecurity::Start(loop, *std::move(key),
+  return NodeSecurity::Start(*std::move(key),
                              {.node_id = identity.id,
                               .folder = identity.folder.empty() ? "" : identity.folder + "/tls",
                               .key_path = key_path});
@@ -442,14 +445,14 @@ absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(EventLoop* loop, const Node
 
 absl::Status RunNode(const NodeOptions& options) {
   signal(SIGPIPE, SIG_IGN);
-  AllowDescriptors();
+  KeepLittleFreedMemory();
   const absl::StatusOr<DeviceOffer> offer = ParseDeviceOffer(options.devices, options.memory);
   if (!offer.ok()) return offer.status();
   if (auto s = CheckDeviceOffer(*offer, OwnProgram()); !s.ok()) return s;
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
   absl::StatusOr<NodeIdentity> identity = Node::Identify(options);
   if (!identity.ok()) return identity.status();
-  const auto security = Secure(loop.get(), options, *identity);
+  const auto security = Secure(options, *identity);
   if (absl::IsCancelled(security.status())) return absl::OkStatus();  // as when a node is stopped
   if (!security.ok()) return security.status();
   absl::StatusOr<std::unique_ptr<Node>> node =
@@ -466,9 +469,9 @@ absl::Status RunNode(const NodeOptions& options) {
         {.on_gone = [&] { loop->Post(stop); }, .hard_exit_after = absl::Seconds(5)});
   }
   std::vector<std::unique_ptr<EventLoop::Handle>> signals;
-  for (int signum : {SIGINT, SIGTERM, SIGHUP}) {
+  for (int signum : EndSignals()) {
     signals.push_back(loop->OnSignal(signum, [&, signum] {
-      if (stopping && signum == SIGINT) _exit(130);  // workers see that, too
+      if (stopping && signum == SIGINT) _exit(kExitInterrupted);  // workers see that, too
       stop();
     }));
   }
@@ -494,6 +497,7 @@ absl::Status RunNode(const NodeOptions& options) {
     loop->Post(stop);  // nobody will know the address
   }
   loop->Run();
+  signal(SIGINT, [](int) { _exit(kExitInterrupted); });  // the loop hears nothing any more
   node->reset();  // before the signals' watches: a second SIGTERM must not leave workers behind
   return told;
 }

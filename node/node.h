@@ -28,6 +28,7 @@
 #include "node/node_service.h"
 #include "node/openai_api.h"
 #include "node/peer_addresses.h"
+#include "node/self_test_file.h"
 #include "node/stage_host.h"
 #include "node/surveys.h"
 #include "node/weight_fetcher.h"
@@ -139,6 +140,7 @@ class Node {
   std::string address_;
   std::unique_ptr<WeightService> weights_;
   std::unique_ptr<WeightFetcher> fetcher_;
+  std::unique_ptr<SelfTestFile> self_tests_;
   std::unique_ptr<StageHost> host_;
   std::unique_ptr<ClusterRuntime> cluster_;
   std::unique_ptr<Surveys> surveys_;  // null: nothing is measured

@@ -8,9 +8,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "node/data_dir.h"
 #include "node/key_file.h"
 #include "transport/process_security.h"
@@ -19,8 +17,6 @@
 namespace strata {
 namespace {
 
-// Certificates are good for a month.
-constexpr uint64_t kRenewalLookMs = 3'600'000;
 // More than one while the key changes; more than two where a change broke off.
 constexpr size_t kTrustedKeysMax = 8;
 
@@ -80,8 +76,7 @@ bool SecureClientAnew(const KeyOptions& options, const std::string& data_dir) {
   return true;
 }
 
-absl::StatusOr<std::unique_ptr<NodeSecurity>> NodeSecurity::Start(EventLoop* loop, ClusterKey key,
-                                                                  Options options) {
+absl::StatusOr<std::unique_ptr<NodeSecurity>> NodeSecurity::Start(ClusterKey key, Options options) {
   if (options.folder.empty()) {
     absl::StatusOr<std::string> folder = NewPrivateFolder();
     if (!folder.ok()) return folder.status();
@@ -100,8 +95,6 @@ absl::StatusOr<std::unique_ptr<NodeSecurity>> NodeSecurity::Start(EventLoop* loo
   if (!credentials.ok()) return credentials.status();
   made->credentials_ = *std::move(credentials);
   SecureThisProcess(made->cluster_id(), made->credentials_);
-  made->renewal_ = loop->StartTimer({.delay_ms = kRenewalLookMs, .repeat_ms = kRenewalLookMs},
-                                    [node = made.get()] { node->RenewIfDue(); });
   return made;
 }
 
@@ -167,21 +160,6 @@ absl::Status NodeSecurity::Forget(const std::string& key_id) {
   if (key_id == cluster_id()) return absl::FailedPreconditionError("that is the cluster's key");
   std::erase_if(keys_, [&](const Trusted& each) { return each.key.id() == key_id; });
   return Show(certificate_, keys_.size());
-}
-
-void NodeSecurity::RenewIfDue() {
-  if (!certificate_.RenewalDue(absl::Now())) return;
-  absl::StatusOr<NodeCertificate> certificate =
-      keys_.front().authority.Issue({.node_id = options_.node_id});
-  absl::Status status = certificate.status();
-  if (status.ok()) status = Show(*certificate, keys_.size());
-  if (status.ok()) {
-    certificate_ = *std::move(certificate);
-  } else {
-    LOG(ERROR) << "this node's certificate ends on "
-               << absl::FormatTime("%Y-%m-%d", certificate_.not_after, absl::LocalTimeZone())
-               << " and cannot be renewed: " << status.message();
-  }
 }
 
 }  // namespace strata

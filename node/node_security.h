@@ -9,10 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "transport/cluster_certificates.h"
 #include "transport/cluster_key.h"
-#include "transport/event_loop.h"
 
 namespace strata {
 
@@ -47,10 +45,8 @@ class NodeSecurity {
     std::string folder;    // for the certificates; of this node alone. Empty: a new one
     std::string key_path;  // where the key is kept, and the next one will be; empty: nowhere
   };
-  // From here on the process is secured. `loop` outlives it. Blocks on the disk; errors name the
-  // file.
-  static absl::StatusOr<std::unique_ptr<NodeSecurity>> Start(EventLoop* loop, ClusterKey key,
-                                                             Options options);
+  // From here on the process is secured. Blocks on the disk; errors name the file.
+  static absl::StatusOr<std::unique_ptr<NodeSecurity>> Start(ClusterKey key, Options options);
   // After the node's servers have shut down.
   ~NodeSecurity();
 
@@ -75,7 +71,6 @@ class NodeSecurity {
     ClusterAuthority authority;
   };
   NodeSecurity(Trusted first, Options options);
-  void RenewIfDue();
   // Shows `certificate` and trusts the first `n` of keys_.
   absl::Status Show(const NodeCertificate& certificate, size_t n);
 
@@ -83,7 +78,6 @@ class NodeSecurity {
   std::vector<Trusted> keys_;  // the cluster's first
   NodeCertificate certificate_;
   std::shared_ptr<ClusterCredentials> credentials_;  // shared with the process
-  std::unique_ptr<EventLoop::Handle> renewal_;
 };
 
 }  // namespace strata

@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "node/machine.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_message.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -17,17 +19,16 @@ namespace {
 
 // What a worker may take for an answer, when the client does not say less. A load reads a disk or a
 // network and is watched by its progress.
-constexpr std::chrono::hours kLoadLimit(12);
-constexpr std::chrono::seconds kConnectLimit(20);
-constexpr std::chrono::minutes kMoveCachesLimit(30);
-constexpr std::chrono::seconds kUnloadLimit(30);
-constexpr std::chrono::seconds kTokenizeLimit(30);
+constexpr absl::Duration kLoadLimit = absl::Hours(12);
+constexpr absl::Duration kConnectLimit = absl::Seconds(20);
+constexpr absl::Duration kMoveCachesLimit = absl::Minutes(30);
+constexpr absl::Duration kUnloadLimit = absl::Seconds(30);
+constexpr absl::Duration kTokenizeLimit = absl::Seconds(30);
 
 // The call that carries this one on: it ends with this one's deadline, and when the client leaves.
-StageHost::Context Onward(const grpc::CallbackServerContext& context,
-                          std::chrono::system_clock::duration limit) {
+StageHost::Context Onward(const grpc::CallbackServerContext& context, absl::Duration limit) {
   StageHost::Context onward = grpc::ClientContext::FromCallbackServerContext(context);
-  onward->set_deadline(std::min(context.deadline(), std::chrono::system_clock::now() + limit));
+  onward->set_deadline(DeadlineIn(limit));
   return onward;
 }
 
@@ -37,16 +38,19 @@ StageHost::Done FinishWith(grpc::ServerUnaryReactor* reactor) {
 
 }  // namespace
 
-NodeService::NodeService(EventLoop* loop, StageHost* host, Surveys* surveys, Identity identity,
-                         AddressOf address_of)
+NodeService::NodeService(EventLoop* loop, StageHost* host, Surveys* surveys,
+                         SelfTestFile* self_tests, Identity identity, AddressOf address_of,
+                         Problems problems)
     : loop_(loop),
       host_(host),
       surveys_(surveys),
+      self_tests_(self_tests),
       identity_(std::move(identity)),
-      address_of_(std::move(address_of)) {}
+      address_of_(std::move(address_of)),
+      problems_(std::move(problems)) {}
 
 grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* context,
-                                               const wire::GetInfoRequest*,
+                                               const wire::GetInfoRequest* request,
                                                wire::GetInfoResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const MachineMemory memory = ReadMachineMemory();
@@ -56,10 +60,17 @@ grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* cont
   response->set_memory_total(memory.total_bytes);
   response->set_memory_free(memory.free_bytes);
   response->set_cores(MachineCores());
+  if (self_tests_ != nullptr && !request->self_tests_of().empty()) {
+    for (wire::SelfTest& test : self_tests_->Of(request->self_tests_of())) {
+      *response->add_self_tests() = std::move(test);
+    }
+  }
   loop_->Post([this, reactor, response] {
     response->set_draining(draining_);
+    for (const std::string& problem : problems_()) response->add_problems(ValidUtf8(problem));
     for (wire::StageStatus& stage : host_->Stages()) *response->add_stages() = std::move(stage);
     if (surveys_ != nullptr) surveys_->AddDevices(response);
+    MakePrintable(response);
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "node/self_test_file.h"
 #include "node/stage_host.h"
 #include "node/surveys.h"
 #include "proto/node.grpc.pb.h"
@@ -23,9 +24,11 @@ class NodeService final : public wire::Node::CallbackService {
   // The address by which this node reaches the one with that id; empty: not known. On the loop.
   using AddressOf = std::function<std::string(const std::string& node_id)>;
 
+  // What this node knows to be wrong with the cluster, a line each; on the loop.
+  using Problems = std::function<std::vector<std::string>()>;
   // All outlive the service.
-  NodeService(EventLoop* loop, StageHost* host, Surveys* surveys, Identity identity,
-              AddressOf address_of);
+  NodeService(EventLoop* loop, StageHost* host, Surveys* surveys, SelfTestFile* self_tests,
+              Identity identity, AddressOf address_of, Problems problems);
 
   grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context,
                                     const wire::GetInfoRequest* request,
@@ -57,9 +60,11 @@ class NodeService final : public wire::Node::CallbackService {
 
   EventLoop* const loop_;
   StageHost* const host_;
-  Surveys* const surveys_;  // null: nothing is measured
+  Surveys* const surveys_;          // null: nothing is measured
+  SelfTestFile* const self_tests_;  // null: none are kept
   const Identity identity_;
   const AddressOf address_of_;
+  const Problems problems_;
   bool draining_ = false;  // loop
 };
 

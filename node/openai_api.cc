@@ -20,6 +20,8 @@
 #include "node/openai_request.h"
 #include "node/openai_response.h"
 #include "node/openai_tools.h"
+#include "transport/grpc_status.h"
+#include "transport/wall_clock.h"
 
 namespace strata {
 namespace {
@@ -51,6 +53,22 @@ std::string PercentDecoded(absl::string_view text) {
   return out;
 }
 
+// That a request names tokens that there are. `n_vocab` 0: not known.
+absl::Status CheckTokens(const wire::SamplerSettings& sampler, uint32_t n_vocab) {
+  const auto check = [n_vocab](const char* param, int32_t token) {
+    if (n_vocab == 0 || static_cast<uint32_t>(token) < n_vocab) return absl::OkStatus();
+    return BadParam(param, absl::StrCat("there is no token ", token, "; the model has ", n_vocab));
+  };
+  absl::Status status;
+  for (const wire::LogitBias& bias : sampler.logit_bias()) {
+    if (status.ok()) status = check("logit_bias", bias.token());
+  }
+  for (const int32_t token : sampler.stop_tokens()) {
+    if (status.ok()) status = check("stop_token_ids", token);
+  }
+  return status;
+}
+
 HttpResponse MethodNotAllowed(const char* allowed) {
   HttpResponse response = ErrorResponse(405, absl::StrCat("this takes ", allowed));
   response.headers.emplace_back("Allow", allowed);
@@ -73,22 +91,29 @@ void OpenAiApi::SetServer(const HttpServer* server) {
   server_ = server;
 }
 
-bool OpenAiApi::Admit(const HttpRequest& request, bool texts, const Responder& responder,
+bool OpenAiApi::Admit(HttpRequest* request, bool texts, const Responder& responder,
                       RequestRecord* record) {
   if (options_.tokens == nullptr) return true;
   constexpr absl::string_view kScheme = "Bearer ";  // RFC 6750
-  absl::string_view text = request.Header("authorization");
-  if (absl::StartsWithIgnoreCase(text, kScheme)) text.remove_prefix(kScheme.size());
+  absl::string_view text = request->Header("authorization");
+  if (absl::StartsWithIgnoreCase(text, kScheme)) {
+    text.remove_prefix(kScheme.size());
+  } else if (const absl::string_view key = request->Header("x-api-key"); !key.empty()) {
+    text = key;
+  }
   ApiTokens::Answer answer =
-      options_.tokens->Admit({.text = text, .stream = texts, .now = absl::Now()});
+      options_.tokens->Admit({.text = text, .stream = texts, .now = WallNow()});
   if (answer.status.ok()) {
+    // Whose turn it is goes by that; no address has a space.
+    if (const std::string& name = answer.admission.name(); !name.empty()) {
+      request->client = absl::StrCat("token ", name);
+    }
     record->SetAdmission(std::move(answer.admission));
     return true;
   }
   HttpResponse response;
   if (absl::IsUnauthenticated(answer.status)) {
-    response = ErrorResponse(401, std::string(answer.status.message()));
-    response.headers.emplace_back("WWW-Authenticate", "Bearer");
+    response = WrongTokenResponse(answer.status.message());
   } else if (absl::IsResourceExhausted(answer.status)) {
     response = ErrorResponse(429, std::string(answer.status.message()));
     if (answer.retry_after > absl::ZeroDuration()) {
@@ -122,7 +147,8 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrec
     responder->Answer(AnswerPreflight(request, allowed));
     return;
   }
-  if (!Admit(request, texts, responder, record.get())) return;
+  // Who watches over nodes has no token.
+  if (path != "/health" && !Admit(&request, texts, responder, record.get())) return;
   if (!texts && !reads) {
     responder->Answer(ErrorResponse(404, absl::StrCat("there is nothing at ", path)));
     return;
@@ -148,11 +174,16 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrec
 void OpenAiApi::Health(const Responder& responder) {
   const Coordinator::Office office = coordinator_->office();
   const bool knows = office.mine || !office.address.empty();
-  nlohmann::ordered_json health = {
-      {"status", knows ? "ok" : "unavailable"},
-      {"node", {{"id", options_.node_id}, {"name", options_.node_name}}},
-      {"coordinates", office.mine}};
+  nlohmann::ordered_json health = {{"status", knows ? "ok" : "unavailable"}};
   if (!knows) health["reason"] = "no node coordinates at present";
+  if (options_.tokens == nullptr) {  // else anybody may ask
+    health["node"] = {{"id", options_.node_id}, {"name", options_.node_name}};
+    health["coordinates"] = office.mine;
+    if (!office.refused.empty()) health["reason"] = office.refused;
+    for (const std::string& problem : coordinator_->Problems()) {
+      health["problems"].push_back(ValidUtf8(problem));
+    }
+  }
   HttpResponse response = {.status = knows ? 200 : 503, .body = health.dump()};
   if (!knows) response.headers.emplace_back("Retry-After", "1");
   responder->Answer(std::move(response));
@@ -189,13 +220,13 @@ void OpenAiApi::Models(const Responder& responder) {
           responder->Answer(ErrorResponse(models.status()));
           return;
         }
-        responder->Answer({.body = ModelsJson(**models, absl::ToUnixSeconds(absl::Now()))});
+        responder->Answer({.body = ModelsJson(**models, absl::ToUnixSeconds(WallNow()))});
       });
 }
 
 void OpenAiApi::Model(const std::string& name, const Responder& responder) {
   WithModel(name, responder, [responder](const wire::ModelStatus& model) {
-    responder->Answer({.body = ModelJson(model, absl::ToUnixSeconds(absl::Now()))});
+    responder->Answer({.body = ModelJson(model, absl::ToUnixSeconds(WallNow()))});
   });
 }
 
@@ -230,6 +261,16 @@ void OpenAiApi::WithModel(const std::string& name, const Responder& responder,
 }
 
 void OpenAiApi::Texts(HttpRequest http, const Responder& responder, const Record& record) {
+  const absl::string_view coding = http.Header("content-encoding");
+  if (!coding.empty() && !absl::EqualsIgnoreCase(coding, "identity")) {
+    ++counters_->requests;
+    ++counters_->failed;
+    HttpResponse response = ErrorResponse(
+        415, absl::StrCat("Content-Encoding ", coding, " is not read: send the body as it is"));
+    response.headers.emplace_back("Accept-Encoding", "identity");  // RFC 7694
+    responder->Answer(std::move(response));
+    return;
+  }
   const bool chat = http.path == "/v1/chat/completions";
   absl::StatusOr<ApiRequest> request = chat ? ParseChat(http.body) : ParseCompletion(http.body);
   http.body = std::string();
@@ -248,11 +289,8 @@ void OpenAiApi::Texts(HttpRequest http, const Responder& responder, const Record
 
 void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::ModelStatus& model,
                       const Responder& responder, const Record& record) {
-  for (const wire::LogitBias& bias : request.sampler.logit_bias()) {
-    if (model.n_vocab() == 0 || static_cast<uint32_t>(bias.token()) < model.n_vocab()) continue;
-    responder->Answer(
-        ErrorResponse(BadParam("logit_bias", absl::StrCat("there is no token ", bias.token(),
-                                                          "; the model has ", model.n_vocab()))));
+  if (absl::Status status = CheckTokens(request.sampler, model.n_vocab()); !status.ok()) {
+    responder->Answer(ErrorResponse(status));
     return;
   }
   ApiCall::Options call;
@@ -263,7 +301,7 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
   }
   call.answer = {.chat = request.chat,
                  .id = NewAnswerId(request.chat),
-                 .created_s = absl::ToUnixSeconds(absl::Now()),
+                 .created_s = absl::ToUnixSeconds(WallNow()),
                  .model = model.name()};
   call.request_id = http.id;
   call.record = record;
@@ -271,6 +309,7 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
   call.model_id = absl::BytesToHexString(model.model_id());
   call.tokens_max = request.tokens_max.value_or(model.n_ctx());
   call.request = std::move(request);
+  call.no_special = call.request.no_special;
   if (!call.request.chat) {
     Start(std::move(call), model.n_ctx(), responder);
     return;
@@ -286,28 +325,35 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
       .source = {.text = model.chat_template(), .bos = model.bos_text(), .eos = model.eos_text()},
       .messages = std::move(call.request.messages),
       .tools = call.request.tools,
-      .now = absl::Now()};
+      .now = WallNow(),
+      .wish = {.ends_with_opening = call.request.ends_with_opening,
+               .continues_last = call.request.continues_last,
+               .variables = std::move(call.request.template_variables)}};
   call.request.messages.clear();
-  templates_.Render(std::move(question), [this, call = std::move(call), n_ctx = model.n_ctx(),
-                                          responder](auto prompt) mutable {
-    if (!prompt.ok()) {
-      responder->Answer(ErrorResponse(prompt.status()));
-      return;
-    }
-    call.request.prompts.push_back({.text = std::move(prompt->text)});
-    call.parse_special = true;
-    call.no_special = prompt->has_bos;
-    Start(std::move(call), n_ctx, responder);
-  });
+  TemplateTurns::Whose whose = {.model = call.model_id, .client = call.client};
+  templates_.Render(
+      std::move(whose), std::move(question),
+      [this, call = std::move(call), n_ctx = model.n_ctx(), responder](auto prompt) mutable {
+        if (!prompt.ok()) {
+          responder->Answer(ErrorResponse(prompt.status()));
+          return;
+        }
+        call.request.prompts.push_back({.text = std::move(prompt->text)});
+        call.parse_special = true;
+        call.no_special = prompt->has_bos;
+        Start(std::move(call), n_ctx, responder);
+      });
 }
 
 void OpenAiApi::Start(ApiCall::Options call, uint32_t n_ctx, const Responder& responder) {
   for (const ApiPrompt& prompt : call.request.prompts) {
     if (prompt.text.size() / kTokenBytesMax <= n_ctx && prompt.tokens.size() <= n_ctx) continue;
-    responder->Answer(ErrorResponse(
-        WithErrorCode(BadParam(call.request.chat ? "messages" : "prompt",
-                               absl::StrCat("longer than the context of ", n_ctx, " tokens")),
-                      "context_length_exceeded")));
+    responder->Answer(ErrorResponse(WithErrorCode(
+        BadParam(call.request.chat ? "messages" : "prompt",
+                 absl::StrCat("the prompt is too long: it exceeds the context window; "
+                              "this model's maximum context length is ",
+                              n_ctx, " tokens")),
+        "context_length_exceeded")));
     return;
   }
   uint64_t bytes = 0;

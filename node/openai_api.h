@@ -50,9 +50,8 @@ class OpenAiApi {
   using Responder = std::shared_ptr<HttpResponder>;  // shared with the connection
   using OnModel = std::function<void(const wire::ModelStatus&)>;
 
-  // Whether the request may go on; else it is answered.
-  bool Admit(const HttpRequest& request, bool texts, const Responder& responder,
-             RequestRecord* record);
+  // Whether the request may go on, as its token's client if it has one; else it is answered.
+  bool Admit(HttpRequest* request, bool texts, const Responder& responder, RequestRecord* record);
   void Models(const Responder& responder);
   void Model(const std::string& name, const Responder& responder);
   using Record = std::shared_ptr<RequestRecord>;  // shared with the responder

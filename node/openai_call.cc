@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "node/openai_error.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -63,12 +64,18 @@ ApiCall::ApiCall(Options options, std::shared_ptr<HttpResponder> responder,
   ++counters_->running;
   const size_t texts = options_.request.prompts.size() * options_.request.n;
   for (size_t i = 0; i < texts; ++i) {
-    Choice& choice = choices_.emplace_back(options_.request.stops);
+    Choice& choice = choices_.emplace_back(
+        TextShaper::Options{.stops = options_.request.stops,
+                            .show_stop = options_.request.show_stop,
+                            .tokens_min = options_.request.sampler.tokens_min()});
     choice.piece.index = static_cast<uint32_t>(i);
     choice.piece.first = true;
     choice.piece.logprobs = options_.request.logprobs;
     const ApiRequest& request = options_.request;
-    if (request.echo) choice.piece.text = request.prompts[i / request.n].text;
+    if (request.echo) {
+      choice.piece.text = request.prompts[i / request.n].text;
+      choice.characters.Add(choice.piece.text);
+    }
     if (!request.tools.offered()) continue;
     ToolReader::Options tools = {
         .form = options_.tool_form, .names = {}, .calls_max = request.tools.parallel ? 0u : 1u};
@@ -160,7 +167,7 @@ void ApiCall::OnToken(size_t index, const wire::SampledToken& token) {
     ++choice.tokens;
     ++usage_.completion_tokens;
     if (!first_token_) {
-      first_token_ = absl::Now() - options_.record->since();
+      first_token_ = SteadyTime::Now() - options_.record->since();
       counters_->CountFirstToken(*first_token_);
     }
     if (options_.request.logprobs) choice.waiting.push_back(token);
@@ -191,6 +198,13 @@ void ApiCall::OnEnd(size_t index, const absl::Status& status, FinishReason reaso
       Take(&choice, choice.shaper.Finish(), /*last=*/true);
       choice.piece.finish_reason =
           stopped || reason == FinishReason::kEndOfGeneration ? "stop" : "length";
+      choice.piece.stop_string = choice.shaper.stop();
+      const auto& stop_tokens = options_.request.sampler.stop_tokens();
+      if (!stopped && usage.end_token &&
+          std::find(stop_tokens.begin(), stop_tokens.end(), *usage.end_token) !=
+              stop_tokens.end()) {
+        choice.piece.stop_token = usage.end_token;
+      }
       if (choice.tools && choice.tools->calls() > 0 && choice.piece.finish_reason == "stop") {
         choice.piece.finish_reason = "tool_calls";
       }
@@ -241,6 +255,10 @@ void ApiCall::Take(Choice* choice, std::string text, bool last) {
   const size_t shown = choice->shaper.tokens_shown() - choice->tokens_shown;
   choice->tokens_shown += shown;
   const auto end = choice->waiting.begin() + static_cast<ptrdiff_t>(shown);
+  for (auto token = choice->waiting.begin(); token != end; ++token) {
+    choice->piece.text_offsets.push_back(choice->characters.PositionOf(token->piece()));
+    choice->characters.Add(token->piece());
+  }
   choice->piece.tokens.insert(choice->piece.tokens.end(), choice->waiting.begin(), end);
   choice->waiting.erase(choice->waiting.begin(), end);
 }
@@ -251,8 +269,6 @@ void ApiCall::Send(Choice* choice) {
       piece.calls.empty()) {
     return;
   }
-  piece.text_offset = choice->bytes;
-  for (const wire::SampledToken& token : piece.tokens) choice->bytes += token.piece().size();
   const std::string event = PieceEvent(options_.answer, piece, options_.request.include_usage);
   if (begun_) {
     responder_->Write(event);
@@ -262,6 +278,7 @@ void ApiCall::Send(Choice* choice) {
   piece.first = false;
   piece.text.clear();
   piece.tokens.clear();
+  piece.text_offsets.clear();
   piece.calls.clear();
 }
 

@@ -58,12 +58,12 @@ class ApiCall final : public std::enable_shared_from_this<ApiCall> {
  private:
   class Sink;
   struct Choice {
-    explicit Choice(std::vector<std::string> stops) : shaper(std::move(stops)) {}
+    explicit Choice(TextShaper::Options options) : shaper(std::move(options)) {}
     TextShaper shaper;
     std::optional<ToolReader> tools;          // where there are any to be called
     double logprob = 0;                       // of all its tokens
     ApiPiece piece;                           // not sent yet; without a stream, all of it
-    uint64_t bytes = 0;                       // of tokens sent
+    CharacterCount characters;                // with logprobs: of the text, up to the last token
     std::vector<wire::SampledToken> waiting;  // with logprobs: not shown yet
     size_t tokens_shown = 0;
     bool started = false;

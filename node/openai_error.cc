@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/text_request.h"
 #include "nlohmann/json.hpp"
-#include "transport/grpc_status.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 namespace {
@@ -30,7 +30,7 @@ const char* TypeOf(int http_status) {
 std::string Json(int http_status, absl::string_view words, nlohmann::json param,
                  nlohmann::json code) {
   const nlohmann::ordered_json error = {{"error",
-                                         {{"message", ValidUtf8(words)},
+                                         {{"message", PrintableLines(words)},
                                           {"type", TypeOf(http_status)},
                                           {"param", std::move(param)},
                                           {"code", std::move(code)}}}};
@@ -97,6 +97,12 @@ HttpResponse ErrorResponse(const absl::Status& status) {
     response.headers.emplace_back("Retry-After", absl::StrCat(std::max<int64_t>(ms / 1000, 1)));
     response.headers.emplace_back("retry-after-ms", absl::StrCat(ms));
   }
+  return response;
+}
+
+HttpResponse WrongTokenResponse(absl::string_view words) {
+  HttpResponse response = {.status = 401, .body = Json(401, words, nullptr, "invalid_api_key")};
+  response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }
 

@@ -24,5 +24,7 @@ int HttpStatusOf(const absl::Status& status);
 // With Retry-After where trying again helps.
 HttpResponse ErrorResponse(const absl::Status& status);
 HttpResponse ErrorResponse(int http_status, const std::string& words);
+// 401, where no token or a wrong one was shown.
+HttpResponse WrongTokenResponse(absl::string_view words);
 
 }  // namespace strata

@@ -7,11 +7,15 @@
 
 #include "absl/random/random.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "node/openai_error.h"
+#include "node/openai_fields.h"
 #include "node/openai_tools.h"
+#include "shard/sampler_settings.h"
+#include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
@@ -20,6 +24,7 @@ using Json = nlohmann::json;
 
 constexpr uint32_t kCompletionTokens = 16;  // where a completion does not say
 constexpr uint32_t kTokensMax = 1u << 24;
+constexpr size_t kJsonErrorBytesMax = 300;
 
 absl::StatusOr<Json> ParseJson(absl::string_view body) {
   // Asked before the tree is made: a deep one takes the stack when it is copied or destroyed, and
@@ -48,12 +53,47 @@ absl::StatusOr<Json> ParseJson(absl::string_view body) {
     return absl::InvalidArgumentError(
         absl::StrCat("the body has more than ", kApiJsonValuesMax, " values"));
   }
-  Json json = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) {
-    return absl::InvalidArgumentError("the body is no JSON in UTF-8");
+  if (absl::StripAsciiWhitespace(body).empty()) {
+    return absl::InvalidArgumentError("the body is empty; wants a JSON object");
   }
-  if (!json.is_object()) return absl::InvalidArgumentError("the body is no JSON object");
-  return json;
+  try {
+    Json json = Json::parse(body.begin(), body.end());
+    if (!json.is_object()) return absl::InvalidArgumentError("the body is no JSON object");
+    return json;
+  } catch (const Json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 9: …"
+    absl::string_view words = error.what();
+    words.remove_prefix(std::min(words.size(), words.find("] ") + 2));
+    return absl::InvalidArgumentError(absl::StrCat("the body is no JSON in UTF-8: ",
+                                                   ValidUtf8(words.substr(0, kJsonErrorBytesMax))));
+  }
+}
+
+// JavaScript cuts texts inside of a character that has two escapes, and sends the half of it:
+// "\ud83d". JSON allows that, our reader does not: U+FFFD stands in its place, as browsers have it.
+// Empty: there is none in the body.
+std::string WithoutHalfCharacters(absl::string_view body) {
+  std::string text;
+  size_t high_at = 0;  // behind an escape of a first half
+  for (size_t i = body.find('\\'); i < body.size(); i = body.find('\\', i)) {
+    uint32_t code = 0;
+    const bool is_code = body.substr(i, 2) == "\\u" && i + 6 <= body.size() &&
+                         absl::SimpleHexAtoi(body.substr(i + 2, 4), &code);
+    const size_t end = is_code ? i + 6 : i + 2;
+    const bool is_high = is_code && code >= 0xD800 && code < 0xDC00;
+    const bool is_low = is_code && code >= 0xDC00 && code < 0xE000;
+    uint32_t low = 0;
+    const bool low_follows = is_high && body.substr(end, 2) == "\\u" && end + 6 <= body.size() &&
+                             absl::SimpleHexAtoi(body.substr(end + 2, 4), &low) && low >= 0xDC00 &&
+                             low < 0xE000;
+    if ((is_high && !low_follows) || (is_low && (high_at == 0 || high_at != i))) {
+      if (text.empty()) text = std::string(body);
+      text.replace(i, 6, "\\ufffd");
+    }
+    high_at = low_follows ? end : 0;
+    i = end;
+  }
+  return text;
 }
 
 // Reads fields of one object; the first thing that is wrong stays.
@@ -130,9 +170,35 @@ void ReadSeed(Fields* fields, wire::SamplerSettings* sampler) {
   }
 }
 
+// llama.cpp's form: [[15043, 1.0], [42, false]].
+void ReadLogitBiasPairs(const Json& pairs, Fields* fields, wire::SamplerSettings* sampler) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  if (pairs.size() > kApiLogitBiasMax) {
+    fields->Wrong("logit_bias", absl::StrCat("may have ", kApiLogitBiasMax, " entries"));
+    return;
+  }
+  for (const Json& pair : pairs) {
+    const bool is_pair = pair.is_array() && pair.size() == 2 && pair[0].is_number_integer() &&
+                         pair[0].get<int64_t>() >= 0 &&
+                         pair[0].get<int64_t>() <= std::numeric_limits<int32_t>::max();
+    const double bias = is_pair && pair[1].is_number() ? pair[1].get<double>()
+                        : is_pair && pair[1] == false  ? kNever
+                                                       : std::nan("");
+    if (!(bias >= -100 && bias <= 100) && bias != kNever) {
+      fields->Wrong("logit_bias",
+                    "wants pairs of a token id and a number from -100 to 100, or false");
+      return;
+    }
+    wire::LogitBias* entry = sampler->add_logit_bias();
+    entry->set_token(pair[0].get<int32_t>());
+    entry->set_bias(static_cast<float>(bias));
+  }
+}
+
 void ReadLogitBias(Fields* fields, wire::SamplerSettings* sampler) {
   const Json* biases = fields->Find("logit_bias");
   if (biases == nullptr) return;
+  if (biases->is_array()) return ReadLogitBiasPairs(*biases, fields, sampler);
   if (!biases->is_object()) {
     fields->Wrong("logit_bias", "wants an object of token ids and numbers");
     return;
@@ -152,6 +218,42 @@ void ReadLogitBias(Fields* fields, wire::SamplerSettings* sampler) {
     entry->set_token(token);
     entry->set_bias(static_cast<float>(bias));
   }
+}
+
+// llama.cpp's.
+void ReadRareSettings(Fields* fields, wire::SamplerSettings* sampler) {
+  constexpr double kMany = std::numeric_limits<int32_t>::max();
+  const auto number = [&](const char* name, Fields::Range range, double otherwise) {
+    return static_cast<float>(fields->Number(name, range).value_or(otherwise));
+  };
+  const auto whole = [&](const char* name, Fields::Range range, int64_t otherwise) {
+    return static_cast<int32_t>(fields->Integer(name, range).value_or(otherwise));
+  };
+  sampler->set_typical_p(number("typical_p", {0, 1}, 1));
+  sampler->set_xtc_probability(number("xtc_probability", {0, 1}, 0));
+  sampler->set_xtc_threshold(number("xtc_threshold", {0, 1}, 0.1));
+  sampler->set_mirostat(whole("mirostat", {0, 2}, 0));
+  sampler->set_mirostat_tau(number("mirostat_tau", {0, 1000}, 5));
+  sampler->set_mirostat_eta(number("mirostat_eta", {0, 1000}, 0.1));
+  sampler->set_dry_multiplier(number("dry_multiplier", {0, 1000}, 0));
+  const float base = number("dry_base", {0, 1000}, 1.75);
+  sampler->set_dry_base(base < 1 ? 1.75f : base);  // as llama.cpp's server
+  sampler->set_dry_allowed_length(whole("dry_allowed_length", {0, kMany}, 2));
+  sampler->set_dry_penalty_last_n(whole("dry_penalty_last_n", {-1, kMany}, -1));
+  const Json* breakers = fields->Find("dry_sequence_breakers");
+  const Json otherwise = Json::array({"\n", ":", "\"", "*"});
+  for (const Json& each : breakers == nullptr ? otherwise : *breakers) {
+    const auto* text = each.get_ptr<const std::string*>();
+    if (text == nullptr || text->empty() || text->size() > kApiStopBytesMax ||
+        text->find('\0') != std::string::npos ||
+        sampler->dry_sequence_breakers_size() == kDryBreakersMax) {
+      fields->Wrong("dry_sequence_breakers",
+                    absl::StrCat("wants an array of at most ", kDryBreakersMax, " strings"));
+      return;
+    }
+    sampler->add_dry_sequence_breakers(*text);
+  }
+  if (sampler->dry_multiplier() == 0) sampler->clear_dry_sequence_breakers();
 }
 
 void ReadSampler(Fields* fields, wire::SamplerSettings* sampler) {
@@ -175,6 +277,7 @@ void ReadSampler(Fields* fields, wire::SamplerSettings* sampler) {
   const int64_t last_n = fields->Integer("repeat_last_n", {-1, kMany}).value_or(penalties ? -1 : 0);
   sampler->set_penalty_last_n(static_cast<int32_t>(last_n));
   sampler->set_ignore_eog(fields->Bool("ignore_eos").value_or(false));
+  ReadRareSettings(fields, sampler);
   ReadSeed(fields, sampler);
   ReadLogitBias(fields, sampler);
 }
@@ -188,6 +291,29 @@ std::vector<const Json*> ListOf(const Json& json, bool several) {
     for (const Json& each : json) list.push_back(&each);
   }
   return list;
+}
+
+// Of one token at least.
+std::optional<std::vector<int32_t>> TokensOf(const Json& json) {
+  if (!json.is_array() || json.empty()) return std::nullopt;
+  for (const Json& token : json) {
+    if (!token.is_number_integer() || token.get<int64_t>() < 0 ||
+        token.get<int64_t>() > std::numeric_limits<int32_t>::max()) {
+      return std::nullopt;
+    }
+  }
+  return json.get<std::vector<int32_t>>();
+}
+
+// The last of these counts. -1 is llama.cpp's for as many as there is room for.
+void ReadTokensMax(Fields* fields, ApiRequest* request) {
+  if (!request->chat) request->tokens_max = kCompletionTokens;
+  for (const char* name : {"max_tokens", "max_completion_tokens", "n_predict"}) {
+    const auto tokens = fields->Integer(name, {-2, kTokensMax});
+    if (!tokens) continue;
+    request->tokens_max.reset();
+    if (*tokens >= 0) request->tokens_max = static_cast<uint32_t>(*tokens);
+  }
 }
 
 void ReadStops(Fields* fields, std::vector<std::string>* stops) {
@@ -217,6 +343,10 @@ void ReadStream(Fields* fields, ApiRequest* request) {
     fields->Wrong("stream_options", "wants an object");
     return;
   }
+  if (const auto often = options->find("continuous_usage_stats");
+      often != options->end() && !often->is_null() && *often != false) {
+    fields->Fail(UnsupportedParam("stream_options.continuous_usage_stats"));
+  }
   const auto usage = options->find("include_usage");
   if (usage == options->end() || usage->is_null()) return;
   if (!usage->is_boolean()) {
@@ -226,25 +356,29 @@ void ReadStream(Fields* fields, ApiRequest* request) {
   request->include_usage = usage->get<bool>();
 }
 
-// What is there in OpenAI's API and not here: said, never passed over in silence.
-void RefuseUnsupported(Fields* fields) {
-  const auto is_empty = [](const Json& json) { return json.is_structured() && json.empty(); };
-  for (const char* name : {"functions", "audio", "web_search_options", "suffix"}) {
-    const Json* field = fields->Find(name);
-    const bool empty = field == nullptr || is_empty(*field) || *field == "";
-    if (!empty) fields->Fail(UnsupportedParam(name));
+void ReadStopTokens(Fields* fields, wire::SamplerSettings* sampler) {
+  const Json* tokens = fields->Find("stop_token_ids");
+  if (tokens == nullptr || (tokens->is_array() && tokens->empty())) return;
+  const auto list = TokensOf(*tokens);
+  if (!list || list->size() > kApiStopTokensMax) {
+    fields->Wrong("stop_token_ids",
+                  absl::StrCat("wants an array of at most ", kApiStopTokensMax, " token ids"));
+    return;
   }
-  if (const Json* call = fields->Find("function_call");
-      call != nullptr && *call != "none" && *call != "auto") {
-    fields->Fail(UnsupportedParam("function_call"));
-  }
-  if (const Json* modalities = fields->Find("modalities");
-      modalities != nullptr && *modalities != Json::array({"text"})) {
-    fields->Fail(UnsupportedParam("modalities"));
+  sampler->mutable_stop_tokens()->Assign(list->begin(), list->end());
+}
+
+void CheckTokensMin(const ApiRequest& request, Fields* fields) {
+  const bool has_form = !request.sampler.grammar().empty() || !request.answer_schema.empty() ||
+                        request.tools.choice == ApiTools::Choice::kRequired;
+  if (has_form && request.sampler.tokens_min() > 0) {
+    fields->Wrong("min_tokens",
+                  "cannot be kept where a grammar, a schema or a call ends the answer");
   }
 }
 
 void ReadCommon(Fields* fields, absl::string_view body, ApiRequest* request) {
+  fields->Fail(CheckApiFields(fields->json(), request->chat ? ApiPath::kChat : ApiPath::kText));
   request->model = fields->Text("model").value_or("");
   request->n = static_cast<uint32_t>(fields->Integer("n", {1, double{kApiChoicesMax}}).value_or(1));
   ReadStream(fields, request);
@@ -252,16 +386,18 @@ void ReadCommon(Fields* fields, absl::string_view body, ApiRequest* request) {
   request->shift_context = fields->Bool("context_shift").value_or(false);
   constexpr double kKeepMax = std::numeric_limits<int32_t>::max();
   request->keep_tokens =
-      static_cast<uint32_t>(fields->Integer("n_keep", {0, kKeepMax}).value_or(0));
+      static_cast<uint32_t>(fields->Integer("n_keep", {-1, kKeepMax}).value_or(0));  // -1: all
   ReadStops(fields, &request->stops);
-  RefuseUnsupported(fields);
+  ReadStopTokens(fields, &request->sampler);
+  request->show_stop = fields->Bool("include_stop_str_in_output").value_or(false);
+  ReadTokensMax(fields, request);
+  request->sampler.set_tokens_min(
+      static_cast<uint32_t>(fields->Integer("min_tokens", {0, kTokensMax}).value_or(0)));
+  if (request->tokens_max && request->sampler.tokens_min() > *request->tokens_max) {
+    fields->Wrong("min_tokens", "may not be more than max_tokens");
+  }
   fields->Fail(ReadAnswerFormat(fields->json(), body, request));
-}
-
-std::optional<uint32_t> ReadTokensMax(Fields* fields, const char* name) {
-  const auto tokens = fields->Integer(name, {1, kTokensMax});
-  if (!tokens) return std::nullopt;
-  return static_cast<uint32_t>(*tokens);
+  CheckTokensMin(*request, fields);
 }
 
 void WantLogprobs(ApiRequest* request, uint32_t top) {
@@ -270,23 +406,12 @@ void WantLogprobs(ApiRequest* request, uint32_t top) {
   request->sampler.set_logprobs(top);
 }
 
-bool IsTokens(const Json& json) {
-  if (!json.is_array() || json.empty()) return false;
-  for (const Json& token : json) {
-    if (!token.is_number_integer() || token.get<int64_t>() < 0 ||
-        token.get<int64_t>() > std::numeric_limits<int32_t>::max()) {
-      return false;
-    }
-  }
-  return true;
-}
-
 std::optional<ApiPrompt> PromptOf(const Json& json) {
   ApiPrompt prompt;
   if (json.is_string()) {
     prompt.text = json.get<std::string>();
-  } else if (IsTokens(json)) {
-    prompt.tokens = json.get<std::vector<int32_t>>();
+  } else if (auto tokens = TokensOf(json)) {
+    prompt.tokens = *std::move(tokens);
   } else {
     return std::nullopt;
   }
@@ -315,7 +440,7 @@ void ReadPrompts(Fields* fields, ApiRequest* request) {
     fields->Wrong("prompt", "is missing");
     return;
   }
-  const bool several = prompt->is_array() && !IsTokens(*prompt);
+  const bool several = prompt->is_array() && !TokensOf(*prompt);
   const std::vector<const Json*> list = ListOf(*prompt, several);
   if (list.size() * request->n > kApiChoicesMax) {
     fields->Wrong(several ? "prompt" : "n",
@@ -411,19 +536,43 @@ void ReadMessages(Fields* fields, ApiRequest* request) {
   }
 }
 
+// What vLLM's clients say of the template.
+void ReadTemplate(Fields* fields, ApiRequest* request) {
+  const auto opening = fields->Bool("add_generation_prompt");
+  request->ends_with_opening = opening.value_or(true);
+  request->continues_last = fields->Bool("continue_final_message").value_or(false);
+  if (request->continues_last && opening.value_or(false)) {
+    fields->Wrong("continue_final_message", "and add_generation_prompt cannot both be");
+  }
+  if (request->continues_last && !request->messages.empty() &&
+      (request->messages.back().role != "assistant" || !request->messages.back().calls.empty())) {
+    fields->Wrong("continue_final_message",
+                  "wants a last message of the assistant's, without calls");
+  }
+  const Json* variables = fields->Find("chat_template_kwargs");
+  if (variables == nullptr) return;
+  if (!variables->is_object()) {
+    fields->Wrong("chat_template_kwargs", "wants an object");
+    return;
+  }
+  if (!variables->empty()) request->template_variables = variables->dump();
+}
+
 }  // namespace
 
 absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body) {
+  const std::string whole = WithoutHalfCharacters(body);
+  if (!whole.empty()) body = whole;
   auto json = ParseJson(body);
   if (!json.ok()) return json.status();
   Fields fields(*json);
   ApiRequest request;
   ReadCommon(&fields, body, &request);
-  request.tokens_max = ReadTokensMax(&fields, "max_tokens").value_or(kCompletionTokens);
   if (const auto top = fields.Integer("logprobs", {0, kApiTopLogprobsMax})) {
     WantLogprobs(&request, static_cast<uint32_t>(*top));
   }
   request.echo = fields.Bool("echo").value_or(false);
+  request.no_special = !fields.Bool("add_special_tokens").value_or(true);
   if (request.echo && request.logprobs) {
     fields.Fail(UnsupportedParam("echo", "with logprobs"));  // those of the prompt
   }
@@ -438,21 +587,22 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body) {
 }
 
 absl::StatusOr<ApiRequest> ParseChat(absl::string_view body) {
+  const std::string whole = WithoutHalfCharacters(body);
+  if (!whole.empty()) body = whole;
   auto json = ParseJson(body);
   if (!json.ok()) return json.status();
   Fields fields(*json);
   ApiRequest request;
   request.chat = true;
   ReadCommon(&fields, body, &request);
-  request.tokens_max = ReadTokensMax(&fields, "max_completion_tokens");
-  const auto older = ReadTokensMax(&fields, "max_tokens");
-  if (!request.tokens_max) request.tokens_max = older;
   const bool logprobs = fields.Bool("logprobs").value_or(false);
   const auto top = fields.Integer("top_logprobs", {0, kApiTopLogprobsMax});
   if (top && !logprobs) fields.Wrong("top_logprobs", "wants logprobs to be true");
   if (logprobs) WantLogprobs(&request, static_cast<uint32_t>(top.value_or(0)));
   fields.Fail(ReadTools(*json, body, &request));
+  CheckTokensMin(request, &fields);
   if (fields.status().ok()) ReadMessages(&fields, &request);
+  if (fields.status().ok()) ReadTemplate(&fields, &request);
   if (!fields.status().ok()) return fields.status();
   return request;
 }

@@ -18,10 +18,12 @@ inline constexpr int kApiJsonDepthMax = 64;
 inline constexpr size_t kApiJsonValuesMax = 2'000'000;
 inline constexpr size_t kApiChoicesMax = 64;               // texts of one request: prompts × n
 inline constexpr uint64_t kApiPromptBytesMax = 16u << 20;  // of all texts of one request
-inline constexpr size_t kApiStopsMax = 4;
+inline constexpr size_t kApiStopsMax = 256;
 inline constexpr size_t kApiStopBytesMax = 256;
 inline constexpr size_t kApiLogitBiasMax = 1024;
 inline constexpr uint32_t kApiTopLogprobsMax = 20;
+inline constexpr size_t kApiStopTokensMax = 256;
+inline constexpr size_t kApiAnswerChoicesMax = 1024;  // texts of which an answer is one
 inline constexpr size_t kApiMessagesMax = 4096;
 inline constexpr size_t kApiToolsMax = 256;
 
@@ -71,19 +73,25 @@ struct ApiRequest {
   // The seed of the first text; each further one has the next. Drawn where the client gives none.
   wire::SamplerSettings sampler;
   std::vector<std::string> stops;
+  bool show_stop = false;   // the stop string is part of the text
+  bool no_special = false;  // of a completion: nothing is put before its prompt
   bool logprobs = false;
   // At the context's end, where the model can: forget the older half behind `keep_tokens`.
   bool shift_context = false;
   uint32_t keep_tokens = 0;
-  bool echo = false;          // of a completion: its prompt before it
-  uint32_t best_of = 0;       // of a completion: how many of the `n` are told; 0: all
+  bool echo = false;     // of a completion: its prompt before it
+  uint32_t best_of = 0;  // of a completion: how many of the `n` are told; 0: all
+  // Of a chat: how its template makes the prompt (ChatTemplate::Wish).
+  bool ends_with_opening = true;
+  bool continues_last = false;
+  std::string template_variables;
   std::string answer_schema;  // a JSON Schema's text that the answer meets; empty: none
   std::string answer_path;    // how the client knows it
   ApiTools tools;
 };
 
 // kInvalidArgument: what is wrong with which field; kUnimplemented: a field that means something
-// which is not there yet. Unknown fields are ignored.
+// which is not there yet (node/openai_fields.h). Fields that nobody knows are ignored.
 absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body);
 absl::StatusOr<ApiRequest> ParseChat(absl::string_view body);
 

@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
@@ -41,37 +42,51 @@ Json ChatLogprobs(const std::vector<wire::SampledToken>& tokens) {
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-Json CompletionLogprobs(const std::vector<wire::SampledToken>& tokens, uint64_t offset) {
+Json CompletionLogprobs(const std::vector<wire::SampledToken>& tokens,
+                        const std::vector<uint64_t>& offsets) {
   Json pieces = Json::array(), logprobs = Json::array(), tops = Json::array();
-  Json offsets = Json::array();
+  // As keys they have to be UTF-8 now.
+  const auto key_of = [](const std::string& piece) {
+    return Json::parse(Dump(piece)).get<std::string>();
+  };
   for (const wire::SampledToken& token : tokens) {
     pieces.push_back(token.piece());
     logprobs.push_back(token.logprob());
     Json top = Json::object();
     for (const wire::TokenLogprob& other : token.top()) {
-      // As keys they have to be UTF-8 now.
-      const std::string key = Json::parse(Dump(other.piece())).get<std::string>();
+      const std::string key = key_of(other.piece());
       if (!top.contains(key)) top[key] = other.logprob();
     }
+    // The one that was taken, be it likely or not, and whatever reads alike.
+    top[key_of(token.piece())] = token.logprob();
     tops.push_back(std::move(top));
-    offsets.push_back(offset);
-    offset += token.piece().size();
   }
   return {{"tokens", std::move(pieces)},
           {"token_logprobs", std::move(logprobs)},
           {"top_logprobs", std::move(tops)},
-          {"text_offset", std::move(offsets)}};
+          {"text_offset", offsets}};
 }
 
 Json LogprobsOf(const ApiAnswer& answer, const ApiPiece& piece) {
   if (!piece.logprobs) return nullptr;
   return answer.chat ? ChatLogprobs(piece.tokens)
-                     : CompletionLogprobs(piece.tokens, piece.text_offset);
+                     : CompletionLogprobs(piece.tokens, piece.text_offsets);
 }
 
 Json FinishOf(const ApiPiece& piece) {
   if (piece.finish_reason.empty()) return nullptr;
   return piece.finish_reason;
+}
+
+// vLLM's: what ended the text, null where the model did.
+void AddStopReason(const ApiPiece& piece, Json* choice) {
+  if (!piece.stop_string.empty()) {
+    (*choice)["stop_reason"] = piece.stop_string;
+  } else if (piece.stop_token) {
+    (*choice)["stop_reason"] = *piece.stop_token;
+  } else if (!piece.finish_reason.empty()) {
+    (*choice)["stop_reason"] = nullptr;
+  }
 }
 
 // As OpenAI streams them: what names a call is in its first piece.
@@ -127,6 +142,7 @@ std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool incl
   }
   choice["logprobs"] = LogprobsOf(answer, piece);
   choice["finish_reason"] = FinishOf(piece);
+  AddStopReason(piece, &choice);
   Json frame = Frame(answer, /*chunk=*/true, Json::array({std::move(choice)}));
   if (include_usage) frame["usage"] = nullptr;
   return Event(frame);
@@ -158,6 +174,7 @@ std::string WholeAnswer(const ApiAnswer& answer, const std::vector<ApiPiece>& te
     }
     choice["logprobs"] = LogprobsOf(answer, text);
     choice["finish_reason"] = FinishOf(text);
+    AddStopReason(text, &choice);
     choices.push_back(std::move(choice));
   }
   Json frame = Frame(answer, /*chunk=*/false, std::move(choices));
@@ -167,19 +184,48 @@ std::string WholeAnswer(const ApiAnswer& answer, const std::vector<ApiPiece>& te
 
 namespace {
 
+const char* StateOf(const wire::ModelStatus& model) {
+  switch (model.state()) {
+    case wire::ModelStatus::LOADING:
+      return "loading";
+    case wire::ModelStatus::SERVING:
+      return "serving";
+    case wire::ModelStatus::MOVING:
+      return "moving";
+    case wire::ModelStatus::UNLOADING:
+      return "unloading";
+    case wire::ModelStatus::FAILED:
+      return "failed";
+    case wire::ModelStatus::MENDING:
+      return "mending";
+    default:
+      return "unknown";
+  }
+}
+
 Json ModelOf(const wire::ModelStatus& model, int64_t now_s) {
   const bool serving = model.state() == wire::ModelStatus::SERVING;
-  return {{"id", model.name()},
-          {"object", "model"},
-          {"created", now_s - std::max<int64_t>(model.loaded_s_ago(), 0)},
-          {"owned_by", "strata"},
-          {"strata",
-           {{"model_id", absl::BytesToHexString(model.model_id())},
-            {"architecture", model.architecture()},
-            {"context_tokens", model.n_ctx()},
-            {"texts_at_a_time", model.n_seqs()},
-            {"serving", serving},
-            {"chat", !model.chat_template().empty()}}}};
+  Json json = {{"id", model.name()},
+               {"object", "model"},
+               {"created", now_s - std::max<int64_t>(model.loaded_s_ago(), 0)},
+               {"owned_by", "strata"},
+               // The context under the names that clients of others read.
+               {"context_length", model.n_ctx()},
+               {"max_model_len", model.n_ctx()},
+               {"meta", {{"n_ctx", model.n_ctx()}, {"n_vocab", model.n_vocab()}}},
+               {"strata",
+                {{"model_id", absl::BytesToHexString(model.model_id())},
+                 {"architecture", model.architecture()},
+                 {"context_tokens", model.n_ctx()},
+                 {"texts_at_a_time", model.n_seqs()},
+                 {"exact", model.exact()},
+                 {"serving", serving},
+                 {"state", StateOf(model)},
+                 {"chat", !model.chat_template().empty()}}}};
+  if (model.status().code() != 0) {
+    json["strata"]["problem"] = ValidUtf8(FromWire(model.status()).message());
+  }
+  return json;
 }
 
 }  // namespace

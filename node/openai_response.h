@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,9 +39,12 @@ struct ApiPiece {
   bool first = false;  // of its text
   std::string text;
   std::string finish_reason;  // "stop", "length", "tool_calls"; empty: not yet
+  // What ended it, where the request named that: a stop string, or a token by its number.
+  std::string stop_string = {};
+  std::optional<int32_t> stop_token = {};
   bool logprobs = false;
   std::vector<wire::SampledToken> tokens = {};  // with `logprobs`: that `text` is of
-  uint64_t text_offset = 0;                     // with `logprobs`: bytes of the text before it
+  std::vector<uint64_t> text_offsets = {};      // of a completion's: the character each begins in
   std::vector<ApiCallPiece> calls = {};
 };
 

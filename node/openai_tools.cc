@@ -90,43 +90,98 @@ absl::Status ReadChoice(const Json& choice, ApiTools* tools) {
   return absl::OkStatus();
 }
 
-}  // namespace
+// Says how the answer is written, once.
+class AnswerForm {
+ public:
+  AnswerForm(absl::string_view body, ApiRequest* request) : body_(body), request_(request) {}
 
-absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiRequest* request) {
-  if (const Json* grammar = Member(json, "grammar"); grammar != nullptr) {
-    if (!grammar->is_string()) return BadParam("grammar", "wants a grammar in GBNF, a string");
-    const auto parsed = ParseGbnf(grammar->get_ref<const std::string&>());
+  absl::Status Grammar(const Json& grammar, const std::string& path) {
+    if (absl::Status status = Claim(path); !status.ok()) return status;
+    if (!grammar.is_string()) return BadParam(path, "wants a grammar in GBNF, a string");
+    return SetGrammar(grammar.get_ref<const std::string&>(), path);
+  }
+  // A schema, or its text.
+  absl::Status Schema(const SchemaJson& schema, const std::string& path) {
+    if (absl::Status status = Claim(path); !status.ok()) return status;
+    SchemaJson read = schema;
+    if (const auto* text = schema.get_ptr<const std::string*>()) {
+      auto parsed = ParseSchema(*text, path);
+      if (!parsed.ok()) return parsed.status();
+      read = *std::move(parsed);
+    }
+    request_->answer_path = path;
+    request_->answer_schema = read.dump();
+    return absl::OkStatus();
+  }
+  absl::Status Choice(const Json& choice, const std::string& path) {
+    if (absl::Status status = Claim(path); !status.ok()) return status;
+    GbnfGrammar grammar;
+    std::vector<GbnfExpr> texts;
+    for (const Json& each : choice.is_array() ? choice : Json::array()) {
+      const auto* text = each.get_ptr<const std::string*>();
+      if (text == nullptr || text->empty()) texts.clear();
+      if (text == nullptr || text->empty()) break;
+      texts.push_back(GbnfExpr::Text(*text));
+    }
+    if (texts.empty() || texts.size() > kApiAnswerChoicesMax) {
+      return BadParam(path,
+                      absl::StrCat("wants an array of 1 to ", kApiAnswerChoicesMax, " strings"));
+    }
+    grammar.rules.push_back({.name = "root", .body = GbnfExpr::Choice(std::move(texts))});
+    return SetGrammar(PrintGbnf(grammar), path);
+  }
+  // OpenAI's response_format.
+  absl::Status Format(const Json& format);
+  // vLLM's structured_outputs.
+  absl::Status Structured(const Json& json);
+  absl::Status AnyJson(const std::string& path) {
+    return Schema(SchemaJson::parse(kAnyObject), path);
+  }
+  absl::StatusOr<SchemaJson> Ordered(const std::string& name) const {
+    return ParseSchema(MemberText(body_, name), name);
+  }
+
+ private:
+  absl::Status Claim(const std::string& path) {
+    if (claimed_by_.empty()) {
+      claimed_by_ = path;
+      return absl::OkStatus();
+    }
+    return BadParam(path, absl::StrCat("and ", claimed_by_, " cannot both say what is written"));
+  }
+  absl::Status SetGrammar(const std::string& grammar, const std::string& path) {
+    const auto parsed = ParseGbnf(grammar);
     const absl::Status status = parsed.ok() ? CheckGbnf(*parsed) : parsed.status();
     if (!status.ok()) {
       absl::string_view words = status.message();  // "grammar, line 1: …", "grammar has …"
       if (absl::ConsumePrefix(&words, "grammar")) {
         while (!words.empty() && absl::StrContains(":, ", words[0])) words.remove_prefix(1);
       }
-      return BadParam("grammar", words);
+      return BadParam(path, words);
     }
-    request->sampler.set_grammar(grammar->get<std::string>());
+    request_->sampler.set_grammar(grammar);
+    return absl::OkStatus();
   }
-  const Json* format = Member(json, "response_format");
-  if (format == nullptr) return absl::OkStatus();
-  const std::string* type = Text(*format, "type");
+
+  const absl::string_view body_;
+  ApiRequest* const request_;
+  std::string claimed_by_;
+};
+
+absl::Status AnswerForm::Format(const Json& format) {
+  const std::string* type = Text(format, "type");
   if (type == nullptr || (*type != "text" && *type != "json_object" && *type != "json_schema")) {
     return BadParam("response_format.type", R"(wants "text", "json_object" or "json_schema")");
   }
   if (*type == "text") return absl::OkStatus();
-  if (!request->sampler.grammar().empty()) {
-    return BadParam("response_format", "and grammar cannot both say what is written");
-  }
-  auto ordered = ParseSchema(MemberText(body, "response_format"), "response_format");
+  auto ordered = Ordered("response_format");
   if (!ordered.ok()) return ordered.status();
-  request->answer_path = "response_format";
-  request->answer_schema = kAnyObject;
   if (*type == "json_object") {
     // As llama.cpp's server has it.
     if (ordered->is_object() && ordered->contains("schema") && (*ordered)["schema"].is_object()) {
-      request->answer_schema = (*ordered)["schema"].dump();
-      request->answer_path = "response_format.schema";
+      return Schema((*ordered)["schema"], "response_format.schema");
     }
-    return absl::OkStatus();
+    return AnyJson("response_format");
   }
   if (!ordered->is_object() || !ordered->contains("json_schema") ||
       !(*ordered)["json_schema"].is_object()) {
@@ -138,10 +193,60 @@ absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiReque
     return BadParam("response_format.json_schema.strict", "wants true or false");
   }
   if (described.contains("schema") && !described["schema"].is_null()) {
-    request->answer_schema = described["schema"].dump();
-    request->answer_path = "response_format.json_schema.schema";
+    return Schema(described["schema"], "response_format.json_schema.schema");
+  }
+  return AnyJson("response_format");
+}
+
+absl::Status AnswerForm::Structured(const Json& json) {
+  if (!json.is_object()) return BadParam("structured_outputs", "wants an object");
+  auto ordered = Ordered("structured_outputs");
+  if (!ordered.ok()) return ordered.status();
+  for (const auto& [key, value] : json.items()) {
+    const std::string path = absl::StrCat("structured_outputs.", key);
+    absl::Status status;
+    if (value.is_null() || value == false || key == "backend" || key.starts_with("_backend")) {
+      continue;
+    } else if (key == "json" && ordered->contains("json")) {
+      status = Schema((*ordered)["json"], path);
+    } else if (key == "grammar") {
+      status = Grammar(value, path);
+    } else if (key == "choice") {
+      status = Choice(value, path);
+    } else if (key == "json_object") {
+      status = AnyJson(path);
+    } else {
+      status = UnsupportedParam(path);
+    }
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiRequest* request) {
+  AnswerForm form(body, request);
+  for (const char* name : {"grammar", "guided_grammar"}) {
+    const Json* grammar = Member(json, name);
+    if (grammar == nullptr || *grammar == "") continue;
+    if (absl::Status status = form.Grammar(*grammar, name); !status.ok()) return status;
+  }
+  for (const char* name : {"json_schema", "guided_json"}) {
+    const Json* schema = Member(json, name);
+    if (schema == nullptr || *schema == "") continue;
+    auto ordered = form.Ordered(name);
+    if (!ordered.ok()) return ordered.status();
+    if (absl::Status status = form.Schema(*ordered, name); !status.ok()) return status;
+  }
+  if (const Json* choice = Member(json, "guided_choice"); choice != nullptr) {
+    if (absl::Status status = form.Choice(*choice, "guided_choice"); !status.ok()) return status;
+  }
+  if (const Json* structured = Member(json, "structured_outputs"); structured != nullptr) {
+    if (absl::Status status = form.Structured(*structured); !status.ok()) return status;
+  }
+  const Json* format = Member(json, "response_format");
+  return format == nullptr ? absl::OkStatus() : form.Format(*format);
 }
 
 absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* request) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -38,6 +39,10 @@ class PeerTransport {
   // above.
   virtual void IsRefused(const std::string& address, int64_t timeout_ms,
                          absl::AnyInvocable<void(bool) &&> done) = 0;
+
+  // From now on calls `fn` on the loop whenever a connection breaks, at once, also where nothing
+  // goes over it: perhaps the process at that address has ended.
+  virtual void OnBroken(std::function<void(const std::string& address)> fn) { (void)fn; }
 
   // Closes the connection to an address that is not used any more.
   virtual void Forget(const std::string& address) = 0;

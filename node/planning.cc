@@ -21,9 +21,11 @@
 #include "coordinator/planner.h"
 #include "coordinator/text_request.h"
 #include "node/loaded_stages.h"
+#include "node/node_match.h"
 #include "shard/architecture.h"
 #include "shard/cache_options.h"
 #include "transport/status_details.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -68,7 +70,7 @@ std::vector<std::string> LeaveOutOthers(ClusterReport* report) {
 // Asks all nodes, and again until they have measured and joined, or so much time has passed.
 absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedModel* planned) {
   const auto client = ClusterClient::At(options.self_address, kAnswerMs);
-  const absl::Time begin = absl::Now();
+  const SteadyTime begin = SteadyTime::Now();
   for (std::string told;;) {
     auto report = CollectReport(client.get());
     if (!report.ok()) return report.status();
@@ -79,7 +81,7 @@ absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedMod
     planned->report = *std::move(report);
     const std::vector<std::string> others = LeaveOutOthers(&planned->report);
     const std::vector<std::string> joining = Joining(planned->report);
-    const absl::Duration waited = absl::Now() - begin;
+    const absl::Duration waited = SteadyTime::Now() - begin;
     std::string why;
     if (planned->report.measuring() && waited < wait) {
       why = "The nodes are measuring their devices and links…";
@@ -320,6 +322,17 @@ absl::Status Place(const PlanningOptions& options, const wire::PlanWishes& wishe
     if (!reserve.ok()) return reserve.status();
     request.reserve = *std::move(reserve);
   }
+  const bool again =
+      options.loaded != PlanningOptions::Loaded::kIgnored || !options.model_id.empty();
+  for (Assignment& each : request.assignments) {
+    if (auto s = NamePlace(*planned, "--assign", again, &each.place); !s.ok()) return s;
+  }
+  for (std::string& place : request.exclude) {
+    if (auto s = NamePlace(*planned, "--exclude", again, &place); !s.ok()) return s;
+  }
+  for (Reserve& each : request.reserve) {
+    if (auto s = NamePlace(*planned, "--reserve", again, &each.node); !s.ok()) return s;
+  }
   // What is asked of a node that is left out, or has gone, is done.
   std::erase_if(request.exclude,
                 [&](const std::string& place) { return IsElsewhere(*planned, place); });
@@ -383,10 +396,44 @@ absl::Status AskAndPlace(const PlanningOptions& options, const wire::PlanWishes&
 
 }  // namespace
 
+absl::Status NamePlace(const PlannedModel& planned, absl::string_view option, bool again,
+                       std::string* place) {
+  const std::vector<PlanNode>& nodes = planned.inputs.request.nodes;
+  const auto names = [&](absl::string_view name) {
+    return *place == name || absl::StartsWith(*place, absl::StrCat(name, "/"));
+  };
+  if (place->empty()) return absl::OkStatus();
+  if (absl::c_any_of(nodes, [&](const PlanNode& node) { return names(node.name); })) {
+    return absl::OkStatus();
+  }
+  std::vector<NodeNames> meant;
+  std::string found;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeReport& node = planned.report.nodes[planned.inputs.places[i]];
+    const NodeNames its = {.name = node.name(), .id_hex = node.info.node_id()};
+    // Names may have a "/", as what is before a device.
+    for (size_t end = 0; end != place->npos;) {
+      end = place->find('/', end + 1);
+      if (!MeansNode(place->substr(0, end), its)) continue;
+      if (meant.empty()) {
+        found = absl::StrCat(nodes[i].name, end == place->npos ? "" : place->substr(end));
+      }
+      meant.push_back(its);
+      break;
+    }
+  }
+  if (meant.size() > 1 && !again) {
+    return MeansSeveralNodes(absl::StrCat(option, " ", *place), meant);
+  }
+  if (!meant.empty()) *place = found;
+  return absl::OkStatus();
+}
+
 uint32_t ContextFor(uint32_t asked, const ModelFile& model) {
   if (asked != 0) return asked;
-  const uint64_t trained =
-      model.header().GetInteger(model.architecture() + ".context_length").value_or(512);
+  const uint64_t trained = model.header()
+                               .GetInteger(absl::StrCat(model.architecture(), ".context_length"))
+                               .value_or(512);
   return static_cast<uint32_t>(std::clamp<uint64_t>(trained, 16, kContextDefaultMax));
 }
 
@@ -402,7 +449,8 @@ CacheShape CacheShapeFor(const wire::PlanWishes& wishes, const ModelFile& model)
   shape.n_batch = std::min(shape.n_ctx, 512u);
   shape.kv_cells = CellsOf(cache, shape.n_ctx, shape.n_seqs);
   shape.flash_attention = cache.flash_attention != "off";
-  if (CacheAbilityFor(model.header()).checkpoint) {
+  shape.exact = cache.exact;
+  if (CacheAbilityFor(model.header()).checkpoint && !cache.exact) {
     shape.n_checkpoints = wishes.cache().has_checkpoints()
                               ? cache.checkpoints
                               : std::min(kCheckpointsForEach * shape.n_seqs, kCheckpointsMax);
@@ -415,7 +463,7 @@ bool WantSameStages(const wire::PlanWishes& a, const wire::PlanWishes& b, const 
     const CacheOptions cache = CacheOptionsOf(wishes.cache());
     const CacheShape shape = CacheShapeFor(wishes, model);
     return std::tuple(shape.n_ctx, shape.n_seqs, shape.cells(), shape.n_checkpoints, cache.type_k,
-                      cache.type_v, cache.flash_attention, wishes.unverified());
+                      cache.type_v, cache.flash_attention, cache.exact, wishes.unverified());
   };
   return of(a) == of(b);
 }
@@ -492,12 +540,17 @@ std::vector<std::vector<NodeClient*>> PlannedModel::WeightPeers() const {
 
 std::optional<RoomCap> RoomCapOf(const PlannedModel& planned, const absl::Status& why) {
   const std::optional<uint32_t> stage = StageOf(why);
-  if (!absl::IsResourceExhausted(why) || !stage || *stage >= planned.plan.stages.size()) {
+  const bool wrong_numbers = HasWrongNumbers(why);
+  if ((!absl::IsResourceExhausted(why) && !wrong_numbers) || !stage ||
+      *stage >= planned.plan.stages.size()) {
     return std::nullopt;
   }
   const PlannedStage& at = planned.plan.stages[*stage];
   const std::string& node_id = planned.NodeOf(at).info.node_id();
   const PlanDevice& device = planned.inputs.request.devices[at.device];
+  if (wrong_numbers) {
+    return RoomCap{.node_id = node_id, .device = device.name, .wrong_numbers = true};
+  }
   if (const std::optional<DiskShortage> disk = DiskShortageOf(why)) {
     // Where what was told did not do, several stages were to share it, or nothing more is fetched.
     const PlanNode& told = planned.inputs.request.nodes[device.node];

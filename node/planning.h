@@ -35,6 +35,7 @@ struct RoomCap {
   std::string node_id;
   std::string device;  // empty: the disk
   uint64_t bytes = 0;
+  bool wrong_numbers = false;  // the device computes them: it gets nothing, whatever it has
   bool of_disk() const { return device.empty(); }
 };
 // So many a load may come to know, one after the other: each is of one place that lacks room.
@@ -93,7 +94,8 @@ struct MemoryLeft {
 absl::Status FitsBeside(MemoryLeft left, const PlannedModel& planned);
 
 // Where a load of `planned` failed with `why` for want of memory or disk: what may be planned there
-// instead, of all its stages, less than was. None: it failed for something else.
+// instead, of all its stages, less than was; where a device computed wrong numbers: nothing. None:
+// it failed for something else.
 std::optional<RoomCap> RoomCapOf(const PlannedModel& planned, const absl::Status& why);
 
 struct PlanningOptions {
@@ -134,6 +136,13 @@ struct PlanningOptions {
   // As `note` without one: asked often.
   std::function<bool()> go_on;
 };
+
+// A place that a person named (`option` says where), by a node's name or id and maybe a device of
+// the node, gets the name that the plan has for the node; unknown ones stay as they are.
+// kInvalidArgument: several nodes of the plan are meant. A model that is loaded `again` goes by the
+// first of them.
+absl::Status NamePlace(const PlannedModel& planned, absl::string_view option, bool again,
+                       std::string* place);
 
 // "2 of 3 stages kept": what was, which may be less than was planned.
 std::string KeptText(const std::vector<wire::StageInfo>& loaded);

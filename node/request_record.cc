@@ -4,6 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "transport/request_log.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -43,7 +44,7 @@ RequestRecord::RequestRecord(const HttpRequest& request)
       client_(request.client),
       method_(request.method),
       path_(request.path),
-      since_(absl::Now()) {}
+      since_(SteadyTime::Now()) {}
 
 RequestRecord::~RequestRecord() {
   if (!RequestLogOn() || IsRoutine(path_, status_)) return;
@@ -62,7 +63,7 @@ RequestRecord::~RequestRecord() {
     }
     if (!texts_->error.empty()) line.Add("error", texts_->error);
   }
-  line.Add("ms", absl::ToInt64Milliseconds(absl::Now() - since_));
+  line.Add("ms", absl::ToInt64Milliseconds(SteadyTime::Now() - since_));
 }
 
 void RequestRecord::SetHttpStatus(int status) {

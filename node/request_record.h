@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "node/api_tokens.h"
 #include "node/http_server.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 
@@ -22,7 +23,7 @@ class RequestRecord {
   explicit RequestRecord(const HttpRequest& request);
   ~RequestRecord();
 
-  absl::Time since() const { return since_; }
+  SteadyTime since() const { return since_; }
 
   void SetHttpStatus(int status);  // the first one counts
   // Of texts.
@@ -42,7 +43,7 @@ class RequestRecord {
 
  private:
   const std::string id_, client_, method_, path_;
-  const absl::Time since_;
+  const SteadyTime since_;
 
   absl::Mutex mu_;
   int status_ ABSL_GUARDED_BY(mu_) = 0;

@@ -26,6 +26,8 @@
 #include "node/text_out.h"
 #include "node/text_report.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_text.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -33,7 +35,9 @@ namespace {
 // For models that are being loaded again.
 constexpr absl::Duration kModelTime = absl::Seconds(60), kModelPoll = absl::Milliseconds(200);
 
-void Tell(const std::string& note) { absl::FPrintF(stderr, "%s\n", note); }
+void Tell(absl::string_view note) {
+  absl::FPrintF(stderr, "%v\n", PrintableText::From(note, kShownMessageBytesMax));
+}
 
 // A folder that has a model's name is not the model.
 bool IsFile(const std::string& path) {
@@ -53,10 +57,24 @@ std::string PathOf(const std::string& model) {
 absl::StatusOr<std::string> SourceOf(const std::string& model) {
   std::string path = PathOf(model);
   if (std::filesystem::path(path).is_absolute()) return path;
+  std::error_code error;
+  if (std::filesystem::is_directory(model, error)) {
+    return absl::NotFoundError(absl::StrCat(model, ": is a folder; name the model's file in it"));
+  }
   return absl::NotFoundError(
       absl::StrCat(model,
                    ": no such file here; one on another machine wants its full path there, and "
                    "--node to ask the node on it"));
+}
+
+// What a promise costs.
+std::string ExactCost(const wire::ModelStatus& model) {
+  return absl::StrFormat(
+      "exact: no two texts are computed together. Up to %d at a time keep the %d stage%s busy; "
+      "more "
+      "share that speed, and %d texts of the usual kind would be faster together",
+      model.stages_size(), model.stages_size(), model.stages_size() == 1 ? "" : "s",
+      model.n_seqs());
 }
 
 wire::PlanWishes WishesOf(const PlanOptions& options) {
@@ -74,15 +92,16 @@ wire::PlanWishes WishesOf(const PlanOptions& options) {
   wishes.mutable_cache()->set_type_v(options.type_v);
   wishes.mutable_cache()->set_flash_attention(options.flash_attention);
   wishes.mutable_cache()->set_kv_cells(options.kv_cells);
+  wishes.mutable_cache()->set_exact(options.exact);
   if (options.checkpoints) wishes.mutable_cache()->set_checkpoints(*options.checkpoints);
   return wishes;
 }
 
 TextReport ReportOf(const wire::ModelStatus& model) {
   TextReport report;
-  report.model = {.name = model.name(),
+  report.model = {.name = PrintableText::From(model.name()),
                   .id = model.model_id(),
-                  .architecture = model.architecture(),
+                  .architecture = PrintableText::From(model.architecture()),
                   .n_layer = model.n_layer(),
                   .tensor_bytes = model.tensor_bytes()};
   for (const wire::ModelStage& stage : model.stages()) {
@@ -158,6 +177,7 @@ class TextSession {
 
  private:
   absl::Status GetModel();
+  absl::Status FindLoaded();  // errors of FindModel()
   absl::Status Write();
   absl::Status WhyFailed(const absl::Status& status);
 
@@ -166,26 +186,28 @@ class TextSession {
   TextReport report_;
 };
 
+absl::Status TextSession::FindLoaded() {
+  const auto models = session_->ListModels();
+  if (!models.ok()) return session_.Explain(models.status());
+  const std::vector<wire::ModelStatus> loaded(models->models().begin(), models->models().end());
+  const auto model = FindModel(loaded, options_.plan.model);
+  if (model.ok()) report_ = ReportOf(**model);
+  return model.status();
+}
+
 absl::Status TextSession::GetModel() {
   if (!IsFile(options_.plan.model)) {
-    auto models = session_->ListModels();
+    absl::Status found = FindLoaded();
     // Those of a coordinator that has gone come back by themselves.
     std::string told;
-    for (const absl::Time until = absl::Now() + kModelTime;
-         RetryAfterMs(models.status()) && !session_.interrupted() && absl::Now() < until;) {
-      const std::string why(models.status().message());
+    for (const SteadyTime until = SteadyTime::Now() + kModelTime;
+         RetryAfterMs(found) && !session_.interrupted() && SteadyTime::Now() < until;) {
+      const std::string why(found.message());
       if (why != std::exchange(told, why)) Tell(why);
       absl::SleepFor(kModelPoll);
-      models = session_->ListModels();
+      found = FindLoaded();
     }
-    if (!models.ok()) return session_.Explain(models.status());
-    const std::vector<wire::ModelStatus> loaded(models->models().begin(), models->models().end());
-    const auto model = FindModel(loaded, options_.plan.model);
-    if (model.ok()) {
-      report_ = ReportOf(**model);
-      return absl::OkStatus();
-    }
-    if (!absl::IsNotFound(model.status())) return model.status();
+    if (!absl::IsNotFound(found)) return found;
   }
   const auto path = SourceOf(options_.plan.model);
   if (!path.ok()) {
@@ -231,7 +253,7 @@ absl::Status TextSession::Write() {
         }
         if (event.has_token()) {
           report_.tokens.push_back(event.token());
-          report_.OnToken(absl::Now());
+          report_.OnToken(SteadyTime::Now());
           return options.json || out.Write(event.token().piece());
         }
         if (!event.has_ended()) return true;
@@ -326,9 +348,11 @@ absl::Status RunLoad(const LoadOptions& options) {
     const nlohmann::json out = {
         {"model", model.name()},          {"id", absl::BytesToHexString(model.model_id())},
         {"was_there", loaded->was_there}, {"ctx", model.n_ctx()},
-        {"seqs", model.n_seqs()},         {"stages", std::move(stages)}};
+        {"seqs", model.n_seqs()},         {"exact", model.exact()},
+        {"stages", std::move(stages)}};
     return WriteToStdout(out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
+  if (model.exact() && model.n_seqs() > 1) Tell(ExactCost(model));
   return WriteToStdout(absl::StrFormat("%s %s: %d text%s at a time, %d tokens each\n", model.name(),
                                        loaded->was_there ? "was loaded already" : "is loaded",
                                        model.n_seqs(), model.n_seqs() == 1 ? "" : "s",

@@ -26,6 +26,7 @@ struct PlanOptions {
   std::string flash_attention;           // empty: auto
   uint32_t kv_cells = 0;                 // positions of all texts together; 0: n_ctx for each
   std::optional<uint32_t> checkpoints;
+  bool exact = false;  // what one text says never depends on others
   bool unverified = false;
   bool json = false;
 };
@@ -58,7 +59,8 @@ absl::Status RunDrain(const DrainOptions& options);
 
 struct RunOptions {
   PlanOptions plan;  // its json is not used; `model` may also name one that is loaded
-  TextOptions text;
+  std::optional<std::string> prompt;  // as it was given: "-" and none mean stdin's
+  TextOptions text;                   // its prompt is the final one
   bool context_shift = false;
 };
 absl::Status RunRun(const RunOptions& options);

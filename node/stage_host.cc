@@ -185,7 +185,7 @@ void StageHost::Tell(const Stage& stage, wire::StageStatus* status) const {
   *status->mutable_epoch() = stage.spec.epoch();
   *status->mutable_layers() = stage.spec.layers();
   status->set_model_id(stage.spec.model_id());
-  status->set_model_name(stage.model_name);
+  status->set_model_name(stage.model_name.str());
   status->set_device(stage.spec.device());
   status->set_n_cpu_moe(stage.spec.n_cpu_moe());
   if (stage.state == State::kFailed) {
@@ -245,6 +245,9 @@ void StageHost::OnWorkerTold(Device* device) {
 }
 
 std::vector<wire::StageStatus> StageHost::Stages() const {
+  for (const auto& [name, device] : devices_) {
+    if (device->worker != nullptr) device->worker->Refresh();
+  }
   std::vector<wire::StageStatus> all;
   for (const auto& [key, stage] : stages_) Tell(stage, &all.emplace_back());
   return all;

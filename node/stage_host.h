@@ -22,12 +22,14 @@
 #include "grpcpp/client_context.h"
 #include "node/device_offer.h"
 #include "node/gate.h"
+#include "node/self_test_file.h"
 #include "node/weight_fetcher.h"
 #include "node/worker_process.h"
 #include "proto/node.grpc.pb.h"
 #include "shard/load_stream.h"
 #include "transport/epoch.h"
 #include "transport/event_loop.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 
@@ -45,7 +47,12 @@ class StageHost {
     WorkerTimeouts timeouts;
     bool echo_stderr = false;
     WeightFetcher* fetcher = nullptr;  // outlives the host; null: models are on this machine
+    // Of a file that this node shares, by its path: its ModelFile::file_key(); else "". Does not
+    // block. May be null.
+    std::function<std::string(const std::string& path)> file_key;
     DeviceOffer offer;
+    std::string node_id;
+    SelfTestFile* self_tests = nullptr;  // outlives the host; null: they are not kept
   };
   // The call to the worker that carries a request on, made before the request's own call can end.
   using Context = std::shared_ptr<grpc::ClientContext>;  // shared with the call under way
@@ -96,7 +103,7 @@ class StageHost {
   struct Stage {
     uint64_t id = 0;  // of this load; the same stage may come again
     wire::StageSpec spec;
-    std::string model_name;    // for people
+    PrintableText model_name;  // for people
     Device* device = nullptr;  // from kWaiting on
     State state = State::kWaiting;
     Context context;               // kFetching, kWaiting, kLoading
@@ -107,6 +114,8 @@ class StageHost {
     uint64_t bytes_before = 0;             // checked and fetched before kWaiting, for the progress
     wire::LoadProgress progress;           // kLoading: as told to `stream`
     std::shared_ptr<WeightLease> weights;  // when the model is in the cache; shared with nobody
+    std::string block_hashes;              // of those
+    bool fetched_again = false;            // since the worker found that they were damaged
     bool loaded = false;
     wire::StageInfo info;  // when loaded
     int32_t worker_pid = 0;
@@ -163,6 +172,8 @@ class StageHost {
   bool IsCrowded(const Stage& stage) const;
   void OnLoadEvent(const StageKey& key, uint64_t id, wire::LoadStageEvent event);
   void OnLoadEnd(const StageKey& key, uint64_t id, const absl::Status& status);
+  // What the worker read of the cache is damaged: once, it is fetched and loaded again.
+  void FetchAgain(Stage* stage, const absl::Status& why);
   void EndLoad(Stage* stage, const absl::Status& status);
 
   void OnWorkerReady(Device* device);

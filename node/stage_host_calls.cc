@@ -87,8 +87,13 @@ void StageHost::Connect(const wire::ConnectStageRequest* request,
     std::move(done)(status);
     return;
   }
-  Forward(StageKeyOf(request->epoch(), request->stage()), request, response, context,
-          &Async::ConnectStage, std::move(done));
+  const StageKey key = StageKeyOf(request->epoch(), request->stage());
+  // Whoever links it has found its self-test right.
+  const auto found = stages_.find(key);
+  if (options_.self_tests != nullptr && found != stages_.end()) {
+    options_.self_tests->Keep(found->second.info.self_test());
+  }
+  Forward(key, request, response, context, &Async::ConnectStage, std::move(done));
 }
 
 void StageHost::MoveCaches(const wire::MoveCachesRequest* request,

@@ -4,13 +4,19 @@
 #include <utility>
 
 #include "absl/log/check.h"
+#include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "node/stage_host_impl.h"
 #include "shard/device_probe.h"
+#include "shard/model_file.h"
 #include "shard/same_stage.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_text.h"
+#include "transport/wall_clock.h"
 
 namespace strata {
 namespace {
@@ -18,11 +24,9 @@ namespace {
 // How often a fetch's progress is passed on, and a caller's leaving is noticed.
 constexpr uint64_t kFetchWatchMs = 100;
 
-// "qwen3" of "/models/qwen3.gguf".
-std::string ModelName(absl::string_view path) {
-  absl::string_view name = path.substr(path.rfind('/') + 1);  // npos + 1 is 0
-  absl::ConsumeSuffix(&name, ".gguf");
-  return std::string(name);
+PrintableText ModelNameOf(const wire::StageSpec& spec) {
+  return PrintableText::From(spec.model_name().empty() ? ModelFileStem(spec.model_path())
+                                                       : spec.model_name());
 }
 
 }  // namespace
@@ -33,6 +37,12 @@ class StageHost::LoadReader final : public grpc::ClientReadReactor<wire::LoadSta
   LoadReader(StageHost* host, const Stage& stage)
       : host_(host), key_(KeyOf(stage.spec)), id_(stage.id), context_(stage.context) {
     *request_.mutable_spec() = stage.spec;
+    request_.set_block_hashes(stage.block_hashes);
+    // Others have their weights from the file that this node shares, if it is the source.
+    const bool is_source = stage.spec.source_address().empty() && !stage.spec.no_source();
+    if (is_source && stage.weights == nullptr && host->options_.file_key != nullptr) {
+      request_.set_file_key(host->options_.file_key(stage.spec.model_path()));
+    }
   }
 
   void Start(wire::Worker::Stub* stub) {
@@ -71,7 +81,7 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
   DCHECK(loop_->InLoopThread());
   Stage stage;
   stage.spec = spec;
-  stage.model_name = ModelName(spec.model_path());  // a fetched copy lies elsewhere
+  stage.model_name = ModelNameOf(spec);
   if (stage.spec.device().empty()) stage.spec.set_device(kCpuDevice);
   if (stopping_) {
     stream->End(At(stage, absl::UnavailableError("the node is stopping")));
@@ -143,6 +153,7 @@ bool StageHost::TakeKept(Stage* stage) {
   stage->device = before.device;
   stage->spec.set_model_path(before.spec.model_path());
   stage->weights = std::move(before.weights);
+  stage->block_hashes = std::move(before.block_hashes);
   stages_.erase(found);
   return true;
 }
@@ -152,13 +163,15 @@ void StageHost::BeginFetch(Stage* stage) {
   stage->fetch_progress = std::make_shared<FetchProgress>();
   WeightFetcher::Request request;
   request.model_id = stage->spec.model_id();
-  request.path = stage->spec.model_path();
+  // Fetched already, it names the cache's copy.
+  if (!stage->fetched_again) request.path = stage->spec.model_path();
   request.address = stage->spec.source_address();
   for (const wire::WeightPeer& peer : stage->spec.weight_peers()) {
     request.peers.push_back(peer.address());
   }
   request.layers = {stage->spec.layers().begin(), stage->spec.layers().end()};
   request.unverified = stage->spec.unverified();
+  request.check_again = stage->fetched_again;
   WeightFetcher::Callbacks callbacks;
   callbacks.progress = [progress = stage->fetch_progress](uint64_t done, uint64_t total) {
     progress->bytes_total = total;
@@ -203,6 +216,7 @@ void StageHost::OnFetched(const StageKey& key, uint64_t id,
   }
   stage->spec.set_model_path(fetched->path);
   stage->weights = std::move(fetched->lease);
+  stage->block_hashes = std::move(fetched->block_hashes);
   stage->bytes_before = stage->fetch_progress->bytes_done;
   stage->state = State::kWaiting;
   if (absl::Status status = FindWorker(stage); !status.ok()) {
@@ -266,6 +280,12 @@ void StageHost::OnLoadEvent(const StageKey& key, uint64_t id, wire::LoadStageEve
   } else if (event.has_loaded()) {
     stage->loaded = true;
     stage->info = std::move(*event.mutable_loaded());
+    if (!stage->info.has_self_test()) return;
+    wire::SelfTest* const test = stage->info.mutable_self_test();
+    test->set_node_id(options_.node_id);
+    test->set_node_name(options_.node_name);
+    test->set_device(stage->spec.device());
+    test->set_unix_s(absl::ToUnixSeconds(WallNow()));
   }
 }
 
@@ -289,7 +309,30 @@ void StageHost::OnLoadEnd(const StageKey& key, uint64_t id, const absl::Status& 
   }
   // What it said of a load that it lived through is no word about how it ends later.
   stage->device->worker->ForgetWords();
+  if (absl::IsDataLoss(status) && stage->weights != nullptr && options_.fetcher != nullptr) {
+    FetchAgain(stage, status);
+    return;
+  }
   EndLoad(stage, status);
+}
+
+void StageHost::FetchAgain(Stage* stage, const absl::Status& why) {
+  if (stage->fetched_again) {
+    EndLoad(stage, absl::DataLossError(absl::StrCat(
+                       why.message(),
+                       "; it was checked and fetched again before, so the disk does not give back "
+                       "what was written to it: look after it, or name another folder with "
+                       "--cache-dir")));
+    return;
+  }
+  LOG(WARNING) << At(*stage, why).message() << "; it is checked, fetched and loaded again";
+  stage->fetched_again = true;
+  stage->context = std::make_shared<grpc::ClientContext>();  // each is for one call
+  LetGo(std::exchange(stage->weights, nullptr));
+  Device* const device = std::exchange(stage->device, nullptr);
+  BeginFetch(stage);
+  UpdateLoading(device);
+  BeginWaiting();
 }
 
 void StageHost::EndLoad(Stage* stage, const absl::Status& status) {

@@ -6,7 +6,8 @@
 
 namespace strata {
 
-// All of `text`, at once. kUnavailable: stdout does not take it (a full disk, a reader that left).
+// All of `text`, at once, behind what was printed before. kResourceExhausted: the disk is full;
+// kUnknown: stdout does not take it otherwise, or did not take all that was printed before.
 absl::Status WriteToStdout(absl::string_view text);
 
 }  // namespace strata

@@ -1,5 +1,7 @@
 #include "node/status.h"
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -7,11 +9,13 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/plan_assign.h"
 #include "nlohmann/json.hpp"
+#include "node/shared_ids.h"
 #include "node/standard_output.h"
 #include "node/status_watch.h"
 #include "node/text_table.h"
 #include "shard/activation_codec.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 namespace {
@@ -66,8 +70,18 @@ std::vector<LinkView> LinksOf(const ClusterReport& report) {
 std::vector<std::string> ProblemsOf(const ClusterReport& report,
                                     const std::vector<ModelView>& models) {
   std::vector<std::string> problems;
-  if (report.cluster.coordinator().empty()) {
+  std::vector<const wire::GetClusterResponse*> seen = {&report.cluster};
+  for (const NodeReport& node : report.nodes) seen.push_back(&node.sees);
+  bool refused = false;
+  for (const wire::SharedId& shared : AllSharedIds(seen)) {
+    problems.push_back(SharedIdText(shared));
+    refused = refused || shared.asked_is_refused();
+  }
+  if (report.cluster.coordinator().empty() && !refused) {
     problems.push_back("no node coordinates at present");
+  }
+  for (std::string& problem : SharedNameProblems(report.cluster)) {
+    problems.push_back(std::move(problem));
   }
   for (const NodeReport& node : report.nodes) {
     if (node.seen.state() == "other version") {
@@ -85,6 +99,9 @@ std::vector<std::string> ProblemsOf(const ClusterReport& report,
         problems.push_back(
             absl::StrCat(node.name(), "/", device.name(), " is not used: ", device.problem()));
       }
+    }
+    for (const std::string& problem : node.info.problems()) {
+      problems.push_back(absl::StrCat(node.name(), ": ", problem));
     }
     for (const wire::StageStatus& stage : node.info.stages()) {
       if (stage.status().code() == 0 || Loads(stage)) continue;
@@ -140,7 +157,9 @@ std::string StatusText(const ClusterReport& report) {
     }
     absl::StrAppend(&out, "\nModel ", model.name.empty() ? "without a name" : model.name,
                     ", epoch ", model.epoch.counter(), "\n", TextTable(stages));
-    for (const std::string& note : notes) absl::StrAppend(&out, note, "\n");
+    for (const std::string& note : notes) {
+      absl::StrAppend(&out, PrintableText::From(note, kShownMessageBytesMax), "\n");
+    }
   }
 
   std::vector<std::vector<std::string>> links = {
@@ -159,17 +178,19 @@ std::string StatusText(const ClusterReport& report) {
   }
   const std::vector<std::string> problems = ProblemsOf(report, models);
   if (!problems.empty()) absl::StrAppend(&out, "\n");
-  for (const std::string& problem : problems) absl::StrAppend(&out, "! ", problem, "\n");
+  for (const std::string& problem : problems) {
+    absl::StrAppend(&out, "! ", PrintableText::From(problem, kShownMessageBytesMax), "\n");
+  }
   return out;
 }
 
 namespace {
 
-json StageJson(const wire::StageStatus& stage) {
+json StageJson(const wire::StageStatus& stage, const PrintableText& model_name) {
   const bool ok = stage.status().code() == 0;
   return {{"stage", stage.stage()},
           {"layers", {stage.layers().begin(), stage.layers().end()}},
-          {"model", stage.model_name()},
+          {"model", model_name},
           {"epoch", stage.epoch().counter()},
           {"n_stages", stage.n_stages()},
           {"device", stage.device()},
@@ -198,6 +219,9 @@ json StageJson(const wire::StageStatus& stage) {
 }  // namespace
 
 std::string StatusJson(const ClusterReport& report) {
+  const std::vector<ModelView> models = ModelsOf(report, nullptr);
+  std::map<std::string, PrintableText> shown;  // by id
+  for (const ModelView& model : models) shown.emplace(model.id, model.name);
   json nodes = json::array();
   for (size_t i = 0; i < report.nodes.size(); ++i) {
     const NodeReport& node = report.nodes[i];
@@ -218,7 +242,9 @@ std::string StatusJson(const ClusterReport& report) {
     }
     json stages = json::array();
     for (const wire::StageStatus& stage : node.info.stages()) {
-      stages.push_back(StageJson(stage));
+      stages.push_back(StageJson(stage, stage.model_id().empty()
+                                            ? PrintableText::From(stage.model_name())
+                                            : shown[stage.model_id()]));
     }
     json links = json::object();
     for (size_t j = 0; j < report.nodes.size(); ++j) {
@@ -244,7 +270,7 @@ std::string StatusJson(const ClusterReport& report) {
                     {"coordinator", absl::BytesToHexString(report.cluster.coordinator())},
                     {"epoch", report.cluster.epoch().counter()},
                     {"nodes", std::move(nodes)},
-                    {"problems", ProblemsOf(report, ModelsOf(report, nullptr))}};
+                    {"problems", ProblemsOf(report, models)}};
   return out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -254,6 +280,7 @@ absl::Status RunStatus(const StatusOptions& options) {
   if (!client.ok()) return client.status();
   auto report = FetchReport((*client)->address(), kReportMs);
   if (!report.ok()) return report.status();
+  if (!options.json) TellNodesApart(&*report);
   const std::string text = options.json ? StatusJson(*report) : StatusText(*report);
   return WriteToStdout(text);
 }

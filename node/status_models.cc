@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/plan_assign.h"
+#include "node/model_match.h"
 #include "shard/activation_codec.h"
 #include "transport/epoch.h"
 
@@ -113,7 +114,7 @@ std::vector<ModelView> ModelsOf(const ClusterReport& report, const ClusterReport
     for (const wire::StageStatus& status : node.info.stages()) {
       ModelView& model = plans[{status.model_name(), status.model_id(), ~status.epoch().counter(),
                                 status.epoch().coordinator_id()}];
-      model.name = status.model_name();
+      model.name = PrintableText::From(status.model_name());
       model.id = status.model_id();
       model.epoch = status.epoch();
       const auto found = earlier.find({node.id(), StageKeyOf(status.epoch(), status.stage())});
@@ -129,6 +130,13 @@ std::vector<ModelView> ModelsOf(const ClusterReport& report, const ClusterReport
         model.stages.begin(), model.stages.end(),
         [](const StageView& a, const StageView& b) { return a.status.stage() < b.status.stage(); });
     AddMissing(&model);
+    const auto has_its_name = [&model](const auto& other) {
+      const auto& [name, id, newness, coordinator] = other.first;
+      return model.name == name && model.id != id;
+    };
+    if (!model.name.empty() && !model.id.empty()) {
+      model.name = ShownModelName(model.name, model.id, std::ranges::any_of(plans, has_its_name));
+    }
     models.push_back(std::move(model));
   }
   return models;

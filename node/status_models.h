@@ -10,6 +10,7 @@
 
 #include "node/cluster_report.h"
 #include "proto/node.pb.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 
@@ -23,8 +24,8 @@ struct StageView {
 
 // One plan of one model.
 struct ModelView {
-  std::string name;  // for people; may be empty
-  std::string id;    // may be empty
+  PrintableText name;  // as it is shown (node/model_match.h); may be empty
+  std::string id;      // may be empty
   wire::Epoch epoch;
   std::vector<StageView> stages;  // in the plan's order
 

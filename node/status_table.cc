@@ -6,13 +6,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "ftxui/screen/string.hpp"
+#include "transport/printable_text.h"
 
 namespace strata {
 namespace {
 
 constexpr int kGapCells = 2;  // between columns
+
+// A line end in a cell is a space.
+std::string Printable(absl::string_view text) {
+  return PrintableText::From(absl::StrReplaceAll(text, {{"\n", " "}}), kShownMessageBytesMax).str();
+}
 
 // The widest beginning of `text` that fits, and its width.
 std::pair<std::string, int> Beginning(const std::string& text, int cells) {
@@ -64,7 +71,7 @@ std::vector<Column> Layout(const std::vector<TableColumn>& columns,
     Column column = {.place = i, .natural = ftxui::string_width(columns[i].title)};
     for (const auto& row : rows) {
       if (i >= row.size()) continue;
-      column.natural = std::max(column.natural, ftxui::string_width(PrintableText(row[i].text)));
+      column.natural = std::max(column.natural, ftxui::string_width(Printable(row[i].text)));
     }
     kept.push_back(column);
   }
@@ -83,27 +90,9 @@ std::vector<Column> Layout(const std::vector<TableColumn>& columns,
 
 }  // namespace
 
-std::string PrintableText(absl::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    // C1 controls are two bytes of UTF-8: terminals take some for the beginning of a sequence.
-    const bool c1 =
-        byte == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;
-    if (c1) ++i;
-    if (c1 || byte < 0x20 || byte == 0x7F) {
-      out += ' ';
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 std::string CutText(absl::string_view text, int cells) {
   if (cells <= 0) return "";
-  std::string cut = PrintableText(text);
+  std::string cut = Printable(text);
   if (ftxui::string_width(cut) <= cells) return cut;
   return Beginning(cut, cells - 1).first + "…";
 }
@@ -126,8 +115,7 @@ std::vector<std::string> WrapText(absl::string_view text, const WrapOptions& opt
     line = indent;
     fresh = true;
   };
-  for (const absl::string_view piece :
-       absl::StrSplit(PrintableText(text), ' ', absl::SkipEmpty())) {
+  for (const absl::string_view piece : absl::StrSplit(Printable(text), ' ', absl::SkipEmpty())) {
     std::string word(piece);
     if (!fresh && width() + 1 + ftxui::string_width(word) > options.cells) end_line();
     if (!fresh) line += ' ';

@@ -11,10 +11,7 @@
 
 namespace strata {
 
-// `text` without control characters: it may come from other machines.
-std::string PrintableText(absl::string_view text);
-
-// Printable, and cut to at most `cells`.
+// `text` as PrintableText, with spaces for its line ends, and cut to at most `cells`.
 std::string CutText(absl::string_view text, int cells);
 
 // Printable, and cut or padded to exactly `cells`.

@@ -20,6 +20,7 @@
 #include "ftxui/screen/screen.hpp"
 #include "nlohmann/json.hpp"
 #include "node/exit_code.h"
+#include "node/process_setup.h"
 #include "node/standard_output.h"
 #include "node/status_source.h"
 #include "node/status_terminal.h"
@@ -102,7 +103,9 @@ class Watch {
     auto terminal = StatusTerminal::Open(loop_, {}, std::move(callbacks));
     if (!terminal.ok()) return terminal.status();
     terminal_ = *std::move(terminal);
-    for (const int signum : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    std::vector<int> ends = EndSignals();
+    ends.push_back(SIGQUIT);
+    for (const int signum : ends) {
       handles_.push_back(loop_->OnSignal(signum, [this] { loop_->Stop(); }));
     }
     handles_.push_back(loop_->OnSignal(SIGTSTP, [this] { Suspend(); }));
@@ -120,6 +123,7 @@ class Watch {
       problem_.clear();
       before_ = std::move(report_);
       report_ = std::make_unique<ClusterReport>(*std::move(answer.report));
+      TellNodesApart(report_.get());
       models_ = ModelsOf(*report_, before_.get());
       asked_ = answer.asked;
       if (address_ != answer.address) gone_ = std::exchange(address_, answer.address);

@@ -11,7 +11,7 @@ namespace strata {
 namespace {
 
 // How soon a new node, another way to one, or the beginning of work is noticed.
-constexpr uint64_t kTickMs = 500;
+constexpr uint64_t kTickMs = 1'000;
 
 }  // namespace
 

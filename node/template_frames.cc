@@ -31,10 +31,10 @@ std::string Cbor(const Json& json) {
 // Waits for `events`. kDeadlineExceeded.
 absl::Status Await(int socket, short events, SteadyTime deadline) {
   while (true) {
-    const auto left = deadline - std::chrono::steady_clock::now();
     int ms = -1;
-    if (deadline != SteadyTime::max()) {
-      const auto whole = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+    if (deadline != SteadyTime::InfiniteFuture()) {
+      const int64_t whole = absl::ToInt64Milliseconds(
+          absl::Ceil(deadline - SteadyTime::Now(), absl::Milliseconds(1)));
       if (whole <= 0) return absl::DeadlineExceededError("no answer in time");
       ms = static_cast<int>(std::min<int64_t>(whole, 60'000));
     }
@@ -83,7 +83,10 @@ std::string EncodeTemplateQuestion(const TemplateQuestion& question) {
                {"eos", question.source.eos},
                {"messages", std::move(messages)},
                {"tools", std::move(tools)},
-               {"now_us", absl::ToUnixMicros(question.now)}});
+               {"now_us", absl::ToUnixMicros(question.now)},
+               {"opening", question.wish.ends_with_opening},
+               {"continues", question.wish.continues_last},
+               {"variables", question.wish.variables}});
 }
 
 absl::StatusOr<TemplateQuestion> DecodeTemplateQuestion(absl::string_view bytes) {
@@ -105,6 +108,9 @@ absl::StatusOr<TemplateQuestion> DecodeTemplateQuestion(absl::string_view bytes)
       question.tools.list.push_back({.name = tool.at(0), .json = tool.at(1), .parameters = {}});
     }
     question.now = absl::FromUnixMicros(json.at("now_us"));
+    question.wish = {.ends_with_opening = json.at("opening"),
+                     .continues_last = json.at("continues"),
+                     .variables = json.at("variables")};
   } catch (const Json::exception& error) {
     return absl::DataLossError(error.what());
   }
@@ -113,7 +119,7 @@ absl::StatusOr<TemplateQuestion> DecodeTemplateQuestion(absl::string_view bytes)
 
 std::string EncodeTemplateAnswer(const TemplateAnswer& answer) {
   if (answer.is_read) return Cbor({{"read", true}});
-  Json json = {{"grown", answer.grown_bytes}};
+  Json json = {{"grown", answer.grown_bytes}, {"used_us", answer.used_us}};
   if (answer.prompt.ok()) {
     json["text"] = answer.prompt->text;
     json["bos"] = answer.prompt->has_bos;
@@ -132,6 +138,7 @@ absl::StatusOr<TemplateAnswer> DecodeTemplateAnswer(absl::string_view bytes) {
       return answer;
     }
     answer.grown_bytes = json.at("grown");
+    answer.used_us = json.at("used_us");
     if (json.contains("error")) {
       answer.prompt = absl::InvalidArgumentError(json.at("error").get<std::string>());
     } else {

@@ -3,7 +3,6 @@
 // are those of a process that a stranger's template ran in: every byte is judged.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -14,10 +13,9 @@
 #include "absl/time/time.h"
 #include "node/chat_template.h"
 #include "node/openai_request.h"
+#include "transport/steady_time.h"
 
 namespace strata {
-
-using SteadyTime = std::chrono::steady_clock::time_point;
 
 inline constexpr size_t kTemplateQuestionBytesMax = 128 * 1024 * 1024;
 inline constexpr size_t kTemplateAnswerBytesMax = kChatPromptBytesMax + 64 * 1024;
@@ -27,6 +25,7 @@ struct TemplateQuestion {
   std::vector<ApiMessage> messages;
   ApiTools tools;
   absl::Time now;
+  ChatTemplate::Wish wish = {};
 };
 std::string EncodeTemplateQuestion(const TemplateQuestion& question);
 absl::StatusOr<TemplateQuestion> DecodeTemplateQuestion(absl::string_view bytes);
@@ -36,6 +35,7 @@ struct TemplateAnswer {
   bool is_read = false;
   absl::StatusOr<ChatTemplate::Prompt> prompt = ChatTemplate::Prompt();
   uint64_t grown_bytes = 0;  // more memory than the process had at first
+  uint64_t used_us = 0;      // of a processor
 };
 std::string EncodeTemplateAnswer(const TemplateAnswer& answer);
 // kDataLoss: this is none.

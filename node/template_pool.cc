@@ -7,20 +7,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <optional>
 #include <utility>
 
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "node/child_process.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
-
 // From its start to the first byte that it reads; machines that load a model meanwhile are slow.
-constexpr std::chrono::seconds kStartTime(20);
+constexpr absl::Duration kStartTime = absl::Seconds(20);
 // As many times its processor time a template has on the clock, on a machine that is busy.
 constexpr int kWallTimes = 4;
 // One that keeps more of its memory is replaced: minja's macros and contexts hold each other.
@@ -45,6 +44,17 @@ std::string DeedOf(const ChildExit& exit, const TemplateLimits& limits) {
   if (exit.code == kTemplateTimeExit) return TooSlow(limits);
   return absl::StrCat("nests or calls itself too deeply, or is broken in another way: its process ",
                       exit.Words());
+}
+
+// Of what a client sent.
+size_t BytesOf(const TemplateQuestion& question) {
+  size_t bytes = 0;
+  for (const ApiMessage& message : question.messages) {
+    bytes += sizeof(message) + message.content.size();
+    for (const ApiToolCall& call : message.calls) bytes += sizeof(call) + call.arguments.size();
+  }
+  for (const ApiTool& tool : question.tools.list) bytes += sizeof(tool) + tool.json.size();
+  return bytes;
 }
 
 }  // namespace
@@ -95,12 +105,14 @@ class TemplatePool::Process {
   std::unique_ptr<ChildProcess> child_;
 };
 
-TemplatePool::TemplatePool(Options options) : options_(std::move(options)) {
+TemplatePool::TemplatePool(Options options)
+    : options_(std::move(options)),
+      turns_({.processes = options_.processes_max, .waiting_max = options_.waiting_max}) {
   for (size_t i = 0; i < options_.processes_max; ++i) threads_.emplace_back([this] { Run(); });
 }
 
 TemplatePool::~TemplatePool() {
-  std::deque<Task> unheard;
+  std::map<TemplateTurns::Id, Task> unheard;
   {
     absl::MutexLock lock(mu_);
     stopped_ = true;
@@ -110,19 +122,23 @@ TemplatePool::~TemplatePool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void TemplatePool::Render(TemplateQuestion question, OnPrompt then) {
+void TemplatePool::Render(TemplateTurns::Whose whose, TemplateQuestion question, OnPrompt then) {
   std::string key = question.source.Key();
+  const size_t bytes = BytesOf(question);
   absl::Status status;
   {
     absl::MutexLock lock(mu_);
     const auto fault = faults_.find(key);
-    if (fault != faults_.end() && !fault->second.for_good.ok()) {
-      status = fault->second.for_good;
-    } else if (waiting_.size() >= options_.waiting_max) {
-      status = absl::UnavailableError("too many requests wait for their prompts; try again");
-    } else {
-      waiting_.push_back({std::move(key), std::move(question), std::move(then)});
+    if (fault != faults_.end()) {
+      status = fault->second;
+    } else if (const auto turn = turns_.Add(std::move(whose), bytes); turn.ok()) {
+      waiting_.emplace(*turn, Task{.turn = *turn,
+                                   .key = std::move(key),
+                                   .question = std::move(question),
+                                   .then = std::move(then)});
       return;
+    } else {
+      status = turn.status();
     }
   }
   std::move(then)(std::move(status));
@@ -133,45 +149,28 @@ size_t TemplatePool::processes() const {
   return processes_.size();
 }
 
-bool TemplatePool::MayStart(const Task& task, absl::Time now) const {
-  const auto fault = faults_.find(task.key);
-  return fault == faults_.end() || now > fault->second.until || !running_.contains(task.key);
-}
-
-bool TemplatePool::AnyMayStart() const {
-  const absl::Time now = absl::Now();
-  return std::any_of(waiting_.begin(), waiting_.end(), [&](const Task& task) {
-    mu_.AssertHeld();
-    return MayStart(task, now);
-  });
-}
-
-TemplatePool::Task TemplatePool::Take() {
-  const absl::Time now = absl::Now();
-  auto next = waiting_.begin();
-  while (!MayStart(*next, now)) ++next;
-  Task task = std::move(*next);
-  waiting_.erase(next);
-  ++running_[task.key];
-  return task;
-}
-
 void TemplatePool::Run() {
-  const auto wanted = [this]()
-                          ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopped_ || AnyMayStart(); };
+  const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return stopped_ || turns_.MayStart(Now());
+  };
   while (true) {
     Task task;
     {
       absl::MutexLock lock(mu_);
       mu_.Await(absl::Condition(&wanted));
       if (stopped_) return;
-      task = Take();
+      // Time has passed since it was looked whether one may start.
+      const auto turn = turns_.Start(Now());
+      if (!turn.has_value()) continue;
+      task = std::move(waiting_.extract(*turn).mapped());
     }
-    auto prompt = Ask(task);
+    const absl::Duration began = Now();
+    std::optional<absl::Duration> used;
+    auto prompt = Ask(task, &used);
     task.question = {};
     {
       absl::MutexLock lock(mu_);
-      if (--running_[task.key] == 0) running_.erase(task.key);
+      turns_.End(task.turn, used.value_or(Now() - began), Now());
       if (stopped_) return;
     }
     std::move(task.then)(std::move(prompt));
@@ -196,7 +195,7 @@ absl::StatusOr<std::unique_ptr<TemplatePool::Process>> TemplatePool::ProcessFor(
     if (stopped_) (*process)->Cut();
   }
   // Its first frame says that it is there: what happens before is no template's doing.
-  const auto hello = ReadTemplateFrame((*process)->socket(), 0, SteadyClock::now() + kStartTime);
+  const auto hello = ReadTemplateFrame((*process)->socket(), 0, SteadyTime::Now() + kStartTime);
   if (hello.ok()) return process;
   Forget(**process);
   return NoProcess(absl::StrCat(hello.status().message(), "; it ", (*process)->End().Words()));
@@ -207,13 +206,14 @@ void TemplatePool::Forget(const Process& process) {
   std::erase(processes_, &process);
 }
 
-absl::StatusOr<ChatTemplate::Prompt> TemplatePool::Ask(const Task& task) {
+absl::StatusOr<ChatTemplate::Prompt> TemplatePool::Ask(const Task& task,
+                                                       std::optional<absl::Duration>* used) {
   bool was_idle = false;
   auto process = ProcessFor(&was_idle);
   if (!process.ok()) return process.status();
   const int socket = (*process)->socket();
   const SteadyTime deadline =
-      SteadyClock::now() + kWallTimes * std::chrono::milliseconds(options_.limits.time_ms);
+      SteadyTime::Now() + kWallTimes * absl::Milliseconds(options_.limits.time_ms);
   bool was_read = false;
   absl::Status status = WriteTemplateFrame(socket, EncodeTemplateQuestion(task.question), deadline);
   while (status.ok()) {
@@ -224,6 +224,8 @@ absl::StatusOr<ChatTemplate::Prompt> TemplatePool::Ask(const Task& task) {
     } else if (answer->is_read) {
       was_read = true;
     } else {
+      const auto most = static_cast<uint64_t>(kWallTimes * options_.limits.time_ms) * 1000;
+      *used = absl::Microseconds(static_cast<int64_t>(std::min(answer->used_us, most)));
       if (answer->grown_bytes < options_.limits.memory_bytes / kKeptPart) {
         absl::MutexLock lock(mu_);
         idle_.push_back(*std::move(process));
@@ -237,7 +239,7 @@ absl::StatusOr<ChatTemplate::Prompt> TemplatePool::Ask(const Task& task) {
   // Whose doing that is nobody knows.
   if (absl::IsDeadlineExceeded(status)) return NoProcess("the one it had was too slow; try again");
   // One that has died since it answered, say when memory was short, says nothing of this template.
-  if (was_idle && !was_read) return Ask(task);
+  if (was_idle && !was_read) return Ask(task, used);
   const ChildExit exit = (*process)->End();
   // Its own limit ends it in another way: it was the kernel's choice when memory was short.
   if (exit.signal == SIGKILL) return NoProcess("the one it had was killed; try again");
@@ -250,11 +252,10 @@ absl::Status TemplatePool::Blame(const Task& task, bool was_read, const std::str
   absl::MutexLock lock(mu_);
   if (stopped_) return status;
   LOG_EVERY_N_SEC(WARNING, 10) << status.message();
-  if (faults_.size() >= kTemplateFaultsMax) faults_.clear();
-  Fault& fault = faults_[task.key];
-  fault.until = absl::Now() + options_.watched;
   // That it does so before it has seen a message is its own doing, whoever asks.
-  if (!was_read) fault.for_good = status;
+  if (was_read) return status;
+  if (faults_.size() >= kTemplateFaultsMax) faults_.clear();
+  faults_[task.key] = status;
   return status;
 }
 

@@ -2,13 +2,15 @@
 // no template can hang this one, fill its memory or end it. The processes stay, each with the
 // templates that it has read; they are started when they are wanted. Thread-safe.
 //
-//   OpenAiApi ─▶ TemplatePool ─▶ queue ─▶ a thread ─ socket ─▶ strata template ─▶ ChatTemplate
+// Whose prompt is next says TemplateTurns (template_turns.h).
+//
+//   OpenAiApi ─▶ TemplatePool ─▶ its turn ─▶ a thread ─ socket ─▶ strata template ─▶ ChatTemplate
 #pragma once
 
 #include <cstddef>
-#include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,21 +24,22 @@
 #include "node/chat_template.h"
 #include "node/template_frames.h"
 #include "node/template_process.h"
+#include "node/template_turns.h"
+#include "transport/clock.h"
 
 namespace strata {
 
-inline constexpr size_t kTemplatesWaitingMax = 256;  // requests
-inline constexpr size_t kTemplateFaultsMax = 64;     // templates that are remembered
+inline constexpr size_t kTemplateProcesses = 3;
+inline constexpr size_t kTemplateFaultsMax = 64;  // templates that are remembered
 
 class TemplatePool {
  public:
   struct Options {
     std::string program;  // of the processes; empty: this one
-    size_t processes_max = 2;
+    size_t processes_max = kTemplateProcesses;
     TemplateLimits limits;
     size_t waiting_max = kTemplatesWaitingMax;
-    // So long a template that passed a limit at a prompt has one process at a time at most.
-    absl::Duration watched = absl::Minutes(1);
+    Clock* clock = Clock::Real();  // of turns; outlives the pool
   };
   explicit TemplatePool(Options options);
   // Kills the processes. Waits for a callback that runs; the others are dropped.
@@ -44,43 +47,39 @@ class TemplatePool {
 
   // Calls `then` once, on a thread of the pool or this one. kInvalidArgument: the template cannot
   // be read or refuses these messages, in its words; or it passed a limit, and which. One that does
-  // so while it is read is not read again. kUnavailable: too many wait, or no process can be
-  // started.
+  // so while it is read is not read again. kUnavailable, kResourceExhausted: too many wait, as
+  // TemplateTurns says. kUnavailable: no process can be started.
   using OnPrompt = absl::AnyInvocable<void(absl::StatusOr<ChatTemplate::Prompt>) &&>;
-  void Render(TemplateQuestion question, OnPrompt then);
+  void Render(TemplateTurns::Whose whose, TemplateQuestion question, OnPrompt then);
 
   size_t processes() const;  // that run
 
  private:
   struct Task {
+    TemplateTurns::Id turn = 0;
     std::string key;
     TemplateQuestion question;
     OnPrompt then;
   };
-  struct Fault {
-    absl::Status for_good;  // OK: it is but watched
-    absl::Time until;
-  };
   class Process;
 
   void Run();
-  bool MayStart(const Task& task, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool AnyMayStart() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  Task Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<ChatTemplate::Prompt> Ask(const Task& task);
+  absl::Duration Now() const { return absl::Microseconds(options_.clock->NowUs()); }
+  // Sets how much of a processor that took, where it is known.
+  absl::StatusOr<ChatTemplate::Prompt> Ask(const Task& task, std::optional<absl::Duration>* used);
   // `was_idle`: it has answered before.
   absl::StatusOr<std::unique_ptr<Process>> ProcessFor(bool* was_idle);
   void Forget(const Process& process);
-  // What to tell of a template that passed a limit; remembers it.
+  // What to tell of a template that passed a limit; remembers one that does so while it is read.
   absl::Status Blame(const Task& task, bool was_read, const std::string& deed);
 
   const Options options_;
 
   mutable absl::Mutex mu_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<Task> waiting_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, size_t> running_ ABSL_GUARDED_BY(mu_);       // by template
-  std::map<std::string, Fault> faults_ ABSL_GUARDED_BY(mu_);         // by template
+  TemplateTurns turns_ ABSL_GUARDED_BY(mu_);
+  std::map<TemplateTurns::Id, Task> waiting_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, absl::Status> faults_ ABSL_GUARDED_BY(mu_);  // for good, by template
   std::vector<std::unique_ptr<Process>> idle_ ABSL_GUARDED_BY(mu_);  // last used last
   std::vector<Process*> processes_ ABSL_GUARDED_BY(mu_);             // all
 

@@ -24,12 +24,15 @@
 #include "absl/time/time.h"
 #include "node/child_process.h"
 #include "node/template_frames.h"
+#include "shard/memory.h"
 
 namespace strata {
 namespace {
 
 constexpr size_t kTemplatesMax = 32;  // read and kept
 constexpr absl::Duration kLookEvery = absl::Milliseconds(5);
+// What is freed behind a larger one goes back to the system.
+constexpr size_t kLargeQuestionBytes = 1 << 20;
 // Address space that is not memory: arenas and stacks of threads.
 constexpr uint64_t kAddressesBytes = 512ull * 1024 * 1024;
 
@@ -109,17 +112,24 @@ class TemplateServer {
   }
 
   void Serve() {
-    bool heard = WriteTemplateFrame(kChildSocket, "", SteadyTime::max()).ok();
+    bool heard = WriteTemplateFrame(kChildSocket, "", SteadyTime::InfiniteFuture()).ok();
     while (heard) {
-      auto bytes = ReadTemplateFrame(kChildSocket, kTemplateQuestionBytesMax, SteadyTime::max());
+      auto bytes =
+          ReadTemplateFrame(kChildSocket, kTemplateQuestionBytesMax, SteadyTime::InfiniteFuture());
       if (!bytes.ok()) break;
       SetBusy(true);
-      const auto question = DecodeTemplateQuestion(*bytes);
-      if (!question.ok()) break;
-      bytes->clear();
+      const absl::Duration began = ProcessorTime();
+      const bool large = bytes->size() > kLargeQuestionBytes;
       TemplateAnswer answer;
-      answer.prompt = Answer(*question);
+      {
+        const auto question = DecodeTemplateQuestion(*bytes);
+        if (!question.ok()) break;
+        *bytes = std::string();
+        answer.prompt = Answer(*question);
+      }
+      if (large) ReleaseFreedMemory();
       answer.grown_bytes = Grown();
+      answer.used_us = absl::ToInt64Microseconds(ProcessorTime() - began);
       heard = Say(answer);
       SetBusy(false);
     }
@@ -137,11 +147,13 @@ class TemplateServer {
       known = templates_.emplace(key, *std::move(read)).first;
     }
     Say({.is_read = true});
-    return known->second->Render(question.messages, question.tools, question.now);
+    return known->second->Render(question.messages, question.tools, question.now, question.wish);
   }
 
   static bool Say(const TemplateAnswer& answer) {
-    return WriteTemplateFrame(kChildSocket, EncodeTemplateAnswer(answer), SteadyTime::max()).ok();
+    return WriteTemplateFrame(kChildSocket, EncodeTemplateAnswer(answer),
+                              SteadyTime::InfiniteFuture())
+        .ok();
   }
 
   void SetBusy(bool busy) {

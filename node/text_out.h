@@ -1,11 +1,11 @@
 // A text on stdout as it comes, character by character. One thread.
 #pragma once
 
-#include <cstdio>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "node/standard_output.h"
 #include "node/utf8_stream.h"
 
 namespace strata {
@@ -14,21 +14,20 @@ class TextOut {
  public:
   // False: nobody reads it any more.
   bool Write(absl::string_view piece) { return Put(utf8_.Add(piece)); }
-  // The line's end. kUnavailable: some of the text could not be written.
+  // The line's end. As WriteToStdout(): some of the text could not be written.
   absl::Status Finish() {
     Put(utf8_.Flush() + "\n");
-    return ok_ ? absl::OkStatus() : absl::UnavailableError("cannot write the text to stdout");
+    return written_;
   }
 
  private:
   bool Put(const std::string& text) {
-    ok_ = ok_ && std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
-          std::fflush(stdout) == 0;
-    return ok_;
+    if (written_.ok()) written_ = WriteToStdout(text);
+    return written_.ok();
   }
 
   Utf8Stream utf8_;
-  bool ok_ = true;
+  absl::Status written_;
 };
 
 }  // namespace strata

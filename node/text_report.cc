@@ -40,7 +40,7 @@ nlohmann::json Times(const StageTotal& total) {
 }  // namespace
 
 std::string ModelLine(const TextReport& report) {
-  return absl::StrFormat("%s: %d layers, %s, on %s", report.model.name, report.model.n_layer,
+  return absl::StrFormat("%s: %d layers, %s, on %s", report.model.name.str(), report.model.n_layer,
                          BytesString(report.model.tensor_bytes), Nodes(report));
 }
 

@@ -15,12 +15,16 @@
 #include "proto/frame.pb.h"
 #include "proto/node.pb.h"
 #include "shard/architecture.h"
+#include "transport/printable_text.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 
 struct TextReport {
   struct Model {
-    std::string name, id, architecture;
+    PrintableText name;
+    std::string id;
+    PrintableText architecture;
     uint32_t n_layer = 0;
     uint64_t tensor_bytes = 0;
   };
@@ -43,13 +47,13 @@ struct TextReport {
   absl::Duration longest_pause;  // between two tokens
 
   // The next token has come.
-  void OnToken(absl::Time now) {
-    if (last_token != absl::InfinitePast()) {
+  void OnToken(SteadyTime now) {
+    if (last_token != SteadyTime::InfinitePast()) {
       longest_pause = std::max(longest_pause, now - last_token);
     }
     last_token = now;
   }
-  absl::Time last_token = absl::InfinitePast();
+  SteadyTime last_token = SteadyTime::InfinitePast();
 };
 
 // "qwen: 28 layers, 1.2 GiB, on 3 nodes", and the label of each stage's progress bar.

@@ -19,6 +19,7 @@
 #include "node/standard_output.h"
 #include "node/text_out.h"
 #include "node/text_report.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -67,6 +68,7 @@ class TextRun::Impl {
 absl::Status TextRun::Impl::BuildPipeline() {
   PipelineOptions build;
   build.model_path = to_.model_path;
+  build.model_name = to_.model->name();
   build.model_id = to_.model->id();
   build.source = to_.source;
   build.epoch = to_.epoch;
@@ -132,7 +134,7 @@ absl::Status TextRun::Impl::Generate() {
     out.Write(options_.prompt);
   }
   auto result = generator_.Run(pipeline_.get(), request_, [&](const wire::SampledToken& token) {
-    report_.OnToken(absl::Now());
+    report_.OnToken(SteadyTime::Now());
     return options_.json || out.Write(token.piece());
   });
   absl::Status written = options_.json ? absl::OkStatus() : out.Finish();

@@ -31,18 +31,24 @@ size_t UnfinishedUtf8Bytes(absl::string_view text) {
 
 std::string TextShaper::Add(absl::string_view piece) {
   if (stopped_) return "";
+  const bool may_stop = ++tokens_ > options_.tokens_min;
   bytes_ += piece.size();
   ends_.push_back(bytes_);
   held_.append(piece.data(), piece.size());
   size_t stop_at = std::string::npos;
   size_t hold = UnfinishedUtf8Bytes(held_);
-  for (const std::string& stop : stops_) {
-    stop_at = std::min(stop_at, held_.find(stop));
+  for (const std::string& stop : options_.stops) {
+    if (!may_stop) break;
+    const size_t at = held_.find(stop);
+    if (at < stop_at) {
+      stop_at = at;
+      stop_ = stop;
+    }
     hold = std::max(hold, StartsAtEnd(held_, stop));
   }
   if (stop_at == std::string::npos) return Show(held_.size() - hold);
   stopped_ = true;
-  std::string text = Show(stop_at);
+  std::string text = Show(stop_at + (options_.show_stop ? stop_.size() : 0));
   // Of the token that the stop string begins in, some is shown.
   if (!ends_.empty() && last_end_ < shown_) ++tokens_shown_;
   ends_.clear();
@@ -68,6 +74,32 @@ std::string TextShaper::Show(size_t bytes) {
     ++tokens_shown_;
   }
   return text;
+}
+
+void CharacterCount::Add(absl::string_view bytes) {
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (missing_ > 0 && byte >= low_ && byte <= high_) {
+      --missing_;
+      low_ = 0x80;
+      high_ = 0xBF;
+      continue;
+    }
+    ++begun_;
+    // The well-formed sequences of Unicode's table 3-7.
+    missing_ = byte >= 0xC2 && byte <= 0xDF   ? 1
+               : byte >= 0xE0 && byte <= 0xEF ? 2
+               : byte >= 0xF0 && byte <= 0xF4 ? 3
+                                              : 0;
+    low_ = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : 0x80;
+    high_ = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : 0xBF;
+  }
+}
+
+uint64_t CharacterCount::PositionOf(absl::string_view next) const {
+  if (missing_ == 0) return begun_;
+  const auto byte = next.empty() ? low_ : static_cast<unsigned char>(next[0]);
+  return byte >= low_ && byte <= high_ ? begun_ - 1 : begun_;
 }
 
 }  // namespace strata

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <utility>
@@ -14,8 +15,12 @@ namespace strata {
 
 class TextShaper {
  public:
-  // None of `stops` is empty.
-  explicit TextShaper(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  struct Options {
+    std::vector<std::string> stops;  // none is empty
+    bool show_stop = false;          // the stop string is shown, too
+    size_t tokens_min = 0;           // a stop string may begin behind so many tokens only
+  };
+  explicit TextShaper(Options options) : options_(std::move(options)) {}
 
   // The next token's bytes. Returns what can be shown now. Nothing once stopped().
   std::string Add(absl::string_view piece);
@@ -24,20 +29,38 @@ class TextShaper {
 
   // A stop string has come.
   bool stopped() const { return stopped_; }
+  const std::string& stop() const { return stop_; }  // which; empty: none
   // Tokens of which all that is shown has been shown; at the end those that show something.
   size_t tokens_shown() const { return tokens_shown_; }
 
  private:
   std::string Show(size_t bytes);
 
-  const std::vector<std::string> stops_;
+  const Options options_;
   std::string held_;         // at most a stop string and a character, less one byte each
   std::deque<size_t> ends_;  // where tokens end in the text, those not shown yet
   size_t bytes_ = 0;         // of all tokens
   size_t shown_ = 0;         // of those
   size_t last_end_ = 0;      // of the last token shown
+  size_t tokens_ = 0;
   size_t tokens_shown_ = 0;
   bool stopped_ = false;
+  std::string stop_;
+};
+
+// Counts the characters of a text that comes in pieces, as JSON shows it: what is no UTF-8 is a
+// U+FFFD for each character that is not whole. Pure.
+class CharacterCount {
+ public:
+  void Add(absl::string_view bytes);
+  // The character that `next` begins at, or inside of.
+  uint64_t PositionOf(absl::string_view next) const;
+  uint64_t begun() const { return begun_; }  // characters, the last one perhaps not whole
+
+ private:
+  uint64_t begun_ = 0;
+  int missing_ = 0;                         // bytes of the last character
+  unsigned char low_ = 0x80, high_ = 0xBF;  // what the next of them may be
 };
 
 // The bytes at the end of `text` that begin a character without ending it; at most 3.

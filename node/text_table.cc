@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 
@@ -13,13 +14,17 @@ size_t TextWidth(absl::string_view text) {
 }
 
 std::string TextTable(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::vector<std::string>> shown = rows;
+  for (auto& row : shown) {
+    for (std::string& cell : row) cell = PrintableText::From(cell, kShownMessageBytesMax).str();
+  }
   std::vector<size_t> widths;
-  for (const auto& row : rows) {
+  for (const auto& row : shown) {
     if (row.size() > widths.size()) widths.resize(row.size());
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], TextWidth(row[i]));
   }
   std::string out;
-  for (const auto& row : rows) {
+  for (const auto& row : shown) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
       absl::StrAppend(&line, row[i], std::string(widths[i] - TextWidth(row[i]) + 2, ' '));

@@ -12,7 +12,8 @@ namespace strata {
 // Characters, not bytes, as far as a terminal's columns go.
 size_t TextWidth(absl::string_view text);
 
-// Two spaces between columns, none at the ends of lines. Rows may be shorter than the first.
+// Cells as PrintableText, two spaces between columns, none at the ends of lines. Rows may be
+// shorter than the first.
 std::string TextTable(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace strata

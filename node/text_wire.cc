@@ -81,6 +81,7 @@ wire::GenerateTextEvent EndedToWire(FinishReason reason, const TextUsage& usage)
   ended->set_queued_us(usage.queued_us);
   ended->set_prompt_us(usage.prompt_us);
   ended->set_decode_us(usage.decode_us);
+  if (usage.end_token) ended->set_end_token(*usage.end_token);
   ToWire(usage.prompt_stages, ended->mutable_prompt_stages());
   ToWire(usage.decode_stages, ended->mutable_decode_stages());
   return event;
@@ -93,6 +94,7 @@ EndedText EndedFromWire(const wire::TextEnded& ended) {
   text.usage.queued_us = ended.queued_us();
   text.usage.prompt_us = ended.prompt_us();
   text.usage.decode_us = ended.decode_us();
+  if (ended.has_end_token()) text.usage.end_token = ended.end_token();
   text.usage.prompt_stages = TotalsFromWire(ended.prompt_stages());
   text.usage.decode_stages = TotalsFromWire(ended.decode_stages());
   return text;
@@ -114,6 +116,7 @@ grpc::Status TextStatusToGrpc(const absl::Status& status) {
 absl::Status TextStatusFromGrpc(const grpc::Status& status) {
   absl::Status plain = FromGrpc(status);
   if (plain.ok()) return plain;
+  if (IsUnreadable(status)) return plain;
   if (!SaidByPeer(status)) {
     if (absl::IsCancelled(plain)) return absl::CancelledError("the text was cancelled");
     LOG(INFO) << "the node that coordinates: " << plain.message();

@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <iostream>
-#include <system_error>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,7 +13,9 @@
 #include "node/data_dir.h"
 #include "node/standard_output.h"
 #include "node/text_table.h"
+#include "transport/private_file.h"
 #include "transport/secret.h"
+#include "transport/wall_clock.h"
 
 namespace strata {
 namespace {
@@ -53,11 +54,9 @@ absl::Status RunTokenNew(const TokenOptions& options) {
   const absl::StatusOr<std::string> path = FileOf(options);
   if (!path.ok()) return path.status();
   // The node may not have run yet.
-  std::error_code error;
-  const std::filesystem::path folder = std::filesystem::path(*path).parent_path();
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    return absl::UnavailableError(absl::StrCat(folder.string(), ": ", error.message()));
+  const std::string folder = std::filesystem::path(*path).parent_path().string();
+  if (absl::Status status = MakePrivateFolder(folder); !status.ok()) {
+    return absl::UnavailableError(status.message());
   }
   NewApiToken token = {.name = options.name};
   token.limits.requests_per_minute = options.requests_per_minute;
@@ -76,7 +75,7 @@ absl::Status RunTokenList(const TokenOptions& options) {
   if (!path.ok()) return path.status();
   const absl::StatusOr<std::vector<ApiToken>> tokens = ReadApiTokens(*path);
   if (!tokens.ok()) return tokens.status();
-  const absl::Time now = absl::Now();
+  const absl::Time now = WallNow();
   if (options.json) {
     nlohmann::json list = nlohmann::json::array();
     for (const ApiToken& token : *tokens) list.push_back(JsonOf(token, now));

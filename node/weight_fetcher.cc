@@ -88,7 +88,7 @@ class WeightFetcher::Job {
   absl::Status Describe(WeightCache* cache, absl::Status source);
   // `source`: whether it answers; what it says when it does not.
   absl::Status CompareHashes(WeightLease* lease, absl::Status* source);
-  absl::Status CheckWhatIsThere(WeightLease* lease);
+  absl::Status CheckSuspect(WeightLease* lease);
   // `source`: why it does not give what is missing, or that it does.
   absl::Status ReadMissing(WeightLease* lease, absl::Status source, Fetched* fetched);
 
@@ -130,9 +130,10 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
     lease = cache->Lease(request_.model_id, request_.layers, slice);
   }
   if (!lease.ok()) return lease.status();
+  if (request_.check_again) (*lease)->Distrust();
 
   if (absl::Status status = CompareHashes(lease->get(), &source); !status.ok()) return status;
-  if (absl::Status status = CheckWhatIsThere(lease->get()); !status.ok()) return status;
+  if (absl::Status status = CheckSuspect(lease->get()); !status.ok()) return status;
   Fetched fetched;
   if (!(*lease)->Missing().empty()) {
     absl::Status status = ReadMissing(lease->get(), std::move(source), &fetched);
@@ -143,6 +144,7 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
     return absl::UnavailableError("blocks of the cache went while others were fetched; try again");
   }
   fetched.path = (*lease)->path();
+  fetched.block_hashes = (*lease)->BlockHashes();
   fetched.lease = *std::move(lease);
   return fetched;
 }
@@ -222,12 +224,12 @@ absl::Status WeightFetcher::Job::CompareHashes(WeightLease* lease, absl::Status*
   return differ.empty() ? absl::OkStatus() : lease->Forget(differ);
 }
 
-absl::Status WeightFetcher::Job::CheckWhatIsThere(WeightLease* lease) {
-  const std::vector<uint32_t> unchecked = lease->Unchecked();
+absl::Status WeightFetcher::Job::CheckSuspect(WeightLease* lease) {
+  const std::vector<uint32_t> suspect = lease->Suspect();
   const WeightBlocks& blocks = lease->all_blocks();
-  progress_.Add(0, blocks.BytesOf(unchecked) + blocks.BytesOf(lease->Missing()) +
+  progress_.Add(0, blocks.BytesOf(suspect) + blocks.BytesOf(lease->Missing()) +
                        blocks.BytesOf(lease->blocks()));
-  for (const uint32_t block : unchecked) {
+  for (const uint32_t block : suspect) {
     if (cancelled()) return absl::CancelledError("");
     const bool good = lease->Check(block);
     const uint64_t bytes = blocks[block].bytes;

@@ -49,6 +49,8 @@ class WeightFetcher {
     std::vector<std::string> peers;
     LayerRange layers;
     bool unverified = false;
+    // A load found that a block of the cache is not what it was: all are checked again.
+    bool check_again = false;
     bool headers_only = false;  // no weights: what a plan needs to know of the model
     absl::Duration idle_max = kWeightIdleMax;
     absl::Duration join_max = kWeightJoinMax;
@@ -56,6 +58,7 @@ class WeightFetcher {
   struct Fetched {
     std::string path;                           // of the model on this machine
     std::shared_ptr<WeightLease> lease;         // null: not from the cache. Held while it is loaded
+    std::string block_hashes;                   // of the lease's blocks, for who loads them
     uint64_t bytes_fetched = 0;                 // of blocks, from other nodes
     std::vector<WeightTransfer::Share> shares;  // by node, the source first
     std::shared_ptr<const ModelFile> headers;   // headers_only; shared with the cache

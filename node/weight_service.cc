@@ -1,9 +1,6 @@
 #include "node/weight_service.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <thread>
 #include <utility>
@@ -17,6 +14,8 @@
 #include "absl/time/time.h"
 #include "node/weight_queue.h"
 #include "transport/grpc_status.h"
+#include "transport/private_file.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -28,26 +27,6 @@ constexpr size_t kHashFilesMax = 64;
 // Hashes in one answer.
 constexpr int kHashesMax = 256;
 constexpr absl::Duration kHashesEvery = absl::Seconds(1);
-
-// What tells a file from another, or from itself after it was written to.
-absl::StatusOr<std::string> FileKey(const std::vector<std::string>& paths) {
-  WeightHasher hasher;
-  for (const std::string& path : paths) {
-    struct stat info;
-    if (stat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
-#ifdef __APPLE__
-    const timespec& modified = info.st_mtimespec;
-    const timespec& changed = info.st_ctimespec;
-#else
-    const timespec& modified = info.st_mtim;
-    const timespec& changed = info.st_ctim;
-#endif
-    hasher.Add(absl::StrCat(path, "\n", info.st_size, " ", info.st_dev, " ", info.st_ino, " ",
-                            modified.tv_sec, ".", modified.tv_nsec, " ", changed.tv_sec, ".",
-                            changed.tv_nsec, "\n"));
-  }
-  return hasher.Finish();
-}
 
 void DropOldest(const std::string& folder, size_t files_max) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
@@ -134,9 +113,8 @@ class WeightService::Reading {
 WeightService::WeightService(std::string hashes_folder, std::shared_ptr<WeightCache> cache)
     : hashes_folder_(std::move(hashes_folder)), cache_(std::move(cache)) {
   if (hashes_folder_.empty()) return;
-  std::error_code error;
-  fs::create_directories(hashes_folder_, error);
-  if (error) LOG(WARNING) << "cannot make " << hashes_folder_ << ": " << error.message();
+  const absl::Status made = MakePrivateFolder(hashes_folder_);
+  if (!made.ok()) LOG(WARNING) << made.message();
 }
 
 WeightService::~WeightService() = default;
@@ -151,8 +129,7 @@ bool WeightService::ShareAgain(const std::string& path, wire::ShareModelResponse
     if (found != shared_.end()) same = *found;
   }
   if (same == nullptr) return false;
-  const absl::StatusOr<std::string> key = FileKey(same->model->paths());
-  if (!key.ok() || *key != same->key) return false;
+  if (!same->model->CheckUnchanged().ok()) return false;
   response->set_model_id(same->model->id());
   response->set_bytes(same->model->tensor_bytes());
   absl::MutexLock lock(mu_);
@@ -169,32 +146,38 @@ grpc::Status WeightService::ShareModel(grpc::ServerContext*, const wire::ShareMo
   if (ShareAgain(request->path(), response)) return grpc::Status::OK;
   absl::StatusOr<std::shared_ptr<const ModelFile>> model = ModelFile::Open(request->path());
   if (!model.ok()) return ToGrpc(model.status());
-  absl::StatusOr<std::string> key = FileKey((*model)->paths());
-  if (!key.ok()) return ToGrpc(key.status());
+  // While its headers were read it may have been written to.
+  if (absl::Status status = (*model)->CheckUnchanged(); !status.ok()) return ToGrpc(status);
+  if (absl::Status status = CheckNoHoles(**model); !status.ok()) return ToGrpc(status);
   response->set_model_id((*model)->id());
   response->set_bytes((*model)->tensor_bytes());
+  auto shared = std::make_shared<Shared>(*model, (*model)->file_key());
+  if (!hashes_folder_.empty()) {
+    absl::MutexLock hashes_lock(shared->mu);
+    shared->hashes =
+        ReadKeptHashes(absl::StrCat(hashes_folder_, "/", absl::BytesToHexString(shared->key)),
+                       shared->key, shared->blocks.size());
+  }
   absl::MutexLock lock(mu_);
   // Of several files with one id, the one named last; calls under way keep theirs.
   const auto same = std::find_if(shared_.begin(), shared_.end(), [&](const SharedPtr& shared) {
     return shared->model->id() == (*model)->id();
   });
-  SharedPtr shared;
   if (same != shared_.end()) {
-    if ((*same)->key == *key) shared = *same;
+    if ((*same)->key == shared->key) shared = *same;
     shared_.erase(same);
-  }
-  if (shared == nullptr) {
-    shared = std::make_shared<Shared>(*std::move(model), *std::move(key));
-    if (!hashes_folder_.empty()) {
-      absl::MutexLock hashes_lock(shared->mu);
-      shared->hashes =
-          ReadKeptHashes(absl::StrCat(hashes_folder_, "/", absl::BytesToHexString(shared->key)),
-                         shared->key, shared->blocks.size());
-    }
   }
   shared_.push_front(std::move(shared));
   if (shared_.size() > kSharedModelsMax) shared_.pop_back();
   return grpc::Status::OK;
+}
+
+std::string WeightService::FileKeyOf(const std::string& path) const {
+  absl::MutexLock lock(mu_);
+  for (const SharedPtr& shared : shared_) {
+    if (absl::c_linear_search(shared->model->paths(), path)) return shared->key;
+  }
+  return "";
 }
 
 absl::StatusOr<WeightService::Found> WeightService::Find(const std::string& model_id) {
@@ -206,11 +189,9 @@ absl::StatusOr<WeightService::Found> WeightService::Find(const std::string& mode
     }
   }
   if (found == nullptr) return FindCached(model_id);
-  absl::StatusOr<std::string> key = FileKey(found->model->paths());
-  if (!key.ok() || *key != found->key) {
+  if (absl::Status status = found->model->CheckUnchanged(); !status.ok()) {
     if (auto cached = FindCached(model_id); cached.ok()) return cached;
-    return absl::FailedPreconditionError(absl::StrCat(
-        found->model->paths().front(), " has changed since it was shared; load it again"));
+    return status;
   }
   return Found{.shared = std::move(found), .kept = std::nullopt};
 }
@@ -323,6 +304,7 @@ absl::Status WeightService::ReadBlock(const Found& found, uint32_t block,
         if (!status.ok()) return status;
       } else if (!known) {
         hash = hasher.Finish();
+        if (status = shared->model->CheckUnchanged(); !status.ok()) return status;
         bytes_hashed_ += at.bytes;
         absl::MutexLock lock(shared->mu);
         shared->hashes[block] = hash;
@@ -354,7 +336,7 @@ absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::Block
   if (!reading.ok()) return reading.status();
   const Found& found = (*reading)->found();
   wire::BlockHashes answer;
-  absl::Time said = absl::Now();
+  SteadyTime said = SteadyTime::Now();
   for (const uint32_t block : (*reading)->blocks()) {
     if (found.HashOf(block).empty()) {
       if (request.known_only()) continue;
@@ -366,10 +348,10 @@ absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::Block
     entry->set_block(block);
     entry->set_hash(found.HashOf(block));
     // Who waits gives up on a source that says nothing.
-    if (answer.hashes_size() == kHashesMax || absl::Now() - said >= kHashesEvery) {
+    if (answer.hashes_size() == kHashesMax || SteadyTime::Now() - said >= kHashesEvery) {
       if (!writer->Write(answer)) return absl::CancelledError("the peer has gone");
       answer.Clear();
-      said = absl::Now();
+      said = SteadyTime::Now();
     }
   }
   if (answer.hashes_size() > 0) writer->Write(answer);
@@ -405,7 +387,7 @@ absl::Status WeightService::Read(const wire::BlocksRequest& request,
 void WeightService::KeepHashes(Shared* shared) {
   if (hashes_folder_.empty()) return;
   // Two calls may end at the same time: the one that knows more writes last.
-  absl::MutexLock lock(mu_);
+  absl::MutexLock lock(saving_mu_);
   WeightHashes hashes;
   {
     absl::MutexLock hashes_lock(shared->mu);

@@ -3,7 +3,8 @@
 // id and blocks by their numbers, so nothing else on this machine can be read.
 //
 // Blocks of a file are hashed when they are first read for somebody; the hashes are kept in the
-// node's data folder, under the file's path, size, times and inode, and go along with the blocks.
+// node's data folder, under the file's path, size, times and inode, and go along with the blocks. A
+// file that is written to while it is read is not given any further.
 // By them a node that has blocks of another file with the same id (ModelFile::id() is not of all
 // the data) notices it, and one that has these blocks already asks for nothing. Blocks of the cache
 // are hashed whenever they are read: one that is damaged, or was dropped meanwhile, is not ended
@@ -47,6 +48,10 @@ class WeightService final : public wire::Weights::Service {
   // `cache`, shared with the fetcher, may be null: only models that are shared are given.
   explicit WeightService(std::string hashes_folder, std::shared_ptr<WeightCache> cache = nullptr);
   ~WeightService() override;
+
+  // ModelFile::file_key() of a shared model, by the path of its file or of any part; "": none is
+  // shared by that path. Does not block.
+  std::string FileKeyOf(const std::string& path) const;
 
   // Of blocks, since the start; for tests and statistics.
   uint64_t bytes_sent() const { return bytes_sent_; }
@@ -99,7 +104,8 @@ class WeightService final : public wire::Weights::Service {
   std::atomic<uint64_t> bytes_sent_{0};
   std::atomic<uint64_t> bytes_hashed_{0};
 
-  absl::Mutex mu_;
+  absl::Mutex saving_mu_;   // one file of hashes at a time; before the others
+  mutable absl::Mutex mu_;  // not held while the disk is waited for
   std::list<SharedPtr> shared_ ABSL_GUARDED_BY(mu_);  // told of last: first
   std::list<SharedPtr> cached_ ABSL_GUARDED_BY(mu_);  // opened last: first
 };

@@ -1,6 +1,5 @@
 #include "node/weight_source.h"
 
-#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -11,17 +10,19 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "shard/weight_blocks.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
 
-constexpr std::chrono::seconds kConnectTime(5);
-constexpr std::chrono::milliseconds kConnectPoll(50);
+constexpr absl::Duration kConnectTime = absl::Seconds(5);
+constexpr absl::Duration kConnectPoll = absl::Milliseconds(50);
 // Sooner than gRPC gives up on an attempt to connect (MakeChannel: 1 s).
-constexpr std::chrono::milliseconds kRefusedTime(500);
-constexpr std::chrono::seconds kListTime(5);
+constexpr absl::Duration kRefusedTime = absl::Milliseconds(500);
+constexpr absl::Duration kListTime = absl::Seconds(5);
 
 // Where a message could not be read there may be more behind it, and gRPC's end of the call waits
 // for them to be taken: who sends such things must not keep this node waiting. The end itself comes
@@ -57,9 +58,9 @@ class IdleLimit {
   // As reader->Read(message), for as long as that.
   template <typename Reader, typename Message>
   bool Read(Reader* reader, Message* message) {
-    Set(absl::Now());
+    Set(SteadyTime::Now());
     const bool came = reader->Read(message);
-    Set(absl::InfiniteFuture());
+    Set(SteadyTime::InfiniteFuture());
     return came;
   }
   bool hit() {
@@ -68,14 +69,14 @@ class IdleLimit {
   }
 
  private:
-  void Set(absl::Time since) {
+  void Set(SteadyTime since) {
     absl::MutexLock lock(mu_);
     since_ = since;
   }
   void Watch() {
     absl::MutexLock lock(mu_);
     while (!mu_.AwaitWithTimeout(absl::Condition(&ended_), limit_ / 4)) {
-      if (absl::Now() - since_ < limit_) continue;
+      if (SteadyTime::Now() - since_ < limit_) continue;
       hit_ = true;
       context_->TryCancel();
     }
@@ -84,7 +85,7 @@ class IdleLimit {
   grpc::ClientContext* const context_;
   const absl::Duration limit_;
   absl::Mutex mu_;
-  absl::Time since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  SteadyTime since_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfiniteFuture();
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   bool hit_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
@@ -156,25 +157,24 @@ absl::Status WeightSource::SaidNothing() const {
 
 absl::Status WeightSource::Connect() {
   const std::shared_ptr<grpc::Channel> channel = MakeChannel(address_);
-  const auto now = [] { return std::chrono::system_clock::now(); };
-  const auto until = now() + kConnectTime;
-  auto begun = now();  // the attempt to connect
+  const SteadyTime until = SteadyTime::Now() + kConnectTime;
+  SteadyTime begun = SteadyTime::Now();  // the attempt to connect
   grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
   while (state != GRPC_CHANNEL_READY) {
     // The source listened when its address was told, so once refused is enough. An attempt without
     // an answer takes gRPC longer, and is made again: a packet may have been lost.
-    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && now() - begun < kRefusedTime) {
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && SteadyTime::Now() - begun < kRefusedTime) {
       return Named(absl::UnavailableError(
           "nobody listens there (the connection was refused, or no way leads there)"));
     }
     if (cancelled()) return absl::CancelledError("fetching was cancelled");
-    if (now() > until) {
+    if (SteadyTime::Now() > until) {
       return Named(absl::UnavailableError(
-          absl::StrCat("nobody answers there within ", kConnectTime.count(), " s")));
+          absl::StrCat("nobody answers there within ", absl::FormatDuration(kConnectTime))));
     }
-    if (channel->WaitForStateChange(state, now() + kConnectPoll)) {
+    if (channel->WaitForStateChange(state, DeadlineIn(kConnectPoll))) {
       state = channel->GetState(/*try_to_connect=*/true);
-      if (state == GRPC_CHANNEL_CONNECTING) begun = now();
+      if (state == GRPC_CHANNEL_CONNECTING) begun = SteadyTime::Now();
     }
   }
   stub_ = wire::Weights::NewStub(channel);
@@ -223,7 +223,7 @@ absl::Status WeightSource::Describe(WeightCache* cache) {
 
 absl::StatusOr<std::vector<bool>> WeightSource::List(size_t n_blocks) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kListTime);
+  context.set_deadline(DeadlineIn(kListTime));
   const auto call = Cancellable(&context);
   wire::ListBlocksRequest request;
   request.set_model_id(model_id_);

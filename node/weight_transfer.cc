@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -146,7 +147,7 @@ absl::Status WeightTransfer::Run() {
   size_t n_givers = 0;
   {
     absl::MutexLock lock(mu_);
-    join_until_ = absl::Now() + join_max_;
+    join_until_ = SteadyTime::Now() + join_max_;
     n_givers = givers_.size();
     with_source = givers_[0].state == Giver::State::kGiving;
   }
@@ -234,7 +235,7 @@ WeightTransfer::Taken WeightTransfer::Take(size_t giver) {
                return each.state == Giver::State::kJoining;
              });
     };
-    mu_.AwaitWithDeadline(absl::Condition(&joined), join_until_);
+    mu_.AwaitWithTimeout(absl::Condition(&joined), join_until_ - SteadyTime::Now());
   }
   const auto wanted_of = [this, giver]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     if (Ended() || givers_[giver].state == Giver::State::kGone) return true;
@@ -288,10 +289,10 @@ void WeightTransfer::ReadBatch(size_t giver, const Taken& taken) {
     absl::MutexLock lock(mu_);
     source = givers_[giver].source;
   }
-  const absl::Time begun = absl::Now();
+  const SteadyTime begun = SteadyTime::Now();
   absl::Status status = source->Read(
       batch.blocks(), [&batch](const wire::BlockChunk& chunk) { return batch.Take(chunk); });
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - begun);
+  const double seconds = absl::ToDoubleSeconds(SteadyTime::Now() - begun);
   batch.GiveUp();
 
   absl::MutexLock lock(mu_);

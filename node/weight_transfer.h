@@ -23,6 +23,7 @@
 #include "node/weight_source.h"
 #include "shard/weight_blocks.h"
 #include "shard/weight_cache.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 
@@ -153,7 +154,7 @@ class WeightTransfer {
   uint64_t last_taken_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t pending_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // kPending
   uint64_t unsaved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Time join_until_ ABSL_GUARDED_BY(mu_);
+  SteadyTime join_until_ ABSL_GUARDED_BY(mu_);
   bool learnt_ ABSL_GUARDED_BY(mu_) = false;  // the source has told all hashes that it knows
   bool hashes_may_come_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failed_ ABSL_GUARDED_BY(mu_);

@@ -13,6 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "node/child_process.h"
 #include "node/parent_watch.h"
+#include "node/process_setup.h"
 #include "shard/memory.h"
 #include "shard/worker_service.h"
 #include "transport/clock.h"
@@ -55,7 +56,7 @@ absl::Status RunWorker(const WorkerRunOptions& options) {
   const std::unique_ptr<ParentWatch> watch =
       ParentWatch::Start({.on_gone = [&loop] { loop->Stop(); }});
   std::vector<std::unique_ptr<EventLoop::Handle>> signals;
-  for (int signum : {SIGINT, SIGTERM, SIGHUP}) {
+  for (int signum : EndSignals()) {
     signals.push_back(loop->OnSignal(signum, [&loop] { loop->Stop(); }));
   }
   absl::StatusOr<std::unique_ptr<WorkerServer>> server = WorkerServer::Start(

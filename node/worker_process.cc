@@ -18,6 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "node/logging.h"
 #include "shard/out_of_memory.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/request_log.h"
 
@@ -52,6 +53,12 @@ std::string AddressIn(absl::string_view line) {
     return "";
   }
   return worker["address"].get<std::string>();
+}
+
+int64_t SteadyMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 std::string Seconds(int64_t ms) {
@@ -169,9 +176,8 @@ void WorkerProcess::Post(std::function<void()> fn) {
 void WorkerProcess::OnAddress(const std::string& address) {
   if (ready() || stopping_ || verdict_ != nullptr) return;
   deadline_.reset();
-  stub_ = wire::Worker::NewStub(MakeChannel(address));
-  const auto every_ms = static_cast<uint64_t>(options_.timeouts.ping_every_ms);
-  tick_ = loop_->StartTimer({.delay_ms = every_ms, .repeat_ms = every_ms}, [this] { Tick(); });
+  stub_ = wire::Worker::NewStub(MakeQuietChannel(address));
+  TickAfter(options_.timeouts.ping_every_ms);
   observer_->OnWorkerReady();
 }
 
@@ -187,6 +193,16 @@ void WorkerProcess::Stop() {
 void WorkerProcess::CheckAlive(absl::AnyInvocable<void(bool) &&> fn) {
   checks_waiting_.push_back(std::move(fn));
   SendPing();
+}
+
+void WorkerProcess::TickAfter(int64_t delay_ms) {
+  tick_ = loop_->StartTimer({.delay_ms = static_cast<uint64_t>(delay_ms),
+                             .repeat_ms = static_cast<uint64_t>(options_.timeouts.ping_every_ms)},
+                            [this] { Tick(); });
+}
+
+void WorkerProcess::Refresh() {
+  if (told_ms_ != 0 && SteadyMs() - told_ms_ >= options_.timeouts.ping_every_ms) SendPing();
 }
 
 // Ticks are counted rather than time: after this process itself was stopped for a while, the worker
@@ -206,8 +222,7 @@ void WorkerProcess::SendPing() {
   checks_asked_ = std::move(checks_waiting_);
   checks_waiting_.clear();
   ping_ = std::make_shared<PingCall>();
-  ping_->context.set_deadline(std::chrono::system_clock::now() +
-                              std::chrono::milliseconds(options_.timeouts.silent_ms));
+  ping_->context.set_deadline(DeadlineIn(absl::Milliseconds(options_.timeouts.silent_ms)));
   gate_.Enter();
   stub_->async()->Ping(&ping_->context, &ping_->request, &ping_->response,
                        [this, call = ping_](const grpc::Status& status) {
@@ -227,9 +242,15 @@ void WorkerProcess::OnPing(const grpc::Status& status, const wire::PingResponse&
   silent_ticks_ = 0;
   busy_ = response.busy_ms() > 0 || response.steps_done() != told_.steps_done();
   told_ = response;
-  told_ms_ = std::chrono::duration_cast<std::chrono::milliseconds>(
-                 std::chrono::steady_clock::now().time_since_epoch())
-                 .count();
+  told_ms_ = SteadyMs();
+  const int64_t idle_pings = options_.timeouts.idle_pings;
+  if (tick_ == nullptr) {  // its end is under way
+  } else if (busy()) {
+    if (idle_answers_ >= idle_pings) TickAfter(options_.timeouts.ping_every_ms);
+    idle_answers_ = 0;
+  } else if (++idle_answers_ >= idle_pings) {
+    TickAfter(idle_pings * options_.timeouts.ping_every_ms);
+  }
   observer_->OnWorkerTold();
   const int64_t step_ms = options_.timeouts.step_ms * (loading_ ? kStepTimesLoading : 1);
   if (response.busy_ms() > step_ms) {

@@ -1,6 +1,7 @@
 // A worker: the child process that holds the stages of one device, because libllama aborts on inner
 // errors and may take all memory there is. The node starts it, asks it every half second whether it
-// lives, kills it when it hangs, and tells what became of it.
+// lives, or more seldom while it has nothing to do, kills it when it hangs, and tells what became
+// of it.
 //
 // Loop thread only. gRPC's and the child's threads post to the loop.
 #pragma once
@@ -30,6 +31,7 @@ inline constexpr int64_t kStepTimesLoading = 5;
 struct WorkerTimeouts {
   int64_t start_ms = 30'000;  // from the start of the process to its address
   int64_t ping_every_ms = 500;
+  int64_t idle_pings = 6;     // as many times longer, after as many at which it had nothing to do
   int64_t silent_ms = 3'000;  // without an answer: frozen
   int64_t step_ms = 120'000;  // on one step: hangs. While stages load, kStepTimesLoading of it
   int64_t stop_ms = 2'000;    // between asking it to stop and killing it
@@ -89,6 +91,9 @@ class WorkerProcess {
   const wire::PingResponse& told() const { return told_; }
   int64_t told_ms() const { return told_ms_; }
 
+  // Somebody wants to know what it says of itself: soon told() is new, where it has become old.
+  void Refresh();
+
   // Precondition: ready().
   wire::Worker::Stub* stub() const { return stub_.get(); }
 
@@ -116,6 +121,7 @@ class WorkerProcess {
 
   void OnAddress(const std::string& address);
   void OnExit(const ChildExit& exit);
+  void TickAfter(int64_t delay_ms);
   void Tick();
   void SendPing();
   void OnPing(const grpc::Status& status, const wire::PingResponse& response);
@@ -130,6 +136,7 @@ class WorkerProcess {
   std::shared_ptr<PingCall> ping_;  // under way; shared with its callback
   std::unique_ptr<EventLoop::Handle> tick_, deadline_;
   int64_t silent_ticks_ = 0;
+  int64_t idle_answers_ = 0;  // in a row
   wire::PingResponse told_;
   int64_t told_ms_ = 0;
   bool busy_ = false;

@@ -20,7 +20,8 @@ inline constexpr std::chrono::seconds kCachePieceLimit(30);
 // `lags` tells. `go_on` is asked several times a second on another thread; false ends it
 // (kCancelled). Errors: Stage::WriteCache()'s and JoinLayers()'s; kInvalidArgument: the other
 // stages do not have the layers of this one, or a worker breaks the rules of Worker.ReadCaches;
-// kUnimplemented: layers have to come apart, and these caches do not; kDeadlineExceeded: nothing
+// kDataLoss: what came is not what was read there, by its hash; kUnimplemented: layers have to come
+// apart, and these caches do not; kDeadlineExceeded: nothing
 // comes for `piece_limit`; else what the workers say. After an error the slots hold what they hold;
 // what `has` does not tell of them, or tells otherwise, the next call drops and takes anew.
 absl::StatusOr<wire::MoveCachesResponse> TakeCaches(

@@ -81,7 +81,8 @@ CacheOptions CacheOptionsOf(const wire::CacheSpec& spec) {
           .type_v = spec.type_v(),
           .flash_attention = spec.flash_attention(),
           .kv_cells = spec.kv_cells(),
-          .checkpoints = spec.checkpoints()};
+          .checkpoints = spec.checkpoints(),
+          .exact = spec.exact()};
 }
 
 absl::StatusOr<uint32_t> CacheType(absl::string_view field, absl::string_view name) {
@@ -112,8 +113,8 @@ bool KeysCanShift(const CacheOptions& options, const GgufHeader& header) {
   return heads.NoMultiple("attention.key_length", kRotated) == 0 && heads.SameKeys();
 }
 
-bool SharesCache(const GgufHeader& header) {
-  return header.FindTensor("rope_factors_long.weight") == nullptr;
+bool SharesCache(const CacheOptions& options, const GgufHeader& header) {
+  return !options.exact && header.FindTensor("rope_factors_long.weight") == nullptr;
 }
 
 uint64_t CellsOf(const CacheOptions& options, uint32_t n_ctx, uint32_t n_seq_max) {
@@ -152,10 +153,13 @@ absl::Status CheckCacheOptions(const CacheOptions& options, uint32_t n_ctx, uint
                                                    "; one text may take ", n_ctx,
                                                    " positions: fewer of them, or more cells"));
   }
-  if (!SharesCache(header) && CellsOf(options, n_ctx, n_seq_max) < uint64_t{n_ctx} * n_seq_max) {
-    return absl::InvalidArgumentError(
-        "kv_cells: this model has two sets of rope factors, and each of its texts a cache of its "
-        "own; they cannot share one");
+  if (!SharesCache(options, header) &&
+      CellsOf(options, n_ctx, n_seq_max) < uint64_t{n_ctx} * n_seq_max) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "kv_cells: ",
+        options.exact ? "an exact model gives each of its texts"
+                      : "this model has two sets of rope factors, and each of its texts",
+        " a cache of its own; they cannot share one"));
   }
   return absl::OkStatus();
 }

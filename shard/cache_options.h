@@ -20,6 +20,7 @@ struct CacheOptions {
   std::string flash_attention;  // empty: auto, which is libllama's choice for the device; on, off
   uint32_t kv_cells = 0;        // positions of all slots together; 0: n_ctx for each
   uint32_t checkpoints = 0;     // states that are kept, where a cache cannot trim
+  bool exact = false;           // each slot has a cache of its own (SchedulerPolicy::exact)
 };
 
 inline constexpr uint32_t kCheckpointsMax = 1024;
@@ -40,10 +41,11 @@ absl::Status CheckCacheOptions(const CacheOptions& options, uint32_t n_ctx, uint
 
 // Whether all slots share one cache: a step that mixes decodes and chunks of prompts is one graph
 // then, while with a cache for each slot libllama would cut it into graphs of equally many rows per
-// slot, each reading all weights. Attention skips the cells of other slots. The exception is a
-// model with two sets of rope factors: libllama chooses by the size of a sequence's cache, which
-// must not depend on the slots.
-bool SharesCache(const GgufHeader& header);
+// slot, each reading all weights. Attention skips the cells of other slots. The exceptions are a
+// model with two sets of rope factors, since libllama chooses by the size of a sequence's cache,
+// which must not depend on the slots; and exact caches, since how many cells there are, and which
+// of them are a sequence's, says in which order attention adds up.
+bool SharesCache(const CacheOptions& options, const GgufHeader& header);
 
 // Whether positions of keys of this type can be moved. libllama rotates quantised keys again only
 // with the matrices that it makes for heads of multiples of 64, and crashes without them.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/channel.h"
+#include "shard/weight_blocks.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/status_details.h"
@@ -67,7 +68,14 @@ absl::StatusOr<std::optional<CacheReader::Part>> CacheReader::Next(
       return Says(absl::ResourceExhaustedError("there is no memory here for what it sends"));
     }
     in_part = piece.more();
-    if (!in_part) return part;
+    if (in_part) continue;
+    // A slot that holds nothing has nothing to compare.
+    if (part.part.end != 0 && HashOfBytes(part.part.bytes) != piece.hash()) {
+      return Says(absl::DataLossError(absl::StrCat("positions ", part.part.begin, " to ",
+                                                   part.part.end, " of slot ", part.of.slot(),
+                                                   " were damaged on their way")));
+    }
+    return part;
   }
   is_finished_ = true;
   const grpc::Status ended = reader_->Finish();

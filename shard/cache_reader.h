@@ -39,8 +39,9 @@ class CacheReader {
     Stage::CachePart part;
   };
   // Blocks; `came` is called for each piece of the part. Nothing: that was all. kInvalidArgument:
-  // the other worker breaks the rules of Worker.ReadCaches; kResourceExhausted; else what it says.
-  // Not again after that, or an error.
+  // the other worker breaks the rules of Worker.ReadCaches; kDataLoss: a part does not have the
+  // hash that it had when it was read there; kResourceExhausted; else what it says. Not again after
+  // that, or an error.
   absl::StatusOr<std::optional<Part>> Next(const std::function<void()>& came);
   // Next() ends soon, and so does one that comes later.
   void Cancel() { context_.TryCancel(); }

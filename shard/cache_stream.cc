@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "shard/cache_layers.h"
+#include "shard/weight_blocks.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
@@ -74,6 +75,7 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     int32_t slot = 0;
     Stage::Held held;
     Stage::CachePart part;
+    std::string hash;
   };
 
   static absl::Status Unloaded() { return absl::UnavailableError("the stage was unloaded"); }
@@ -137,7 +139,9 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
         part->bytes = *std::move(some);
       }
       sent = {.version = held.version, .positions = part->end};
-      parts_.push_back({.slot = read_, .held = sent, .part = *std::move(part)});
+      std::string hash = HashOfBytes(part->bytes);
+      parts_.push_back(
+          {.slot = read_, .held = sent, .part = *std::move(part), .hash = std::move(hash)});
       return absl::OkStatus();
     }
     is_done_ = true;
@@ -158,6 +162,7 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     piece_.set_data(part.bytes.data() + written_, bytes);
     written_ += bytes;
     piece_.set_more(written_ < part.bytes.size());
+    piece_.set_hash(piece_.more() ? "" : ready.hash);
     StartWrite(&piece_);
   }
 

@@ -214,6 +214,7 @@ class Parser {
       if (Peek() == '-' && at_ + 1 < text_.size() && text_[at_ + 1] != ']') {
         ++at_;
         range.last = ReadPoint();
+        if (range.last < range.first) Fail("a range's end is before its start");
       }
       expr.ranges.push_back(range);
     }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "ggml.h"
 #include "shard/gguf.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 namespace {
@@ -42,7 +43,7 @@ T LoadRaw(const char* bytes) {
 
 // For messages: the file may hold anything.
 std::string Quoted(absl::string_view bytes) {
-  return absl::StrCat("\"", absl::CEscape(bytes), "\"");
+  return absl::StrCat("\"", PrintableText::From(absl::CEscape(bytes)), "\"");
 }
 
 // Reads forward through the file. The first error sticks: later reads give zeros, so the caller

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "shard/engine.h"
 #include "shard/out_of_memory.h"
@@ -47,8 +48,10 @@ bool LlamaStage::OnTensor(ggml_tensor* tensor, bool ask, void* user_data) {
   const bool is_boundary = !stage->config_.facts.is_last && stage->boundary_ == tensor->name;
   const bool is_input =
       !stage->config_.input_tensor.empty() && stage->config_.input_tensor == tensor->name;
-  if (ask) return is_boundary || is_input;
+  const bool is_watched = stage->watch_ != nullptr && stage->IsWatched(tensor);
+  if (ask) return is_boundary || is_input || is_watched;
   if (is_input) return stage->WriteInput(tensor);
+  if (is_watched) stage->TellWatch(tensor);
   if (!is_boundary) return true;
   stage->TakeBoundary(tensor);
   return false;  // ends the graph here: norm and head are never computed
@@ -90,6 +93,62 @@ void LlamaStage::TakeBoundary(const ggml_tensor* tensor) {
                             (end - i) * n_embd * sizeof(float));
     i = end;
   }
+}
+
+bool LlamaStage::IsWatched(const ggml_tensor* tensor) const {
+  return boundary_ != tensor->name && tensor->type == GGML_TYPE_F32 && ggml_is_contiguous(tensor) &&
+         absl::c_linear_search(config_.layer_tensors, tensor->name);
+}
+
+void LlamaStage::TellWatch(ggml_tensor* tensor) {
+  const size_t n = RowsOf(tensor, rows_.size());
+  if (n != rows_.size()) return;
+  std::vector<float> rows(n * config_.facts.n_embd);
+  ggml_backend_tensor_get(tensor, rows.data(), 0, rows.size() * sizeof(float));
+  const auto layer = absl::c_find(config_.layer_tensors, tensor->name);
+  const auto i = static_cast<uint32_t>(layer - config_.layer_tensors.begin());
+  (*watch_)(config_.facts.layers.begin + i + 1, absl::MakeSpan(rows));
+  ggml_backend_tensor_set(tensor, rows.data(), 0, rows.size() * sizeof(float));
+}
+
+absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
+                                                           const LayerWatch& watch) {
+  llama_context_params params = config_.params;
+  params.n_seq_max = 1;
+  params.n_ctx = params.n_batch = params.n_ubatch = params.n_outputs_max =
+      static_cast<uint32_t>(std::max<size_t>(1, batch.positions.size()));
+  params.cb_eval = OnTensor;
+  params.cb_eval_user_data = this;
+  UndoAhead();
+  LogCapture log;
+  LlamaContextPtr context(llama_init_from_model(model_.get(), params));
+  if (context == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("no context beside its own: ", log.errors()));
+  }
+  std::vector<int32_t> next(next_.size(), 0);
+  context.swap(context_);
+  next.swap(next_);
+  const bool had_shifted = std::exchange(has_shifted_, false);
+  watch_ = &watch;
+  std::vector<float> output;
+  const absl::Status status = Decode(batch);
+  if (status.ok() && config_.facts.is_last) {
+    for (size_t i = 0; i < batch.output_rows.size(); ++i) {
+      const absl::Span<const float> logits = Logits(i);
+      output.insert(output.end(), logits.begin(), logits.end());
+    }
+  } else if (status.ok()) {
+    const Payload activations = TakeActivations();
+    output.assign(activations.floats().begin(), activations.floats().end());
+  }
+  watch_ = nullptr;
+  output_rows_.clear();
+  kept_logits_.clear();
+  has_shifted_ = had_shifted;
+  next.swap(next_);
+  context.swap(context_);
+  if (!status.ok()) return status;
+  return output;
 }
 
 absl::Status LlamaStage::Check(const Batch& batch) const {
@@ -151,6 +210,7 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
   kept_logits_.clear();
   was_ahead_ = false;
   if (absl::Status status = Check(batch); !status.ok()) return status;
+  if (absl::Status status = CheckMapped(); !status.ok()) return status;
 
   const size_t n = batch.positions.size();
   was_ahead_ = FinishAhead(batch);
@@ -158,7 +218,9 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
     if (absl::Status status = RunAll(batch); !status.ok()) return RollBack(batch, status);
   }
   // A GPU may still compute, and what it takes is the step's time, also where nobody reads logits.
-  if (absl::Status status = Synchronize(); !status.ok()) return RollBack(batch, status);
+  absl::Status done = Synchronize();
+  done.Update(CheckMapped());  // a file that was cut short ends in a page of zeros
+  if (!done.ok()) return RollBack(batch, done);
   has_shifted_ = false;
   for (int32_t slot : batch.slots) ++next_[slot];
   out_rows_ = config_.facts.is_last ? 0 : n;

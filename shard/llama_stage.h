@@ -31,7 +31,9 @@ class LlamaStage final : public Stage {
     CacheAbility ability;
     // Where activations enter (see InputTensor() in architecture.h); empty: as llama_batch.embd.
     std::string input_tensor;
-    std::string output_tensor;  // where the stage ends, if it is not the last
+    std::string output_tensor;               // where the stage ends, if it is not the last
+    std::vector<std::string> layer_tensors;  // where its layers but the last end
+    llama_context_params params = {};        // of its context, without a callback
     uint32_t n_outputs_max = 0;
     // libllama runs graphs of equally many rows per sequence (row_groups.h).
     bool has_equal_graphs = false;
@@ -41,6 +43,9 @@ class LlamaStage final : public Stage {
     bool pools_embeddings = false;
     uint32_t n_unpooled_max = 0;
     bool has_vocabulary = false;
+    // The model's files where libllama has mapped them: what is written to them is computed with.
+    // Shared with the slice. Null: nothing is mapped.
+    std::shared_ptr<const ModelFile> mapped;
     bool computes_apart = false;  // a device that computes while its host does something else
   };
 
@@ -64,6 +69,8 @@ class LlamaStage final : public Stage {
   bool BeginAhead(const Batch& batch) override;
   bool WasAhead() const override { return was_ahead_; }
   Payload TakeActivations() override;
+  absl::StatusOr<std::vector<float>> DecodeApart(const Batch& batch,
+                                                 const LayerWatch& watch) override;
   absl::Span<const float> Logits(size_t i) override;
   absl::Status Apply(const wire::KvEdit& edit) override;
   void Clear() override;
@@ -76,6 +83,10 @@ class LlamaStage final : public Stage {
 
  private:
   absl::Status Check(const Batch& batch) const;
+  // kFailedPrecondition: the mapped files are not what they were.
+  absl::Status CheckMapped() const {
+    return config_.mapped == nullptr ? absl::OkStatus() : config_.mapped->CheckUnchanged();
+  }
   // All rows, in one graph or several.
   absl::Status RunAll(const Batch& batch);
   // Until the device has computed what was begun. Errors as of Decode().
@@ -95,6 +106,9 @@ class LlamaStage final : public Stage {
   // False when the tensor is not as expected; the graph is stopped then.
   bool WriteInput(ggml_tensor* tensor);
   void TakeBoundary(const ggml_tensor* tensor);
+  // Whether watch_ wants the tensor.
+  bool IsWatched(const ggml_tensor* tensor) const;
+  void TellWatch(ggml_tensor* tensor);
 
   // Brings the slots of a failed batch back to where they were; kDataLoss when one had to be
   // dropped.
@@ -127,7 +141,8 @@ class LlamaStage final : public Stage {
   std::vector<int32_t> next_;       // [n_seq_max] position that follows the last one in each slot
   std::vector<uint64_t> versions_;  // [n_seq_max] as of Held
   uint64_t last_version_ = 0;
-  bool has_shifted_ = false;  // and keys turn with the next batch only
+  bool has_shifted_ = false;           // and keys turn with the next batch only
+  const LayerWatch* watch_ = nullptr;  // in DecodeApart()
 
   // What a sequence of `length` positions left behind in the parts of the cache that forget: states
   // and windows. What every position keeps stays in its slot.

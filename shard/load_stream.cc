@@ -9,6 +9,7 @@
 #include "shard/model_file.h"
 #include "shard/slice.h"
 #include "shard/stage_spec.h"
+#include "shard/weight_blocks.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
@@ -75,15 +76,42 @@ void LoadStream::Unref() {
   if (last) delete this;
 }
 
-absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::StageSpec& spec, LoadStream* stream) {
-  auto model = ModelFile::Open(spec.model_path());
-  if (!model.ok()) return model.status();
-  if ((*model)->id() != spec.model_id()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(spec.model_path(), " is not the model of the plan: same name, other content"));
+namespace {
+
+// Its errors are LoadSpec()'s.
+absl::StatusOr<std::shared_ptr<const ModelFile>> OpenModel(const wire::LoadStageRequest& request) {
+  const std::string& path = request.spec().model_path();
+  const bool is_cached = !request.block_hashes().empty();
+  auto model = ModelFile::Open(path);
+  if (!model.ok()) {
+    return is_cached ? absl::DataLossError(model.status().message()) : model.status();
   }
+  if ((*model)->id() != request.spec().model_id()) {
+    if (is_cached) return absl::DataLossError(absl::StrCat(path, " is damaged"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is not the model of the plan: same name, other content"));
+  }
+  if (!is_cached) {
+    if (absl::Status status = CheckNoHoles(**model); !status.ok()) return status;
+  }
+  if (!request.file_key().empty() && (*model)->file_key() != request.file_key()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " has changed since other nodes got weights of it; load the model again"));
+  }
+  return model;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::LoadStageRequest& request,
+                                                LoadStream* stream) {
+  const wire::StageSpec& spec = request.spec();
+  const bool is_cached = !request.block_hashes().empty();
+  const auto model = OpenModel(request);
+  if (!model.ok()) return model.status();
   const LayerRange layers{spec.layers().begin(), spec.layers().end()};
-  auto slice = Slice::Make(*std::move(model), layers, {.unverified = spec.unverified()});
+  auto slice = Slice::Make(
+      *model, layers, {.unverified = spec.unverified(), .block_hashes = request.block_hashes()});
   if (!slice.ok()) return slice.status();
   if (slice->is_first() != IsFirstStage(spec) || slice->is_last() != IsLastStage(spec)) {
     return absl::InvalidArgumentError(absl::StrCat("layers ", layers.begin, "-", layers.end,
@@ -100,10 +128,14 @@ absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::StageSpec& spec, Loa
   options.n_cpu_moe = spec.n_cpu_moe();
   options.host_bytes_max = spec.host_bytes_max();
   options.cache = CacheOptionsOf(spec.cache());
-  options.use_mmap = spec.use_mmap();
-  return Stage::Load(*slice, options, [stream](uint64_t done, uint64_t total) {
+  options.use_mmap = spec.use_mmap() && !is_cached;  // what is mapped is never compared again
+  auto stage = Stage::Load(*slice, options, [stream](uint64_t done, uint64_t total) {
     return stream->Progress(done, total);
   });
+  // Others write to the cache's files meanwhile, and what was read of them has been compared.
+  if (!stage.ok() || is_cached) return stage;
+  if (absl::Status status = (*model)->CheckUnchanged(); !status.ok()) return status;
+  return stage;
 }
 
 wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& facts,

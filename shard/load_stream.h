@@ -47,8 +47,11 @@ class LoadStream final : public grpc::ServerWriteReactor<wire::LoadStageEvent> {
   std::optional<absl::StatusOr<wire::StageInfo>> outcome_ ABSL_GUARDED_BY(mu_);
 };
 
-// Opens the model, cuts the slice and loads it as `spec` says. Blocks; compute thread.
-absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::StageSpec& spec, LoadStream* stream);
+// Opens the model, cuts the slice and loads it as the request says. Blocks; compute thread.
+// kFailedPrecondition: the file is not, or no longer, that of the plan; kDataLoss: what the node's
+// cache has is not what it fetched; else as Slice::Make() and Stage::Load().
+absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::LoadStageRequest& request,
+                                                LoadStream* stream);
 
 // What Worker.LoadStage answers for a loaded stage.
 wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& facts,

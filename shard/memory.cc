@@ -35,6 +35,14 @@ void ReleaseFreedMemory() {
 #endif
 }
 
+// By itself glibc keeps blocks of up to 32 MiB, once it has seen one of that size.
+void KeepLittleFreedMemory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);
+  mallopt(M_TRIM_THRESHOLD, 8 << 20);
+#endif
+}
+
 // malloc_trim() keeps the end of every arena but the first, which is where a stage's caches and
 // buffers were: up to 64 MiB of each, of eight arenas a core.
 void UseOneHeap() {

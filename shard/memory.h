@@ -21,6 +21,10 @@ void DropMappedPages(const std::vector<std::string>& paths);
 // Gives what was freed back to the system, where the C library keeps it: others plan with it. Any
 // thread.
 void ReleaseFreedMemory();
+// Large blocks go back as soon as they are freed, and of the rest little is kept. For a process
+// whose requests may be large; one that takes such blocks at each step would take them anew each
+// time.
+void KeepLittleFreedMemory();
 // Lets ReleaseFreedMemory() reach what any thread has freed. Once, before a process that loads
 // stages starts threads.
 void UseOneHeap();

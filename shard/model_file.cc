@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -72,7 +73,7 @@ absl::StatusOr<size_t> ReadUpTo(const std::string& path, int fd, uint64_t offset
 
 struct Part {
   int fd = -1;
-  uint64_t file_bytes = 0;
+  FileStamp stamp;
   GgufHeader header;
 };
 
@@ -83,11 +84,13 @@ absl::Status OpenPart(const std::string& path, Part* part) {
   if (part->fd < 0) return SystemError(path, errno);
   struct stat info;
   if (fstat(part->fd, &info) != 0) return SystemError(path, errno);
-  if (S_ISDIR(info.st_mode)) return absl::InvalidArgumentError(path + ": is a directory");
+  if (S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(path + ": is a folder; name the model's file in it");
+  }
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(path + ": is not a regular file");
-  part->file_bytes = static_cast<uint64_t>(info.st_size);
+  part->stamp = StampOf(info);
   absl::StatusOr<GgufHeader> header = ReadGgufHeader(
-      part->file_bytes,
+      part->stamp.bytes,
       [&](uint64_t offset, absl::Span<char> out) { return ReadUpTo(path, part->fd, offset, out); });
   if (!header.ok()) {
     // Read errors name the path already.
@@ -155,7 +158,7 @@ absl::Status CheckModel(const std::string& path, const ModelFile& model) {
   if (model.architecture().empty()) {
     return absl::InvalidArgumentError(path + ": not a model: it has no general.architecture");
   }
-  const std::string key = model.architecture() + ".block_count";
+  const std::string key = absl::StrCat(model.architecture(), ".block_count");
   const std::optional<uint64_t> layers = header.GetInteger(key);
   // Every layer has a tensor at least, so the tensors bound what a header may claim.
   if (!layers.has_value() || *layers == 0 || *layers > header.tensors.size()) {
@@ -180,12 +183,14 @@ class Hasher {
       if (*got < chunk.size()) {
         return absl::UnavailableError(path + ": became shorter while it was read");
       }
-      blake3_hasher_update(&state_, chunk.data(), chunk.size());
+      Add(chunk);
       offset += chunk.size();
       bytes -= chunk.size();
     }
     return absl::OkStatus();
   }
+
+  void Add(absl::string_view bytes) { blake3_hasher_update(&state_, bytes.data(), bytes.size()); }
 
   std::string Finish() const {
     std::string id(BLAKE3_OUT_LEN, '\0');
@@ -239,7 +244,7 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> ModelFile::Open(const std::stri
     }
     if (is_asked) model->fds_.push_back(part.fd);
     model->paths_.push_back(part_path);
-    model->part_bytes_.push_back(part.file_bytes);
+    model->stamps_.push_back(part.stamp);
     model->identity_.push_back({number - 1, 0, part.header.data_offset});
     if (split.count > 1) {
       const GgufHeader& first = number == 1 ? part.header : model->header_;
@@ -309,6 +314,33 @@ absl::Status ModelFile::Read(size_t part, uint64_t offset, absl::Span<char> out)
   return absl::OkStatus();
 }
 
+absl::Status ModelFile::CheckUnchanged() const {
+  for (size_t part = 0; part < paths_.size(); ++part) {
+    const absl::StatusOr<FileStamp> now = StampAt(paths_[part]);
+    if (now.ok() && *now == stamps_[part]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(paths_[part],
+                     now.ok() ? " has changed since it was opened"
+                              : absl::StrCat(" is no longer there (", now.status().message(), ")"),
+                     "; load the model again"));
+  }
+  return absl::OkStatus();
+}
+
+bool ModelFile::IsHole(size_t part, uint64_t offset, uint64_t bytes) const {
+  const off_t data = lseek(fds_[part], static_cast<off_t>(offset), SEEK_DATA);
+  if (data < 0) return errno == ENXIO;  // nothing more up to the end
+  return static_cast<uint64_t>(data) >= offset + bytes;
+}
+
+std::string ModelFile::file_key() const {
+  Hasher hasher;
+  for (size_t part = 0; part < paths_.size(); ++part) {
+    hasher.Add(absl::StrCat(paths_[part], "\n", stamps_[part].Text(), "\n"));
+  }
+  return hasher.Finish();
+}
+
 std::string ModelFileStem(absl::string_view path) {
   const std::optional<SplitName> split = ParseSplitName(path);
   if (split.has_value()) path = split->prefix;
@@ -317,20 +349,22 @@ std::string ModelFileStem(absl::string_view path) {
   return std::string(path);
 }
 
-std::string ModelFile::name() const {
-  if (std::optional<std::string> name = header_.GetString("general.name");
-      name.has_value() && !name->empty()) {
-    return *std::move(name);
+PrintableText ModelFile::name() const {
+  for (const std::string& name :
+       {header_.GetString("general.name").value_or(""), ModelFileStem(paths_.front())}) {
+    const absl::string_view text = absl::StripAsciiWhitespace(name);
+    if (!text.empty()) return PrintableText::From(text);
   }
-  return ModelFileStem(paths_.front());
+  return PrintableText::From("model");
 }
 
-std::string ModelFile::architecture() const {
-  return header_.GetString("general.architecture").value_or("");
+PrintableText ModelFile::architecture() const {
+  return PrintableText::From(header_.GetString("general.architecture").value_or(""));
 }
 
 uint32_t ModelFile::n_layer() const {
-  return static_cast<uint32_t>(header_.GetInteger(architecture() + ".block_count").value_or(0));
+  return static_cast<uint32_t>(
+      header_.GetInteger(absl::StrCat(architecture(), ".block_count")).value_or(0));
 }
 
 uint64_t ModelFile::tensor_bytes() const {

@@ -11,11 +11,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "shard/file_stamp.h"
 #include "shard/gguf.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 
 // What a person calls a file by: without its folder and ending, and without the number of a part.
+// Bytes, as the file system has them.
 std::string ModelFileStem(absl::string_view path);
 
 // Immutable after Open(); safe to read from any thread.
@@ -45,6 +48,17 @@ class ModelFile {
   // Reads exactly out.size() bytes. kUnavailable on an I/O error. Thread-safe, blocks.
   absl::Status Read(size_t part, uint64_t offset, absl::Span<char> out) const;
 
+  // Whether the paths still lead to the files that were opened, as they were then. Fast enough for
+  // every step of a stage: reads nothing. kFailedPrecondition: a file is another one, is gone, or
+  // was written to (also: renamed, linked, or given other rights); says which, and what to do.
+  absl::Status CheckUnchanged() const;
+  // Differs where CheckUnchanged() would say so, and for other paths. 32 bytes.
+  std::string file_key() const;
+
+  // Whether [offset, offset + bytes) of the part's file has never been written: it reads as zeros.
+  // No where the file system does not say.
+  bool IsHole(size_t part, uint64_t offset, uint64_t bytes) const;
+
   // BLAKE3 of all parts' headers and tensor directories and of samples of up to 64 tensors' data
   // (4 KiB each, so that two trainings of one model differ), 32 bytes.
   const std::string& id() const { return id_; }
@@ -57,13 +71,14 @@ class ModelFile {
   };
   const std::vector<Range>& identity() const { return identity_; }
 
-  uint64_t part_bytes(size_t part) const { return part_bytes_[part]; }  // size of the file
+  uint64_t part_bytes(size_t part) const { return stamps_[part].bytes; }  // size of the file
 
-  // general.name, else the file's name without its ending.
-  std::string name() const;
-  std::string architecture() const;  // general.architecture
-  uint32_t n_layer() const;          // <architecture>.block_count
-  uint64_t tensor_bytes() const;     // of all tensors
+  // general.name, else ModelFileStem(): what people call it, and the API where no other model is
+  // called so (node/model_match.h). Never empty.
+  PrintableText name() const;
+  PrintableText architecture() const;  // general.architecture
+  uint32_t n_layer() const;            // <architecture>.block_count
+  uint64_t tensor_bytes() const;       // of all tensors
 
  private:
   ModelFile() = default;
@@ -72,7 +87,7 @@ class ModelFile {
   std::vector<Location> locations_;
   std::vector<std::string> paths_;
   std::vector<int> fds_;
-  std::vector<uint64_t> part_bytes_;
+  std::vector<FileStamp> stamps_;
   std::vector<Range> identity_;
   std::string id_;
 };

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "ggml-alloc.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -98,7 +99,7 @@ Prober::Prober(ggml_backend_dev_t device, ggml_backend_t backend, const ProbeOpt
       rows_(options.large_matrices ? kGpuRows : kRows),
       options_(options),
       quota_period_(quota_period),
-      start_(absl::Now()),
+      start_(SteadyTime::Now()),
       limit_(kBudgetsForTheFirst * options.budget) {}
 
 bool Prober::Multiplies(ggml_type type, Use use, ggml_backend_buffer_type_t buffer_type) const {
@@ -173,7 +174,7 @@ std::optional<Prober::Weights> Prober::MakeWeights(ggml_type type, Use use) cons
 }
 
 double Prober::Seconds() const {
-  if (!quota_period_) return absl::ToDoubleSeconds(absl::Now() - start_);
+  if (!quota_period_) return absl::ToDoubleSeconds(SteadyTime::Now() - start_);
   timespec used = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
   return absl::ToDoubleSeconds(absl::DurationFromTimespec(used)) / std::max(1u, options_.n_threads);
@@ -292,12 +293,12 @@ std::optional<double> Prober::MeasureSlowdown() const {
   ggml_backend_buffer_clear(buffer.get(), 0);
   const absl::Duration enough = std::max(kQuotaTimeMin, kQuotaPeriods * *quota_period_);
   // It ends with the first graph that is done after that, at the beginning of a period then.
-  const absl::Time begin = absl::Now();
+  const SteadyTime begin = SteadyTime::Now();
   const double used = Seconds();
-  while (absl::Now() - begin < enough) {
+  while (SteadyTime::Now() - begin < enough) {
     if (!TimeGraph(graph)) return std::nullopt;
   }
-  return std::max(1.0, absl::ToDoubleSeconds(absl::Now() - begin) / (Seconds() - used));
+  return std::max(1.0, absl::ToDoubleSeconds(SteadyTime::Now() - begin) / (Seconds() - used));
 }
 
 absl::StatusOr<DeviceSpeed> Prober::Run() {
@@ -339,7 +340,7 @@ absl::StatusOr<DeviceSpeed> Prober::Run() {
   for (const TypeSpeed& each : speed.types) {
     speed.memory_bytes_per_s = std::max(speed.memory_bytes_per_s, each.bytes_per_s[0]);
   }
-  speed.took = absl::Now() - start_;
+  speed.took = SteadyTime::Now() - start_;
   return speed;
 }
 

@@ -12,6 +12,7 @@
 #include "ggml-cpp.h"
 #include "ggml.h"
 #include "shard/device_probe.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 
@@ -57,14 +58,14 @@ class Prober {
   // Seconds since some moment, as far as this process was let run: a quota lets it run at full
   // speed for a part of each period, and what a pass takes would depend on when it began.
   double Seconds() const;
-  bool OutOfTime() const { return absl::Now() - start_ > limit_; }
+  bool OutOfTime() const { return SteadyTime::Now() - start_ > limit_; }
 
   ggml_backend_device* const device_;
   ggml_backend* const backend_;
   const int64_t columns_, rows_;  // of a matrix
   const ProbeOptions& options_;
   const std::optional<absl::Duration> quota_period_;
-  const absl::Time start_;
+  const SteadyTime start_;
   absl::Duration limit_;  // the budget; longer for the first type, so that slow devices have one
 };
 

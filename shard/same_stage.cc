@@ -8,6 +8,7 @@ bool IsSameStage(const wire::StageSpec& a, const wire::StageSpec& b) {
     spec.clear_stage();
     spec.clear_n_stages();
     spec.clear_model_path();
+    spec.clear_model_name();
     spec.clear_source_address();
     spec.clear_source_node();
     spec.clear_weight_peers();

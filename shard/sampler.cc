@@ -123,19 +123,27 @@ class LlamaSampler final : public SequenceSampler {
 
  private:
   bool is_greedy() const { return settings_.temperature() <= 0; }
-  // Whether anything changes logits before the choice; if not, the greedy choice is the largest.
+  // Whether anything besides leaves_out_ends() changes logits before the choice; if not, the greedy
+  // choice is the largest that may be chosen.
   bool is_shaped() const {
-    return settings_.ignore_eog() || !settings_.logit_bias().empty() || text_.looks_back() ||
-           text_.has_grammar();
+    return !settings_.logit_bias().empty() || text_.looks_back() || text_.has_grammar();
   }
-  // Whether all that changes is that ends of generation are left out: the largest stays the largest
-  // when it is none.
-  bool only_leaves_out_ends() const {
-    return settings_.ignore_eog() && settings_.logit_bias().empty() && !text_.looks_back() &&
-           !text_.has_grammar();
+  bool is_short() const { return text_.n_generated() < settings_.tokens_min(); }
+  bool leaves_out_ends() const { return settings_.ignore_eog() || is_short(); }
+  // Whether the model ends a text with it.
+  bool is_end(int32_t token) const { return llama_vocab_is_eog(vocab_, token) || is_stop(token); }
+  bool is_stop(int32_t token) const {
+    const auto& stops = settings_.stop_tokens();
+    return std::find(stops.begin(), stops.end(), token) != stops.end();
+  }
+  // Whether it may not be chosen where leaves_out_ends(). A client's own stop tokens may be, where
+  // only the model's are to be passed over.
+  bool is_left_out(int32_t token) const {
+    return is_short() ? is_end(token) : llama_vocab_is_eog(vocab_, token) && !is_stop(token);
   }
 
   void MakeBias();
+  void LeaveOutEnds(llama_token_data_array* candidates);
   void MakeFilters();
 
   absl::StatusOr<int32_t> ChooseToken(int32_t position, absl::Span<const float> logits,
@@ -163,10 +171,12 @@ class LlamaSampler final : public SequenceSampler {
   std::vector<LlamaSamplerPtr> filters_;  // top-k, typical, top-p, min-p
   LlamaSamplerPtr xtc_;                   // cuts whenever it is asked; whether it is, is our draw
 
-  // Made when it is first applied: to find the ends of generation takes a walk through the
-  // vocabulary, which a greedy choice seldom needs. Null: off, or not made yet.
-  LlamaSamplerPtr bias_;
+  LlamaSamplerPtr bias_;  // null: off, or not made yet
   bool bias_made_ = false;
+  // Made when they are first left out: to find the ends of generation takes a walk through the
+  // vocabulary, which a greedy choice seldom needs.
+  std::vector<int32_t> ends_;
+  bool ends_made_ = false;
   SamplerText text_;
 };
 
@@ -184,14 +194,21 @@ void LlamaSampler::MakeBias() {
   for (const wire::LogitBias& bias : settings_.logit_bias()) {
     biases.push_back({bias.token(), bias.bias()});
   }
-  if (settings_.ignore_eog()) {
-    for (int32_t token = 0; token < n_vocab_; ++token) {
-      if (llama_vocab_is_eog(vocab_, token)) biases.push_back({token, kMinusInfinity});
-    }
-  }
   if (biases.empty()) return;
   bias_.reset(
       llama_sampler_init_logit_bias(n_vocab_, static_cast<int32_t>(biases.size()), biases.data()));
+}
+
+// `candidates` has the whole vocabulary, in its order.
+void LlamaSampler::LeaveOutEnds(llama_token_data_array* candidates) {
+  if (!std::exchange(ends_made_, true)) {
+    for (int32_t token = 0; token < n_vocab_; ++token) {
+      if (is_end(token)) ends_.push_back(token);
+    }
+  }
+  for (int32_t token : ends_) {
+    if (is_left_out(token)) candidates->data[token].logit = kMinusInfinity;
+  }
 }
 
 // In libllama's usual order.
@@ -241,6 +258,7 @@ absl::Status LlamaSampler::Feed(int32_t position, int32_t token) {
 absl::Status LlamaSampler::Shape(llama_token_data_array* candidates) {
   MakeBias();
   if (bias_ != nullptr) llama_sampler_apply(bias_.get(), candidates);
+  if (leaves_out_ends()) LeaveOutEnds(candidates);
   text_.Penalize(candidates);
   DropForbidden(candidates);
   if (candidates->size > 0) return absl::OkStatus();
@@ -351,10 +369,7 @@ absl::StatusOr<int32_t> LlamaSampler::ChooseToken(int32_t position, absl::Span<c
   const int64_t likeliest = ArgMax(logits);
   if (likeliest < 0) return absl::InternalError("the model's logits are not numbers");
   const auto token = static_cast<int32_t>(likeliest);
-  if (is_greedy() &&
-      (!is_shaped() || (only_leaves_out_ends() && !llama_vocab_is_eog(vocab_, token)))) {
-    return token;
-  }
+  if (is_greedy() && !is_shaped() && !(leaves_out_ends() && is_left_out(token))) return token;
 
   // One buffer for all sequences of the thread: a megabyte and a half at a vocabulary of 128k.
   static thread_local std::vector<llama_token_data> buffer;
@@ -391,7 +406,7 @@ absl::StatusOr<wire::SampledToken> LlamaSampler::Sample(int32_t position,
   sampled.set_position(position);
   sampled.set_token(*token);
   sampled.set_piece(Piece(vocab_, *token));
-  sampled.set_end_of_generation(llama_vocab_is_eog(vocab_, *token));
+  sampled.set_end_of_generation(is_end(*token));
   if (settings_.report_logprob() || settings_.logprobs() > 0) ReportLogprobs(logits, &sampled);
   if (settings_.mirostat() != 0) sampled.set_mirostat_mu(next_mu);
   if (absl::Status status = text_.Append(*token, next_mu); !status.ok()) return status;

@@ -41,6 +41,19 @@ absl::Status CheckGrammar(const wire::SamplerSettings& settings) {
   return grammar.ok() ? CheckGbnf(*grammar) : grammar.status();
 }
 
+absl::Status CheckStopTokens(const wire::SamplerSettings& settings, int32_t n_vocab) {
+  if (settings.stop_tokens_size() > kStopTokensMax) {
+    return absl::InvalidArgumentError(absl::StrCat("stop_tokens has ", settings.stop_tokens_size(),
+                                                   " entries; it may have ", kStopTokensMax));
+  }
+  for (const int32_t token : settings.stop_tokens()) {
+    if (token >= 0 && token < n_vocab) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("stop_tokens names token ", token, "; the vocabulary has ", n_vocab));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLogitBias(const wire::SamplerSettings& settings, int32_t n_vocab) {
   for (const wire::LogitBias& bias : settings.logit_bias()) {
     if (bias.token() < 0 || bias.token() >= n_vocab) {
@@ -78,6 +91,7 @@ absl::Status CheckSamplerSettings(const wire::SamplerSettings& settings, const l
       CheckAtLeast("dry_penalty_last_n", settings.dry_penalty_last_n(), -1),
       CheckGrammar(settings),
       CheckLogitBias(settings, n_vocab),
+      CheckStopTokens(settings, n_vocab),
   };
   for (const absl::Status& status : checks) {
     if (!status.ok()) return status;

@@ -14,6 +14,7 @@ namespace strata {
 // Alternatives that may be reported for one token.
 inline constexpr uint32_t kLogprobsMax = 1000;
 inline constexpr int kDryBreakersMax = 128;
+inline constexpr int kStopTokensMax = 256;
 
 // kInvalidArgument: a setting is out of range; the message names the field and what it may be.
 absl::Status CheckSamplerSettings(const wire::SamplerSettings& settings, const llama_vocab* vocab);

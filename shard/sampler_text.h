@@ -60,6 +60,7 @@ class SamplerText {
   // takes too long here.
   absl::Status RestrictToGrammar(llama_token_data_array* candidates) const;
 
+  size_t n_generated() const { return tokens_.size() - std::min(n_prompt_, tokens_.size()); }
   float mu() const { return mu_.empty() ? InitialMu(mirostat_) : mu_.back(); }
   const MirostatSettings& mirostat() const { return mirostat_; }
   const std::vector<int32_t>& tokens() const { return tokens_; }

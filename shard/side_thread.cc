@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 
@@ -26,8 +27,8 @@ void SideThread::Run(Work work) {
 
 bool SideThread::Wait(absl::Duration most) {
   absl::MutexLock lock(mu_);
-  const absl::Time end = absl::Now() + most;
-  while (has_work_ && !done_.WaitWithDeadline(&mu_, end)) {
+  const SteadyTime end = SteadyTime::Now() + most;
+  while (has_work_ && !done_.WaitWithTimeout(&mu_, end - SteadyTime::Now())) {
   }
   return !has_work_;
 }

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "ggml.h"
+#include "shard/weight_blocks.h"
 
 namespace strata {
 namespace {
@@ -113,10 +114,88 @@ struct Slice::Content {
     uint64_t offset;  // kFile: in that file; kMemory: in `memory`
   };
 
+  // A block that is compared with its hash.
+  struct Checked {
+    uint32_t block;
+    WeightBlock at;
+    std::string hash;
+  };
+  // The bytes of one that was found to be right.
+  struct Loaded {
+    const Checked* block = nullptr;
+    std::string bytes;
+  };
+
   std::shared_ptr<const ModelFile> model;
-  std::string memory;         // the header
-  std::vector<Piece> pieces;  // in order of `begin`, without gaps
+  std::string memory;            // the header
+  std::vector<Piece> pieces;     // in order of `begin`, without gaps
+  std::vector<Checked> checked;  // in the files' order; empty: the files are trusted
   uint64_t file_bytes = 0;
+
+  // kInvalidArgument: there are not as many as blocks.
+  absl::Status CheckBlocks(absl::string_view hashes, absl::Span<const size_t> tensors) {
+    const WeightBlocks all(*model);
+    const std::vector<uint32_t> blocks = all.OfTensors(tensors);
+    if (hashes.size() != blocks.size() * kWeightHashBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(hashes.size(), " bytes of hashes for ", blocks.size(), " blocks"));
+    }
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      checked.push_back({blocks[i], all[blocks[i]],
+                         std::string(hashes.substr(i * kWeightHashBytes, kWeightHashBytes))});
+    }
+    std::ranges::sort(checked, {},
+                      [](const Checked& each) { return std::pair(each.at.part, each.at.offset); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Load(const Checked& block, Loaded* loaded) const {
+    loaded->block = nullptr;
+    loaded->bytes.resize(block.at.bytes);
+    const auto damaged = [&](absl::string_view how) {
+      return absl::DataLossError(
+          absl::StrCat("block ", block.block, " of ", model->paths()[block.at.part], " ", how));
+    };
+    absl::Status read = model->Read(block.at.part, block.at.offset, absl::MakeSpan(loaded->bytes));
+    if (!read.ok()) return damaged(absl::StrCat("cannot be read: ", read.message()));
+    if (HashOfBytes(loaded->bytes) != block.hash)
+      return damaged("is damaged: its hash is another one");
+    loaded->block = &block;
+    return absl::OkStatus();
+  }
+
+  // Of one of the files. What is in no block is padding, which nobody looks at.
+  absl::Status ReadFile(size_t part, uint64_t offset, char* out, size_t size,
+                        Loaded* loaded) const {
+    if (checked.empty()) return model->Read(part, offset, absl::MakeSpan(out, size));
+    auto next = std::ranges::upper_bound(
+        checked, std::pair(part, offset), {},
+        [](const Checked& each) { return std::pair(each.at.part, each.at.offset); });
+    if (next != checked.begin()) --next;
+    while (size > 0) {
+      for (; next != checked.end(); ++next) {
+        const WeightBlock& at = next->at;
+        if (at.part > part || (at.part == part && at.offset + at.bytes > offset)) break;
+      }
+      const bool in_part = next != checked.end() && next->at.part == part;
+      size_t n = size;
+      if (in_part && next->at.offset <= offset) {
+        if (loaded->block != &*next) {
+          if (absl::Status status = Load(*next, loaded); !status.ok()) return status;
+        }
+        const uint64_t skip = offset - next->at.offset;
+        n = std::min<uint64_t>(size, next->at.bytes - skip);
+        memcpy(out, loaded->bytes.data() + skip, n);
+      } else {
+        if (in_part) n = std::min<uint64_t>(size, next->at.offset - offset);
+        memset(out, 0, n);
+      }
+      offset += n;
+      out += n;
+      size -= n;
+    }
+    return absl::OkStatus();
+  }
 
   // Adds a piece at the end; `alignment` pads before it.
   void Add(Piece piece, uint64_t alignment) {
@@ -140,7 +219,7 @@ struct Slice::Content {
     pieces.push_back(piece);
   }
 
-  absl::StatusOr<size_t> ReadAt(uint64_t offset, char* out, size_t size) const {
+  absl::StatusOr<size_t> ReadAt(uint64_t offset, char* out, size_t size, Loaded* loaded) const {
     if (offset >= file_bytes) return 0;
     const size_t wanted = std::min<uint64_t>(size, file_bytes - offset);
     auto piece = std::upper_bound(pieces.begin(), pieces.end(), offset,
@@ -157,8 +236,7 @@ struct Slice::Content {
           memset(out + done, 0, n);
           break;
         case Piece::Kind::kFile: {
-          absl::Status status =
-              model->Read(from.part, from.offset + skip, absl::MakeSpan(out + done, n));
+          absl::Status status = ReadFile(from.part, from.offset + skip, out + done, n, loaded);
           if (!status.ok()) return status;
           break;
         }
@@ -173,14 +251,18 @@ struct Slice::Content {
 // One open stream.
 struct Slice::Stream {
   std::shared_ptr<const Content> content;
+  absl::Status* error = nullptr;
   uint64_t position = 0;
+  Content::Loaded loaded = {};
   std::unique_ptr<char[]> buffer = nullptr;  // of the FILE
 
   // As read(2): -1 with errno.
   static ssize_t Read(void* cookie, char* out, size_t size) {
     auto* stream = static_cast<Stream*>(cookie);
-    const absl::StatusOr<size_t> n = stream->content->ReadAt(stream->position, out, size);
+    const absl::StatusOr<size_t> n =
+        stream->content->ReadAt(stream->position, out, size, &stream->loaded);
     if (!n.ok()) {
+      if (stream->error != nullptr) stream->error->Update(n.status());
       errno = EIO;
       return -1;
     }
@@ -225,7 +307,8 @@ absl::StatusOr<Slice> Slice::Make(const std::shared_ptr<const ModelFile>& model,
 
   const GgufHeader& whole = model->header();
   const bool is_whole = slice.is_whole();
-  if (is_whole && model->paths().size() == 1) {
+  const bool is_checked = !options.block_hashes.empty();
+  if (is_whole && model->paths().size() == 1 && !is_checked) {
     // The file itself, its own bytes of header included.
     slice.header_ = whole;
     slice.tensor_bytes_ = model->tensor_bytes();
@@ -240,13 +323,16 @@ absl::StatusOr<Slice> Slice::Make(const std::shared_ptr<const ModelFile>& model,
 
   GgufHeader& header = slice.header_;
   header.version = whole.version;
-  header.alignment = whole.alignment;
+  // A stream seeks to multiples of its buffer's size and reads on from there: what is checked
+  // begins there, so that no block is loaded for the end of the one before.
+  header.alignment =
+      is_checked ? std::max<uint32_t>(whole.alignment, kStreamBufferBytes) : whole.alignment;
   header.metadata = whole.metadata;
   if (!is_whole) {
     absl::Status status = AdjustMetadata(whole, layers, options.unverified, &header);
     if (!status.ok()) return status;
   }
-  if (!slice.has_vocabulary()) DropVocabulary(model->architecture(), &header);
+  if (!slice.has_vocabulary()) DropVocabulary(model->architecture().str(), &header);
 
   const bool has_output = whole.FindTensor("output.weight") != nullptr;
   std::vector<Content::Piece> pieces;
@@ -286,6 +372,10 @@ absl::StatusOr<Slice> Slice::Make(const std::shared_ptr<const ModelFile>& model,
   content->memory = SerializeGgufHeader(header);
   content->Add({0, content->memory.size(), Kind::kMemory, 0, 0}, 1);
   for (const Content::Piece& piece : pieces) content->Add(piece, header.alignment);
+  if (is_checked) {
+    absl::Status status = content->CheckBlocks(options.block_hashes, slice.source_tensors_);
+    if (!status.ok()) return status;
+  }
   slice.content_ = std::move(content);
   return slice;
 }
@@ -295,11 +385,12 @@ bool Slice::is_last() const { return layers_.end == model_->n_layer(); }
 uint64_t Slice::file_bytes() const { return content_->file_bytes; }
 
 absl::StatusOr<size_t> Slice::ReadAt(uint64_t offset, char* out, size_t size) const {
-  return content_->ReadAt(offset, out, size);
+  Content::Loaded loaded;
+  return content_->ReadAt(offset, out, size, &loaded);
 }
 
-absl::StatusOr<FILE*> Slice::Open() const {
-  auto* stream = new Stream{content_};
+absl::StatusOr<FILE*> Slice::Open(absl::Status* error) const {
+  auto* stream = new Stream{.content = content_, .error = error};
 #ifdef __APPLE__
   FILE* file = funopen(
       stream,

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "shard/architecture.h"
 #include "shard/model_file.h"
@@ -30,12 +31,17 @@ namespace strata {
 
 struct SliceOptions {
   bool unverified = false;  // cut an architecture that is not in the table
+  // BLAKE3 of each block of source_tensors() (weight_blocks.h), one after the other. Where they are
+  // given, the slice reads a block as a whole and compares it before it gives a byte of it; what is
+  // in no block is not read at all. Empty: the files are trusted.
+  std::string block_hashes;
 };
 
 // Immutable; safe to read from any thread.
 class Slice {
  public:
-  // kInvalidArgument: the range is empty or outside the model. kFailedPrecondition: the
+  // kInvalidArgument: the range is empty or outside the model, or there are not as many hashes as
+  // blocks. kFailedPrecondition: the
   // architecture may not be cut there (the message lists where it may). kUnimplemented: unknown
   // architecture.
   static absl::StatusOr<Slice> Make(const std::shared_ptr<const ModelFile>& model,
@@ -63,11 +69,13 @@ class Slice {
 
   // The slice as a read-only, seekable stream (fopencookie, funopen on macOS) for
   // llama_model_load_from_file_ptr with load mode none. The stream keeps the model open and is used
-  // by one thread at a time. Close with fclose().
-  absl::StatusOr<FILE*> Open() const;
+  // by one thread at a time. Close with fclose(). Where a read fails, `error` says why, if it is
+  // given; it outlives the stream.
+  absl::StatusOr<FILE*> Open(absl::Status* error = nullptr) const;
 
-  // Reads up to `size` bytes at `offset` of the slice's GGUF; what Open() streams. Thread-safe,
-  // blocks.
+  // Reads up to `size` bytes at `offset` of the slice's GGUF; what Open() streams. kUnavailable: an
+  // I/O error; kDataLoss: a block is not what its hash says, or cannot be read; names block and
+  // file. Thread-safe, blocks.
   absl::StatusOr<size_t> ReadAt(uint64_t offset, char* out, size_t size) const;
 
  private:

@@ -16,9 +16,11 @@
 #include "shard/engine.h"
 #include "shard/experts.h"
 #include "shard/llama_stage.h"
+#include "shard/lost_pages.h"
 #include "shard/memory.h"
 #include "shard/warm_up.h"
 #include "transport/status_details.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -78,7 +80,7 @@ llama_context_params ContextParams(const Slice& slice, const StageOptions& optio
                                    const llama_model* model) {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = static_cast<uint32_t>(CellsOf(options.cache, options.n_ctx, options.n_seq_max));
-  params.kv_unified = SharesCache(slice.model().header());
+  params.kv_unified = SharesCache(options.cache, slice.model().header());
   params.n_seq_max = options.n_seq_max;
   // Cells of one pool can be lent to a sequence that no slot has, to read a part of one. States and
   // windows cannot be split, nor can pools of which each slot has its own.
@@ -137,6 +139,13 @@ uint32_t HostLayers(const Slice& slice, const StageOptions& options, ggml_backen
   return device == nullptr ? 0 : std::min(options.n_cpu_moe, slice.layers().size());
 }
 
+// Whether libllama maps the model's own file. What the CPU computes beside a device is copied to
+// its liking.
+bool IsMapped(const Slice& slice, const StageOptions& options, ggml_backend_dev_t device) {
+  return options.use_mmap && slice.is_whole() && HostLayers(slice, options, device) == 0 &&
+         llama_supports_mmap();
+}
+
 absl::StatusOr<LlamaModelPtr> LoadModel(const Slice& slice, const StageOptions& options,
                                         ggml_backend_dev_t device, bool with_data,
                                         LoadProgress* progress) {
@@ -154,9 +163,7 @@ absl::StatusOr<LlamaModelPtr> LoadModel(const Slice& slice, const StageOptions& 
   params.no_alloc = !with_data;
   params.progress_callback = LoadProgress::Report;
   params.progress_callback_user_data = progress;
-  const bool map =
-      options.use_mmap && n_host == 0;  // what the CPU computes is copied to its liking
-  if (with_data && slice.is_whole() && map && llama_supports_mmap()) {
+  if (with_data && IsMapped(slice, options, device)) {
     params.load_mode = LLAMA_LOAD_MODE_MMAP;
     std::vector<const char*> paths;
     for (const std::string& path : slice.model().paths()) paths.push_back(path.c_str());
@@ -165,10 +172,12 @@ absl::StatusOr<LlamaModelPtr> LoadModel(const Slice& slice, const StageOptions& 
                              : llama_model_load_from_splits(paths.data(), paths.size(), params));
   }
   params.load_mode = LLAMA_LOAD_MODE_NONE;
-  absl::StatusOr<FILE*> file = slice.Open();
+  absl::Status read;
+  absl::StatusOr<FILE*> file = slice.Open(&read);
   if (!file.ok()) return file.status();
   LlamaModelPtr model(llama_model_load_from_file_ptr(*file, params));
   fclose(*file);
+  if (!read.ok()) return read;  // libllama says no more than that it could not read
   return model;
 }
 
@@ -284,7 +293,7 @@ absl::Status CheckAgainstWhole(const Slice& slice, const StageOptions& options,
 
 absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const StageOptions& options,
                                                    Progress progress) {
-  const absl::Time start = absl::Now();
+  const SteadyTime start = SteadyTime::Now();
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   absl::StatusOr<ggml_backend_dev_t> device = FindDevice(options.device);
   if (!device.ok()) return device.status();
@@ -358,6 +367,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
         {});
   }
 
+  if (IsMapped(slice, options, *device)) TellOfLostPages(slice.model().paths().front());
   LogCapture log;
   LoadProgress load = {.progress = &progress, .total_bytes = slice.tensor_bytes()};
   absl::StatusOr<LlamaModelPtr> model =
@@ -376,12 +386,18 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
     config.input_tensor = InputTensor(slice.model().header(), slice.layers());
   }
   config.output_tensor = OutputTensor(slice.model().header(), slice.layers());
+  for (uint32_t end = slice.layers().begin + 1; end < slice.layers().end; ++end) {
+    config.layer_tensors.push_back(
+        OutputTensor(slice.model().header(), {slice.layers().begin, end}));
+  }
+  config.params = params;
   config.n_outputs_max = params.n_outputs_max;
   config.has_equal_graphs = IsRecurrent(model->get()) || !params.kv_unified;
   config.pools_embeddings = params.embeddings;
   config.n_unpooled_max = UnpooledMax(HostLayers(slice, options, *device), model->get());
   config.has_vocabulary = slice.has_vocabulary();
   config.computes_apart = *device != nullptr;
+  if (IsMapped(slice, options, *device)) config.mapped = slice.shared_model();
   Facts& facts = config.facts;
   facts.layers = slice.layers();
   facts.is_first = slice.is_first();
@@ -426,7 +442,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   if (log.UnmappedWeightBytes() > 0) DropMappedPages(slice.model().paths());
   ReleaseFreedMemory();
   stage->mutable_facts()->load_ms =
-      static_cast<uint32_t>(absl::ToInt64Milliseconds(absl::Now() - start));
+      static_cast<uint32_t>(absl::ToInt64Milliseconds(SteadyTime::Now() - start));
   return stage;
 }
 

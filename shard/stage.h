@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
@@ -48,7 +50,8 @@ class Stage {
   // Blocks. kInvalidArgument: the data is not what the header promised, or an option is wrong;
   // kResourceExhausted: not enough memory for weights, KV cache or compute buffer, with the bytes
   // (see ShortageOf()); nothing of it is kept;
-  // kFailedPrecondition: the slice's derived hyperparameters differ from the whole model's.
+  // kFailedPrecondition: the slice's derived hyperparameters differ from the whole model's;
+  // kDataLoss, kUnavailable: Slice::ReadAt()'s.
   // libllama may abort the process on damaged data: that is why it is a worker's.
   static absl::StatusOr<std::unique_ptr<Stage>> Load(const Slice& slice,
                                                      const StageOptions& options,
@@ -67,10 +70,11 @@ class Stage {
 
   // Runs the batch. Blocks for as long as it computes. kInvalidArgument: lengths, rows, slots,
   // token ids or positions out of range (a position must follow the last one in its slot);
-  // kResourceExhausted: no room in the KV cache; kInternal: libllama failed. After an error the KV
-  // cache is as before the call, or the slots of the batch have been dropped (kDataLoss). The last
-  // stage takes n_batch output_rows, or fewer when their logits would exceed 64 MiB, but always
-  // n_seq_max.
+  // kResourceExhausted: no room in the KV cache; kInternal: libllama failed;
+  // kFailedPrecondition: the file that the stage has mapped has changed, so what it computed is of
+  // no use, nor will the rest be. After an error the KV cache is as before the call, or the slots
+  // of the batch have been dropped (kDataLoss). The last stage takes n_batch output_rows, or fewer
+  // when their logits would exceed 64 MiB, but always n_seq_max.
   virtual absl::Status Decode(const Batch& batch) = 0;
 
   // Begins with the batch that most likely follows, so that it is under way when Decode() gets it;
@@ -84,6 +88,18 @@ class Stage {
 
   // Every stage but the last, after Decode(): [n_tokens, n_embd] f32, rows in batch order.
   virtual Payload TakeActivations() = 0;
+
+  // Called with what a layer gives, [n_tokens, n_embd] f32; the next layer takes what it leaves
+  // there. `layers_end` is one past the layer, as the model counts.
+  using LayerWatch = std::function<void(uint32_t layers_end, absl::Span<float> rows)>;
+  // Runs the batch as Decode() would if the stage were empty, beside its caches, which it neither
+  // reads nor changes, and calls `watch` behind every layer but the last. Returns what comes out:
+  // the activations, or the logits of `output_rows`. Blocks. kUnimplemented: such stages cannot;
+  // kResourceExhausted: no memory for that; else as Decode().
+  virtual absl::StatusOr<std::vector<float>> DecodeApart(const Batch& /*batch*/,
+                                                         const LayerWatch& /*watch*/) {
+    return absl::UnimplementedError("it cannot compute beside its caches");
+  }
 
   // Last stage, after Decode(): [n_vocab] of output_rows[i], valid until the next call.
   virtual absl::Span<const float> Logits(size_t i) = 0;

@@ -13,6 +13,7 @@
 #include "grpcpp/client_context.h"
 #include "proto/node.grpc.pb.h"
 #include "shard/host_identity.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/trusted_networks.h"
@@ -21,7 +22,7 @@ namespace strata {
 namespace {
 
 constexpr char kLoopback[] = "127.0.0.1";
-constexpr std::chrono::seconds kAskTimeout(2);
+constexpr absl::Duration kAskTimeout = absl::Seconds(2);
 // How long an acceptor that took a link over UCX may take to notice that it failed here: its
 // silence, and a step that its stage computes meanwhile.
 constexpr std::chrono::milliseconds kHalfOpenMax(1500);
@@ -252,7 +253,7 @@ absl::StatusOr<StageWires::Way> StageWires::MeasureWay(const std::string& addres
 absl::StatusOr<wire::OfferLinkResponse> StageWires::Ask(const std::string& address) {
   const auto worker = wire::Worker::NewStub(MakeChannel(address));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kAskTimeout);
+  context.set_deadline(DeadlineIn(kAskTimeout));
   wire::OfferLinkRequest request;
   *request.mutable_place() = Place();
   wire::OfferLinkResponse offer;

@@ -16,6 +16,7 @@ namespace strata {
 namespace {
 
 constexpr uint32_t kKeptVersion = 1;
+constexpr uint64_t kHoleBytesMin = 1u << 20;
 
 }  // namespace
 
@@ -49,6 +50,23 @@ uint64_t WeightBlocks::BytesOf(absl::Span<const uint32_t> blocks) const {
   return bytes;
 }
 
+absl::Status CheckNoHoles(const ModelFile& model) {
+  const WeightBlocks blocks(model);
+  uint64_t bytes = 0;
+  size_t part = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const WeightBlock& at = blocks[i];
+    if (at.bytes < kHoleBytesMin || !model.IsHole(at.part, at.offset, at.bytes)) continue;
+    if (bytes == 0) part = at.part;
+    bytes += at.bytes;
+  }
+  if (bytes == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(model.paths()[part], ": ", bytes >> 20,
+                   " MiB of its weights were never written (a download that has not ended?); get "
+                   "the file again"));
+}
+
 struct WeightHasher::State {
   blake3_hasher hasher;
 };
@@ -69,6 +87,12 @@ std::string WeightHasher::Finish() {
   blake3_hasher_finalize(&state_->hasher, reinterpret_cast<uint8_t*>(hash.data()), hash.size());
   blake3_hasher_init(&state_->hasher);
   return hash;
+}
+
+std::string HashOfBytes(absl::string_view bytes) {
+  WeightHasher hasher;
+  hasher.Add(bytes);
+  return hasher.Finish();
 }
 
 absl::StatusOr<std::vector<bool>> ReadBlockList(const wire::BlockList& list, size_t n_blocks) {

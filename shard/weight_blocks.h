@@ -46,6 +46,10 @@ class WeightBlocks {
   std::vector<uint32_t> first_;  // block of each tensor, and one past the last
 };
 
+// Of a file that a person named. kInvalidArgument: a block was never written, as of a download that
+// has not ended; small ones may be zeros by right.
+absl::Status CheckNoHoles(const ModelFile& model);
+
 // Whether each block is in a node's list: [n_blocks]. kInvalidArgument: it lists others.
 absl::StatusOr<std::vector<bool>> ReadBlockList(const wire::BlockList& list, size_t n_blocks);
 
@@ -62,6 +66,9 @@ class WeightHasher {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// Of these bytes alone.
+std::string HashOfBytes(absl::string_view bytes);
 
 // Hashes by block.
 using WeightHashes = std::map<uint32_t, std::string>;

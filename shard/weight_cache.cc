@@ -15,6 +15,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "shard/file_stamp.h"
+#include "transport/private_file.h"
 #include "transport/status_details.h"
 
 namespace strata {
@@ -118,16 +120,28 @@ struct WeightCache::Opened {
     for (const int fd : fds) close(fd);
   }
 
+  // Whether the paths still lead to these files, and they are as long as they were.
+  bool IsInPlace() const {
+    for (size_t i = 0; i < fds.size(); ++i) {
+      struct stat mine;
+      const absl::StatusOr<FileStamp> now = StampAt(model->paths()[i]);
+      if (fstat(fds[i], &mine) != 0 || !now.ok()) return false;
+      const FileStamp own = StampOf(mine);
+      if (now->device != own.device || now->inode != own.inode ||
+          now->bytes != model->part_bytes(i)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   const std::shared_ptr<const ModelFile> model;  // shared with slices
   const WeightBlocks blocks;
   std::vector<int> fds;  // to write, one for each part
 };
 
 absl::StatusOr<std::shared_ptr<WeightCache>> WeightCache::Open(Options options) {
-  std::error_code error;
-  fs::create_directories(options.folder, error);
-  if (error)
-    return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", options.folder));
+  if (absl::Status status = MakePrivateFolder(options.folder); !status.ok()) return status;
   std::shared_ptr<WeightCache> cache(new WeightCache());
   cache->folder_ = options.folder;
   const std::string lock = options.folder + "/lock";
@@ -171,6 +185,15 @@ void WeightCache::Scan() {
   }
 }
 
+void WeightCache::Distrust(Entry* entry) {
+  LOG(WARNING)
+      << "what is in " << entry->folder
+      << " is not what was put there; it is checked, and fetched again where it is damaged";
+  for (const auto& [block, hash] : entry->hashes) entry->suspect.insert(block);
+  entry->opened.reset();
+  entry->number = ++uses_;
+}
+
 uint64_t WeightCache::UsedLocked() const {
   uint64_t bytes = 0;
   for (const auto& [id, entry] : entries_) bytes += entry.bytes;
@@ -183,7 +206,10 @@ uint64_t WeightCache::bytes_used() const {
 }
 
 absl::StatusOr<std::shared_ptr<WeightCache::Opened>> WeightCache::OpenEntry(Entry* entry) {
-  if (std::shared_ptr<Opened> opened = entry->opened.lock()) return opened;
+  if (std::shared_ptr<Opened> opened = entry->opened.lock()) {
+    if (opened->IsInPlace()) return opened;
+    Distrust(entry);
+  }
   std::string first = entry->folder + "/model.gguf";
   std::error_code error;
   for (const fs::directory_entry& file : fs::directory_iterator(entry->folder, error)) {
@@ -192,6 +218,7 @@ absl::StatusOr<std::shared_ptr<WeightCache::Opened>> WeightCache::OpenEntry(Entr
   }
   absl::StatusOr<std::shared_ptr<const ModelFile>> model = ModelFile::Open(first);
   if (!model.ok() || (*model)->id() != entry->id) {
+    Distrust(entry);
     return absl::NotFoundError(absl::StrCat(first, " is damaged"));
   }
   auto opened = std::make_shared<Opened>(*std::move(model));
@@ -260,7 +287,7 @@ absl::Status WeightCache::Confirm(const std::string& model_id, const Kept& kept,
     return absl::NotFoundError("the block is no longer in the cache");
   }
   if (hash == expected->second) {
-    entry.checked.insert(block);
+    entry.suspect.erase(block);
     return absl::OkStatus();
   }
   // It may have been lost and fetched again while it was read.
@@ -279,12 +306,18 @@ absl::Status WeightCache::Add(const std::string& model_id, absl::Span<const uint
     return absl::InvalidArgumentError("not a model's description");
   }
   const std::string folder = absl::StrCat(folder_, "/", absl::BytesToHexString(model_id));
+  std::error_code error;
+  fs::create_directories(folder_, error);  // somebody may have removed it
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return SystemError(errno, folder);
   std::vector<int> fds;
+  std::vector<uint64_t> bytes_before;  // of each part's file; the rest is holes from now on
   absl::Status status;
   for (size_t i = 0; i < part_bytes.size() && status.ok(); ++i) {
     const std::string path = absl::StrCat(folder, "/", PartName(i, part_bytes.size()));
     fds.push_back(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    struct stat before = {};
+    if (fds.back() >= 0) fstat(fds.back(), &before);
+    bytes_before.push_back(static_cast<uint64_t>(before.st_size));
     if (fds.back() < 0 || ftruncate(fds.back(), static_cast<off_t>(part_bytes[i])) != 0) {
       status = SystemError(errno, path);
     }
@@ -321,6 +354,12 @@ absl::Status WeightCache::Add(const std::string& model_id, absl::Span<const uint
     if (auto opened = OpenEntry(&entry); !opened.ok()) {
       of_other_model = true;
       status = absl::InvalidArgumentError("the description is not that of the model's id");
+    } else {
+      const WeightBlocks& blocks = (*opened)->blocks;
+      for (uint32_t block = 0; block < blocks.size(); ++block) {
+        const WeightBlock& at = blocks[block];
+        if (at.offset + at.bytes > bytes_before[at.part]) Lose(&entry, block);
+      }
     }
   }
   if (status.ok() && is_new) status = WriteKeptHashes(folder + "/blocks", model_id, {});
@@ -349,7 +388,7 @@ void WeightCache::Lose(Entry* entry, uint32_t block) {
   entry->lost[block] = ++entry->losses;
   entry->missing[block] = std::move(found->second);
   entry->hashes.erase(found);
-  entry->checked.erase(block);
+  entry->suspect.erase(block);
 }
 
 bool WeightCache::IsLeased(const Entry& entry, uint32_t block, const WeightLease* but) const {
@@ -485,15 +524,31 @@ std::vector<uint32_t> WeightLease::Missing() const {
   return missing;
 }
 
-std::vector<uint32_t> WeightLease::Unchecked() const {
+std::vector<uint32_t> WeightLease::Suspect() const {
   absl::MutexLock lock(cache_->mu_);
-  std::vector<uint32_t> unchecked;
+  std::vector<uint32_t> suspect;
   for (const uint32_t block : blocks_) {
-    if (entry_->hashes.count(block) != 0 && entry_->checked.count(block) == 0) {
-      unchecked.push_back(block);
-    }
+    if (entry_->suspect.contains(block)) suspect.push_back(block);
   }
-  return unchecked;
+  return suspect;
+}
+
+void WeightLease::Distrust() {
+  absl::MutexLock lock(cache_->mu_);
+  for (const uint32_t block : blocks_) {
+    if (entry_->hashes.contains(block)) entry_->suspect.insert(block);
+  }
+}
+
+std::string WeightLease::BlockHashes() const {
+  absl::MutexLock lock(cache_->mu_);
+  std::string hashes;
+  for (const uint32_t block : blocks_) {
+    const auto found = entry_->hashes.find(block);
+    // What was lost a moment ago has no hash, and must not pass for anything.
+    hashes += found == entry_->hashes.end() ? std::string(kWeightHashBytes, '\0') : found->second;
+  }
+  return hashes;
 }
 
 bool WeightLease::Check(uint32_t block) {
@@ -516,7 +571,7 @@ bool WeightLease::Check(uint32_t block) {
   absl::MutexLock lock(cache_->mu_);
   const auto kept = entry_->hashes.find(block);
   if (kept != entry_->hashes.end() && kept->second == hash) {
-    entry_->checked.insert(block);
+    entry_->suspect.erase(block);
     return true;
   }
   WeightCache::Lose(entry_, block);
@@ -564,7 +619,7 @@ void WeightLease::Finish(uint32_t block, std::string hash) {
   if (disk_failed_) return;  // its bytes may be among those that were lost
   entry_->hashes[block] = std::move(hash);
   entry_->missing.erase(block);
-  entry_->checked.insert(block);
+  entry_->suspect.erase(block);
   entry_->unsynced.insert(block);
 }
 

@@ -11,9 +11,11 @@
 // is missing.
 //
 // A block's hash is written down after its data has been synced, so a crash costs at most some
-// blocks that are fetched again. It is checked against the data once in each run of the process,
-// before the block is first used; what the disk did to it then is noticed, and the block is
-// missing. Hashes of missing blocks are kept as well, by which others' copies can be checked.
+// blocks that are fetched again. What the disk or somebody else does to the data, whoever loads it
+// notices, since he hashes what he reads (SliceOptions::block_hashes); then all is to be checked
+// here. So it is when files turn out to be gone, cut short or replaced, which is looked for at each
+// lease. What is damaged is missing. Hashes of missing blocks are kept as well, by which others'
+// copies can be checked.
 //
 // What is there may be read to be given to others, without a lease: who reads hashes what he read.
 #pragma once
@@ -109,7 +111,7 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
     WeightHashes missing;               // of others, as far as they are known
     uint64_t losses = 0;                // blocks that have gone, since the process started
     std::map<uint32_t, uint64_t> lost;  // the last loss of each, counted from 1
-    std::set<uint32_t> checked;         // of those, since the process started
+    std::set<uint32_t> suspect;         // of those that are there: may be damaged
     std::set<uint32_t> unsynced;        // of those, not known to be on the disk yet
     std::weak_ptr<Opened> opened;       // shared by the leases
     std::list<const WeightLease*> leases;
@@ -117,8 +119,12 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
 
   WeightCache() = default;
   void Scan();
+  // kNotFound: what is there is not what it was; nothing of it is trusted any more.
   absl::StatusOr<std::shared_ptr<Opened>> OpenEntry(Entry* entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Its files are others now, or may be: all that is there is suspect, and who has read of the ones
+  // before has read of another copy.
+  void Distrust(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t UsedLocked() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Removes what nobody has leased, the models not used for longest first, until `bytes` more fit.
   // First of all what the model of `mine` has on the disk without knowing it.
@@ -161,8 +167,12 @@ class WeightLease {
   // Keeps hashes of blocks that are missing. Save() writes them down.
   void Learn(const WeightHashes& hashes);
   std::vector<uint32_t> Missing() const;
-  // Those that are there and were not checked yet.
-  std::vector<uint32_t> Unchecked() const;
+  // Those that are there and may be damaged: Check() them.
+  std::vector<uint32_t> Suspect() const;
+  // Whoever loaded a block found it damaged: all of them may be.
+  void Distrust();
+  // Of blocks(), one after the other, as SliceOptions wants them.
+  std::string BlockHashes() const;
 
   // Compares the block with its hash. False: it differs or cannot be read, which the log says, and
   // is missing from now on.

@@ -22,15 +22,18 @@
 #include "shard/load_stream.h"
 #include "shard/memory.h"
 #include "shard/same_stage.h"
+#include "shard/self_test.h"
 #include "shard/stage.h"
 #include "shard/stage_server.h"
 #include "shard/stage_spec.h"
 #include "shard/stage_wires.h"
 #include "shard/tokenize.h"
 #include "transport/epoch.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/listening_server.h"
+#include "transport/printable_message.h"
 #include "transport/process_security.h"
 #include "transport/promised_link.h"
 
@@ -71,7 +74,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
     }
     unloader_.join();
     if (server_ != nullptr) {
-      server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+      server_->Shutdown(DeadlineIn(absl::Seconds(1)));
     }
   }
 
@@ -241,13 +244,15 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Ping(grpc::CallbackServerContext* co
   }
   response->set_busy_ms(busy_ms);
   response->set_steps_done(steps_done);
+  MakePrintable(response);
   return Answer(context, absl::OkStatus());
 }
 
 grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
     grpc::CallbackServerContext*, const wire::LoadStageRequest* request) {
-  wire::StageSpec spec = request->spec();
-  if (spec.n_threads() == 0) spec.set_n_threads(options_.n_threads);
+  wire::LoadStageRequest load = *request;
+  const wire::StageSpec& spec = load.spec();
+  if (spec.n_threads() == 0) load.mutable_spec()->set_n_threads(options_.n_threads);
   const StageKey key = StageKeyOf(spec.epoch(), spec.stage());
   auto* stream = new LoadStream();
   {
@@ -269,19 +274,24 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
     }
     // The table keeps the stage while it loads, so that it can be unloaded; one that failed is
     // replaced.
-    const auto is_kept = std::make_shared<bool>(false);  // shared by the two callbacks
+    const auto is_kept = std::make_shared<bool>(false);         // shared by the two callbacks
+    const auto self_test = std::make_shared<wire::SelfTest>();  // the same
     stages_[key] = StageServer::Start(
         spec, clock_,
-        [spec, stream, is_kept,
+        [load, stream, is_kept, self_test,
          kept = TakeKept(spec)]() mutable -> absl::StatusOr<std::unique_ptr<Stage>> {
           std::unique_ptr<Stage> stage = kept != nullptr ? kept->TakeStage() : nullptr;
           kept.reset();
-          if (stage == nullptr) return LoadSpec(spec, stream);
-          if (!spec.kept().with_caches()) stage->Clear();
+          if (stage == nullptr) {
+            auto loaded = LoadSpec(load, stream);
+            if (loaded.ok()) *self_test = RunSelfTest(load.spec(), loaded->get());
+            return loaded;
+          }
+          if (!load.spec().kept().with_caches()) stage->Clear();
           *is_kept = true;
           return stage;
         },
-        [this, spec, stream, is_kept](absl::StatusOr<Stage::Facts> facts) {
+        [this, spec, stream, is_kept, self_test](absl::StatusOr<Stage::Facts> facts) {
           if (!facts.ok()) {
             stream->End(facts.status());
             return;
@@ -290,6 +300,7 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
           info.set_kept(*is_kept);
           info.set_caches_kept(*is_kept && spec.kept().with_caches());
           if (info.kept()) info.set_load_ms(0);
+          if (!info.kept()) *info.mutable_self_test() = std::move(*self_test);
           stream->End(std::move(info));
         });
   }

@@ -31,7 +31,7 @@ constexpr size_t kNodeIdBytesMax = 48;  // with NodeName()'s words, a DNS label:
 constexpr size_t kSerialBytes = 16;     // of 20 that RFC 5280 4.1.2.2 allows
 
 // RFC 5280 4.1.2.5: a certificate without a well-defined end.
-constexpr char kAuthorityNotBefore[] = "20200101000000Z";
+constexpr char kAuthorityNotBefore[] = "19700101000000Z";
 constexpr char kAuthorityNotAfter[] = "99991231235959Z";
 
 struct Free {
@@ -173,10 +173,6 @@ std::string NodeName(absl::string_view node_id) {
   return absl::StrCat("node-", node_id, ".strata.internal");
 }
 
-bool NodeCertificate::RenewalDue(absl::Time now) const {
-  return now < not_before || now >= not_after - (not_after - not_before - kClockSkewMax) / 3;
-}
-
 void ClusterAuthority::Free::operator()(evp_pkey_st* key) const { EVP_PKEY_free(key); }
 
 absl::StatusOr<ClusterAuthority> ClusterAuthority::Of(const ClusterKey& key) {
@@ -207,17 +203,14 @@ absl::StatusOr<NodeCertificate> ClusterAuthority::Issue(const NodeOptions& optio
   if (key == nullptr) return OpensslError("making a node's private key");
 
   NodeCertificate made;
-  // Certificates count whole seconds.
-  made.not_before = absl::FromTimeT(absl::ToTimeT(options.now - kClockSkewMax));
-  made.not_after = absl::FromTimeT(absl::ToTimeT(options.now + options.validity));
   const Certificate certificate(X509_new());
   X509* const x = certificate.get();
   const bool ok =
       x != nullptr && X509_set_version(x, X509_VERSION_3) == 1 && SetRandomSerial(x) &&
       SetName(X509_get_subject_name(x), options.node_id) &&
       X509_set_issuer_name(x, X509_get_subject_name(issuer->get())) == 1 &&
-      SetTime(X509_getm_notBefore(x), made.not_before) &&
-      SetTime(X509_getm_notAfter(x), made.not_after) && X509_set_pubkey(x, key.get()) == 1 &&
+      SetTime(X509_getm_notBefore(x), options.not_before) &&
+      SetTime(X509_getm_notAfter(x), options.not_after) && X509_set_pubkey(x, key.get()) == 1 &&
       AddExtensions(x, issuer->get(),
                     {{NID_basic_constraints, "critical,CA:FALSE"},
                      {NID_key_usage, "critical,digitalSignature"},

@@ -5,13 +5,15 @@
 //                             ed25519" (cluster_key.h), as an Ed25519 private key
 //   authority's certificate   the same bytes on every node, for all in it is fixed and Ed25519
 //                             signs without chance: version 3, serial 1, subject = issuer = CN
-//                             "strata cluster ID", valid 2020-01-01 to 9999-12-31 (a key ends by
-//                             rotation, not by a date), CA without further authorities, may only
-//                             sign certificates
+//                             "strata cluster ID", CA without further authorities, may only sign
+//                             certificates
 //   node's certificate        a new private key and a random serial each time; CN = node id; DNS
 //                             names NodeName() and kMemberName, which TLS checks in the place of a
-//                             host's name; for servers and clients; valid from a day before it is
-//                             made, so that machines whose clocks differ by less talk to each other
+//                             host's name; for servers and clients
+//
+// Both are valid from 1970-01-01 to 9999-12-31: a key ends by rotation and not by a date, so that a
+// machine whose clock is wrong, or jumps, stays what it is. Who has a node's private key could read
+// the cluster's key beside it.
 //
 // Whoever has the key can make a certificate for any node id: an id tells members apart, it does
 // not protect one from another. Everything here is thread-safe but for moves, and blocks for some
@@ -32,10 +34,6 @@ struct evp_pkey_st;
 struct x509_st;
 
 namespace strata {
-
-inline constexpr absl::Duration kClockSkewMax = absl::Hours(24);
-// How long a node's certificate is good for. Connections that stand outlive it.
-inline constexpr absl::Duration kNodeCertificateValidity = absl::Hours(24 * 30);
 
 // How the common name of an authority begins; the cluster's id follows.
 inline constexpr absl::string_view kAuthorityNamePrefix = "strata cluster ";
@@ -59,11 +57,6 @@ absl::StatusOr<std::string> ClusterIdOf(const std::string& certificate_pem);
 struct NodeCertificate {
   std::string certificate_pem;
   Secret private_key_pem;  // PKCS #8
-  absl::Time not_before;
-  absl::Time not_after;
-
-  // Two thirds of its time have gone, or the clock stands before its beginning: make another.
-  bool RenewalDue(absl::Time now) const;
 };
 
 class ClusterAuthority {
@@ -80,8 +73,9 @@ class ClusterAuthority {
 
   struct NodeOptions {
     std::string node_id;
-    absl::Time now = absl::Now();
-    absl::Duration validity = kNodeCertificateValidity;  // from `now`
+    // RFC 5280, 4.1.2.5: what has no well-defined end.
+    absl::Time not_before = absl::UnixEpoch();
+    absl::Time not_after = absl::FromUnixSeconds(253'402'300'799);  // 9999-12-31 23:59:59
   };
   // kInvalidArgument: a node id that is no DNS label (letters, digits and hyphens, at most 48).
   absl::StatusOr<NodeCertificate> Issue(const NodeOptions& options) const;

@@ -13,6 +13,10 @@
 namespace strata {
 namespace {
 
+// Timers that come again after so long or longer come at multiples of it, so that one wake does for
+// all of them.
+constexpr uint64_t kPatientMs = 1'000;
+
 class UvEventLoop final : public EventLoop {
  public:
   UvEventLoop() {
@@ -161,17 +165,25 @@ class Watch final : public EventLoop::Handle {
   State* const state_;  // deleted by libuv's close callback
 };
 
+void OnTimer(uv_timer_t* uv) { Watch<uv_timer_t>::Call(uv, 0); }
+
 std::unique_ptr<EventLoop::Handle> UvEventLoop::StartTimer(TimerOptions options,
                                                            absl::AnyInvocable<void()> fn) {
-  auto timer =
-      std::make_unique<Watch<uv_timer_t>>(this, [fn = std::move(fn)](int) mutable { fn(); });
-  CHECK_EQ(uv_timer_init(&loop_, timer->uv()), 0);
   // The loop's idea of now is from the start of this turn, which may be long ago.
   uv_update_time(&loop_);
-  CHECK_EQ(uv_timer_start(
-               timer->uv(), [](uv_timer_t* uv) { Watch<uv_timer_t>::Call(uv, 0); },
-               options.delay_ms, options.repeat_ms),
-           0);
+  const bool patient = options.delay_ms >= kPatientMs && options.repeat_ms >= kPatientMs;
+  const auto shared = [this, patient](uint64_t ms) {
+    return patient ? ms - (uv_now(&loop_) + ms) % kPatientMs : ms;
+  };
+  const uint64_t delay_ms = shared(options.delay_ms), repeat_ms = options.repeat_ms;
+  const auto handle = std::make_shared<uv_timer_t*>(nullptr);  // set below; with the callback
+  auto timer = std::make_unique<Watch<uv_timer_t>>(this, [=, fn = std::move(fn)](int) mutable {
+    if (patient) uv_timer_start(*handle, &OnTimer, shared(repeat_ms), repeat_ms);
+    fn();
+  });
+  *handle = timer->uv();
+  CHECK_EQ(uv_timer_init(&loop_, timer->uv()), 0);
+  CHECK_EQ(uv_timer_start(timer->uv(), &OnTimer, delay_ms, repeat_ms), 0);
   return timer;
 }
 

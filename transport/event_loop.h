@@ -39,7 +39,9 @@ class EventLoop {
   // is destroyed without being called.
   virtual void Post(absl::AnyInvocable<void() &&> fn) = 0;
 
-  // Loop thread, or before Run(). First after `delay_ms`, then each `repeat_ms` (0: once).
+  // Loop thread, or before Run(). First after `delay_ms`, then each `repeat_ms` (0: once). Where
+  // both are a second or more the first time may come up to a second early, to share its wake with
+  // others.
   struct TimerOptions {
     uint64_t delay_ms = 0;
     uint64_t repeat_ms = 0;

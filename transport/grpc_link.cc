@@ -32,6 +32,10 @@ constexpr char kMethod[] = "/strata.wire.Link/Stream";
 
 // A peer whose machine has gone is noticed after about this and kKeepaliveTimeoutMs.
 constexpr int kKeepaliveTimeMs = 500;
+// Two pings and a timer for each connection, all day: seldom, where somebody else notices sooner.
+constexpr int kQuietKeepaliveTimeMs = 20'000;
+// A channel without calls for so long lets its connection go, and its pings with it.
+constexpr int kCallsIdleMs = 5'000;
 
 constexpr int kWindowBytes = 512 << 10;
 
@@ -42,8 +46,8 @@ static_assert(kMessageBytesMax > kFramePrefixBytes + kFrameHeaderBytesMax + kGrp
 
 // What the two ends have in common: calls `set(name, value)`.
 template <typename Set>
-void ForEachSetting(int keepalive_timeout_ms, Set set) {
-  set(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
+void ForEachSetting(int keepalive_ms, int keepalive_timeout_ms, Set set) {
+  set(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive_ms);
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive_timeout_ms);
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
@@ -65,6 +69,27 @@ void LogRefusal(const std::string& peer, const absl::Status& why) {
 
 gpr_timespec InMs(int64_t ms) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
+}
+
+// `idle_ms` 0: it keeps its connection.
+std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int keepalive_ms,
+                                          int keepalive_timeout_ms, int idle_ms) {
+  KeepGrpcThreads();
+  grpc::ChannelArguments arguments;
+  ForEachSetting(keepalive_ms, keepalive_timeout_ms,
+                 [&](const char* name, int value) { arguments.SetInt(name, value); });
+  if (idle_ms > 0) arguments.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, idle_ms);
+  // Activations must not queue in front of control calls, nor one link in front of another.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // Peers are on the LAN: a proxy for the Internet cannot reach them.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // A retry would keep what was sent, and frames must not be sent twice.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  const auto credentials = ProcessChannelCredentials(&arguments);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
 // The part of a wire over one gRPC call that both ends share. The call's reactor derives from it,
@@ -130,7 +155,8 @@ class DialledWire final : public GrpcWire,
  public:
   // Deletes itself when the call is done.
   static std::shared_ptr<LinkSession> Dial(DialOptions options, Link::Receiver* receiver) {
-    auto* wire = new DialledWire(options.address);
+    auto* wire = new DialledWire(
+        options.address, options.keepalive_ms > 0 ? options.keepalive_ms : kQuietKeepaliveTimeMs);
     VersionPolicy policy;
     policy.allow_mixed = options.allow_mixed_versions;
     std::shared_ptr<LinkSession> session =
@@ -157,7 +183,8 @@ class DialledWire final : public GrpcWire,
  private:
   void WriteNext() override { StartWrite(&written_); }
 
-  explicit DialledWire(const std::string& address) : stub_(MakeChannel(address)) {}
+  DialledWire(const std::string& address, int keepalive_ms)
+      : stub_(NewChannel(address, keepalive_ms, kKeepaliveTimeoutMs, /*idle_ms=*/0)) {}
 
   // Peers say their own words in a kClose, so what the call says is about the wire.
   static absl::Status FromCall(const grpc::Status& status) {
@@ -278,28 +305,18 @@ class RefusedCall final : public grpc::ServerGenericBidiReactor {
 }  // namespace
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int keepalive_timeout_ms) {
-  KeepGrpcThreads();
-  grpc::ChannelArguments arguments;
-  ForEachSetting(keepalive_timeout_ms,
-                 [&](const char* name, int value) { arguments.SetInt(name, value); });
-  // Activations must not queue in front of control calls, nor one link in front of another.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Peers are on the LAN: a proxy for the Internet cannot reach them.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // A retry would keep what was sent, and frames must not be sent twice.
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  const auto credentials = ProcessChannelCredentials(&arguments);
-  return grpc::CreateCustomChannel(address, credentials, arguments);
+  return NewChannel(address, kKeepaliveTimeMs, keepalive_timeout_ms, kCallsIdleMs);
+}
+
+std::shared_ptr<grpc::Channel> MakeQuietChannel(const std::string& address) {
+  return NewChannel(address, kQuietKeepaliveTimeMs, kKeepaliveTimeoutMs, /*idle_ms=*/0);
 }
 
 void ConfigureServer(grpc::ServerBuilder* builder, MessageSizes sizes) {
   KeepGrpcThreads();
   // That the machine of who asks has gone TCP notices before (listening_server.cc).
   const bool patient = sizes == MessageSizes::kRequests;
-  ForEachSetting(patient ? kPatientTimeoutMs : kKeepaliveTimeoutMs,
+  ForEachSetting(kQuietKeepaliveTimeMs, patient ? kPatientTimeoutMs : kKeepaliveTimeoutMs,
                  [&](const char* name, int value) { builder->AddChannelArgument(name, value); });
   if (patient) builder->SetMaxReceiveMessageSize(kRequestBytesMax);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kConnectionCallsMax);

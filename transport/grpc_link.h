@@ -30,9 +30,13 @@ inline constexpr int kPatientTimeoutMs = 10'000;
 
 // Channels of control services and links alike are made with this, so that keys have one place to
 // go (process_security.h): with the keepalive and message size settings that links need, and a
-// connection of its own. Does not connect yet.
+// connection of its own. Does not connect yet. A peer that answers no more is noticed while a call
+// is under way; without calls for some seconds there is no connection, until the next one.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            int keepalive_timeout_ms = kKeepaliveTimeoutMs);
+// The same with a connection that stays, and costs next to nothing while nothing goes over it. That
+// the peer hangs is noticed after 20 s: calls need deadlines, or somebody who notices sooner.
+std::shared_ptr<grpc::Channel> MakeQuietChannel(const std::string& address);
 // Calls under way on one connection of a server, at most: others wait at their caller. More than
 // the texts that one node asks another for (kTextCallsMax).
 inline constexpr int kConnectionCallsMax = 4096;
@@ -49,6 +53,9 @@ struct DialOptions {
   wire::Hello hello;
   bool allow_mixed_versions = false;
   int64_t timeout_ms = 10'000;
+  // How long a peer may be silent before it is asked whether it still answers; 0: 20 s, since
+  // membership notices sooner that it has gone, and its node that it hangs.
+  int keepalive_ms = 0;
 };
 
 // Dials, exchanges Hellos and returns an open link. Blocks for at most `timeout_ms`; never call it

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "transport/printable_text.h"
 #include "transport/status_details.h"
 
 namespace strata {
@@ -25,8 +26,13 @@ size_t EncodedBytes(absl::string_view text) {
   return n;
 }
 
-std::string Bounded(absl::string_view text) {
-  if (EncodedBytes(text) <= kStatusMessageBytesMax) return ValidUtf8(text);
+// Of what a client of a unary call finds where the answer was none that protobuf takes.
+constexpr absl::string_view kNoMessage = "No message returned for unary request";
+
+std::string Bounded(absl::string_view bytes) {
+  // No byte becomes more than the six of an escape.
+  const std::string text = PrintableLines(bytes, 6 * bytes.size());
+  if (EncodedBytes(text) <= kStatusMessageBytesMax) return text;
   constexpr size_t kHalf = kStatusMessageBytesMax / 2 - 16;
   size_t head = 0;
   for (size_t n = 0; head < text.size(); ++head) {
@@ -42,27 +48,8 @@ std::string Bounded(absl::string_view text) {
   auto continues = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
   for (int i = 0; i < 3 && head > 0 && continues(head); ++i) --head;
   for (int i = 0; i < 3 && tail < text.size() && continues(tail); ++i) ++tail;
-  return ValidUtf8(absl::StrCat(text.substr(0, head), " [...] ", text.substr(tail)));
-}
-
-// Length of the valid UTF-8 sequence at the start of `s`, 0 when there is none.
-size_t SequenceBytes(absl::string_view s) {
-  auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
-  const unsigned char c = byte(0);
-  if (c < 0x80) return 1;
-  const size_t n = c >= 0xC2 && c <= 0xDF   ? 2
-                   : c >= 0xE0 && c <= 0xEF ? 3
-                   : c >= 0xF0 && c <= 0xF4 ? 4
-                                            : 0;
-  if (n == 0 || s.size() < n) return 0;
-  for (size_t i = 1; i < n; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  if (c == 0xE0 && byte(1) < 0xA0) return 0;  // longer than needed
-  if (c == 0xED && byte(1) > 0x9F) return 0;  // surrogates
-  if (c == 0xF0 && byte(1) < 0x90) return 0;  // longer than needed
-  if (c == 0xF4 && byte(1) > 0x8F) return 0;  // beyond U+10FFFF
-  return n;
+  return absl::StrCat(absl::string_view(text).substr(0, head), " [...] ",
+                      absl::string_view(text).substr(tail));
 }
 
 }  // namespace
@@ -77,9 +64,24 @@ bool SaidByPeer(const grpc::Status& status) {
   return absl::StartsWith(status.error_details(), kStatusMark);
 }
 
+bool IsUnreadable(const grpc::Status& status) {
+  if (SaidByPeer(status)) return false;
+  return (status.error_code() == grpc::StatusCode::UNIMPLEMENTED &&
+          status.error_message() == kNoMessage) ||
+         (status.error_code() == grpc::StatusCode::INTERNAL && status.error_message().empty());
+}
+
+bool IsUnknownCall(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNIMPLEMENTED && !SaidByPeer(status) &&
+         !IsUnreadable(status);
+}
+
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  absl::Status said(CodeFrom(status.error_code()), status.error_message());
+  if (IsUnreadable(status)) {
+    return absl::InternalError("a message of this call cannot be read by the program it went to");
+  }
+  absl::Status said(CodeFrom(status.error_code()), PrintableLines(status.error_message()));
   const std::string details = status.error_details();
   absl::string_view text = details;
   if (!absl::ConsumePrefix(&text, kStatusMark)) return said;
@@ -96,16 +98,17 @@ void ToWire(const absl::Status& status, absl::string_view where, wire::Status* o
 
 absl::Status FromWire(const wire::Status& status) {
   if (status.code() == 0) return absl::OkStatus();
-  if (status.where().empty()) return absl::Status(CodeFrom(status.code()), status.message());
+  const std::string message = PrintableLines(status.message());
+  if (status.where().empty()) return absl::Status(CodeFrom(status.code()), message);
   return absl::Status(CodeFrom(status.code()),
-                      absl::StrCat(status.where(), ": ", status.message()));
+                      absl::StrCat(PrintableText::From(status.where()), ": ", message));
 }
 
 std::string ValidUtf8(absl::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const size_t n = SequenceBytes(text);
+    const size_t n = Utf8CharacterBytes(text);
     if (n == 0) {
       out.push_back('?');
       text.remove_prefix(1);

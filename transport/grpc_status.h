@@ -24,11 +24,18 @@ grpc::Status ToGrpc(const absl::Status& status);
 // Whether the program at the other end said it, in words for people; else gRPC did, of a connection
 // or a call that failed.
 bool SaidByPeer(const grpc::Status& status);
-absl::Status FromGrpc(const grpc::Status& status);  // an unknown code becomes kUnknown
+// Whether a message of the call was none that protobuf takes: an error of this call alone, which
+// says nothing of the other end's version or health.
+bool IsUnreadable(const grpc::Status& status);
+// Whether the other end has no such call: it is another program, or another version of this one.
+bool IsUnknownCall(const grpc::Status& status);
+// What a peer says is made printable; its lines stay. An unknown code becomes kUnknown, and an
+// unreadable message kInternal.
+absl::Status FromGrpc(const grpc::Status& status);
 
 // `where` names the stage, for example "stage 2 (layers 16-23)"; empty: nowhere.
 void ToWire(const absl::Status& status, absl::string_view where, wire::Status* out);
-// "where: message".
+// "where: message"; printable, but with lines.
 absl::Status FromWire(const wire::Status& status);
 
 // `text` with every byte that is not part of valid UTF-8 replaced by '?': protobuf strings must be

@@ -13,8 +13,10 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "proto/probe.grpc.pb.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -31,6 +33,10 @@ constexpr size_t kBulkBytes = 64 * 1024;
 constexpr size_t kBulkFastBytes = 512 * 1024;
 constexpr uint32_t kFastRoundTripUs = 2'000;
 constexpr size_t kBulkWindow = 8;  // frames on the way, so that the link never waits for an answer
+
+// No more of them: a fast link has shown how fast it is, and filling it longer would cost both ends
+// much of a core.
+constexpr size_t kBulkBytesMax = 32 << 20;
 
 // One measurement, as the measured side sees it. Deletes itself.
 class EchoStream final : public grpc::ServerBidiReactor<wire::EchoFrame, wire::EchoFrame> {
@@ -86,12 +92,12 @@ bool MeasureRoundTrips(Stream* stream, absl::Duration budget, absl::FunctionRef<
   frame.mutable_payload()->resize(kRoundTripBytes);
   frame.set_reply_bytes(kRoundTripBytes);
   std::vector<absl::Duration> times;
-  absl::Time until = absl::InfiniteFuture();
+  SteadyTime until = SteadyTime::InfiniteFuture();
   for (size_t i = 0; times.size() < kRoundTripsMax; ++i) {
     if (!may_go()) break;
-    const absl::Time begin = absl::Now();
+    const SteadyTime begin = SteadyTime::Now();
     if (!stream->Write(frame) || !stream->Read(&reply)) return false;
-    const absl::Time end = absl::Now();
+    const SteadyTime end = SteadyTime::Now();
     if (i >= kRoundTripsWarm) times.push_back(end - begin);
     if (i == 0) until = end + budget;
     // On a slow link a few will have to do.
@@ -112,11 +118,12 @@ bool MeasureThroughput(Stream* stream, absl::Duration budget, absl::FunctionRef<
   const bool fast = speed->round_trip_p50_us() < kFastRoundTripUs;
   frame.mutable_payload()->resize(fast ? kBulkFastBytes : kBulkBytes);
   size_t answered = 0, sent = 0;
-  absl::Time begin = absl::InfiniteFuture(), end = begin;
-  const absl::Time until = absl::Now() + budget;
+  SteadyTime begin = SteadyTime::InfiniteFuture(), end = begin;
+  const SteadyTime until = SteadyTime::Now() + budget;
   bool sending = true;
   while (sending || answered < sent) {
-    sending = sending && may_go() && (absl::Now() < until || sent < 2 * kBulkWindow);
+    sending = sending && may_go() && sent * frame.payload().size() < kBulkBytesMax &&
+              (SteadyTime::Now() < until || sent < 2 * kBulkWindow);
     if (sending && sent < answered + kBulkWindow) {
       if (!stream->Write(frame)) return false;
       ++sent;
@@ -124,7 +131,7 @@ bool MeasureThroughput(Stream* stream, absl::Duration budget, absl::FunctionRef<
     }
     if (answered == sent) break;
     if (!stream->Read(&reply)) return false;
-    end = absl::Now();
+    end = SteadyTime::Now();
     if (++answered == kBulkWindow) begin = end;
   }
   if (answered <= kBulkWindow || end <= begin) return true;
@@ -156,8 +163,7 @@ absl::StatusOr<wire::LinkSpeed> MeasureLink(const MeasureLinkOptions& options,
   const std::unique_ptr<wire::LinkProbe::Stub> stub =
       wire::LinkProbe::NewStub(MakeChannel(options.address));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() +
-                       absl::ToChronoMilliseconds(options.timeout));
+  context.set_deadline(DeadlineIn(options.timeout));
   const std::unique_ptr<Stream> stream = stub->Echo(&context);
   wire::LinkSpeed speed;
   const bool whole = MeasureRoundTrips(stream.get(), options.round_trip_budget, may_go, &speed) &&

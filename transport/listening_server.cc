@@ -26,9 +26,11 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "transport/descriptor.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/handshake_watch.h"
 #include "transport/refusal_log.h"
+#include "transport/thread_name.h"
 
 namespace strata {
 namespace {
@@ -218,6 +220,7 @@ class ListeningServer::Acceptor {
 
  private:
   void Run() {
+    NameThread("acceptor");
     std::vector<pollfd> polled{{.fd = stop_read_.fd(), .events = POLLIN, .revents = 0}};
     for (const Descriptor& one : listening_) {
       polled.push_back({.fd = one.fd(), .events = POLLIN, .revents = 0});
@@ -318,10 +321,10 @@ absl::StatusOr<std::unique_ptr<ListeningServer>> ListeningServer::Start(
 ListeningServer::ListeningServer() = default;
 
 ListeningServer::~ListeningServer() {
-  if (acceptor_ != nullptr) Shutdown(std::chrono::system_clock::now());
+  if (acceptor_ != nullptr) Shutdown(DeadlineIn(absl::ZeroDuration()));
 }
 
-void ListeningServer::Shutdown(std::chrono::system_clock::time_point deadline) {
+void ListeningServer::Shutdown(gpr_timespec deadline) {
   CHECK(acceptor_ != nullptr) << "a server is shut down once";
   // First: gRPC keeps descriptors for good that it is handed afterwards.
   acceptor_.reset();

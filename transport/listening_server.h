@@ -11,12 +11,12 @@
 // Thread-safe, but for the end.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "grpc/support/time.h"
 #include "transport/clock.h"
 #include "transport/connection_limiter.h"
 
@@ -52,7 +52,7 @@ class ListeningServer {
 
   // Takes no connections any more and frees the port; then as grpc::Server::Shutdown(): waits for
   // calls under way, and cuts them at `deadline`. Once.
-  void Shutdown(std::chrono::system_clock::time_point deadline);
+  void Shutdown(gpr_timespec deadline);
 
  private:
   class Acceptor;

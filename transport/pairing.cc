@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
-#include "transport/grpc_status.h"
 #include "transport/hkdf.h"
 #include "transport/openssl_status.h"
+#include "transport/printable_text.h"
 
 namespace strata {
 namespace {
@@ -176,17 +176,10 @@ absl::Status CheckPairingBytes(absl::string_view what, absl::string_view bytes, 
       absl::StrCat(what, ": ", size, " bytes are right, these are ", bytes.size()));
 }
 
-size_t ControlBytesAt(absl::string_view text, size_t i) {
-  const auto c = static_cast<unsigned char>(text[i]);
-  if (c < 0x20 || c == 0x7F) return 1;
-  // U+0080 to U+009F are control characters as well: C2 80 to C2 9F.
-  return c == 0xC2 && static_cast<unsigned char>(text[i + 1]) < 0xA0 ? 2 : 0;
-}
-
 absl::Status CheckPairingName(absl::string_view what, absl::string_view name) {
-  bool plain = !name.empty() && name.size() <= kPairingNameBytesMax && ValidUtf8(name) == name;
-  for (size_t i = 0; plain && i < name.size(); ++i) plain = ControlBytesAt(name, i) == 0;
-  if (plain) return absl::OkStatus();
+  if (!name.empty() && name.size() <= kPairingNameBytesMax && IsPrintable(name)) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(
       absl::StrCat(what, ": 1 to ", kPairingNameBytesMax, " bytes of text are right"));
 }

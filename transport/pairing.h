@@ -135,9 +135,7 @@ bool SamePairingBytes(absl::string_view a, absl::string_view b);
 
 // kInvalidArgument: `bytes`, the field `what` of a message, has another size.
 absl::Status CheckPairingBytes(absl::string_view what, absl::string_view bytes, size_t size);
-// How many bytes the control character at `i` of valid UTF-8 has; 0: there is none.
-size_t ControlBytesAt(absl::string_view text, size_t i);
-// kInvalidArgument: not 1 to kPairingNameBytesMax bytes of UTF-8 without control characters.
+// kInvalidArgument: not 1 to kPairingNameBytesMax bytes of printable text.
 absl::Status CheckPairingName(absl::string_view what, absl::string_view name);
 
 }  // namespace strata

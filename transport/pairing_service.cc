@@ -10,6 +10,7 @@
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "proto/pairing.grpc.pb.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_status.h"
 #include "transport/grpc_threads.h"
 #include "transport/pairing_member.h"
@@ -81,11 +82,11 @@ class Caller {
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(Method<Request, Response> method, const Request& request) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout_));
+    context.set_deadline(DeadlineIn(timeout_));
     Response response;
     const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
     if (status.ok()) return response;
-    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    if (IsUnknownCall(status)) {
       return absl::FailedPreconditionError(
           "whoever answers there takes no pairings: it has a key already, or is another program");
     }

@@ -6,6 +6,8 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -110,6 +112,19 @@ absl::Status WritePrivateFile(const std::string& path, absl::string_view bytes,
   if (error != 0 || !replace) unlink(part.c_str());
   if (error == 0) error = SyncFolder(FolderOf(path));
   return error == 0 ? absl::OkStatus() : absl::ErrnoToStatus(error, path);
+}
+
+absl::Status MakePrivateFolder(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return absl::OkStatus();
+  const std::filesystem::path above = std::filesystem::path(path).parent_path();
+  if (!above.empty() && above != path) {
+    if (absl::Status status = MakePrivateFolder(above.string()); !status.ok()) return status;
+  }
+  if (mkdir(path.c_str(), S_IRWXU) == 0) return absl::OkStatus();
+  const int why = errno;
+  if (why == EEXIST && std::filesystem::is_directory(path, error)) return absl::OkStatus();
+  return absl::ErrnoToStatus(why, absl::StrCat("cannot make ", path));
 }
 
 }  // namespace strata

@@ -31,4 +31,8 @@ enum class PrivateFileMode {
 absl::Status WritePrivateFile(const std::string& path, absl::string_view bytes,
                               PrivateFileMode mode);
 
+// Makes the folder and those above it that are missing, for their owner alone, whatever the umask.
+// One that is there stays as it is. The system's own reason, with the folder's name.
+absl::Status MakePrivateFolder(const std::string& path);
+
 }  // namespace strata

@@ -7,8 +7,11 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "transport/grpc_status.h"
+#include "transport/printable_text.h"
+#include "transport/wall_clock.h"
 
 namespace strata {
 namespace {
@@ -20,29 +23,10 @@ bool IsPlain(char c) {
          absl::string_view("-_./:").find(c) != absl::string_view::npos;
 }
 
-// As JSON has it, which people can read, too.
+// Printable, as JSON has it, which people can read, too.
 void AppendQuoted(absl::string_view value, std::string* line) {
-  line->push_back('"');
-  for (const char c : ValidUtf8(value)) {
-    switch (c) {
-      case '"':
-        line->append("\\\"");
-        break;
-      case '\\':
-        line->append("\\\\");
-        break;
-      case '\n':
-        line->append("\\n");
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-          absl::StrAppend(line, "\\u", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad4));
-        } else {
-          line->push_back(c);
-        }
-    }
-  }
-  line->push_back('"');
+  const PrintableText text = PrintableText::From(value, kShownMessageBytesMax);
+  absl::StrAppend(line, "\"", absl::StrReplaceAll(text, {{"\"", "\\\""}, {"\\", "\\\\"}}), "\"");
 }
 
 }  // namespace
@@ -102,7 +86,7 @@ void WriteLine(int fd, absl::string_view line) {
 
 RequestLine::RequestLine(absl::string_view event, absl::string_view id) {
   if (!log_options.on) return;
-  LineFormat(log_options.format).Begin(absl::Now(), event, &line_);
+  LineFormat(log_options.format).Begin(WallNow(), event, &line_);
   Add("id", PlainRequestId(id));
 }
 

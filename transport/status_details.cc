@@ -14,6 +14,7 @@ namespace {
 constexpr char kMemory[] = "strata/memory";
 constexpr char kDisk[] = "strata/disk";
 constexpr char kStage[] = "strata/stage";
+constexpr char kWrongNumbers[] = "strata/wrong-numbers";
 // Lines "memory=NEEDED/FREE", "memory=NEEDED/FREE/host" and "disk=NEEDED/FREE".
 constexpr absl::string_view kMemoryField = "memory=";
 constexpr absl::string_view kDiskField = "disk=";
@@ -88,6 +89,14 @@ std::optional<uint32_t> StageOf(const absl::Status& status) {
   uint32_t stage = 0;
   if (!absl::SimpleAtoi(TextOf(status, kStage), &stage)) return std::nullopt;
   return stage;
+}
+
+absl::Status WithWrongNumbers(absl::Status status) {
+  return With(std::move(status), kWrongNumbers, "");
+}
+
+bool HasWrongNumbers(const absl::Status& status) {
+  return status.GetPayload(kWrongNumbers).has_value();
 }
 
 std::string DetailsText(const absl::Status& status) {

@@ -38,6 +38,11 @@ std::optional<DiskShortage> DiskShortageOf(const absl::Status& status);
 absl::Status WithStage(absl::Status status, uint32_t stage);
 std::optional<uint32_t> StageOf(const absl::Status& status);
 
+// That a stage computes other numbers than it should: its device is not tried again. Does not leave
+// the process.
+absl::Status WithWrongNumbers(absl::Status status);
+bool HasWrongNumbers(const absl::Status& status);
+
 // The details as text, in lines that begin with their end, empty where there are none; and back:
 // lines that are not understood add nothing.
 std::string DetailsText(const absl::Status& status);

@@ -4,9 +4,11 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <ctime>
 #include <memory>
 #include <utility>
@@ -17,11 +19,12 @@
 #include "absl/time/clock.h"
 #include "transport/cluster_certificates.h"
 #include "transport/openssl_status.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
 
-constexpr int kNapMs = 5;
+constexpr absl::Duration kNap = absl::Milliseconds(5);
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};
 
 struct Free {
@@ -77,9 +80,18 @@ ShownCertificate Read(const X509* certificate) {
   return shown;
 }
 
-// Whole seconds, rounded up, as BIO_wait() counts them.
-std::time_t Deadline(absl::Duration timeout) {
-  return absl::ToTimeT(absl::Now() + timeout + absl::Seconds(1));
+// Waits until `bio` may go on; false: it is too late. BIO_wait() goes by the wall clock.
+bool Wait(BIO* bio, SteadyTime until) {
+  const absl::Duration left = until - SteadyTime::Now();
+  if (left <= absl::ZeroDuration()) return false;
+  int fd = -1;
+  if (BIO_get_fd(bio, &fd) < 0) {
+    absl::SleepFor(std::min(left, kNap));
+    return true;
+  }
+  pollfd wanted = {.fd = fd, .events = static_cast<short>(BIO_should_read(bio) ? POLLIN : POLLOUT)};
+  poll(&wanted, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+  return true;
 }
 
 absl::Status NoAnswer(const std::string& address) {
@@ -87,13 +99,13 @@ absl::Status NoAnswer(const std::string& address) {
 }
 
 absl::Status Connect(BIO* bio, const std::string& address, absl::Duration timeout) {
-  const std::time_t deadline = Deadline(timeout);
+  const SteadyTime until = SteadyTime::Now() + timeout;
   while (BIO_do_connect(bio) != 1) {
     if (!BIO_should_retry(bio)) {
       ERR_clear_error();
       return absl::UnavailableError(absl::StrCat("nobody can be reached at ", address));
     }
-    if (BIO_wait(bio, deadline, kNapMs) <= 0) {
+    if (!Wait(bio, until)) {
       ERR_clear_error();
       return NoAnswer(address);
     }
@@ -123,7 +135,7 @@ absl::StatusOr<ShownCertificate> LookAtCertificate(const std::string& address,
 
   BIO* const wire = bio.get();
   SSL_set_bio(ssl.get(), wire, bio.release());
-  const std::time_t deadline = Deadline(timeout);
+  const SteadyTime until = SteadyTime::Now() + timeout;
   for (;;) {
     const int result = SSL_connect(ssl.get());
     if (result == 1) break;
@@ -131,7 +143,7 @@ absl::StatusOr<ShownCertificate> LookAtCertificate(const std::string& address,
     ERR_clear_error();
     // It may have shown its certificate before it gave up.
     if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) break;
-    if (BIO_wait(wire, deadline, kNapMs) <= 0 || absl::ToTimeT(absl::Now()) > deadline) {
+    if (!Wait(wire, until)) {
       ERR_clear_error();
       return NoAnswer(address);
     }

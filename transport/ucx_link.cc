@@ -27,7 +27,7 @@ using Time = UcxWire::Time;
 
 // The longest sleep; timers are as exact as that.
 constexpr int kPollMs = 50;
-constexpr int kPollIdleMs = 1000;
+constexpr int kPollIdleMs = 5000;  // also where all wires are quiet
 constexpr int kPollClosingMs = 2;
 constexpr int kSettleRounds = 5;
 // In one go, before what came is handed on.
@@ -94,6 +94,7 @@ class UcxLinksImpl final : public UcxLinks {
   UcxTickets tickets_;
 
   Time last_tick_ = Now();  // thread_
+  Time sleeps_until_{};     // thread_: as it means to
   std::thread thread_;      // after all that it uses
 };
 
@@ -306,7 +307,8 @@ void UcxLinksImpl::TickAll() {
     for (const auto& [ep, held] : wires_) wires.push_back(held.wire);
   }
   const Time now = Now();
-  for (const std::shared_ptr<UcxWire>& wire : wires) wire->Tick(now, last_tick_);
+  const Time looked = std::max(last_tick_, sleeps_until_);
+  for (const std::shared_ptr<UcxWire>& wire : wires) wire->Tick(now, looked);
   last_tick_ = now;
 }
 
@@ -402,7 +404,11 @@ void UcxLinksImpl::Sleep() {
       busy = Ucx().ucp_worker_arm(core_->worker()) == UCS_ERR_BUSY;
     }
     busy = busy || !core_->ready.empty() || !core_->sent.empty();
-    if (!wires_.empty() || stop_) wait_ms = kPollMs;
+    const Time now = Now();
+    for (const auto& [ep, held] : wires_) {
+      if (!held.wire->quiet(now)) wait_ms = kPollMs;
+    }
+    if (stop_) wait_ms = kPollMs;
     // What it still does to let an endpoint go, it does not say by its descriptor.
     if (core_->closing > 0 || settle_ > 0) wait_ms = kPollClosingMs;
     if (settle_ > 0) --settle_;
@@ -416,6 +422,7 @@ void UcxLinksImpl::Sleep() {
     return;
   }
   pollfd event{core_->event_fd(), POLLIN, 0};
+  sleeps_until_ = In(wait_ms);
   poll(&event, 1, wait_ms);
 }
 

@@ -175,6 +175,8 @@ void UcxWire::Send(UcxKind kind, absl::string_view front, std::string long_heade
   MutexLock lock(&core_->mu);
   if (broken_ || told_) return;
   last_sent_ = std::chrono::steady_clock::now();
+  // The thread is to listen for the answer from now on.
+  if (kind != UcxKind::kPing && EndQuiet(last_sent_) && CanWait()) core_->Wake();
   UcxOutgoing* const given = outgoing.release();  // OnSent()'s, unless it is over at once
   ucs_status_ptr_t request =
       Ucx().ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), given->header.data(),
@@ -225,6 +227,7 @@ ucs_status_t UcxWire::OnMessage(UcxKind kind, absl::string_view header, void* da
   core_->AssertHeld();
   if (broken_ || told_) return UCS_OK;
   last_heard_ = std::chrono::steady_clock::now();
+  if (kind != UcxKind::kPing) EndQuiet(last_heard_);
   auto message = std::make_shared<Message>();
   message->bad = CheckMessageSize(kind, header, size, &rest_);
   message->counts = kind != UcxKind::kMore || !message->bad.ok() || !proven_;
@@ -444,12 +447,27 @@ void UcxWire::Refuse(const absl::Status& status) {
   Break(status);
 }
 
+bool UcxWire::quiet(Time now) const {
+  core_->AssertHeld();
+  return proven_ && greeted_ && hello_by_ == Time::max() && end_by_ == Time::max() &&
+         now - last_used_ >= std::chrono::milliseconds(kUcxQuietAfterMs);
+}
+
+bool UcxWire::EndQuiet(Time now) {
+  const bool was_quiet = quiet(now);
+  if (was_quiet) used_since_ = now;
+  last_used_ = now;
+  return was_quiet;
+}
+
 void UcxWire::Tick(Time now, Time last_tick) {
   bool ping = false;
   bool hello_missing = false;
   {
     MutexLock lock(&core_->mu);
     if (told_ || broken_) return;
+    const bool is_quiet = quiet(now);
+    const int64_t silence_ms = is_quiet ? kUcxQuietSilenceMs : kUcxSilenceMs;
     // What came while this side did not run, stopped or on a machine that was too busy, it could
     // not hear: most of that is not the peer's silence.
     const auto unheard = now - last_tick - std::chrono::milliseconds(kUcxSilenceMs / 4);
@@ -461,12 +479,13 @@ void UcxWire::Tick(Time now, Time last_tick) {
     } else if (now >= end_by_) {
       Break(absl::UnavailableError(absl::StrCat(peer_, " did not end the link in time")));
     } else if (proven_ && last_heard_ != Time::max() &&
-               now - last_heard_ > std::chrono::milliseconds(kUcxSilenceMs)) {
-      Break(absl::UnavailableError(
-          absl::StrCat(peer_, " has been silent for ", kUcxSilenceMs, " ms")));
+               now - std::max(last_heard_, used_since_) > std::chrono::milliseconds(silence_ms)) {
+      Break(
+          absl::UnavailableError(absl::StrCat(peer_, " has been silent for ", silence_ms, " ms")));
     }
-    ping = proven_ && !ended_ && !broken_ && last_heard_ != Time::max() &&
-           now - last_sent_ >= std::chrono::milliseconds(kUcxPingMs);
+    const auto ping_ms = std::chrono::milliseconds(is_quiet ? kUcxQuietPingMs : kUcxPingMs);
+    ping =
+        proven_ && !ended_ && !broken_ && last_heard_ != Time::max() && now - last_sent_ >= ping_ms;
     hello_missing = now >= hello_by_;
     if (hello_missing) hello_by_ = Time::max();
   }

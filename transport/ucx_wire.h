@@ -26,9 +26,14 @@
 namespace strata {
 
 // A peer that sends nothing, not even pings, for this long while it could be heard is gone: as long
-// as gRPC's keepalive.
+// as gRPC's keepalive where a call waits.
 inline constexpr int64_t kUcxPingMs = 400;
 inline constexpr int64_t kUcxSilenceMs = 1000;
+// The same on a wire on which nothing but pings has gone for kUcxQuietAfterMs: membership notices
+// sooner whose machine has gone.
+inline constexpr int64_t kUcxQuietAfterMs = 5'000;
+inline constexpr int64_t kUcxQuietPingMs = 10'000;
+inline constexpr int64_t kUcxQuietSilenceMs = 30'000;
 // Messages received and not read: more than a sender with all its credit can have under way.
 // A frame's pieces count as one: they are what it said that they would be.
 inline constexpr size_t kUcxInboxMax = kLinkCreditsMax + 16;
@@ -86,6 +91,8 @@ class UcxWire final : public LinkSession::Wire, public std::enable_shared_from_t
   bool greeted() const;
   // Nothing will be read, written or told any more: the endpoint can go. Locked.
   bool over() const;
+  // Nothing but pings goes over it, and nothing is due soon. Locked.
+  bool quiet(Time now) const;
   // It went in order, so what was sent last should still reach the peer. Locked.
   bool in_order() const;
   // Breaks the wire; only the first status counts. Locked.
@@ -106,6 +113,8 @@ class UcxWire final : public LinkSession::Wire, public std::enable_shared_from_t
   void HandleOpen(const Message& message);
   void Refuse(const absl::Status& status);
   void LogRefusal(const absl::Status& why) const;
+  // Something that is no ping goes or comes. True: it was quiet.
+  bool EndQuiet(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::Status CheckSum(const Message& message);
 
   // Constant after construction.
@@ -134,6 +143,9 @@ class UcxWire final : public LinkSession::Wire, public std::enable_shared_from_t
   uint64_t fetching_bytes_ ABSL_GUARDED_BY(core_->mu) = 0;
   Time last_heard_ ABSL_GUARDED_BY(core_->mu);
   Time last_sent_ ABSL_GUARDED_BY(core_->mu);
+  // Of what is no ping, either way; and since when that went without a quiet time between.
+  Time last_used_ ABSL_GUARDED_BY(core_->mu) = std::chrono::steady_clock::now();
+  Time used_since_ ABSL_GUARDED_BY(core_->mu) = last_used_;
   Time prove_by_ ABSL_GUARDED_BY(core_->mu) = Time::max();
   Time hello_by_ ABSL_GUARDED_BY(core_->mu) = Time::max();
   Time end_by_ ABSL_GUARDED_BY(core_->mu) = Time::max();

@@ -265,7 +265,7 @@ void Bench::PrintTable() const {
     least = least == 0 ? entry.measured_s() : std::min(least, entry.measured_s());
     most = std::max(most, entry.measured_s());
     absl::PrintF("| %s | %d | %s | %s | %.1f | %.1f (%.1f–%.1f) | %+.0f %% |\n",
-                 entry.model->file->name(), entry.batch, entry.name, Split(entry),
+                 entry.model->file->name().str(), entry.batch, entry.name, Split(entry),
                  entry.predicted_s * 1e3, entry.measured_s() * 1e3, *low * 1e3, *high * 1e3,
                  entry.error() * 100);
   }

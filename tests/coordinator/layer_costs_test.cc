@@ -197,6 +197,11 @@ TEST(LayerCosts, FewCellsAndCheckpointsAreCounted) {
   shape.n_checkpoints = 3;
   EXPECT_EQ(CacheBytes(costs.layers[0], shape), windows + 3 * 512 * per_position);
   EXPECT_EQ(CacheBytes(costs.layers[5], shape), 10240 * per_position);
+  // Each text has its own.
+  shape.exact = true;
+  shape.n_checkpoints = 0;
+  EXPECT_EQ(CacheBytes(costs.layers[0], shape), 4 * 768 * per_position);
+  EXPECT_EQ(CacheBytes(costs.layers[5], shape), 4 * 8192 * per_position);
 }
 
 TEST(LayerCosts, ScoresAreWrittenDownWithoutFlashAttention) {

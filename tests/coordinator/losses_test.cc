@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-const absl::Time kStart = absl::FromUnixSeconds(1'000'000);
+const SteadyTime kStart = SteadyTime() + absl::Seconds(1'000'000);
 
 TEST(Losses, OneIsForgiven) {
   Losses losses;
@@ -26,7 +26,7 @@ TEST(Losses, OneIsForgiven) {
 
 TEST(Losses, ANodeThatComesAndGoesIsKeptOutForLongerEachTime) {
   Losses losses;
-  absl::Time now = kStart;
+  SteadyTime now = kStart;
   losses.Add("attic", now);
   for (const absl::Duration out : {kKeptOutFirst, 2 * kKeptOutFirst, 4 * kKeptOutFirst}) {
     now += absl::Minutes(2);
@@ -50,12 +50,12 @@ TEST(Losses, ThereIsALongestTime) {
 TEST(Losses, SayWhenTheNextNodeIsBack) {
   Losses losses;
   losses.Add("attic", kStart);
-  EXPECT_EQ(losses.NextBack(kStart), absl::InfiniteFuture());
+  EXPECT_EQ(losses.NextBack(kStart), SteadyTime::InfiniteFuture());
   losses.Add("attic", kStart);
   for (int i = 0; i < 3; ++i) losses.Add("cellar", kStart);
   EXPECT_EQ(losses.NextBack(kStart), kStart + kKeptOutFirst);
   EXPECT_EQ(losses.NextBack(kStart + kKeptOutFirst), kStart + 2 * kKeptOutFirst);
-  EXPECT_EQ(losses.NextBack(kStart + 2 * kKeptOutFirst), absl::InfiniteFuture());
+  EXPECT_EQ(losses.NextBack(kStart + 2 * kKeptOutFirst), SteadyTime::InfiniteFuture());
 }
 
 TEST(Losses, AreForgottenAfterAWhile) {

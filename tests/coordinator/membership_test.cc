@@ -319,7 +319,7 @@ NodeRecord Record(uint64_t number, std::string cluster = "home") {
   record.id = NodeId{1, number};
   record.boot = 1000;
   record.name = "node";
-  record.cluster = std::move(cluster);
+  record.cluster = PrintableText::From(cluster);
   record.protocol = kProtocolVersion;
   record.addresses = {"10.0.0.1:7000"};
   return record;
@@ -587,6 +587,102 @@ TEST(Membership, ASilentNodeIsAskedMoreOftenUntilItCountsAsGone) {
   EXPECT_GE(asked(ms + 750, ms + 1750), 8u);
   asked(ms + 1750, ms + 4000);
   EXPECT_LE(asked(ms + 4000, ms + 5000), 3u);
+}
+
+// One group where nothing has changed for long.
+ClusterSim Calm(uint64_t seed, size_t nodes) {
+  ClusterSim sim = AtRest(seed, nodes, nodes);
+  sim.RunMs(15'000);
+  EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+  EXPECT_EQ(sim.View(0).members.size(), nodes) << "seed " << seed;
+  return sim;
+}
+
+uint64_t MessagesIn(ClusterSim* sim, int64_t ms) {
+  const uint64_t before = sim->messages();
+  sim->RunMs(ms);
+  return sim->messages() - before;
+}
+
+TEST(Membership, ACalmClusterSaysLittleForEachNode) {
+  for (const size_t nodes : {2, 3, 8, 20, 50, 100}) {
+    ClusterSim sim = Calm(1, nodes);
+    // Questions and answers, in a second.
+    EXPECT_LE(MessagesIn(&sim, 10'000), 10 * 12 * nodes) << nodes;
+    EXPECT_EQ(sim.Unrest(), "") << sim.Trace();
+  }
+}
+
+TEST(Membership, TwoCalmNodesAskEachOtherOnceASecond) {
+  ClusterSim sim = Calm(1, 2);
+  EXPECT_LE(MessagesIn(&sim, 10'000), 2u * 13);
+}
+
+TEST(Membership, AfterAChangeTheyAskAsOftenAsEver) {
+  ClusterSim sim = Calm(1, 3);
+  const uint64_t calm = MessagesIn(&sim, 3'000);
+  sim.SetLive(0, 1);
+  sim.RunMs(1'500);
+  EXPECT_GE(MessagesIn(&sim, 3'000), 3 * calm);
+}
+
+TEST(Membership, SilenceOfACalmNodeIsNoticedAsSoonAsEver) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    for (const size_t nodes : {3, 8}) {
+      ClusterSim sim = Calm(seed, nodes);
+      sim.RunMs(static_cast<int64_t>(sim.Random(1000)));
+      const size_t silent = sim.Random(nodes);
+      sim.Isolate(silent, true);
+      sim.RunMs(2'050);
+      for (size_t n = 0; n < nodes; ++n) {
+        if (n == silent) continue;
+        EXPECT_EQ(StateOf(&sim, n, silent), State::kGone) << "seed " << seed << sim.Trace();
+        EXPECT_NE(sim.CoordinatorOf(n), silent) << "seed " << seed << sim.Trace();
+      }
+      sim.RunMs(3'000);
+      EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+    }
+  }
+}
+
+TEST(Membership, ACoordinatorOfManyNoticesSilenceAsSoonAsEver) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = Calm(seed, 30);
+    const size_t coordinator = sim.CoordinatorOf(0), silent = (coordinator + 7) % 30;
+    sim.RunMs(static_cast<int64_t>(sim.Random(1000)));
+    sim.Isolate(silent, true);
+    sim.RunMs(2'050);
+    EXPECT_EQ(StateOf(&sim, coordinator, silent), State::kGone) << "seed " << seed << sim.Trace();
+    sim.RunMs(3'000);
+    for (size_t n = 0; n < 30; ++n) {
+      if (n == silent) continue;
+      EXPECT_EQ(StateOf(&sim, n, silent), State::kGone) << "seed " << seed;
+    }
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+  }
+}
+
+TEST(Membership, ACalmNodeThatAnswersNobodyButAsksIsNotReached) {
+  ClusterSim sim = Calm(1, 2);
+  const size_t coordinator = sim.CoordinatorOf(0), other = 1 - coordinator;
+  sim.Refuse(other, coordinator);
+  sim.RunMs(9'000);
+  EXPECT_FALSE(sim.View(coordinator).Find(sim.IdOf(other))->reachable);
+  EXPECT_EQ(sim.Unrest(), "") << sim.Trace();
+}
+
+TEST(Membership, ACalmClusterKeepsItsCoordinator) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = Calm(seed, 6);
+    const size_t coordinator = sim.CoordinatorOf(0);
+    for (int i = 0; i < 600; ++i) {
+      sim.RunMs(100);
+      for (size_t n = 0; n < 6; ++n) {
+        ASSERT_EQ(sim.CoordinatorOf(n), coordinator) << "seed " << seed << sim.Trace();
+        ASSERT_EQ(StateOf(&sim, n, (n + 1) % 6), State::kAlive) << "seed " << seed;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ Heartbeat Full() {
   NodeRecord record;
   record.id = {0x0102030405060708, 9};
   record.boot = 77;
+  record.nonce = 79;
   record.revision = 3;
   record.name = "kitchen-mac";
   record.cluster = "home";
@@ -39,6 +40,14 @@ Heartbeat Full() {
   heartbeat.to = {5, 6};
   body.boot = 77;
   heartbeat.your_boot = 78;
+  body.nonce = 79;
+  body.started_us = 80;
+  body.placed = body.contested = body.calm = true;
+  heartbeat.your_nonce = 81;
+  heartbeat.your_newest_us = 82;
+  heartbeat.refused = true;
+  heartbeat.other = std::make_shared<const OtherProcess>(
+      OtherProcess{.nonce = 83, .running_us = 84, .placed = true, .address = "10.0.0.2:7000"});
   heartbeat.sent_us = 1234;
   heartbeat.answers_us = 1233;
   body.leaving = true;
@@ -101,6 +110,21 @@ TEST(MembershipWire, RefusesWhatIsTooLongOrNoId) {
   refused([](wire::Heartbeat* w) {
     for (int i = 0; i <= kWireAddressesMax; ++i) w->mutable_known(0)->add_addresses("a:1");
   });
+}
+
+TEST(MembershipWire, NamesOfOthersSteerNoTerminal) {
+  wire::Heartbeat wire = ToWire(Full());
+  wire::NodeRecord* const record = wire.mutable_known(0);
+  record->set_name("kit\x1b[2Jchen\n\u202e");
+  record->mutable_versions()->set_strata("0.1\r");
+  record->clear_addresses();
+  record->add_addresses("10.0.0.1:7\x1b");
+  record->add_addresses("10.0.0.1:7");
+  const absl::StatusOr<Heartbeat> heartbeat = FromWire(wire);
+  ASSERT_THAT(heartbeat, IsOk());
+  EXPECT_EQ(heartbeat->known[0]->name, "kit\\u001b[2Jchen\\n\\u202e");
+  EXPECT_EQ(heartbeat->known[0]->strata, "0.1\\r");
+  EXPECT_THAT(heartbeat->known[0]->addresses, ::testing::ElementsAre("10.0.0.1:7"));
 }
 
 TEST(MembershipWire, OfAnotherVersionOnlyTheSenderIsRead) {

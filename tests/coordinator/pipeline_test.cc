@@ -1,6 +1,8 @@
-// What a pipeline tells the nodes of its stages about where weights are, by nodes that load none.
+// What a pipeline tells the nodes of its stages about where weights are, and makes of what their
+// stages computed of the self-test; by nodes that load none.
 #include "coordinator/pipeline.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,12 +15,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/silent_node.h"
+#include "transport/status_details.h"
 
 namespace strata {
 namespace {
 
 using ::absl_testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr char kModel[] = "the model";
@@ -118,6 +123,79 @@ TEST_F(PipelineSources, NoMorePeersAreToldThanAreAsked) {
   Load({&b_}, &a_, {peers});
   EXPECT_EQ(b_.asked().weight_peers_size(), kWeightPeersMax);
   EXPECT_EQ(PeersOf(b_.asked()).front(), "other0");
+}
+
+// Loads its stage, and says what that computed.
+class TestedNode final : public testing::SilentNode {
+ public:
+  TestedNode(const std::string& name, float number) : SilentNode(name), number_(number) {}
+
+  absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec& spec, Progress) override {
+    wire::StageInfo info;
+    info.set_link_address("nowhere:1");
+    wire::SelfTest* const test = info.mutable_self_test();
+    *test->mutable_layers() = spec.layers();
+    test->set_node_id(id());
+    test->set_node_name(name());
+    wire::SelfTestPoint* const point = test->add_points();
+    *point->mutable_layers() = spec.layers();
+    point->set_hash(absl::StrCat(number_));
+    point->add_sketch(number_);
+    point->add_norm(1);
+    loaded_ = true;
+    return info;
+  }
+  absl::Status UnloadStage(const wire::UnloadStageRequest&, GoOn) override {
+    loaded_ = false;
+    return absl::OkStatus();
+  }
+  bool loaded() const { return loaded_; }
+
+ private:
+  const float number_;
+  std::atomic<bool> loaded_{false};
+};
+
+// Both as they were, but that the second stage computed `second` when it was here before.
+absl::Status LoadTested(TestedNode* first, TestedNode* second, float before, bool leave) {
+  PipelineOptions options;
+  options.stages = {{0, 1}, {1, 3}};
+  options.nodes = {first, second};
+  options.devices = {"CPU", "Vulkan0"};
+  options.leave_on_error = leave;
+  options.self_tests = [before] {
+    TestedNode other("attic", before);
+    wire::StageSpec spec;
+    spec.mutable_layers()->set_begin(1);
+    spec.mutable_layers()->set_end(3);
+    return std::vector<wire::SelfTest>{
+        other.LoadStage(spec, [](const wire::LoadProgress&) { return true; })->self_test()};
+  };
+  NoListener listener;
+  return Pipeline::Build(std::move(options), &listener,
+                         [](size_t, const wire::LoadProgress&) { return true; })
+      .status();
+}
+
+TEST(PipelineSelfTests, AStageThatComputesOtherwiseIsUnloadedAndNamed) {
+  TestedNode first("porch", 1), second("cellar", 1);
+  const absl::Status status = LoadTested(&first, &second, 2, /*leave=*/true);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss,
+                               AllOf(HasSubstr("stage 1 (layers 1-2) on cellar/Vulkan0"),
+                                     HasSubstr("attic"))));
+  EXPECT_TRUE(HasWrongNumbers(status));
+  EXPECT_EQ(StageOf(status), 1u);
+  EXPECT_TRUE(first.loaded()) << "the next plan may keep it";
+  EXPECT_FALSE(second.loaded());
+}
+
+TEST(PipelineSelfTests, OneThatComputesTheSameGoesOn) {
+  TestedNode first("porch", 1), second("cellar", 1);
+  // Linking is what fails.
+  EXPECT_THAT(LoadTested(&first, &second, 1, /*leave=*/false),
+              StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_FALSE(first.loaded());
+  EXPECT_FALSE(second.loaded());
 }
 
 }  // namespace

@@ -261,7 +261,7 @@ TEST(SchedulerCache, ShiftsTheContextOnlyWhereAskedAndPossible) {
   const uint64_t plain = *sim.Add(request);
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[shifted].tokens.size(), 300);
-  EXPECT_EQ(sim.seen[plain].tokens.size(), 45);
+  EXPECT_EQ(sim.seen[plain].tokens.size(), 44);
   EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
 
   facts.cache.shift = false;
@@ -269,7 +269,7 @@ TEST(SchedulerCache, ShiftsTheContextOnlyWhereAskedAndPossible) {
   request.shift_context = true;
   const uint64_t id = *cannot.Add(request);
   cannot.RunToEnd();
-  EXPECT_EQ(cannot.seen[id].tokens.size(), 45);
+  EXPECT_EQ(cannot.seen[id].tokens.size(), 44);
   EXPECT_EQ(cannot.seen[id].end->reason, FinishReason::kLength);
 }
 

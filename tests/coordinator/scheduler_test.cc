@@ -58,8 +58,9 @@ TEST(Scheduler, FillsTheContextAndNoMore) {
   const uint64_t full = *sim.Add(Ask(Tokens(0, 16), 1000));
   EXPECT_THAT(sim.Add(Ask(Tokens(0, 17), 1)), StatusIs(Code::kInvalidArgument, HasSubstr("17")));
   sim.RunToEnd();
-  EXPECT_EQ(sim.seen[id].tokens.size(), 7);  // the last one needs no place
-  EXPECT_EQ(sim.seen[full].tokens.size(), 1);
+  EXPECT_EQ(sim.seen[id].tokens.size(), 6);
+  EXPECT_EQ(sim.seen[full].tokens.size(), 0);
+  EXPECT_EQ(sim.seen[full].end->reason, FinishReason::kLength);
   EXPECT_EQ(sim.seen[id].end->reason, FinishReason::kLength);
 }
 
@@ -109,7 +110,9 @@ TEST(Scheduler, AnotherSequenceJoinsAtTheNextStep) {
 }
 
 TEST(Scheduler, FeedsAPromptInChunksThatFollowEachOther) {
-  SchedulerSim sim(Facts(2), {.chunk_tokens = 32}, {.step_us = 0, .row_us = 1000});
+  PipelineFacts facts = Facts(2);
+  facts.n_ctx = 257;  // with the token that is written
+  SchedulerSim sim(facts, {.chunk_tokens = 32}, {.step_us = 0, .row_us = 1000});
   const uint64_t id = *sim.Add(Ask(Tokens(0, 256), 1));
   sim.stages->KeepSteps();
   sim.Submit();

@@ -141,7 +141,7 @@ TEST_P(FewCells, EveryTextIsFinishedAndAsByItself) {
   // One that needs more than all of it together ends where its room does.
   TextRequest long_text = ask(1);
   long_text.tokens_max = 1000;
-  EXPECT_EQ(serving.Write(long_text).tokens.size(), kContext + 1 - long_text.prompt.size());
+  EXPECT_EQ(serving.Write(long_text).tokens.size(), kContext - long_text.prompt.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, FewCells, ::testing::Values("llama", "falcon_h1", "gemma3_array"),
@@ -241,7 +241,7 @@ TEST(ContextEnd, IsALengthUnlessItMayShiftAndCan) {
       const auto listener = std::make_shared<Listener>();
       ASSERT_TRUE(serving.server->Add(request, listener).ok());
       EXPECT_TRUE(listener->WaitForEnd().ok());
-      EXPECT_EQ(listener->text().tokens.size(), shifts ? 300 : 128 + 1 - 30);
+      EXPECT_EQ(listener->text().tokens.size(), shifts ? 300 : 128 - 30);
       EXPECT_EQ(listener->reason(), FinishReason::kLength);
     }
     EXPECT_EQ(serving.server->Stats().steps_failed, 0);
@@ -252,7 +252,7 @@ TEST(ContextEnd, IsALengthUnlessItMayShiftAndCan) {
     Serving serving(model, {3});
     TextRequest request = Ask(1, 30, 300);
     request.shift_context = true;
-    EXPECT_EQ(serving.Write(request).tokens.size(), 128 + 1 - 30);
+    EXPECT_EQ(serving.Write(request).tokens.size(), 128 - 30);
     EXPECT_EQ(serving.server->Stats().steps_failed, 0);
   }
 }

@@ -26,6 +26,7 @@
 #include "proto/cluster.pb.h"
 #include "tests/fuzz/service_calls.h"
 #include "transport/event_loop.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/run_on_loop.h"
 #include "transport/version.h"
@@ -115,7 +116,7 @@ void FuzzedCluster::Run(absl::string_view input) {
     const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
     CHECK(server != nullptr);
     fuzz::ServiceCaller(absl::StrCat("127.0.0.1:", port)).CallAll(Methods(), input);
-    server->Shutdown(std::chrono::system_clock::now());
+    server->Shutdown(DeadlineIn(absl::ZeroDuration()));
   }
   RunOnLoop(loop_.get(), [&] {
     const ClusterView& view = runtime->view();

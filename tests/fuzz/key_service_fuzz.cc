@@ -32,10 +32,10 @@ class FuzzedNode {
     RunOnLoop(loop_.get(), [this] {
       ClusterKey first = NewKey();
       CHECK_OK(CreateKeyFile(path_, first));
-      auto security = NodeSecurity::Start(loop_.get(), std::move(first),
-                                          {.node_id = "00000000000000000000000000000001",
-                                           .folder = folder_ + "/tls",
-                                           .key_path = path_});
+      auto security =
+          NodeSecurity::Start(std::move(first), {.node_id = "00000000000000000000000000000001",
+                                                 .folder = folder_ + "/tls",
+                                                 .key_path = path_});
       CHECK_OK(security.status());
       security_ = security->release();
     });

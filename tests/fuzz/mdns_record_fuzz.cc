@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   Check(IsNodeId(record->node_id));
-  Check(ValidUtf8(record->name) == record->name && ValidUtf8(record->cluster) == record->cluster);
+  Check(IsPrintable(record->name) && IsPrintable(record->cluster) && IsPrintable(record->key_id));
   Check(MdnsInstanceName(*record).size() <= 63);
   const std::vector<std::string> told = MdnsText(*record, 1);
   for (const std::string& text : told) Check(text.size() <= 255);

@@ -43,7 +43,7 @@ absl::Status Render(absl::string_view source, absl::string_view said) {
   question.now = absl::UnixEpoch();
   absl::Notification answered;
   absl::StatusOr<ChatTemplate::Prompt> prompt;
-  ThePool()->Render(std::move(question), [&](absl::StatusOr<ChatTemplate::Prompt> made) {
+  ThePool()->Render({}, std::move(question), [&](absl::StatusOr<ChatTemplate::Prompt> made) {
     CHECK(!answered.HasBeenNotified());
     prompt = std::move(made);
     answered.Notify();

@@ -35,6 +35,7 @@
 #include "tests/fuzz/service_calls.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/raw_message.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 
 namespace strata {
@@ -72,7 +73,7 @@ class FuzzedSource final : public grpc::CallbackGenericService {
     server_ = builder.BuildAndStart();
     CHECK(server_ != nullptr);
   }
-  void Stop() { server_->Shutdown(std::chrono::system_clock::now()); }
+  void Stop() { server_->Shutdown(DeadlineIn(absl::ZeroDuration())); }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
   std::string peer_address() const { return absl::StrCat("127.0.0.1:", peer_port_); }

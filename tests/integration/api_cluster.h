@@ -37,13 +37,15 @@ class ApiCluster : public TwoNodes {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
-    const Json loaded = LoadOnBoth(seqs(), 2048);
+    const Json loaded = LoadOnBoth(seqs(), 2048, LoadArgs());
     ASSERT_TRUE(loaded.is_object()) << loaded;
     name_ = loaded["model"];
   }
 
   // Texts at a time.
   virtual uint32_t seqs() const { return 16; }
+  // More words for `strata load`.
+  virtual std::vector<std::string> LoadArgs() const { return {}; }
 
   Json Completion(size_t node, const Json& body) {
     const HttpReply reply = Post(node, "/v1/completions", body);

@@ -128,7 +128,7 @@ void BadInput::WrongRequests(size_t node) {
   refused("{\"model\": ", 400, "half of a JSON");
   refused("[1, 2]", 400, "no object");
   refused("{\"prompt\": \"\xff\xfe\"}", 400, "no UTF-8");
-  refused("{\"prompt\": \"\\ud800\"}", 400, "half of a surrogate pair");
+  refused("{\"prompt\": \"\\ud8\"}", 400, "half of an escape");
   refused(std::string(100'000, '['), 400, "deep JSON");
   refused("{\"prompt\":7,\"messages\":7}", 400, "numbers for texts");
   refused("{\"prompt\":{},\"messages\":[{\"role\":\"user\",\"content\":{}}]}", 400, "objects");
@@ -136,7 +136,7 @@ void BadInput::WrongRequests(size_t node) {
           "a role");
   for (const auto& [key, value] :
        {std::pair<const char*, Json>{"temperature", "hot"},
-        {"max_tokens", 0},
+        {"max_tokens", -2},
         {"n", 1e9},
         {"stop", Json::array({1})},
         {"stream", "yes"},

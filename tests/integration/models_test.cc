@@ -1,8 +1,11 @@
 // Models that a cluster keeps: loaded through one node, used through another, moved off a third,
 // and gone when they should be.
 #include <signal.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,7 +26,9 @@ namespace strata {
 namespace {
 
 using ::strata::testing::TwoNodes;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr char kModel[] = STRATA_DEMO_MODEL;
@@ -320,6 +325,82 @@ TEST_F(Models, AModelThatStaysOutlivesItsCoordinator) {
   })) << last;
   // The layers that were lost come beside its own, and become one stage with them when it is idle.
   EXPECT_TRUE(Eventually([&] { return Stages(other) == 1; }));
+}
+
+// The demo model under a name of its own, so that it can go.
+TEST_F(Models, OneWhoseFileIsGoneIsOutOfServiceUntilTheFileIsBack) {
+  const std::string file = testing::MakeTestFolder() + "/fleeting.gguf";
+  std::filesystem::copy_file(kModel, file);
+  const Json loaded = Run(0, {"load", file, "--assign", "attic=0-2,cellar=3-5", "--json"});
+  ASSERT_TRUE(loaded.is_object()) << loaded;
+  std::filesystem::rename(file, file + ".away");
+  const size_t asked = Coordinator();
+  const pid_t worker = Worker(1 - asked);
+  ASSERT_NE(worker, 0);
+  testing::SendSignal(worker, SIGKILL);
+  const Json ask = {{"model", "fleeting"}, {"prompt", "The"}, {"max_tokens", 4}};
+  for (const size_t node : {0, 1}) {
+    const testing::HttpReply reply = Post(node, "/v1/completions", ask);
+    EXPECT_EQ(reply.status, 503) << reply.body;
+    EXPECT_THAT(reply.body, HasSubstr(file));
+    EXPECT_EQ(Post(node, "/v1/completions", {{"model", "none"}, {"prompt", "The"}}).status, 404);
+    const Json models = Json::parse(Get(node, "/v1/models").body, nullptr, false)["data"];
+    ASSERT_THAT(models, SizeIs(1));
+    EXPECT_EQ(models[0]["strata"]["state"], "failed");
+    EXPECT_THAT(models[0]["strata"]["problem"].get<std::string>(), HasSubstr(file));
+    const auto status = Strata(node, {"status"});
+    EXPECT_EQ(status->ExitStatus(), 0);
+    EXPECT_THAT(status->out(), ContainsRegex("! .*cannot be served now: .*fleeting.gguf"));
+  }
+  std::filesystem::rename(file + ".away", file);
+  EXPECT_TRUE(Eventually([&] { return Post(1 - asked, "/v1/completions", ask).status == 200; }));
+  EXPECT_THAT(Strata(0, {"status"})->out(), Not(HasSubstr("!")));
+}
+
+// Started where the umask takes nothing away.
+class ModelsOfACarelessUser : public Models {
+ protected:
+  ModelsOfACarelessUser() : before_(umask(0)) {}
+  ~ModelsOfACarelessUser() override { umask(before_); }
+
+ private:
+  const mode_t before_;
+};
+
+TEST_F(ModelsOfACarelessUser, LeaveNothingThatOthersMayReadOrWrite) {
+  LoadOnBoth();
+  std::set<std::string> seen;
+  for (const std::string& folder : folders_) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+      struct stat about = {};
+      if (lstat(entry.path().c_str(), &about) != 0) continue;  // gone since
+      EXPECT_EQ(about.st_mode & 077, 0u) << entry.path();
+      seen.insert(entry.path().filename());
+    }
+  }
+  for (const char* name : {"weights", "hashes", "node_id"}) {
+    EXPECT_TRUE(seen.contains(name)) << name;
+  }
+}
+
+TEST_F(Models, APromptComesFromStdinWhereNoneIsGiven) {
+  LoadOnBoth();
+  for (const char* prompt : {"-", ""}) {
+    std::string said;
+    auto run = ChildProcess::Start(
+        {.program = "/bin/sh",
+         .args = {"sh", "-c",
+                  absl::StrCat("printf 'The old\\n' | \"$S\" run \"$M\" ", prompt,
+                               " --max-tokens 2 --json --node ", addresses_[0])},
+         .env = {absl::StrCat("S=", STRATA_PROGRAM), absl::StrCat("M=", name_)},
+         .on_stdout_line = [&](absl::string_view line) { absl::StrAppend(&said, line); }});
+    ASSERT_TRUE(run.ok()) << run.status();
+    EXPECT_TRUE((*run)->WaitForExit(Program::kLong));
+    EXPECT_EQ((*run)->exit().Words(), "exited with status 0") << (*run)->exit().last_words;
+    const Json told = Json::parse(said, nullptr, false);
+    ASSERT_TRUE(told.is_object()) << said;
+    EXPECT_EQ(told["prompt"]["text"], "The old");
+  }
 }
 
 }  // namespace

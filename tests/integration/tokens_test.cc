@@ -83,13 +83,22 @@ class Tokens : public ::testing::Test {
 TEST_F(Tokens, WithoutOneNobodyIsLetInFromElsewhere) {
   Start({"--http", "0.0.0.0:0"});
   EXPECT_TRUE(Says("strata token new")) << node_->err();
-  for (const char* path : {"/v1/models", "/health", "/metrics", "/v1/models/x", "/nothing"}) {
+  for (const char* path : {"/v1/models", "/metrics", "/v1/models/x", "/nothing"}) {
     const HttpReply reply = Get(path);
     EXPECT_EQ(reply.status, 401) << path;
     EXPECT_EQ(reply.Header("WWW-Authenticate"), "Bearer");
     EXPECT_THAT(reply.body, HasSubstr("no valid token"));
+    EXPECT_THAT(reply.body, HasSubstr("\"code\":\"invalid_api_key\""));
     EXPECT_THAT(reply.body, Not(HasSubstr("attic")));
   }
+  // Who watches over nodes asks without one, and hears no more than it needs.
+  HttpReply health = Get("/health");
+  for (int i = 0; i < 200 && health.status == 503; ++i) {  // until it coordinates
+    absl::SleepFor(absl::Milliseconds(50));
+    health = Get("/health");
+  }
+  EXPECT_EQ(health.status, 200) << health.body;
+  EXPECT_EQ(health.body, R"({"status":"ok"})");
   HttpClient client(port_);
   EXPECT_TRUE(client.Post("/v1/completions", R"({"model": "x", "prompt": "y"})"));
   EXPECT_EQ(client.Read().status, 401);
@@ -108,6 +117,10 @@ TEST_F(Tokens, AreMadeListedAndRevokedWhileTheNodeRuns) {
   other.back() = other.back() == '0' ? '2' : '0';
   EXPECT_EQ(Get("/v1/models", "Bearer " + other).status, 401);
   EXPECT_EQ(Get("/v1/models", "Basic " + token).status, 401);
+  HttpClient keyed(port_);
+  EXPECT_TRUE(keyed.Send(absl::StrCat("GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: ",
+                                      absl::StripAsciiWhitespace(token), "\r\n\r\n")));
+  EXPECT_EQ(keyed.Read().status, 200);
 
   struct stat about = {};
   ASSERT_EQ(stat((folder_ + "/api_tokens").c_str(), &about), 0);

@@ -86,9 +86,13 @@ class TwoNodes : public ::testing::Test {
   virtual std::vector<std::string> NodeArgsOf(size_t /*node*/) const { return NodeArgs(); }
 
   // The demo model, half of its layers on each; what `strata load` says.
-  Json LoadOnBoth(uint32_t seqs, uint32_t n_ctx) {
-    return Run(0, {"load", STRATA_DEMO_MODEL, "--assign", "attic=0-2,cellar=3-5", "--seqs",
-                   absl::StrCat(seqs), "--ctx", absl::StrCat(n_ctx), "--json"});
+  Json LoadOnBoth(uint32_t seqs, uint32_t n_ctx, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> args = {
+        "load",   STRATA_DEMO_MODEL,  "--assign", "attic=0-2,cellar=3-5",
+        "--seqs", absl::StrCat(seqs), "--ctx",    absl::StrCat(n_ctx),
+        "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    return Run(0, std::move(args));
   }
 
   template <typename Condition>
@@ -136,7 +140,8 @@ class TwoNodes : public ::testing::Test {
   static constexpr const char* kNames[] = {"attic", "cellar"};
   std::vector<std::unique_ptr<Program>> nodes_;
   std::vector<std::string> addresses_;
-  std::vector<uint16_t> ports_;  // of HTTP
+  std::vector<uint16_t> ports_;       // of HTTP
+  std::vector<std::string> folders_;  // of the nodes' data
 
  private:
   void StartNode(size_t node, const std::string& peer) {
@@ -154,8 +159,6 @@ class TwoNodes : public ::testing::Test {
     ASSERT_TRUE(absl::SimpleAtoi(url.substr(url.rfind(':') + 1), &port)) << url;
     ports_[node] = static_cast<uint16_t>(port);
   }
-
-  std::vector<std::string> folders_;  // of the nodes' data
 };
 
 }  // namespace strata::testing

@@ -4,12 +4,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -216,6 +220,54 @@ TEST_F(WeightsReachTheNodes, OnlyOneNeedsTheFile) {
   const Text first = Write({without_->client(), with_->client()}, {1});
   ASSERT_TRUE(first.status.ok()) << first.status;
   EXPECT_EQ(first.tokens, alone.tokens);
+}
+
+// Under the running node: by somebody who wants the room, by the disk, between two loads. A stage
+// that is the whole model as well as one that is cut out of it.
+TEST_F(WeightsReachTheNodes, WhatBecomesOfTheCacheIsNoticedBeforeAToken) {
+  namespace fs = std::filesystem;
+  const std::string cached =
+      absl::StrCat(folder_, "/without/cache/", absl::BytesToHexString(model_->id()));
+  const std::string file = absl::StrCat(cached, "/", kModel);
+  // The first byte of the largest tensor of layer 3, which no sample of the id has.
+  uint64_t largest = 0, offset = 0;
+  for (size_t i = 0; i < model_->header().tensors.size(); ++i) {
+    const GgufTensor& tensor = model_->header().tensors[i];
+    if (!absl::StartsWith(tensor.name, "blk.3.") || tensor.bytes <= largest) continue;
+    largest = tensor.bytes;
+    offset = model_->TensorAt(i).offset;
+  }
+  const std::vector<std::function<void()>> mishaps = {
+      [&] { fs::remove_all(cached); }, [&] { fs::remove(file); },
+      [&] { fs::resize_file(file, fs::file_size(file) / 2); },
+      [&] {
+        std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+        bytes.seekg(static_cast<std::streamoff>(offset));
+        const char byte = static_cast<char>(bytes.get());
+        bytes.seekp(static_cast<std::streamoff>(offset));
+        bytes.put(static_cast<char>(byte ^ 0x40));
+      }};
+  const Text alone = Write({with_->client()}, {});
+  ASSERT_TRUE(alone.status.ok()) << alone.status;
+  const auto expect_same = [&] {
+    const Text half = Write({with_->client(), without_->client()}, {2});
+    ASSERT_TRUE(half.status.ok()) << half.status;
+    EXPECT_EQ(half.tokens, alone.tokens);
+  };
+  const auto expect_same_of_whole = [&] {
+    const Text whole = Write({without_->client()}, {});
+    ASSERT_TRUE(whole.status.ok()) << whole.status;
+    EXPECT_EQ(whole.tokens, alone.tokens);
+  };
+  expect_same();
+  for (size_t i = 0; i < mishaps.size(); ++i) {
+    SCOPED_TRACE(i);
+    mishaps[i]();
+    expect_same();
+    expect_same_of_whole();
+    mishaps[i]();
+    expect_same_of_whole();
+  }
 }
 
 // Each of two nodes has half of the model in its cache; a third one, which once got a layer from

@@ -157,11 +157,21 @@ bool ChaosCluster::HasDisks() const {
   return std::ranges::all_of(disks_, [](const auto& disk) { return disk->problem().empty(); });
 }
 
-void ChaosCluster::StartNode(size_t node) {
-  const std::string& disk = disks_[node]->path();
-  for (const auto& entry : std::filesystem::directory_iterator(disk)) {
+void ChaosCluster::RemoveCachedWeights(size_t node) {
+  for (const auto& entry : std::filesystem::directory_iterator(disks_[node]->path())) {
     std::filesystem::remove_all(entry.path());
   }
+}
+
+bool ChaosCluster::Undrain(size_t node) {
+  StrataRun run(*hosts_[node],
+                {"drain", hosts_[node]->name(), "--undo", "--node", nodes_[node]->address()});
+  return run.WaitUntil(absl::Now() + kSettlesWithin) && run.ok();
+}
+
+void ChaosCluster::StartNode(size_t node) {
+  const std::string& disk = disks_[node]->path();
+  RemoveCachedWeights(node);
   nodes_[node] = std::make_unique<NodeOn>(hosts_[node].get(), hosts_[node]->name(),
                                           std::vector<std::string>{"--cache-dir", disk},
                                           NodeOn::Measure::kYes);

@@ -29,6 +29,7 @@ class StrataRun {
   StrataRun(const Host& host, std::vector<std::string> args);
   // False: it has not ended by then.
   bool WaitUntil(absl::Time limit);
+  bool ok() const { return process_->exit().signal == 0 && process_->exit().code == 0; }  // ended
   // What it printed, or a string: why it failed.
   nlohmann::json Report();
 
@@ -67,6 +68,10 @@ class ChaosCluster {
   // With nothing on its disk.
   void StartNode(size_t node);
   void StopNode(size_t node) { nodes_[node]->Stop(); }
+  // False: it could not be told that it takes layers again.
+  bool Undrain(size_t node);
+  // All that it has of models, under it while it runs.
+  void RemoveCachedWeights(size_t node);
   // The node's, and those it started.
   std::vector<pid_t> ProcessesOf(size_t node) const;
 

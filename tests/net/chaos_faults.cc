@@ -4,10 +4,14 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "tests/integration/processes.h"
+#include "tests/net/network.h"
 
 namespace strata {
 namespace {
@@ -30,6 +34,11 @@ constexpr FaultKind kFaults[] = {
     {Fault::kAbort, "its worker aborted"},
     {Fault::kMute, "not heard"},
     {Fault::kSlow, "at 2 Mbit/s"},
+    {Fault::kWorkerThenCoordinator, "its worker aborted, then the coordinator killed"},
+    {Fault::kTwoNodes, "killed with another"},
+    {Fault::kCableInDrain, "cable pulled while it is drained"},
+    {Fault::kDrainThenCoordinator, "drained, meanwhile the coordinator killed"},
+    {Fault::kWeights, "its cached weights removed, then its worker aborted"},
     {Fault::kFullDisk, "killed while all disks are full"},
     {Fault::kSlowDisk, "its worker aborted while all disks have 2 MB/s"},
 };
@@ -42,6 +51,27 @@ void AbortWorkers(const ChaosCluster& cluster, size_t node) {
   const std::vector<pid_t> workers = OfVerb(cluster.ProcessesOf(node), "worker");
   EXPECT_FALSE(workers.empty()) << cluster.host(node).name() << " has no worker";
   Signal(workers, SIGABRT);
+}
+
+// Between two faults: the second comes while the first is being mended, or just has been.
+void PauseBetween(std::mt19937* random, std::string* what) {
+  const absl::Duration pause = absl::Milliseconds((*random)() % 1000);
+  absl::StrAppend(what, " (", absl::ToInt64Milliseconds(pause), " ms between)");
+  absl::SleepFor(pause);
+}
+
+// By way of `asked`, which is another node where that can be.
+std::shared_ptr<StrataRun> BeginDrain(ChaosCluster* cluster, size_t node, size_t asked) {
+  if (asked == node) asked = (node + 1) % kNodes;
+  return std::make_shared<StrataRun>(
+      cluster->host(asked), std::vector<std::string>{"drain", cluster->host(node).name(), "--node",
+                                                     cluster->node(asked).address()});
+}
+
+// Whatever came of it, the node takes layers again.
+void EndDrain(ChaosCluster* cluster, size_t node, StrataRun* drain) {
+  EXPECT_TRUE(drain->WaitUntil(absl::Now() + ChaosCluster::kSettlesWithin)) << "it drains still";
+  EXPECT_TRUE(Eventually([&] { return cluster->Undrain(node); }, ChaosCluster::kSettlesWithin));
 }
 
 void LoseFrom(ChaosCluster* cluster, size_t node, int percent) {
@@ -84,9 +114,14 @@ void Prepare(Fault fault, ChaosCluster* cluster) {
   for (size_t i = 0; i < kNodes; ++i) cluster->disk(i).Fill();
 }
 
-std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std::mt19937* random,
-                            std::string* what) {
+std::function<void()> Begin(Fault fault, ChaosCluster* cluster, FaultPlace place,
+                            std::mt19937* random, std::string* what) {
+  const size_t node = place.node;
   const auto restart = [cluster, node] { cluster->StartNode(node); };
+  const auto restart_other = [cluster, other = place.other] { cluster->StartNode(other); };
+  const auto kill_other = [cluster, other = place.other] {
+    Signal(cluster->ProcessesOf(other), SIGKILL);
+  };
   const auto heal = [cluster] { cluster->lan().LoseNothing(); };
   switch (fault) {
     case Fault::kKill:
@@ -131,6 +166,41 @@ std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std
       cluster->lan().SetSpeed(*host, ChaosCluster::kInterface, kSlowMbitPerS);
       return [cluster, host] { cluster->lan().SetFullSpeed(*host, ChaosCluster::kInterface); };
     }
+    case Fault::kWorkerThenCoordinator:
+      AbortWorkers(*cluster, node);
+      PauseBetween(random, what);
+      kill_other();
+      return restart_other;
+    case Fault::kTwoNodes:
+      Signal(cluster->ProcessesOf(node), SIGKILL);
+      kill_other();
+      return [restart, restart_other] {
+        restart();
+        restart_other();
+      };
+    case Fault::kCableInDrain: {
+      const auto drain = BeginDrain(cluster, node, place.other);
+      PauseBetween(random, what);
+      const Host* const host = &cluster->host(node);
+      cluster->lan().SetCable(*host, ChaosCluster::kInterface, false);
+      return [cluster, host, node, drain] {
+        cluster->lan().SetCable(*host, ChaosCluster::kInterface, true);
+        EndDrain(cluster, node, drain.get());
+      };
+    }
+    case Fault::kDrainThenCoordinator: {
+      const auto drain = BeginDrain(cluster, node, place.other);
+      PauseBetween(random, what);
+      kill_other();
+      return [cluster, node, drain, restart_other] {
+        restart_other();
+        EndDrain(cluster, node, drain.get());
+      };
+    }
+    case Fault::kWeights:
+      cluster->RemoveCachedWeights(node);
+      AbortWorkers(*cluster, node);
+      return [] {};
     case Fault::kFullDisk:
       Signal(cluster->ProcessesOf(node), SIGKILL);
       return [cluster, restart] {
@@ -148,9 +218,18 @@ std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std
 }
 
 bool EndsItsProcess(Fault fault) {
-  return fault == Fault::kKill || fault == Fault::kStop || fault == Fault::kFullDisk;
+  return fault == Fault::kKill || fault == Fault::kStop || fault == Fault::kTwoNodes ||
+         fault == Fault::kFullDisk;
 }
 
-bool AbortsItsWorker(Fault fault) { return fault == Fault::kAbort || fault == Fault::kSlowDisk; }
+bool EndsOthersProcess(Fault fault) {
+  return fault == Fault::kWorkerThenCoordinator || fault == Fault::kTwoNodes ||
+         fault == Fault::kDrainThenCoordinator;
+}
+
+bool AbortsItsWorker(Fault fault) {
+  return fault == Fault::kAbort || fault == Fault::kWorkerThenCoordinator ||
+         fault == Fault::kWeights || fault == Fault::kSlowDisk;
+}
 
 }  // namespace strata

@@ -22,6 +22,11 @@ enum class Fault {
   kDeaf,
   kLoss,
   kSlow,
+  kWorkerThenCoordinator,
+  kTwoNodes,
+  kCableInDrain,
+  kDrainThenCoordinator,
+  kWeights,
   kFullDisk,
   kSlowDisk
 };
@@ -36,13 +41,20 @@ std::vector<FaultKind> FaultsFor(ChaosCluster* cluster);
 // Does beforehand what takes a while, under which texts would end: disks fill up.
 void Prepare(Fault fault, ChaosCluster* cluster);
 
-// Lets it happen to a node, at once; what is returned mends it, while the cluster lives. `what` is
-// the name of its kind, to which it adds what has been drawn besides.
-std::function<void()> Begin(Fault fault, ChaosCluster* cluster, size_t node, std::mt19937* random,
-                            std::string* what);
+// Where.
+struct FaultPlace {
+  size_t node = 0;
+  size_t other = 0;  // of two faults, the second's; may be the same
+};
 
-// Whether the node's own texts go with it.
+// Lets it happen, at once; what is returned mends it, while the cluster lives. `what` is the name
+// of its kind, to which it adds what has been drawn besides.
+std::function<void()> Begin(Fault fault, ChaosCluster* cluster, FaultPlace place,
+                            std::mt19937* random, std::string* what);
+
+// Whether the node's own texts go with it; those of the other place.
 bool EndsItsProcess(Fault fault);
+bool EndsOthersProcess(Fault fault);
 // Whether it happens to the node's worker, which must be there.
 bool AbortsItsWorker(Fault fault);
 

@@ -17,10 +17,41 @@ const std::vector<ApiMessage> kMessages = {{.role = "system", .content = "Be bri
 
 absl::StatusOr<ChatTemplate::Prompt> Render(const std::string& text,
                                             const std::vector<ApiMessage>& messages = kMessages,
-                                            const ApiTools& tools = {}) {
+                                            const ApiTools& tools = {},
+                                            const ChatTemplate::Wish& wish = {}) {
   auto parsed = ChatTemplate::Parse({.text = text, .bos = "<s>", .eos = "</s>"});
   if (!parsed.ok()) return parsed.status();
-  return (*parsed)->Render(messages, tools, absl::UnixEpoch());
+  return (*parsed)->Render(messages, tools, absl::UnixEpoch(), wish);
+}
+
+constexpr char kChatMl[] =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + (m.content | trim) + "
+    "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
+    "{% endif %}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif "
+    "%}";
+
+TEST(ChatTemplate, MakesThePromptThatIsWishedFor) {
+  const std::vector<ApiMessage> begun = {
+      {.role = "user", .content = "Who?"},
+      {.role = "assistant", .content = "The old captain was a "}};
+  const auto text = [&](const ChatTemplate::Wish& wish) {
+    const auto prompt = Render(kChatMl, begun, {}, wish);
+    EXPECT_TRUE(prompt.ok()) << prompt.status();
+    return prompt.ok() ? prompt->text : "";
+  };
+  const std::string plain =
+      "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\nThe old captain was a<|im_end|>\n";
+  EXPECT_EQ(text({.ends_with_opening = false}), plain);
+  EXPECT_EQ(text({.continues_last = true}), plain.substr(0, plain.rfind("<|im_end|>")));
+  EXPECT_EQ(text({.variables = R"({"enable_thinking":false,"messages":[]})"}),
+            plain + "<|im_start|>assistant\n<think></think>");
+}
+
+TEST(ChatTemplate, AMessageThatIsNotShownCannotBeGoneOnWith) {
+  EXPECT_THAT(Render("x{{ messages[0].content }}",
+                     {{.role = "user", .content = "Who?"}, {.role = "assistant", .content = "Me"}},
+                     {}, {.continues_last = true}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("last message")));
 }
 
 TEST(ChatTemplate, RendersTheUsualForm) {

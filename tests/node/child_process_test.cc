@@ -307,5 +307,24 @@ TEST(ChildProcess, ManyThreadsMayStartChildren) {
   EXPECT_FALSE(HasChildren());
 }
 
+#ifdef __linux__
+TEST(ChildProcess, AHangupThatIsIgnoredHereIsIgnoredThere) {
+  for (const auto& [disposition, ignored] : {std::pair(SIG_DFL, "0"), std::pair(SIG_IGN, "1")}) {
+    signal(SIGHUP, disposition);
+    signal(SIGTERM, disposition);
+    std::string said;
+    auto child = ChildProcess::Start(
+        {.program = "/bin/sh",
+         .args = {"sh", "-c", "grep SigIgn: /proc/self/status"},
+         .on_stdout_line = [&](absl::string_view line) { said = std::string(line); }});
+    signal(SIGHUP, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    ASSERT_TRUE(child.ok()) << child.status();
+    EXPECT_TRUE((*child)->WaitForExit(kPatience));
+    EXPECT_THAT(said, EndsWith(std::string("000000") + ignored)) << said;  // not SIGTERM
+  }
+}
+#endif
+
 }  // namespace
 }  // namespace strata

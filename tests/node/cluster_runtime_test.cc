@@ -33,10 +33,22 @@ class FakeNetwork {
 
   std::unique_ptr<PeerTransport> Transport() { return std::make_unique<FakeTransport>(this); }
 
+  // The process there has ended: its machine closes its connections, and refuses new ones.
+  void Kill(const std::string& address) {
+    ways.erase(address);
+    for (const auto& [transport, fn] : broken_) {
+      if (fn) fn(address);
+    }
+  }
+
  private:
   class FakeTransport final : public PeerTransport {
    public:
     explicit FakeTransport(FakeNetwork* network) : network_(network) {}
+    ~FakeTransport() override { network_->broken_.erase(this); }
+    void OnBroken(std::function<void(const std::string& address)> fn) override {
+      network_->broken_[this] = std::move(fn);
+    }
     void Exchange(const std::string& address, const wire::Heartbeat& request, int64_t timeout_ms,
                   Done<wire::Heartbeat> done) override {
       network_->Call<wire::Heartbeat>(
@@ -97,6 +109,7 @@ class FakeNetwork {
 
   EventLoop* const loop_;
   std::vector<std::unique_ptr<EventLoop::Handle>> timers_;
+  std::map<PeerTransport*, std::function<void(const std::string& address)>> broken_;
 };
 
 class ClusterRuntimeTest : public testing::Test {
@@ -106,17 +119,20 @@ class ClusterRuntimeTest : public testing::Test {
     std::string cluster = "home";
     uint32_t protocol = kProtocolVersion;
     std::vector<std::string> addresses = {};  // told instead
+    int id = 0;                               // not n, if not 0
   };
   ClusterRuntime* Add(int n, std::vector<std::string> peers) {
     return Add(n, std::move(peers), {});
   }
   ClusterRuntime* Add(int n, std::vector<std::string> peers, const Kind& kind) {
     ClusterRuntime::Options options;
-    options.self = {.id = {.high = 0, .low = static_cast<uint64_t>(n)},
+    const int id = kind.id == 0 ? n : kind.id;
+    options.self = {.id = {.high = 0, .low = static_cast<uint64_t>(id)},
                     .boot = 1,
-                    .name = absl::StrCat("node-", n),
-                    .cluster = kind.cluster,
-                    .protocol = kind.protocol};
+                    .name = PrintableText::From(absl::StrCat("node-", n)),
+                    .cluster = PrintableText::From(kind.cluster),
+                    .protocol = kind.protocol,
+                    .nonce = nodes_.size() + 1};
     options.peers = std::move(peers);
     options.mdns = false;
     nodes_.push_back(std::make_unique<ClusterRuntime>(&loop_, &clock_, std::move(options),
@@ -229,14 +245,52 @@ TEST_F(ClusterRuntimeTest, AKilledNodeIsGoneSoonerThanASilentOne) {
   ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
   ClusterRuntime* b = Add(2, {});
   const NodeId killed = b->id();
-  clock_.AdvanceMs(8000);
+  clock_.AdvanceMs(5000);
   nodes_.pop_back();
-  network_.ways.erase("10.0.0.2:7");
+  network_.Kill("10.0.0.2:7");
   clock_.AdvanceMs(400);
   EXPECT_EQ(a->view().Find(killed)->state, ClusterView::State::kAlive);
   clock_.AdvanceMs(500);
   EXPECT_EQ(a->view().Find(killed)->state, ClusterView::State::kGone);
   EXPECT_TRUE(a->view().is_coordinator);
+}
+
+// Where nothing has happened for long nodes say little, so what the connection says comes first.
+TEST_F(ClusterRuntimeTest, ACalmNodeThatIsKilledIsGoneSoonerThanASilentOne) {
+  ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
+  ClusterRuntime* b = Add(2, {});
+  const NodeId killed = b->id();
+  clock_.AdvanceMs(20'000);
+  nodes_.pop_back();
+  network_.Kill("10.0.0.2:7");
+  clock_.AdvanceMs(600);
+  EXPECT_NE(a->view().Find(killed)->state, ClusterView::State::kGone);
+  clock_.AdvanceMs(1'200);
+  EXPECT_EQ(a->view().Find(killed)->state, ClusterView::State::kGone);
+}
+
+TEST_F(ClusterRuntimeTest, AConnectionThatBreaksAloneChangesNothing) {
+  ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
+  ClusterRuntime* b = Add(2, {});
+  clock_.AdvanceMs(20'000);
+  const auto way = network_.ways["10.0.0.2:7"];
+  network_.Kill("10.0.0.2:7");
+  network_.ways["10.0.0.2:7"] = way;
+  for (int i = 0; i < 30; ++i) {
+    clock_.AdvanceMs(100);
+    ASSERT_EQ(StateOf(a, b), "alive");
+    ASSERT_EQ(a->view().members.size(), 2u);
+  }
+}
+
+TEST_F(ClusterRuntimeTest, NodesToWhichNothingHappensDoLittle) {
+  for (int n = 1; n <= 3; ++n) Add(n, {"10.0.0.1:7"});
+  clock_.AdvanceMs(20'000);
+  ASSERT_EQ(nodes_[2]->view().members.size(), 3u);
+  const size_t before = loop_.timer_calls();
+  clock_.AdvanceMs(60'000);
+  // Of which the fake network's, two for each message, are half.
+  EXPECT_LE(loop_.timer_calls() - before, 3u * 60 * 12);
 }
 
 TEST_F(ClusterRuntimeTest, ANodeThatRefusesAtOneAddressIsThereAtAnother) {
@@ -273,6 +327,24 @@ TEST_F(ClusterRuntimeTest, ANodeThatLeavesIsGoneAtOnceAndSaysWhenItIsDone) {
   EXPECT_EQ(StateOf(a, b), "gone");
 }
 
+TEST_F(ClusterRuntimeTest, ANodeThatIsAloneMissesWhoIsSilentAndNotWhoHasEnded) {
+  ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
+  clock_.AdvanceMs(1000);
+  EXPECT_EQ(a->MissedNodes(), "10.0.0.2:7");
+  ClusterRuntime* b = Add(2, {});
+  clock_.AdvanceMs(8000);
+  EXPECT_EQ(a->MissedNodes(), "");
+  network_.ways["10.0.0.1:7"].silent = network_.ways["10.0.0.2:7"].silent = true;
+  clock_.AdvanceMs(60'000);
+  EXPECT_EQ(a->MissedNodes(), "node-2");
+  network_.ways["10.0.0.1:7"].silent = network_.ways["10.0.0.2:7"].silent = false;
+  clock_.AdvanceMs(8000);
+  EXPECT_EQ(a->MissedNodes(), "");
+  b->Leave([] {});
+  clock_.AdvanceMs(50);
+  EXPECT_EQ(a->MissedNodes(), "");
+}
+
 TEST_F(ClusterRuntimeTest, ARemovedNodeIsGoneAtOnceWhateverItSays) {
   ClusterRuntime* a = Add(1, {"10.0.0.3:7"});
   ClusterRuntime* b = Add(2, {"10.0.0.1:7"});
@@ -299,6 +371,88 @@ TEST_F(ClusterRuntimeTest, ARemovedNodeIsGoneAtOnceWhateverItSays) {
   EXPECT_EQ(StateOf(a, c), "gone");
   clock_.AdvanceMs(8000);
   EXPECT_EQ(a->view().members.size(), 3u);
+}
+
+TEST_F(ClusterRuntimeTest, ACloneIsRefusedUntilTheOneThatWasThereIsGone) {
+  ClusterRuntime* a = Add(1, {});
+  ClusterRuntime* b = Add(2, {"10.0.0.1:7"});
+  clock_.AdvanceMs(8000);
+  ASSERT_EQ(a->view().members.size(), 2u);
+  const NodeId coordinator = a->view().coordinator;
+  ClusterRuntime* clone = Add(9, {"10.0.0.1:7", "10.0.0.2:7"}, {.id = 2});
+  for (int i = 0; i < 200; ++i) {
+    clock_.AdvanceMs(100);
+    ASSERT_EQ(a->view().coordinator, coordinator);
+    ASSERT_EQ(b->view().coordinator, coordinator);
+    ASSERT_TRUE(clone->view().coordinator.is_nobody());
+    ASSERT_EQ(a->AddressOf(b->id()), "10.0.0.2:7");
+  }
+  EXPECT_THAT(clone->WhyRefused(),
+              testing::HasSubstr("10.0.0.2:7 is taken, 10.0.0.9:7 is refused"));
+  EXPECT_EQ(b->WhyRefused(), "");
+  for (ClusterRuntime* node : {a, b}) {
+    const wire::GetClusterResponse told = node->Describe();
+    ASSERT_EQ(told.shared_ids_size(), 1);
+    EXPECT_EQ(told.shared_ids(0).name(), "node-2");
+    EXPECT_EQ(told.shared_ids(0).taken_address(), "10.0.0.2:7");
+    EXPECT_EQ(told.shared_ids(0).refused_address(), "10.0.0.9:7");
+    EXPECT_FALSE(told.shared_ids(0).asked_is_refused());
+  }
+  bool left = false;
+  b->Leave([&] { left = true; });
+  clock_.AdvanceMs(500);
+  EXPECT_TRUE(left);
+  network_.ways.erase("10.0.0.2:7");
+  clock_.AdvanceMs(10'000);
+  EXPECT_EQ(clone->WhyRefused(), "");
+  EXPECT_EQ(a->AddressOf(clone->id()), "10.0.0.9:7");
+  EXPECT_EQ(a->view().coordinator, clone->view().coordinator);
+  EXPECT_EQ(a->Describe().shared_ids_size(), 0);
+}
+
+TEST_F(ClusterRuntimeTest, ACloneKnowsAtOnceFromTheOtherOneAlone) {
+  ClusterRuntime* a = Add(1, {});
+  clock_.AdvanceMs(5000);
+  ClusterRuntime* clone = Add(9, {"10.0.0.1:7"}, {.id = 1});
+  clock_.AdvanceMs(100);
+  EXPECT_NE(clone->WhyRefused(), "");
+  clock_.AdvanceMs(20'000);
+  EXPECT_NE(clone->WhyRefused(), "");
+  EXPECT_TRUE(a->view().is_coordinator);
+  ASSERT_EQ(a->Describe().shared_ids_size(), 1);
+  EXPECT_EQ(a->Describe().shared_ids(0).refused_address(), "10.0.0.9:7");
+}
+
+TEST_F(ClusterRuntimeTest, AnAddressWhereACloneAnswersIsNotUsed) {
+  ClusterRuntime* a = Add(1, {"10.0.0.2:7"});
+  ClusterRuntime* b = Add(2, {}, {.addresses = {"10.0.0.2:7", "10.0.0.9:7"}});
+  ClusterRuntime* clone = Add(9, {}, {.id = 2});
+  network_.ways["10.0.0.2:7"].one_way_ms = 20;
+  clock_.AdvanceMs(15'000);
+  EXPECT_EQ(a->AddressOf(b->id()), "10.0.0.2:7");
+  EXPECT_EQ(a->view().members.size(), 2u);
+  ASSERT_EQ(a->Describe().shared_ids_size(), 1);
+  EXPECT_EQ(a->Describe().shared_ids(0).refused_address(), "10.0.0.9:7");
+  EXPECT_TRUE(clone->view().refused || clone->view().is_coordinator);
+  EXPECT_FALSE(b->view().refused);
+}
+
+TEST_F(ClusterRuntimeTest, ANodeThatIsStartedAgainHasItsPlaceAndIsNoClone) {
+  ClusterRuntime* a = Add(1, {});
+  Add(2, {"10.0.0.1:7"});
+  clock_.AdvanceMs(8000);
+  nodes_.pop_back();  // the kernel has not noticed yet that nobody listens
+  network_.ways.erase("10.0.0.2:7");
+  clock_.AdvanceMs(100);
+  ClusterRuntime* again = Add(3, {"10.0.0.1:7"}, {.addresses = {"10.0.0.2:7"}, .id = 2});
+  network_.ways["10.0.0.2:7"] = network_.ways["10.0.0.3:7"];
+  for (int i = 0; i < 60; ++i) {
+    clock_.AdvanceMs(100);
+    ASSERT_EQ(a->Describe().shared_ids_size(), 0);
+    ASSERT_EQ(again->WhyRefused(), "");
+  }
+  EXPECT_EQ(a->view().members.size(), 2u);
+  EXPECT_EQ(a->AddressOf(again->id()), "10.0.0.2:7");
 }
 
 TEST_F(ClusterRuntimeTest, ChangesAreToldOnceEach) {

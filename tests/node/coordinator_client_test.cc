@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/process_security.h"
@@ -30,8 +31,9 @@ using ::testing::HasSubstr;
 class ScriptedCoordinator final : public wire::Coordinator::Service, public wire::Cluster::Service {
  public:
   struct Load {
-    bool begins = true;  // tells something before it ends
-    grpc::Status end;    // OK: loaded
+    bool begins = true;       // tells something before it ends
+    grpc::Status end;         // OK: loaded
+    bool unreadable = false;  // tells something that is not UTF-8 before
   };
 
   explicit ScriptedCoordinator(std::vector<Load> loads) : loads_(std::move(loads)) {
@@ -45,7 +47,7 @@ class ScriptedCoordinator final : public wire::Coordinator::Service, public wire
     address_ = absl::StrCat("127.0.0.1:", port);
   }
   ~ScriptedCoordinator() override {
-    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Shutdown(DeadlineIn(absl::ZeroDuration()));
     server_->Wait();
   }
 
@@ -60,8 +62,17 @@ class ScriptedCoordinator final : public wire::Coordinator::Service, public wire
     event.set_note("measuring");
     if (load.begins) writer->Write(event);
     if (!load.end.ok()) return load.end;
-    event.mutable_loaded()->set_name("model");
+    if (load.unreadable) {
+      event.mutable_placed()->set_name("\xff");
+      writer->Write(event);
+    }
+    event.mutable_loaded()->set_name("model\x1b[2J");
     writer->Write(event);
+    return grpc::Status::OK;
+  }
+  grpc::Status ListModels(grpc::ServerContext*, const wire::ListModelsRequest*,
+                          wire::ListModelsResponse* response) override {
+    response->add_models()->set_name("Mod\xe8le");
     return grpc::Status::OK;
   }
 
@@ -71,6 +82,7 @@ class ScriptedCoordinator final : public wire::Coordinator::Service, public wire
     return (*client)->LoadModel({}, [](const wire::LoadModelEvent&) {});
   }
   size_t asked() const { return asked_; }
+  const std::string& address() const { return address_; }
 
  private:
   const std::vector<Load> loads_;
@@ -86,8 +98,27 @@ TEST(CoordinatorClient, ALoadWhoseConnectionBreaksIsAskedForAgain) {
   ScriptedCoordinator coordinator({{.end = kBroken}, {}});
   const auto loaded = coordinator.Ask();
   ASSERT_THAT(loaded.status(), IsOk());
-  EXPECT_EQ(loaded->model.name(), "model");
+  EXPECT_EQ(loaded->model.name(), "model\\u001b[2J");
   EXPECT_EQ(coordinator.asked(), 2u);
+}
+
+// What users of others miss: llama.cpp 11738, ramalama 752, ik_llama.cpp 775: text that is not
+// UTF-8 breaks more than itself.
+TEST(CoordinatorClient, AMessageThatCannotBeReadIsNeitherTheEndNorAnotherVersion) {
+  ScriptedCoordinator coordinator({{.unreadable = true}});
+  EXPECT_THAT(coordinator.Ask().status(), IsOk());
+  const auto client = CoordinatorClient::Connect({.node = coordinator.address()});
+  ASSERT_THAT(client.status(), IsOk());
+  EXPECT_THAT((*client)->ListModels(),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("cannot be read")));
+}
+
+TEST(CoordinatorClient, ANodeWithoutTheCallIsOfAnotherVersion) {
+  ScriptedCoordinator coordinator({});
+  const auto client = CoordinatorClient::Connect({.node = coordinator.address()});
+  ASSERT_THAT(client.status(), IsOk());
+  EXPECT_THAT((*client)->UnloadModel("model"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("another version")));
 }
 
 TEST(CoordinatorClient, ALoadIsAskedForTwiceAtMost) {

@@ -84,7 +84,7 @@ TEST(CrossOrigin, APreflightIsToldWhatItMaySend) {
   EXPECT_FALSE(IsPreflight(request, kAllowed));
   request.headers.emplace_back("access-control-request-method", "POST");
   request.headers.emplace_back("access-control-request-headers",
-                               "authorization, X-Stainless-OS,x-other, x-stainless-a b");
+                               "authorization, X-Stainless-OS,x-api-key, user-agent, x-a b");
   EXPECT_TRUE(IsPreflight(request, kAllowed));
   EXPECT_FALSE(IsPreflight(request, {}));
   HttpResponse answer = AnswerPreflight(request, "POST, OPTIONS");
@@ -92,7 +92,8 @@ TEST(CrossOrigin, APreflightIsToldWhatItMaySend) {
   EXPECT_THAT(answer.headers, Contains(Pair("Access-Control-Allow-Methods", "POST, OPTIONS")));
   EXPECT_THAT(answer.headers,
               Contains(Pair("Access-Control-Allow-Headers",
-                            "Authorization, Content-Type, X-Request-Id, x-stainless-os")));
+                            "Authorization, Content-Type, X-Request-Id, x-stainless-os, x-api-key, "
+                            "user-agent")));
   EXPECT_THAT(answer.headers, Not(Contains(Pair("Access-Control-Allow-Private-Network", "true"))));
   request.headers.emplace_back("access-control-request-private-network", "true");
   answer = AnswerPreflight(request, "POST, OPTIONS");

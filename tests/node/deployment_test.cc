@@ -12,6 +12,7 @@
 #include "coordinator/text_request.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "node/openai_error.h"
 #include "node/text_call.h"
 #include "tests/node/weights_fixture.h"
 #include "tests/support/silent_node.h"
@@ -77,6 +78,7 @@ Placed Place(Deployment::Options options = {}) {
   node->model_id = planned->model->id();
   SlowNode* const slow = node.get();
   report.seen.mutable_record()->set_node_id(std::string(16, '\xaa'));
+  report.info.set_node_id(std::string(32, 'a'));
   report.client = std::move(node);
   planned->source.set_node(std::string(32, 'a'));
   planned->inputs.places = {0};
@@ -122,6 +124,37 @@ TEST(Deployment, ANodeThatIsGoneIsNotWaitedForWhenItsStageIsUnloaded) {
   EXPECT_THAT(placed.deployment->Load(GoOn),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nobody there")));
   EXPECT_EQ(asked, placed.node->id());
+}
+
+// On a link that nobody sends over nothing says so.
+TEST(Deployment, ANodeThatIsGoneLosesItsStage) {
+  int broken = 0;
+  Deployment::Options options;
+  options.broken = [&] { ++broken; };
+  Pipeline::Listener* listener = nullptr;
+  options.build = [&](const PipelineOptions&, Pipeline::Listener* of,
+                      const Pipeline::Progress&) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
+    listener = of;
+    wire::StageInfo info;
+    info.set_n_ctx(64);
+    info.set_n_seq_max(1);
+    info.set_n_batch(16);
+    return std::make_unique<EndlessPipeline>(std::vector{info});
+  };
+  const Placed placed = Place(std::move(options));
+  ASSERT_TRUE(placed.deployment->Load(GoOn).ok());
+  placed.deployment->LoseNode(std::string(32, 'b'));
+  EXPECT_TRUE(placed.deployment->serving());
+  placed.deployment->LoseNode(std::string(32, 'a'));
+  EXPECT_TRUE(placed.deployment->mending());
+  EXPECT_THAT(placed.deployment->why(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("has gone")));
+  // The link notices later, and again and again the node is gone.
+  listener->OnBroken(absl::UnavailableError("keepalive"));
+  placed.deployment->LoseNode(std::string(32, 'a'));
+  EXPECT_EQ(broken, 1);
+  EXPECT_THAT(placed.deployment->why(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
 }
 
 class Ear final : public TextSink {
@@ -184,6 +217,26 @@ TEST(Deployment, TextsThatItNeverTookOverGoOn) {
   lost.deployment->HandOver(absl::UnavailableError("the node is stopping"));
   ASSERT_TRUE(ear->ended.HasBeenNotified());
   EXPECT_TRUE(IsHandedOver(ear->how)) << ear->how;
+}
+
+TEST(Deployment, WhatLacksItsFileIsOutOfServiceAndDoesNotFailToExist) {
+  for (const absl::Status& why :
+       {absl::NotFoundError("attic: /models/a.gguf: no such file"),
+        absl::FailedPreconditionError("attic: /models/a.gguf is another model now"),
+        absl::InternalError("a worker said so"), absl::AbortedError("lost 6 times"),
+        absl::ResourceExhaustedError("no room on attic"),
+        absl::UnavailableError("attic is away")}) {
+    const Placed placed = Place();
+    placed.deployment->Fail(why);
+    const auto ear = std::make_shared<Ear>();
+    placed.deployment->Generate({}, std::make_shared<TextCall>(ear));
+    ear->ended.WaitForNotification();
+    EXPECT_EQ(HttpStatusOf(ear->how), 503) << ear->how;
+    EXPECT_THAT(std::string(ear->how.message()), HasSubstr(why.message()));
+    EXPECT_THAT(std::string(placed.deployment->why_not_serving().message()),
+                HasSubstr(why.message()));
+    EXPECT_EQ(placed.deployment->why(), why);
+  }
 }
 
 TEST(Deployment, ACancelledLoadIsCancelled) {

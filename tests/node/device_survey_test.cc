@@ -113,6 +113,15 @@ TEST_F(DeviceSurveyTest, MeasuresOnceForTheSameHardware) {
             "probe\nprobe --device GPU0 --threads 2\n");
 }
 
+TEST_F(DeviceSurveyTest, KeepsWhatItMeasuredForItsOwnerAlone) {
+  const mode_t before = umask(0);
+  RunToTheEnd(Options());
+  umask(before);
+  struct stat about = {};
+  ASSERT_EQ(stat((folder_ + "/devices").c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600u);
+}
+
 TEST_F(DeviceSurveyTest, MeasuresAgainForAnotherNumberOfThreads) {
   RunToTheEnd(Options());
   DeviceSurvey::Options options = Options();

@@ -79,6 +79,12 @@ class FakeWorker final : public wire::Worker::Service {
     event.mutable_progress()->set_bytes_total(2);
     writer->Write(event);
     Misbehave(spec.model_path());
+    // What it reads of the cache.
+    const bool is_cached = !request->block_hashes().empty();
+    if (is_cached && (spec.origin() == "damaged" ||
+                      (spec.origin() == "damaged once" && !damaged_once_.exchange(true)))) {
+      return grpc::Status(grpc::StatusCode::DATA_LOSS, "block 7 is damaged");
+    }
     if (spec.model_path() == "refuse") {
       return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "tensor blk.0.x is cut short");
     }
@@ -110,6 +116,10 @@ class FakeWorker final : public wire::Worker::Service {
     info->set_kv_bytes(100);
     info->set_compute_bytes(10);
     info->set_link_address("127.0.0.1:" + std::to_string(*port_));
+    wire::SelfTest* const test = info->mutable_self_test();
+    test->set_model_id(spec.model_id());
+    *test->mutable_layers() = spec.layers();
+    *test->add_points()->mutable_layers() = spec.layers();
     writer->Write(event);
     absl::MutexLock lock(mu_);
     loaded_.push_back(spec);
@@ -154,6 +164,7 @@ class FakeWorker final : public wire::Worker::Service {
 
  private:
   int* const port_;
+  std::atomic<bool> damaged_once_{false};
   std::atomic<bool> clings_{false};  // the next unload does not end by itself
   absl::Mutex mu_;
   std::vector<wire::StageSpec> loaded_ ABSL_GUARDED_BY(mu_);

@@ -27,6 +27,7 @@ namespace strata {
 namespace {
 
 using ::absl_testing::StatusIs;
+using ::testing::HasSubstr;
 
 class Ear final : public TextSink {
  public:
@@ -68,12 +69,13 @@ class Answered final : public HttpResponder {
 // A node that is not part of a cluster yet.
 class GatewayTest : public ::testing::Test {
  protected:
-  void Start(absl::Duration waits) {
+  void Start(absl::Duration waits, std::vector<std::string> peers = {}) {
     ClusterRuntime::Options options;
     options.self.id = *NodeId::FromHex(std::string(32, 'a'));
     options.self.boot = 1;
     options.self.name = "attic";
     options.mdns = false;
+    options.peers = std::move(peers);
     cluster_ = std::make_unique<ClusterRuntime>(loop_.get(), SleeplessClock(), std::move(options),
                                                 PeerTransport::Grpc(loop_.get()));
     fetcher_ = std::make_unique<WeightFetcher>(nullptr);
@@ -149,6 +151,25 @@ TEST_F(GatewayTest, ATextGoesOnAsSoonAsANodeCoordinates) {
   loop_->Post([this] { cluster_->Start({.address = {"127.0.0.1", 9}}); });
   // The new coordinator knows no models.
   EXPECT_THAT(ear->End(), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(GatewayTest, ANodeThatReachesNoOtherDoesNotSayThatAModelDoesNotExist) {
+  Start(absl::InfiniteDuration(), {"127.0.0.1:1"});
+  const auto ear = std::make_shared<Ear>();
+  wire::GenerateTextRequest request;
+  request.set_model("there");
+  gateway_->Generate(request, ear, {});
+  loop_->Post([this] { cluster_->Start({.address = {"127.0.0.1", 9}}); });
+  EXPECT_THAT(ear->End(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("does not reach 127.0.0.1:1")));
+  EXPECT_GT(RetryAfterMs(ear->end).value_or(0), 0);
+  for (const char* path : {"/v1/models", "/v1/models/there"}) {
+    const auto answer = Get(path);
+    EXPECT_EQ(answer->response.status, 503) << path;
+    EXPECT_NE(answer->Header("Retry-After"), "") << path;
+    EXPECT_THAT(answer->response.body, HasSubstr("does not reach 127.0.0.1:1"));
+  }
+  EXPECT_THAT(Get("/health")->response.body, HasSubstr("does not reach 127.0.0.1:1"));
 }
 
 TEST_F(GatewayTest, ATextThatWaitsMayBeCancelled) {

@@ -58,7 +58,7 @@ TEST_F(HostileMember, MadeUpNodesAreKnownUpToABound) {
   const int64_t now_us = absl::GetCurrentTimeNanos() / 1'000;
   for (uint64_t i = 1; i <= 1'200; ++i) {
     NodeRecord record = {.id = {.high = 7, .low = i}, .boot = 1, .name = "made up"};
-    record.cluster = testing::RunningNode::Cluster();
+    record.cluster = PrintableText::From(testing::RunningNode::Cluster());
     record.protocol = kProtocolVersion;
     Membership made_up({}, record, now_us);
     grpc::ClientContext context;

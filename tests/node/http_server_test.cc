@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -279,6 +280,46 @@ TEST_F(HttpServerTest, GarbageIsRefused) {
     EXPECT_EQ(client.ReadToEnd(), "");
   }
   ExpectServes();
+}
+
+TEST_F(HttpServerTest, WhatDecidesWhoIsLetInIsSaidOnce) {
+  Start();
+  for (const char* header :
+       {"Host: localhost\r\nHost: evil.example\r\n", "Host: localhost\r\nhost: localhost\r\n",
+        "Host: a\r\nOrigin: http://a\r\nOrigin: http://b\r\n",
+        "Host: a\r\nX-Api-Key: x\r\nx-api-key: y\r\n",
+        "Host: a\r\nAuthorization: Bearer x\r\nAuthorization: Bearer y\r\n"}) {
+    HttpClient client(port());
+    // The body does not come: it is not waited for.
+    client.Send(absl::StrCat("POST /echo HTTP/1.1\r\n", header, "Content-Length: 5\r\n\r\n"));
+    const HttpReply reply = client.Read();
+    EXPECT_EQ(reply.status, 400) << header;
+    EXPECT_THAT(reply.body, HasSubstr("more than once"));
+  }
+  HttpClient others(port());
+  others.Send("GET /echo HTTP/1.1\r\nHost: a\r\nAccept: x\r\nAccept: y\r\n\r\n");
+  EXPECT_EQ(others.Read().status, 200);
+}
+
+TEST_F(HttpServerTest, MemoryOfLargeRequestsIsGivenBackWhenTheyHaveEnded) {
+  std::atomic<int> given_back = 0;
+  absl::Notification once;
+  Start({.release_memory =
+             [&] {
+               if (++given_back == 1) once.Notify();
+             },
+         .quiet_ms = 20});  // looks often
+  HttpClient client(port());
+  ASSERT_TRUE(client.Post("/echo", std::string(1000, 'a')));
+  EXPECT_EQ(client.Read().status, 200);
+  EXPECT_EQ(given_back, 0);
+  ASSERT_TRUE(client.Post("/kept", std::string(2 << 20, 'a')));
+  Asked asked = Next();
+  ASSERT_TRUE(client.Post("/echo", std::string(10, 'a')));
+  EXPECT_EQ(given_back, 0);  // it is still under way
+  asked.responder->Answer({.body = "{}"});
+  asked = {};
+  EXPECT_TRUE(once.WaitForNotificationWithTimeout(kLong));
 }
 
 TEST_F(HttpServerTest, WhoSendsTooSlowlyIsDropped) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -131,6 +132,35 @@ TEST_F(LinkSurveyTest, KnowsWhatWasAskedForUntilAllOfItIsMeasured) {
         return true;
       });
   EXPECT_GE(calls, 6);
+}
+
+TEST_F(LinkSurveyTest, HasNothingToDoWhereNothingIsDue) {
+  LinkSurvey survey(loop_.get(), LinkSurvey::Options());
+  EXPECT_EQ(survey.next_due_ms(), LinkSurvey::kNever);
+  survey.SetPeers({{kKitchen, "10.0.0.1:1"}});
+  EXPECT_NE(survey.next_due_ms(), LinkSurvey::kNever);
+  survey.SetBusy(true);
+  EXPECT_EQ(survey.next_due_ms(), LinkSurvey::kNever);
+  survey.SetBusy(false);
+  EXPECT_NE(survey.next_due_ms(), LinkSurvey::kNever);
+  survey.SetPeers({});
+  EXPECT_EQ(survey.next_due_ms(), LinkSurvey::kNever);
+}
+
+// What all nodes measure in an hour, since each measures the ways to all others.
+TEST_F(LinkSurveyTest, MeasurementsGrowWithTheNodesAndNotWithTheWaysBetweenThem) {
+  const auto each_in_an_hour = [&](size_t nodes) {
+    LinkSurvey survey(loop_.get(), LinkSurvey::Options());
+    std::vector<LinkSurvey::Peer> peers;
+    for (size_t i = 1; i < nodes; ++i) {
+      peers.push_back({{.high = 0, .low = i}, absl::StrCat("10.0.0.", i, ":1")});
+    }
+    survey.SetPeers(peers);
+    return 3'600'000.0 * static_cast<double>(peers.size()) /
+           static_cast<double>(survey.OldAfterMs());
+  };
+  EXPECT_EQ(each_in_an_hour(3), 8);
+  for (const size_t nodes : {20, 50, 200, 1000}) EXPECT_LE(each_in_an_hour(nodes), 32) << nodes;
 }
 
 TEST_F(LinkSurveyTest, StopsWhatIsUnderWayWhenTheMachineIsBusy) {

@@ -234,6 +234,14 @@ TEST_F(KeptAfterLosses, ARoomsCapIsForAllStagesThere) {
   EXPECT_EQ(memory->bytes, 1090u);
 }
 
+TEST(MayFindRoom, AFileThatIsGoneMayComeBackAndWhatBreaksAgainAndAgainMayNot) {
+  EXPECT_TRUE(MayFindRoom(absl::NotFoundError("no such file")));
+  EXPECT_TRUE(MayFindRoom(absl::FailedPreconditionError("it is another model now")));
+  EXPECT_TRUE(MayFindRoom(absl::ResourceExhaustedError("no room")));
+  EXPECT_FALSE(MayFindRoom(absl::AbortedError("its stages were lost 6 times")));
+  EXPECT_FALSE(MayFindRoom(absl::OkStatus()));
+}
+
 TEST_F(KeptAfterLosses, AFullDiskIsToldOnceAndThenTakesNothing) {
   const absl::Status full = WithStage(
       WithDiskShortage(absl::ResourceExhaustedError("full"), {.needed_bytes = 9, .free_bytes = 7}),

@@ -71,7 +71,10 @@ class MdnsDiscovery : public testing::Test {
 
   std::unique_ptr<Peer> Start(const std::string& name, uint16_t port) {
     auto peer = std::make_unique<Peer>([this] { Check(); });
-    peer->self = {.node_id = NewNodeId(), .name = name, .cluster = "home", .protocol = 1};
+    peer->self = {.node_id = NewNodeId(),
+                  .name = PrintableText::From(name),
+                  .cluster = "home",
+                  .protocol = 1};
     auto discovery =
         Discovery::StartMdns(loop_.get(), {.self = peer->self, .port = port}, &peer->seen);
     EXPECT_TRUE(discovery.ok()) << discovery.status();

@@ -24,7 +24,7 @@ wire::ModelStage Stage(const std::string& node) {
 }
 
 Coordinator::ModelStats Model(const std::string& name, char id) {
-  Coordinator::ModelStats model = {.name = name,
+  Coordinator::ModelStats model = {.name = PrintableText::From(name),
                                    .id = std::string(32, id),
                                    .serving = true,
                                    .stages = {Stage("kitchen"), Stage("attic")}};
@@ -68,7 +68,7 @@ TEST(Metrics, TheTextIsAsPrometheusReadsIt) {
   const Exposition page(MetricsText(view));
   EXPECT_THAT(page.problems(), IsEmpty());
 
-  const Exposition::Labels odd = {{"model", "a \"b\"\n\\ ?"}};
+  const Exposition::Labels odd = {{"model", "a \"b\"\\n\\ \ufffd"}};
   EXPECT_EQ(page.Value("strata_tokens_total", odd), 12);
   EXPECT_EQ(page.Value("strata_kv_used_ratio", odd), 0.25);
   EXPECT_EQ(page.Value("strata_step_rows_bucket", {{"model", "tiny"}, {"le", "64"}}), 4);

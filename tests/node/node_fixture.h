@@ -37,7 +37,9 @@ class RunningNode {
   struct Offer {
     std::vector<std::string> devices, memory;
   };
-  explicit RunningNode(std::string worker_program, WorkerTimeouts timeouts = {}, Offer offer = {}) {
+  // `cache_dir` as --cache-dir; empty: none.
+  explicit RunningNode(std::string worker_program, WorkerTimeouts timeouts = {}, Offer offer = {},
+                       std::string cache_dir = "") {
     NodeOptions options;
     options.name = "node-2";
     options.cluster = Cluster();
@@ -48,6 +50,7 @@ class RunningNode {
     options.timeouts = timeouts;
     options.devices = std::move(offer.devices);
     options.memory = std::move(offer.memory);
+    options.cache_dir = std::move(cache_dir);
     auto identity = Node::Identify(options);
     CHECK(identity.ok()) << identity.status();
     auto started =

@@ -7,9 +7,12 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace strata {
 namespace {
@@ -77,6 +80,50 @@ TEST(ApiCall, AStopStringThatComesAtOnceEndsTheText) {
   source.sink->OnEnd(absl::OkStatus(), FinishReason::kEndOfGeneration, {});
   EXPECT_THAT(answered->body, HasSubstr("\"text\":\"one\""));
   EXPECT_THAT(answered->body, HasSubstr("\"finish_reason\":\"stop\""));
+}
+
+TEST(ApiCall, TextOffsetsCountCharactersAlsoInAStream) {
+  for (const bool stream : {false, true}) {
+    HastySource source({"\u2014", "ar", "\xF0\x9F", "\x98", "\x80", "\u00e9!"});
+    ApiCall::Options options = Stopped("END");
+    options.request.stream = stream;
+    options.request.logprobs = true;
+    const auto answered = std::make_shared<Answered>();
+    ApiCall::Start(&source, std::move(options), answered, std::make_shared<ApiCounters>());
+    source.sink->OnEnd(absl::OkStatus(), FinishReason::kLength, {});
+    std::vector<uint64_t> offsets;
+    std::vector<std::string> events = {answered->body};
+    if (stream) events = absl::StrSplit(answered->body, "\n\n");
+    for (absl::string_view event : events) {
+      absl::ConsumePrefix(&event, "data: ");
+      const auto json = nlohmann::json::parse(event, nullptr, false);
+      if (!json.is_object()) continue;
+      const auto& logprobs = json["choices"][0]["logprobs"];
+      for (const auto& offset : logprobs["text_offset"]) offsets.push_back(offset);
+    }
+    EXPECT_THAT(offsets, ::testing::ElementsAre(0, 1, 3, 3, 3, 4)) << stream;
+  }
+}
+
+TEST(ApiCall, TextOffsetsOfAnEchoCountItsPrompt) {
+  HastySource source({"a", "b"});
+  ApiCall::Options options = Stopped("END");
+  options.request.prompts = {{.text = "\u00e4\u20ac"}};
+  options.request.echo = options.request.logprobs = true;
+  const auto answered = std::make_shared<Answered>();
+  ApiCall::Start(&source, std::move(options), answered, std::make_shared<ApiCounters>());
+  source.sink->OnEnd(absl::OkStatus(), FinishReason::kLength, {});
+  EXPECT_THAT(answered->body, HasSubstr("\"text_offset\":[2,3]"));
+}
+
+TEST(ApiCall, SaysWhichStopTokenEndedTheText) {
+  HastySource source({"one"});
+  ApiCall::Options options = Stopped("END");
+  options.request.sampler.add_stop_tokens(7);
+  const auto answered = std::make_shared<Answered>();
+  ApiCall::Start(&source, std::move(options), answered, std::make_shared<ApiCounters>());
+  source.sink->OnEnd(absl::OkStatus(), FinishReason::kEndOfGeneration, {.end_token = 7});
+  EXPECT_THAT(answered->body, HasSubstr("\"stop_reason\":7"));
 }
 
 TEST(ApiCall, ATextWithoutItsStopStringIsLeftAlone) {

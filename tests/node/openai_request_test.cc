@@ -83,6 +83,67 @@ TEST(OpenAiRequest, NullMeansNotGiven) {
               IsOk());
 }
 
+TEST(OpenAiRequest, TakesAsManyStopStringsAsEditorsSend) {
+  nlohmann::json stops = nlohmann::json::array();
+  for (size_t i = 0; i < kApiStopsMax; ++i) stops.push_back(absl::StrCat("stop ", i));
+  const auto ask = [&] { return Chat(absl::StrCat(",\"stop\":", stops.dump())); };
+  EXPECT_EQ(ParseChat(ask())->stops.size(), kApiStopsMax);
+  EXPECT_GE(kApiStopsMax, 64u);
+  stops.push_back("one more");
+  EXPECT_EQ(ErrorOf(ParseChat(ask()).status())["param"], "stop");
+}
+
+TEST(OpenAiRequest, TheNumberOfTokensHasSeveralNames) {
+  EXPECT_EQ(ParseCompletion(Completion(R"(,"n_predict":5)"))->tokens_max, 5u);
+  EXPECT_EQ(ParseChat(Chat(R"(,"n_predict":5)"))->tokens_max, 5u);
+  EXPECT_EQ(ParseCompletion(Completion(R"(,"max_completion_tokens":6)"))->tokens_max, 6u);
+  EXPECT_EQ(ParseCompletion(Completion(R"(,"n_predict":5,"max_tokens":7)"))->tokens_max, 5u);
+  for (const char* none : {R"(,"max_tokens":-1)", R"(,"n_predict":-1)", R"(,"max_tokens":-1.0)"}) {
+    EXPECT_EQ(ParseCompletion(Completion(none))->tokens_max, std::nullopt) << none;
+    EXPECT_EQ(ParseChat(Chat(none))->tokens_max, std::nullopt) << none;
+  }
+  EXPECT_EQ(ParseCompletion(Completion(R"(,"max_tokens":0)"))->tokens_max, 0u);
+}
+
+TEST(OpenAiRequest, ReadsWhatOtherServersTake) {
+  const auto request = ParseCompletion(Completion(
+      R"(,"min_tokens":3,"stop_token_ids":[4,5],"include_stop_str_in_output":true,
+      "add_special_tokens":false,"typical_p":0.9,"xtc_probability":0.5,"xtc_threshold":0.2,
+      "mirostat":2,"mirostat_tau":4,"mirostat_eta":0.2,"dry_multiplier":0.8,"dry_base":2,
+      "dry_allowed_length":3,"dry_penalty_last_n":64,"dry_sequence_breakers":["x"],
+      "logit_bias":[[5,1.5],[6,false]],"n_keep":-1)"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_TRUE(request->show_stop);
+  EXPECT_TRUE(request->no_special);
+  const wire::SamplerSettings& sampler = request->sampler;
+  EXPECT_EQ(sampler.tokens_min(), 3u);
+  EXPECT_THAT(sampler.stop_tokens(), ElementsAre(4, 5));
+  EXPECT_EQ(sampler.typical_p(), 0.9f);
+  EXPECT_EQ(sampler.xtc_probability(), 0.5f);
+  EXPECT_EQ(sampler.mirostat(), 2);
+  EXPECT_EQ(sampler.mirostat_tau(), 4.0f);
+  EXPECT_EQ(sampler.dry_multiplier(), 0.8f);
+  EXPECT_THAT(sampler.dry_sequence_breakers(), ElementsAre("x"));
+  ASSERT_EQ(sampler.logit_bias_size(), 2);
+  EXPECT_LT(sampler.logit_bias(1).bias(), -100.0f);
+}
+
+TEST(OpenAiRequest, ReadsHowTheTemplateIsToMakeThePrompt) {
+  const auto request = ParseChat(
+      R"({"messages":[{"role":"assistant","content":"The"}],"continue_final_message":true,
+      "add_generation_prompt":false,"chat_template_kwargs":{"enable_thinking":false}})");
+  ASSERT_THAT(request, IsOk());
+  EXPECT_TRUE(request->continues_last);
+  EXPECT_FALSE(request->ends_with_opening);
+  EXPECT_EQ(request->template_variables, R"({"enable_thinking":false})");
+  for (const auto& [fields, param] :
+       {std::pair(R"(,"continue_final_message":true)", "continue_final_message"),
+        std::pair(R"(,"add_generation_prompt":1)", "add_generation_prompt"),
+        std::pair(R"(,"chat_template_kwargs":[1])", "chat_template_kwargs")}) {
+    EXPECT_EQ(ErrorOf(ParseChat(Chat(fields)).status())["param"], param);
+  }
+}
+
 TEST(OpenAiRequest, ReadsAllKindsOfPrompts) {
   const auto of = [](const std::string& prompt) {
     return ParseCompletion(absl::StrCat(R"({"prompt":)", prompt, "}"));
@@ -118,14 +179,22 @@ TEST(OpenAiRequest, AWrongTypeNamesItsField) {
       {R"(,"n":0)", "n"},
       {R"(,"n":1.5)", "n"},
       {R"(,"n":65)", "n"},
-      {R"(,"max_tokens":0)", "max_tokens"},
+      {R"(,"max_tokens":-3)", "max_tokens"},
+      {R"(,"n_predict":0.5)", "n_predict"},
+      {R"(,"min_tokens":9,"max_tokens":8)", "min_tokens"},
+      {R"(,"min_tokens":1,"grammar":"root ::= [a-z]")", "min_tokens"},
+      {R"(,"stop_token_ids":[-1])", "stop_token_ids"},
+      {R"(,"stop_token_ids":7)", "stop_token_ids"},
+      {R"(,"mirostat":3)", "mirostat"},
+      {R"(,"dry_sequence_breakers":[""])", "dry_sequence_breakers"},
+      {R"(,"logit_bias":[[1,2,3]])", "logit_bias"},
+      {R"(,"logit_bias":[["word",1]])", "logit_bias"},
       {R"(,"max_tokens":1e30)", "max_tokens"},
       {R"(,"stream":"yes")", "stream"},
       {R"(,"stream_options":7)", "stream_options"},
       {R"(,"stream_options":{"include_usage":7})", "stream_options.include_usage"},
       {R"(,"stop":[1])", "stop"},
       {R"(,"stop":"")", "stop"},
-      {R"(,"stop":["1","2","3","4","5"])", "stop"},
       {R"(,"seed":1.5)", "seed"},
       {R"(,"logit_bias":[1])", "logit_bias"},
       {R"(,"logit_bias":{"x":1})", "logit_bias"},
@@ -211,6 +280,30 @@ TEST(OpenAiRequest, ReadsWhatFormTheAnswerHas) {
   EXPECT_TRUE(request->echo);
 }
 
+TEST(OpenAiRequest, TheFormsOfOtherServersConstrainAlike) {
+  for (const char* fields : {R"(,"json_schema":{"const":"42"})", R"(,"guided_json":{"const":"42"})",
+                             R"(,"guided_json":"{\"const\":\"42\"}")",
+                             R"(,"structured_outputs":{"json":{"const":"42"},"backend":"auto"})"}) {
+    auto request = ParseChat(Chat(fields));
+    ASSERT_THAT(request, IsOk()) << fields;
+    EXPECT_EQ(request->answer_schema, R"({"const":"42"})") << fields;
+    EXPECT_THAT(Constrain(ToolForm::kTagged, &*request), IsOk()) << fields;
+    EXPECT_THAT(request->sampler.grammar(), HasSubstr("42")) << fields;
+  }
+  for (const char* fields :
+       {R"(,"guided_choice":["a\"b","c"])", R"(,"structured_outputs":{"choice":["a\"b","c"]})"}) {
+    const auto request = ParseCompletion(Completion(fields));
+    ASSERT_THAT(request, IsOk()) << fields;
+    EXPECT_THAT(request->sampler.grammar(), HasSubstr(R"("a\x22b")")) << fields;
+  }
+  for (const char* fields : {R"(,"guided_grammar":"root ::= [a-z]+")",
+                             R"(,"structured_outputs":{"grammar":"root ::= [a-z]+"})"}) {
+    EXPECT_EQ(ParseChat(Chat(fields))->sampler.grammar(), "root ::= [a-z]+") << fields;
+  }
+  EXPECT_EQ(ParseChat(Chat(R"(,"structured_outputs":{"json_object":true})"))->answer_schema,
+            R"({"type":"object"})");
+}
+
 TEST(OpenAiRequest, AConstraintThatCannotBeNamesWhereItIs) {
   const struct {
     const char* fields;
@@ -223,6 +316,14 @@ TEST(OpenAiRequest, AConstraintThatCannotBeNamesWhereItIs) {
        "response_format.json_schema.schema.properties.a.enum"},
       {R"(,"grammar":"root ::= root")", "grammar"},
       {R"(,"grammar":7)", "grammar"},
+      {R"(,"guided_grammar":"root ::= root")", "guided_grammar"},
+      {R"(,"guided_choice":[])", "guided_choice"},
+      {R"(,"guided_choice":["a",1])", "guided_choice"},
+      {R"(,"guided_json":"no schema")", "guided_json"},
+      {R"(,"json_schema":{"type":"array","minItems":2,"maxItems":1})", "json_schema.minItems"},
+      {R"(,"structured_outputs":7)", "structured_outputs"},
+      {R"(,"grammar":"root ::= [a-z]","guided_choice":["a"])", "guided_choice"},
+      {R"(,"json_schema":{},"response_format":{"type":"json_object"})", "response_format"},
       {R"(,"tool_choice":"required")", "tool_choice"},
       {R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function",
           "function":{"name":"g"}})",
@@ -273,10 +374,36 @@ TEST(OpenAiRequest, ARefusedGrammarIsNamedOnce) {
 TEST(OpenAiRequest, WhatIsNoJsonIsRefused) {
   for (const std::string& body :
        {std::string(), std::string("{"), std::string("[]"), std::string("\"a\""),
-        std::string("{\"prompt\":\"\xFF\"}"), std::string("{\"prompt\":\"\\ud800\"}"),
+        std::string("{\"prompt\":\"\xFF\"}"), std::string("{\"prompt\":\"\\ud80\"}"),
         std::string("{\"a\":\0}", 7), std::string("{} {}")}) {
     EXPECT_THAT(ParseCompletion(body), StatusIs(absl::StatusCode::kInvalidArgument)) << body;
   }
+}
+
+TEST(OpenAiRequest, SaysWhereABodyIsNoJson) {
+  const auto words = [](const std::string& body) {
+    return ErrorOf(ParseCompletion(body).status())["message"].get<std::string>();
+  };
+  EXPECT_THAT(words("{\"prompt\":\"a\",\n}"), HasSubstr("line 2, column 1"));
+  EXPECT_THAT(words("{\"temperature\":NaN}"), HasSubstr("column 16"));
+  EXPECT_THAT(words(" \n"), HasSubstr("empty"));
+  EXPECT_LT(words("{" + std::string(100'000, 'a')).size(), 500u);
+}
+
+TEST(OpenAiRequest, HalfACharacterIsReplacedAndTheRestIsTaken) {
+  const auto prompt = [](const std::string& text) {
+    const auto request = ParseCompletion(absl::StrCat(R"({"prompt":")", text, "\"}"));
+    EXPECT_THAT(request, IsOk()) << text;
+    return request.ok() ? request->prompts[0].text : "";
+  };
+  EXPECT_EQ(prompt(R"(a\ud83d)"), "a\uFFFD");
+  EXPECT_EQ(prompt(R"(\uDE00b)"), "\uFFFDb");
+  EXPECT_EQ(prompt(R"(\ud83d\n)"), "\uFFFD\n");
+  EXPECT_EQ(prompt(R"(\ud83d\ud83d\ude00\ude00)"), "\uFFFD\U0001F600\uFFFD");
+  EXPECT_EQ(prompt(R"(\\ud83d)"), "\\ud83d");  // no escape
+  const auto request = ParseChat(
+      Chat(R"(,"tools":[{"type":"function","function":{"name":"f","description":"\ud83d"}}])"));
+  EXPECT_THAT(request, IsOk());
 }
 
 TEST(OpenAiRequest, ADeepBodyIsRefusedBeforeItTakesTheStack) {
@@ -292,6 +419,23 @@ TEST(OpenAiRequest, ABodyOfMillionsOfValuesIsRefused) {
   for (size_t i = 0; i < kApiJsonValuesMax; ++i) body += ",1";
   EXPECT_THAT(ParseCompletion(body + "]}"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("values")));
+}
+
+TEST(OpenAiError, AgentsKnowAPromptThatIsTooLong) {
+  const nlohmann::json error = ErrorOf(absl::OutOfRangeError(PromptTooLong(2004, 1024)));
+  EXPECT_EQ(error["code"], "context_length_exceeded");
+  for (const char* words :
+       {"maximum context length is 1024", "context window", "prompt is too long", "2004 tokens"}) {
+    EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(words));
+  }
+}
+
+TEST(OpenAiError, AWrongTokenHasACode) {
+  const HttpResponse response = WrongTokenResponse("no valid token");
+  EXPECT_EQ(response.status, 401);
+  const auto error = nlohmann::json::parse(response.body)["error"];
+  EXPECT_EQ(error["code"], "invalid_api_key");
+  EXPECT_EQ(error["type"], "invalid_request_error");
 }
 
 TEST(OpenAiError, MapsStatusesToThoseOfHttp) {

@@ -1,6 +1,7 @@
 #include "node/openai_response.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
@@ -67,12 +68,39 @@ TEST(OpenAiResponse, LogprobsComeInBothForms) {
   ASSERT_EQ(content.size(), 2u);
   EXPECT_EQ(content[1]["bytes"], Json::array({98, 195}));
   EXPECT_EQ(content[0]["top_logprobs"][0]["logprob"], -0.5);
-  piece.text_offset = 10;
+  piece.text_offsets = {10, 11};
   const Json completion = Json::parse(WholeAnswer(kCompletion, {piece}, {}));
   const Json& logprobs = completion["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["token_logprobs"], Json::array({-0.5, -1.0}));
   EXPECT_EQ(logprobs["text_offset"], Json::array({10, 11}));
   EXPECT_EQ(logprobs["top_logprobs"][1].begin().key(), "b\uFFFD");
+}
+
+TEST(OpenAiResponse, TopLogprobsOfACompletionHaveTheTokenTaken) {
+  ApiPiece piece = {.text = "xy", .logprobs = true};
+  piece.tokens = {Token("a", -0.5f), Token("\xC3", -0.25f)};
+  piece.tokens[0].set_piece("x");  // not one of the likeliest
+  piece.tokens[0].set_logprob(-9.0f);
+  piece.tokens[1].set_piece("\xE2");  // reads like one of these
+  piece.tokens[1].set_logprob(-7.0f);
+  piece.tokens.push_back(Token("z", -1.0f));
+  piece.tokens[2].clear_top();  // "logprobs": 0
+  piece.text_offsets = {0, 1, 2};
+  const Json whole = Json::parse(WholeAnswer(kCompletion, {piece}, {}));
+  const Json& top = whole["choices"][0]["logprobs"]["top_logprobs"];
+  EXPECT_EQ(top[0], Json({{"a", -0.5}, {"x", -9.0}}));
+  EXPECT_EQ(top[1], Json::object({{"\uFFFD", -7.0}}));
+  EXPECT_EQ(top[2], Json::object({{"z", -1.0}}));
+}
+
+TEST(OpenAiResponse, SaysWhatEndedTheText) {
+  const auto reason = [](ApiPiece piece) {
+    return Json::parse(
+        WholeAnswer(kCompletion, {std::move(piece)}, {}))["choices"][0]["stop_reason"];
+  };
+  EXPECT_EQ(reason({.text = "", .finish_reason = "stop", .stop_string = "END"}), "END");
+  EXPECT_EQ(reason({.text = "", .finish_reason = "stop", .stop_token = 7}), 7);
+  EXPECT_TRUE(reason({.text = "", .finish_reason = "stop"}).is_null());
 }
 
 TEST(OpenAiResponse, AWholeAnswerHasAllTexts) {
@@ -90,11 +118,16 @@ TEST(OpenAiResponse, ListsModels) {
   wire::ModelStatus model;
   model.set_name("tiny");
   model.set_loaded_s_ago(10);
+  model.set_n_ctx(4096);
   const Json models = Json::parse(ModelsJson({model}, 100));
   EXPECT_EQ(models["object"], "list");
   EXPECT_EQ(models["data"][0]["id"], "tiny");
   EXPECT_EQ(models["data"][0]["object"], "model");
   EXPECT_EQ(models["data"][0]["created"], 90);
+  // By the names that clients of OpenRouter, vLLM and llama.cpp read.
+  EXPECT_EQ(models["data"][0]["context_length"], 4096);
+  EXPECT_EQ(models["data"][0]["max_model_len"], 4096);
+  EXPECT_EQ(models["data"][0]["meta"]["n_ctx"], 4096);
 }
 
 }  // namespace

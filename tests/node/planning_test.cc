@@ -43,6 +43,58 @@ TEST(WorthOf, AnIdleModelMovesForLittleOrForFewerStages) {
   EXPECT_EQ(WorthOf(-0.1, false), Worth::kNothing);
 }
 
+// Two nodes of one name, and one of another.
+class NamePlaceTest : public ::testing::Test {
+ protected:
+  NamePlaceTest() {
+    for (const auto& [name, id, plan_name] :
+         {std::tuple("kitchen", "6b697463686500aa", "kitchen-6b697463"),
+          std::tuple("kitchen", "7b697463686500aa", "kitchen-7b697463"),
+          std::tuple("attic", "8b697463686500aa", "attic")}) {
+      NodeReport& node = planned_.report.nodes.emplace_back();
+      node.seen.mutable_record()->set_name(name);
+      node.info.set_node_id(id);
+      planned_.inputs.places.push_back(planned_.inputs.places.size());
+      planned_.inputs.request.nodes.emplace_back().name = plan_name;
+    }
+  }
+
+  std::string Named(std::string place) const {
+    const absl::Status status = NamePlace(planned_, "--exclude", false, &place);
+    return status.ok() ? place : std::string(status.message());
+  }
+
+  PlannedModel planned_;
+};
+
+TEST_F(NamePlaceTest, OfSeveralNodesOfOneNameTheIdsAreTold) {
+  for (const std::string place : {"kitchen", "Kitchen", "kitchen/CUDA0"}) {
+    EXPECT_EQ(Named(place), "--exclude " + place +
+                                " means several nodes; say which by the first digits of its id: "
+                                "6b697463 (kitchen), 7b697463 (kitchen)");
+  }
+}
+
+TEST_F(NamePlaceTest, AnIdOrTheNameWithTheIdIsOne) {
+  EXPECT_EQ(Named("7b69"), "kitchen-7b697463");
+  EXPECT_EQ(Named("7b697463/CUDA0"), "kitchen-7b697463/CUDA0");
+  EXPECT_EQ(Named("kitchen-6b697463"), "kitchen-6b697463");
+  EXPECT_EQ(Named("kitchen-6b69/CPU"), "kitchen-6b697463/CPU");
+}
+
+TEST_F(NamePlaceTest, WhatIsClearOrUnknownStays) {
+  EXPECT_EQ(Named("attic"), "attic");
+  EXPECT_EQ(Named("ATTIC/CPU"), "attic/CPU");
+  EXPECT_EQ(Named("cellar/CPU"), "cellar/CPU");
+  EXPECT_EQ(Named(""), "");
+}
+
+TEST_F(NamePlaceTest, AModelThatIsLoadedAgainGoesByTheFirst) {
+  std::string place = "kitchen/CPU";
+  EXPECT_THAT(NamePlace(planned_, "--assign", true, &place), IsOk());
+  EXPECT_EQ(place, "kitchen-6b697463/CPU");
+}
+
 // A node with a CPU and two cards; on each card a stage of 10 and 20 MiB, whose experts, 28 and
 // 14 MiB, are the CPU's.
 constexpr uint64_t kMiB = 1 << 20;
@@ -117,6 +169,18 @@ TEST_F(RoomCapTest, WhatGoesBesideTakesExpertsOfTheCpu) {
   // What is kept is there already.
   planned_.kept = {std::nullopt, wire::KeptStage()};
   EXPECT_THAT(FitsBeside({.devices = {28 * kMiB, 10 * kMiB, 0}}, planned_), IsOk());
+}
+
+TEST_F(RoomCapTest, ADeviceThatComputesWrongNumbersGetsNothing) {
+  const auto cap =
+      RoomCapOf(planned_, WithStage(WithWrongNumbers(absl::DataLossError("no numbers")), 1));
+  ASSERT_TRUE(cap.has_value());
+  EXPECT_TRUE(cap->wrong_numbers);
+  EXPECT_EQ(cap->node_id, "kitchen's id");
+  EXPECT_EQ(cap->device, "CUDA1");
+  EXPECT_EQ(cap->bytes, 0u);
+  // Of weights that are damaged, for example, wherever they are had from.
+  EXPECT_FALSE(RoomCapOf(planned_, WithStage(absl::DataLossError("no"), 1)).has_value());
 }
 
 TEST_F(RoomCapTest, IsNoneForAnotherFailure) {

@@ -9,13 +9,17 @@
 #include <cstdlib>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/node_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/node/node_fixture.h"
+#include "tests/node/weights_fixture.h"
+#include "tests/support/gguf_builder.h"
 #include "tests/support/send_signal.h"
+#include "tests/support/temp_folder.h"
 #include "transport/status_details.h"
 #include "transport/version.h"
 
@@ -24,9 +28,14 @@ namespace {
 
 using ::testing::EndsWith;
 using testing::EpochOf;
+using testing::GgufBuilder;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::MakeTestFolder;
 using testing::RunningNode;
 using ::testing::StartsWith;
+using testing::TinyLlama;
+using testing::WriteFile;
 
 wire::StageSpec Spec(const std::string& how, uint32_t stage = 1, uint64_t epoch = 1) {
   wire::StageSpec spec;
@@ -39,6 +48,15 @@ wire::StageSpec Spec(const std::string& how, uint32_t stage = 1, uint64_t epoch 
   return spec;
 }
 
+std::vector<wire::SelfTest> SelfTests(RunningNode* node, const std::string& model_id) {
+  grpc::ClientContext context;
+  wire::GetInfoRequest request;
+  request.set_self_tests_of(model_id);
+  wire::GetInfoResponse info;
+  EXPECT_TRUE(node->stub()->GetInfo(&context, request, &info).ok());
+  return {info.self_tests().begin(), info.self_tests().end()};
+}
+
 bool HasChildren() {
   siginfo_t info;
   return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
@@ -46,6 +64,24 @@ bool HasChildren() {
 
 void WaitUntilGone(pid_t pid) {
   while (kill(pid, 0) == 0) std::this_thread::yield();
+}
+
+TEST(StageHost, ASelfTestIsKeptOnceItsStageIsLinked) {
+  RunningNode node(FAKE_WORKER);
+  wire::StageSpec spec = Spec("fine");
+  spec.set_model_id("the model");
+  const RunningNode::Load load = node.LoadStage(spec);
+  ASSERT_TRUE(load.status.ok()) << load.status;
+  EXPECT_EQ(load.info.self_test().node_name(), "node-2");
+  EXPECT_EQ(load.info.self_test().device(), "CPU");
+  EXPECT_NE(load.info.self_test().unix_s(), 0);
+  EXPECT_THAT(SelfTests(&node, "the model"), IsEmpty());
+  ASSERT_TRUE(node.Connect(1, "somewhere").ok());
+  const auto kept = SelfTests(&node, "the model");
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(kept[0].SerializeAsString(), load.info.self_test().SerializeAsString());
+  EXPECT_THAT(SelfTests(&node, "another"), IsEmpty());
+  EXPECT_THAT(node.GetInfo().self_tests(), IsEmpty());
 }
 
 TEST(StageHost, LoadsThroughAWorkerAndPassesItsProgressOn) {
@@ -347,6 +383,39 @@ TEST(StageHost, WhatAWorkerRefusesIsPassedOn) {
   EXPECT_EQ(node.Connect(1, "nowhere"),
             absl::UnavailableError("stage 1 (layers 2-4) on node-2: nobody listens there"));
   EXPECT_TRUE(node.Tokenize(1, "still here").ok());
+}
+
+// Weights from the cache of a node whose worker reads something else there.
+class StageHostWithACache : public ::testing::Test {
+ protected:
+  RunningNode::Load Load(const std::string& origin) {
+    GgufBuilder builder = TinyLlama({.n_layer = 6});
+    const std::string path = MakeTestFolder() + "/model.gguf";
+    WriteFile(path, builder.Build());
+    wire::StageSpec spec = Spec("/nowhere.gguf");
+    spec.set_model_id(*source_.Share(path));
+    spec.set_source_address(source_.address());
+    spec.set_origin(origin);
+    return node_.LoadStage(spec);
+  }
+
+  testing::Source source_;
+  const std::string cache_ = MakeTestFolder();
+  RunningNode node_{FAKE_WORKER, {}, {}, cache_};
+};
+
+TEST_F(StageHostWithACache, WhatAWorkerFindsDamagedIsCheckedAndLoadedAgain) {
+  const RunningNode::Load load = Load("damaged once");
+  EXPECT_TRUE(load.status.ok()) << load.status;
+  EXPECT_EQ(load.info.stage(), 1u);
+}
+
+TEST_F(StageHostWithACache, WhatIsDamagedAgainEndsTheLoadWithAWordAboutTheDisk) {
+  const absl::Status status = Load("damaged").status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("block 7 is damaged"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--cache-dir"));
+  EXPECT_TRUE(Load("fine").status.ok());
 }
 
 TEST(StageHost, OlderEpochsOfAnotherCoordinatorAreRefused) {

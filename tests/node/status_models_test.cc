@@ -54,6 +54,19 @@ TEST(ModelsOf, PutsStagesOfAllNodesInThePlansOrder) {
   EXPECT_EQ(StageText(models[0].stages[2]), "2");
 }
 
+TEST(ModelsOf, ModelsOfOneNameAreShownWithTheirIds) {
+  ClusterReport report = TwoNodes();
+  Add(&report.nodes.front(), {.stage = 0, .end = 4})->set_model_id(std::string(32, '\x11'));
+  Add(&report.nodes[1], {.stage = 1, .begin = 4, .end = 8})->set_model_id(std::string(32, '\x22'));
+  Add(&report.nodes[1], {.stage = 0, .end = 4, .model = "b"})
+      ->set_model_id(std::string(32, '\x33'));
+  const auto models = ModelsOf(report, nullptr);
+  ASSERT_EQ(models.size(), 3u);
+  EXPECT_EQ(models[0].name, "b");
+  EXPECT_EQ(models[1].name, "tinz@111111111111");
+  EXPECT_EQ(models[2].name, "tinz@222222222222");
+}
+
 TEST(ModelsOf, KeepsModelsAndPlansApartTheNewestFirst) {
   ClusterReport report = TwoNodes();
   Add(&report.nodes.front(), {.stage = 0, .end = 4, .epoch = 3, .model = "b"});

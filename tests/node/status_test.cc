@@ -127,11 +127,35 @@ TEST(StatusText, SaysWhatIsWrong) {
   report.cluster.clear_coordinator();
   report.nodes[0].info.mutable_devices(0)->clear_speed();
   report.nodes[0].info.mutable_devices(0)->set_problem("driver: no");
+  report.nodes[0].info.add_problems("tinz cannot be served now: no such file");
   report.nodes[1].status = absl::UnavailableError("it is gone");
   report.nodes[1].info.Clear();
   EXPECT_THAT(StatusText(report), AllOf(HasSubstr("! no node coordinates"),
                                         HasSubstr("! kitchen/CPU is not used: driver: no"),
+                                        HasSubstr("! kitchen: tinz cannot be served now: no such"),
                                         HasSubstr("! attic: it is gone")));
+}
+
+TEST(StatusText, SaysThatTwoMachinesHaveOneId) {
+  ClusterReport report = Report();
+  wire::SharedId* shared = report.nodes[1].sees.add_shared_ids();
+  shared->set_node_id("id of kitchen");
+  shared->set_name("kitchen");
+  shared->set_taken_address("10.0.0.5:7400");
+  shared->set_refused_address("10.0.0.9:7400");
+  EXPECT_THAT(StatusText(report),
+              HasSubstr("! two machines have the id of kitchen: 10.0.0.5:7400 is taken, "
+                        "10.0.0.9:7400 is refused; "));
+}
+
+TEST(StatusText, TellsNodesOfOneNameApart) {
+  ClusterReport report = Report();
+  report.nodes[1].seen.mutable_record()->set_name("Kitchen");
+  report.cluster.mutable_nodes(1)->mutable_record()->set_name("Kitchen");
+  TellNodesApart(&report);
+  EXPECT_THAT(StatusText(report),
+              AllOf(HasSubstr("kitchen-6964206f coordinates"), HasSubstr("Kitchen-6964206f"),
+                    HasSubstr("! two nodes have the name kitchen: ")));
 }
 
 TEST(StatusJson, HasTheSame) {

@@ -215,7 +215,7 @@ TEST(StatusView, SaysFirstWhatIsWrong) {
   EXPECT_THAT(shown.text,
               AllOf(HasSubstr("nobody coordinates"), HasSubstr("2 of 4 nodes"),
                     HasSubstr("! no node coordinates at present"),
-                    HasSubstr("/CPU is not used: the driver says [2Jno"),
+                    HasSubstr("/CPU is not used: the driver says \\u001b[2Jno"),
                     HasSubstr("the worker aborted while serving (signal 6, Aborted)"),
                     HasSubstr("! node-2: it is gone"), HasSubstr("node-3 speaks protocol 0")));
   EXPECT_THAT(shown.text,

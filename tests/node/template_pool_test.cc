@@ -33,6 +33,8 @@ using ::testing::StartsWith;
 
 using Prompt = absl::StatusOr<ChatTemplate::Prompt>;
 
+const TemplateTurns::Whose kSomebody = {.model = "a model", .client = "somebody"};
+
 constexpr char kUsual[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
 constexpr char kEndless[] =
     "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}"
@@ -64,10 +66,11 @@ TemplateQuestion Question(const std::string& source, const std::string& content 
           .now = absl::UnixEpoch()};
 }
 
-Prompt Ask(TemplatePool* pool, TemplateQuestion question) {
+Prompt Ask(TemplatePool* pool, TemplateQuestion question,
+           const TemplateTurns::Whose& whose = kSomebody) {
   Prompt prompt;
   absl::Notification done;
-  pool->Render(std::move(question), [&](Prompt answered) {
+  pool->Render(whose, std::move(question), [&](Prompt answered) {
     prompt = std::move(answered);
     done.Notify();
   });
@@ -84,7 +87,8 @@ TEST(TemplatePool, MakesThePromptsThatTheTemplateMakesHere) {
   TemplateQuestion question = Question(
       "{{ bos_token }}{% for t in tools %}{{ t.function.name }};{% endfor %}{% for m in messages %}"
       "{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}|"
-      "{% endfor %}{{ strftime_now('%Y') }}");
+      "{% endfor %}{{ strftime_now('%Y') }}{{ mood }}{{ add_generation_prompt }}");
+  question.wish = {.ends_with_opening = false, .variables = R"({"mood":"calm"})"};
   question.messages = {{.role = "user", .content = "2+2? \xc3\xa9"},
                        {.role = "assistant",
                         .content = "",
@@ -95,8 +99,10 @@ TEST(TemplatePool, MakesThePromptsThatTheTemplateMakesHere) {
                                  .parameters = {}});
   const auto here = ChatTemplate::Parse(question.source);
   ASSERT_TRUE(here.ok());
-  const Prompt expected = (*here)->Render(question.messages, question.tools, question.now);
+  const Prompt expected =
+      (*here)->Render(question.messages, question.tools, question.now, question.wish);
   ASSERT_TRUE(expected.ok()) << expected.status();
+  EXPECT_THAT(expected->text, HasSubstr("calmFalse"));
   for (int i = 0; i < 2; ++i) {  // read; known
     const Prompt prompt = Ask(&pool, question);
     ASSERT_TRUE(prompt.ok()) << prompt.status();
@@ -227,13 +233,38 @@ TEST(TemplatePool, OneThatWasSlowKeepsNoMoreThanOneProcess) {
   absl::BlockingCounter slow(3);
   std::atomic<int> ended = 0;
   for (int i = 0; i < 3; ++i) {
-    pool.Render(Question(kEndlessWhenAsked, "loop"), [&](const Prompt&) {
+    pool.Render(kSomebody, Question(kEndlessWhenAsked, "loop"), [&](const Prompt&) {
       ++ended;
       slow.DecrementCount();
     });
   }
-  for (int i = 0; i < 20; ++i) EXPECT_THAT(Ask(&pool, Question(kUsual)), Says("[user]Hi"));
+  // Of the same client: its other models do not wait for the slow one.
+  const TemplateTurns::Whose other = {.model = "another model", .client = kSomebody.client};
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_THAT(Ask(&pool, Question(kUsual), other), Says("[user]Hi"));
+  }
   EXPECT_LT(ended, 2);  // with all processes taken, two would have had to end first
+  slow.Wait();
+}
+
+// Nothing is known of any of them yet.
+TEST(TemplatePool, ClientsWhoComeFirstWithSlowOnesLeaveAProcessForAnotherModel) {
+  TemplatePool pool(LimitsOfTime());
+  constexpr int kClients = 4;
+  absl::BlockingCounter slow(kClients);
+  std::atomic<int> ended = 0;
+  for (int i = 0; i < kClients; ++i) {
+    pool.Render({.model = "slow", .client = absl::StrCat("client ", i)},
+                Question(kEndlessWhenAsked, "loop"), [&](const Prompt&) {
+                  ++ended;
+                  slow.DecrementCount();
+                });
+  }
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_THAT(Ask(&pool, Question(kUsual), {.model = "good", .client = "client 0"}),
+                Says("[user]Hi"));
+  }
+  EXPECT_LT(ended, kClients);
   slow.Wait();
 }
 
@@ -244,9 +275,9 @@ TEST(TemplatePool, WhoComesWhenTooManyWaitIsToldSo) {
   TemplatePool pool(options);
   absl::BlockingCounter others(2);
   const auto count = [&](const Prompt&) { others.DecrementCount(); };
-  pool.Render(Question(kEndlessWhenAsked, "loop"), count);
+  pool.Render(kSomebody, Question(kEndlessWhenAsked, "loop"), count);
   while (pool.processes() == 0) absl::SleepFor(absl::Milliseconds(1));
-  pool.Render(Question(kUsual), count);
+  pool.Render(kSomebody, Question(kUsual), count);
   EXPECT_THAT(Ask(&pool, Question(kUsual)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("try again")));
   others.Wait();
@@ -259,7 +290,7 @@ TEST(TemplatePool, GoesWhileATemplateHangs) {
     TemplatePool::Options options = Limits();
     options.limits.time_ms = 600'000;
     TemplatePool pool(options);
-    pool.Render(Question(kEndless), [&](const Prompt&) { answered = true; });
+    pool.Render(kSomebody, Question(kEndless), [&](const Prompt&) { answered = true; });
     while (pool.processes() == 0) absl::SleepFor(absl::Milliseconds(1));
   }
   EXPECT_FALSE(answered);

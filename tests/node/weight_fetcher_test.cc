@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -226,11 +227,43 @@ TEST(Weights, ADamagedBlockIsFetchedAgain) {
     ASSERT_THAT(fetched, IsOk());
     FlipByte(fetched->path, "blk.2.extra.weight");
   }
+  // As the node asks when its worker found it.
   Receiver receiver(folder);
-  const auto fetched = receiver.Fetch(*id, source.address(), {1, 4});
+  const auto fetched = receiver.Fetch(
+      {.model_id = *id, .address = source.address(), .layers = {1, 4}, .check_again = true});
   ASSERT_THAT(fetched, IsOk());
   EXPECT_EQ(fetched->bytes_fetched, 1u << 20);
   EXPECT_TRUE(BytesOfSlice(fetched->path, {1, 4}) == BytesOfSlice(path, {1, 4}));
+}
+
+// While nothing is loaded, by somebody who wants the room.
+TEST(Weights, ThatWereRemovedFromTheCacheAreFetchedAgain) {
+  namespace fs = std::filesystem;
+  const std::string path = Write(Builder());
+  Source source;
+  const auto id = source.Share(path);
+  Receiver receiver;
+  const auto fetch = [&] { return receiver.Fetch(*id, source.address(), {1, 4}); };
+  std::string cached;
+  {
+    const auto fetched = fetch();
+    ASSERT_THAT(fetched, IsOk());
+    cached = fetched->path;
+    EXPECT_FALSE(fetched->block_hashes.empty());
+  }
+  const std::vector<std::function<void()>> mishaps = {
+      [&] { fs::remove_all(fs::path(cached).parent_path()); },
+      [&] { fs::remove_all(receiver.folder()); },
+      [&] { fs::remove(cached); },
+      [&] { fs::resize_file(cached, fs::file_size(cached) / 2); },
+  };
+  for (const std::function<void()>& happen : mishaps) {
+    happen();
+    const auto fetched = fetch();
+    ASSERT_THAT(fetched, IsOk());
+    EXPECT_GT(fetched->bytes_fetched, 0u);
+    EXPECT_TRUE(BytesOfSlice(fetched->path, {1, 4}) == BytesOfSlice(path, {1, 4}));
+  }
 }
 
 TEST(Weights, OfAnotherFileWithTheSameIdAreToldApart) {

@@ -38,6 +38,7 @@ using ::strata::testing::Source;
 using ::strata::testing::SourceBytes;
 using ::strata::testing::TinyLlama;
 using ::strata::testing::Write;
+using ::strata::testing::WriteLarge;
 using ::testing::HasSubstr;
 
 constexpr uint32_t kLayers = 6;
@@ -72,6 +73,34 @@ TEST(SharedModel, IsNotReadAgainUntilItChanges) {
   const auto now = source.Share(path);
   ASSERT_THAT(now, IsOk());
   EXPECT_NE(*now, *id);
+}
+
+TEST(SharedModel, HasTheKeyOfItsFile) {
+  const std::string path = Write(TinyLlama({.n_layer = kLayers}));
+  Source source;
+  EXPECT_EQ(source.service().FileKeyOf(path), "");
+  ASSERT_THAT(source.Share(path), IsOk());
+  EXPECT_EQ(source.service().FileKeyOf(path), Opened(path)->file_key());
+  EXPECT_EQ(source.service().FileKeyOf(path + "x"), "");
+}
+
+TEST(SharedModel, ThatIsWrittenToWhileItIsReadIsGivenNoFurther) {
+  const std::string path = WriteLarge();
+  Source source;
+  wire::BlocksRequest request;
+  request.set_model_id(*source.Share(path));
+  const auto n_blocks = static_cast<uint32_t>(WeightBlocks(*Opened(path)).size());
+  request.add_blocks()->set_end(n_blocks);
+  grpc::ClientContext context;
+  const auto reader = source.stub()->ReadBlocks(&context, request);
+  wire::BlockChunk chunk;
+  ASSERT_TRUE(reader->Read(&chunk));
+  std::filesystem::last_write_time(path, std::filesystem::file_time_type());
+  uint32_t last = 0;
+  while (reader->Read(&chunk)) last = chunk.block();
+  EXPECT_THAT(FromGrpc(reader->Finish()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(path)));
+  EXPECT_LT(last + 1, n_blocks);
 }
 
 // A node that got layers 2 and 3 from one with the file, and gives them on.

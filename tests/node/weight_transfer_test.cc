@@ -28,6 +28,7 @@
 #include "tests/node/weights_fixture.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/taken_port.h"
+#include "transport/grpc_deadline.h"
 
 namespace strata {
 namespace {
@@ -75,7 +76,7 @@ class ScriptedNode final : public wire::Weights::Service {
     address_ = absl::StrCat("127.0.0.1:", port);
   }
   ~ScriptedNode() override {
-    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Shutdown(DeadlineIn(absl::ZeroDuration()));
     server_->Wait();
   }
 

@@ -16,6 +16,7 @@
 #include "proto/node.grpc.pb.h"
 #include "shard/cache_stream.h"
 #include "shard/stage_server.h"
+#include "shard/weight_blocks.h"
 #include "tests/shard/stage_chain.h"
 #include "tests/transport/grpc_server.h"
 #include "transport/clock.h"
@@ -66,6 +67,7 @@ wire::CachePiece Piece(int32_t slot, uint32_t begin, uint32_t end, bool more = f
   piece.set_end(end);
   piece.set_data(std::string(1 << 16, 'x'));
   piece.set_more(more);
+  if (!more) piece.set_hash(HashOfBytes(piece.data()));
   return piece;
 }
 
@@ -256,6 +258,7 @@ TEST_F(CacheMover, WhatAFailedCallHasLeftIsTakenAnew) {
     auto part = other->ReadCache(slot, begin, 30);
     EXPECT_TRUE(part.ok()) << part.status();
     if (part.ok()) piece.set_data(std::move(part->bytes));
+    piece.set_hash(HashOfBytes(piece.data()));
     return piece;
   };
   std::vector<wire::CachePiece> pieces = {piece(1, 20), piece(2, 0), Piece(4, 0, 9)};
@@ -291,6 +294,28 @@ TEST_F(CacheMover, GivesUpOnAWorkerThatSendsNothing) {
 TEST_F(CacheMover, BytesThatLibllamaDoesNotKnowLeaveTheSlotEmpty) {
   EXPECT_EQ(TakeFrom(std::make_unique<Liar>(std::vector{Piece(1, 0, 9)})).code(), Code::kDataLoss);
   EXPECT_EQ(Lengths(), (std::vector<uint32_t>{0, 0, 0, 0}));
+}
+
+TEST_F(CacheMover, BytesThatAreNotWhatWasReadAreNotTaken) {
+  Feed(Prompt(1, 0, 20));
+  Take();
+  const std::vector<uint32_t> before = Lengths();
+  const auto refuses = [&](const wire::CachePiece& last) {
+    std::vector<wire::CachePiece> pieces = {Piece(2, 0, 9, /*more=*/true), last};
+    const absl::Status status = TakeFrom(std::make_unique<Liar>(std::move(pieces)));
+    EXPECT_EQ(status.code(), Code::kDataLoss) << status;
+    EXPECT_NE(status.message().find("slot 2"), absl::string_view::npos) << status;
+    EXPECT_EQ(Lengths(), before);
+  };
+  // The hash of the last piece alone, and none.
+  wire::CachePiece last = Piece(2, 0, 9);
+  refuses(last);
+  last.clear_hash();
+  refuses(last);
+  // One bit of all.
+  last.set_hash(HashOfBytes(Piece(2, 0, 9).data() + last.data()));
+  (*last.mutable_data())[77] ^= 1;
+  refuses(last);
 }
 
 // What a stage takes of two that have its layers and others.

@@ -83,6 +83,8 @@ TEST(Gbnf, WhatIsNoGrammarSaysWhere) {
       {"root := \"a\"", "::="},
       {"root ::= \"a", "closing"},
       {"root ::= [a", "closing"},
+      {"root ::= [z-a]", "before its start"},
+      {"root ::= [a-z\\x39-\\x30]", "before its start"},
       {"root ::= \"\\q\"", "escape"},
       {"root ::= \"\\x1\"", "hexadecimal"},
       {"root ::= *", "nothing to repeat"},

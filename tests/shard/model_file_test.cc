@@ -7,6 +7,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -89,6 +94,32 @@ TEST(ModelFile, IsNamedAfterItsFileWhenItHasNoName) {
             "my model.v1");
   const std::string prefix = WriteParts(builder.BuildParts(2));
   EXPECT_EQ((*ModelFile::Open(PartPath(prefix, 2, 2)))->name(), "model");
+}
+
+// What users of others miss: ollama 16785: escapes of a file's metadata in a terminal.
+TEST(ModelFile, ItsNameIsPrintableWhateverTheFileSays) {
+  const auto name_of = [](absl::string_view name) {
+    GgufBuilder builder = TinyLlama({.n_layer = 2});
+    builder.Set("general.name", GgufValue::String(name));
+    return (*ModelFile::Open(Written(builder.Build(), "a-model.gguf")))->name();
+  };
+  EXPECT_EQ(name_of("Mod\xe8le"), "Mod\ufffdle");
+  EXPECT_EQ(name_of("\x1b[31mred\nforged"), "\\u001b[31mred\\nforged");
+  EXPECT_EQ(name_of(" tiny\n"), "tiny");
+  EXPECT_EQ(name_of(" \n"), "a-model");
+  const PrintableText name = name_of(std::string(5'000, 'x'));
+  EXPECT_EQ(name.str().size(), kShownNameBytesMax);
+}
+
+TEST(ModelFile, AFilesNameNeedNotBeUtf8) {
+  GgufBuilder builder = TinyLlama({.n_layer = 2});
+  builder.Erase("general.name");
+  const std::string path = Written(builder.Build(), "mod\xe8le.gguf");
+  const auto model = ModelFile::Open(path);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->name(), "mod\ufffdle");
+  EXPECT_EQ((*model)->paths().front(), path);
+  EXPECT_EQ(ModelFileStem(path), "mod\xe8le");
 }
 
 TEST(ModelFile, OpensFromAnyPart) {
@@ -201,7 +232,7 @@ TEST(ModelFile, RefusesWhatIsNoModel) {
 
 TEST(ModelFile, RefusesWhatIsNoFile) {
   const std::string folder = MakeTestFolder();
-  EXPECT_THAT(ErrorOf(folder, absl::StatusCode::kInvalidArgument), HasSubstr("is a directory"));
+  EXPECT_THAT(ErrorOf(folder, absl::StatusCode::kInvalidArgument), HasSubstr("is a folder"));
   EXPECT_THAT(ErrorOf(folder + "/none.gguf", absl::StatusCode::kNotFound),
               HasSubstr("No such file"));
   EXPECT_THAT(ErrorOf(Written(""), absl::StatusCode::kInvalidArgument), HasSubstr("it is empty"));
@@ -245,6 +276,54 @@ TEST(ModelFile, ReadsOfAFileThatBecameShorterFail) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()),
               AllOf(StartsWith(path), HasSubstr("ends at byte 1000")));
+}
+
+// Written over in place, with the time set back; another file of the same size and time; gone; cut
+// short in its last page.
+TEST(ModelFile, NoticesThatAFileIsNotWhatItWas) {
+  namespace fs = std::filesystem;
+  const std::string bytes = TinyLlama({}).Build();
+  const auto write = [](const std::string& path) {
+    const auto time = fs::last_write_time(path);
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('x');
+    file.close();
+    fs::last_write_time(path, time);
+  };
+  const auto replace = [&](const std::string& path) {
+    const auto time = fs::last_write_time(path);
+    WriteFile(path + ".new", bytes);
+    fs::rename(path + ".new", path);
+    fs::last_write_time(path, time);
+  };
+  const auto remove = [](const std::string& path) { fs::remove(path); };
+  const auto cut = [&](const std::string& path) { fs::resize_file(path, bytes.size() - 1); };
+  for (const std::function<void(const std::string&)>& change :
+       std::vector<std::function<void(const std::string&)>>{write, replace, remove, cut}) {
+    const std::string path = Written(bytes);
+    const auto model = ModelFile::Open(path);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_TRUE((*model)->CheckUnchanged().ok());
+    change(path);
+    const absl::Status status = (*model)->CheckUnchanged();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(StartsWith(path), HasSubstr("load the model again")));
+    const auto now = ModelFile::Open(path);
+    if (now.ok()) {
+      EXPECT_NE((*now)->file_key(), (*model)->file_key());
+    }
+  }
+}
+
+TEST(ModelFile, NoticesThatAPartIsNotWhatItWas) {
+  const std::string prefix = WriteParts(TinyLlama({}).BuildParts(3));
+  const auto model = ModelFile::Open(PartPath(prefix, 1, 3));
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::string second = PartPath(prefix, 2, 3);
+  std::filesystem::last_write_time(second, std::filesystem::file_time_type());
+  EXPECT_THAT(std::string((*model)->CheckUnchanged().message()), StartsWith(second));
 }
 
 TEST(ModelFile, OpensAModelOf300Gigabytes) {

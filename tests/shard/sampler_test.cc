@@ -434,6 +434,51 @@ TEST(Sampler, EndOfGenerationIsReportedOrIgnored) {
   EXPECT_FALSE(sample(true).end_of_generation());
 }
 
+TEST(Sampler, ATextIsNotEndedBeforeItsLeastLength) {
+  std::vector<float> logits(kVocab, 0.0f);
+  logits[kEnd] = 3;
+  logits[TokenOf('x')] = 2;
+  for (float temperature : {0.0f, 0.1f}) {
+    auto sampler = Open(OpenWith(Settings([temperature](auto& s) {
+      s.set_temperature(temperature), s.set_tokens_min(2), s.add_stop_tokens(TokenOf('x'));
+      wire::LogitBias* bias = s.add_logit_bias();
+      bias->set_token(kEnd);
+      bias->set_bias(50);
+    })));
+    for (int32_t position : {3, 4}) {
+      const wire::SampledToken token = *sampler->Sample(position, logits);
+      EXPECT_NE(token.token(), kEnd);
+      EXPECT_NE(token.token(), TokenOf('x'));
+      EXPECT_FALSE(token.end_of_generation());
+    }
+    EXPECT_EQ(sampler->Sample(5, logits)->token(), kEnd);
+  }
+}
+
+TEST(Sampler, WhatWasGeneratedElsewhereCountsForTheLeastLength) {
+  std::vector<float> logits(kVocab, 0.0f);
+  logits[kEnd] = 3;
+  const auto settings = Settings([](auto& s) { s.set_temperature(0), s.set_tokens_min(2); });
+  EXPECT_NE(Open(OpenWith(settings, {5, 6, 7}, {8}))->Sample(4, logits)->token(), kEnd);
+  EXPECT_EQ(Open(OpenWith(settings, {5, 6, 7}, {8, 9}))->Sample(5, logits)->token(), kEnd);
+}
+
+TEST(Sampler, AStopTokenEndsTheTextAlsoWhereTheModelMayNot) {
+  std::vector<float> logits(kVocab, 0.0f);
+  for (const bool ignore : {false, true}) {
+    for (const int32_t stop : {TokenOf('x'), kEnd}) {
+      logits.assign(kVocab, 0.0f);
+      logits[stop] = 3;
+      const wire::SampledToken token = *Open(OpenWith(Settings([&](auto& s) {
+                                          s.set_temperature(0), s.set_ignore_eog(ignore),
+                                              s.add_stop_tokens(stop);
+                                        })))->Sample(3, logits);
+      EXPECT_EQ(token.token(), stop);
+      EXPECT_TRUE(token.end_of_generation());
+    }
+  }
+}
+
 TEST(Sampler, PiecesAreTheBytesOfTokens) {
   std::vector<float> logits(kVocab, 0.0f);
   logits[TokenOf('q')] = 3;

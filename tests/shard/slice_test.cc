@@ -1,8 +1,13 @@
 #include "shard/slice.h"
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -11,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "llama.h"
+#include "shard/weight_blocks.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
 
@@ -88,6 +94,15 @@ class Parsed {
   std::string bytes_;
   GgufHeader header_;
 };
+
+// With tensors of several blocks, neither of which fills its last one.
+GgufBuilder WithLargeTensors() {
+  GgufBuilder builder = TinyLlama({});
+  for (const char* name : {"blk.2.extra.weight", "blk.4.extra.weight"}) {
+    builder.Tensor(name, {1000, 5000});
+  }
+  return builder;
+}
 
 TEST(Slice, RenamesItsLayers) {
   const Slice slice = Made(Opened(TinyLlama({.n_layer = 6})), 2, 5);
@@ -379,6 +394,123 @@ TEST(Slice, LibggmlReadsItsHeader) {
   EXPECT_EQ(gguf_get_data_offset(read), slice.header().data_offset);
   EXPECT_EQ(gguf_get_n_tensors(read), static_cast<int64_t>(slice.header().tensors.size()));
   gguf_free(read);
+}
+
+// Of the slice's blocks, as its node's cache has them.
+std::string HashesOf(const Slice& slice) {
+  std::string hashes;
+  const WeightBlocks all(slice.model());
+  for (const uint32_t block : all.OfTensors(slice.source_tensors())) {
+    std::string bytes(all[block].bytes, '\0');
+    EXPECT_TRUE(slice.model().Read(all[block].part, all[block].offset, absl::MakeSpan(bytes)).ok());
+    hashes += HashOfBytes(bytes);
+  }
+  return hashes;
+}
+
+// The tensors' bytes that the stream gives, read tensor by tensor, from the last to the first; why
+// it does not.
+absl::StatusOr<std::vector<std::string>> Streamed(const Slice& slice) {
+  absl::Status error;
+  FILE* stream = *slice.Open(&error);
+  std::vector<std::string> tensors(slice.header().tensors.size());
+  for (size_t i = tensors.size(); i-- > 0 && error.ok();) {
+    const GgufTensor& tensor = slice.header().tensors[i];
+    tensors[i].resize(tensor.bytes);
+    const auto offset = static_cast<off_t>(slice.header().data_offset + tensor.offset);
+    EXPECT_EQ(fseeko(stream, offset, SEEK_SET), 0);
+    const size_t n = fread(tensors[i].data(), 1, tensor.bytes, stream);
+    EXPECT_EQ(n == tensor.bytes, error.ok()) << tensor.name;
+  }
+  fclose(stream);
+  if (!error.ok()) return error;
+  return tensors;
+}
+
+TEST(Slice, ThatIsCheckedIsTheSame) {
+  const GgufBuilder builder = WithLargeTensors();
+  for (const auto& model : {Opened(builder), OpenedInParts(builder, 3)}) {
+    for (const auto& [begin, end] : {std::pair(0u, 2u), std::pair(2u, 5u), std::pair(0u, 6u)}) {
+      const Slice plain = Made(model, begin, end);
+      const auto checked = Slice::Make(model, {begin, end}, {.block_hashes = HashesOf(plain)});
+      ASSERT_TRUE(checked.ok()) << checked.status();
+      EXPECT_EQ(checked->source_tensors(), plain.source_tensors());
+      const Parsed parsed(*checked);
+      const auto streamed = Streamed(*checked);
+      ASSERT_TRUE(streamed.ok()) << streamed.status();
+      const Parsed expected(plain);
+      ASSERT_EQ(parsed.header().tensors.size(), expected.header().tensors.size());
+      for (size_t i = 0; i < streamed->size(); ++i) {
+        const std::string& name = expected.header().tensors[i].name;
+        EXPECT_EQ(parsed.header().tensors[i].name, name);
+        EXPECT_TRUE(parsed.DataOf(name) == expected.DataOf(name)) << name;
+        EXPECT_TRUE((*streamed)[i] == expected.DataOf(name)) << name;
+      }
+    }
+  }
+}
+
+TEST(Slice, ThatIsCheckedGivesNothingOfADamagedBlock) {
+  const std::string path = MakeTestFolder() + "/model.gguf";
+  WriteFile(path, WithLargeTensors().Build());
+  const std::shared_ptr<const ModelFile> model = *ModelFile::Open(path);
+  for (const auto& [begin, end] : {std::pair(2u, 5u), std::pair(0u, 6u)}) {
+    const Slice plain = Made(model, begin, end);
+    const auto checked = Slice::Make(model, {begin, end}, {.block_hashes = HashesOf(plain)});
+    ASSERT_TRUE(checked.ok()) << checked.status();
+    const WeightBlocks blocks(*model);
+    const std::vector<uint32_t> ours = blocks.OfTensors(plain.source_tensors());
+    const uint32_t last = ours[ours.size() / 2];
+    const WeightBlock& at = blocks[last];
+    std::string bytes(at.bytes, '\0');
+    ASSERT_TRUE(model->Read(at.part, at.offset, absl::MakeSpan(bytes)).ok());
+    const auto put = [&](const std::string& content) {
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(static_cast<std::streamoff>(at.offset));
+      file << content;
+    };
+    std::string flipped = bytes;
+    flipped.back() = static_cast<char>(flipped.back() ^ 4);
+    for (const std::string& damaged : {flipped, std::string(bytes.size(), '\0')}) {  // a hole
+      put(damaged);
+      const absl::Status status = Streamed(*checked).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("block ", last)));
+      EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+    }
+    put(bytes);
+    EXPECT_TRUE(Streamed(*checked).ok());
+  }
+  const Slice plain = Made(model, 2, 5);
+  const auto checked = Slice::Make(model, {2, 5}, {.block_hashes = HashesOf(plain)});
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  std::filesystem::resize_file(path, model->part_bytes(0) / 2);
+  EXPECT_EQ(Streamed(*checked).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(Slice, WantsAHashForEachBlock) {
+  const std::shared_ptr<const ModelFile> model = Opened(TinyLlama({}));
+  for (const uint32_t end : {3u, 6u}) {
+    const std::string hashes = HashesOf(Made(model, 0, end));
+    for (const std::string& wrong : {hashes + "x", hashes.substr(32), std::string("x")}) {
+      EXPECT_EQ(Slice::Make(model, {0, end}, {.block_hashes = wrong}).status().code(),
+                absl::StatusCode::kInvalidArgument);
+    }
+  }
+}
+
+TEST(Slice, ThatIsCheckedIsLoadedByLibllama) {
+  const std::shared_ptr<const ModelFile> model = OpenedInParts(TinyLlama({}), 2);
+  for (const auto& [begin, end] : {std::pair(0u, 2u), std::pair(2u, 5u), std::pair(0u, 6u)}) {
+    std::string hashes = HashesOf(Made(model, begin, end));
+    const auto checked = Slice::Make(model, {begin, end}, {.block_hashes = hashes});
+    ASSERT_TRUE(checked.ok()) << checked.status();
+    EXPECT_NE(Loaded(*checked), nullptr);
+    hashes.back() = static_cast<char>(hashes.back() ^ 1);
+    const auto damaged = Slice::Make(model, {begin, end}, {.block_hashes = hashes});
+    ASSERT_TRUE(damaged.ok()) << damaged.status();
+    EXPECT_EQ(Loaded(*damaged), nullptr);
+  }
 }
 
 }  // namespace

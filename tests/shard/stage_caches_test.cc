@@ -142,6 +142,47 @@ TEST_P(StageCaches, AnotherVersionSaysThatWhatWasReadIsNoMore) {
   }
 }
 
+// Bit for bit: which cells of a cache a text has does not depend on others.
+TEST_P(StageCaches, ExactOnesSayBesideOthersWhatTheySayAlone) {
+  Kind kind = GetParam();
+  kind.cache.exact = true;
+  if (kind.cache.kv_cells != 0) {
+    EXPECT_EQ(TryLoad(model_, {0, 1}, OptionsOf(kind)).status().code(), Code::kInvalidArgument);
+    return;
+  }
+  Chain alone(model_, cuts_, OptionsOf(kind)), beside(model_, cuts_, OptionsOf(kind));
+  const auto step = [&](const Rows& rows) {
+    const auto expected = alone.Decode(rows);
+    const auto got = beside.Decode(rows);
+    ASSERT_TRUE(expected.ok() && got.ok()) << expected.status() << got.status();
+    EXPECT_EQ(*expected, *got);
+  };
+  ASSERT_TRUE(beside.Decode(Prompt(0, 0, 50)).ok());
+  ASSERT_TRUE(beside.Decode(Prompt(3, 0, 33)).ok());
+  step(Prompt(2, 0, 32));
+  ASSERT_TRUE(beside.Decode(Prompt(1, 0, 10)).ok());
+  step(Prompt(2, 32, 11));
+  for (int i = 0; i < 40; ++i) {
+    step(Prompt(2, 43 + i, 1));
+    ASSERT_TRUE(beside.Decode(Prompt(0, 50 + i, 1)).ok());
+    if (i == 20) {
+      ASSERT_TRUE(beside.Apply(wire::KvEdit::DROP, 3).ok());
+    }
+  }
+  const Stage::Facts& facts = beside.stage(0).facts();
+  if (!facts.cache.copy || !facts.cache.trim || facts.cache.window_tokens != 0) return;
+  // Another text begins with what this one has.
+  ASSERT_TRUE(beside.Apply(wire::KvEdit::COPY, 3, 0, 0, 2).ok());
+  ASSERT_TRUE(beside.Apply(wire::KvEdit::TRIM, 3, 32).ok());
+  ASSERT_TRUE(alone.Apply(wire::KvEdit::TRIM, 2, 32).ok());
+  Rows rows = Prompt(2, 32, 20);
+  const auto expected = alone.Decode(rows);
+  for (Row& row : rows) row.slot = 3;
+  const auto got = beside.Decode(rows);
+  ASSERT_TRUE(expected.ok() && got.ok()) << expected.status() << got.status();
+  EXPECT_EQ(*expected, *got);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     , StageCaches,
     ::testing::Values(

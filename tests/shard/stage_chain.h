@@ -63,7 +63,7 @@ inline testing::RandomModelSpec TwoRanges() {
 
 inline std::shared_ptr<const ModelFile> OpenModel(const testing::RandomModelSpec& spec) {
   StartEngine();
-  absl::StatusOr<std::string> path = testing::WriteRandomModel(spec, testing::ProcessTempFolder());
+  absl::StatusOr<std::string> path = testing::WriteRandomModel(spec, testing::MakeTestFolder());
   EXPECT_TRUE(path.ok()) << path.status();
   absl::StatusOr<std::shared_ptr<const ModelFile>> model = ModelFile::Open(*path);
   EXPECT_TRUE(model.ok()) << model.status();

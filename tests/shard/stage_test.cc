@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -364,6 +365,26 @@ TEST(Stage, MappedAndReadModelsAreTheSame) {
   options.use_mmap = false;
   Chain read(model, {0, 6}, options);
   ExpectSame(mapped.Decode(Prompt(0, 0, 20)), read.Decode(Prompt(0, 0, 20)));
+}
+
+// Written over between two steps, and cut short in its last page, which reads as zeros then.
+TEST(Stage, AMappedFileThatChangesStopsTheStage) {
+  const std::shared_ptr<const ModelFile> model = OpenModel(Llama());
+  const std::string& path = model->paths().front();
+  Chain mapped(model, {0, 6}, Options());
+  Chain pieces(model, {0, 3, 6}, Options());
+  StageOptions options = Options();
+  options.use_mmap = false;
+  Chain read(model, {0, 6}, options);
+  ExpectSame(mapped.Decode(Prompt(0, 0, 20)), read.Decode(Prompt(0, 0, 20)));
+  ASSERT_TRUE(pieces.Decode(Prompt(0, 0, 20)).ok());
+  std::filesystem::resize_file(path, model->part_bytes(0) - 1);
+  const absl::Status status = mapped.Decode(Prompt(0, 20, 1)).status();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(path), HasSubstr("load the model")));
+  // What was read from it is not in it any more.
+  EXPECT_TRUE(read.Decode(Prompt(0, 20, 1)).ok());
+  EXPECT_TRUE(pieces.Decode(Prompt(0, 20, 1)).ok());
 }
 
 TEST(Stage, StepWithoutOutputsIsRun) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -189,15 +190,13 @@ TEST(WeightCache, HasItAllAfterARestart) {
     ASSERT_TRUE(Add(cache.get(), original).ok());
     const auto lease = Lease(cache.get(), original, {0, 3});
     Fill(lease.get(), original);
-    EXPECT_THAT(lease->Unchecked(), IsEmpty());
   }
   const auto cache = Cache(folder);
   EXPECT_GT(cache->bytes_used(), 3u << 20);
   const auto lease = Lease(cache.get(), original, {0, 3});
   EXPECT_THAT(lease->Missing(), IsEmpty());
-  EXPECT_THAT(lease->Unchecked(), ElementsAreArray(lease->blocks()));
+  EXPECT_THAT(lease->Suspect(), IsEmpty());
   for (const uint32_t block : lease->blocks()) EXPECT_TRUE(lease->Check(block));
-  EXPECT_THAT(lease->Unchecked(), IsEmpty());
 }
 
 TEST(WeightCache, AChangedCutMissesOnlyWhatIsNew) {
@@ -248,6 +247,140 @@ TEST(WeightCache, ADamagedIdentityIsMended) {
   EXPECT_THAT(cache->Lease(original->id(), {0, 3}, {}), StatusIs(absl::StatusCode::kNotFound));
   ASSERT_TRUE(Add(cache.get(), original).ok());
   EXPECT_THAT(Lease(cache.get(), original, {0, 3})->Missing(), IsEmpty());
+}
+
+// What may happen to the files of a cache under its running process.
+struct Mishap {
+  std::string name;
+  std::function<void(const std::string& path)> happen;  // to a model's file
+  bool all_is_lost = true;
+};
+
+class WeightCacheMishaps : public ::testing::TestWithParam<Mishap> {
+ protected:
+  void SetUp() override {
+    cache_ = Cache(MakeTestFolder());
+    ASSERT_TRUE(Add(cache_.get(), original_).ok());
+    lease_ = Lease(cache_.get(), original_, {0, 4});
+    Fill(lease_.get(), original_);
+  }
+  // As a fetch goes on after that.
+  void ExpectMended() {
+    GetParam().happen(lease_->path());
+    auto lease = cache_->Lease(original_->id(), {0, 4}, {});
+    EXPECT_THAT(lease, StatusIs(absl::StatusCode::kNotFound));
+    ASSERT_TRUE(Add(cache_.get(), original_).ok());
+    lease = cache_->Lease(original_->id(), {0, 4}, {});
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    for (const uint32_t block : (*lease)->Suspect()) (*lease)->Check(block);
+    // What is missing is still known, so that it can come from anybody.
+    const WeightHashes known = (*lease)->KnownOfMissing();
+    for (const uint32_t block : (*lease)->Missing()) EXPECT_TRUE(known.contains(block));
+    const uint64_t bytes = Fill(lease->get(), original_);
+    EXPECT_GT(bytes, 0u);
+    EXPECT_EQ(bytes == SourceBytes(original_, {0, 4}), GetParam().all_is_lost);
+    EXPECT_TRUE(BytesOfSlice(Opened((*lease)->path()), {0, 4}) == BytesOfSlice(original_, {0, 4}));
+  }
+
+  const Model original_ = Written(Builder("m"));
+  std::shared_ptr<WeightCache> cache_;
+  std::unique_ptr<WeightLease> lease_;
+};
+
+TEST_P(WeightCacheMishaps, AreNoticedWhileNothingIsLoaded) {
+  const std::string path = lease_->path();
+  lease_.reset();
+  GetParam().happen(path);
+  auto lease = cache_->Lease(original_->id(), {0, 4}, {});
+  EXPECT_THAT(lease, StatusIs(absl::StatusCode::kNotFound));
+  ASSERT_TRUE(Add(cache_.get(), original_).ok());
+  lease_ = Lease(cache_.get(), original_, {0, 4});
+  for (const uint32_t block : lease_->Suspect()) lease_->Check(block);
+  const uint64_t bytes = Fill(lease_.get(), original_);
+  EXPECT_GT(bytes, 0u);
+  EXPECT_EQ(bytes == SourceBytes(original_, {0, 4}), GetParam().all_is_lost);
+  EXPECT_TRUE(BytesOfSlice(Opened(path), {0, 4}) == BytesOfSlice(original_, {0, 4}));
+}
+
+TEST_P(WeightCacheMishaps, AreNoticedWhileAStageIsLoaded) { ExpectMended(); }
+
+TEST_P(WeightCacheMishaps, OfWhatIsGivenToOthersAreOfAnotherCopy) {
+  const auto kept = cache_->WhatIsThere(original_->id());
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  const auto& [block, hash] = *kept->hashes.begin();
+  EXPECT_TRUE(cache_->Confirm(original_->id(), *kept, block, hash).ok());
+  ExpectMended();
+  EXPECT_THAT(cache_->Confirm(original_->id(), *kept, block, hash),
+              StatusIs(absl::StatusCode::kNotFound));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, WeightCacheMishaps,
+    ::testing::Values(
+        Mishap{"folder_removed",
+               [](const std::string& path) {
+                 std::filesystem::remove_all(std::filesystem::path(path).parent_path());
+               }},
+        Mishap{"cache_removed",
+               [](const std::string& path) {
+                 std::filesystem::remove_all(
+                     std::filesystem::path(path).parent_path().parent_path());
+               }},
+        Mishap{"file_removed", [](const std::string& path) { std::filesystem::remove(path); }},
+        Mishap{"emptied", [](const std::string& path) { std::filesystem::resize_file(path, 0); }},
+        Mishap{"cut_short",
+               [](const std::string& path) {
+                 std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+               },
+               /*all_is_lost=*/false},
+        Mishap{"replaced_by_holes",
+               [](const std::string& path) {
+                 const auto bytes = std::filesystem::file_size(path);
+                 std::filesystem::remove(path);
+                 WriteFile(path, "");
+                 std::filesystem::resize_file(path, bytes);
+               },
+               /*all_is_lost=*/false}),  // but what comes with the identity
+    [](const auto& info) { return info.param.name; });
+
+// By a copy that is not all of it: its size and header are right.
+TEST(WeightCache, AReplacedFileIsCheckedAgain) {
+  const Model original = Written(Builder("m"));
+  const auto cache = Cache(MakeTestFolder());
+  ASSERT_TRUE(Add(cache.get(), original).ok());
+  const auto before = Lease(cache.get(), original, {0, 3});
+  Fill(before.get(), original);
+  EXPECT_THAT(before->Suspect(), IsEmpty());
+  const std::string path = before->path();
+  std::filesystem::copy_file(path, path + ".new");
+  std::filesystem::rename(path + ".new", path);
+  const uint32_t flipped = LargeBlock(*before);
+  FlipByteOf(Opened(path), *before, flipped);
+  const auto lease = Lease(cache.get(), original, {0, 3});
+  EXPECT_THAT(lease->Suspect(), ElementsAreArray(lease->blocks()));
+  for (const uint32_t block : lease->blocks()) EXPECT_EQ(lease->Check(block), block != flipped);
+  Fill(lease.get(), original);
+  EXPECT_TRUE(BytesOfSlice(Opened(path), {0, 3}) == BytesOfSlice(original, {0, 3}));
+}
+
+TEST(WeightCache, WhoLoadsAsksForHashesAndCanHaveAllCheckedAgain) {
+  const Model original = Written(Builder("m"));
+  const auto cache = Cache(MakeTestFolder());
+  ASSERT_TRUE(Add(cache.get(), original).ok());
+  const auto lease = Lease(cache.get(), original, {0, 3});
+  Fill(lease.get(), original);
+  const Model cached = Opened(lease->path());
+  const auto slice = Slice::Make(cached, {0, 3}, {.block_hashes = lease->BlockHashes()});
+  ASSERT_TRUE(slice.ok()) << slice.status();
+  std::string bytes(slice->file_bytes(), '\0');
+  EXPECT_TRUE(slice->ReadAt(0, bytes.data(), bytes.size()).ok());
+  const uint32_t flipped = LargeBlock(*lease);
+  FlipByteOf(cached, *lease, flipped);
+  EXPECT_THAT(slice->ReadAt(0, bytes.data(), bytes.size()), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(lease->Suspect(), IsEmpty());
+  lease->Distrust();
+  EXPECT_THAT(lease->Suspect(), ElementsAreArray(lease->blocks()));
+  for (const uint32_t block : lease->blocks()) EXPECT_EQ(lease->Check(block), block != flipped);
 }
 
 TEST(WeightCache, KnowsNothingOfBlocksThatWereNotSaved) {
@@ -466,6 +599,19 @@ TEST(WeightCache, IsOfOneProcess) {
   const auto cache = Cache(folder);
   EXPECT_THAT(WeightCache::Open({.folder = folder}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(folder)));
+}
+
+TEST(WeightBlocks, ThatWereNeverWrittenAreRefusedInAFileThatAPersonNamed) {
+  const std::string bytes = Builder("m").Build();
+  const std::string path = MakeTestFolder() + "/model.gguf";
+  WriteFile(path, bytes);
+  EXPECT_TRUE(CheckNoHoles(*Opened(path)).ok());
+  // Its last MiB is still to come.
+  std::filesystem::resize_file(path, bytes.size() - (3u << 19));
+  std::filesystem::resize_file(path, bytes.size());
+  const Model model = Opened(path);
+  if (!model->IsHole(0, bytes.size() - (1u << 20), 1u << 20)) GTEST_SKIP() << "no holes here";
+  EXPECT_THAT(CheckNoHoles(*model), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(path)));
 }
 
 TEST(WeightBlocks, CutLargeTensors) {

@@ -2,6 +2,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -13,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "proto/node.grpc.pb.h"
 #include "shard/model_file.h"
+#include "shard/weight_blocks.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
 #include "transport/clock.h"
@@ -197,6 +201,121 @@ TEST_F(WorkerOfManyStages, StopsWhileTheyAreUnloaded) {
   }
   server_.reset();
   for (std::thread& thread : threads) thread.join();
+}
+
+// A worker that loads what its node's cache has, or a file that its node has told of.
+class WorkerThatTrustsNoDisk : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    WriteFile(path_, TinyLlama({.n_layer = 4}).Build());
+    model_ = *ModelFile::Open(path_);
+    auto server = WorkerServer::Start({}, Clock::Real());
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ = wire::Worker::NewStub(MakeChannel(server_->address()));
+    wire::StageSpec* spec = request_.mutable_spec();
+    spec->set_model_id(model_->id());
+    spec->mutable_epoch()->set_coordinator_id("test");
+    spec->set_n_stages(1);
+    spec->set_model_path(path_);
+    spec->mutable_layers()->set_end(4);
+    spec->set_n_ctx(32);
+    spec->set_n_seq_max(1);
+    spec->set_n_batch(8);
+    spec->set_use_mmap(true);
+  }
+
+  // BLAKE3 of each block of the whole model.
+  std::string Hashes() const {
+    std::string hashes;
+    const WeightBlocks blocks(*model_);
+    for (uint32_t block = 0; block < blocks.size(); ++block) {
+      std::string bytes(blocks[block].bytes, '\0');
+      EXPECT_TRUE(
+          model_->Read(blocks[block].part, blocks[block].offset, absl::MakeSpan(bytes)).ok());
+      hashes += HashOfBytes(bytes);
+    }
+    return hashes;
+  }
+
+  absl::Status Load() {
+    request_.mutable_spec()->mutable_epoch()->set_counter(++epoch_);
+    grpc::ClientContext context;
+    const auto reader = stub_->LoadStage(&context, request_);
+    wire::LoadStageEvent event;
+    while (reader->Read(&event)) {
+    }
+    return FromGrpc(reader->Finish());
+  }
+
+  // Whether a mapping of the file is in this process.
+  bool IsMapped() const {
+    std::ifstream maps("/proc/self/maps");
+    const std::string all{std::istreambuf_iterator<char>(maps), {}};
+    return all.find(std::filesystem::canonical(path_)) != std::string::npos;
+  }
+
+  const std::string path_ = MakeTestFolder() + "/model.gguf";
+  std::shared_ptr<const ModelFile> model_;
+  uint64_t epoch_ = 0;
+  wire::LoadStageRequest request_;
+  std::unique_ptr<WorkerServer> server_;
+  std::unique_ptr<wire::Worker::Stub> stub_;
+};
+
+TEST_F(WorkerThatTrustsNoDisk, LoadsWhatHasItsHashesAndMapsNothing) {
+  request_.set_block_hashes(Hashes());
+  absl::Status status = Load();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_FALSE(IsMapped());
+  request_.clear_block_hashes();
+  status = Load();
+  EXPECT_TRUE(status.ok()) << status;
+#ifdef __linux__
+  EXPECT_TRUE(IsMapped());
+#endif
+}
+
+TEST_F(WorkerThatTrustsNoDisk, RefusesABlockThatIsDamagedByName) {
+  request_.set_block_hashes(Hashes());
+  const WeightBlock last = WeightBlocks(*model_)[WeightBlocks(*model_).size() - 1];
+  {
+    std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(last.offset + last.bytes - 1));
+    file.put('\x55');
+  }
+  const absl::Status status = Load();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_NE(status.message().find("block"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find(path_), absl::string_view::npos) << status;
+}
+
+TEST_F(WorkerThatTrustsNoDisk, TakesACacheThatIsGoneOrOfAnotherModelForDamaged) {
+  request_.set_block_hashes(Hashes());
+  WriteFile(path_, TinyLlama({.n_layer = 5}).Build());
+  EXPECT_EQ(Load().code(), absl::StatusCode::kDataLoss);
+  std::filesystem::remove(path_);
+  EXPECT_EQ(Load().code(), absl::StatusCode::kDataLoss);
+  request_.clear_block_hashes();
+  EXPECT_EQ(Load().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(WorkerThatTrustsNoDisk, RefusesHashesOfOtherBlocks) {
+  request_.set_block_hashes("some");
+  EXPECT_EQ(Load().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(WorkerThatTrustsNoDisk, RefusesAFileThatWasReplacedSinceItWasShared) {
+  request_.set_file_key(model_->file_key());
+  absl::Status status = Load();
+  EXPECT_TRUE(status.ok()) << status;
+  const auto time = std::filesystem::last_write_time(path_);
+  std::filesystem::copy_file(path_, path_ + ".new");
+  std::filesystem::rename(path_ + ".new", path_);
+  std::filesystem::last_write_time(path_, time);
+  status = Load();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_NE(status.message().find("load the model again"), absl::string_view::npos) << status;
 }
 
 }  // namespace

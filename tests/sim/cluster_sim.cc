@@ -56,7 +56,7 @@ int64_t ClusterSim::Global(const Node& node, int64_t local_us) const {
 NodeRecord ClusterSim::RecordOf(size_t n) const {
   NodeRecord record;
   record.id = nodes_[n].id;
-  record.name = absl::StrCat("node", n);
+  record.name = PrintableText::From(absl::StrCat("node", n));
   record.cluster = "home";
   record.protocol = kProtocolVersion;
   record.addresses = {absl::StrCat("10.0.0.", n, ":7000")};
@@ -70,6 +70,7 @@ void ClusterSim::Start(size_t n, size_t introduce) {
   node.boot = Random(5) == 0 ? 500 + Random(100) : node.boot + 10'000 + Random(1000);
   NodeRecord self = RecordOf(n);
   self.boot = node.boot;
+  self.nonce = node.nonce = ++starts_ * 0x9e3779b97f4a7c15;
   node.membership = std::make_unique<Membership>(options_.membership, self, Local(node));
   node.membership->SetLiveRequests(node.live);
   node.paused_until_us = 0;
@@ -92,6 +93,12 @@ void ClusterSim::Start(size_t n, size_t introduce) {
   Schedule(n);
 }
 
+void ClusterSim::Clone(size_t n, size_t of) {
+  nodes_[n].id = nodes_[of].id;
+  nodes_[n].boot = nodes_[of].boot;
+  has_clones_ = true;
+}
+
 void ClusterSim::StartAll() {
   for (size_t n = 0; n < nodes_.size(); ++n) Start(n);
 }
@@ -110,7 +117,7 @@ void ClusterSim::Leave(size_t n) {
   Node& node = nodes_[n];
   node.membership->Leave(Local(node));
   for (OutgoingHeartbeat& out : node.membership->Tick(Local(node))) {
-    Send(n, NumberOf(out.to), false, std::move(out.message));
+    Send(n, Receiver(n, out), false, std::move(out.message));
   }
   Crash(n);
 }
@@ -303,10 +310,23 @@ void ClusterSim::Wake(size_t n) {
   if (node.membership == nullptr) return;
   for (const uint32_t slot : std::exchange(node.waiting, {})) Deliver(n, slot);
   for (OutgoingHeartbeat& out : node.membership->Tick(Local(node))) {
-    Send(n, NumberOf(out.to), false, std::move(out.message));
+    Send(n, Receiver(n, out), false, std::move(out.message));
   }
   CheckNode(n);
   Schedule(n);
+}
+
+// Of those with the id, the one that was heard, as node/peer_paths.h keeps its address; else any.
+size_t ClusterSim::Receiver(size_t from, const OutgoingHeartbeat& out) {
+  const size_t number = NumberOf(out.to);
+  if (!has_clones_) return number;
+  std::vector<size_t> of_id;
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (n == from || nodes_[n].id != out.to || !running(n)) continue;
+    if (nodes_[n].nonce == out.message.your_nonce) return n;
+    of_id.push_back(n);
+  }
+  return of_id.empty() ? number : of_id[Random(of_id.size())];
 }
 
 void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat) {
@@ -371,6 +391,10 @@ void ClusterSim::Deliver(size_t to, uint32_t slot) {
 void ClusterSim::CheckHeld(size_t by, size_t n) {
   if (by == n || !running(by) || !running(n)) return;
   if (!nodes_[by].membership->HoldsLease(nodes_[n].id, Local(nodes_[by]))) return;
+  if (has_clones_) {
+    if (nodes_[by].id == nodes_[n].id) return;                                 // its own
+    if (View(by).Find(nodes_[n].id)->record.nonce != nodes_[n].nonce) return;  // another's
+  }
   const NodeId obeys = nodes_[n].membership->obeys(Local(nodes_[n]));
   if (!obeys.is_nobody() && obeys != nodes_[by].id && violation_.empty()) {
     violation_ =

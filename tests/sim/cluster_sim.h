@@ -37,6 +37,8 @@ class ClusterSim {
   // of those that run.
   void Start(size_t n, size_t introduce = 1);
   void StartAll();
+  // Node `n`, which does not run, becomes another machine with the id of `of`.
+  void Clone(size_t n, size_t of);
   void Crash(size_t n);
   void Leave(size_t n);
   // The process does nothing for that long; its clock goes on and messages wait for it.
@@ -108,7 +110,8 @@ class ClusterSim {
 
  private:
   struct Node {
-    NodeId id;  // its low half is the number plus 1
+    NodeId id;  // its low half is the number plus 1, or that of the node it is a clone of
+    uint64_t nonce = 0;
     std::unique_ptr<Membership> membership;
     uint64_t boot = 0;
     int64_t clock_offset_us = 0;
@@ -131,6 +134,7 @@ class ClusterSim {
   void Push(int64_t at_us, size_t node, uint32_t message);
   void Knock(size_t from, size_t to, int64_t delay_us);
   bool IsRefused(size_t from, size_t to) const;
+  size_t Receiver(size_t from, const OutgoingHeartbeat& out);
   void DropNewFirewalls(size_t from, size_t to);
   void Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat);
   void Deliver(size_t to, uint32_t slot);
@@ -152,6 +156,8 @@ class ClusterSim {
   double loss_ = 0;
   int64_t now_us_ = 0;
   uint64_t order_ = 0;
+  uint64_t starts_ = 0;
+  bool has_clones_ = false;
   uint64_t messages_ = 0;
   uint64_t digest_ = 0xcbf29ce484222325;
   EventQueue events_;

@@ -1,6 +1,7 @@
 // Plays seeds of membership in a simulated network, 200 nodes each unless told otherwise, and says
 // how many came to rest: membership_sim [--nodes N] [--seeds N] [--first SEED] [--loss P]
-// [--verbose]. Prints what happened in each that did not; exits with 1 if there is one.
+// [--calm-after MS] [--verbose]. Prints what happened in each that did not; exits with 1 if there
+// is one.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -21,6 +22,7 @@ struct Flags {
   uint64_t first = 1;
   size_t nodes = 200;
   double loss = 0;
+  int64_t calm_after_ms = 5000;
   bool verbose = false;
 };
 
@@ -46,6 +48,7 @@ int Run(const Flags& flags) {
     Scenario scenario = LargeScenario(seed);
     if (flags.nodes != scenario.nodes) scenario = {.seed = seed, .nodes = flags.nodes};
     scenario.loss = flags.loss;
+    scenario.calm_after_ms = flags.calm_after_ms;
     const Outcome outcome = Play(scenario);
     messages += outcome.messages;
     if (outcome.wrong.empty()) {
@@ -75,6 +78,7 @@ int main(int argc, char** argv) {
   app.add_option("--first", flags.first, "The first of them");
   app.add_option("--nodes", flags.nodes, "In each simulated cluster")->check(CLI::PositiveNumber);
   app.add_option("--loss", flags.loss, "Of messages, 0.1: a tenth");
+  app.add_option("--calm-after", flags.calm_after_ms, "How long after a change all is calm, ms");
   app.add_flag("--verbose", flags.verbose, "A line for each seed");
   CLI11_PARSE(app, argc, argv);
   return strata::Run(flags);

@@ -43,6 +43,17 @@ TEST(MembershipSim, EightNodesOfTransitiveLinksAgree) {
 TEST(MembershipSim, TwentyNodesAgree) { PlayAll({.nodes = 20, .disturb_every_ms = 700}, 30); }
 TEST(MembershipSim, FourNodesAgreeOverTheWire) { PlayAll({.nodes = 4, .through_wire = true}, 20); }
 
+// Where all is calm again between two things that happen.
+TEST(MembershipSim, ThreeNodesAgreeThatAreCalmAtOnce) {
+  PlayAll({.nodes = 3, .calm_after_ms = 300}, 400);
+}
+TEST(MembershipSim, EightNodesAgreeThatAreCalmAtOnce) {
+  PlayAll({.nodes = 8, .calm_after_ms = 300}, 150);
+}
+TEST(MembershipSim, TwentyNodesAgreeThatAreCalmAtOnce) {
+  PlayAll({.nodes = 20, .disturb_every_ms = 5000, .calm_after_ms = 300}, 30);
+}
+
 // What membership.h promises while messages are lost.
 TEST(MembershipSim, NodesAgreeAndStayWhileATenthOfAllMessagesIsLost) {
   PlayAll({.nodes = 5, .loss = 0.1}, 100);

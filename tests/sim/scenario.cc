@@ -159,6 +159,7 @@ Outcome Play(const Scenario& scenario) {
   options.nodes = scenario.nodes;
   options.membership.unsafe_ignore_lease = scenario.ignore_lease;
   options.membership.nodes_max = scenario.nodes + 8;
+  options.membership.calm_after_ms = scenario.calm_after_ms;
   options.through_wire = scenario.through_wire;
   ClusterSim sim(options);
   Outcome outcome;

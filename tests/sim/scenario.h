@@ -19,6 +19,7 @@ struct Scenario {
   double loss = 0;                 // of messages, from beginning to end
   int64_t rest_ms = 5000;          // what the cluster has after the last change
   bool stays = true;               // what has come to rest stays as it is
+  int64_t calm_after_ms = 5000;    // as of MembershipOptions
   bool until_moved = true;         // it is watched until all that should have moved
 };
 

@@ -103,7 +103,7 @@ class SimClient final : public TextSink {
       fate_ = Fate::kComplete;
       const bool ends = text_.Next(options_.request.sampler().seed()).is_end;
       const bool full =
-          tokens() == options_.request.tokens_max() || text_.length() > options_.n_ctx;
+          tokens() == options_.request.tokens_max() || text_.length() >= options_.n_ctx;
       if (reason == FinishReason::kEndOfGeneration ? !ends : !full) {
         Wrong(absl::StrCat("ends after ", tokens(), " tokens of ", options_.request.tokens_max()));
       }

@@ -70,7 +70,7 @@ class SimCoordinator {
   void After(int64_t us, std::function<void()> fn);
   bool IsGone(size_t node) const;
   std::vector<size_t> Members() const;
-  absl::Time Now() const { return absl::UnixEpoch() + absl::Microseconds(now_us()); }
+  SteadyTime Now() const { return SteadyTime() + absl::Microseconds(now_us()); }
 
   void LookAtOffice();
   void LeaveOffice();

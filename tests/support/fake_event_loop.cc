@@ -128,6 +128,7 @@ void FakeEventLoop::RunOne() {
     if (next == nullptr || watch->due_us < next->due_us) next = watch;
   }
   if (next == nullptr) return;
+  ++timer_calls_;
   next->due_us = next->repeat_us > 0 ? clock_->NowUs() + next->repeat_us : FakeClock::kNever;
   Call(next);
 }

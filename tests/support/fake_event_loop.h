@@ -43,6 +43,8 @@ class FakeEventLoop : public EventLoop, private FakeClock::Sleeper {
 
   // Timers and signal watches that exist; what a test checks for leaks.
   size_t watches() const { return watches_.size(); }
+  // Calls of timers so far: what idle code must not make many of.
+  size_t timer_calls() const { return timer_calls_; }
 
  private:
   struct Watch;
@@ -59,6 +61,7 @@ class FakeEventLoop : public EventLoop, private FakeClock::Sleeper {
 
   // Loop thread only.
   std::deque<std::shared_ptr<Watch>> watches_;  // in the order started; shared with running calls
+  size_t timer_calls_ = 0;
 
   mutable Mutex mu_;
   CondVar changed_;

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,9 @@ class SilentNode : public NodeClient {
   const std::string& name() const override { return name_; }
   const std::string& address() const override { return name_; }
   absl::StatusOr<wire::GetInfoResponse> GetInfo(int64_t) override { return Nobody(); }
+  absl::StatusOr<std::vector<wire::SelfTest>> SelfTestsOf(const std::string&, int64_t) override {
+    return Nobody();
+  }
   absl::Status Measure(int64_t) override { return Nobody(); }
   absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec&, Progress) override {
     return Nobody();

@@ -465,6 +465,7 @@ TEST(GrpcLink, APeerThatHangsIsUnavailable) {
   Recorder heard;
   DialOptions options;
   options.address = absl::StrCat("127.0.0.1:", std::stoi(child.said()));
+  options.keepalive_ms = 100;
   auto link = DialGrpcLink(options, &heard);
   ASSERT_TRUE(link.ok()) << link.status();
   child.Stop();  // its kernel still answers; only the keepalive can tell

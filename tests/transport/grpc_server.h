@@ -2,16 +2,17 @@
 // services a test has.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/log/check.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/listening_server.h"
 #include "transport/process_security.h"
@@ -39,7 +40,7 @@ class GrpcServer {
   // Cuts the links that are still open.
   void Stop() {
     if (server_ == nullptr) return;
-    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Shutdown(DeadlineIn(absl::ZeroDuration()));
     server_.reset();
   }
 
@@ -72,7 +73,7 @@ class ServiceServer {
   // Ends the calls that there are, and waits for them.
   void Stop() {
     if (server_ == nullptr) return;
-    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Shutdown(DeadlineIn(absl::ZeroDuration()));
     server_.reset();
   }
 

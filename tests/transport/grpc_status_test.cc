@@ -65,6 +65,33 @@ TEST(GrpcStatus, CutsBetweenCharacters) {
   }
 }
 
+// Lines stay: a worker's last words have some.
+TEST(GrpcStatus, WhatIsSaidSteersNoTerminal) {
+  const std::string text = "one\ntwo\x1b[2J\xff\u202e";
+  const std::string shown = "one\ntwo\\u001b[2J\ufffd\\u202e";
+  EXPECT_EQ(ToGrpc(absl::AbortedError(text)).error_message(), shown);
+  EXPECT_EQ(FromGrpc(grpc::Status(grpc::StatusCode::ABORTED, text)).message(), shown);
+  wire::Status wire;
+  ToWire(absl::AbortedError(text), "stage\n1", &wire);
+  EXPECT_EQ(wire.message(), shown);
+  wire.set_message(text);
+  EXPECT_EQ(FromWire(wire).message(), "stage\\n1: " + shown);
+}
+
+TEST(GrpcStatus, AnUnreadableMessageIsNoOtherVersion) {
+  const grpc::Status unreadable(grpc::StatusCode::UNIMPLEMENTED,
+                                "No message returned for unary request");
+  EXPECT_TRUE(IsUnreadable(unreadable));
+  EXPECT_FALSE(IsUnknownCall(unreadable));
+  EXPECT_EQ(FromGrpc(unreadable).code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(IsUnreadable(grpc::Status(grpc::StatusCode::INTERNAL, "")));
+  EXPECT_NE(FromGrpc(grpc::Status(grpc::StatusCode::INTERNAL, "")).message(), "");
+  EXPECT_FALSE(IsUnreadable(grpc::Status(grpc::StatusCode::INTERNAL, "RST_STREAM")));
+
+  EXPECT_TRUE(IsUnknownCall(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "")));
+  EXPECT_FALSE(IsUnknownCall(ToGrpc(absl::UnimplementedError("no such architecture"))));
+}
+
 TEST(GrpcStatus, InvalidUtf8IsReplaced) {
   EXPECT_EQ(ValidUtf8("gr\xC3\xBC\xC3\x9F"), "gr\xC3\xBC\xC3\x9F");
   EXPECT_EQ(ValidUtf8("a\xFF"

@@ -40,5 +40,14 @@ TEST(GrpcThreads, TheLastChannelMayGoInACallback) {
   }
 }
 
+#ifdef __linux__
+TEST(GrpcThreads, TheyWakeForWorkAlone) {
+  absl::Notification gone;
+  new OwnCall(&gone);
+  gone.WaitForNotification();  // one of them has run that
+  EXPECT_TRUE(GrpcThreadsWaitForWork());
+}
+#endif
+
 }  // namespace
 }  // namespace strata

@@ -244,14 +244,14 @@ TEST_F(Refusal, OfAForgery) {
 }
 
 TEST_F(Refusal, OfACertificateThatHasEnded) {
-  ExpectLoggedOf(*Credentials({cluster_.certificate_pem()},
-                              Issue(cluster_, kBert, absl::Now() - absl::Hours(24 * 31))),
+  ExpectLoggedOf(*Credentials({cluster_.certificate_pem()}, testing::IssueEnded(cluster_, kBert)),
                  "its certificate has ended");
 }
 
 TEST_F(Refusal, OfACertificateThatIsNotValidYet) {
   ExpectLoggedOf(*Credentials({cluster_.certificate_pem()},
-                              Issue(cluster_, kBert, absl::Now() + absl::Hours(24 * 7))),
+                              Issue(cluster_, {.node_id = kBert,
+                                               .not_before = absl::Now() + absl::Hours(24)})),
                  "its certificate is not valid yet: do the clocks differ?");
 }
 

@@ -148,5 +148,31 @@ TEST(PrivateFile, NoFolderIsAnErrorThatNamesTheFile) {
       StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr(path), Not(HasSubstr("hush")))));
 }
 
+TEST(PrivateFolder, IsForItsOwnerAloneWhateverTheUmask) {
+  const std::string folder = testing::MakeTestFolder(), path = folder + "/above/it";
+  const mode_t before = umask(0);
+  EXPECT_THAT(MakePrivateFolder(path), IsOk());
+  umask(before);
+  EXPECT_EQ(ModeOf(path), 0700u);
+  EXPECT_EQ(ModeOf(folder + "/above"), 0700u);
+  EXPECT_THAT(MakePrivateFolder(path + "/"), IsOk());
+  EXPECT_THAT(MakePrivateFolder("/"), IsOk());
+}
+
+TEST(PrivateFolder, OneThatIsThereStaysAsItIs) {
+  const std::string folder = testing::MakeTestFolder();
+  std::filesystem::permissions(folder, std::filesystem::perms(0755));
+  EXPECT_THAT(MakePrivateFolder(folder), IsOk());
+  EXPECT_EQ(ModeOf(folder), 0755u);
+}
+
+TEST(PrivateFolder, AFileInItsPlaceIsAnErrorWithItsName) {
+  const std::string path = Path();
+  std::ofstream(path) << "x";
+  const absl::Status status = MakePrivateFolder(path + "/in");
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(status.message(), HasSubstr(path));
+}
+
 }  // namespace
 }  // namespace strata

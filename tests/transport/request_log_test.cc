@@ -21,15 +21,16 @@ std::string Line(LogFormat format) {
 }
 
 TEST(RequestLog, ALineForPeopleIsOneLine) {
-  EXPECT_EQ(Line(LogFormat::kText),
-            "2026-01-02T03:04:05.678Z text id=req-1/2 model=\"The \\\"big\\\"\\none\\u0001?\" "
-            "empty=\"\" tokens=-3\n");
+  EXPECT_EQ(
+      Line(LogFormat::kText),
+      "2026-01-02T03:04:05.678Z text id=req-1/2 model=\"The \\\"big\\\"\\\\none\\\\u0001\ufffd\" "
+      "empty=\"\" tokens=-3\n");
 }
 
 TEST(RequestLog, ALineForProgramsIsJson) {
   EXPECT_EQ(Line(LogFormat::kJson),
             "{\"time\":\"2026-01-02T03:04:05.678Z\",\"event\":\"text\",\"id\":\"req-1/2\","
-            "\"model\":\"The \\\"big\\\"\\none\\u0001?\",\"empty\":\"\",\"tokens\":-3}\n");
+            "\"model\":\"The \\\"big\\\"\\\\none\\\\u0001\ufffd\",\"empty\":\"\",\"tokens\":-3}\n");
 }
 
 TEST(RequestLog, IdsOfStrangersAreMadePlain) {

@@ -35,11 +35,18 @@ inline ClusterAuthority NewAuthority() {
   return *std::move(authority);
 }
 
-inline NodeCertificate Issue(const ClusterAuthority& authority, const std::string& node_id,
-                             absl::Time now = absl::Now()) {
-  absl::StatusOr<NodeCertificate> node = authority.Issue({.node_id = node_id, .now = now});
+inline NodeCertificate Issue(const ClusterAuthority& authority,
+                             const ClusterAuthority::NodeOptions& options) {
+  absl::StatusOr<NodeCertificate> node = authority.Issue(options);
   CHECK_OK(node.status());
   return *std::move(node);
+}
+inline NodeCertificate Issue(const ClusterAuthority& authority, const std::string& node_id) {
+  return Issue(authority, ClusterAuthority::NodeOptions{.node_id = node_id});
+}
+// As no node makes one.
+inline NodeCertificate IssueEnded(const ClusterAuthority& authority, const std::string& node_id) {
+  return Issue(authority, {.node_id = node_id, .not_after = absl::Now() - absl::Hours(24)});
 }
 
 inline std::unique_ptr<ClusterCredentials> Credentials(

@@ -63,8 +63,8 @@ TEST(LookAtCertificate, SaysWhoseItIs) {
   ASSERT_THAT(shown, IsOk());
   EXPECT_EQ(shown->cluster_id, cluster.cluster_id());
   EXPECT_EQ(shown->node_id, kAnna);
-  EXPECT_EQ(shown->not_before, node.not_before);
-  EXPECT_EQ(shown->not_after, node.not_after);
+  EXPECT_EQ(shown->not_before, absl::UnixEpoch());
+  EXPECT_GT(shown->not_after, absl::Now() + absl::Hours(24 * 365 * 1000));
   EXPECT_EQ(WhyRefused(*shown, cluster.cluster_id(), absl::Now()), "");
 }
 

@@ -1,0 +1,12 @@
+// The time of day, as this machine has it: for certificates and tokens that end, for logs, and for
+// people. It may be wrong, and jump hours either way at any moment; what lasts is measured by
+// SteadyTime (steady_time.h). Any thread.
+#pragma once
+
+#include "absl/time/time.h"
+
+namespace strata {
+
+absl::Time WallNow();
+
+}  // namespace strata
