@@ -136,7 +136,7 @@ void BadInput::WrongRequests(size_t node) {
           "a role");
   for (const auto& [key, value] :
        {std::pair<const char*, Json>{"temperature", "hot"},
-        {"max_tokens", -2},
+        {"max_tokens", "many"},
         {"n", 1e9},
         {"stop", Json::array({1})},
         {"stream", "yes"},
