@@ -23,6 +23,11 @@ uint64_t Mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// Empty: none is known.
+std::string FirstAddress(const NodeRecord* record) {
+  return record == nullptr || record->addresses.empty() ? "" : record->addresses.front();
+}
+
 }  // namespace
 
 OtherProcess OtherProcessOf(const Heartbeat& message) {
@@ -34,9 +39,7 @@ OtherProcess OtherProcessOf(const Heartbeat& message) {
       process.running_us = std::min(message.sent_us - body.started_us, kRunningUsMax);
     }
   }
-  if (message.details != nullptr && !message.details->record->addresses.empty()) {
-    process.address = message.details->record->addresses.front();
-  }
+  if (message.details != nullptr) process.address = FirstAddress(&*message.details->record);
   return process;
 }
 
@@ -109,7 +112,7 @@ Heartbeat Membership::Refusal(const Heartbeat& request, int64_t now_us) {
   const size_t i = graph_.Find(request.body->from);
   if (i == 0) {
     auto self = Self(now_us);
-    if (!self_.addresses.empty()) self.address = self_.addresses.front();
+    self.address = FirstAddress(&self_);
     reply.other = std::make_shared<const OtherProcess>(std::move(self));
   } else if (i != kNone && BothLive(i, now_us)) {
     const Peer& peer = peers_[i];
@@ -117,9 +120,7 @@ Heartbeat Membership::Refusal(const Heartbeat& request, int64_t now_us) {
     const int64_t ran_us = peer.heard_sent_us - std::max<int64_t>(peer.said->started_us, 0);
     holder.running_us =
         std::clamp<int64_t>(ran_us, 0, kRunningUsMax) + (now_us - peer.last_heard_us);
-    if (records_[i] != nullptr && !records_[i]->addresses.empty()) {
-      holder.address = records_[i]->addresses.front();
-    }
+    holder.address = FirstAddress(records_[i].get());
     reply.other = std::make_shared<const OtherProcess>(std::move(holder));
   }
   return reply;
@@ -235,7 +236,7 @@ void Membership::StartOver(int64_t now_us) {
 }
 
 void Membership::AddSharedIds(ClusterView* view) const {
-  const std::string own = self_.addresses.empty() ? "" : self_.addresses.front();
+  const std::string own = FirstAddress(&self_);
   if (out_ || KnowsRival(now_us_)) {
     view->shared_ids.push_back({.id = self_.id,
                                 .taken_address = out_ ? rival_.address : own,
@@ -246,13 +247,10 @@ void Membership::AddSharedIds(ClusterView* view) const {
   for (size_t i = 1; i < graph_.bound(); ++i) {
     if (peers_[i].challenger == nullptr || !BothLive(i, now_us_)) continue;
     const Challenger& challenger = *peers_[i].challenger;
-    view->shared_ids.push_back(
-        {.id = graph_.id(i),
-         .taken_address = records_[i] != nullptr && !records_[i]->addresses.empty()
-                              ? records_[i]->addresses.front()
-                              : "",
-         .refused_address = challenger.process.address,
-         .since_us = challenger.first_us});
+    view->shared_ids.push_back({.id = graph_.id(i),
+                                .taken_address = FirstAddress(records_[i].get()),
+                                .refused_address = challenger.process.address,
+                                .since_us = challenger.first_us});
   }
 }
 
