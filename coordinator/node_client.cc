@@ -1,6 +1,5 @@
 #include "coordinator/node_client.h"
 
-#include <chrono>
 #include <optional>
 #include <thread>
 #include <utility>

@@ -2,7 +2,6 @@
 
 #include <signal.h>
 
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>

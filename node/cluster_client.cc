@@ -1,6 +1,5 @@
 #include "node/cluster_client.h"
 
-#include <chrono>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "node/cluster_report.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <thread>

@@ -14,7 +14,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/pipeline.h"
 #include "node/coordinator.h"

@@ -11,7 +11,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/log/log.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/text_request.h"
 #include "node/cluster_client.h"

@@ -11,7 +11,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "coordinator/text_request.h"
 #include "node/plan_text.h"
 #include "transport/grpc_status.h"

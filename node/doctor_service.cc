@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/membership_wire.h"
 #include "grpcpp/channel.h"

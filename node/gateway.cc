@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/log/log.h"
-#include "absl/time/clock.h"
 #include "coordinator/text_request.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"

@@ -14,7 +14,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "transport/printable_text.h"
 #include "transport/wall_clock.h"
 

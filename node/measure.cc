@@ -1,7 +1,6 @@
 #include "node/measure.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <map>

@@ -1,7 +1,6 @@
 #include "node/node_service.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "node/cross_origin.h"
 #include "node/metrics.h"

@@ -5,7 +5,6 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "node/openai_error.h"
 #include "transport/steady_time.h"
 

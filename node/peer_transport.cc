@@ -1,7 +1,6 @@
 #include "node/peer_transport.h"
 
 #include <cerrno>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>

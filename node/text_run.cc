@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "coordinator/generate.h"
 #include "coordinator/pipeline.h"
 #include "node/interrupt.h"

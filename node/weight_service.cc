@@ -10,7 +10,6 @@
 #include "absl/log/log.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "node/weight_queue.h"
 #include "transport/grpc_status.h"

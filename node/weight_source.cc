@@ -6,7 +6,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "shard/weight_blocks.h"

@@ -9,7 +9,6 @@
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "transport/steady_time.h"
 
 namespace strata {

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "transport/steady_time.h"
 
 namespace strata {

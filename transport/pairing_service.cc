@@ -1,6 +1,5 @@
 #include "transport/pairing_service.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

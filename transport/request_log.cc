@@ -8,7 +8,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
 #include "transport/grpc_status.h"
 #include "transport/printable_text.h"
 #include "transport/wall_clock.h"
