@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "coordinator/cut.h"
 #include "ggml.h"
+#include "shard/architecture.h"
 #include "shard/cache_options.h"
 
 namespace strata {
@@ -212,10 +213,10 @@ absl::StatusOr<LayerCosts> CountLayerCosts(const GgufHeader& header,
   LayerCosts costs;
   costs.architecture = header.GetString("general.architecture").value_or("");
   const Reader reader(header, costs.architecture);
-  constexpr uint64_t kLayersMax = 4096, kWidthMax = 1 << 24;
+  constexpr uint64_t kWidthMax = 1 << 24;
   const uint64_t n_layer = reader.Get("block_count", 0);
   const uint64_t n_embd = reader.Get("embedding_length", 0);
-  if (costs.architecture.empty() || n_layer == 0 || n_layer > kLayersMax || n_embd == 0 ||
+  if (costs.architecture.empty() || n_layer == 0 || n_layer > kModelLayersMax || n_embd == 0 ||
       n_embd > kWidthMax) {
     return absl::InvalidArgumentError(
         "the model does not say its architecture, block count or embedding length");

@@ -8,12 +8,10 @@
 namespace strata {
 namespace {
 
-constexpr size_t kNone = ReachGraph::kNone;
 // What is told of running times differs by what messages take.
 constexpr int64_t kSameAgeUs = 1'000'000;
 // A process that answered at an address is looked for there again within this time.
 constexpr int64_t kAskedAgainUs = 25'000'000;
-constexpr int64_t kRunningUsMax = int64_t{1} << 60;
 
 // splitmix64
 uint64_t Mixed(uint64_t x) {
@@ -114,7 +112,7 @@ Heartbeat Membership::Refusal(const Heartbeat& request, int64_t now_us) {
     auto self = Self(now_us);
     self.address = FirstAddress(&self_);
     reply.other = std::make_shared<const OtherProcess>(std::move(self));
-  } else if (i != kNone && BothLive(i, now_us)) {
+  } else if (i != ReachGraph::kNone && BothLive(i, now_us)) {
     const Peer& peer = peers_[i];
     OtherProcess holder = {.nonce = peer.nonce, .placed = peer.said->placed};
     const int64_t ran_us = peer.heard_sent_us - std::max<int64_t>(peer.said->started_us, 0);
@@ -147,7 +145,8 @@ void Membership::OnProcess(const NodeId& node, const OtherProcess& process, int6
   if (process.nonce == 0) return;
   if (node == self_.id) return TakeOther(process, now_us);
   const size_t i = graph_.Find(node);
-  if (i == kNone || peers_[i].nonce == process.nonce || !HasPlace(i, nullptr, now_us)) return;
+  if (i == ReachGraph::kNone || peers_[i].nonce == process.nonce || !HasPlace(i, nullptr, now_us))
+    return;
   Challenge(i, process, kAskedAgainUs, now_us);
 }
 

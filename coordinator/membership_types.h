@@ -58,6 +58,9 @@ struct NodeRecord {
   uint64_t nonce = 0;
 };
 
+// No process has run for longer.
+inline constexpr int64_t kRunningUsMax = int64_t{1} << 60;
+
 // Another process with the id of the one that is told of it; fields as in proto/cluster.proto.
 struct OtherProcess {
   uint64_t nonce = 0;

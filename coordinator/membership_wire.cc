@@ -14,7 +14,6 @@ namespace strata {
 namespace {
 
 constexpr size_t kIdBytes = 16;
-constexpr int64_t kRunningUsMax = int64_t{1} << 60;
 
 bool IsId(const std::string& bytes) { return bytes.empty() || bytes.size() == kIdBytes; }
 

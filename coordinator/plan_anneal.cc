@@ -10,7 +10,6 @@
 namespace strata {
 namespace {
 
-constexpr double kRounding = 1e-9;
 constexpr double kHot = 0.05, kCold = 2e-5;  // how much worse a change may be, of the cost
 constexpr double kStageWork = 8;             // steps that a look at a stage counts as
 constexpr double kStepsMax = 200;            // of each device at each point

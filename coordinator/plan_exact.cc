@@ -13,7 +13,6 @@ namespace strata {
 namespace {
 
 // Sums in another order differ by rounding; what differs by less is equal.
-constexpr double kRounding = 1e-9;
 constexpr size_t kRoundsMax = 5;    // of prices, on all orders
 constexpr size_t kRoundsSplit = 1;  // where groups may be visited again
 constexpr size_t kSplitsMax = 32;   // sets of these groups

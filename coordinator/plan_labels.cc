@@ -8,20 +8,20 @@
 namespace strata {
 namespace {
 
-constexpr uint32_t kNone = UINT32_MAX;
+constexpr uint32_t kNoLabel = UINT32_MAX;
 constexpr size_t kLabelsMax = 4u << 20;
 
 // After a visit to a group, at `entry`, with all layers before `point` done.
 struct Label {
   double cost = 0;
   double priced = 0;  // and prices of single candidates, and what half used groups owe
-  uint32_t parent = kNone;
-  uint32_t next = kNone;  // of the same place
-  uint32_t free = 0;      // candidates
+  uint32_t parent = kNoLabel;
+  uint32_t next = kNoLabel;  // of the same place
+  uint32_t free = 0;         // candidates
   uint32_t point = 0;
-  uint32_t entry = kNone;
-  uint32_t in = 0;         // entry of the visit
-  uint32_t visit = kNone;  // in visits_; kNone: the cheapest that is its group's only one
+  uint32_t entry = kNoLabel;
+  uint32_t in = 0;            // entry of the visit
+  uint32_t visit = kNoLabel;  // in visits_; kNoLabel: the cheapest that is its group's only one
 };
 
 class Labels {
@@ -35,7 +35,7 @@ class Labels {
         n_taken_(n_shared_ + groups_.list.size()),
         all_((size_t{1} << n_) - 1),
         limit_(search.cost_limit),
-        heads_((all_ + 1) * groups_.entries.size() * model_.n_points(), kNone),
+        heads_((all_ + 1) * groups_.entries.size() * model_.n_points(), kNoLabel),
         users_(n_shared_, 0),
         taken_(n_taken_, 0.0) {
     for (size_t i = 0; i < n_shared_; ++i) {
@@ -107,7 +107,7 @@ void Labels::Add(Label label) {
   uint32_t* head = &heads_[(label.free * groups_.entries.size() + label.entry) * model_.n_points() +
                            label.point];
   bool is_worse = false;
-  for (uint32_t* at = head; *at != kNone && !is_worse;) {
+  for (uint32_t* at = head; *at != kNoLabel && !is_worse;) {
     Label& other = labels_[*at];
     const double* taken = &all_taken_[*at * n_taken_];
     result_.work += 1;
@@ -129,10 +129,10 @@ void Labels::Add(Label label) {
 }
 
 Pieces Labels::VisitOf(const Label& label) const {
-  if (label.visit != kNone) return visits_[label.visit];
+  if (label.visit != kNoLabel) return visits_[label.visit];
   const size_t g = groups_.entries[label.entry].group;
   const Group& group = groups_.list[g];
-  const size_t begin = label.parent == kNone ? 0 : labels_[label.parent].point;
+  const size_t begin = label.parent == kNoLabel ? 0 : labels_[label.parent].point;
   VisitFinder finder(model_, groups_, g, group.members.size() > 1);
   finder.Run(*s_.costs, begin, group.bits, std::vector<double>(group.shared.size(), 0.0));
   Pieces pieces;
@@ -153,7 +153,7 @@ void Labels::Finish(const Label& label) {
   limit_ = std::min(limit_, label.cost);
   result_.cost = label.cost;
   std::vector<Pieces> visits = {VisitOf(label)};
-  for (uint32_t at = label.parent; at != kNone; at = labels_[at].parent) {
+  for (uint32_t at = label.parent; at != kNoLabel; at = labels_[at].parent) {
     if (labels_[at].point > 0) visits.push_back(VisitOf(labels_[at]));
   }
   result_.pieces.clear();
@@ -283,7 +283,7 @@ void Labels::Extend(uint32_t from) {
     const Group& group = groups_.list[each.group];
     if ((group.bits & parent.free) == 0) continue;
     double hop = s_.costs->in[each.candidate];
-    if (parent.entry != kNone) {
+    if (parent.entry != kNoLabel) {
       const Entry& at = groups_.entries[parent.entry];
       if (at.group == each.group) continue;
       hop = s_.costs->hops[model_.node(at.candidate) * n_ + each.candidate];
@@ -295,7 +295,7 @@ void Labels::Extend(uint32_t from) {
     base.cost += hop;
     base.priced += hop;
     base.in = base.entry = static_cast<uint32_t>(entry);
-    base.visit = kNone;
+    base.visit = kNoLabel;
     const double* taken = &all_taken_[from * n_taken_];
     taken_.assign(taken, taken + n_taken_);
     if (group.members.size() == 1) {
@@ -322,7 +322,8 @@ LabelResult Labels::Run() {
       if (groups_.Whole(groups_.entries[entry].group, free)) continue;
       uint32_t* head = &heads_[(free * groups_.entries.size() + entry) * model_.n_points()];
       for (size_t point = 1; point < model_.last_point(); ++point) {
-        for (uint32_t at = head[point]; at != kNone && !Done(); at = labels_[at].next) Extend(at);
+        for (uint32_t at = head[point]; at != kNoLabel && !Done(); at = labels_[at].next)
+          Extend(at);
       }
     }
   }

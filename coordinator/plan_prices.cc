@@ -9,7 +9,7 @@ namespace strata {
 namespace {
 
 constexpr size_t kSteps = 120;
-constexpr size_t kPatience = 8;  // steps without a better bound before they get smaller
+constexpr size_t kPricePatience = 8;  // steps without a better bound before they get smaller
 constexpr double kScaleMin = 1e-3;
 constexpr double kEnough = 1e-6;  // where anything above 0 is a proof
 
@@ -42,7 +42,7 @@ std::vector<double> TunePrices(const StageModel& model,
       best = bound;
       now = prices;
       idle = 0;
-    } else if (++idle == kPatience) {
+    } else if (++idle == kPricePatience) {
       idle = 0;
       scale /= 2;
       prices = now;

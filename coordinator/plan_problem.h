@@ -16,6 +16,8 @@
 namespace strata {
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
+// Costs that differ by no more, as a share, are the same: sums in another order differ by rounding.
+inline constexpr double kRounding = 1e-9;
 
 // Stages by candidate and by points: points[i] is where a stage may begin or end; the last is the
 // end of the model.

@@ -21,8 +21,8 @@ constexpr size_t kImprovedMax = 4;  // starts that the local search goes on from
 // Of SolveShared for one order: more where they are cheap.
 constexpr double kSharedWorkMax = 1e6;
 constexpr double kSharedRunsMin = 16, kSharedRunsMax = 400;
-constexpr size_t kPatience = 2;  // times the square of the shortlist, without a better order
-constexpr size_t kKicksMax = 3;  // random orders to go on from when patience is at its end
+constexpr size_t kSearchPatience = 2;  // times the square of the shortlist, without a better order
+constexpr size_t kKicksMax = 3;        // random orders to go on from when patience is at its end
 
 using Order = std::vector<size_t>;  // of units
 
@@ -247,7 +247,7 @@ void Search::Improve(Start* start, double work_max) {
   std::mt19937 random(static_cast<uint32_t>(n));
   const auto draw = [&](size_t below) { return static_cast<size_t>(random() % below); };
   const double until = work_ + work_max;
-  const size_t patience = kPatience * n * n + 30;
+  const size_t patience = kSearchPatience * n * n + 30;
   Start now = *start;
   for (size_t idle = 0, kicks = 0; work_ < until; ++idle) {
     if (idle == patience) {

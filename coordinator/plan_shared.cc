@@ -9,7 +9,6 @@ namespace strata {
 namespace {
 
 // Sums in another order differ by rounding; what differs by less is equal.
-constexpr double kRounding = 1e-9;
 constexpr size_t kDiveMax = 12;  // divisions, each of one thing that is shared
 
 // What the stages of each pool take of it together.

@@ -11,7 +11,7 @@ namespace strata {
 namespace {
 
 // Sums in another order differ by rounding.
-constexpr double kRounding = 1e-12;
+constexpr double kCapacityRounding = 1e-12;
 constexpr double kEven = 1e-10;  // of a layer
 
 // How many layers fit into so many stages, each of which lies where it takes least.
@@ -42,7 +42,7 @@ class Filling {
 
   // With `k` stages, the model's first or last among them or not; -1: they do not fit at all.
   double Most(size_t k, double capacity, bool first, bool last) const {
-    double left = capacity * (1 + kRounding);
+    double left = capacity * (1 + kCapacityRounding);
     if (first) left -= first_;
     if (last) left -= last_;
     for (size_t layers = least_[k].size(); layers-- > k;) {

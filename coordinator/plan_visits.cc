@@ -9,8 +9,8 @@
 namespace strata {
 namespace {
 
-constexpr uint32_t kNone = UINT32_MAX;
-constexpr double kRounding = 1e-12;
+constexpr uint32_t kNoWay = UINT32_MAX;
+constexpr double kHopRounding = 1e-12;
 constexpr size_t kCheapMax = 8;    // candidates
 constexpr double kInsertWork = 4;  // steps as of LabelSearch::work_max
 
@@ -108,7 +108,7 @@ bool Groups::JoiningPays(const StageModel& model, const PathCosts& costs,
           put_in = std::max(put_in, more(hop(z, in) + hop(out, at), hop(z, at)));
         }
       }
-      if (taken_out + put_in > kRounding) return false;
+      if (taken_out + put_in > kHopRounding) return false;
     }
   }
   return true;
@@ -187,7 +187,7 @@ VisitFinder::VisitFinder(const StageModel& model, const Groups& groups, size_t g
       strict_(strict),
       heads_((size_t{1} << group_.members.size()) * group_.entries.size() * group_.entries.size() *
                  model.n_points(),
-             kNone),
+             kNoWay),
       port_(model.n()) {
   for (const size_t c : group_.members) {
     port_[c] = static_cast<size_t>(
@@ -206,7 +206,7 @@ size_t VisitFinder::Bits(const Way& way) const {
 
 Pieces VisitFinder::PiecesOf(size_t way) const {
   Pieces pieces;
-  for (uint32_t at = static_cast<uint32_t>(way); at != kNone; at = ways_[at].parent) {
+  for (uint32_t at = static_cast<uint32_t>(way); at != kNoWay; at = ways_[at].parent) {
     pieces.push_back({ways_[at].last, ways_[at].begin, ways_[at].end});
   }
   std::reverse(pieces.begin(), pieces.end());
@@ -229,7 +229,7 @@ void VisitFinder::Insert(const Way& way) {
     }
     return a.cost <= b.cost;
   };
-  for (uint32_t* at = head; *at != kNone;) {
+  for (uint32_t* at = head; *at != kNoWay;) {
     if (no_more(ways_[*at], way)) return;
     if (no_more(way, ways_[*at])) {
       alive_[*at] = false;
@@ -249,7 +249,7 @@ void VisitFinder::Extend(const PathCosts& costs, uint32_t from, size_t begin, si
   const size_t c = group_.members[member];
   Way way;
   double hop = 0;
-  if (from == kNone) {
+  if (from == kNoWay) {
     way.first = static_cast<uint8_t>(c);
     if (strict_) std::copy(taken.begin(), taken.end(), way.taken.begin());
   } else {
@@ -283,13 +283,13 @@ void VisitFinder::Extend(const PathCosts& costs, uint32_t from, size_t begin, si
 
 void VisitFinder::Run(const PathCosts& costs, size_t begin, size_t free,
                       absl::Span<const double> taken) {
-  for (const Way& way : ways_) *Head(way) = kNone;
+  for (const Way& way : ways_) *Head(way) = kNoWay;
   ways_.clear();
   alive_.clear();
   work_ = 0;
   const size_t n = group_.members.size();
   for (size_t i = 0; i < n; ++i) {
-    if ((free >> group_.members[i] & 1) != 0) Extend(costs, kNone, begin, i, taken);
+    if ((free >> group_.members[i] & 1) != 0) Extend(costs, kNoWay, begin, i, taken);
   }
   // Ways of more stages are found later, but dominated ones must not be gone on from: by stages.
   for (size_t at = 0; at < ways_.size(); ++at) {

@@ -16,7 +16,7 @@
 namespace strata {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kErrorBytesMax = 300;
 
@@ -39,25 +39,25 @@ struct Shape {
   bool answers = false;         // messages of tools
 };
 
-Json ContentOf(const std::string& content, const Shape& shape) {
+OrderedJson ContentOf(const std::string& content, const Shape& shape) {
   if (!shape.typed) return content;
-  return Json::array({{{"type", "text"}, {"text", content}}});
+  return OrderedJson::array({{{"type", "text"}, {"text", content}}});
 }
 
-Json ArgumentsOf(const ApiToolCall& call) {
-  Json arguments = Json::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
-  return arguments.is_discarded() ? Json(call.arguments) : arguments;
+OrderedJson ArgumentsOf(const ApiToolCall& call) {
+  OrderedJson arguments = OrderedJson::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
+  return arguments.is_discarded() ? OrderedJson(call.arguments) : arguments;
 }
 
-Json CallsOf(const std::vector<ApiToolCall>& calls, const Shape& shape) {
-  Json list = Json::array();
+OrderedJson CallsOf(const std::vector<ApiToolCall>& calls, const Shape& shape) {
+  OrderedJson list = OrderedJson::array();
   for (const ApiToolCall& call : calls) {
     const bool text = shape.calls == Shape::Calls::kText;
-    list.push_back(
-        {{"id", call.id},
-         {"type", "function"},
-         {"function",
-          {{"name", call.name}, {"arguments", text ? Json(call.arguments) : ArgumentsOf(call)}}}});
+    list.push_back({{"id", call.id},
+                    {"type", "function"},
+                    {"function",
+                     {{"name", call.name},
+                      {"arguments", text ? OrderedJson(call.arguments) : ArgumentsOf(call)}}}});
   }
   return list;
 }
@@ -65,9 +65,10 @@ Json CallsOf(const std::vector<ApiToolCall>& calls, const Shape& shape) {
 std::string CallsInWords(const std::vector<ApiToolCall>& calls) {
   std::string words;
   for (const ApiToolCall& call : calls) {
-    const Json json = {{"name", call.name}, {"arguments", ArgumentsOf(call)}};
+    const OrderedJson json = {{"name", call.name}, {"arguments", ArgumentsOf(call)}};
     absl::StrAppend(&words, words.empty() ? "" : "\n", "<tool_call>\n",
-                    json.dump(-1, ' ', false, Json::error_handler_t::replace), "\n</tool_call>");
+                    json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace),
+                    "\n</tool_call>");
   }
   return words;
 }
@@ -82,8 +83,8 @@ std::string ToolsInWords(const ApiTools& tools) {
   return words;
 }
 
-Json MessageOf(const ApiMessage& message, const Shape& shape) {
-  Json json = {{"role", message.role}};
+OrderedJson MessageOf(const ApiMessage& message, const Shape& shape) {
+  OrderedJson json = {{"role", message.role}};
   std::string content = message.content;
   if (!message.calls.empty() && shape.calls == Shape::Calls::kWords) {
     absl::StrAppend(&content, content.empty() ? "" : "\n", CallsInWords(message.calls));
@@ -114,8 +115,8 @@ void NameAnswers(std::vector<ApiMessage>* messages) {
   }
 }
 
-Json MessagesOf(const std::vector<ApiMessage>& messages, const Shape& shape) {
-  Json json = Json::array();
+OrderedJson MessagesOf(const std::vector<ApiMessage>& messages, const Shape& shape) {
+  OrderedJson json = OrderedJson::array();
   std::string system;
   for (const ApiMessage& message : messages) {
     if (shape.system_in_user && message.role == "system") {
@@ -246,13 +247,14 @@ class ChatTemplate::Impl final : public ChatTemplate {
   absl::StatusOr<std::string> Apply(const std::vector<ApiMessage>& messages, const ApiTools& tools,
                                     absl::Time now, const Wish& wish) const {
     try {
-      Json known = wish.variables.empty() ? Json::object() : Json::parse(wish.variables);
+      OrderedJson known =
+          wish.variables.empty() ? OrderedJson::object() : OrderedJson::parse(wish.variables);
       known["messages"] = MessagesOf(messages, shape_);
       known["add_generation_prompt"] = wish.ends_with_opening && !wish.continues_last;
       const auto context = minja::Context::make(minja::Value(known));
       if (tools.offered() && shape_.tools) {
-        Json list = Json::array();
-        for (const ApiTool& tool : tools.list) list.push_back(Json::parse(tool.json));
+        OrderedJson list = OrderedJson::array();
+        for (const ApiTool& tool : tools.list) list.push_back(OrderedJson::parse(tool.json));
         context->set("tools", minja::Value(list));
       }
       context->set("bos_token", bos_);

@@ -8,17 +8,12 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "node/shared_ids.h"
+#include "node/short_id.h"
 #include "node/standard_output.h"
 #include "node/text_table.h"
 
 namespace strata {
 namespace {
-
-constexpr size_t kShortIdDigits = 8;
-
-std::string ShortId(const std::string& id) {
-  return absl::BytesToHexString(id).substr(0, kShortIdDigits);
-}
 
 // "3 s", "12 min", "5 h", "2 d"; -1: never.
 std::string Ago(int64_t ms) {
@@ -50,15 +45,16 @@ std::string NodesTable(const wire::GetClusterResponse& cluster) {
     }
     std::string address = node.address();
     if (address.empty() && !record.addresses().empty()) address = record.addresses(0);
-    rows.push_back({record.name().empty() ? "?" : record.name(), ShortId(record.node_id()),
+    rows.push_back({record.name().empty() ? "?" : record.name(), ShortNodeId(record.node_id()),
                     node.state(), address, asked ? "itself" : RoundTrip(node.round_trip_us()),
                     Ago(node.since_ms()), asked ? "" : Ago(node.last_heard_ms()), version});
     if (record.node_id() == cluster.coordinator()) {
-      coordinator = absl::StrCat(record.name(), " (", ShortId(record.node_id()), ") coordinates");
+      coordinator =
+          absl::StrCat(record.name(), " (", ShortNodeId(record.node_id()), ") coordinates");
     }
   }
   for (const wire::WaitingNode& node : cluster.waiting()) {
-    rows.push_back({node.name().empty() ? "?" : node.name(), ShortId(node.node_id()), "waiting",
+    rows.push_back({node.name().empty() ? "?" : node.name(), ShortNodeId(node.node_id()), "waiting",
                     node.addresses().empty() ? "-" : node.addresses(0), "-", "-", "-", "-"});
   }
   std::string out = TextTable(rows);

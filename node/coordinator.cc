@@ -19,6 +19,7 @@
 #include "node/loaded_stages.h"
 #include "node/model_match.h"
 #include "node/plan_text.h"
+#include "node/short_id.h"
 #include "shard/model_file.h"
 #include "transport/grpc_status.h"
 #include "transport/steady_time.h"
@@ -28,11 +29,8 @@
 namespace strata {
 namespace {
 
-constexpr absl::Duration kPoll = absl::Milliseconds(50);
 // So long who asks for the models waits for those that are being loaded again.
 constexpr absl::Duration kAdoptionTime = absl::Seconds(5);
-constexpr size_t kIdCharsShown = 8;  // of a model's id, in messages
-constexpr int64_t kRetryAfterMs = 2'000;
 
 absl::Status WasUnloaded(const Deployment& deployment) {
   return absl::UnavailableError(absl::StrCat(deployment.name(), " was unloaded"));
@@ -48,8 +46,7 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
   const auto differs = [&](const char* what) {
     return absl::FailedPreconditionError(
         absl::StrCat(deployment->name(), " is loaded already, with another ", what,
-                     "; unload it first: strata unload ",
-                     absl::BytesToHexString(deployment->model_id()).substr(0, kIdCharsShown)));
+                     "; unload it first: strata unload ", ShortModelId(deployment->model_id())));
   };
   const wire::PlanWishes& has = deployment->request().wishes();
   const wire::PlanWishes& wants = request.wishes();
@@ -524,8 +521,7 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& 
   shown.reserve(models_.size());
   for (const auto& [id, deployment] : models_) {
     const PrintableText& name = shown.emplace_back(ShownName(deployment));
-    listed.push_back(
-        absl::StrCat(name, " (", absl::BytesToHexString(id).substr(0, kIdCharsShown), ")"));
+    listed.push_back(absl::StrCat(name, " (", ShortModelId(id), ")"));
     names.push_back({.name = name, .path = deployment->planned().source.path(), .id = id});
     found.push_back(deployment);
   }
@@ -615,13 +611,13 @@ std::vector<std::string> Coordinator::Problems() {
     if (models_.contains(id)) continue;
     problems.push_back(absl::StrCat(orphan.WhyNotHere().message(),
                                     "; it is tried again by itself, until: ", "strata unload ",
-                                    absl::BytesToHexString(id).substr(0, kIdCharsShown)));
+                                    ShortModelId(id)));
   }
   for (const auto& [id, model] : models_) {
     const absl::Status why = model->why_not_serving();
     if (!why.ok()) {
-      problems.push_back(absl::StrCat(why.message(), "; to end it: strata unload ",
-                                      absl::BytesToHexString(id).substr(0, kIdCharsShown)));
+      problems.push_back(
+          absl::StrCat(why.message(), "; to end it: strata unload ", ShortModelId(id)));
     }
   }
   return problems;
@@ -658,7 +654,7 @@ absl::Status Coordinator::LoadingAgain() {
       absl::UnavailableError(
           "the node that coordinated has gone, and models are being loaded again; "
           "try again in a few seconds"),
-      kRetryAfterMs);
+      kRecoveryRetryMs);
 }
 
 PrintableText Coordinator::Orphan::Name() const {
@@ -672,7 +668,7 @@ absl::Status Coordinator::Orphan::WhyNotHere() const {
           why.ok() ? absl::StrCat(Name(), " was lost with a node, and is being loaded again")
                    : absl::StrCat(Name(), " was lost with a node, and cannot be loaded again yet: ",
                                   why.message())),
-      kRetryAfterMs);
+      kRecoveryRetryMs);
 }
 
 absl::Status Coordinator::Misses() const {
@@ -681,7 +677,7 @@ absl::Status Coordinator::Misses() const {
       absl::UnavailableError(
           absl::StrCat("this node is cut off: it does not reach ", misses_,
                        ", which may have models that it does not know (strata doctor says more)")),
-      kRetryAfterMs);
+      kRecoveryRetryMs);
 }
 
 absl::Status Coordinator::WhyNotHere(const std::string& model) const {

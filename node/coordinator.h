@@ -147,6 +147,7 @@ class Coordinator {
   absl::Status Drain(const wire::DrainNodeRequest& request, const Caller& caller);
 
  private:
+  static constexpr absl::Duration kPoll = absl::Milliseconds(50);
   using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls under way
 
   template <typename T>

@@ -15,8 +15,6 @@
 namespace strata {
 namespace {
 
-constexpr absl::Duration kPoll = absl::Milliseconds(50);
-
 absl::Status BeingMended(const Deployment& model) {
   return absl::UnavailableError(absl::StrCat("a stage was lost, and is placed again; ",
                                              model.name(), " stays for now: drain the node again"));

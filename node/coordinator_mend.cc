@@ -23,7 +23,6 @@
 namespace strata {
 namespace {
 
-constexpr absl::Duration kPoll = absl::Milliseconds(50);
 constexpr int64_t kLookMs = 300;  // for a node to say what it knows of its stage
 // A model that is lost again within that long may be what breaks its workers.
 constexpr absl::Duration kHealthyTime = absl::Seconds(30);

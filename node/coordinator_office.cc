@@ -22,7 +22,6 @@
 namespace strata {
 namespace {
 
-constexpr absl::Duration kPoll = absl::Milliseconds(50);
 // While texts run or a model is being mended, and else: what changes otherwise says so itself.
 constexpr uint64_t kBusyTickMs = 200, kTickMs = 1'000;
 // After what may have left stages behind; doubles with each sweep that finds none.

@@ -27,7 +27,6 @@ constexpr int64_t kSelfTestsMs = 3'000;
 constexpr std::chrono::seconds kRestLimit(60);
 // Of a chat template; a longer one is left out.
 constexpr size_t kChatTemplateBytesMax = 256 * 1024;
-constexpr int64_t kRetryAfterMs = 2'000;
 
 std::string ChatTemplateOf(const ModelFile& model) {
   std::string text = model.header().GetString("tokenizer.chat_template").value_or("");
@@ -477,7 +476,7 @@ absl::Status Deployment::CannotServe(const absl::Status& why) const {
   if (absl::IsUnavailable(why) || absl::IsResourceExhausted(why)) return why;
   return WithRetryAfterMs(
       absl::UnavailableError(absl::StrCat(name_, " cannot be served now: ", why.message())),
-      kRetryAfterMs);
+      kRecoveryRetryMs);
 }
 
 absl::Status Deployment::NotServing() const {

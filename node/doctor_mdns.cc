@@ -31,7 +31,7 @@ constexpr uint16_t kPort = 5353;
 constexpr char kGroup4[] = "224.0.0.251";
 constexpr char kGroup6[] = "ff02::fb";
 constexpr int kHops = 255;  // RFC 6762, section 11
-constexpr int kSliceMs = 50;
+constexpr int kMdnsSliceMs = 50;
 // Addresses that are counted on one interface.
 constexpr size_t kHeardMax = 1024;
 // The type of the service's names as labels (RFC 1035, section 3.1).
@@ -296,7 +296,7 @@ void CheckMdns(const MdnsCheckOptions& options, wire::MachineFacts* machine) {
     for (const auto& each : all) {
       fds.push_back({.fd = each.first->fd(), .events = POLLIN, .revents = 0});
     }
-    poll(fds.data(), static_cast<nfds_t>(fds.size()), kSliceMs);
+    poll(fds.data(), static_cast<nfds_t>(fds.size()), kMdnsSliceMs);
     for (const auto& [socket, places] : all) Listen(*socket, id, own, places);
   }
 }

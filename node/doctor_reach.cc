@@ -30,7 +30,7 @@ namespace {
 using Outcome = wire::ReachResult;
 
 // How soon a cancellation is seen.
-constexpr int kSliceMs = 50;
+constexpr int kReachSliceMs = 50;
 
 struct AddrInfoFree {
   void operator()(addrinfo* info) const { freeaddrinfo(info); }
@@ -164,7 +164,7 @@ void ConnectAll(const std::vector<wire::ReachTarget>& targets, const ReachOption
       for (Connecting* each : waiting) each->Decide(ETIMEDOUT);
       return;
     }
-    poll(fds.data(), static_cast<nfds_t>(fds.size()), kSliceMs);
+    poll(fds.data(), static_cast<nfds_t>(fds.size()), kReachSliceMs);
     for (size_t i = 0; i < fds.size(); ++i) {
       if (fds[i].revents != 0) waiting[i]->OnWritable();
     }

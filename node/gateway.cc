@@ -24,7 +24,6 @@ constexpr absl::Duration kListTime = absl::Seconds(5);
 constexpr absl::Duration kFinishTime = absl::Seconds(5);
 
 constexpr uint64_t kTickMs = 100;
-constexpr int64_t kRetryAfterMs = 2'000;
 
 absl::Status Stopping() { return absl::UnavailableError("the node is stopping"); }
 
@@ -88,7 +87,7 @@ absl::Status NoCoordinator(const std::string& why) {
   return WithRetryAfterMs(
       absl::UnavailableError(
           why.empty() ? "no node coordinates at present; try again in a few seconds" : why),
-      kRetryAfterMs);
+      kRecoveryRetryMs);
 }
 
 // A text that is written here or elsewhere, by one source after the other.

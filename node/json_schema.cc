@@ -18,8 +18,6 @@
 namespace strata {
 namespace {
 
-using Json = SchemaJson;
-
 constexpr absl::string_view kUnmet = "strata/unmet_schema";
 constexpr absl::string_view kTypes[] = {"object",  "array",   "string", "number",
                                         "integer", "boolean", "null"};
@@ -41,8 +39,8 @@ std::vector<std::string> Intersect(const std::vector<std::string>& a,
 }
 
 // Follows a lone reference; null: it leads nowhere, or in a circle.
-const Json* Follow(const Json& document, const Json& schema) {
-  const Json* at = &schema;
+const SchemaJson* Follow(const SchemaJson& document, const SchemaJson& schema) {
+  const SchemaJson* at = &schema;
   for (int i = 0; i < kSchemaDepthMax; ++i) {
     if (!at->is_object() || !at->contains("$ref")) return at;
     if (!(*at)["$ref"].is_string()) return nullptr;
@@ -52,38 +50,34 @@ const Json* Follow(const Json& document, const Json& schema) {
   return nullptr;
 }
 
-const Json* Keyword(const Json& schema, const char* name) {
-  const auto found = schema.find(name);
-  return found == schema.end() ? nullptr : &*found;
-}
-
-std::vector<Json> ValuesOf(const Json& schema) {
-  std::vector<Json> values;
-  if (const Json* value = Keyword(schema, "const")) values.push_back(*value);
-  if (const Json* list = Keyword(schema, "enum"); values.empty() && list && list->is_array()) {
+std::vector<SchemaJson> ValuesOf(const SchemaJson& schema) {
+  std::vector<SchemaJson> values;
+  if (const SchemaJson* value = Keyword(schema, "const")) values.push_back(*value);
+  if (const SchemaJson* list = Keyword(schema, "enum");
+      values.empty() && list && list->is_array()) {
     values.assign(list->begin(), list->end());
   }
   return values;
 }
 
-bool Requires(const Json& schema, const std::string& key) {
-  const Json* required = Keyword(schema, "required");
+bool Requires(const SchemaJson& schema, const std::string& key) {
+  const SchemaJson* required = Keyword(schema, "required");
   return required != nullptr && required->is_array() &&
-         std::find(required->begin(), required->end(), Json(key)) != required->end();
+         std::find(required->begin(), required->end(), SchemaJson(key)) != required->end();
 }
 
 // What an object that we write never has.
-bool NeverWrites(const Json& schema, const std::string& key) {
-  const Json* properties = Keyword(schema, "properties");
+bool NeverWrites(const SchemaJson& schema, const std::string& key) {
+  const SchemaJson* properties = Keyword(schema, "properties");
   if (properties == nullptr || !properties->is_object() || properties->contains(key)) return false;
-  const Json* more = Keyword(schema, "additionalProperties");
+  const SchemaJson* more = Keyword(schema, "additionalProperties");
   return (more == nullptr || *more == false) && !Requires(schema, key);
 }
 
-bool RequiresWhatIsNeverIn(const Json& a, const Json& b) {
-  const Json* required = Keyword(a, "required");
+bool RequiresWhatIsNeverIn(const SchemaJson& a, const SchemaJson& b) {
+  const SchemaJson* required = Keyword(a, "required");
   if (required == nullptr || !required->is_array()) return false;
-  return std::any_of(required->begin(), required->end(), [&b](const Json& key) {
+  return std::any_of(required->begin(), required->end(), [&b](const SchemaJson& key) {
     return key.is_string() && NeverWrites(b, key.get<std::string>());
   });
 }
@@ -100,7 +94,7 @@ absl::Status UnmetSchema(absl::string_view path, absl::string_view words) {
 }
 bool IsUnmet(const absl::Status& status) { return status.GetPayload(kUnmet).has_value(); }
 
-absl::StatusOr<Json> ParseSchema(absl::string_view text, absl::string_view path) {
+absl::StatusOr<SchemaJson> ParseSchema(absl::string_view text, absl::string_view path) {
   if (text.size() > kSchemaBytesMax) {
     return BadSchema(path, absl::StrCat("may have ", kSchemaBytesMax, " bytes"));
   }
@@ -116,14 +110,15 @@ absl::StatusOr<Json> ParseSchema(absl::string_view text, absl::string_view path)
     if (c == '}' || c == ']') --depth;
   }
   if (deepest > kSchemaDepthMax * 2) return TooDeep(path);
-  Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  SchemaJson json =
+      SchemaJson::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return BadSchema(path, "is no JSON");
   return json;
 }
 
-const Json* FindRef(const Json& document, const std::string& ref) {
+const SchemaJson* FindRef(const SchemaJson& document, const std::string& ref) {
   if (!absl::StartsWith(ref, "#")) return nullptr;
-  const Json* at = &document;
+  const SchemaJson* at = &document;
   bool first = true;
   for (const std::string& each : std::vector<std::string>(absl::StrSplit(ref.substr(1), '/'))) {
     if (std::exchange(first, false)) {
@@ -152,7 +147,7 @@ bool IsAnnotation(absl::string_view keyword) {
          std::end(kAnnotations);
 }
 
-bool HasType(const Json& value, absl::string_view type) {
+bool HasType(const SchemaJson& value, absl::string_view type) {
   if (type == "object") return value.is_object();
   if (type == "array") return value.is_array();
   if (type == "string") return value.is_string();
@@ -163,12 +158,13 @@ bool HasType(const Json& value, absl::string_view type) {
   return value.is_number_integer() || value.get<double>() == std::floor(value.get<double>());
 }
 
-absl::StatusOr<std::vector<std::string>> TypesOf(const Json& schema, const std::string& path) {
+absl::StatusOr<std::vector<std::string>> TypesOf(const SchemaJson& schema,
+                                                 const std::string& path) {
   std::vector<std::string> types;
-  const Json* type = Keyword(schema, "type");
+  const SchemaJson* type = Keyword(schema, "type");
   if (type == nullptr) return types;
-  const Json list = type->is_array() ? *type : Json::array({*type});
-  for (const Json& each : list) {
+  const SchemaJson list = type->is_array() ? *type : SchemaJson::array({*type});
+  for (const SchemaJson& each : list) {
     const auto* name = each.get_ptr<const std::string*>();
     if (name == nullptr ||
         std::find(std::begin(kTypes), std::end(kTypes), *name) == std::end(kTypes)) {
@@ -177,7 +173,7 @@ absl::StatusOr<std::vector<std::string>> TypesOf(const Json& schema, const std::
     if (std::find(types.begin(), types.end(), *name) == types.end()) types.push_back(*name);
   }
   if (types.empty()) return UnmetSchema(path + ".type", "names no type: nothing meets it");
-  const Json* nullable = Keyword(schema, "nullable");
+  const SchemaJson* nullable = Keyword(schema, "nullable");
   if (nullable != nullptr && *nullable == true &&
       std::find(types.begin(), types.end(), "null") == types.end()) {
     types.emplace_back("null");
@@ -185,20 +181,20 @@ absl::StatusOr<std::vector<std::string>> TypesOf(const Json& schema, const std::
   return types;
 }
 
-absl::StatusOr<Json> MergeSchemas(const SchemaMerge& merge, const Json& a, const Json& b,
-                                  const std::string& path) {
+absl::StatusOr<SchemaJson> MergeSchemas(const SchemaMerge& merge, const SchemaJson& a,
+                                        const SchemaJson& b, const std::string& path) {
   if (merge.depth > kSchemaDepthMax || --*merge.budget < 0) return TooDeep(path);
   if (a == false || b == false) return UnmetSchema(path, "nothing meets it");
   if (a == true) return b;
   if (b == true || a == b) return a;
-  for (const Json* each : {&a, &b}) {
+  for (const SchemaJson* each : {&a, &b}) {
     if (!each->is_object()) return BadSchema(path, "wants a schema");
     if (!each->contains("$ref")) continue;
-    const Json* target = Follow(merge.document, *each);
+    const SchemaJson* target = Follow(merge.document, *each);
     if (target == nullptr) {
       return BadSchema(path, absl::StrCat("$ref ", (*each)["$ref"].dump(), " leads nowhere"));
     }
-    Json rest = *each;
+    SchemaJson rest = *each;
     rest.erase("$ref");
     const auto whole = MergeSchemas(merge.Deeper(), *target, rest, path);
     if (!whole.ok()) return whole.status();
@@ -209,13 +205,13 @@ absl::StatusOr<Json> MergeSchemas(const SchemaMerge& merge, const Json& a, const
   *merge.budget -= static_cast<int>(
       std::min<size_t>(a.size() * b.size() / kSchemaKeyPairs, kSchemaMergesMax + 1));
   if (*merge.budget < 0) return TooDeep(path);
-  Json merged = a;
+  SchemaJson merged = a;
   for (const auto& [key, value] : b.items()) {
     if (!merged.contains(key)) {
       merged[key] = value;
       continue;
     }
-    Json& mine = merged[key];
+    SchemaJson& mine = merged[key];
     if (mine == value || IsAnnotation(key)) continue;
     if (key == "type") {
       auto left = TypesOf(a, path), right = TypesOf(b, path);
@@ -225,17 +221,17 @@ absl::StatusOr<Json> MergeSchemas(const SchemaMerge& merge, const Json& a, const
       if (both.empty()) return UnmetSchema(path + ".type", "nothing is of both types");
       mine = both;
     } else if (key == "enum" && mine.is_array() && value.is_array()) {
-      Json both = Json::array();
-      const std::set<Json> theirs(value.begin(), value.end());
-      for (const Json& each : mine) {
+      SchemaJson both = SchemaJson::array();
+      const std::set<SchemaJson> theirs(value.begin(), value.end());
+      for (const SchemaJson& each : mine) {
         if (theirs.contains(each)) both.push_back(each);
       }
       mine = std::move(both);
     } else if (key == "const") {
       return UnmetSchema(path + ".const", "nothing is both");
     } else if (key == "required" && mine.is_array() && value.is_array()) {
-      std::set<Json> there(mine.begin(), mine.end());
-      for (const Json& each : value) {
+      std::set<SchemaJson> there(mine.begin(), mine.end());
+      for (const SchemaJson& each : value) {
         if (there.insert(each).second) mine.push_back(each);
       }
     } else if (key == "properties" && mine.is_object() && value.is_object()) {
@@ -243,18 +239,18 @@ absl::StatusOr<Json> MergeSchemas(const SchemaMerge& merge, const Json& a, const
       for (const auto& member : mine.items()) there.insert(member.key());
       for (const auto& [name, property] : value.items()) {
         if (!there.contains(name)) {
-          mine.get_ref<Json::object_t&>().emplace_back(name, property);
+          mine.get_ref<SchemaJson::object_t&>().emplace_back(name, property);
           continue;
         }
         auto both = MergeSchemas(merge.Deeper(), mine[name], property,
                                  absl::StrCat(path, ".properties.", name));
         if (!both.ok() && !IsUnmet(both.status())) return both.status();
-        mine[name] = both.ok() ? *std::move(both) : Json(false);
+        mine[name] = both.ok() ? *std::move(both) : SchemaJson(false);
       }
     } else if ((key == "items" || key == "additionalProperties")) {
       auto both = MergeSchemas(merge.Deeper(), mine, value, absl::StrCat(path, ".", key));
       if (!both.ok() && !IsUnmet(both.status())) return both.status();
-      mine = both.ok() ? *std::move(both) : Json(false);
+      mine = both.ok() ? *std::move(both) : SchemaJson(false);
     } else if (absl::StartsWith(key, "min") || key == "exclusiveMinimum") {
       if (value.is_number() && mine.is_number()) mine = std::max(mine, value);
     } else if (absl::StartsWith(key, "max") || key == "exclusiveMaximum") {
@@ -269,36 +265,37 @@ absl::StatusOr<Json> MergeSchemas(const SchemaMerge& merge, const Json& a, const
   }
   // Who allows no other properties forbids those of the other.
   for (const auto& [closed, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
-    const Json* more = Keyword(*closed, "additionalProperties");
-    const Json* theirs = Keyword(*other, "properties");
+    const SchemaJson* more = Keyword(*closed, "additionalProperties");
+    const SchemaJson* theirs = Keyword(*other, "properties");
     if (more == nullptr || *more == true || theirs == nullptr || !theirs->is_object()) continue;
-    const Json* mine = Keyword(*closed, "properties");
+    const SchemaJson* mine = Keyword(*closed, "properties");
     for (const auto& [name, property] : theirs->items()) {
       if (mine != nullptr && mine->contains(name)) continue;
       auto both =
           MergeSchemas(merge.Deeper(), *more, property, absl::StrCat(path, ".properties.", name));
       if (!both.ok() && !IsUnmet(both.status())) return both.status();
-      merged["properties"][name] = both.ok() ? *std::move(both) : Json(false);
+      merged["properties"][name] = both.ok() ? *std::move(both) : SchemaJson(false);
     }
   }
   return merged;
 }
 
-bool AreDisjoint(const Json& document, const Json& a, const Json& b, int depth) {
-  const Json* left = Follow(document, a);
-  const Json* right = Follow(document, b);
+bool AreDisjoint(const SchemaJson& document, const SchemaJson& a, const SchemaJson& b, int depth) {
+  const SchemaJson* left = Follow(document, a);
+  const SchemaJson* right = Follow(document, b);
   if (left == nullptr || right == nullptr || depth > kSchemaDepthMax) return false;
   if (!left->is_object() || !right->is_object()) return *left == false || *right == false;
-  const std::vector<Json> values = ValuesOf(*left), others = ValuesOf(*right);
+  const std::vector<SchemaJson> values = ValuesOf(*left), others = ValuesOf(*right);
   if (!values.empty() && !others.empty()) {
-    return std::none_of(values.begin(), values.end(), [&others](const Json& value) {
+    return std::none_of(values.begin(), values.end(), [&others](const SchemaJson& value) {
       return std::find(others.begin(), others.end(), value) != others.end();
     });
   }
   const auto types = TypesOf(*left, ""), other_types = TypesOf(*right, "");
   if (!types.ok() || !other_types.ok()) return false;
-  const auto has_none = [](const std::vector<Json>& list, const std::vector<std::string>& of) {
-    return !of.empty() && std::none_of(list.begin(), list.end(), [&of](const Json& value) {
+  const auto has_none = [](const std::vector<SchemaJson>& list,
+                           const std::vector<std::string>& of) {
+    return !of.empty() && std::none_of(list.begin(), list.end(), [&of](const SchemaJson& value) {
       return std::any_of(of.begin(), of.end(),
                          [&value](const std::string& type) { return HasType(value, type); });
     });
@@ -311,8 +308,8 @@ bool AreDisjoint(const Json& document, const Json& a, const Json& b, int depth) 
   if (both != std::vector<std::string>{"object"}) return false;
   // Objects: by a property that tells them apart.
   if (RequiresWhatIsNeverIn(*left, *right) && RequiresWhatIsNeverIn(*right, *left)) return true;
-  const Json* properties = Keyword(*left, "properties");
-  const Json* other = Keyword(*right, "properties");
+  const SchemaJson* properties = Keyword(*left, "properties");
+  const SchemaJson* other = Keyword(*right, "properties");
   if (properties == nullptr || other == nullptr || !properties->is_object() ||
       !other->is_object()) {
     return false;

@@ -31,6 +31,12 @@ bool IsUnmet(const absl::Status& status);
 // Reads a schema's text, keeping the order of its keys.
 absl::StatusOr<SchemaJson> ParseSchema(absl::string_view text, absl::string_view path);
 
+// The value of the keyword `name` in an object; null: it has none.
+inline const SchemaJson* Keyword(const SchemaJson& schema, const char* name) {
+  const auto found = schema.find(name);
+  return found == schema.end() ? nullptr : &*found;
+}
+
 // The schema that `ref` names in `document`; null: there is none.
 const SchemaJson* FindRef(const SchemaJson& document, const std::string& ref);
 

@@ -12,7 +12,6 @@
 namespace strata {
 namespace {
 
-using Json = SchemaJson;
 using Expr = GbnfExpr;
 
 // What says more of a value than a grammar of this kind can keep.
@@ -31,11 +30,6 @@ constexpr const char* kCannot[] = {"not",
                                    "$dynamicRef",
                                    "$recursiveRef"};
 constexpr int64_t kWholeMax = 999'999'999'999'999;  // 15 digits: exact everywhere
-
-const Json* Keyword(const Json& schema, const char* name) {
-  const auto found = schema.find(name);
-  return found == schema.end() ? nullptr : &*found;
-}
 
 Expr Hex(uint32_t times) {
   return Expr::Repeat(Expr::Class({{'0', '9'}, {'a', 'f'}, {'A', 'F'}}),
@@ -78,8 +72,6 @@ Expr AnyInteger() {
                      Expr::Sequence({Expr::Class({{'1', '9'}}),
                                      Expr::Repeat(Expr::Class({{'0', '9'}}), {.max = 14})})})});
 }
-
-std::vector<uint32_t> PointsOf(const std::string& text) { return Expr::Text(text).text; }
 
 }  // namespace
 
@@ -165,8 +157,8 @@ GbnfExpr JsonGrammar::Pair(Expr value) {
       {Expr::Text(":"), Expr::Optional(Expr::Text(" ")), std::move(value), Space()});
 }
 
-absl::StatusOr<GbnfExpr> JsonGrammar::Schema(const Json& schema, const std::string& path) {
-  const Json& document = documents_.emplace_back(schema);
+absl::StatusOr<GbnfExpr> JsonGrammar::Schema(const SchemaJson& schema, const std::string& path) {
+  const SchemaJson& document = documents_.emplace_back(schema);
   return Visit(document, {.document = &document, .path = path});
 }
 
@@ -187,7 +179,7 @@ absl::StatusOr<std::string> JsonGrammar::Finish(Expr root, const std::string& pa
   return text;
 }
 
-absl::StatusOr<GbnfExpr> JsonGrammar::Visit(const Json& schema, const Place& place) {
+absl::StatusOr<GbnfExpr> JsonGrammar::Visit(const SchemaJson& schema, const Place& place) {
   if (place.depth > kSchemaDepthMax || !Work(1)) {
     return BadSchema(place.path, "is too large, or nests too deep");
   }
@@ -200,13 +192,13 @@ absl::StatusOr<GbnfExpr> JsonGrammar::Visit(const Json& schema, const Place& pla
     }
   }
   SchemaMerge merge = {.document = *place.document, .budget = &merges_};
-  if (const Json* all = Keyword(schema, "allOf"); all != nullptr) {
+  if (const SchemaJson* all = Keyword(schema, "allOf"); all != nullptr) {
     if (!all->is_array() || all->empty()) {
       return BadSchema(place.path + ".allOf", "wants an array of schemas");
     }
-    Json whole = schema;
+    SchemaJson whole = schema;
     whole.erase("allOf");
-    for (const Json& each : *all) {
+    for (const SchemaJson& each : *all) {
       auto both = MergeSchemas(merge, whole, each, place.path + ".allOf");
       if (!both.ok()) return both.status();
       whole = *std::move(both);
@@ -215,14 +207,14 @@ absl::StatusOr<GbnfExpr> JsonGrammar::Visit(const Json& schema, const Place& pla
     ++next.depth;
     return Visit(whole, next);
   }
-  if (const Json* ref = Keyword(schema, "$ref"); ref != nullptr) {
+  if (const SchemaJson* ref = Keyword(schema, "$ref"); ref != nullptr) {
     if (!ref->is_string()) return BadSchema(place.path + ".$ref", "wants a string");
-    Json rest = Json::object();
+    SchemaJson rest = SchemaJson::object();
     for (const auto& [key, value] : schema.items()) {
       if (key != "$ref" && !IsAnnotation(key)) rest[key] = value;
     }
     if (rest.empty()) return VisitRef(ref->get<std::string>(), place);
-    const auto whole = MergeSchemas(merge, schema, Json::object(), place.path);
+    const auto whole = MergeSchemas(merge, schema, SchemaJson::object(), place.path);
     if (!whole.ok()) return whole.status();
     Place next = place;
     ++next.depth;
@@ -279,7 +271,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::Visit(const Json& schema, const Place& pla
 }
 
 absl::StatusOr<GbnfExpr> JsonGrammar::VisitRef(const std::string& ref, const Place& place) {
-  const Json* target = FindRef(*place.document, ref);
+  const SchemaJson* target = FindRef(*place.document, ref);
   if (target == nullptr) {
     return BadSchema(place.path + ".$ref", absl::StrCat("leads nowhere: ", ref));
   }
@@ -306,22 +298,22 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitRef(const std::string& ref, const Pla
   return Expr::Rule(rule);
 }
 
-absl::StatusOr<GbnfExpr> JsonGrammar::VisitAlternatives(const Json& schema, const char* keyword,
-                                                        const Place& place) {
-  const Json& list = schema[keyword];
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitAlternatives(const SchemaJson& schema,
+                                                        const char* keyword, const Place& place) {
+  const SchemaJson& list = schema[keyword];
   const Place here = place.In(keyword);
   if (!list.is_array() || list.empty()) return BadSchema(here.path, "wants an array of schemas");
-  Json rest = Json::object();
+  SchemaJson rest = SchemaJson::object();
   for (const auto& [key, value] : schema.items()) {
     if (key != keyword && !IsAnnotation(key)) rest[key] = value;
   }
   std::vector<Expr> parts;
-  std::vector<Json> wholes;
+  std::vector<SchemaJson> wholes;
   absl::Status why;
   for (size_t i = 0; i < list.size(); ++i) {
     Place next = here;
     absl::StrAppend(&next.path, "[", i, "]");
-    auto whole = rest.empty() ? absl::StatusOr<Json>(list[i])
+    auto whole = rest.empty() ? absl::StatusOr<SchemaJson>(list[i])
                               : MergeSchemas({.document = *place.document, .budget = &merges_},
                                              rest, list[i], next.path);
     auto part = whole.ok() ? Visit(*whole, next) : absl::StatusOr<Expr>(whole.status());
@@ -349,18 +341,18 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitAlternatives(const Json& schema, cons
   return Expr::Choice(std::move(parts));
 }
 
-absl::StatusOr<GbnfExpr> JsonGrammar::VisitValues(const Json& schema, const Place& place) {
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitValues(const SchemaJson& schema, const Place& place) {
   const auto types = TypesOf(schema, place.path);
   if (!types.ok()) return types.status();
-  const Json* list = Keyword(schema, "enum");
+  const SchemaJson* list = Keyword(schema, "enum");
   if (list != nullptr && !list->is_array())
     return BadSchema(place.path + ".enum", "wants an array");
-  std::vector<Json> values;
+  std::vector<SchemaJson> values;
   if (list != nullptr) values.assign(list->begin(), list->end());
-  if (const Json* only = Keyword(schema, "const"); only != nullptr) {
+  if (const SchemaJson* only = Keyword(schema, "const"); only != nullptr) {
     const bool in =
         list == nullptr || std::find(values.begin(), values.end(), *only) != values.end();
-    values = in ? std::vector<Json>{*only} : std::vector<Json>{};
+    values = in ? std::vector<SchemaJson>{*only} : std::vector<SchemaJson>{};
   }
   const auto times = TimesOf(schema, {"minLength", "maxLength"}, place.path);
   if (!times.ok()) return times.status();
@@ -373,14 +365,14 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitValues(const Json& schema, const Plac
     }
   }
   std::set<std::string> texts;
-  for (const Json& value : values) {
+  for (const SchemaJson& value : values) {
     const bool typed = types->empty() ||
                        std::any_of(types->begin(), types->end(), [&value](const std::string& type) {
                          return HasType(value, type);
                        });
     bool sized = true;
     if (const auto* text = value.get_ptr<const std::string*>()) {
-      const auto points = PointsOf(*text).size();
+      const auto points = Expr::Text(*text).text.size();
       sized = points >= times->min && points <= times->max;
     }
     if (typed && sized) texts.insert(value.dump());
@@ -390,11 +382,11 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitValues(const Json& schema, const Plac
                        "has no value of its type: nothing meets it");
   }
   std::vector<Word> words;
-  for (const std::string& text : texts) words.push_back({PointsOf(text), Expr::Text("")});
+  for (const std::string& text : texts) words.push_back({Expr::Text(text).text, Expr::Text("")});
   return Words(std::move(words), 0, 0);
 }
 
-absl::StatusOr<GbnfExpr> JsonGrammar::VisitType(const Json& schema, const std::string& type,
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitType(const SchemaJson& schema, const std::string& type,
                                                 const Place& place) {
   if (type == "null") return Expr::Text("null");
   if (type == "boolean") return Expr::Choice({Expr::Text("true"), Expr::Text("false")});
@@ -404,14 +396,14 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitType(const Json& schema, const std::s
   return VisitNumber(schema, type == "integer", place);
 }
 
-absl::StatusOr<GbnfExpr> JsonGrammar::VisitString(const Json& schema, const Place& place) {
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitString(const SchemaJson& schema, const Place& place) {
   const auto times = TimesOf(schema, {"minLength", "maxLength"}, place.path);
   if (!times.ok()) return times.status();
   if (schema.contains("pattern")) {
     return BadSchema(place.path + ".pattern", "cannot be kept by a grammar here yet");
   }
   const bool any = times->min == 0 && times->max == Expr::kNoMax;
-  const Json* format = Keyword(schema, "format");
+  const SchemaJson* format = Keyword(schema, "format");
   const Expr* known = format != nullptr && format->is_string()
                           ? FormatGrammar(format->get<std::string>())
                           : nullptr;
@@ -426,14 +418,14 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitString(const Json& schema, const Plac
                                 Expr::Text("\"")}));
 }
 
-absl::StatusOr<GbnfExpr> JsonGrammar::VisitNumber(const Json& schema, bool whole,
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitNumber(const SchemaJson& schema, bool whole,
                                                   const Place& place) {
   struct Bound {
     bool set = false, exclusive = false;
     double at = 0;
   } low, high;
   for (const char* name : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
-    const Json* field = Keyword(schema, name);
+    const SchemaJson* field = Keyword(schema, name);
     if (field == nullptr) continue;
     const std::string path = absl::StrCat(place.path, ".", name);
     if (!field->is_number()) return BadSchema(path, "wants a number");
@@ -453,7 +445,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitNumber(const Json& schema, bool whole
         !bound.set || (is_low ? at > bound.at : at < bound.at) || (at == bound.at && exclusive);
     if (tighter) bound = {.set = true, .exclusive = exclusive, .at = at};
   }
-  if (const Json* of = Keyword(schema, "multipleOf"); of != nullptr && !(whole && *of == 1)) {
+  if (const SchemaJson* of = Keyword(schema, "multipleOf"); of != nullptr && !(whole && *of == 1)) {
     return BadSchema(place.path + ".multipleOf", "cannot be kept by a grammar");
   }
   if (!low.set && !high.set) return Expr::Rule(whole ? integer_ : number_);

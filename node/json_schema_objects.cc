@@ -10,24 +10,16 @@
 namespace strata {
 namespace {
 
-using Json = SchemaJson;
 using Expr = GbnfExpr;
 
 // Branches within one rule: deeper ones get rules of their own, because the parser recurses.
 constexpr int kBranchDepthMax = 16;
 constexpr size_t kOpenKeyBytesMax = 256;
 
-const Json* Keyword(const Json& schema, const char* name) {
-  const auto found = schema.find(name);
-  return found == schema.end() ? nullptr : &*found;
-}
-
 // As it stands between quotes, with the second one.
 std::string Quoted(const std::string& key) {
-  return Json(key).dump(-1, ' ', false, Json::error_handler_t::replace).substr(1);
+  return SchemaJson(key).dump(-1, ' ', false, SchemaJson::error_handler_t::replace).substr(1);
 }
-
-std::vector<uint32_t> PointsOf(const std::string& text) { return Expr::Text(text).text; }
 
 Expr TextOf(const std::vector<uint32_t>& points, size_t from, size_t to) {
   return {.kind = Expr::Kind::kText,
@@ -38,9 +30,9 @@ Expr TextOf(const std::vector<uint32_t>& points, size_t from, size_t to) {
 Expr Comma(Expr space) { return Expr::Sequence({Expr::Text(","), std::move(space)}); }
 
 // A count: how many of something.
-absl::StatusOr<std::optional<uint32_t>> Count(const Json& schema, const char* name,
+absl::StatusOr<std::optional<uint32_t>> Count(const SchemaJson& schema, const char* name,
                                               const std::string& path) {
-  const Json* field = Keyword(schema, name);
+  const SchemaJson* field = Keyword(schema, name);
   if (field == nullptr) return std::nullopt;
   const double value = field->is_number() ? field->get<double>() : -1;
   if (value < 0 || value != std::floor(value)) {
@@ -51,7 +43,7 @@ absl::StatusOr<std::optional<uint32_t>> Count(const Json& schema, const char* na
 
 }  // namespace
 
-absl::StatusOr<Expr::Times> TimesOf(const Json& schema, const SchemaCounts& names,
+absl::StatusOr<Expr::Times> TimesOf(const SchemaJson& schema, const SchemaCounts& names,
                                     const std::string& path) {
   const auto min = Count(schema, names.min, path);
   if (!min.ok()) return min.status();
@@ -130,7 +122,8 @@ GbnfExpr JsonGrammar::NotIn(const std::vector<std::vector<uint32_t>>& words, siz
 
 GbnfExpr JsonGrammar::OtherKey(const std::vector<Property>& properties) {
   std::vector<std::vector<uint32_t>> words;
-  for (const Property& property : properties) words.push_back(PointsOf(Quoted(property.key)));
+  for (const Property& property : properties)
+    words.push_back(Expr::Text(Quoted(property.key)).text);
   return NewRule("more", Expr::Sequence({Expr::Text("\""), NotIn(words, 0, 0)}));
 }
 
@@ -149,7 +142,7 @@ GbnfExpr JsonGrammar::Members(const std::vector<Property>& properties, const Exp
     std::vector<Word> words;
     size_t to = from;
     while (to < n) {
-      words.push_back({PointsOf(Quoted(properties[to].key)), values[to]});
+      words.push_back({Expr::Text(Quoted(properties[to].key)).text, values[to]});
       if (properties[to++].required) break;
     }
     const bool may_end = to == n && (n == from || !properties[n - 1].required);
@@ -174,29 +167,30 @@ GbnfExpr JsonGrammar::Members(const std::vector<Property>& properties, const Exp
   return may_end ? Expr::Optional(std::move(first)) : first;
 }
 
-absl::StatusOr<GbnfExpr> JsonGrammar::VisitObject(const Json& schema, const Place& place) {
-  const Json none = Json::object();
-  const Json* declared = Keyword(schema, "properties");
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitObject(const SchemaJson& schema, const Place& place) {
+  const SchemaJson none = SchemaJson::object();
+  const SchemaJson* declared = Keyword(schema, "properties");
   if (declared != nullptr && !declared->is_object()) {
     return BadSchema(place.path + ".properties", "wants an object of schemas");
   }
-  const Json* additional = Keyword(schema, "additionalProperties");
-  const Json* required = Keyword(schema, "required");
+  const SchemaJson* additional = Keyword(schema, "additionalProperties");
+  const SchemaJson* required = Keyword(schema, "required");
   if (required != nullptr && !required->is_array()) {
     return BadSchema(place.path + ".required", "wants an array of names");
   }
   // Where it names properties, others come only if it says so.
   const bool open = additional != nullptr ? *additional != false : declared == nullptr;
-  const Json more = additional != nullptr ? *additional : Json(open);
+  const SchemaJson more = additional != nullptr ? *additional : SchemaJson(open);
   std::map<std::string, bool> wanted;
-  for (const Json& key : required != nullptr ? *required : Json::array()) {
+  for (const SchemaJson& key : required != nullptr ? *required : SchemaJson::array()) {
     if (!key.is_string()) return BadSchema(place.path + ".required", "wants an array of names");
     wanted[key.get<std::string>()] = true;
   }
   const auto times = TimesOf(schema, {"minProperties", "maxProperties"}, place.path);
   if (!times.ok()) return times.status();
   std::vector<Property> properties;
-  const auto add = [&](const std::string& key, const Json& value, const Place& at) -> absl::Status {
+  const auto add = [&](const std::string& key, const SchemaJson& value,
+                       const Place& at) -> absl::Status {
     const bool must = wanted.erase(key) > 0;
     auto expr = Visit(value, at);
     if (!expr.ok() && (must || !IsUnmet(expr.status()))) return expr.status();
@@ -214,8 +208,8 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitObject(const Json& schema, const Plac
       return UnmetSchema(place.path + ".required",
                          absl::StrCat("wants \"", key, "\", which it forbids: nothing meets it"));
     }
-    const Json any = true;
-    const Json& value = more == false ? any : more;
+    const SchemaJson any = true;
+    const SchemaJson& value = more == false ? any : more;
     if (absl::Status status = add(key, value, place.In("required")); !status.ok()) return status;
   }
   const auto needed = std::count_if(properties.begin(), properties.end(),
@@ -255,7 +249,7 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitObject(const Json& schema, const Plac
                                  Members(properties, rest ? &*rest : nullptr), Expr::Text("}")}));
 }
 
-absl::StatusOr<GbnfExpr> JsonGrammar::VisitMap(const Json& schema, const Json& values,
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitMap(const SchemaJson& schema, const SchemaJson& values,
                                                const Place& place) {
   const auto times = TimesOf(schema, {"minProperties", "maxProperties"}, place.path);
   if (!times.ok()) return times.status();
@@ -276,14 +270,15 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitMap(const Json& schema, const Json& v
                  Expr::Sequence({Expr::Text("{"), Space(), std::move(more), Expr::Text("}")}));
 }
 
-absl::StatusOr<GbnfExpr> JsonGrammar::VisitArray(const Json& schema, const Place& place) {
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitArray(const SchemaJson& schema, const Place& place) {
   auto times = TimesOf(schema, {"minItems", "maxItems"}, place.path);
   if (!times.ok()) return times.status();
-  if (const Json* unique = Keyword(schema, "uniqueItems"); unique != nullptr && *unique != false) {
+  if (const SchemaJson* unique = Keyword(schema, "uniqueItems");
+      unique != nullptr && *unique != false) {
     return BadSchema(place.path + ".uniqueItems", "cannot be kept by a grammar");
   }
-  const Json* first = Keyword(schema, "prefixItems");
-  const Json* items = Keyword(schema, "items");
+  const SchemaJson* first = Keyword(schema, "prefixItems");
+  const SchemaJson* items = Keyword(schema, "items");
   // As older schemas write it.
   const char* name = first != nullptr ? "prefixItems" : "items";
   if (first == nullptr && items != nullptr && items->is_array()) {
@@ -295,8 +290,8 @@ absl::StatusOr<GbnfExpr> JsonGrammar::VisitArray(const Json& schema, const Place
   }
   const size_t n = first != nullptr ? first->size() : 0;
   // Where it names the first ones, others come only if it says so, or wants more.
-  const Json any = true, none = false;
-  const Json& rest = items != nullptr ? *items : n > 0 && times->min <= n ? none : any;
+  const SchemaJson any = true, none = false;
+  const SchemaJson& rest = items != nullptr ? *items : n > 0 && times->min <= n ? none : any;
   std::vector<Expr> heads;
   size_t most = times->max;
   for (size_t i = 0; i < n && i < most; ++i) {

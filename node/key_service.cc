@@ -34,7 +34,7 @@ bool MayNotHaveHeard(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
-int64_t NowMs() { return SleeplessClock()->NowUs() / 1000; }
+int64_t SleeplessNowMs() { return SleeplessClock()->NowUs() / 1000; }
 
 }  // namespace
 
@@ -156,12 +156,12 @@ absl::Status KeyService::Prepare(const wire::KeyStep& step) {
     return absl::InvalidArgumentError("that key has another id than is said");
   }
   if (!changing_to_.empty() && changing_to_ != step.key_id() &&
-      NowMs() - changing_since_ms_ < kKeyChangeMs) {
+      SleeplessNowMs() - changing_since_ms_ < kKeyChangeMs) {
     return absl::AbortedError("the key is being changed already");
   }
   if (auto status = security_->Trust(*std::move(key)); !status.ok()) return status;
   changing_to_ = step.key_id();
-  changing_since_ms_ = NowMs();
+  changing_since_ms_ = SleeplessNowMs();
   return absl::OkStatus();
 }
 

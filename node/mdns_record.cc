@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "node/short_id.h"
 #include "transport/node_id.h"
 #include "transport/printable_text.h"
 
@@ -13,7 +14,6 @@ namespace {
 
 constexpr size_t kLabelBytesMax = 63;
 constexpr size_t kStringBytesMax = 255;
-constexpr size_t kShortIdDigits = 8;
 
 // The start of `text` in at most `bytes_max`, never half a character.
 std::string Head(absl::string_view text, size_t bytes_max) {
@@ -25,8 +25,8 @@ std::string Head(absl::string_view text, size_t bytes_max) {
 }  // namespace
 
 std::string MdnsInstanceName(const DiscoveryRecord& self) {
-  return absl::StrCat(Head(self.name, kLabelBytesMax - kShortIdDigits - 1), " ",
-                      self.node_id.substr(0, kShortIdDigits));
+  return absl::StrCat(Head(self.name, kLabelBytesMax - kShortNodeIdDigits - 1), " ",
+                      self.node_id.substr(0, kShortNodeIdDigits));
 }
 
 std::vector<std::string> MdnsText(const DiscoveryRecord& self, uint16_t port) {

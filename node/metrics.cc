@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "node/short_id.h"
 #include "transport/printable_text.h"
 #include "transport/version.h"
 
@@ -21,7 +22,6 @@ using ModelStats = Coordinator::ModelStats;
 constexpr char kGauge[] = "gauge";
 constexpr char kCounter[] = "counter";
 constexpr char kHistogram[] = "histogram";
-constexpr size_t kIdCharsShown = 12;
 
 struct Label {
   const char* name;
@@ -89,12 +89,8 @@ class Page {
   std::string text_;
 };
 
-std::string ShortId(const std::string& id) {
-  return absl::BytesToHexString(id).substr(0, kIdCharsShown);
-}
-
 Labels OfModel(const ModelStats& model) {
-  return {{"model", model.name.str()}, {"model_id", ShortId(model.id)}};
+  return {{"model", model.name.str()}, {"model_id", ShortModelId(model.id)}};
 }
 
 Labels OfStage(const ModelStats& model, size_t stage) {
@@ -248,7 +244,7 @@ void AddOwnStages(Page* page, const MetricsView& view) {
     for (const wire::StageStatus& stage : view.stages) {
       page->Sample(
           {{"model", stage.model_name()},
-           {"model_id", ShortId(stage.model_id())},
+           {"model_id", ShortModelId(stage.model_id())},
            {"epoch", absl::StrCat(stage.epoch().counter(), "/", stage.epoch().coordinator_id())},
            {"stage", absl::StrCat(stage.stage())},
            {"node", view.node_name},

@@ -9,21 +9,16 @@
 #include "absl/strings/strip.h"
 #include "coordinator/text_request.h"
 #include "node/openai_error.h"
+#include "node/short_id.h"
 #include "shard/model_file.h"
 #include "transport/grpc_status.h"
 
 namespace strata {
 namespace {
 
-constexpr size_t kIdCharsShown = 12;
-constexpr int64_t kRetryAfterMs = 2'000;
 constexpr size_t kIdCharsMax = 64;
 
-std::string ShortId(absl::string_view id) {
-  return absl::BytesToHexString(id).substr(0, kIdCharsShown);
-}
-
-std::string IdSuffix(absl::string_view id) { return absl::StrCat("@", ShortId(id)); }
+std::string IdSuffix(absl::string_view id) { return absl::StrCat("@", ShortModelId(id)); }
 
 bool IsHex(absl::string_view text) {
   return std::ranges::all_of(
@@ -34,11 +29,12 @@ bool IsHex(absl::string_view text) {
 bool LooksLikeShown(absl::string_view name) {
   if (name.size() == kIdCharsMax && IsHex(name)) return true;
   const size_t at = name.rfind('@');
-  return at != name.npos && name.size() - at - 1 == kIdCharsShown && IsHex(name.substr(at + 1));
+  return at != name.npos && name.size() - at - 1 == kShortModelIdDigits &&
+         IsHex(name.substr(at + 1));
 }
 
 std::string NameAndId(const wire::ModelStatus& model) {
-  return absl::StrCat(model.name(), " (", ShortId(model.model_id()), ")");
+  return absl::StrCat(model.name(), " (", ShortModelId(model.model_id()), ")");
 }
 
 }  // namespace
@@ -46,7 +42,7 @@ std::string NameAndId(const wire::ModelStatus& model) {
 PrintableText ShownModelName(const PrintableText& name, absl::string_view id, bool is_shared) {
   if (!is_shared && !LooksLikeShown(name)) return name;
   return PrintableText::From(absl::StrCat(name, IdSuffix(id)),
-                             kShownNameBytesMax + 1 + kIdCharsShown);
+                             kShownNameBytesMax + 1 + kShortModelIdDigits);
 }
 
 ModelMatch MatchModel(absl::string_view text, const ModelNames& model) {
@@ -92,7 +88,7 @@ absl::StatusOr<const wire::ModelStatus*> FindModel(const std::vector<wire::Model
     const wire::ModelStatus& model = models[meant.front()];
     if (model.stages_size() > 0 || model.status().code() == 0) return &model;
     return WithRetryAfterMs(absl::UnavailableError(FromWire(model.status()).message()),
-                            kRetryAfterMs);
+                            kRecoveryRetryMs);
   }
   const PrintableText asked = PrintableText::From(text);
   if (meant.empty()) {

@@ -27,8 +27,8 @@ const char* TypeOf(int http_status) {
   return http_status < 500 ? "invalid_request_error" : "server_error";
 }
 
-std::string Json(int http_status, absl::string_view words, nlohmann::json param,
-                 nlohmann::json code) {
+std::string ErrorJson(int http_status, absl::string_view words, nlohmann::json param,
+                      nlohmann::json code) {
   const nlohmann::ordered_json error = {{"error",
                                          {{"message", PrintableLines(words)},
                                           {"type", TypeOf(http_status)},
@@ -83,11 +83,11 @@ std::string ErrorJson(const absl::Status& status) {
   if (code.is_null() && absl::IsOutOfRange(status)) code = "context_length_exceeded";
   nlohmann::json param = PayloadOf(status, kParam);
   if (param.is_null() && absl::IsNotFound(status)) param = "model";
-  return Json(HttpStatusOf(status), status.message(), std::move(param), std::move(code));
+  return ErrorJson(HttpStatusOf(status), status.message(), std::move(param), std::move(code));
 }
 
 std::string ErrorJson(int http_status, absl::string_view words) {
-  return Json(http_status, words, nullptr, nullptr);
+  return ErrorJson(http_status, words, nullptr, nullptr);
 }
 
 HttpResponse ErrorResponse(const absl::Status& status) {
@@ -101,7 +101,8 @@ HttpResponse ErrorResponse(const absl::Status& status) {
 }
 
 HttpResponse WrongTokenResponse(absl::string_view words) {
-  HttpResponse response = {.status = 401, .body = Json(401, words, nullptr, "invalid_api_key")};
+  HttpResponse response = {.status = 401,
+                           .body = ErrorJson(401, words, nullptr, "invalid_api_key")};
   response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }

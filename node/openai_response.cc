@@ -11,24 +11,24 @@
 namespace strata {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // What is no UTF-8 becomes U+FFFD: JSON has no other way.
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string Dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 // Token pieces may be parts of characters: "bytes" has them as they are.
-Json BytesOf(const std::string& piece) {
-  Json bytes = Json::array();
+OrderedJson BytesOf(const std::string& piece) {
+  OrderedJson bytes = OrderedJson::array();
   for (const char c : piece) bytes.push_back(static_cast<unsigned char>(c));
   return bytes;
 }
 
-Json ChatLogprobs(const std::vector<wire::SampledToken>& tokens) {
-  Json content = Json::array();
+OrderedJson ChatLogprobs(const std::vector<wire::SampledToken>& tokens) {
+  OrderedJson content = OrderedJson::array();
   for (const wire::SampledToken& token : tokens) {
-    Json top = Json::array();
+    OrderedJson top = OrderedJson::array();
     for (const wire::TokenLogprob& other : token.top()) {
       top.push_back({{"token", other.piece()},
                      {"logprob", other.logprob()},
@@ -42,17 +42,18 @@ Json ChatLogprobs(const std::vector<wire::SampledToken>& tokens) {
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-Json CompletionLogprobs(const std::vector<wire::SampledToken>& tokens,
-                        const std::vector<uint64_t>& offsets) {
-  Json pieces = Json::array(), logprobs = Json::array(), tops = Json::array();
+OrderedJson CompletionLogprobs(const std::vector<wire::SampledToken>& tokens,
+                               const std::vector<uint64_t>& offsets) {
+  OrderedJson pieces = OrderedJson::array(), logprobs = OrderedJson::array(),
+              tops = OrderedJson::array();
   // As keys they have to be UTF-8 now.
   const auto key_of = [](const std::string& piece) {
-    return Json::parse(Dump(piece)).get<std::string>();
+    return OrderedJson::parse(Dump(piece)).get<std::string>();
   };
   for (const wire::SampledToken& token : tokens) {
     pieces.push_back(token.piece());
     logprobs.push_back(token.logprob());
-    Json top = Json::object();
+    OrderedJson top = OrderedJson::object();
     for (const wire::TokenLogprob& other : token.top()) {
       const std::string key = key_of(other.piece());
       if (!top.contains(key)) top[key] = other.logprob();
@@ -67,19 +68,19 @@ Json CompletionLogprobs(const std::vector<wire::SampledToken>& tokens,
           {"text_offset", offsets}};
 }
 
-Json LogprobsOf(const ApiAnswer& answer, const ApiPiece& piece) {
+OrderedJson LogprobsOf(const ApiAnswer& answer, const ApiPiece& piece) {
   if (!piece.logprobs) return nullptr;
   return answer.chat ? ChatLogprobs(piece.tokens)
                      : CompletionLogprobs(piece.tokens, piece.text_offsets);
 }
 
-Json FinishOf(const ApiPiece& piece) {
+OrderedJson FinishOf(const ApiPiece& piece) {
   if (piece.finish_reason.empty()) return nullptr;
   return piece.finish_reason;
 }
 
 // vLLM's: what ended the text, null where the model did.
-void AddStopReason(const ApiPiece& piece, Json* choice) {
+void AddStopReason(const ApiPiece& piece, OrderedJson* choice) {
   if (!piece.stop_string.empty()) {
     (*choice)["stop_reason"] = piece.stop_string;
   } else if (piece.stop_token) {
@@ -90,10 +91,10 @@ void AddStopReason(const ApiPiece& piece, Json* choice) {
 }
 
 // As OpenAI streams them: what names a call is in its first piece.
-Json CallsOf(const std::vector<ApiCallPiece>& calls, bool chunk) {
-  Json list = Json::array();
+OrderedJson CallsOf(const std::vector<ApiCallPiece>& calls, bool chunk) {
+  OrderedJson list = OrderedJson::array();
   for (const ApiCallPiece& call : calls) {
-    Json one = Json::object(), function = Json::object();
+    OrderedJson one = OrderedJson::object(), function = OrderedJson::object();
     if (chunk) one["index"] = call.index;
     if (!call.id.empty()) {
       one["id"] = call.id;
@@ -107,14 +108,14 @@ Json CallsOf(const std::vector<ApiCallPiece>& calls, bool chunk) {
   return list;
 }
 
-Json UsageOf(const ApiUsage& usage) {
+OrderedJson UsageOf(const ApiUsage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
 }
 
-Json Frame(const ApiAnswer& answer, bool chunk, Json choices) {
+OrderedJson Frame(const ApiAnswer& answer, bool chunk, OrderedJson choices) {
   const char* object = !answer.chat ? "text_completion"
                        : chunk      ? "chat.completion.chunk"
                                     : "chat.completion";
@@ -125,14 +126,14 @@ Json Frame(const ApiAnswer& answer, bool chunk, Json choices) {
           {"choices", std::move(choices)}};
 }
 
-std::string Event(const Json& json) { return absl::StrCat("data: ", Dump(json), "\n\n"); }
+std::string Event(const OrderedJson& json) { return absl::StrCat("data: ", Dump(json), "\n\n"); }
 
 }  // namespace
 
 std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool include_usage) {
-  Json choice = {{"index", piece.index}};
+  OrderedJson choice = {{"index", piece.index}};
   if (answer.chat) {
-    Json delta = Json::object();
+    OrderedJson delta = OrderedJson::object();
     if (piece.first) delta["role"] = "assistant";
     if (piece.first || !piece.text.empty()) delta["content"] = piece.text;
     if (!piece.calls.empty()) delta["tool_calls"] = CallsOf(piece.calls, /*chunk=*/true);
@@ -143,13 +144,13 @@ std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool incl
   choice["logprobs"] = LogprobsOf(answer, piece);
   choice["finish_reason"] = FinishOf(piece);
   AddStopReason(piece, &choice);
-  Json frame = Frame(answer, /*chunk=*/true, Json::array({std::move(choice)}));
+  OrderedJson frame = Frame(answer, /*chunk=*/true, OrderedJson::array({std::move(choice)}));
   if (include_usage) frame["usage"] = nullptr;
   return Event(frame);
 }
 
 std::string UsageEvent(const ApiAnswer& answer, const ApiUsage& usage) {
-  Json frame = Frame(answer, /*chunk=*/true, Json::array());
+  OrderedJson frame = Frame(answer, /*chunk=*/true, OrderedJson::array());
   frame["usage"] = UsageOf(usage);
   return Event(frame);
 }
@@ -160,9 +161,9 @@ std::string ErrorEvent(absl::string_view error_json) {
 
 std::string WholeAnswer(const ApiAnswer& answer, const std::vector<ApiPiece>& texts,
                         const ApiUsage& usage) {
-  Json choices = Json::array();
+  OrderedJson choices = OrderedJson::array();
   for (const ApiPiece& text : texts) {
-    Json choice = {{"index", text.index}};
+    OrderedJson choice = {{"index", text.index}};
     if (answer.chat) {
       choice["message"] = {{"role", "assistant"}, {"content", text.text}, {"refusal", nullptr}};
       if (!text.calls.empty()) {
@@ -177,7 +178,7 @@ std::string WholeAnswer(const ApiAnswer& answer, const std::vector<ApiPiece>& te
     AddStopReason(text, &choice);
     choices.push_back(std::move(choice));
   }
-  Json frame = Frame(answer, /*chunk=*/false, std::move(choices));
+  OrderedJson frame = Frame(answer, /*chunk=*/false, std::move(choices));
   frame["usage"] = UsageOf(usage);
   return Dump(frame);
 }
@@ -203,25 +204,25 @@ const char* StateOf(const wire::ModelStatus& model) {
   }
 }
 
-Json ModelOf(const wire::ModelStatus& model, int64_t now_s) {
+OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
   const bool serving = model.state() == wire::ModelStatus::SERVING;
-  Json json = {{"id", model.name()},
-               {"object", "model"},
-               {"created", now_s - std::max<int64_t>(model.loaded_s_ago(), 0)},
-               {"owned_by", "strata"},
-               // The context under the names that clients of others read.
-               {"context_length", model.n_ctx()},
-               {"max_model_len", model.n_ctx()},
-               {"meta", {{"n_ctx", model.n_ctx()}, {"n_vocab", model.n_vocab()}}},
-               {"strata",
-                {{"model_id", absl::BytesToHexString(model.model_id())},
-                 {"architecture", model.architecture()},
-                 {"context_tokens", model.n_ctx()},
-                 {"texts_at_a_time", model.n_seqs()},
-                 {"exact", model.exact()},
-                 {"serving", serving},
-                 {"state", StateOf(model)},
-                 {"chat", !model.chat_template().empty()}}}};
+  OrderedJson json = {{"id", model.name()},
+                      {"object", "model"},
+                      {"created", now_s - std::max<int64_t>(model.loaded_s_ago(), 0)},
+                      {"owned_by", "strata"},
+                      // The context under the names that clients of others read.
+                      {"context_length", model.n_ctx()},
+                      {"max_model_len", model.n_ctx()},
+                      {"meta", {{"n_ctx", model.n_ctx()}, {"n_vocab", model.n_vocab()}}},
+                      {"strata",
+                       {{"model_id", absl::BytesToHexString(model.model_id())},
+                        {"architecture", model.architecture()},
+                        {"context_tokens", model.n_ctx()},
+                        {"texts_at_a_time", model.n_seqs()},
+                        {"exact", model.exact()},
+                        {"serving", serving},
+                        {"state", StateOf(model)},
+                        {"chat", !model.chat_template().empty()}}}};
   if (model.status().code() != 0) {
     json["strata"]["problem"] = ValidUtf8(FromWire(model.status()).message());
   }
@@ -231,7 +232,7 @@ Json ModelOf(const wire::ModelStatus& model, int64_t now_s) {
 }  // namespace
 
 std::string ModelsJson(const std::vector<wire::ModelStatus>& models, int64_t now_s) {
-  Json data = Json::array();
+  OrderedJson data = OrderedJson::array();
   for (const wire::ModelStatus& model : models) data.push_back(ModelOf(model, now_s));
   return Dump({{"object", "list"}, {"data", std::move(data)}});
 }

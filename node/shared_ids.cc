@@ -8,17 +8,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "node/short_id.h"
 
 namespace strata {
 namespace {
 
 constexpr size_t kProblemsMax = 8;
 constexpr size_t kNodesShownMax = 4;
-constexpr size_t kShortIdDigits = 8;
-
-std::string ShortId(const std::string& id) {
-  return absl::BytesToHexString(id).substr(0, kShortIdDigits);
-}
 
 std::string At(const std::string& address) {
   return address.empty() ? "one at an unknown address" : address;
@@ -32,7 +28,7 @@ std::string AddressOf(const wire::ClusterNode& node) {
 }  // namespace
 
 std::string SharedIdText(const wire::SharedId& shared) {
-  const std::string name = shared.name().empty() ? ShortId(shared.node_id()) : shared.name();
+  const std::string name = shared.name().empty() ? ShortNodeId(shared.node_id()) : shared.name();
   std::string text =
       absl::StrCat("two machines have the id of ", name, ": ", At(shared.taken_address()),
                    " is taken, ", At(shared.refused_address()), " is refused");
@@ -79,7 +75,7 @@ std::vector<std::string> SharedNameProblems(const wire::GetClusterResponse& clus
     for (const wire::ClusterNode* node : nodes) {
       if (shown.size() == kNodesShownMax) break;
       shown.push_back(
-          absl::StrCat(ShortId(node->record().node_id()), " at ", At(AddressOf(*node))));
+          absl::StrCat(ShortNodeId(node->record().node_id()), " at ", At(AddressOf(*node))));
     }
     problems.push_back(absl::StrCat(
         nodes.size() == 2 ? "two" : absl::StrCat(nodes.size()), " nodes have the name ",
@@ -96,7 +92,7 @@ std::string DistinctName(const wire::GetClusterResponse& cluster, const wire::No
         return other.record().node_id() != node.node_id() &&
                absl::EqualsIgnoreCase(other.record().name(), node.name());
       });
-  return shared ? absl::StrCat(node.name(), "-", ShortId(node.node_id())) : node.name();
+  return shared ? absl::StrCat(node.name(), "-", ShortNodeId(node.node_id())) : node.name();
 }
 
 }  // namespace strata

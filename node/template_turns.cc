@@ -11,14 +11,14 @@
 namespace strata {
 namespace {
 
-constexpr int64_t kRetryMs = 1'000;
+constexpr int64_t kTurnRetryMs = 1'000;
 // Less is as good as nothing: those who used little are served in the order in which they came.
 constexpr absl::Duration kLittle = absl::Milliseconds(10);
 
 absl::Status TooMany(const char* of) {
   return WithRetryAfterMs(absl::UnavailableError(absl::StrCat(
                               "too many requests", of, " wait for their prompts; try again")),
-                          kRetryMs);
+                          kTurnRetryMs);
 }
 
 // Makes room for one more.
@@ -50,7 +50,7 @@ absl::StatusOr<TemplateTurns::Id> TemplateTurns::Add(Whose whose, size_t bytes) 
     return AsOfOneClient(WithRetryAfterMs(
         absl::ResourceExhaustedError(absl::StrCat(
             of_client, " requests of this client wait for their prompts; try again later")),
-        kRetryMs));
+        kTurnRetryMs));
   }
   if (of_model >= kTemplatesWaitingOfModelMax) return TooMany(" for this model");
   if (waiting_.size() >= options_.waiting_max || all_bytes > kTemplateBytesWaitingMax) {

@@ -11,7 +11,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "node/data_dir.h"
 #include "node/weight_queue.h"
@@ -21,10 +20,6 @@
 
 namespace strata {
 namespace {
-
-std::string Mebibytes(uint64_t bytes) {
-  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-}
 
 // "300.0 MiB of weights: 200.0 MiB from 10.0.0.2:4242, 100.0 MiB from 10.0.0.3:4242".
 std::string WordsOf(const std::vector<WeightTransfer::Share>& shares) {

@@ -20,11 +20,7 @@ constexpr double kRequestSeconds = 0.5;
 // For the hashes that the source knows, after the last block.
 constexpr absl::Duration kLearnTime = absl::Seconds(5);
 // Blocks whose hashes the source is asked to make at a time.
-constexpr size_t kHashesMax = 16;
-
-std::string Mebibytes(uint64_t bytes) {
-  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-}
+constexpr size_t kTransferHashesMax = 16;
 
 absl::Status WrongBytes(uint32_t block) {
   return absl::DataLossError(absl::StrCat("the bytes of block ", block,
@@ -32,6 +28,10 @@ absl::Status WrongBytes(uint32_t block) {
 }
 
 }  // namespace
+
+std::string Mebibytes(uint64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
 
 // What comes of one request, checked and written as it comes. Its lane's thread.
 class WeightTransfer::Batch {
@@ -460,7 +460,7 @@ void WeightTransfer::RunHashes() {
       mu_.Await(absl::Condition(&any));
       if (Ended()) return;
       if (givers_[0].state == Giver::State::kGone) break;
-      for (size_t i = wanted_.size(); i-- > 0 && blocks.size() < kHashesMax;) {
+      for (size_t i = wanted_.size(); i-- > 0 && blocks.size() < kTransferHashesMax;) {
         if (!next(i)) continue;
         blocks.push_back(wanted_[i].block);
       }

@@ -15,9 +15,6 @@
 namespace strata {
 namespace {
 
-// More layers than libllama takes.
-constexpr uint64_t kLayersMax = 4096;
-
 // What every rule starts from.
 struct Model {
   std::string architecture;
@@ -37,7 +34,7 @@ absl::StatusOr<Model> ReadModel(const GgufHeader& header) {
   }
   model.architecture = *architecture;
   const std::optional<uint64_t> n_layer = header.GetInteger(model.Key("block_count"));
-  if (!n_layer.has_value() || *n_layer == 0 || *n_layer > kLayersMax) {
+  if (!n_layer.has_value() || *n_layer == 0 || *n_layer > kModelLayersMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("the model has no usable ", model.Key("block_count")));
   }
@@ -56,9 +53,9 @@ uint32_t StepOf(const ArchitectureRow& row, const Model& model, const GgufHeader
   uint64_t step = row.step;
   if (!row.step_key.empty()) {
     const uint64_t value = header.GetInteger(model.Key(row.step_key)).value_or(1);
-    if (value > 1) step = std::lcm(step, std::min<uint64_t>(value, kLayersMax));
+    if (value > 1) step = std::lcm(step, std::min<uint64_t>(value, kModelLayersMax));
   }
-  return static_cast<uint32_t>(std::min<uint64_t>(step, kLayersMax * kLayersMax));
+  return static_cast<uint32_t>(std::min<uint64_t>(step, kModelLayersMax * kModelLayersMax));
 }
 
 // Keys (after the architecture's name) whose arrays have an element for each layer.

@@ -15,6 +15,9 @@
 
 namespace strata {
 
+// More layers than libllama takes.
+inline constexpr uint64_t kModelLayersMax = 4096;
+
 // Layers [begin, end).
 struct LayerRange {
   uint32_t begin = 0;

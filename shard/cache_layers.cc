@@ -12,7 +12,7 @@ namespace strata {
 namespace {
 
 // The magic number and the sequence's id, which nobody reads again.
-constexpr size_t kHeadBytes = 8;
+constexpr size_t kSequenceHeadBytes = 8;
 // A cell: its position, how many sequences it has (one), the place in an image of models with such
 // positions, the sequence's id.
 constexpr size_t kCellBytes = 12, kCellBytesWithPlace = 20;
@@ -106,7 +106,7 @@ Block TakeColumns(uint32_t n_cells, Cursor* from) {
 std::optional<State> ReadAs(const Layout& layout, absl::string_view bytes) {
   Cursor from(bytes);
   State state;
-  state.head = from.Take(kHeadBytes);
+  state.head = from.Take(kSequenceHeadBytes);
   const uint32_t n_streams = from.TakeNumber();
   state.n_cells = from.TakeNumber();
   state.cells = from.Take(state.n_cells, layout.cell_bytes);

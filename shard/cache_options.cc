@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "ggml.h"
 #include "llama.h"
+#include "shard/architecture.h"
 
 namespace strata {
 namespace {
@@ -21,7 +22,6 @@ constexpr std::pair<absl::string_view, llama_flash_attn_type> kFlashTypes[] = {
     {"on", LLAMA_FLASH_ATTN_TYPE_ENABLED},
     {"off", LLAMA_FLASH_ATTN_TYPE_DISABLED},
 };
-constexpr uint64_t kLayersMax = 4096;
 
 // Widths of keys and values of one head, by layer, as the header states them.
 class Heads {
@@ -29,7 +29,7 @@ class Heads {
   explicit Heads(const GgufHeader& header)
       : header_(header),
         prefix_(absl::StrCat(header.GetString("general.architecture").value_or(""), ".")),
-        n_layer_(std::min(Get("block_count", 0, 0), kLayersMax)) {}
+        n_layer_(std::min(Get("block_count", 0, 0), kModelLayersMax)) {}
 
   bool SameKeys() const {
     std::set<uint64_t> widths;

@@ -1,36 +1,20 @@
 #include "shard/gguf.h"
 
-#include <bit>
 #include <cstring>
 #include <limits>
 #include <type_traits>
 
 #include "ggml.h"
+#include "shard/gguf_bytes.h"
 
 namespace strata {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "GGUF values are kept as in the file");
-
-constexpr absl::string_view kMagic = "GGUF";
-constexpr absl::string_view kAlignmentKey = "general.alignment";
 constexpr uint32_t kDefaultAlignment = 32;
-
-template <typename T>
-void AppendRaw(std::string* out, T value) {
-  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
 
 void AppendString(std::string* out, absl::string_view value) {
   AppendRaw<uint64_t>(out, value.size());
   out->append(value);
-}
-
-template <typename T>
-T LoadRaw(const char* bytes) {
-  T value;
-  std::memcpy(&value, bytes, sizeof(value));
-  return value;
 }
 
 template <typename T>
@@ -225,9 +209,9 @@ void GgufHeader::Erase(absl::string_view key) {
 
 std::string SerializeGgufHeader(GgufHeader& header) {
   if (header.alignment != kDefaultAlignment) {
-    header.Set(kAlignmentKey, GgufValue::U32(header.alignment));
+    header.Set(kGgufAlignmentKey, GgufValue::U32(header.alignment));
   }
-  std::string out(kMagic);
+  std::string out(kGgufMagic);
   AppendRaw<uint32_t>(&out, header.version);
   AppendRaw<uint64_t>(&out, header.tensors.size());
   AppendRaw<uint64_t>(&out, header.metadata.size());

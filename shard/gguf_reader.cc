@@ -1,7 +1,6 @@
 // Reading a header: every count and size is checked against the bytes that are there before it is
 // believed.
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -11,13 +10,11 @@
 #include "absl/strings/str_join.h"
 #include "ggml.h"
 #include "shard/gguf.h"
+#include "shard/gguf_bytes.h"
 #include "transport/printable_text.h"
 
 namespace strata {
 namespace {
-
-constexpr absl::string_view kMagic = "GGUF";
-constexpr absl::string_view kAlignmentKey = "general.alignment";
 
 // Far above any model seen, far below what would hurt the node.
 constexpr uint64_t kMetadataKeysMax = 65536;
@@ -28,18 +25,6 @@ constexpr uint32_t kAlignmentMax = 1u << 20;
 constexpr uint64_t kMetadataEntryBytesMin = 13;  // length, one byte of key, type
 constexpr uint64_t kTensorEntryBytesMin = 25;    // length, one byte of name, n_dims, type, offset
 constexpr size_t kWindowBytes = 1u << 20;
-
-template <typename T>
-void AppendRaw(std::string* out, T value) {
-  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
-template <typename T>
-T LoadRaw(const char* bytes) {
-  T value;
-  std::memcpy(&value, bytes, sizeof(value));
-  return value;
-}
 
 // For messages: the file may hold anything.
 std::string Quoted(absl::string_view bytes) {
@@ -225,11 +210,11 @@ void ReadMetadata(Cursor* cursor, uint64_t count, GgufHeader* header) {
     }
     if (!cursor->ok()) return;
     GgufValue value = ReadValue(cursor, key, &budget);
-    if (key == kAlignmentKey && cursor->ok()) {
+    if (key == kGgufAlignmentKey && cursor->ok()) {
       const uint32_t alignment =
           value.type == GgufType::kU32 ? LoadRaw<uint32_t>(value.bytes.data()) : 0;
       if (!std::has_single_bit(alignment) || alignment > kAlignmentMax) {
-        cursor->Fail(at, absl::StrCat(kAlignmentKey, " must be a u32, a power of two up to ",
+        cursor->Fail(at, absl::StrCat(kGgufAlignmentKey, " must be a u32, a power of two up to ",
                                       kAlignmentMax));
       }
       header->alignment = alignment;
@@ -327,12 +312,12 @@ absl::Status CheckNames(const GgufHeader& header) {
 
 absl::StatusOr<GgufHeader> ReadGgufHeader(uint64_t file_bytes, ReadAt read) {
   if (file_bytes == 0) return absl::InvalidArgumentError("not a GGUF file (it is empty)");
-  std::array<char, kMagic.size()> magic;
+  std::array<char, kGgufMagic.size()> magic;
   const absl::StatusOr<size_t> got =
       read(0, absl::MakeSpan(magic).subspan(0, std::min<uint64_t>(magic.size(), file_bytes)));
   if (!got.ok()) return got.status();
   const absl::string_view start(magic.data(), std::min(*got, magic.size()));
-  if (start != kMagic) {
+  if (start != kGgufMagic) {
     return absl::InvalidArgumentError(
         absl::StrCat("not a GGUF file (starts with ", Quoted(start), ")"));
   }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "transport/hkdf.h"
+#include "transport/openssl_bytes.h"
 #include "transport/openssl_status.h"
 #include "transport/printable_text.h"
 
@@ -31,17 +32,9 @@ struct FreeContext {
   void operator()(EVP_PKEY_CTX* context) const { EVP_PKEY_CTX_free(context); }
 };
 
-const uint8_t* Bytes(absl::string_view text) {
-  return reinterpret_cast<const uint8_t*>(text.data());
-}
-
-absl::Span<uint8_t> Writable(std::string* text) {
-  return absl::MakeSpan(reinterpret_cast<uint8_t*>(text->data()), text->size());
-}
-
 absl::StatusOr<std::string> Sha256(absl::string_view bytes) {
   std::string hash(kPairingHashBytes, '\0');
-  if (EVP_Q_digest(nullptr, "SHA256", nullptr, bytes.data(), bytes.size(), Writable(&hash).data(),
+  if (EVP_Q_digest(nullptr, "SHA256", nullptr, bytes.data(), bytes.size(), OpensslBytes(&hash),
                    nullptr) != 1) {
     return OpensslError("SHA-256");
   }
@@ -70,7 +63,7 @@ absl::StatusOr<PairingKeyPair> PairingKeyPair::Of(Key key) {
   std::string public_key(kPairingKeyBytes, '\0');
   size_t size = public_key.size();
   if (key == nullptr ||
-      EVP_PKEY_get_raw_public_key(key.get(), Writable(&public_key).data(), &size) != 1 ||
+      EVP_PKEY_get_raw_public_key(key.get(), OpensslBytes(&public_key), &size) != 1 ||
       size != kPairingKeyBytes) {
     return OpensslError("a key of X25519");
   }
@@ -93,7 +86,7 @@ absl::StatusOr<SecretBytes> PairingKeyPair::SharedWith(absl::string_view other) 
     return status;
   }
   const Key theirs(
-      EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, Bytes(other), other.size()));
+      EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, OpensslBytes(other), other.size()));
   const std::unique_ptr<EVP_PKEY_CTX, FreeContext> context(
       EVP_PKEY_CTX_new_from_pkey(nullptr, key_.get(), nullptr));
   if (theirs == nullptr || context == nullptr || EVP_PKEY_derive_init(context.get()) != 1 ||
@@ -116,7 +109,7 @@ absl::StatusOr<SecretBytes> PairingKeyPair::SharedWith(absl::string_view other) 
 
 absl::StatusOr<std::string> NewPairingBytes(size_t size) {
   std::string bytes(size, '\0');
-  if (RAND_bytes(Writable(&bytes).data(), static_cast<int>(size)) != 1) {
+  if (RAND_bytes(OpensslBytes(&bytes), static_cast<int>(size)) != 1) {
     ERR_clear_error();
     return absl::UnavailableError("the system gives no random bytes");
   }
@@ -135,9 +128,10 @@ absl::StatusOr<std::string> PairingCode(const PairingTranscript& transcript) {
   const absl::StatusOr<std::string> hash = HashOf(transcript);
   if (!hash.ok()) return hash.status();
   std::array<uint8_t, kCodeBytes> bytes;
-  if (absl::Status status = HkdfSha256(
-          {.secret = absl::MakeSpan(Bytes(*hash), hash->size()), .salt = kSalt, .info = "code"},
-          absl::MakeSpan(bytes));
+  if (absl::Status status = HkdfSha256({.secret = absl::MakeSpan(OpensslBytes(*hash), hash->size()),
+                                        .salt = kSalt,
+                                        .info = "code"},
+                                       absl::MakeSpan(bytes));
       !status.ok()) {
     return status;
   }
@@ -160,8 +154,10 @@ absl::StatusOr<PairingKeys> DerivePairingKeys(const SecretBytes& shared,
     return HkdfSha256({.secret = *shared, .salt = kSalt, .info = info}, out);
   };
   absl::Status status = derive("admit key", absl::MakeSpan(*keys.admit_key));
-  if (status.ok()) status = derive("admit iv", Writable(&keys.admit_iv));
-  if (status.ok()) status = derive("admitted", Writable(&keys.proof));
+  if (status.ok())
+    status = derive("admit iv", absl::MakeSpan(OpensslBytes(&keys.admit_iv), keys.admit_iv.size()));
+  if (status.ok())
+    status = derive("admitted", absl::MakeSpan(OpensslBytes(&keys.proof), keys.proof.size()));
   if (!status.ok()) return status;
   return keys;
 }

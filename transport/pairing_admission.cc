@@ -9,6 +9,7 @@
 
 #include "absl/log/check.h"
 #include "transport/node_id.h"
+#include "transport/openssl_bytes.h"
 #include "transport/openssl_status.h"
 
 namespace strata {
@@ -23,11 +24,6 @@ struct Free {
 using Cipher = std::unique_ptr<EVP_CIPHER, Free>;
 using Context = std::unique_ptr<EVP_CIPHER_CTX, Free>;
 
-const uint8_t* Bytes(absl::string_view text) {
-  return reinterpret_cast<const uint8_t*>(text.data());
-}
-uint8_t* Writable(std::string* text) { return reinterpret_cast<uint8_t*>(text->data()); }
-
 // Ready to encrypt or decrypt; null when OpenSSL cannot.
 Context Start(const PairingKeys& keys, bool encrypt) {
   CHECK(keys.admit_key != nullptr);
@@ -36,8 +32,8 @@ Context Start(const PairingKeys& keys, bool encrypt) {
   // 12 bytes are the length that GCM takes without being told.
   if (context == nullptr ||
       EVP_CIPHER_get_iv_length(cipher.get()) != static_cast<int>(keys.admit_iv.size()) ||
-      EVP_CipherInit_ex2(context.get(), cipher.get(), keys.admit_key->data(), Bytes(keys.admit_iv),
-                         encrypt ? 1 : 0, nullptr) != 1) {
+      EVP_CipherInit_ex2(context.get(), cipher.get(), keys.admit_key->data(),
+                         OpensslBytes(keys.admit_iv), encrypt ? 1 : 0, nullptr) != 1) {
     return nullptr;
   }
   return context;
@@ -95,12 +91,12 @@ absl::StatusOr<std::string> SealPairing(const PairingKeys& keys, const Secret& p
   std::string sealed(text.size() + kTagBytes, '\0');
   int size = 0, rest = 0;
   if (context == nullptr ||
-      EVP_EncryptUpdate(context.get(), Writable(&sealed), &size, Bytes(text),
+      EVP_EncryptUpdate(context.get(), OpensslBytes(&sealed), &size, OpensslBytes(text),
                         static_cast<int>(text.size())) != 1 ||
       static_cast<size_t>(size) != text.size() ||
-      EVP_EncryptFinal_ex(context.get(), Writable(&sealed) + size, &rest) != 1 || rest != 0 ||
+      EVP_EncryptFinal_ex(context.get(), OpensslBytes(&sealed) + size, &rest) != 1 || rest != 0 ||
       EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_AEAD_GET_TAG, kTagBytes,
-                          Writable(&sealed) + size) != 1) {
+                          OpensslBytes(&sealed) + size) != 1) {
     Wipe(&sealed);
     return OpensslError("AES-256-GCM");
   }
@@ -118,11 +114,11 @@ absl::StatusOr<Secret> UnsealPairing(const PairingKeys& keys, absl::string_view 
   std::string plain(plain_bytes, '\0');
   int size = 0, rest = 0;
   const bool ok =
-      EVP_DecryptUpdate(context.get(), Writable(&plain), &size, Bytes(sealed),
+      EVP_DecryptUpdate(context.get(), OpensslBytes(&plain), &size, OpensslBytes(sealed),
                         static_cast<int>(plain_bytes)) == 1 &&
       static_cast<size_t>(size) == plain_bytes &&
       EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_AEAD_SET_TAG, kTagBytes, tag.data()) == 1 &&
-      EVP_DecryptFinal_ex(context.get(), Writable(&plain) + size, &rest) == 1 && rest == 0;
+      EVP_DecryptFinal_ex(context.get(), OpensslBytes(&plain) + size, &rest) == 1 && rest == 0;
   Secret opened(std::move(plain));  // wiped where it is not given
   if (!ok) {
     ERR_clear_error();
