@@ -50,10 +50,13 @@
 // that refused for refused_ms, and was silent for silent_ms all the while, has ended: it is gone,
 // and so is every lease that it gave or was granted. A living node is refused only where a firewall
 // answers in its name; it is heard all the same, after which its refusals mean nothing until it
-// starts again. One promise is weaker there: where such a firewall keeps both sides from each
-// other, or comes up less than a second before a coordinator falls silent otherwise, a member may
-// obey another before the first one's lease has ended by that one's clock. Epochs keep order then
-// as ever.
+// starts again. A firewall may have been there before the silence, unnoticed: so a member takes its
+// coordinator for ended only if that was not calm and had answered a request of the member within
+// silent_ms before it was heard last. Otherwise the member obeys until its lease ends, whatever
+// refuses. One promise is weaker there: where such a firewall keeps both sides from each other, or
+// comes up less than a second before a coordinator falls silent otherwise, a member may obey
+// another before the first one's lease has ended by that one's clock. Epochs keep order then as
+// ever.
 //
 // Shared ids. A machine that was cloned, or restored beside the one that it replaces, has an id
 // that is taken. Each process draws a nonce when it starts, and a node gives its place for an id to
@@ -274,6 +277,7 @@ class Membership {
   void HasRecord(size_t i);  // heartbeats go to it from now on
   void TakeGossip(const std::shared_ptr<const NodeRecord>& record, int64_t now_us);
   void Restarted(size_t i, int64_t now_us);
+  bool AnsweredToTheLast(const Peer& peer) const;
   void Ended(size_t i, int64_t now_us);
   bool HasAllWhoAreThere(int64_t now_us) const;
   absl::Status Check(const Heartbeat& message) const;

@@ -169,20 +169,29 @@ void Membership::OnRefused(const NodeId& node, int64_t tried_us, int64_t now_us)
   if (i == ReachGraph::kNone || i == 0) return;
   Peer& peer = peers_[i];
   // What a stalled process has not looked at yet may be from that node.
+  const int64_t heard_us = std::max(peer.last_heard_us, awake_since_us_);
+  if (peer.ended || peer.always_refuses || peer.last_heard_us == 0 || tried_us < heard_us) return;
+  if (peer.first_refused_us == 0) peer.first_refused_us = tried_us;
   // A calm one, also where only it is calm, speaks by itself after that.
   const int64_t calm_us = peer.said->calm ? options_.calm_ms * 1250 : 0;
   const int64_t silent_since_us =
       std::max({peer.last_heard_us + calm_us, awake_since_us_, peer.quiet_until_us});
-  if (peer.ended || peer.always_refuses || peer.last_heard_us == 0 || tried_us < silent_since_us) {
-    return;
-  }
-  if (peer.first_refused_us == 0) peer.first_refused_us = tried_us;
+  if (tried_us < silent_since_us) return;
   if (peer.refused_us < silent_since_us) peer.refused_us = tried_us;
   if (tried_us - peer.refused_us < options_.refused_ms * 1000 ||
       tried_us - silent_since_us < options_.silent_ms * 1000) {
     return;
   }
+  // Its own lease a member waits out, unless it knows.
+  if (role_ == Role::kMember && obeyed_ == i && !AnsweredToTheLast(peer)) return;
   Ended(i, now_us);
+}
+
+// Requests to it came through until it fell silent, so that no firewall was there. Of a calm one
+// nobody knows when that was.
+bool Membership::AnsweredToTheLast(const Peer& peer) const {
+  return !peer.said->calm && peer.dialled_us != 0 &&
+         peer.last_heard_us - peer.dialled_us < options_.silent_ms * 1000;
 }
 
 void Membership::Remove(const NodeId& node, int64_t now_us) {

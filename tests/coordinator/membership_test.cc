@@ -245,6 +245,24 @@ TEST(Membership, ANodeThatIsStartedAgainAtOnceIsTheSameButFree) {
   }
 }
 
+// A firewall came up, and nothing was asked through it before its coordinator fell silent.
+TEST(Membership, AMemberThatAFirewallRefusesWaitsItsLeaseOutIfItSleptBefore) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = AtRest(seed, 3, 3);
+    const size_t silent = sim.CoordinatorOf(0), member = (silent + 1) % 3;
+    sim.Pause(member, 1'200);
+    sim.Refuse(member, silent);
+    sim.RunMs(1'150);
+    sim.Pause(silent, 4'000);
+    ASSERT_TRUE(sim.Refuses(member, silent));
+    sim.RunMs(1'850);
+    EXPECT_EQ(sim.CoordinatorOf(member), silent) << "seed " << seed << sim.Trace();
+    sim.RunMs(500);
+    EXPECT_NE(sim.CoordinatorOf(member), silent) << "seed " << seed << sim.Trace();
+    EXPECT_EQ(sim.violation(), "") << "seed " << seed << sim.Trace();
+  }
+}
+
 // Two tries in a row, of a node that was heard just before, or by one that has just slept.
 TEST(Membership, OneRefusalOrALateOneSaysNothing) {
   ClusterSim sim = AtRest(1, 2, 2);
@@ -669,6 +687,36 @@ TEST(Membership, ACalmNodeThatAnswersNobodyButAsksIsNotReached) {
   sim.RunMs(9'000);
   EXPECT_FALSE(sim.View(coordinator).Find(sim.IdOf(other))->reachable);
   EXPECT_EQ(sim.Unrest(), "") << sim.Trace();
+}
+
+TEST(Membership, ACalmMemberThatAFirewallRefusesWaitsItsLeaseOut) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = Calm(seed, 3);
+    const size_t silent = sim.CoordinatorOf(0), member = (silent + 1) % 3;
+    sim.Refuse(member, silent);
+    sim.RunMs(1'000 + static_cast<int64_t>(sim.Random(6'000)));
+    sim.Pause(silent, 4'000);
+    ASSERT_TRUE(sim.Refuses(member, silent));
+    for (int step = 0; step < 300; ++step) {
+      sim.RunMs(10);
+      ASSERT_EQ(sim.violation(), "") << "seed " << seed << sim.Trace();
+    }
+    EXPECT_NE(sim.CoordinatorOf(member), silent) << "seed " << seed << sim.Trace();
+  }
+}
+
+TEST(Membership, AKilledCalmCoordinatorIsReplaced) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ClusterSim sim = Calm(seed, 4);
+    sim.RunMs(static_cast<int64_t>(sim.Random(1000)));
+    const size_t killed = sim.CoordinatorOf(0), other = (killed + 1) % 4;
+    sim.Crash(killed);
+    sim.RunMs(2'050);
+    EXPECT_EQ(StateOf(&sim, other, killed), State::kGone) << "seed " << seed << sim.Trace();
+    EXPECT_NE(sim.CoordinatorOf(other), killed) << "seed " << seed << sim.Trace();
+    sim.RunMs(1'000);
+    EXPECT_EQ(sim.Unrest(), "") << "seed " << seed << sim.Trace();
+  }
 }
 
 TEST(Membership, ACalmClusterKeepsItsCoordinator) {

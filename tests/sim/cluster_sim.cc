@@ -19,7 +19,7 @@ constexpr size_t kTraceLinesMax = 60;
 constexpr size_t kFetchAhead = 6;  // events
 // Between tries to connect to a node that may have ended.
 constexpr int64_t kKnockUs = 100'000;
-// After which what a firewall refuses is known to be refused to the living.
+// After which a firewall is known not to say that a node has ended.
 constexpr int64_t kFirewallUs = 1'000'000;
 
 }  // namespace
@@ -78,10 +78,6 @@ void ClusterSim::Start(size_t n, size_t introduce) {
   node.obeys = NodeId();
   node.epoch = ClusterEpoch();
   Note(absl::StrCat("start ", n));
-  // What was noticed of firewalls was by, or of, another process.
-  for (size_t k = 0; k < nodes_.size(); ++k) {
-    refused_since_[n * nodes_.size() + k] = refused_since_[k * nodes_.size() + n] = 0;
-  }
   std::vector<size_t> others;
   for (size_t k = 0; k < nodes_.size(); ++k) {
     if (k != n && running(k)) others.push_back(k);
@@ -182,15 +178,14 @@ void ClusterSim::Refuse(size_t from, size_t to) {
   if (from == to || !reach) return;
   Note(absl::StrCat("a firewall refuses ", from, " what it asks ", to));
   refuses_[from * nodes_.size() + to] = 1;
-  refused_since_[from * nodes_.size() + to] = 0;
+  refused_since_[from * nodes_.size() + to] = now_us_;
 }
 
 // What membership.h does not promise is left out: a node that falls silent just after a firewall
 // came up before it.
 void ClusterSim::DropNewFirewalls(size_t from, size_t to) {
   const size_t pair = from * nodes_.size() + to;
-  const int64_t since_us = refused_since_[pair];
-  if (since_us == 0 || now_us_ - since_us < kFirewallUs) refuses_[pair] = 0;
+  if (now_us_ - refused_since_[pair] < kFirewallUs) refuses_[pair] = 0;
 }
 
 bool ClusterSim::IsRefused(size_t from, size_t to) const {
@@ -213,8 +208,6 @@ void ClusterSim::Knock(size_t from, size_t to, int64_t delay_us) {
     if (!here || !IsRefused(from, to)) return;
     const int64_t tried_us = Local(node);
     if (seen->last_heard_us >= tried_us) return;
-    int64_t& since_us = refused_since_[from * nodes_.size() + to];
-    if (since_us == 0) since_us = now_us_;
     node.membership->OnRefused(nodes_[to].id, tried_us, tried_us);
     CheckNode(from);
     Schedule(from);

@@ -151,7 +151,7 @@ class ClusterSim {
   std::vector<Node> nodes_;
   std::vector<char> cut_;               // [from, to]
   std::vector<char> refuses_;           // the same
-  std::vector<int64_t> refused_since_;  // the same: when `from` first noticed; 0: not yet
+  std::vector<int64_t> refused_since_;  // the same: when the firewall came up
   std::vector<char> knocks_;            // the same: it is being found out whether `to` has ended
   double loss_ = 0;
   int64_t now_us_ = 0;
