@@ -87,8 +87,8 @@ void Membership::SetHeritage(std::vector<std::string> heritage, int64_t now_us) 
 }
 
 std::vector<OutgoingHeartbeat> Membership::Tick(int64_t now_us) {
-  // A little early, so that one wake does for it and for what is sent.
-  if (calm_ && now_us >= next_check_us_ - options_.calm_ms * 250) next_check_us_ = now_us;
+  // Early, so that one wake does for it and for what is sent.
+  if (calm_) next_check_us_ = now_us;
   Advance(now_us);
   if (now_us >= next_check_us_) {
     UpdateStates(now_us);

@@ -299,8 +299,9 @@ void Membership::UpdateStates(int64_t now_us) {
         std::max(peer.answered_us, peer.quiet_until_us - options_.calm_ms * 1000);
     const bool reaches = here && peer.answered_us > 0 && now_us - answered_us < gone_us;
     if (here) {
-      for (const int64_t at_us : {HeardUs(peer) + gone_us, answered_us + gone_us,
-                                  calm_ ? HeardUs(peer) + SuspectAfterUs(peer) : 0}) {
+      // Where all is calm, whoever becomes suspected is asked again at that time, or was just
+      // before.
+      for (const int64_t at_us : {HeardUs(peer) + gone_us, answered_us + gone_us}) {
         if (at_us > now_us) next_check_us_ = std::min(next_check_us_, at_us);
       }
     }

@@ -1,5 +1,6 @@
 #include "coordinator/membership.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/sim/cluster_sim.h"
@@ -634,6 +637,60 @@ TEST(Membership, ACalmClusterSaysLittleForEachNode) {
 TEST(Membership, TwoCalmNodesAskEachOtherOnceASecond) {
   ClusterSim sim = Calm(1, 2);
   EXPECT_LE(MessagesIn(&sim, 10'000), 2u * 13);
+}
+
+// Each on a clock without drift, with messages that take a millisecond.
+class CalmNodes {
+ public:
+  explicit CalmNodes(uint64_t nodes) : wakes_(nodes) {
+    for (uint64_t n = 0; n < nodes; ++n) {
+      NodeRecord self;
+      // Far apart, as random ids are: each asks at another time.
+      self.id = NodeId{.high = n + 1, .low = n * 1'000'000 / nodes};
+      self.boot = self.nonce = n + 1;
+      self.cluster = "home";
+      self.protocol = kProtocolVersion;
+      self.addresses = {absl::StrCat("10.0.0.", n, ":7000")};
+      nodes_.push_back(std::make_unique<Membership>(MembershipOptions(), self, now_us_));
+      for (const NodeRecord& other : records_) {
+        EXPECT_THAT(nodes_.back()->Learn(other, now_us_), IsOk());
+      }
+      records_.push_back(self);
+    }
+  }
+
+  // How often each woke to send or look, besides for messages.
+  std::vector<int> WakesIn(int64_t ms) {
+    wakes_.assign(nodes_.size(), 0);
+    for (const int64_t until_us = now_us_ + ms * 1000; now_us_ < until_us; now_us_ += 1000) {
+      for (size_t n = 0; n < nodes_.size(); ++n) {
+        if (nodes_[n]->next_wake_us() > now_us_) continue;
+        ++wakes_[n];
+        for (const OutgoingHeartbeat& out : nodes_[n]->Tick(now_us_)) {
+          const auto to = std::ranges::find(records_, out.to, &NodeRecord::id) - records_.begin();
+          const absl::StatusOr<Heartbeat> reply =
+              nodes_[static_cast<size_t>(to)]->OnRequest(out.message, now_us_ + 500);
+          EXPECT_THAT(reply, IsOk());
+          EXPECT_THAT(nodes_[n]->OnReply(*reply, now_us_ + 999), IsOk());
+        }
+      }
+    }
+    return wakes_;
+  }
+
+ private:
+  int64_t now_us_ = 1'000'000;
+  std::vector<std::unique_ptr<Membership>> nodes_;
+  std::vector<NodeRecord> records_;
+  std::vector<int> wakes_;
+};
+
+TEST(Membership, ACalmNodeWakesByItselfAboutOnceASecond) {
+  for (const uint64_t count : {2, 3, 8}) {
+    CalmNodes nodes(count);
+    nodes.WakesIn(20'000);
+    for (const int wakes : nodes.WakesIn(60'000)) EXPECT_LE(wakes, 90) << count;
+  }
 }
 
 TEST(Membership, AfterAChangeTheyAskAsOftenAsEver) {
