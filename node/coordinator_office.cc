@@ -120,7 +120,9 @@ void Coordinator::LeaveOffice() {
 }
 
 void Coordinator::Tick() {
+  const uint64_t work = work_;
   const uint64_t every_ms = Look() ? kBusyTickMs : kTickMs;
+  if (work_ > work && options_.on_more_work) options_.on_more_work();
   if (std::exchange(tick_ms_, every_ms) == every_ms) return;
   timer_ = loop_->StartTimer({.delay_ms = every_ms, .repeat_ms = every_ms}, [this] { Tick(); });
 }
@@ -158,6 +160,10 @@ bool Coordinator::Look() {
     refused_.clear();
     retry_due_ = true;
     LookAgain();
+  }
+  work_ = live;
+  for (const ClusterView::Node& node : view.nodes) {
+    if (node.member && node.record.id != cluster_->id()) work_ += node.live_requests;
   }
   cluster_->membership()->SetLiveRequests(live);
   cluster_->membership()->SetBusy(busy);

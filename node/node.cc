@@ -234,7 +234,8 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
                            .listen_host = absl::StrContains(ListenHost(listen->host), ':')
                                               ? absl::StrCat("[", ListenHost(listen->host), "]")
                                               : ListenHost(listen->host),
-                           .self_tests = node->self_tests_.get()});
+                           .self_tests = node->self_tests_.get(),
+                           .on_more_work = [host = node->host_.get()] { host->WatchWorkers(); }});
   node->gateway_ = std::make_unique<Gateway>(loop, node->cluster_.get(), node->coordinator_.get(),
                                              Gateway::Options());
   node->coordinator_service_ =

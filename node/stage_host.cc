@@ -174,6 +174,12 @@ bool StageHost::Busy() const {
   return false;
 }
 
+void StageHost::WatchWorkers() {
+  for (const auto& [name, device] : devices_) {
+    if (device->worker != nullptr) device->worker->Watch();
+  }
+}
+
 void StageHost::Tell(const Stage& stage, wire::StageStatus* status) const {
   using Wire = wire::StageStatus;
   status->set_origin(stage.spec.origin());

@@ -88,6 +88,8 @@ class StageHost {
   uint64_t LeftOf(const std::string& device) const;
   // Whether a worker computes or loads.
   bool Busy() const;
+  // Workers that had nothing to do may have something soon.
+  void WatchWorkers();
 
   // From now on loads are refused, those under way end, and the workers are asked to stop.
   void StartShutdown();

@@ -205,6 +205,13 @@ void WorkerProcess::Refresh() {
   if (told_ms_ != 0 && SteadyMs() - told_ms_ >= options_.timeouts.ping_every_ms) SendPing();
 }
 
+void WorkerProcess::Watch() {
+  if (tick_ == nullptr) return;  // not there yet, or its end is under way
+  if (std::exchange(idle_answers_, 0) < options_.timeouts.idle_pings) return;
+  TickAfter(options_.timeouts.ping_every_ms);
+  SendPing();
+}
+
 // Ticks are counted rather than time: after this process itself was stopped for a while, the worker
 // gets its time to answer.
 void WorkerProcess::Tick() {
@@ -249,7 +256,7 @@ void WorkerProcess::OnPing(const grpc::Status& status, const wire::PingResponse&
     if (idle_answers_ >= idle_pings) TickAfter(options_.timeouts.ping_every_ms);
     idle_answers_ = 0;
   } else if (++idle_answers_ >= idle_pings) {
-    TickAfter(idle_pings * options_.timeouts.ping_every_ms);
+    TickAfter(options_.timeouts.idle_ping_every_ms);
   }
   observer_->OnWorkerTold();
   const int64_t step_ms = options_.timeouts.step_ms * (loading_ ? kStepTimesLoading : 1);

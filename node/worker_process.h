@@ -31,7 +31,8 @@ inline constexpr int64_t kStepTimesLoading = 5;
 struct WorkerTimeouts {
   int64_t start_ms = 30'000;  // from the start of the process to its address
   int64_t ping_every_ms = 500;
-  int64_t idle_pings = 6;     // as many times longer, after as many at which it had nothing to do
+  int64_t idle_pings = 6;  // at which it had nothing to do, after which it is asked less often:
+  int64_t idle_ping_every_ms = 10'000;
   int64_t silent_ms = 3'000;  // without an answer: frozen
   int64_t step_ms = 120'000;  // on one step: hangs. While stages load, kStepTimesLoading of it
   int64_t stop_ms = 2'000;    // between asking it to stop and killing it
@@ -93,6 +94,9 @@ class WorkerProcess {
 
   // Somebody wants to know what it says of itself: soon told() is new, where it has become old.
   void Refresh();
+
+  // It may have work soon: asked at once, and as often as ever until it has had none for a while.
+  void Watch();
 
   // Precondition: ready().
   wire::Worker::Stub* stub() const { return stub_.get(); }
