@@ -33,7 +33,7 @@ constexpr char kMethod[] = "/strata.wire.Link/Stream";
 // A peer whose machine has gone is noticed after about this and kKeepaliveTimeoutMs.
 constexpr int kKeepaliveTimeMs = 500;
 // Two pings and a timer for each connection, all day: seldom, where somebody else notices sooner.
-constexpr int kQuietKeepaliveTimeMs = 20'000;
+constexpr int kQuietKeepaliveTimeMs = 60'000;
 // A channel without calls for so long lets its connection go, and its pings with it.
 constexpr int kCallsIdleMs = 5'000;
 

@@ -35,7 +35,7 @@ inline constexpr int kPatientTimeoutMs = 10'000;
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            int keepalive_timeout_ms = kKeepaliveTimeoutMs);
 // The same with a connection that stays, and costs next to nothing while nothing goes over it. That
-// the peer hangs is noticed after 20 s: calls need deadlines, or somebody who notices sooner.
+// the peer hangs is noticed after 60 s: calls need deadlines, or somebody who notices sooner.
 std::shared_ptr<grpc::Channel> MakeQuietChannel(const std::string& address);
 // Calls under way on one connection of a server, at most: others wait at their caller. More than
 // the texts that one node asks another for (kTextCallsMax).
@@ -53,7 +53,7 @@ struct DialOptions {
   wire::Hello hello;
   bool allow_mixed_versions = false;
   int64_t timeout_ms = 10'000;
-  // How long a peer may be silent before it is asked whether it still answers; 0: 20 s, since
+  // How long a peer may be silent before it is asked whether it still answers; 0: 60 s, since
   // membership notices sooner that it has gone, and its node that it hangs.
   int keepalive_ms = 0;
 };
