@@ -166,6 +166,7 @@ def main():
     parser.add_argument("--alive-limit", type=float, default=300, help="s, for all nodes to be in one group")
     parser.add_argument("--quiet", type=float, default=8, help="%% of a core below which a node is quiet")
     parser.add_argument("--quiet-limit", type=float, default=240, help="s, to wait for that")
+    parser.add_argument("--settle", type=float, default=60, help="s, from then until it is counted: links are still measured")
     parser.add_argument("--no-load", dest="load", action="store_false", help="no model, so no workers")
     parser.add_argument("--no-measure", dest="measure", action="store_false", help="nodes measure nothing; no model")
     parser.add_argument("--no-threads", dest="threads", action="store_false", help="no rows for single threads")
@@ -193,6 +194,7 @@ def main():
                 where = {1: "n0=0-5", 2: "n0=0-2,n1=3-5"}.get(options.nodes, "n0=0-1,n1=2-3,n2=4-5")
                 cluster.strata("load", options.model, "--ctx", "512", "--assign", where)
             cluster.wait_until_quiet()
+            time.sleep(options.settle)
             nodes, workers = cluster.pids()
             rows = measure(nodes + workers, options.seconds)
     finally:
