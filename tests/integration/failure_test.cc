@@ -9,7 +9,6 @@
 #include "gtest/gtest.h"
 #include "tests/integration/processes.h"
 #include "tests/support/program.h"
-#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -56,23 +55,6 @@ TEST_F(Failure, CtrlCTwiceDoesNotWaitForAWorkerThatHangs) {
   StoppedWorker();
   kill((*program_)->pid(), SIGINT);
   absl::SleepFor(absl::Milliseconds(100));  // so that the second is not taken for the first
-  kill((*program_)->pid(), SIGINT);
-  EXPECT_EQ(program_->ExitStatus(), 130);
-}
-
-// Ctrl-Z in a terminal, then `fg`; a laptop that sleeps.
-TEST_F(Failure, ADemoThatIsStoppedAndContinuedGoesOn) {
-  std::vector<pid_t> all = below_;
-  all.push_back((*program_)->pid());
-  for (const pid_t pid : all) kill(pid, SIGSTOP);
-  absl::SleepFor(absl::Seconds(4));  // longer than any of them may be silent
-  const size_t n_lines = program_->out_lines().size();
-  for (const pid_t pid : all) kill(pid, SIGCONT);
-  const SteadyTime until = SteadyTime::Now() + Program::kLong;
-  while (program_->out_lines().size() <= n_lines + 5 && SteadyTime::Now() < until) {
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  EXPECT_GT(program_->out_lines().size(), n_lines + 5) << program_->err();
   kill((*program_)->pid(), SIGINT);
   EXPECT_EQ(program_->ExitStatus(), 130);
 }

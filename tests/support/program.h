@@ -51,10 +51,9 @@ class Program {
     mu_.AwaitWithTimeout(absl::Condition(&there), kLong);
     return out_.empty() ? "" : out_[0];
   }
-  std::string out() { return absl::StrJoin(out_lines(), "\n"); }
-  std::vector<std::string> out_lines() {
+  std::string out() {
     absl::MutexLock lock(mu_);
-    return out_;
+    return absl::StrJoin(out_, "\n");
   }
   std::string err() { return absl::StrJoin(err_lines(), "\n"); }
   std::vector<std::string> err_lines() {
