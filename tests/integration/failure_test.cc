@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/integration/processes.h"
 #include "tests/support/program.h"
+#include "transport/steady_time.h"
 
 namespace strata {
 namespace {
@@ -55,6 +56,25 @@ TEST_F(Failure, CtrlCTwiceDoesNotWaitForAWorkerThatHangs) {
   StoppedWorker();
   kill((*program_)->pid(), SIGINT);
   absl::SleepFor(absl::Milliseconds(100));  // so that the second is not taken for the first
+  kill((*program_)->pid(), SIGINT);
+  EXPECT_EQ(program_->ExitStatus(), 130);
+}
+
+// Ctrl-Z in a terminal, then `fg`; a laptop that sleeps.
+TEST_F(Failure, ADemoThatIsStoppedAndContinuedGoesOn) {
+  std::vector<pid_t> all = below_;
+  all.push_back((*program_)->pid());
+  for (const pid_t pid : all) kill(pid, SIGSTOP);
+  absl::SleepFor(absl::Seconds(4));  // longer than any of them may be silent
+  const size_t n_lines = program_->out_lines().size();
+  for (const pid_t pid : all) kill(pid, SIGCONT);
+  // More than what was on its way.
+  const auto goes_on = [&] { return program_->out_lines().size() > n_lines + 1; };
+  const SteadyTime until = SteadyTime::Now() + Program::kLong;
+  while (!goes_on() && SteadyTime::Now() < until &&
+         !(*program_)->WaitForExit(absl::Milliseconds(20))) {
+  }
+  EXPECT_TRUE(goes_on()) << program_->err();
   kill((*program_)->pid(), SIGINT);
   EXPECT_EQ(program_->ExitStatus(), 130);
 }

@@ -51,9 +51,10 @@ class Program {
     mu_.AwaitWithTimeout(absl::Condition(&there), kLong);
     return out_.empty() ? "" : out_[0];
   }
-  std::string out() {
+  std::string out() { return absl::StrJoin(out_lines(), "\n"); }
+  std::vector<std::string> out_lines() {
     absl::MutexLock lock(mu_);
-    return absl::StrJoin(out_, "\n");
+    return out_;
   }
   std::string err() { return absl::StrJoin(err_lines(), "\n"); }
   std::vector<std::string> err_lines() {
