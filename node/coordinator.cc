@@ -8,7 +8,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -654,7 +653,7 @@ absl::Status Coordinator::LoadingAgain() {
       absl::UnavailableError(
           "the node that coordinated has gone, and models are being loaded again; "
           "try again in a few seconds"),
-      kRecoveryRetryMs);
+      kRetrySoonMs);
 }
 
 PrintableText Coordinator::Orphan::Name() const {
@@ -668,7 +667,7 @@ absl::Status Coordinator::Orphan::WhyNotHere() const {
           why.ok() ? absl::StrCat(Name(), " was lost with a node, and is being loaded again")
                    : absl::StrCat(Name(), " was lost with a node, and cannot be loaded again yet: ",
                                   why.message())),
-      kRecoveryRetryMs);
+      kRetrySoonMs);
 }
 
 absl::Status Coordinator::Misses() const {
@@ -677,7 +676,7 @@ absl::Status Coordinator::Misses() const {
       absl::UnavailableError(
           absl::StrCat("this node is cut off: it does not reach ", misses_,
                        ", which may have models that it does not know (strata doctor says more)")),
-      kRecoveryRetryMs);
+      kRetrySoonMs);
 }
 
 absl::Status Coordinator::WhyNotHere(const std::string& model) const {

@@ -50,7 +50,7 @@ class Coordinator {
     std::string node_id;      // of this node
     std::string listen_host;  // where links from last stages come in; with brackets if IPv6
     SelfTestFile* self_tests = nullptr;  // of this node; outlives this; null: none
-    // Called on the loop when the group has more texts or models than before. May be empty.
+    // Called on the loop when the group has more requests or models than before. May be empty.
     std::function<void()> on_more_work;
   };
   // All outlive it; the loop runs until Stop() has returned.
@@ -311,7 +311,7 @@ class Coordinator {
   LostMembers lost_members_;                  // loop
   std::unique_ptr<EventLoop::Handle> timer_;  // loop
   uint64_t tick_ms_ = 0;                      // loop
-  uint64_t work_ = 0;                         // loop: texts and models of the group, as last seen
+  uint64_t work_ = 0;  // loop: requests and models of the group, as last seen
   std::thread keeper_, mender_;
 };
 

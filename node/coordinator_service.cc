@@ -23,7 +23,7 @@ namespace {
 
 using Stub = wire::Coordinator::Stub;
 
-constexpr absl::Duration kServicePoll = absl::Milliseconds(100);
+constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr int64_t kMeasureAnswerMs = 3'000;
 // Before what is held is loaded again; doubles with each try in vain.
 constexpr absl::Duration kHeldPause = absl::Milliseconds(250);
@@ -105,8 +105,7 @@ CoordinatorService::CoordinatorService(Coordinator* coordinator, Gateway* gatewa
 
 absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Elsewhere(
     const grpc::ServerContext& context) {
-  for (const SteadyTime until = SteadyTime::Now() + options_.office_time;;
-       absl::SleepFor(kServicePoll)) {
+  for (const SteadyTime until = SteadyTime::Now() + options_.office_time;; absl::SleepFor(kPoll)) {
     const Coordinator::Office office = coordinator_->office();
     if (office.mine && office.settled) return nullptr;
     if (!office.address.empty()) {
@@ -123,7 +122,7 @@ absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Els
 template <typename Call>
 std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext& context,
                                                        Call call) {
-  for (SteadyTime until = SteadyTime::InfiniteFuture();; absl::SleepFor(kServicePoll)) {
+  for (SteadyTime until = SteadyTime::InfiniteFuture();; absl::SleepFor(kPoll)) {
     auto elsewhere = Elsewhere(context);
     if (!elsewhere.ok()) return TextStatusToGrpc(elsewhere.status());
     if (*elsewhere == nullptr) return std::nullopt;
@@ -140,7 +139,7 @@ std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext
       return TextStatusToGrpc(WithRetryAfterMs(
           absl::UnavailableError(
               "the node that coordinates does not answer; try again in a few seconds"),
-          kRecoveryRetryMs));
+          kRetrySoonMs));
     }
   }
 }
@@ -199,7 +198,7 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
       *wanted.mutable_wishes() = request->wishes();
     }
     const SteadyTime until = SteadyTime::Now() + pause;
-    while (!context->IsCancelled() && SteadyTime::Now() < until) absl::SleepFor(kServicePoll);
+    while (!context->IsCancelled() && SteadyTime::Now() < until) absl::SleepFor(kPoll);
     if (context->IsCancelled()) return status;
   }
 }
@@ -232,8 +231,7 @@ absl::Status CoordinatorService::LoadHere(
   tell(event);
   if (loaded->share == 0) return absl::OkStatus();
   // One that failed is held, too: its caller still wants to know why.
-  while (coordinator_->HasShare(loaded->share) && !context.IsCancelled())
-    absl::SleepFor(kServicePoll);
+  while (coordinator_->HasShare(loaded->share) && !context.IsCancelled()) absl::SleepFor(kPoll);
   coordinator_->Release(loaded->share);
   return context.IsCancelled() ? absl::OkStatus() : coordinator_->CheckOffice();
 }
@@ -262,8 +260,7 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
   const Admission admission(this, kCoordinatorCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   absl::StatusOr<std::vector<wire::ModelStatus>> models;
-  for (const SteadyTime until = SteadyTime::Now() + options_.office_time;;
-       absl::SleepFor(kServicePoll)) {
+  for (const SteadyTime until = SteadyTime::Now() + options_.office_time;; absl::SleepFor(kPoll)) {
     const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
       return to->ListModels(onward, *request, response);
     });
@@ -327,9 +324,8 @@ grpc::ServerWriteReactor<wire::GenerateTextEvent>* CoordinatorService::GenerateT
   if (!admitted) {
     auto refused = std::make_shared<TextCall>(stream->sink());  // shared with the stream
     stream->SetControl(refused);
-    refused->Refuse(
-        WithRetryAfterMs(absl::ResourceExhaustedError("too many texts at a time; try again later"),
-                         kRecoveryRetryMs));
+    refused->Refuse(WithRetryAfterMs(
+        absl::ResourceExhaustedError("too many texts at a time; try again later"), kRetrySoonMs));
     return stream;
   }
   stream->SetControl(

@@ -476,7 +476,7 @@ absl::Status Deployment::CannotServe(const absl::Status& why) const {
   if (absl::IsUnavailable(why) || absl::IsResourceExhausted(why)) return why;
   return WithRetryAfterMs(
       absl::UnavailableError(absl::StrCat(name_, " cannot be served now: ", why.message())),
-      kRecoveryRetryMs);
+      kRetrySoonMs);
 }
 
 absl::Status Deployment::NotServing() const {

@@ -87,7 +87,7 @@ absl::Status NoCoordinator(const std::string& why) {
   return WithRetryAfterMs(
       absl::UnavailableError(
           why.empty() ? "no node coordinates at present; try again in a few seconds" : why),
-      kRecoveryRetryMs);
+      kRetrySoonMs);
 }
 
 // A text that is written here or elsewhere, by one source after the other.

@@ -88,7 +88,7 @@ absl::StatusOr<const wire::ModelStatus*> FindModel(const std::vector<wire::Model
     const wire::ModelStatus& model = models[meant.front()];
     if (model.stages_size() > 0 || model.status().code() == 0) return &model;
     return WithRetryAfterMs(absl::UnavailableError(FromWire(model.status()).message()),
-                            kRecoveryRetryMs);
+                            kRetrySoonMs);
   }
   const PrintableText asked = PrintableText::From(text);
   if (meant.empty()) {

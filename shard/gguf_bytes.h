@@ -1,6 +1,6 @@
 #pragma once
 
-// What reading and writing of GGUF share: the file's first bytes, and values as they lie in it.
+// Reading and writing of GGUF share these: the file's first bytes, and values as they lie in it.
 // https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 #include <bit>

@@ -471,11 +471,10 @@ void UcxWire::Tick(Time now, Time last_tick) {
     // What came while this side did not run, stopped or on a machine that was too busy, it could
     // not hear: most of that is not the peer's silence.
     const auto unheard = now - last_tick - std::chrono::milliseconds(kUcxSilenceMs / 4);
-    if (unheard > std::chrono::milliseconds(kUcxSilenceMs) && last_heard_ < now) {
+    if (unheard > Time::duration(0) && last_heard_ < now) {
       // A machine that slept, or programs stopped together: the peer may just have come back, too.
-      last_heard_ = now;
-    } else if (unheard > Time::duration(0) && last_heard_ < now) {
-      last_heard_ = std::min(last_heard_ + unheard, now);
+      const bool was_stopped = unheard > std::chrono::milliseconds(kUcxSilenceMs);
+      last_heard_ = was_stopped ? now : std::min(last_heard_ + unheard, now);
     }
     if (!proven_ && now >= prove_by_) {
       Break(absl::DeadlineExceededError("the peer showed no token in time"));
