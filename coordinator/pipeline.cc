@@ -17,6 +17,7 @@
 #include "coordinator/self_tests.h"
 #include "grpcpp/server_builder.h"
 #include "transport/epoch.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/request_status.h"
 #include "coordinator/scheduler_impl.h"
 #include "transport/grpc_status.h"
 

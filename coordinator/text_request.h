@@ -55,16 +55,4 @@ struct TextUsage {
 // That a prompt leaves no room for an answer, with the words by which programs know this error.
 std::string PromptTooLong(uint64_t prompt_tokens, uint32_t n_ctx);
 
-// When to try again, with a status that says that too many wait; nullopt: it does not say.
-std::optional<int64_t> RetryAfterMs(const absl::Status& status);
-absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms);
-// Where nothing better is known: what is in the way is being mended, or ends by itself.
-inline constexpr int64_t kRetrySoonMs = 2'000;
-// Whether those who wait are this client's own; else everybody's.
-bool IsOfOneClient(const absl::Status& status);
-absl::Status AsOfOneClient(absl::Status status);
-// Whether the text was let go of and not ended: another node may coordinate soon and go on with it.
-bool IsHandedOver(const absl::Status& status);
-absl::Status AsHandedOver(absl::Status status);
-
 }  // namespace strata

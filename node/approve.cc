@@ -67,7 +67,7 @@ absl::Status RunApprove(const ApproveOptions& options) {
         "approve' on one that is (",
         key.status().message(), ")"));
   }
-  auto client = ClusterClient::Connect(options.client);
+  auto client = ConnectToCluster(options.client);
   if (!client.ok()) return client.status();
   const absl::StatusOr<wire::GetClusterResponse> cluster = (*client)->GetCluster();
   if (!cluster.ok()) return cluster.status();

@@ -10,7 +10,7 @@
 namespace strata {
 
 struct ApproveOptions {
-  ClusterClient::Options client;
+  ClientOptions client;
   std::string node;  // a name, the start of an id or host:port; empty: the only one that waits
 };
 

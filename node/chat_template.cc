@@ -44,14 +44,14 @@ OrderedJson ContentOf(const std::string& content, const Shape& shape) {
   return OrderedJson::array({{{"type", "text"}, {"text", content}}});
 }
 
-OrderedJson ArgumentsOf(const ApiToolCall& call) {
+OrderedJson ArgumentsOf(const ChatToolCall& call) {
   OrderedJson arguments = OrderedJson::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
   return arguments.is_discarded() ? OrderedJson(call.arguments) : arguments;
 }
 
-OrderedJson CallsOf(const std::vector<ApiToolCall>& calls, const Shape& shape) {
+OrderedJson CallsOf(const std::vector<ChatToolCall>& calls, const Shape& shape) {
   OrderedJson list = OrderedJson::array();
-  for (const ApiToolCall& call : calls) {
+  for (const ChatToolCall& call : calls) {
     const bool text = shape.calls == Shape::Calls::kText;
     list.push_back({{"id", call.id},
                     {"type", "function"},
@@ -62,9 +62,9 @@ OrderedJson CallsOf(const std::vector<ApiToolCall>& calls, const Shape& shape) {
   return list;
 }
 
-std::string CallsInWords(const std::vector<ApiToolCall>& calls) {
+std::string CallsInWords(const std::vector<ChatToolCall>& calls) {
   std::string words;
-  for (const ApiToolCall& call : calls) {
+  for (const ChatToolCall& call : calls) {
     const OrderedJson json = {{"name", call.name}, {"arguments", ArgumentsOf(call)}};
     absl::StrAppend(&words, words.empty() ? "" : "\n", "<tool_call>\n",
                     json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace),
@@ -73,9 +73,9 @@ std::string CallsInWords(const std::vector<ApiToolCall>& calls) {
   return words;
 }
 
-std::string ToolsInWords(const ApiTools& tools) {
+std::string ToolsInWords(const ChatTools& tools) {
   std::string words = "You may call these functions, each described by a line of JSON:\n<tools>\n";
-  for (const ApiTool& tool : tools.list) absl::StrAppend(&words, tool.json, "\n");
+  for (const ChatTool& tool : tools.list) absl::StrAppend(&words, tool.json, "\n");
   absl::StrAppend(&words,
                   "</tools>\nTo call one, answer with its name and its arguments, an object, "
                   "like this:\n<tool_call>\n{\"name\": \"NAME\", \"arguments\": {}}\n"
@@ -83,7 +83,7 @@ std::string ToolsInWords(const ApiTools& tools) {
   return words;
 }
 
-OrderedJson MessageOf(const ApiMessage& message, const Shape& shape) {
+OrderedJson MessageOf(const ChatMessage& message, const Shape& shape) {
   OrderedJson json = {{"role", message.role}};
   std::string content = message.content;
   if (!message.calls.empty() && shape.calls == Shape::Calls::kWords) {
@@ -105,25 +105,25 @@ OrderedJson MessageOf(const ApiMessage& message, const Shape& shape) {
 }
 
 // The name of the tool that a message answers for, which some templates want and clients leave out.
-void NameAnswers(std::vector<ApiMessage>* messages) {
+void NameAnswers(std::vector<ChatMessage>* messages) {
   std::map<std::string, std::string> names;
-  for (ApiMessage& message : *messages) {
-    for (const ApiToolCall& call : message.calls) names[call.id] = call.name;
+  for (ChatMessage& message : *messages) {
+    for (const ChatToolCall& call : message.calls) names[call.id] = call.name;
     if (message.role != "tool" || !message.name.empty()) continue;
     const auto known = names.find(message.call_id);
     if (known != names.end()) message.name = known->second;
   }
 }
 
-OrderedJson MessagesOf(const std::vector<ApiMessage>& messages, const Shape& shape) {
+OrderedJson MessagesOf(const std::vector<ChatMessage>& messages, const Shape& shape) {
   OrderedJson json = OrderedJson::array();
   std::string system;
-  for (const ApiMessage& message : messages) {
+  for (const ChatMessage& message : messages) {
     if (shape.system_in_user && message.role == "system") {
       absl::StrAppend(&system, system.empty() ? "" : "\n", message.content);
       continue;
     }
-    ApiMessage told = message;
+    ChatMessage told = message;
     if (!system.empty() && told.role == "user") {
       told.content = absl::StrCat(system, "\n\n", told.content);
       system.clear();
@@ -162,9 +162,9 @@ class ChatTemplate::Impl final : public ChatTemplate {
           absl::StrCat("the model's chat template cannot be read: ", Words(error)));
     }
     // What it makes of its messages shows in what becomes of these.
-    const std::vector<ApiMessage> user = {{.role = "user", .content = "Strata-User"}};
-    const std::vector<ApiMessage> both = {{.role = "system", .content = "Strata-System"}, user[0]};
-    const auto shows = [this](const std::vector<ApiMessage>& messages, absl::string_view needle) {
+    const std::vector<ChatMessage> user = {{.role = "user", .content = "Strata-User"}};
+    const std::vector<ChatMessage> both = {{.role = "system", .content = "Strata-System"}, user[0]};
+    const auto shows = [this](const std::vector<ChatMessage>& messages, absl::string_view needle) {
       const auto prompt = Apply(messages, {}, absl::UnixEpoch(), {});
       return prompt.ok() && absl::StrContains(*prompt, needle);
     };
@@ -178,15 +178,15 @@ class ChatTemplate::Impl final : public ChatTemplate {
   }
 
  private:
-  void ProbeTools(const std::vector<ApiMessage>& user) {
-    ApiTools tools;
+  void ProbeTools(const std::vector<ChatMessage>& user) {
+    ChatTools tools;
     tools.list.push_back(
         {.name = "strata_tool",
          .json = R"({"type":"function","function":{"name":"strata_tool","description":"d",)"
                  R"("parameters":{"type":"object","properties":{"strata_key":{"type":"string",)"
                  R"("description":"d"}},"required":["strata_key"]}}})",
          .parameters = {}});
-    const auto shows = [this](const std::vector<ApiMessage>& messages, const ApiTools& offered,
+    const auto shows = [this](const std::vector<ChatMessage>& messages, const ChatTools& offered,
                               std::initializer_list<const char*> needles) {
       const auto prompt = Apply(messages, offered, absl::UnixEpoch(), {});
       return prompt.ok() && std::any_of(needles.begin(), needles.end(), [&](const char* needle) {
@@ -195,7 +195,7 @@ class ChatTemplate::Impl final : public ChatTemplate {
     };
     shape_.tools = true;
     shape_.tools = shows(user, tools, {"strata_tool"});
-    const ApiMessage call = {
+    const ChatMessage call = {
         .role = "assistant",
         .content = "",
         .calls = {
@@ -210,19 +210,19 @@ class ChatTemplate::Impl final : public ChatTemplate {
       }
       shape_.calls = Shape::Calls::kWords;
     }
-    const ApiMessage answer = {.role = "tool",
-                               .content = "Strata-Answer",
-                               .name = "strata_tool",
-                               .calls = {},
-                               .call_id = "abcdefghi"};
+    const ChatMessage answer = {.role = "tool",
+                                .content = "Strata-Answer",
+                                .name = "strata_tool",
+                                .calls = {},
+                                .call_id = "abcdefghi"};
     shape_.answers = true;
     shape_.answers = shape_.calls != Shape::Calls::kWords &&
                      shows({user[0], call, answer}, {}, {"Strata-Answer"});
   }
 
-  absl::StatusOr<Prompt> RenderAll(const std::vector<ApiMessage>& asked, const ApiTools& tools,
+  absl::StatusOr<Prompt> RenderAll(const std::vector<ChatMessage>& asked, const ChatTools& tools,
                                    absl::Time now, const Wish& wish) const override {
-    std::vector<ApiMessage> messages = asked;
+    std::vector<ChatMessage> messages = asked;
     NameAnswers(&messages);
     if (tools.offered() && !shape_.tools) {
       const std::string words = ToolsInWords(tools);
@@ -244,8 +244,9 @@ class ChatTemplate::Impl final : public ChatTemplate {
     return prompt;
   }
 
-  absl::StatusOr<std::string> Apply(const std::vector<ApiMessage>& messages, const ApiTools& tools,
-                                    absl::Time now, const Wish& wish) const {
+  absl::StatusOr<std::string> Apply(const std::vector<ChatMessage>& messages,
+                                    const ChatTools& tools, absl::Time now,
+                                    const Wish& wish) const {
     try {
       OrderedJson known =
           wish.variables.empty() ? OrderedJson::object() : OrderedJson::parse(wish.variables);
@@ -254,7 +255,7 @@ class ChatTemplate::Impl final : public ChatTemplate {
       const auto context = minja::Context::make(minja::Value(known));
       if (tools.offered() && shape_.tools) {
         OrderedJson list = OrderedJson::array();
-        for (const ApiTool& tool : tools.list) list.push_back(OrderedJson::parse(tool.json));
+        for (const ChatTool& tool : tools.list) list.push_back(OrderedJson::parse(tool.json));
         context->set("tools", minja::Value(list));
       }
       context->set("bos_token", bos_);
@@ -290,8 +291,8 @@ absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(const So
   return parsed;
 }
 
-absl::StatusOr<ChatTemplate::Prompt> ChatTemplate::Render(const std::vector<ApiMessage>& messages,
-                                                          const ApiTools& tools, absl::Time now,
+absl::StatusOr<ChatTemplate::Prompt> ChatTemplate::Render(const std::vector<ChatMessage>& messages,
+                                                          const ChatTools& tools, absl::Time now,
                                                           const Wish& wish) const {
   return RenderAll(messages, tools, now, wish);
 }

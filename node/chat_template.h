@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "node/openai_request.h"
+#include "node/chat_message.h"
 
 namespace strata {
 
@@ -44,9 +44,9 @@ class ChatTemplate {
   // that is to be gone on with.
   // Tools that are offered are told in the template's way, or in words where it has none, as are
   // calls and what tools answered.
-  absl::StatusOr<Prompt> Render(const std::vector<ApiMessage>& messages, const ApiTools& tools,
+  absl::StatusOr<Prompt> Render(const std::vector<ChatMessage>& messages, const ChatTools& tools,
                                 absl::Time now, const Wish& wish) const;
-  absl::StatusOr<Prompt> Render(const std::vector<ApiMessage>& messages, const ApiTools& tools,
+  absl::StatusOr<Prompt> Render(const std::vector<ChatMessage>& messages, const ChatTools& tools,
                                 absl::Time now) const {
     return Render(messages, tools, now, {});
   }
@@ -56,8 +56,8 @@ class ChatTemplate {
  private:
   class Impl;
   ChatTemplate() = default;
-  virtual absl::StatusOr<Prompt> RenderAll(const std::vector<ApiMessage>& messages,
-                                           const ApiTools& tools, absl::Time now,
+  virtual absl::StatusOr<Prompt> RenderAll(const std::vector<ChatMessage>& messages,
+                                           const ChatTools& tools, absl::Time now,
                                            const Wish& wish) const = 0;
 };
 

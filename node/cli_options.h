@@ -16,7 +16,7 @@ CLI::Validator Between(double least, double most);
 void AddKey(CLI::App* verb, KeyOptions* options);
 
 // What every verb that asks a cluster has.
-void AddClient(CLI::App* verb, ClusterClient::Options* options);
+void AddClient(CLI::App* verb, ClientOptions* options);
 
 // What they take outlives the parsing.
 void AddNodes(CLI::App* app, NodesOptions* options, KeyChangeOptions* change);

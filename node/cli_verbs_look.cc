@@ -85,7 +85,7 @@ void AddKey(CLI::App* verb, KeyOptions* options) {
       ->type_name("FILE");
 }
 
-void AddClient(CLI::App* verb, ClusterClient::Options* options) {
+void AddClient(CLI::App* verb, ClientOptions* options) {
   verb->add_option("--node", options->node,
                    "The node to ask (default: this machine's, else one found by mDNS)")
       ->type_name("HOST:PORT");

@@ -6,19 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "grpcpp/channel.h"
-#include "grpcpp/client_context.h"
 #include "node/data_dir.h"
 #include "node/discovery.h"
 #include "node/peer_addresses.h"
-#include "proto/cluster.grpc.pb.h"
 #include "transport/event_loop.h"
-#include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
-#include "transport/grpc_status.h"
-#include "transport/printable_message.h"
 #include "transport/process_security.h"
-#include "transport/status_details.h"
 #include "transport/steady_time.h"
 #include "transport/tls_look.h"
 #include "transport/wall_clock.h"
@@ -31,63 +23,6 @@ constexpr int64_t kTryMs = 1'000;
 // Nodes show certificates of a new key a second after it is in its file.
 constexpr absl::Duration kKeyChangeTime = absl::Seconds(4);
 constexpr absl::Duration kKeyChangePoll = absl::Milliseconds(250);
-
-class ClusterClientImpl final : public ClusterClient {
- public:
-  ClusterClientImpl(std::string address, int64_t timeout_ms)
-      : address_(std::move(address)),
-        timeout_ms_(timeout_ms),
-        stub_(wire::Cluster::NewStub(MakeChannel(address_, kPatientTimeoutMs))) {}
-
-  const std::string& address() const override { return address_; }
-
-  absl::StatusOr<wire::GetClusterResponse> GetCluster() override {
-    wire::GetClusterResponse response;
-    if (absl::Status status = Ask(timeout_ms_, &response); !status.ok()) return status;
-    return response;
-  }
-
-  absl::StatusOr<wire::Epoch> NextEpoch() override {
-    grpc::ClientContext context;
-    SetDeadline(timeout_ms_, &context);
-    wire::Epoch epoch;
-    if (auto s = Explain(stub_->NextEpoch(&context, wire::NextEpochRequest(), &epoch)); !s.ok()) {
-      return s;
-    }
-    return epoch;
-  }
-
-  absl::Status Ask(int64_t timeout_ms, wire::GetClusterResponse* response) {
-    grpc::ClientContext context;
-    SetDeadline(timeout_ms, &context);
-    const absl::Status status =
-        Explain(stub_->GetCluster(&context, wire::GetClusterRequest(), response));
-    MakePrintable(response);
-    return status;
-  }
-
- private:
-  static void SetDeadline(int64_t timeout_ms, grpc::ClientContext* context) {
-    context->set_deadline(DeadlineIn(absl::Milliseconds(timeout_ms)));
-  }
-
-  absl::Status Explain(const grpc::Status& status) const {
-    if (status.ok()) return absl::OkStatus();
-    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
-        status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-      return absl::UnavailableError(absl::StrCat("no node answers at ", address_));
-    }
-    if (IsUnknownCall(status)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("what answers at ", address_, " is no node, or another version of one"));
-    }
-    return Prefixed(address_, FromGrpc(status));
-  }
-
-  const std::string address_;
-  const int64_t timeout_ms_;
-  const std::unique_ptr<wire::Cluster::Stub> stub_;
-};
 
 // The addresses of the first node that is found on the network, best guess first.
 class FirstFound final : public Discovery::Listener {
@@ -140,7 +75,7 @@ absl::Status RefusedForKey(const std::string& address, bool* is_ours = nullptr) 
 }
 
 // kUnauthenticated: there are nodes, and none of them with the key that is here.
-absl::StatusOr<std::vector<std::string>> Look(const ClusterClient::Options& options) {
+absl::StatusOr<std::vector<std::string>> Look(const ClientOptions& options) {
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
   FirstFound found(loop.get(), options.cluster);
   absl::StatusOr<std::unique_ptr<Discovery>> discovery =
@@ -157,21 +92,20 @@ absl::StatusOr<std::vector<std::string>> Look(const ClusterClient::Options& opti
   return std::move(found.addresses);
 }
 
-absl::StatusOr<std::unique_ptr<ClusterClient>> ConnectNow(const ClusterClient::Options& options) {
-  wire::GetClusterResponse response;
+absl::StatusOr<std::unique_ptr<ClusterStub>> ConnectNow(const ClientOptions& options) {
   if (!options.node.empty()) {
     if (absl::StatusOr<HostPort> parsed = ParseHostPort(options.node); !parsed.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("--node ", parsed.status().message()));
     }
-    auto client = std::make_unique<ClusterClientImpl>(options.node, options.timeout_ms);
-    if (absl::Status status = client->Ask(options.timeout_ms, &response); !status.ok()) {
+    auto client = std::make_unique<ClusterStub>(options.node, options.timeout_ms);
+    if (absl::Status status = client->GetCluster().status(); !status.ok()) {
       bool is_ours = false;
       absl::Status refused = RefusedForKey(options.node, &is_ours);
       if (!refused.ok()) return refused;
       if (!is_ours) return status;
       // Its key may have changed between the two.
-      client = std::make_unique<ClusterClientImpl>(options.node, options.timeout_ms);
-      if (!client->Ask(options.timeout_ms, &response).ok()) return status;
+      client = std::make_unique<ClusterStub>(options.node, options.timeout_ms);
+      if (!client->GetCluster().ok()) return status;
     }
     return client;
   }
@@ -194,8 +128,8 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> ConnectNow(const ClusterClient::O
       addresses = *std::move(found);
     }
     for (const std::string& address : addresses) {
-      auto client = std::make_unique<ClusterClientImpl>(address, options.timeout_ms);
-      if (client->Ask(kTryMs, &response).ok()) return client;
+      auto client = std::make_unique<ClusterStub>(address, options.timeout_ms);
+      if (client->GetCluster(kTryMs).ok()) return client;
       if (refused.ok()) refused = RefusedForKey(address);
     }
   }
@@ -207,7 +141,7 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> ConnectNow(const ClusterClient::O
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(const Options& options) {
+absl::StatusOr<std::unique_ptr<ClusterStub>> ConnectToCluster(const ClientOptions& options) {
   if (absl::Status status = SecureClient(options.key, options.data_dir); !status.ok()) {
     return status;
   }
@@ -220,10 +154,6 @@ absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(const Opti
     client = ConnectNow(options);
   }
   return client;
-}
-
-std::unique_ptr<ClusterClient> ClusterClient::At(const std::string& address, int64_t timeout_ms) {
-  return std::make_unique<ClusterClientImpl>(address, timeout_ms);
 }
 
 }  // namespace strata

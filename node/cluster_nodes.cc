@@ -123,7 +123,7 @@ std::string NodesJson(const wire::GetClusterResponse& cluster) {
 }
 
 absl::Status RunNodes(const NodesOptions& options) {
-  auto client = ClusterClient::Connect(options.client);
+  auto client = ConnectToCluster(options.client);
   if (!client.ok()) return client.status();
   const absl::StatusOr<wire::GetClusterResponse> cluster = (*client)->GetCluster();
   if (!cluster.ok()) return cluster.status();

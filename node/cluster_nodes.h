@@ -10,7 +10,7 @@
 namespace strata {
 
 struct NodesOptions {
-  ClusterClient::Options client;
+  ClientOptions client;
   bool json = false;
 };
 

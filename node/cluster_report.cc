@@ -10,19 +10,21 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/cluster_stub.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "node/shared_ids.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "shard/device_probe.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/printable_message.h"
 
 namespace strata {
 namespace {
 
+constexpr int64_t kFirstAnswerMs = 5'000;
 constexpr int64_t kAnswerMs = 3'000;
 // A node that has just died refuses at once, which must not take long; but a connection fails now
 // and then for other reasons.
@@ -50,7 +52,7 @@ void Ask(const std::string& address, NodeReport* node) {
     node->status = info.status();
     return;
   }
-  auto sees = ClusterClient::At(address, kAnswerMs)->GetCluster();
+  auto sees = ClusterStub(address, kAnswerMs).GetCluster();
   if (!sees.ok()) {
     node->status = sees.status();
     return;
@@ -124,9 +126,9 @@ bool ClusterReport::measuring() const {
   return false;
 }
 
-absl::StatusOr<ClusterReport> CollectReport(ClusterClient* first,
+absl::StatusOr<ClusterReport> CollectReport(const std::string& first,
                                             const std::vector<std::string>& only) {
-  auto cluster = first->GetCluster();
+  auto cluster = ClusterStub(first, kFirstAnswerMs).GetCluster();
   if (!cluster.ok()) return cluster.status();
   ClusterReport report;
   report.cluster = *std::move(cluster);
@@ -138,7 +140,7 @@ absl::StatusOr<ClusterReport> CollectReport(ClusterClient* first,
   std::vector<std::thread> threads;
   for (NodeReport& node : report.nodes) {
     const bool is_first = node.id() == report.cluster.asked();
-    const std::string address = is_first ? first->address() : node.seen.address();
+    const std::string address = is_first ? first : node.seen.address();
     if (!is_first && node.seen.state() != "alive") {
       node.status = absl::UnavailableError(absl::StrCat("it is ", node.seen.state()));
     } else if (address.empty()) {

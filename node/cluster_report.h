@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "coordinator/node_client.h"
 #include "coordinator/plan.h"
-#include "node/cluster_client.h"
 #include "proto/cluster.pb.h"
 #include "proto/coordinator.pb.h"
 #include "proto/node.pb.h"
@@ -40,10 +39,10 @@ struct ClusterReport {
   bool measuring() const;
 };
 
-// Asks `first`, then all nodes it knows to be there, at the same time. Errors of `first` alone;
-// those of others are in the report. `only` these ids, 16 bytes each, are asked and in it, if there
-// are any.
-absl::StatusOr<ClusterReport> CollectReport(ClusterClient* first,
+// Asks the node at `first`, host:port, then all nodes it knows to be there, at the same time.
+// Errors of the first alone; those of others are in the report. `only` these ids, 16 bytes each,
+// are asked and in it, if there are any.
+absl::StatusOr<ClusterReport> CollectReport(const std::string& first,
                                             const std::vector<std::string>& only = {});
 
 // The same, collected by the node at `address`, so that no other needs to be reached from here; the

@@ -71,7 +71,7 @@ ClusterRuntime::~ClusterRuntime() = default;
 
 void ClusterRuntime::Start(Listening listening) {
   listening_ = std::move(listening);
-  if (options_.mdns) StartDiscovery();
+  if (options_.discovery != nullptr) StartDiscovery();
   ReadInterfaces();
   const auto poll_ms = static_cast<uint64_t>(options_.interfaces_poll_ms);
   interfaces_timer_ =
@@ -88,7 +88,7 @@ void ClusterRuntime::StartDiscovery() {
                           .protocol = options_.self.protocol,
                           .nonce = options_.self.nonce};
   absl::StatusOr<std::unique_ptr<Discovery>> discovery =
-      Discovery::StartMdns(loop_, {.self = std::move(self), .port = listening_.address.port}, this);
+      options_.discovery(loop_, {.self = std::move(self), .port = listening_.address.port}, this);
   if (discovery.ok()) {
     discovery_ = *std::move(discovery);
   } else {

@@ -42,7 +42,7 @@ class ClusterRuntime final : private Discovery::Listener {
     std::string key_id;              // of the cluster's key at first; empty: it has none
     std::string id_file;             // that holds the node's id; empty: none does
     std::vector<std::string> peers;  // host:port of nodes that may be there
-    bool mdns = true;
+    Discovery::Starter discovery = &Discovery::StartMdns;  // null: by `peers` alone
     MembershipOptions membership;
     int64_t answer_ms = 1'000;           // a request unanswered for so long has failed
     int64_t peer_retry_ms = 1'000;       // between questions to an address of `peers`

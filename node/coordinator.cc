@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "coordinator/text_request.h"
+#include "coordinator/request_status.h"
 #include "node/cluster_report.h"
 #include "node/loaded_stages.h"
 #include "node/model_match.h"

@@ -10,8 +10,8 @@
 #include "grpcpp/client_context.h"
 #include "node/text_wire.h"
 #include "proto/coordinator.grpc.pb.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/printable_message.h"
 #include "transport/read_next.h"
@@ -201,8 +201,8 @@ class CoordinatorClientImpl final : public CoordinatorClient {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Connect(
-    const ClusterClient::Options& options) {
-  auto node = ClusterClient::Connect(options);
+    const ClientOptions& options) {
+  auto node = ConnectToCluster(options);
   if (!node.ok()) return node.status();
   return std::make_unique<CoordinatorClientImpl>((*node)->address());
 }

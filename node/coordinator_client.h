@@ -15,9 +15,8 @@ namespace strata {
 
 class CoordinatorClient {
  public:
-  // Errors of ClusterClient::Connect().
-  static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Connect(
-      const ClusterClient::Options& options);
+  // Errors of ConnectToCluster().
+  static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Connect(const ClientOptions& options);
   virtual ~CoordinatorClient() = default;
 
   using Note = absl::FunctionRef<void(const std::string& note)>;

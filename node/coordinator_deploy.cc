@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/request_status.h"
 #include "node/coordinator.h"
 #include "transport/steady_time.h"
 

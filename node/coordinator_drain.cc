@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/request_status.h"
 #include "node/cluster_report.h"
 #include "node/coordinator.h"
 #include "node/node_match.h"

@@ -12,8 +12,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/log/log.h"
 #include "absl/time/time.h"
-#include "coordinator/text_request.h"
-#include "node/cluster_client.h"
+#include "coordinator/request_status.h"
 #include "node/cluster_report.h"
 #include "node/coordinator.h"
 #include "transport/epoch.h"
@@ -26,7 +25,6 @@ namespace {
 constexpr uint64_t kBusyTickMs = 200, kTickMs = 1'000;
 // After what may have left stages behind; doubles with each sweep that finds none.
 constexpr absl::Duration kSweepAfter = absl::Seconds(5), kSweepAfterMax = absl::Minutes(1);
-constexpr int64_t kAnswerMs = 5'000;
 // So long what was held at the coordinator before stays for who holds it.
 constexpr absl::Duration kHeldTime = absl::Seconds(10);
 
@@ -340,7 +338,7 @@ bool Coordinator::Sweep() {
 }
 
 absl::StatusOr<ClusterReport> Coordinator::Report(const std::vector<std::string>& only) {
-  return CollectReport(ClusterClient::At(self_address_, kAnswerMs).get(), only);
+  return CollectReport(self_address_, only);
 }
 
 absl::StatusOr<wire::Epoch> Coordinator::NextEpoch() {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "coordinator/text_request.h"
+#include "coordinator/request_status.h"
 #include "node/event_teller.h"
 #include "node/forwarding.h"
 #include "node/text_stream.h"

@@ -60,17 +60,6 @@ absl::Status WriteLine(const std::string& path, const std::string& line) {
 
 }  // namespace
 
-absl::StatusOr<std::string> NewPrivateFolder() {
-  std::error_code error;
-  const std::string temporary = std::filesystem::temp_directory_path(error).string();
-  // First in memory, where nothing is left on a disk.
-  for (const std::string& parent : {std::string("/dev/shm"), temporary, std::string("/tmp")}) {
-    std::string made = parent + "/strata-XXXXXX";
-    if (!parent.empty() && mkdtemp(made.data()) != nullptr) return made;
-  }
-  return absl::ErrnoToStatus(errno, "no folder of its own can be made, not even in /tmp");
-}
-
 std::string NewNodeId() {
   std::random_device device;
   std::string id;

@@ -17,10 +17,6 @@ std::string NewNodeId();
 // Random, not 0: tells apart the processes that have one id.
 uint64_t NewNonce();
 
-// For what nobody else may read and is needed for a while: whoever made it removes it. In memory,
-// where the system has such folders.
-absl::StatusOr<std::string> NewPrivateFolder();
-
 class DataDir {
  public:
   // ${XDG_STATE_HOME:-~/.local/state}/strata. kInvalidArgument when neither variable is set.

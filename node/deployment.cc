@@ -11,6 +11,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/request_status.h"
 #include "coordinator/text_request.h"
 #include "node/plan_text.h"
 #include "transport/grpc_status.h"

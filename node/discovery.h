@@ -47,6 +47,9 @@ class Discovery {
     DiscoveryRecord self;  // its addresses are not looked at
     uint16_t port = 0;     // where `self` listens; 0: look for others only
   };
+  // Of a system: StartMdns, or what a test puts in its place.
+  using Starter = absl::StatusOr<std::unique_ptr<Discovery>> (*)(EventLoop* loop, Options options,
+                                                                 Listener* listener);
   // Starts to announce `self` and to look for others by mDNS/DNS-SD (RFC 6762, RFC 6763), service
   // `_strata._tcp`, on every interface that is up, now and later. `loop` and `listener` outlive it.
   // kUnavailable: mDNS cannot be used here; kUnimplemented: this build has none.

@@ -12,7 +12,7 @@
 namespace strata {
 
 struct DoctorOptions {
-  ClusterClient::Options client;
+  ClientOptions client;
   std::string target;  // a node or host; empty: the whole cluster
   bool json = false;
 };

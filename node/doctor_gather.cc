@@ -98,7 +98,7 @@ class Gatherer {
 };
 
 absl::Status Gatherer::FindCluster() {
-  auto client = ClusterClient::Connect(options_.client);
+  auto client = ConnectToCluster(options_.client);
   if (absl::IsInvalidArgument(client.status())) return client.status();
   facts_.asked = client.status();
   facts_.asked_address = options_.client.node;
@@ -283,7 +283,7 @@ absl::StatusOr<DoctorFacts> Gatherer::Run() {
   doors_.clear();
   if (facts_.asked.ok() && facts_.cluster.coordinator().empty()) {
     // Nodes that have just started agree within this time.
-    auto now = ClusterClient::At(facts_.asked_address, kAnswerMs)->GetCluster();
+    auto now = ClusterStub(facts_.asked_address, kAnswerMs).GetCluster();
     if (now.ok()) facts_.cluster = *std::move(now);
   }
   return std::move(facts_);

@@ -16,7 +16,7 @@ inline constexpr size_t kDoctorNodesMax = 64;
 inline constexpr uint16_t kUsualPort = 7400;
 
 struct GatherOptions {
-  ClusterClient::Options client;
+  ClientOptions client;
   std::string program;  // as of ExamineOptions
   std::string target;   // a node's name, id or address, or a host; empty: all nodes of the cluster
 };

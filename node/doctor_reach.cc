@@ -19,8 +19,8 @@
 #include "grpcpp/client_context.h"
 #include "node/peer_addresses.h"
 #include "proto/cluster.grpc.pb.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/steady_time.h"
 

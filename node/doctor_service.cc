@@ -21,7 +21,7 @@
 #include "node/forwarding.h"
 #include "node/peer_addresses.h"
 #include "transport/descriptor.h"
-#include "transport/grpc_link.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_status.h"
 #include "transport/printable_message.h"
 #include "transport/run_on_loop.h"

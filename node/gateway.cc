@@ -3,14 +3,15 @@
 #include <utility>
 
 #include "absl/log/log.h"
+#include "coordinator/request_status.h"
 #include "coordinator/text_request.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
 #include "node/forwarding.h"
 #include "node/text_wire.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/printable_message.h"
 #include "transport/steady_time.h"

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "node/openai_error.h"
+#include "coordinator/request_status.h"
 
 namespace strata {
 namespace {

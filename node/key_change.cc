@@ -16,8 +16,8 @@
 #include "node/standard_output.h"
 #include "proto/key.grpc.pb.h"
 #include "transport/cluster_key.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/printable_message.h"
 
@@ -27,11 +27,11 @@ namespace {
 // Some seconds for nodes to read what they are to trust, and more for those that are slow.
 constexpr absl::Duration kChangeLimit = absl::Minutes(2);
 
-absl::StatusOr<std::unique_ptr<ClusterClient>> Connect(const KeyChangeOptions& options) {
+absl::StatusOr<std::unique_ptr<ClusterStub>> Connect(const KeyChangeOptions& options) {
   if (options.client.key.open) {
     return absl::InvalidArgumentError("--open: open nodes have no key to change");
   }
-  return ClusterClient::Connect(options.client);
+  return ConnectToCluster(options.client);
 }
 
 absl::StatusOr<wire::ChangeKeyResponse> ChangeKey(const std::string& address,
@@ -97,8 +97,7 @@ absl::StatusOr<wire::ClusterNode> Find(const wire::GetClusterResponse& cluster,
   return meant.front();
 }
 
-absl::Status Drain(ClusterClient::Options client, const std::string& address,
-                   const std::string& node) {
+absl::Status Drain(ClientOptions client, const std::string& address, const std::string& node) {
   client.node = address;
   auto coordinator = CoordinatorClient::Connect(client);
   if (!coordinator.ok()) return coordinator.status();

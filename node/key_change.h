@@ -10,7 +10,7 @@
 namespace strata {
 
 struct KeyChangeOptions {
-  ClusterClient::Options client;
+  ClientOptions client;
   std::string node;  // to remove: its name, or the start of its id
   bool now = false;  // without waiting until its layers are elsewhere
 };

@@ -12,9 +12,9 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "node/child_process.h"
-#include "node/data_dir.h"
 #include "node/key_file.h"
 #include "node/node_security.h"
+#include "transport/private_file.h"
 #include "transport/steady_time.h"
 
 namespace strata {

@@ -25,8 +25,8 @@
 #include "node/standard_output.h"
 #include "node/text_table.h"
 #include "proto/coordinator.grpc.pb.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/steady_time.h"
 
@@ -305,7 +305,7 @@ std::string RemeasuredJson(absl::Span<const Remeasured> nodes) {
 }
 
 absl::Status RunMeasure(const MeasureOptions& options) {
-  auto client = ClusterClient::Connect(options.client);
+  auto client = ConnectToCluster(options.client);
   if (!client.ok()) return client.status();
   const auto cluster = (*client)->GetCluster();
   if (!cluster.ok()) return cluster.status();

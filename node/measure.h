@@ -15,7 +15,7 @@
 namespace strata {
 
 struct MeasureOptions {
-  ClusterClient::Options client;
+  ClientOptions client;
   std::vector<std::string> nodes;  // names or ids; empty: all that are alive
   bool json = false;
 };

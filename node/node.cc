@@ -33,8 +33,8 @@
 #include "node/worker.h"
 #include "shard/memory.h"
 #include "transport/clock.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/link_probe.h"
 #include "transport/listening_server.h"
 #include "transport/printable_text.h"
@@ -168,7 +168,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   if (!identity.folder.empty()) cluster.id_file = identity.folder + "/node_id";
   if (security != nullptr) cluster.key_id = security->cluster_id();
   cluster.peers = options.peers;
-  cluster.mdns = options.mdns;
+  if (!options.mdns) cluster.discovery = nullptr;
   cluster.membership.suspect_after_ms = options.suspect_after_ms;
   cluster.membership.gone_after_ms = options.gone_after_ms;
   node->cluster_ = std::make_unique<ClusterRuntime>(loop, SleeplessClock(), std::move(cluster),

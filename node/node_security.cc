@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "node/data_dir.h"
 #include "node/key_file.h"
+#include "transport/private_file.h"
 #include "transport/process_security.h"
 #include "transport/tls_credentials.h"
 

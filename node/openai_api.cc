@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "coordinator/request_status.h"
 #include "nlohmann/json.hpp"
 #include "node/cross_origin.h"
 #include "node/metrics.h"

@@ -78,7 +78,7 @@ ApiCall::ApiCall(Options options, std::shared_ptr<HttpResponder> responder,
     if (!request.tools.offered()) continue;
     ToolReader::Options tools = {
         .form = options_.tool_form, .names = {}, .calls_max = request.tools.parallel ? 0u : 1u};
-    for (const ApiTool& tool : request.tools.list) tools.names.push_back(tool.name);
+    for (const ChatTool& tool : request.tools.list) tools.names.push_back(tool.name);
     choice.tools.emplace(std::move(tools));
   }
 }

@@ -3,60 +3,36 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/text_request.h"
+#include "coordinator/request_status.h"
 #include "nlohmann/json.hpp"
 #include "transport/printable_text.h"
 
 namespace strata {
 namespace {
 
-constexpr absl::string_view kParam = "strata/api_param";
-constexpr absl::string_view kCode = "strata/api_code";
 constexpr int64_t kRetryMs = 1'000;
-
-nlohmann::json PayloadOf(const absl::Status& status, absl::string_view key) {
-  const auto payload = status.GetPayload(key);
-  if (!payload) return nullptr;
-  return std::string(*payload);
-}
 
 const char* TypeOf(int http_status) {
   if (http_status == 429) return "rate_limit_error";
   return http_status < 500 ? "invalid_request_error" : "server_error";
 }
 
-std::string ErrorJson(int http_status, absl::string_view words, nlohmann::json param,
-                      nlohmann::json code) {
+// An empty `param` or `code` is null.
+std::string ErrorJson(int http_status, absl::string_view words, const std::string& param,
+                      const std::string& code) {
+  const auto or_null = [](const std::string& text) {
+    return text.empty() ? nlohmann::json() : nlohmann::json(text);
+  };
   const nlohmann::ordered_json error = {{"error",
                                          {{"message", PrintableLines(words)},
                                           {"type", TypeOf(http_status)},
-                                          {"param", std::move(param)},
-                                          {"code", std::move(code)}}}};
+                                          {"param", or_null(param)},
+                                          {"code", or_null(code)}}}};
   return error.dump();
 }
 
 }  // namespace
-
-absl::Status BadParam(absl::string_view param, absl::string_view words) {
-  absl::Status status = absl::InvalidArgumentError(absl::StrCat(param, ": ", words));
-  status.SetPayload(kParam, absl::Cord(param));
-  return status;
-}
-
-absl::Status UnsupportedParam(absl::string_view param, absl::string_view words) {
-  absl::Status status = absl::UnimplementedError(
-      absl::StrCat(param, words.empty() ? "" : absl::StrCat(" ", words), " is not supported yet"));
-  status.SetPayload(kParam, absl::Cord(param));
-  status.SetPayload(kCode, absl::Cord("unsupported_parameter"));
-  return status;
-}
-
-absl::Status WithErrorCode(absl::Status status, absl::string_view code) {
-  status.SetPayload(kCode, absl::Cord(code));
-  return status;
-}
 
 int HttpStatusOf(const absl::Status& status) {
   switch (status.code()) {
@@ -78,16 +54,16 @@ int HttpStatusOf(const absl::Status& status) {
 }
 
 std::string ErrorJson(const absl::Status& status) {
-  nlohmann::json code = PayloadOf(status, kCode);
-  if (code.is_null() && absl::IsNotFound(status)) code = "model_not_found";
-  if (code.is_null() && absl::IsOutOfRange(status)) code = "context_length_exceeded";
-  nlohmann::json param = PayloadOf(status, kParam);
-  if (param.is_null() && absl::IsNotFound(status)) param = "model";
-  return ErrorJson(HttpStatusOf(status), status.message(), std::move(param), std::move(code));
+  std::string code = ErrorCodeOf(status);
+  if (code.empty() && absl::IsNotFound(status)) code = "model_not_found";
+  if (code.empty() && absl::IsOutOfRange(status)) code = "context_length_exceeded";
+  std::string param = ParamOf(status);
+  if (param.empty() && absl::IsNotFound(status)) param = "model";
+  return ErrorJson(HttpStatusOf(status), status.message(), param, code);
 }
 
 std::string ErrorJson(int http_status, absl::string_view words) {
-  return ErrorJson(http_status, words, nullptr, nullptr);
+  return ErrorJson(http_status, words, "", "");
 }
 
 HttpResponse ErrorResponse(const absl::Status& status) {
@@ -101,8 +77,7 @@ HttpResponse ErrorResponse(const absl::Status& status) {
 }
 
 HttpResponse WrongTokenResponse(absl::string_view words) {
-  HttpResponse response = {.status = 401,
-                           .body = ErrorJson(401, words, nullptr, "invalid_api_key")};
+  HttpResponse response = {.status = 401, .body = ErrorJson(401, words, "", "invalid_api_key")};
   response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }

@@ -9,13 +9,6 @@
 
 namespace strata {
 
-// kInvalidArgument about the field `param` of a request.
-absl::Status BadParam(absl::string_view param, absl::string_view words);
-// kUnimplemented about it: known, and not there yet. A 400 for the client.
-absl::Status UnsupportedParam(absl::string_view param, absl::string_view words = "");
-// `status` with the code that programs compare, "model_not_found".
-absl::Status WithErrorCode(absl::Status status, absl::string_view code);
-
 // {"error":{"message":…,"type":…,"param":…,"code":…}}
 std::string ErrorJson(const absl::Status& status);
 std::string ErrorJson(int http_status, absl::string_view words);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "coordinator/request_status.h"
 #include "nlohmann/json.hpp"
-#include "node/openai_error.h"
 
 namespace strata {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/request_status.h"
 #include "nlohmann/json.hpp"
-#include "node/openai_error.h"
 #include "node/openai_fields.h"
 #include "node/openai_tools.h"
 #include "shard/sampler_settings.h"
@@ -370,7 +370,7 @@ void ReadStopTokens(Fields* fields, wire::SamplerSettings* sampler) {
 
 void CheckTokensMin(const ApiRequest& request, Fields* fields) {
   const bool has_form = !request.sampler.grammar().empty() || !request.answer_schema.empty() ||
-                        request.tools.choice == ApiTools::Choice::kRequired;
+                        request.tools.choice == ChatTools::Choice::kRequired;
   if (has_form && request.sampler.tokens_min() > 0) {
     fields->Wrong("min_tokens",
                   "cannot be kept where a grammar, a schema or a call ends the answer");
@@ -504,7 +504,7 @@ void ReadMessages(Fields* fields, ApiRequest* request) {
       fields->Wrong(name, "wants an object with a role");
       return;
     }
-    ApiMessage message;
+    ChatMessage message;
     message.role = each["role"].get<std::string>();
     if (message.role == "developer") message.role = "system";
     if (message.role != "system" && message.role != "user" && message.role != "assistant" &&

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "node/chat_message.h"
 #include "proto/frame.pb.h"
 
 namespace strata {
@@ -33,40 +34,12 @@ struct ApiPrompt {
   std::vector<int32_t> tokens;  // empty: the text
 };
 
-struct ApiToolCall {
-  std::string id, name;
-  std::string arguments;  // JSON's text
-};
-
-struct ApiMessage {
-  std::string role;
-  std::string content;
-  std::string name = {};                // may be empty
-  std::vector<ApiToolCall> calls = {};  // of an assistant
-  std::string call_id = {};             // of a tool: which call it answers
-};
-
-struct ApiTool {
-  std::string name;
-  std::string json;        // all of it, as the client wrote it
-  std::string parameters;  // a JSON Schema's text; empty: any object
-};
-struct ApiTools {
-  std::vector<ApiTool> list;
-  enum class Choice { kNone, kAuto, kRequired };
-  Choice choice = Choice::kAuto;
-  std::string only;      // with kRequired: the one that must be called; empty: any
-  bool parallel = true;  // several calls in one answer
-
-  bool offered() const { return !list.empty() && choice != Choice::kNone; }
-};
-
 struct ApiRequest {
   bool chat = false;
-  std::string model;                 // empty: the only one
-  std::vector<ApiPrompt> prompts;    // of a completion; at least one
-  std::vector<ApiMessage> messages;  // of a chat; at least one
-  uint32_t n = 1;                    // texts for each prompt
+  std::string model;                  // empty: the only one
+  std::vector<ApiPrompt> prompts;     // of a completion; at least one
+  std::vector<ChatMessage> messages;  // of a chat; at least one
+  uint32_t n = 1;                     // texts for each prompt
   bool stream = false;
   bool include_usage = false;
   std::optional<uint32_t> tokens_max;  // unset: as far as the context goes
@@ -87,7 +60,7 @@ struct ApiRequest {
   std::string template_variables;
   std::string answer_schema;  // a JSON Schema's text that the answer meets; empty: none
   std::string answer_path;    // how the client knows it
-  ApiTools tools;
+  ChatTools tools;
 };
 
 // kInvalidArgument: what is wrong with which field; kUnimplemented: a field that means something

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "coordinator/request_status.h"
 #include "nlohmann/json.hpp"
-#include "node/openai_error.h"
 
 namespace strata {
 namespace {
@@ -60,14 +60,14 @@ bool IsName(absl::string_view name) {
   });
 }
 
-absl::Status ReadChoice(const Json& choice, ApiTools* tools) {
+absl::Status ReadChoice(const Json& choice, ChatTools* tools) {
   const std::string wants =
       R"(wants "none", "auto", "required" or {"type":"function","function":{"name":…}})";
   if (const auto* word = choice.get_ptr<const std::string*>()) {
     if (*word == "none") {
-      tools->choice = ApiTools::Choice::kNone;
+      tools->choice = ChatTools::Choice::kNone;
     } else if (*word == "required") {
-      tools->choice = ApiTools::Choice::kRequired;
+      tools->choice = ChatTools::Choice::kRequired;
     } else if (*word != "auto") {
       return BadParam("tool_choice", wants);
     }
@@ -82,10 +82,10 @@ absl::Status ReadChoice(const Json& choice, ApiTools* tools) {
   if (name == nullptr || type == nullptr || *type != "function")
     return BadParam("tool_choice", wants);
   if (std::none_of(tools->list.begin(), tools->list.end(),
-                   [name](const ApiTool& tool) { return tool.name == *name; })) {
+                   [name](const ChatTool& tool) { return tool.name == *name; })) {
     return BadParam("tool_choice", absl::StrCat("there is no tool \"", *name, "\""));
   }
-  tools->choice = ApiTools::Choice::kRequired;
+  tools->choice = ChatTools::Choice::kRequired;
   tools->only = *name;
   return absl::OkStatus();
 }
@@ -250,7 +250,7 @@ absl::Status ReadAnswerFormat(const Json& json, absl::string_view body, ApiReque
 }
 
 absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* request) {
-  ApiTools& tools = request->tools;
+  ChatTools& tools = request->tools;
   if (const Json* list = Member(json, "tools"); list != nullptr) {
     if (!list->is_array() || list->size() > kApiToolsMax) {
       return BadParam("tools", absl::StrCat("wants an array of at most ", kApiToolsMax));
@@ -272,10 +272,10 @@ absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* req
                         "wants 1 to 64 letters, digits, points, underscores and minus signs");
       }
       if (std::any_of(tools.list.begin(), tools.list.end(),
-                      [name](const ApiTool& tool) { return tool.name == *name; })) {
+                      [name](const ChatTool& tool) { return tool.name == *name; })) {
         return BadParam(path + ".function.name", absl::StrCat("there are several \"", *name, "\""));
       }
-      ApiTool tool = {.name = *name, .json = (*ordered)[i].dump(), .parameters = {}};
+      ChatTool tool = {.name = *name, .json = (*ordered)[i].dump(), .parameters = {}};
       if (const Json* parameters = Member(*function, "parameters"); parameters != nullptr) {
         if (!parameters->is_object())
           return BadParam(path + ".function.parameters", "wants an object");
@@ -291,13 +291,13 @@ absl::Status ReadTools(const Json& json, absl::string_view body, ApiRequest* req
   if (const Json* choice = Member(json, "tool_choice"); choice != nullptr) {
     if (absl::Status status = ReadChoice(*choice, &tools); !status.ok()) return status;
   }
-  if (tools.choice == ApiTools::Choice::kRequired && !request->sampler.grammar().empty()) {
+  if (tools.choice == ChatTools::Choice::kRequired && !request->sampler.grammar().empty()) {
     return BadParam("tool_choice", "and grammar cannot both say what is written");
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadCallsOf(const Json& json, const std::string& name, ApiMessage* message) {
+absl::Status ReadCallsOf(const Json& json, const std::string& name, ChatMessage* message) {
   if (const Json* list = Member(json, "tool_calls"); list != nullptr) {
     if (!list->is_array() || list->size() > kApiToolsMax) {
       return BadParam(name + ".tool_calls",
@@ -325,8 +325,8 @@ absl::Status ReadCallsOf(const Json& json, const std::string& name, ApiMessage* 
 }
 
 absl::Status Constrain(ToolForm form, ApiRequest* request) {
-  const ApiTools& tools = request->tools;
-  const bool must_call = tools.offered() && tools.choice == ApiTools::Choice::kRequired;
+  const ChatTools& tools = request->tools;
+  const bool must_call = tools.offered() && tools.choice == ChatTools::Choice::kRequired;
   const bool answers = !must_call && !request->answer_schema.empty();
   if (!must_call && !answers) return absl::OkStatus();
   JsonGrammar grammar;

@@ -17,7 +17,7 @@ absl::Status ReadAnswerFormat(const nlohmann::json& json, absl::string_view body
                               ApiRequest* request);
 absl::Status ReadTools(const nlohmann::json& json, absl::string_view body, ApiRequest* request);
 // "tool_calls" and "tool_call_id" of a message that is called `name`.
-absl::Status ReadCallsOf(const nlohmann::json& json, const std::string& name, ApiMessage* message);
+absl::Status ReadCallsOf(const nlohmann::json& json, const std::string& name, ChatMessage* message);
 
 // Gives the sampler the grammar of what is asked for, in the form that the model writes calls in.
 absl::Status Constrain(ToolForm form, ApiRequest* request);

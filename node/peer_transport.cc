@@ -18,8 +18,8 @@
 #include "node/gate.h"
 #include "node/knock.h"
 #include "proto/cluster.grpc.pb.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/thread_name.h"
 

@@ -19,7 +19,7 @@
 #include "coordinator/plan_assign.h"
 #include "coordinator/plan_options.h"
 #include "coordinator/planner.h"
-#include "coordinator/text_request.h"
+#include "coordinator/request_status.h"
 #include "node/loaded_stages.h"
 #include "node/node_match.h"
 #include "shard/architecture.h"
@@ -35,7 +35,6 @@ constexpr absl::Duration kMeasureTime = absl::Seconds(20);
 constexpr absl::Duration kMeasurePoll = absl::Milliseconds(300);
 // For nodes that have just come to become members.
 constexpr absl::Duration kJoinTime = absl::Seconds(5);
-constexpr int64_t kAnswerMs = 5'000;
 // Where the shared beginning of a text's prompts ends, and before the end of its last prompt.
 constexpr uint32_t kCheckpointsForEach = 2;
 constexpr absl::Duration kGoOnPoll = absl::Milliseconds(100);
@@ -69,10 +68,9 @@ std::vector<std::string> LeaveOutOthers(ClusterReport* report) {
 
 // Asks all nodes, and again until they have measured and joined, or so much time has passed.
 absl::Status Ask(const PlanningOptions& options, absl::Duration wait, PlannedModel* planned) {
-  const auto client = ClusterClient::At(options.self_address, kAnswerMs);
   const SteadyTime begin = SteadyTime::Now();
   for (std::string told;;) {
-    auto report = CollectReport(client.get());
+    auto report = CollectReport(options.self_address);
     if (!report.ok()) return report.status();
     if (report->cluster.coordinator() != report->cluster.asked()) {
       return AsHandedOver(absl::UnavailableError(
@@ -613,8 +611,7 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanModel(const PlanningOptions& o
     return planned;
   }
   // The file first: what is wrong with it is said at once.
-  const auto client = ClusterClient::At(options.self_address, kAnswerMs);
-  auto report = CollectReport(client.get());
+  auto report = CollectReport(options.self_address);
   if (!report.ok()) return report.status();
   planned->report = *std::move(report);
   if (auto s = find(); !s.ok()) return s;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/request_status.h"
 #include "coordinator/text_request.h"
 #include "node/text_call.h"
 #include "proto/coordinator.pb.h"

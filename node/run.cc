@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/request_status.h"
 #include "coordinator/text_request.h"
 #include "nlohmann/json.hpp"
 #include "node/coordinator_client.h"
@@ -115,7 +116,7 @@ TextReport ReportOf(const wire::ModelStatus& model) {
 // A coordinator's client that Ctrl-C ends.
 class Session {
  public:
-  absl::Status Connect(const ClusterClient::Options& options) {
+  absl::Status Connect(const ClientOptions& options) {
     signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of a write
     auto client = CoordinatorClient::Connect(options);
     if (!client.ok()) return client.status();

@@ -14,7 +14,7 @@
 namespace strata {
 
 struct PlanOptions {
-  ClusterClient::Options client;
+  ClientOptions client;
   std::string model;   // path of a GGUF, on the machine of the node that is asked
   uint32_t n_ctx = 0;  // 0: the model's, at most kContextDefaultMax
   uint32_t n_seqs = 1;
@@ -43,14 +43,14 @@ struct LoadOptions {
 absl::Status RunLoad(const LoadOptions& options);
 
 struct UnloadOptions {
-  ClusterClient::Options client;
+  ClientOptions client;
   std::string model;  // name, path or start of its id; empty: the only one
   bool json = false;
 };
 absl::Status RunUnload(const UnloadOptions& options);
 
 struct DrainOptions {
-  ClusterClient::Options client;
+  ClientOptions client;
   std::string node;
   bool undo = false;
   bool json = false;

@@ -276,7 +276,7 @@ std::string StatusJson(const ClusterReport& report) {
 
 absl::Status RunStatus(const StatusOptions& options) {
   if (options.watch) return options.json ? RunStatusLines(options) : RunStatusWatch(options);
-  auto client = ClusterClient::Connect(options.client);
+  auto client = ConnectToCluster(options.client);
   if (!client.ok()) return client.status();
   auto report = FetchReport((*client)->address(), kReportMs);
   if (!report.ok()) return report.status();

@@ -14,7 +14,7 @@
 namespace strata {
 
 struct StatusOptions {
-  ClusterClient::Options client;
+  ClientOptions client;
   bool json = false;
   bool watch = false;
 };

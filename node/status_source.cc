@@ -16,16 +16,15 @@ constexpr int64_t kReportMs = 6'000;
 StatusSource::StatusSource(std::string address, Ways ways)
     : ways_(std::move(ways)), address_(std::move(address)) {}
 
-absl::StatusOr<std::unique_ptr<StatusSource>> StatusSource::Connect(
-    const ClusterClient::Options& options) {
-  absl::StatusOr<std::unique_ptr<ClusterClient>> client = ClusterClient::Connect(options);
+absl::StatusOr<std::unique_ptr<StatusSource>> StatusSource::Connect(const ClientOptions& options) {
+  absl::StatusOr<std::unique_ptr<ClusterStub>> client = ConnectToCluster(options);
   if (!client.ok()) return client.status();
   Ways ways;
   ways.collect = [](const std::string& address) { return FetchReport(address, kReportMs); };
   ways.find = [options]() -> absl::StatusOr<std::string> {
-    ClusterClient::Options again = options;
+    ClientOptions again = options;
     again.timeout_ms = kAnswerMs;
-    absl::StatusOr<std::unique_ptr<ClusterClient>> found = ClusterClient::Connect(again);
+    absl::StatusOr<std::unique_ptr<ClusterStub>> found = ConnectToCluster(again);
     if (!found.ok()) return found.status();
     return (*found)->address();
   };

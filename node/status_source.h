@@ -26,9 +26,8 @@ class StatusSource {
   };
   StatusSource(std::string address, Ways ways);
 
-  // Finds a node as ClusterClient::Connect() does, with its errors.
-  static absl::StatusOr<std::unique_ptr<StatusSource>> Connect(
-      const ClusterClient::Options& options);
+  // Finds a node as ConnectToCluster() does, with its errors.
+  static absl::StatusOr<std::unique_ptr<StatusSource>> Connect(const ClientOptions& options);
 
   // The next report. Errors: those of the node that told last. Asks kOthersMax other nodes at most.
   absl::StatusOr<ClusterReport> Ask();

@@ -66,9 +66,9 @@ absl::Status ReadAll(int socket, char* data, size_t size, SteadyTime deadline) {
 
 std::string EncodeTemplateQuestion(const TemplateQuestion& question) {
   Json messages = Json::array();
-  for (const ApiMessage& message : question.messages) {
+  for (const ChatMessage& message : question.messages) {
     Json calls = Json::array();
-    for (const ApiToolCall& call : message.calls) {
+    for (const ChatToolCall& call : message.calls) {
       calls.push_back({call.id, call.name, call.arguments});
     }
     messages.push_back(
@@ -76,7 +76,7 @@ std::string EncodeTemplateQuestion(const TemplateQuestion& question) {
   }
   Json tools = Json::array();
   if (question.tools.offered()) {
-    for (const ApiTool& tool : question.tools.list) tools.push_back({tool.name, tool.json});
+    for (const ChatTool& tool : question.tools.list) tools.push_back({tool.name, tool.json});
   }
   return Cbor({{"template", question.source.text},
                {"bos", question.source.bos},

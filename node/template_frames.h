@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "node/chat_message.h"
 #include "node/chat_template.h"
-#include "node/openai_request.h"
 #include "transport/steady_time.h"
 
 namespace strata {
@@ -22,8 +22,8 @@ inline constexpr size_t kTemplateAnswerBytesMax = kChatPromptBytesMax + 64 * 102
 
 struct TemplateQuestion {
   ChatTemplate::Source source;
-  std::vector<ApiMessage> messages;
-  ApiTools tools;
+  std::vector<ChatMessage> messages;
+  ChatTools tools;
   absl::Time now;
   ChatTemplate::Wish wish = {};
 };

@@ -49,11 +49,11 @@ std::string DeedOf(const ChildExit& exit, const TemplateLimits& limits) {
 // Of what a client sent.
 size_t BytesOf(const TemplateQuestion& question) {
   size_t bytes = 0;
-  for (const ApiMessage& message : question.messages) {
+  for (const ChatMessage& message : question.messages) {
     bytes += sizeof(message) + message.content.size();
-    for (const ApiToolCall& call : message.calls) bytes += sizeof(call) + call.arguments.size();
+    for (const ChatToolCall& call : message.calls) bytes += sizeof(call) + call.arguments.size();
   }
-  for (const ApiTool& tool : question.tools.list) bytes += sizeof(tool) + tool.json.size();
+  for (const ChatTool& tool : question.tools.list) bytes += sizeof(tool) + tool.json.size();
   return bytes;
 }
 

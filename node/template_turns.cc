@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/text_request.h"
+#include "coordinator/request_status.h"
 
 namespace strata {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/text_request.h"
+#include "coordinator/request_status.h"
 
 namespace strata {
 namespace {

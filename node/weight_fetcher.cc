@@ -12,10 +12,10 @@
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "node/data_dir.h"
 #include "node/weight_queue.h"
 #include "shard/model_file.h"
 #include "shard/slice.h"
+#include "transport/private_file.h"
 #include "transport/status_details.h"
 
 namespace strata {

@@ -9,8 +9,8 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "shard/weight_blocks.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/steady_time.h"
 

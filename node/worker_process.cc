@@ -18,8 +18,8 @@
 #include "nlohmann/json.hpp"
 #include "node/logging.h"
 #include "shard/out_of_memory.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/request_log.h"
 
 namespace strata {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/channel.h"
 #include "shard/weight_blocks.h"
-#include "transport/grpc_link.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_status.h"
 #include "transport/status_details.h"
 

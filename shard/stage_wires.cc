@@ -13,6 +13,7 @@
 #include "grpcpp/client_context.h"
 #include "proto/node.grpc.pb.h"
 #include "shard/host_identity.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"

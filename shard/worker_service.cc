@@ -28,6 +28,7 @@
 #include "shard/stage_wires.h"
 #include "shard/tokenize.h"
 #include "transport/epoch.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/grpc_status.h"

@@ -13,53 +13,20 @@
 #include "grpcpp/alarm.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
-#include "grpcpp/create_channel.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/generic/generic_stub.h"
-#include "grpcpp/server_builder.h"
-#include "grpcpp/support/channel_arguments.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_message.h"
 #include "transport/grpc_status.h"
-#include "transport/grpc_threads.h"
 #include "transport/link_session.h"
 #include "transport/mutex.h"
-#include "transport/process_security.h"
 
 namespace strata {
 namespace {
 
 constexpr char kMethod[] = "/strata.wire.Link/Stream";
 
-// A peer whose machine has gone is noticed after about this and kKeepaliveTimeoutMs.
-constexpr int kKeepaliveTimeMs = 500;
-// Two pings and a timer for each connection, all day: seldom, where somebody else notices sooner.
-constexpr int kQuietKeepaliveTimeMs = 60'000;
-// A channel without calls for so long lets its connection go, and its pings with it.
-constexpr int kCallsIdleMs = 5'000;
-
-constexpr int kWindowBytes = 512 << 10;
-
-// That any call may answer. A frame's have far less, so that one a bit too large gets our own clear
-// refusal.
-constexpr int kMessageBytesMax = 1 << 30;
-static_assert(kMessageBytesMax > kFramePrefixBytes + kFrameHeaderBytesMax + kGrpcPieceBytes);
-
-// What the two ends have in common: calls `set(name, value)`.
-template <typename Set>
-void ForEachSetting(int keepalive_ms, int keepalive_timeout_ms, Set set) {
-  set(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive_ms);
-  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive_timeout_ms);
-  set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  set(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMessageBytesMax);
-  set(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1);
-  // gRPC's own measure of what is under way takes what waits in queues for it, and lets more and
-  // more wait there, pings behind it. This is more than a LAN of 10 Gbit/s needs.
-  set(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  set(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
-  // Nothing here compresses, and a stranger's message must not grow while it is read.
-  set(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-}
+static_assert(kGrpcMessageBytesMax > kFramePrefixBytes + kFrameHeaderBytesMax + kGrpcPieceBytes);
 
 // A peer that is refused thousands of times must not fill the disk: one line a second.
 void LogRefusal(const std::string& peer, const absl::Status& why) {
@@ -69,27 +36,6 @@ void LogRefusal(const std::string& peer, const absl::Status& why) {
 
 gpr_timespec InMs(int64_t ms) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
-}
-
-// `idle_ms` 0: it keeps its connection.
-std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int keepalive_ms,
-                                          int keepalive_timeout_ms, int idle_ms) {
-  KeepGrpcThreads();
-  grpc::ChannelArguments arguments;
-  ForEachSetting(keepalive_ms, keepalive_timeout_ms,
-                 [&](const char* name, int value) { arguments.SetInt(name, value); });
-  if (idle_ms > 0) arguments.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, idle_ms);
-  // Activations must not queue in front of control calls, nor one link in front of another.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Peers are on the LAN: a proxy for the Internet cannot reach them.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // A retry would keep what was sent, and frames must not be sent twice.
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  const auto credentials = ProcessChannelCredentials(&arguments);
-  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
 // The part of a wire over one gRPC call that both ends share. The call's reactor derives from it,
@@ -155,8 +101,7 @@ class DialledWire final : public GrpcWire,
  public:
   // Deletes itself when the call is done.
   static std::shared_ptr<LinkSession> Dial(DialOptions options, Link::Receiver* receiver) {
-    auto* wire = new DialledWire(
-        options.address, options.keepalive_ms > 0 ? options.keepalive_ms : kQuietKeepaliveTimeMs);
+    auto* wire = new DialledWire(options.address, options.keepalive_ms);
     VersionPolicy policy;
     policy.allow_mixed = options.allow_mixed_versions;
     std::shared_ptr<LinkSession> session =
@@ -184,7 +129,7 @@ class DialledWire final : public GrpcWire,
   void WriteNext() override { StartWrite(&written_); }
 
   DialledWire(const std::string& address, int keepalive_ms)
-      : stub_(NewChannel(address, keepalive_ms, kKeepaliveTimeoutMs, /*idle_ms=*/0)) {}
+      : stub_(MakeQuietChannel(address, keepalive_ms)) {}
 
   // Peers say their own words in a kClose, so what the call says is about the wire.
   static absl::Status FromCall(const grpc::Status& status) {
@@ -303,30 +248,6 @@ class RefusedCall final : public grpc::ServerGenericBidiReactor {
 };
 
 }  // namespace
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int keepalive_timeout_ms) {
-  return NewChannel(address, kKeepaliveTimeMs, keepalive_timeout_ms, kCallsIdleMs);
-}
-
-std::shared_ptr<grpc::Channel> MakeQuietChannel(const std::string& address) {
-  return NewChannel(address, kQuietKeepaliveTimeMs, kKeepaliveTimeoutMs, /*idle_ms=*/0);
-}
-
-void ConfigureServer(grpc::ServerBuilder* builder, MessageSizes sizes) {
-  KeepGrpcThreads();
-  // That the machine of who asks has gone TCP notices before (listening_server.cc).
-  const bool patient = sizes == MessageSizes::kRequests;
-  ForEachSetting(kQuietKeepaliveTimeMs, patient ? kPatientTimeoutMs : kKeepaliveTimeoutMs,
-                 [&](const char* name, int value) { builder->AddChannelArgument(name, value); });
-  if (patient) builder->SetMaxReceiveMessageSize(kRequestBytesMax);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kConnectionCallsMax);
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Let channels ping as often as they are told to above.
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                              kKeepaliveTimeMs / 2);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
-  SetConnectionBounds(builder);
-}
 
 absl::StatusOr<std::unique_ptr<Link>> DialGrpcLink(DialOptions options, Link::Receiver* receiver) {
   const std::string address = options.address;

@@ -12,8 +12,8 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "proto/probe.grpc.pb.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/steady_time.h"
 

@@ -127,4 +127,15 @@ absl::Status MakePrivateFolder(const std::string& path) {
   return absl::ErrnoToStatus(why, absl::StrCat("cannot make ", path));
 }
 
+absl::StatusOr<std::string> NewPrivateFolder() {
+  std::error_code error;
+  const std::string temporary = std::filesystem::temp_directory_path(error).string();
+  // First in memory, where nothing is left on a disk.
+  for (const std::string& parent : {std::string("/dev/shm"), temporary, std::string("/tmp")}) {
+    std::string made = parent + "/strata-XXXXXX";
+    if (!parent.empty() && mkdtemp(made.data()) != nullptr) return made;
+  }
+  return absl::ErrnoToStatus(errno, "no folder of its own can be made, not even in /tmp");
+}
+
 }  // namespace strata

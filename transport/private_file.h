@@ -35,4 +35,8 @@ absl::Status WritePrivateFile(const std::string& path, absl::string_view bytes,
 // One that is there stays as it is. The system's own reason, with the folder's name.
 absl::Status MakePrivateFolder(const std::string& path);
 
+// For what nobody else may read and is needed for a while: whoever made it removes it. In memory,
+// where the system has such folders.
+absl::StatusOr<std::string> NewPrivateFolder();
+
 }  // namespace strata

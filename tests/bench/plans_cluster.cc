@@ -52,8 +52,8 @@ absl::StatusOr<std::unique_ptr<PlansCluster>> PlansCluster::Start(std::vector<Ma
     const NodeOn& node = *cluster->nodes_.back();
     if (node.port() == 0) return absl::UnavailableError(node.errors());
     if (i == 0) {
-      auto client = ClusterClient::Connect({.node = absl::StrCat(AddressOf(0), ":", node.port()),
-                                            .key = {.file = getenv("STRATA_KEY_FILE")}});
+      auto client = ConnectToCluster({.node = absl::StrCat(AddressOf(0), ":", node.port()),
+                                      .key = {.file = getenv("STRATA_KEY_FILE")}});
       if (!client.ok()) return client.status();
       cluster->client_ = *std::move(client);
     }
@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<PlansCluster>> PlansCluster::Start(std::vector<Ma
 absl::Status PlansCluster::WaitUntilMeasured() const {
   const absl::Time until = absl::Now() + kMeasureTime;
   while (absl::Now() < until) {
-    auto report = CollectReport(client_.get());
+    auto report = CollectReport(client_->address());
     const bool all =
         report.ok() && report->nodes.size() == nodes_.size() && !report->measuring() &&
         std::all_of(report->nodes.begin(), report->nodes.end(), [](const NodeReport& node) {
@@ -86,7 +86,7 @@ absl::Status PlansCluster::WaitUntilMeasured() const {
 }
 
 absl::StatusOr<ClusterReport> PlansCluster::Report() const {
-  auto report = CollectReport(client_.get());
+  auto report = CollectReport(client_->address());
   if (!report.ok()) return report.status();
   const auto place = [this](const NodeReport& node) {
     return std::find_if(machines_.begin(), machines_.end(),
@@ -101,7 +101,7 @@ absl::StatusOr<ClusterReport> PlansCluster::Report() const {
 absl::StatusOr<wire::Epoch> PlansCluster::NextEpoch(const ClusterReport& report) const {
   for (const NodeReport& node : report.nodes) {
     if (node.id() != report.cluster.coordinator() || node.client == nullptr) continue;
-    auto epoch = ClusterClient::At(node.client->address(), kAnswerMs)->NextEpoch();
+    auto epoch = ClusterStub(node.client->address(), kAnswerMs).NextEpoch();
     // In no node's name: the coordinator would unload what it does not know.
     if (epoch.ok()) epoch->set_coordinator_id("plans_bench");
     return epoch;

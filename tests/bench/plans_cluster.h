@@ -45,7 +45,7 @@ class PlansCluster {
   std::vector<std::unique_ptr<Limits>> limits_;
   std::vector<std::unique_ptr<Host>> hosts_;
   std::vector<std::unique_ptr<NodeOn>> nodes_;
-  std::unique_ptr<ClusterClient> client_;
+  std::unique_ptr<ClusterStub> client_;
 };
 
 }  // namespace strata

@@ -21,7 +21,7 @@
 #include "node/weight_fetcher.h"
 #include "node/weight_service.h"
 #include "shard/model_file.h"
-#include "transport/grpc_link.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_status.h"
 #include "transport/link_probe.h"
 #include "transport/process_security.h"

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "absl/status/status_matchers.h"
+#include "coordinator/request_status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/coordinator/scheduler_sim.h"

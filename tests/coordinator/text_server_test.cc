@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status_matchers.h"
 #include "absl/synchronization/notification.h"
+#include "coordinator/request_status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/coordinator/fake_stages.h"

@@ -26,8 +26,8 @@
 #include "proto/cluster.pb.h"
 #include "tests/fuzz/service_calls.h"
 #include "transport/event_loop.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/run_on_loop.h"
 #include "transport/version.h"
 
@@ -100,7 +100,7 @@ void FuzzedCluster::Run(absl::string_view input) {
                     .name = "fuzzed",
                     .cluster = kCluster,
                     .protocol = LocalVersions().protocol()};
-    options.mdns = false;
+    options.discovery = nullptr;
     options.membership.nodes_max = kNodesMax;
     runtime = std::make_unique<ClusterRuntime>(loop_.get(), SleeplessClock(), std::move(options),
                                                std::make_unique<NobodyThere>(loop_.get()));

@@ -83,7 +83,7 @@ class FuzzedNode {
   static ClusterRuntime::Options Options() {
     ClusterRuntime::Options options;
     options.self = {.id = {.high = 0, .low = 1}, .boot = 1, .name = "n", .cluster = "home"};
-    options.mdns = false;
+    options.discovery = nullptr;
     return options;
   }
   void Fill(wire::KeyStep* step) const {

@@ -27,7 +27,7 @@
 #include "tests/fuzz/service_calls.h"
 #include "tests/support/gguf_builder.h"
 #include "transport/event_loop.h"
-#include "transport/grpc_link.h"
+#include "transport/grpc_channel.h"
 
 namespace strata {
 namespace {

@@ -35,8 +35,8 @@
 #include "tests/fuzz/service_calls.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/raw_message.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 
 namespace strata {
 namespace {

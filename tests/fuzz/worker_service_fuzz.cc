@@ -24,7 +24,7 @@
 #include "tests/support/gguf_builder.h"
 #include "transport/clock.h"
 #include "transport/frame.h"
-#include "transport/grpc_link.h"
+#include "transport/grpc_channel.h"
 #include "transport/version.h"
 
 namespace strata {

@@ -17,7 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/losses.h"
-#include "coordinator/text_request.h"
+#include "coordinator/request_status.h"
 #include "gmock/gmock.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
@@ -36,7 +36,7 @@
 #include "tests/support/send_signal.h"
 #include "tests/support/test_key.h"
 #include "tests/support/whole_model.h"
-#include "transport/grpc_link.h"
+#include "transport/grpc_channel.h"
 
 namespace strata {
 namespace {

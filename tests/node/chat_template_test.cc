@@ -12,12 +12,12 @@ namespace {
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
-const std::vector<ApiMessage> kMessages = {{.role = "system", .content = "Be brief."},
-                                           {.role = "user", .content = "Hi"}};
+const std::vector<ChatMessage> kMessages = {{.role = "system", .content = "Be brief."},
+                                            {.role = "user", .content = "Hi"}};
 
 absl::StatusOr<ChatTemplate::Prompt> Render(const std::string& text,
-                                            const std::vector<ApiMessage>& messages = kMessages,
-                                            const ApiTools& tools = {},
+                                            const std::vector<ChatMessage>& messages = kMessages,
+                                            const ChatTools& tools = {},
                                             const ChatTemplate::Wish& wish = {}) {
   auto parsed = ChatTemplate::Parse({.text = text, .bos = "<s>", .eos = "</s>"});
   if (!parsed.ok()) return parsed.status();
@@ -31,7 +31,7 @@ constexpr char kChatMl[] =
     "%}";
 
 TEST(ChatTemplate, MakesThePromptThatIsWishedFor) {
-  const std::vector<ApiMessage> begun = {
+  const std::vector<ChatMessage> begun = {
       {.role = "user", .content = "Who?"},
       {.role = "assistant", .content = "The old captain was a "}};
   const auto text = [&](const ChatTemplate::Wish& wish) {
@@ -94,15 +94,15 @@ TEST(ChatTemplate, SaysInItsOwnWordsWhatItDoesNotTake) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ask something")));
 }
 
-ApiTools Tools() {
-  ApiTools tools;
+ChatTools Tools() {
+  ChatTools tools;
   tools.list.push_back(
       {.name = "sum",
        .json = R"({"type":"function","function":{"name":"sum","parameters":{"z":1,"a":2}}})",
        .parameters = {}});
   return tools;
 }
-const std::vector<ApiMessage> kCalled = {
+const std::vector<ChatMessage> kCalled = {
     {.role = "user", .content = "2+2?"},
     {.role = "assistant",
      .content = "",
@@ -138,8 +138,8 @@ TEST(ChatTemplate, TellsToolsInWordsWhereItHasNone) {
 }
 
 TEST(ChatTemplate, ToolsThatAreNotOfferedAreNotTold) {
-  ApiTools tools = Tools();
-  tools.choice = ApiTools::Choice::kNone;
+  ChatTools tools = Tools();
+  tools.choice = ChatTools::Choice::kNone;
   const auto prompt = Render(kWithTools, kMessages, tools);
   ASSERT_TRUE(prompt.ok()) << prompt.status();
   EXPECT_THAT(prompt->text, ::testing::Not(HasSubstr("Tools:")));

@@ -18,7 +18,7 @@
 #include "proto/node.grpc.pb.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_folder.h"
-#include "transport/grpc_link.h"
+#include "transport/grpc_channel.h"
 
 namespace strata {
 namespace {

@@ -2,6 +2,7 @@
 // test cuts and slows.
 #include "node/cluster_runtime.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -14,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_event_loop.h"
+#include "tests/support/heard_log.h"
 #include "transport/version.h"
 
 namespace strata {
@@ -112,7 +114,42 @@ class FakeNetwork {
   std::map<PeerTransport*, std::function<void(const std::string& address)>> broken_;
 };
 
-class ClusterRuntimeTest : public testing::Test {
+// One network's mDNS: everybody who announces itself is told of everybody else, as avahi does.
+class FakeMdns final : public Discovery {
+ public:
+  static absl::StatusOr<std::unique_ptr<Discovery>> Start(EventLoop*, Options options,
+                                                          Listener* listener) {
+    return std::make_unique<FakeMdns>(std::move(options), listener);
+  }
+  FakeMdns(Options options, Listener* listener)
+      : options_(std::move(options)), listener_(listener) {
+    All().insert(this);
+  }
+  ~FakeMdns() override { All().erase(this); }
+  void Announce(const std::vector<InterfaceAddress>&) override {}
+
+  // A round of announcements, each with the address that `address_of` says for its nonce.
+  static void Tell(const std::function<std::string(uint64_t nonce)>& address_of) {
+    for (FakeMdns* from : All()) {
+      DiscoveryRecord record = from->options_.self;
+      record.addresses = {address_of(record.nonce)};
+      for (FakeMdns* to : All()) {
+        if (to != from) to->listener_->OnFound(record);
+      }
+    }
+  }
+
+ private:
+  static std::set<FakeMdns*>& All() {
+    static auto* const all = new std::set<FakeMdns*>;
+    return *all;
+  }
+
+  const Options options_;
+  Listener* const listener_;
+};
+
+class ClusterRuntimeTest : public ::testing::Test {
  protected:
   // Node `n` listens at 10.0.0.<n>:7 and says so.
   struct Kind {
@@ -120,6 +157,8 @@ class ClusterRuntimeTest : public testing::Test {
     uint32_t protocol = kProtocolVersion;
     std::vector<std::string> addresses = {};  // told instead
     int id = 0;                               // not n, if not 0
+    Discovery::Starter discovery = nullptr;
+    std::string key_id = "";
   };
   ClusterRuntime* Add(int n, std::vector<std::string> peers) {
     return Add(n, std::move(peers), {});
@@ -134,7 +173,8 @@ class ClusterRuntimeTest : public testing::Test {
                     .protocol = kind.protocol,
                     .nonce = nodes_.size() + 1};
     options.peers = std::move(peers);
-    options.mdns = false;
+    options.discovery = kind.discovery;
+    options.key_id = kind.key_id;
     nodes_.push_back(std::make_unique<ClusterRuntime>(&loop_, &clock_, std::move(options),
                                                       network_.Transport()));
     ClusterRuntime* node = nodes_.back().get();
@@ -388,7 +428,7 @@ TEST_F(ClusterRuntimeTest, ACloneIsRefusedUntilTheOneThatWasThereIsGone) {
     ASSERT_EQ(a->AddressOf(b->id()), "10.0.0.2:7");
   }
   EXPECT_THAT(clone->WhyRefused(),
-              testing::HasSubstr("10.0.0.2:7 is taken, 10.0.0.9:7 is refused"));
+              ::testing::HasSubstr("10.0.0.2:7 is taken, 10.0.0.9:7 is refused"));
   EXPECT_EQ(b->WhyRefused(), "");
   for (ClusterRuntime* node : {a, b}) {
     const wire::GetClusterResponse told = node->Describe();
@@ -421,6 +461,35 @@ TEST_F(ClusterRuntimeTest, ACloneKnowsAtOnceFromTheOtherOneAlone) {
   EXPECT_TRUE(a->view().is_coordinator);
   ASSERT_EQ(a->Describe().shared_ids_size(), 1);
   EXPECT_EQ(a->Describe().shared_ids(0).refused_address(), "10.0.0.9:7");
+}
+
+TEST_F(ClusterRuntimeTest, ClonesThatKnowOfEachOtherByMdnsAloneAreTold) {
+  ClusterRuntime* a = Add(1, {}, {.discovery = &FakeMdns::Start});
+  clock_.AdvanceMs(5000);
+  ClusterRuntime* clone = Add(9, {}, {.id = 1, .discovery = &FakeMdns::Start});
+  FakeMdns::Tell([](uint64_t nonce) { return nonce == 1 ? "10.0.0.1:7" : "10.0.0.9:7"; });
+  clock_.AdvanceMs(3000);
+  EXPECT_TRUE(a->view().is_coordinator);
+  EXPECT_THAT(clone->WhyRefused(),
+              ::testing::HasSubstr("10.0.0.1:7 is taken, 10.0.0.9:7 is refused"));
+  ASSERT_EQ(a->Describe().shared_ids_size(), 1);
+  EXPECT_EQ(a->Describe().shared_ids(0).refused_address(), "10.0.0.9:7");
+}
+
+TEST_F(ClusterRuntimeTest, ANodeOfAnotherKeyIsLeftOutAndBothLogsSayWhatToDo) {
+  strata::testing::HeardLog log;
+  ClusterRuntime* a = Add(1, {}, {.discovery = &FakeMdns::Start, .key_id = "new"});
+  ClusterRuntime* restored = Add(2, {}, {.discovery = &FakeMdns::Start, .key_id = "old"});
+  for (int i = 0; i < 3; ++i) {
+    FakeMdns::Tell([](uint64_t nonce) { return absl::StrCat("10.0.0.", nonce, ":7"); });
+    clock_.AdvanceMs(2000);
+  }
+  EXPECT_EQ(StateOf(a, restored), "unknown");
+  EXPECT_EQ(StateOf(restored, a), "unknown");
+  for (const char* name : {"node-1", "node-2"}) {
+    EXPECT_THAT(log.Lines(absl::StrCat(name, " has another key than this node")),
+                ::testing::ElementsAre(::testing::HasSubstr("move away the file cluster_key")));
+  }
 }
 
 TEST_F(ClusterRuntimeTest, AnAddressWhereACloneAnswersIsNotUsed) {

@@ -15,8 +15,8 @@
 #include "gtest/gtest.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
-#include "transport/grpc_link.h"
 #include "transport/grpc_status.h"
 #include "transport/process_security.h"
 

@@ -30,7 +30,7 @@ TEST(Coordinator, OneWithNothingToDoLooksOnceASecond) {
   ClusterRuntime::Options options;
   options.self.id = {.high = 0, .low = 1};
   options.self.boot = 1;
-  options.mdns = false;
+  options.discovery = nullptr;
   ClusterRuntime cluster(&loop, &clock, std::move(options), std::make_unique<NoTransport>());
   Coordinator coordinator(&loop, &cluster, /*fetcher=*/nullptr,
                           {.node_id = std::string(31, '0') + "1"});

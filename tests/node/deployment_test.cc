@@ -9,6 +9,7 @@
 #include "absl/status/status_matchers.h"
 #include "absl/synchronization/notification.h"
 #include "coordinator/pipeline.h"
+#include "coordinator/request_status.h"
 #include "coordinator/text_request.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -250,6 +250,24 @@ TEST(Doctor, NobodyCoordinates) {
   EXPECT_THAT(Find(facts, "coordinator", State::kWrong).text, HasSubstr("nobody coordinates"));
 }
 
+TEST(Doctor, TwoMachinesWithOneId) {
+  DoctorFacts facts = Facts();
+  wire::SharedId* shared = facts.nodes[1].sees.add_shared_ids();  // that node alone has seen both
+  shared->set_node_id("id of attic");
+  shared->set_name("attic");
+  shared->set_taken_address("10.0.0.2:7400");
+  shared->set_refused_address("10.0.0.9:7400");
+  EXPECT_THAT(Find(facts, "same-id", State::kWrong).text,
+              HasSubstr("10.0.0.2:7400 is taken, 10.0.0.9:7400 is refused"));
+}
+
+TEST(Doctor, TwoNodesWithOneName) {
+  DoctorFacts facts = Facts();
+  facts.cluster.mutable_nodes(1)->mutable_record()->set_name("kitchen");
+  EXPECT_THAT(Find(facts, "same-name", State::kNote).text,
+              HasSubstr("two nodes have the name kitchen"));
+}
+
 TEST(Doctor, AClusterInParts) {
   DoctorFacts facts = Facts();
   facts.nodes[1].sees.set_coordinator("id of attic");

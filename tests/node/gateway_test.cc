@@ -10,6 +10,7 @@
 
 #include "absl/status/status_matchers.h"
 #include "absl/synchronization/notification.h"
+#include "coordinator/request_status.h"
 #include "coordinator/text_request.h"
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
@@ -74,7 +75,7 @@ class GatewayTest : public ::testing::Test {
     options.self.id = *NodeId::FromHex(std::string(32, 'a'));
     options.self.boot = 1;
     options.self.name = "attic";
-    options.mdns = false;
+    options.discovery = nullptr;
     options.peers = std::move(peers);
     cluster_ = std::make_unique<ClusterRuntime>(loop_.get(), SleeplessClock(), std::move(options),
                                                 PeerTransport::Grpc(loop_.get()));

@@ -2,7 +2,7 @@
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/text_request.h"
+#include "coordinator/request_status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport/grpc_status.h"

@@ -19,7 +19,7 @@
 #include "node/node.h"
 #include "proto/node.grpc.pb.h"
 #include "transport/event_loop.h"
-#include "transport/grpc_link.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_status.h"
 
 namespace strata::testing {

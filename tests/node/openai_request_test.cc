@@ -4,6 +4,7 @@
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/request_status.h"
 #include "coordinator/text_request.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/request_status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -109,7 +109,7 @@ TEST(TemplatePool, MakesThePromptsThatTheTemplateMakesHere) {
     EXPECT_EQ(prompt->text, expected->text);
     EXPECT_TRUE(prompt->has_bos);
   }
-  question.tools.choice = ApiTools::Choice::kNone;
+  question.tools.choice = ChatTools::Choice::kNone;
   const Prompt without = Ask(&pool, question);
   ASSERT_TRUE(without.ok()) << without.status();
   EXPECT_THAT(without->text, ::testing::Not(HasSubstr("sum;")));

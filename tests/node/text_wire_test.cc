@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/status/status_matchers.h"
-#include "coordinator/text_request.h"
+#include "coordinator/request_status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

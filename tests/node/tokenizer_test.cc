@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
-#include "coordinator/text_request.h"
+#include "coordinator/request_status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/silent_node.h"

@@ -20,7 +20,7 @@
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
 #include "transport/clock.h"
-#include "transport/grpc_link.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_status.h"
 
 namespace strata {

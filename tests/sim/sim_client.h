@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/request_status.h"
 #include "coordinator/text_request.h"
 #include "node/text_call.h"
 #include "proto/coordinator.pb.h"

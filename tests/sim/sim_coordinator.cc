@@ -8,7 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "coordinator/text_request.h"
+#include "coordinator/request_status.h"
 #include "node/coordinator.h"
 #include "transport/epoch.h"
 

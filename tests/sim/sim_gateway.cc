@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "coordinator/request_status.h"
 #include "coordinator/text_request.h"
 #include "node/coordinator.h"
 #include "node/gateway.h"

@@ -32,6 +32,7 @@
 #include "tests/transport/grpc_server.h"
 #include "tests/transport/link_child.h"
 #include "tests/transport/step_frame.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_message.h"
 #include "transport/grpc_status.h"
 #include "transport/link_session.h"

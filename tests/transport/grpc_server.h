@@ -12,6 +12,7 @@
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "transport/grpc_channel.h"
 #include "transport/grpc_deadline.h"
 #include "transport/grpc_link.h"
 #include "transport/listening_server.h"

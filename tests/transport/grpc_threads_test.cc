@@ -7,7 +7,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
-#include "transport/grpc_link.h"
+#include "transport/grpc_channel.h"
 
 namespace strata {
 namespace {

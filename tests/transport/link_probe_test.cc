@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "proto/probe.grpc.pb.h"
 #include "tests/transport/grpc_server.h"
-#include "transport/grpc_link.h"
+#include "transport/grpc_channel.h"
 
 namespace strata {
 namespace {

@@ -1,0 +1,42 @@
+// One node's service Cluster, as whoever dials it calls it. Blocks; never on the loop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/cluster.grpc.pb.h"
+
+namespace grpc {
+class Status;
+}
+
+namespace strata {
+
+// Thread-safe.
+class ClusterStub {
+ public:
+  // The node at host:port, which is not asked anything yet.
+  ClusterStub(std::string address, int64_t timeout_ms);
+
+  // As it was given.
+  const std::string& address() const { return address_; }
+
+  // Errors carry the address. kUnavailable: nobody answers in time; kFailedPrecondition: what
+  // answers is another version, or no node.
+  absl::StatusOr<wire::GetClusterResponse> GetCluster() { return GetCluster(timeout_ms_); }
+  absl::StatusOr<wire::GetClusterResponse> GetCluster(int64_t timeout_ms);
+  // For a new plan. kFailedPrecondition unless the node that answers coordinates.
+  absl::StatusOr<wire::Epoch> NextEpoch();
+
+ private:
+  absl::Status Explain(const grpc::Status& status) const;
+
+  const std::string address_;
+  const int64_t timeout_ms_;
+  const std::unique_ptr<wire::Cluster::Stub> stub_;
+};
+
+}  // namespace strata
