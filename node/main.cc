@@ -1,14 +1,14 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "node/cli.h"
-#include "node/process_setup.h"
+#include "node/base/process_setup.h"
+#include "node/cli/cli.h"
 
 int main(int argc, char** argv) {
   strata::PrepareProcess();
   const int status = strata::RunCommandLine(argc, argv);
 #ifndef __SANITIZE_ADDRESS__  // whose report of leaks comes at the end of exit()
-  // gRPC's threads run for as long as the process (transport/grpc_threads.h): nothing static is
+  // gRPC's threads run for as long as the process (transport/rpc/grpc_threads.h): nothing static is
   // destroyed under them.
   std::fflush(nullptr);
   std::_Exit(status);

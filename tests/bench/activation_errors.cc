@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
-#include "shard/activation_codec.h"
+#include "shard/engine/activation_codec.h"
 #include "tests/support/model_zoo.h"
 #include "tests/support/temp_folder.h"
 

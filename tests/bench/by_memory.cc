@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "coordinator/planner.h"
+#include "coordinator/planner/planner.h"
 
 namespace strata {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "coordinator/plan.h"
+#include "coordinator/planner/plan.h"
 
 namespace strata {
 

@@ -7,8 +7,8 @@
 
 #include "absl/log/check.h"
 #include "benchmark/benchmark.h"
-#include "tests/transport/grpc_server.h"
-#include "transport/mutex.h"
+#include "tests/transport/rpc/grpc_server.h"
+#include "transport/base/mutex.h"
 
 namespace strata {
 namespace {

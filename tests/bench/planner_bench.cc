@@ -9,9 +9,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "benchmark/benchmark.h"
-#include "coordinator/planner.h"
-#include "tests/coordinator/planner_instance.h"
-#include "tests/coordinator/planner_machines.h"
+#include "coordinator/planner/planner.h"
+#include "tests/coordinator/planner/planner_instance.h"
+#include "tests/coordinator/planner/planner_machines.h"
 
 namespace strata::testing {
 namespace {

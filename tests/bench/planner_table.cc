@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/plan_options.h"
-#include "coordinator/planner.h"
+#include "coordinator/planner/plan_options.h"
+#include "coordinator/planner/planner.h"
 #include "tests/bench/by_memory.h"
 
 namespace strata {

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "node/cluster_client.h"
-#include "node/cluster_report.h"
+#include "coordinator/models/cluster_report.h"
+#include "node/client/cluster_client.h"
 #include "tests/net/limits.h"
 #include "tests/net/network.h"
 

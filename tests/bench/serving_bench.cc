@@ -19,11 +19,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "coordinator/node_client.h"
-#include "coordinator/pipeline.h"
-#include "coordinator/text_server.h"
+#include "coordinator/generation/node_client.h"
+#include "coordinator/generation/pipeline.h"
+#include "coordinator/generation/text_server.h"
 #include "nlohmann/json.hpp"
-#include "shard/model_file.h"
+#include "shard/model/model_file.h"
 
 namespace strata {
 namespace {

@@ -31,11 +31,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "node/child_process.h"
-#include "node/http_server.h"
-#include "node/openai_call.h"
-#include "node/openai_error.h"
-#include "node/openai_request.h"
+#include "node/api/openai/openai_call.h"
+#include "node/api/openai/openai_error.h"
+#include "node/api/openai/openai_request.h"
+#include "node/http/http_server.h"
+#include "node/workers/child_process.h"
 #include "tests/support/cpu_seconds.h"
 
 namespace strata {

@@ -6,7 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "transport/grpc_status.h"
+#include "transport/rpc/grpc_status.h"
 
 namespace strata {
 

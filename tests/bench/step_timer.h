@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "coordinator/pipeline.h"
+#include "coordinator/generation/pipeline.h"
 
 namespace strata {
 

@@ -27,12 +27,12 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "coordinator/node_client.h"
-#include "coordinator/pipeline.h"
-#include "coordinator/text_server.h"
-#include "node/node_security.h"
-#include "shard/model_file.h"
-#include "transport/clock.h"
+#include "coordinator/generation/node_client.h"
+#include "coordinator/generation/pipeline.h"
+#include "coordinator/generation/text_server.h"
+#include "node/keys/node_security.h"
+#include "shard/model/model_file.h"
+#include "transport/base/clock.h"
 
 namespace strata {
 namespace {

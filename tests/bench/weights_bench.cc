@@ -1,5 +1,5 @@
-// How fast weights travel from one node to another, beside what transport/link_probe measures of
-// the link between them.
+// How fast weights travel from one node to another, beside what transport/link/link_probe measures
+// of the link between them.
 //
 //   weights_bench FILE CACHE                  both nodes in this process, over the loopback
 //   weights_bench serve HOST:PORT             the node that has FILE
@@ -18,13 +18,13 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
-#include "node/weight_fetcher.h"
-#include "node/weight_service.h"
-#include "shard/model_file.h"
-#include "transport/grpc_channel.h"
-#include "transport/grpc_status.h"
-#include "transport/link_probe.h"
-#include "transport/process_security.h"
+#include "shard/model/model_file.h"
+#include "shard/weights/weight_fetcher.h"
+#include "shard/weights/weight_service.h"
+#include "transport/link/link_probe.h"
+#include "transport/rpc/grpc_channel.h"
+#include "transport/rpc/grpc_status.h"
+#include "transport/rpc/process_security.h"
 
 namespace strata {
 namespace {

@@ -35,13 +35,13 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "tests/transport/grpc_server.h"
-#include "transport/cluster_certificates.h"
-#include "transport/cluster_key.h"
-#include "transport/mutex.h"
-#include "transport/process_security.h"
-#include "transport/tls_credentials.h"
-#include "transport/ucx_link.h"
+#include "tests/transport/rpc/grpc_server.h"
+#include "transport/base/mutex.h"
+#include "transport/rpc/process_security.h"
+#include "transport/security/cluster_certificates.h"
+#include "transport/security/cluster_key.h"
+#include "transport/security/tls_credentials.h"
+#include "transport/ucx/ucx_link.h"
 
 namespace strata {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "node/openai_request.h"
-#include "node/openai_tools.h"
-#include "shard/gbnf.h"
+#include "node/api/openai/openai_request.h"
+#include "node/api/openai/openai_tools.h"
+#include "shard/sampling/gbnf.h"
 
 namespace strata {
 namespace {

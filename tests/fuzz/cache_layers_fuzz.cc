@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "shard/cache_layers.h"
+#include "shard/kv_transfer/cache_layers.h"
 
 namespace strata {
 namespace {

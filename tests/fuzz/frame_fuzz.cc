@@ -10,8 +10,8 @@
 #include "absl/crc/crc32c.h"
 #include "absl/strings/string_view.h"
 #include "proto/frame.pb.h"
-#include "transport/frame.h"
-#include "transport/grpc_status.h"
+#include "transport/link/frame.h"
+#include "transport/rpc/grpc_status.h"
 
 namespace strata {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "absl/strings/string_view.h"
-#include "shard/gguf.h"
+#include "shard/model/gguf.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include "proto/frame.pb.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/support/raw_message.h"
-#include "transport/grpc_message.h"
+#include "transport/link/grpc_message.h"
 
 namespace strata {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "coordinator/membership.h"
-#include "coordinator/membership_wire.h"
+#include "coordinator/membership/membership.h"
+#include "coordinator/membership/membership_wire.h"
 
 namespace strata {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "node/json_schema_grammar.h"
-#include "shard/gbnf.h"
+#include "node/grammar/json_schema_grammar.h"
+#include "shard/sampling/gbnf.h"
 
 namespace strata {
 namespace {

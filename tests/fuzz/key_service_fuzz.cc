@@ -11,13 +11,13 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/log/check.h"
 #include "absl/strings/string_view.h"
-#include "node/cluster_runtime.h"
-#include "node/key_file.h"
-#include "node/key_service.h"
-#include "node/node_security.h"
+#include "coordinator/cluster/cluster_runtime.h"
+#include "node/keys/key_file.h"
+#include "node/keys/node_security.h"
+#include "node/rpc/key_service.h"
 #include "tests/fuzz/service_calls.h"
-#include "transport/event_loop.h"
-#include "transport/run_on_loop.h"
+#include "transport/base/event_loop.h"
+#include "transport/base/run_on_loop.h"
 
 namespace strata {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "node/mdns_record.h"
-#include "transport/grpc_status.h"
-#include "transport/node_id.h"
+#include "transport/base/node_id.h"
+#include "transport/discovery/mdns_record.h"
+#include "transport/rpc/grpc_status.h"
 
 namespace strata {
 namespace {

@@ -18,16 +18,16 @@
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
-#include "node/node.h"
-#include "node/peer_addresses.h"
+#include "node/daemon/node.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/doctor.pb.h"
 #include "proto/node.grpc.pb.h"
 #include "proto/weights.grpc.pb.h"
 #include "tests/fuzz/service_calls.h"
 #include "tests/support/gguf_builder.h"
-#include "transport/event_loop.h"
-#include "transport/grpc_channel.h"
+#include "transport/base/event_loop.h"
+#include "transport/base/peer_addresses.h"
+#include "transport/rpc/grpc_channel.h"
 
 namespace strata {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "proto/pairing.pb.h"
-#include "transport/clock.h"
-#include "transport/pairing_guest.h"
+#include "transport/base/clock.h"
+#include "transport/pairing/pairing_guest.h"
 
 namespace strata {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
-#include "transport/printable_text.h"
+#include "transport/base/printable_text.h"
 
 namespace strata {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "transport/cluster_key.h"
+#include "transport/security/cluster_key.h"
 
 namespace strata {
 namespace {

@@ -18,7 +18,7 @@
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "tests/support/raw_message.h"
-#include "transport/grpc_channel.h"
+#include "transport/rpc/grpc_channel.h"
 
 namespace strata::fuzz {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "shard/activation_codec.h"
-#include "shard/step_check.h"
+#include "shard/engine/activation_codec.h"
+#include "shard/serving/step_check.h"
 
 namespace strata {
 namespace {

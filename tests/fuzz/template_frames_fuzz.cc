@@ -1,13 +1,13 @@
 // What a process that ran a stranger's chat template may say: any bytes are an answer that is sound
 // or none. Templates themselves are not fed here: what they do to minja is what that process is for
-// (tests/node/template_pool_test.cc).
+// (tests/node/chat/template_pool_test.cc).
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "node/template_frames.h"
+#include "node/chat/template_frames.h"
 
 namespace strata {
 namespace {

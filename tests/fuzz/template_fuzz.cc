@@ -14,8 +14,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "node/template_pool.h"
-#include "node/template_process.h"
+#include "node/chat/template_pool.h"
+#include "node/chat/template_process.h"
 #include "tests/fuzz/service_calls.h"
 
 namespace strata {

@@ -13,10 +13,10 @@
 #include "absl/status/statusor.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/support/ucx_messages.h"
-#include "transport/frame.h"
-#include "transport/payload.h"
-#include "transport/ucx_buffers.h"
-#include "transport/ucx_message.h"
+#include "transport/link/frame.h"
+#include "transport/link/payload.h"
+#include "transport/ucx/ucx_buffers.h"
+#include "transport/ucx/ucx_message.h"
 
 namespace strata {
 namespace {

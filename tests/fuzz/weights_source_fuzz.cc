@@ -28,15 +28,15 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
-#include "node/weight_fetcher.h"
 #include "proto/weights.pb.h"
-#include "shard/model_file.h"
-#include "shard/weight_cache.h"
+#include "shard/model/model_file.h"
+#include "shard/weights/weight_cache.h"
+#include "shard/weights/weight_fetcher.h"
 #include "tests/fuzz/service_calls.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/raw_message.h"
-#include "transport/grpc_channel.h"
-#include "transport/grpc_deadline.h"
+#include "transport/rpc/grpc_channel.h"
+#include "transport/rpc/grpc_deadline.h"
 
 namespace strata {
 namespace {

@@ -18,14 +18,14 @@
 #include "llama.h"
 #include "proto/frame.pb.h"
 #include "proto/node.grpc.pb.h"
-#include "shard/model_file.h"
-#include "shard/worker_service.h"
+#include "shard/model/model_file.h"
+#include "shard/worker/worker_service.h"
 #include "tests/fuzz/service_calls.h"
 #include "tests/support/gguf_builder.h"
-#include "transport/clock.h"
-#include "transport/frame.h"
-#include "transport/grpc_channel.h"
-#include "transport/version.h"
+#include "transport/base/clock.h"
+#include "transport/base/version.h"
+#include "transport/link/frame.h"
+#include "transport/rpc/grpc_channel.h"
 
 namespace strata {
 namespace {

@@ -1,6 +1,6 @@
 // Bad input under load: while texts are streamed at both nodes, others send what is wrong, too
 // large, too slow or too much. Each is told what is wrong in the API's form, or closed at a bound
-// of node/http_server.h, and the texts are what they are without all that.
+// of node/http/http_server.h, and the texts are what they are without all that.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "node/http_server.h"
+#include "node/http/http_server.h"
 #include "tests/integration/api_cluster.h"
 #include "tests/support/http_client.h"
 

@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "shard/gguf.h"
+#include "shard/model/gguf.h"
 #include "tests/integration/two_nodes.h"
 #include "tests/support/temp_folder.h"
 

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "node/child_process.h"
+#include "node/workers/child_process.h"
 #include "tests/integration/api_cluster.h"
 
 namespace strata {

@@ -15,7 +15,7 @@
 #include "tests/integration/processes.h"
 #include "tests/support/program.h"
 #include "tests/support/wall_clock_shift.h"
-#include "transport/steady_time.h"
+#include "transport/base/steady_time.h"
 
 namespace strata {
 namespace {

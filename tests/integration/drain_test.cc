@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "node/coordinator_client.h"
+#include "node/client/coordinator_client.h"
 #include "tests/integration/processes.h"
 #include "tests/integration/two_nodes.h"
 #include "tests/support/program.h"

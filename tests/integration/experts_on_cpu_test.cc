@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "shard/engine.h"
+#include "shard/device/engine.h"
 #include "tests/integration/near_ties.h"
 #include "tests/integration/two_nodes.h"
 #include "tests/support/program.h"

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/integration/processes.h"
 #include "tests/support/program.h"
-#include "transport/steady_time.h"
+#include "transport/base/steady_time.h"
 
 namespace strata {
 namespace {

@@ -20,7 +20,7 @@
 #include "tests/support/renamed_model.h"
 #include "tests/support/send_signal.h"
 #include "tests/support/temp_folder.h"
-#include "transport/grpc_channel.h"
+#include "transport/rpc/grpc_channel.h"
 
 namespace strata {
 namespace {

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "llama.h"
 #include "proto/frame.pb.h"
-#include "shard/sampler.h"
+#include "shard/sampling/sampler.h"
 #include "tests/support/whole_model.h"
 
 namespace strata::testing {

@@ -24,7 +24,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/security/credentials.h"
 #include "gtest/gtest.h"
-#include "node/key_file.h"
+#include "node/keys/key_file.h"
 #include "proto/cluster.pb.h"
 #include "proto/coordinator.pb.h"
 #include "proto/doctor.pb.h"
@@ -37,9 +37,9 @@
 #include "tests/integration/two_nodes.h"
 #include "tests/support/program.h"
 #include "tests/support/test_key.h"
-#include "transport/cluster_certificates.h"
-#include "transport/cluster_key.h"
-#include "transport/tls_credentials.h"
+#include "transport/security/cluster_certificates.h"
+#include "transport/security/cluster_key.h"
+#include "transport/security/tls_credentials.h"
 
 namespace strata {
 namespace {
@@ -131,7 +131,7 @@ class Strangers : public TwoNodes {
     member_ = CredentialsFrom(*authority);
   }
 
-  // UCX's ports speak no gRPC, and would be waited for: transport/ucx_seal.h is their lock.
+  // UCX's ports speak no gRPC, and would be waited for: transport/ucx/ucx_seal.h is their lock.
   std::vector<std::string> NodeArgs() const override { return {"--no-ucx"}; }
 
   // Of somebody who finds nothing wrong with the nodes, with a certificate that `issuer` gave.

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "shard/model_file.h"
+#include "shard/model/model_file.h"
 #include "tests/integration/two_nodes.h"
 #include "tests/support/send_signal.h"
 #include "tests/support/temp_folder.h"

@@ -16,7 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
-#include "node/child_process.h"
+#include "node/workers/child_process.h"
 #include "tests/net/network.h"
 #include "tests/net/slow_disk.h"
 #include "tests/support/small_disk.h"

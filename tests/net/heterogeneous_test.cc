@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "shard/engine.h"
+#include "shard/device/engine.h"
 #include "tests/integration/near_ties.h"
 #include "tests/net/limits.h"
 #include "tests/net/network.h"

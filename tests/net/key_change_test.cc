@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "shard/engine.h"
+#include "shard/device/engine.h"
 #include "tests/integration/near_ties.h"
 #include "tests/net/keyed_machine.h"
 #include "tests/support/whole_model.h"

@@ -42,7 +42,7 @@
 #include "tests/support/http_client.h"
 #include "tests/support/renamed_model.h"
 #include "tests/support/temp_folder.h"
-#include "transport/descriptor.h"
+#include "transport/base/descriptor.h"
 
 namespace strata {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/membership_wire.h"
-#include "transport/version.h"
+#include "coordinator/membership/membership_wire.h"
+#include "transport/base/version.h"
 
 namespace strata {
 namespace {
@@ -194,7 +194,7 @@ bool ClusterSim::IsRefused(size_t from, size_t to) const {
   return !running(to) || refuses_[pair] != 0;
 }
 
-// As node/cluster_runtime.cc does when a request fails.
+// As coordinator/cluster/cluster_runtime.cc does when a request fails.
 void ClusterSim::Knock(size_t from, size_t to, int64_t delay_us) {
   char& knocks = knocks_[from * nodes_.size() + to];
   if (std::exchange(knocks, 1) != 0) return;
@@ -309,7 +309,8 @@ void ClusterSim::Wake(size_t n) {
   Schedule(n);
 }
 
-// Of those with the id, the one that was heard, as node/peer_paths.h keeps its address; else any.
+// Of those with the id, the one that was heard, as coordinator/cluster/peer_paths.h keeps its
+// address; else any.
 size_t ClusterSim::Receiver(size_t from, const OutgoingHeartbeat& out) {
   const size_t number = NumberOf(out.to);
   if (!has_clones_) return number;

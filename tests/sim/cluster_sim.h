@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/random/distributions.h"
-#include "coordinator/membership.h"
+#include "coordinator/membership/membership.h"
 #include "tests/sim/event_queue.h"
 
 namespace strata {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "node/gateway.h"
-#include "tests/coordinator/planner_instance.h"
+#include "node/gateway/gateway.h"
+#include "tests/coordinator/planner/planner_instance.h"
 #include "tests/sim/sim_client.h"
 
 namespace strata {

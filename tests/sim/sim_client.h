@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/request_status.h"
-#include "coordinator/text_request.h"
-#include "node/text_call.h"
+#include "coordinator/generation/text_call.h"
+#include "coordinator/request/request_status.h"
+#include "coordinator/request/text_request.h"
 #include "proto/coordinator.pb.h"
 #include "tests/sim/sim_text.h"
 

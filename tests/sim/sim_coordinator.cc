@@ -1,5 +1,5 @@
-// The role: what node/coordinator.cc and coordinator_office.cc do. sim_coordinator_mend.cc has what
-// takes a plan.
+// The role: what coordinator/models/coordinator.cc and coordinator_office.cc do.
+// sim_coordinator_mend.cc has what takes a plan.
 #include "tests/sim/sim_coordinator.h"
 
 #include <algorithm>
@@ -8,14 +8,14 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "coordinator/request_status.h"
-#include "node/coordinator.h"
-#include "transport/epoch.h"
+#include "coordinator/models/coordinator.h"
+#include "coordinator/request/request_status.h"
+#include "transport/base/epoch.h"
 
 namespace strata {
 namespace {
 
-// As in node/coordinator.cc and coordinator_office.cc.
+// As in coordinator/models/coordinator.cc and coordinator_office.cc.
 constexpr int64_t kTickUs = 200'000;
 constexpr int64_t kOfficeUs = 200'000;
 constexpr int64_t kSweepUs = 5'000'000;

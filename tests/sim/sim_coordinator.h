@@ -1,8 +1,8 @@
 // The role of a coordinator on a simulated node: when it plans, loads, mends, adopts, unloads and
-// hands over. A model of node/coordinator.h, whose threads wait for what is answered over gRPC;
-// here each wait is a call back. Its order of acts, its times and its conditions are kept, and what
-// it works with is real: Deployment with TextServer and Scheduler, Losses, RoomCapOf() and the
-// planner, and the view of Membership. One model.
+// hands over. A model of coordinator/models/coordinator.h, whose threads wait for what is answered
+// over gRPC; here each wait is a call back. Its order of acts, its times and its conditions are
+// kept, and what it works with is real: Deployment with TextServer and Scheduler, Losses,
+// RoomCapOf() and the planner, and the view of Membership. One model.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@
 #include <optional>
 #include <vector>
 
-#include "coordinator/losses.h"
-#include "coordinator/lost_members.h"
-#include "node/deployment.h"
-#include "node/text_call.h"
+#include "coordinator/generation/text_call.h"
+#include "coordinator/membership/losses.h"
+#include "coordinator/membership/lost_members.h"
+#include "coordinator/models/deployment.h"
 #include "tests/sim/sim_planning.h"
-#include "transport/clock.h"
+#include "transport/base/clock.h"
 
 namespace strata {
 

@@ -1,17 +1,17 @@
-// What node/coordinator.cc, coordinator_deploy.cc and coordinator_mend.cc do: loads, and what is
-// done about lost stages.
+// What coordinator/models/coordinator.cc, coordinator_deploy.cc and coordinator_mend.cc do: loads,
+// and what is done about lost stages.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "node/loaded_stages.h"
+#include "coordinator/models/loaded_stages.h"
 #include "tests/sim/sim_coordinator.h"
-#include "transport/epoch.h"
+#include "transport/base/epoch.h"
 
 namespace strata {
 namespace {
 
-// As in node/coordinator_mend.cc and coordinator_deploy.cc.
+// As in coordinator/models/coordinator_mend.cc and coordinator_deploy.cc.
 constexpr int64_t kHealthyUs = 30'000'000;
 constexpr uint32_t kMendsInARowMax = 5;
 constexpr int64_t kPauseUs = 250'000;

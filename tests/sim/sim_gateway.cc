@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "coordinator/request_status.h"
-#include "coordinator/text_request.h"
-#include "node/coordinator.h"
-#include "node/gateway.h"
+#include "coordinator/models/coordinator.h"
+#include "coordinator/request/request_status.h"
+#include "coordinator/request/text_request.h"
+#include "node/gateway/gateway.h"
 
 namespace strata {
 namespace {
@@ -15,7 +15,7 @@ const int64_t kBeginUs = absl::ToInt64Microseconds(Gateway::Options().begin_time
 const int64_t kResumeUs = absl::ToInt64Microseconds(Gateway::Options().resume_time);
 constexpr int64_t kResumePauseUs = absl::ToInt64Microseconds(kGatewayResumePause);
 constexpr int64_t kConnectUs = absl::ToInt64Microseconds(kGatewayConnectTime);
-constexpr int64_t kTickUs = 100'000;  // as in node/gateway.cc
+constexpr int64_t kTickUs = 100'000;  // as in node/gateway/gateway.cc
 
 // The text at the node that writes it, which tells the one that asked.
 class Told final : public TextSink {

@@ -1,5 +1,5 @@
 // How texts reach the coordinator from a simulated node, and go on with the next one. A model of
-// node/gateway.h, whose calls are gRPC's; what a client has heard is kept by the real
+// node/gateway/gateway.h, whose calls are gRPC's; what a client has heard is kept by the real
 // ResumableText, and a text's begin and end are put in order by the real TextCall.
 #pragma once
 
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "node/resumable_text.h"
-#include "node/text_call.h"
+#include "coordinator/generation/text_call.h"
+#include "node/gateway/resumable_text.h"
 #include "proto/coordinator.pb.h"
 #include "tests/sim/sim_coordinator.h"
 #include "tests/sim/sim_wire.h"

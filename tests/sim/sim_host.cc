@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "shard/same_stage.h"
-#include "shard/stage_server.h"
-#include "transport/status_details.h"
+#include "shard/serving/same_stage.h"
+#include "shard/serving/stage_server.h"
+#include "transport/rpc/status_details.h"
 
 namespace strata {
 namespace {

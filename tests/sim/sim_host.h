@@ -1,6 +1,6 @@
 // A simulated node's stages: which there are, what memory they take, and the links between them. A
-// model of node/stage_host.h, its worker and shard/stage_server.h; what a stage does with a frame
-// is sim_stage.h's.
+// model of node/workers/stage_host.h, its worker and shard/serving/stage_server.h; what a stage
+// does with a frame is sim_stage.h's.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +18,12 @@
 #include "proto/node.pb.h"
 #include "tests/sim/sim_stage.h"
 #include "tests/sim/sim_wire.h"
-#include "transport/epoch.h"
-#include "transport/frame.h"
+#include "transport/base/epoch.h"
+#include "transport/link/frame.h"
 
 namespace strata {
 
-// A link with credit, as transport/link.h has it. Shared by its ends.
+// A link with credit, as transport/link/link.h has it. Shared by its ends.
 class SimLink : public std::enable_shared_from_this<SimLink> {
  public:
   struct Options {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "transport/epoch.h"
-#include "transport/status_details.h"
+#include "transport/base/epoch.h"
+#include "transport/rpc/status_details.h"
 
 namespace strata {
 namespace {

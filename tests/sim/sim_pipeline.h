@@ -1,6 +1,6 @@
 // The stages of a plan on simulated nodes, loaded, linked, fed and unloaded. A model of
-// coordinator/pipeline.cc, whose links and calls are gRPC's: what takes time there takes time here,
-// so a load is made first (LoadSimStages) and becomes a Pipeline when it is done.
+// coordinator/generation/pipeline.cc, whose links and calls are gRPC's: what takes time there takes
+// time here, so a load is made first (LoadSimStages) and becomes a Pipeline when it is done.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "coordinator/pipeline.h"
+#include "coordinator/generation/pipeline.h"
 #include "tests/sim/sim_host.h"
 #include "tests/sim/sim_wire.h"
 

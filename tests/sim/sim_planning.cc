@@ -6,12 +6,12 @@
 #include "absl/log/check.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/layer_costs.h"
-#include "node/loaded_stages.h"
-#include "tests/coordinator/planner_instance.h"
+#include "coordinator/models/loaded_stages.h"
+#include "coordinator/planner/layer_costs.h"
+#include "tests/coordinator/planner/planner_instance.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
-#include "transport/epoch.h"
+#include "transport/base/epoch.h"
 
 namespace strata {
 namespace {
@@ -32,7 +32,7 @@ uint64_t BytesOf(const std::vector<LoadedStage>& loaded, const PlannedModel::Lef
   return 0;
 }
 
-// As LimitDisks() in node/planning.cc.
+// As LimitDisks() in coordinator/models/planning.cc.
 void LimitDisk(const SimDisk& disk, const SimModel& model, const RoomCap& cap, PlanNode* node) {
   const bool is_first = node->fetch_bytes.empty();
   node->disk_free_bytes = is_first ? cap.bytes : std::min(node->disk_free_bytes, cap.bytes);

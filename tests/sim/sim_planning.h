@@ -1,6 +1,6 @@
-// Plans for a simulated cluster: the real planner (coordinator/planner.h) on what the nodes tell of
-// their memory and on speeds that were made up. A model of node/planning.h, whose PlannedModel and
-// RoomCapOf() are used as they are.
+// Plans for a simulated cluster: the real planner (coordinator/planner/planner.h) on what the nodes
+// tell of their memory and on speeds that were made up. A model of coordinator/models/planning.h,
+// whose PlannedModel and RoomCapOf() are used as they are.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/plan.h"
-#include "node/planning.h"
-#include "shard/model_file.h"
+#include "coordinator/models/planning.h"
+#include "coordinator/planner/plan.h"
+#include "shard/model/model_file.h"
 #include "tests/sim/sim_host.h"
 #include "tests/sim/sim_pipeline.h"
 

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "shard/step_check.h"
+#include "shard/serving/step_check.h"
 #include "tests/sim/sim_text.h"
-#include "transport/epoch.h"
-#include "transport/grpc_status.h"
+#include "transport/base/epoch.h"
+#include "transport/rpc/grpc_status.h"
 
 namespace strata {
 namespace {

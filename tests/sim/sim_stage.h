@@ -1,6 +1,6 @@
 // A stage that computes hashes (sim_text.h) and is as strict about steps as a worker's: steps are
-// read by the real shard/step_check.h, edits and rows must fit what stands in its slots. A model of
-// shard/stage_server.h without links and threads.
+// read by the real shard/serving/step_check.h, edits and rows must fit what stands in its slots. A
+// model of shard/serving/stage_server.h without links and threads.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "proto/frame.pb.h"
 #include "proto/node.pb.h"
-#include "shard/stage_spec.h"
-#include "transport/frame.h"
+#include "shard/model/stage_spec.h"
+#include "transport/link/frame.h"
 
 namespace strata {
 

@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "shard/activation_codec.h"
-#include "shard/architecture.h"
-#include "shard/engine.h"
-#include "shard/model_file.h"
-#include "shard/slice.h"
-#include "shard/stage.h"
-#include "shard/tokenize.h"
+#include "shard/device/engine.h"
+#include "shard/engine/activation_codec.h"
+#include "shard/engine/stage.h"
+#include "shard/engine/tokenize.h"
+#include "shard/model/architecture.h"
+#include "shard/model/model_file.h"
+#include "shard/model/slice.h"
 
 namespace strata::testing {
 namespace {

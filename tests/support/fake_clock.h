@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "transport/clock.h"
+#include "transport/base/clock.h"
 
 namespace strata {
 

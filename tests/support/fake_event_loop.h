@@ -15,8 +15,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "tests/support/fake_clock.h"
-#include "transport/event_loop.h"
-#include "transport/mutex.h"
+#include "transport/base/event_loop.h"
+#include "transport/base/mutex.h"
 
 namespace strata {
 

@@ -16,8 +16,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "transport/link.h"
-#include "transport/mutex.h"
+#include "transport/base/mutex.h"
+#include "transport/link/link.h"
 
 namespace strata {
 

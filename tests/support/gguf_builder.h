@@ -12,7 +12,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "shard/gguf.h"
+#include "shard/model/gguf.h"
 
 namespace strata::testing {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "shard/gguf.h"
+#include "shard/model/gguf.h"
 
 namespace strata::testing {
 

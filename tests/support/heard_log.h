@@ -12,7 +12,7 @@
 #include "absl/log/log_sink.h"
 #include "absl/log/log_sink_registry.h"
 #include "absl/strings/match.h"
-#include "transport/mutex.h"
+#include "transport/base/mutex.h"
 
 namespace strata::testing {
 

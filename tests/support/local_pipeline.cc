@@ -8,13 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "shard/engine.h"
-#include "shard/load_stream.h"
-#include "shard/model_file.h"
-#include "shard/slice.h"
-#include "shard/stage_server.h"
+#include "shard/device/engine.h"
+#include "shard/model/model_file.h"
+#include "shard/model/slice.h"
+#include "shard/serving/stage_server.h"
+#include "shard/worker/load_stream.h"
 #include "tests/support/memory_link.h"
-#include "transport/clock.h"
+#include "transport/base/clock.h"
 
 namespace strata::testing {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/pipeline.h"
-#include "shard/cache_options.h"
+#include "coordinator/generation/pipeline.h"
+#include "shard/model/cache_options.h"
 
 namespace strata::testing {
 

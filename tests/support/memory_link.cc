@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/log/check.h"
-#include "transport/link_session.h"
-#include "transport/version.h"
+#include "transport/base/version.h"
+#include "transport/link/link_session.h"
 
 namespace strata {
 namespace {

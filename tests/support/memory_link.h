@@ -1,5 +1,6 @@
-// Links between two ends of one process: the same protocol as every link (transport/link_session.h)
-// over a wire that is a pair of queues, and that breaks, stalls or garbles on command.
+// Links between two ends of one process: the same protocol as every link
+// (transport/link/link_session.h) over a wire that is a pair of queues, and that breaks, stalls or
+// garbles on command.
 #pragma once
 
 #include <memory>
@@ -7,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "proto/frame.pb.h"
 #include "tests/support/fake_event_loop.h"
-#include "transport/link.h"
+#include "transport/link/link.h"
 
 namespace strata {
 

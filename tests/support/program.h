@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "node/child_process.h"
+#include "node/workers/child_process.h"
 #include "tests/support/test_key.h"
 
 namespace strata {

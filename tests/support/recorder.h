@@ -6,9 +6,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "transport/frame.h"
-#include "transport/link.h"
-#include "transport/mutex.h"
+#include "transport/base/mutex.h"
+#include "transport/link/frame.h"
+#include "transport/link/link.h"
 
 namespace strata {
 

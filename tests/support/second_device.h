@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "shard/device_probe.h"
+#include "shard/device/device_probe.h"
 
 namespace strata::testing {
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/node_client.h"
+#include "coordinator/generation/node_client.h"
 
 namespace strata::testing {
 

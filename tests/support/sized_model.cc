@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "ggml.h"
-#include "shard/gguf.h"
+#include "shard/model/gguf.h"
 
 namespace strata::testing {
 namespace {

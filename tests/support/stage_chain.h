@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "shard/stage.h"
+#include "shard/engine/stage.h"
 #include "tests/support/whole_model.h"
 
 namespace strata::testing {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/log/check.h"
-#include "node/key_file.h"
-#include "node/node_security.h"
+#include "node/keys/key_file.h"
+#include "node/keys/node_security.h"
 #include "tests/support/temp_folder.h"
 
 namespace strata::testing {

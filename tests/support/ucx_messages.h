@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "transport/frame.h"
-#include "transport/ucx_message.h"
-#include "transport/ucx_seal.h"
+#include "transport/link/frame.h"
+#include "transport/ucx/ucx_message.h"
+#include "transport/ucx/ucx_seal.h"
 
 namespace strata::testing {
 

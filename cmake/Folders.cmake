@@ -1,0 +1,51 @@
+# One library for each folder of cmake/folders.txt, in that order.
+
+file(STRINGS ${PROJECT_SOURCE_DIR}/cmake/folders.txt strata_folders REGEX "^[a-z]")
+list(TRANSFORM strata_folders REPLACE " .*" "")
+
+# strata_folder_target(FOLDER RESULT)
+function(strata_folder_target folder result)
+  string(REPLACE "/" "_" name ${folder})
+  set(${result} strata_${name} PARENT_SCOPE)
+endfunction()
+
+# strata_folder(SOURCES source… FOLDERS folder… [LIBRARIES library…]): the library of the folder that
+# it is called in. FOLDERS: those that its files include from; LIBRARIES: beyond what all have.
+function(strata_folder)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;FOLDERS;LIBRARIES")
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  list(FIND strata_folders ${folder} rank)
+  strata_folder_target(${folder} target)
+  if(arg_SOURCES)
+    add_library(${target} STATIC ${arg_SOURCES})
+    set(scope PUBLIC)
+    if(STRATA_UNITY)
+      set_target_properties(${target} PROPERTIES
+        UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8 UNITY_BUILD_RELOCATABLE ON)
+    endif()
+    strata_reuse_headers(strata_headers ${target})
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_link_libraries(${target} ${scope} strata_options ${arg_LIBRARIES})
+  foreach(other ${arg_FOLDERS})
+    list(FIND strata_folders ${other} other_rank)
+    if(other_rank LESS 0 OR NOT other_rank LESS rank)
+      message(FATAL_ERROR "${folder} may not use ${other}: it is not above it in cmake/folders.txt")
+    endif()
+    strata_folder_target(${other} other_target)
+    target_link_libraries(${target} ${scope} ${other_target})
+  endforeach()
+endfunction()
+
+# strata_role(ROLE): all folders in transport, shard, coordinator or node as one, for tests.
+function(strata_role role)
+  add_library(strata_${role} INTERFACE)
+  foreach(folder ${strata_folders})
+    if(folder MATCHES "^${role}/")
+      strata_folder_target(${folder} target)
+      target_link_libraries(strata_${role} INTERFACE ${target})
+    endif()
+  endforeach()
+endfunction()

@@ -1,0 +1,202 @@
+// Who might be there, by mDNS and by addresses that a person gave, and by which addresses this node
+// is there for others.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/log/log.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/cluster/cluster_runtime.h"
+#include "coordinator/membership/membership_wire.h"
+#include "transport/security/tls_look.h"
+
+namespace strata {
+namespace {
+
+// Keys of clusters of this one's name that are told of; more are not.
+constexpr size_t kOtherKeysMax = 8;
+
+// Means nothing on another machine.
+bool HasScope(absl::string_view address) { return absl::StrContains(address, '%'); }
+
+}  // namespace
+
+void ClusterRuntime::OnFound(const DiscoveryRecord& record) {
+  const absl::StatusOr<NodeId> node = NodeId::FromHex(record.node_id);
+  if (leaving_ || !node.ok() || record.cluster != options_.self.cluster) return;
+  if (record.waits) return OnWaiting(*node, record);
+  waiting_.erase(*node);
+  if (record.key_id != key_id_) {  // another cluster, of the same name
+    const std::string key = absl::StrCat("key ", record.key_id);
+    if (!record.key_id.empty() && !key_id_.empty() && told_names_.size() < kOtherKeysMax &&
+        told_names_.emplace(key, clock_->NowUs()).second) {
+      LOG(WARNING) << record.name
+                   << " has another key than this node and is not of its cluster, though that has "
+                      "the same name; if this node belongs there, and was restored from before the "
+                      "key changed, stop it, move away the file cluster_key in its data dir, start "
+                      "it again and admit it (strata approve)";
+    }
+    return;
+  }
+  if (*node == id()) return OnOwnIdFound(record);
+  if (!MayReturn(*node)) return;  // with the new key, as it says; connections show whether it has
+  NodeRecord learned = {
+      .id = *node, .name = record.name, .cluster = record.cluster, .protocol = record.protocol};
+  for (const std::string& address : record.addresses) {
+    if (!HasScope(address)) learned.addresses.push_back(address);
+  }
+  if (absl::Status status = membership_.Learn(learned, clock_->NowUs()); !status.ok()) {
+    LOG(INFO) << record.name << ": " << status.message();
+    return;
+  }
+  Peer& peer = PeerOf(*node);
+  for (const std::string& address : record.addresses) {
+    if (HasScope(address)) peer.paths.Observe(address);
+  }
+  peer.paths.TryAgain();
+  Settle();
+}
+
+// Another process announces this node's id: it is asked as one that a person named.
+void ClusterRuntime::OnOwnIdFound(const DiscoveryRecord& record) {
+  for (const std::string& address : record.addresses) {
+    const bool known = absl::c_any_of(
+        static_peers_, [&](const StaticPeer& each) { return each.address == address; });
+    if (known || static_peers_.size() >= kStaticPeersMax || HasScope(address) ||
+        absl::c_linear_search(own_addresses_, address)) {
+      continue;
+    }
+    static_peers_.push_back({.address = address, .found = true});
+    StartAskingStaticPeers();
+  }
+}
+
+void ClusterRuntime::OnWaiting(const NodeId& node, const DiscoveryRecord& record) {
+  if (key_id_.empty()) return;  // nobody needs a key here
+  const bool is_new = !waiting_.contains(node);
+  if (is_new && waiting_.size() >= kWaitingNodesMax) return;
+  waiting_[node] = record;
+  if (is_new) {
+    LOG(WARNING) << record.name << " has no key and waits to be admitted: strata approve "
+                 << record.name;
+  }
+}
+
+// Heartbeats say better who is there: multicast gets lost sooner than connections.
+void ClusterRuntime::OnLost(const std::string& node_id) {
+  if (const auto node = NodeId::FromHex(node_id); node.ok()) waiting_.erase(*node);
+}
+
+void ClusterRuntime::StartAskingStaticPeers() {
+  if (static_timer_ != nullptr) return;
+  static_timer_ =
+      loop_->StartTimer({.delay_ms = 0, .repeat_ms = static_cast<uint64_t>(options_.peer_retry_ms)},
+                        [this] { AskStaticPeers(); });
+}
+
+void ClusterRuntime::AskStaticPeers() {
+  for (size_t i = 0; i < static_peers_.size(); ++i) {
+    StaticPeer& peer = static_peers_[i];
+    if (peer.asked || peer.node == id()) continue;
+    const ClusterView::Node* known = membership_.view().Find(peer.node);
+    if (known != nullptr && known->state == ClusterView::State::kAlive) continue;
+    peer.asked = true;
+    transport_->Exchange(peer.address, ToWire(membership_.Probe(clock_->NowUs())),
+                         options_.answer_ms,
+                         WhileAlive([this, i](absl::StatusOr<wire::Heartbeat> reply) {
+                           OnStaticReply(i, std::move(reply));
+                         }));
+  }
+}
+
+void ClusterRuntime::OnStaticReply(size_t index, absl::StatusOr<wire::Heartbeat> reply) {
+  StaticPeer& peer = static_peers_[index];
+  peer.asked = false;
+  absl::Status status = reply.status();
+  if (status.ok()) {
+    absl::StatusOr<Heartbeat> parsed = FromWire(*reply);
+    status = parsed.status();
+    if (status.ok() && parsed->body->from == id() && !parsed->refused) {
+      peer.node = id();
+      status = absl::FailedPreconditionError("that is this node");
+    } else if (status.ok() && !MayReturn(parsed->body->from)) {
+      status = absl::PermissionDeniedError("that node was removed from the cluster");
+    } else if (status.ok()) {
+      status = membership_.OnReply(*parsed, clock_->NowUs());
+      if (status.ok() && parsed->body->from != id()) peer.node = parsed->body->from;
+    }
+    Settle();
+    if (status.ok() && membership_.view().Find(peer.node) != nullptr) {
+      PeerOf(peer.node).paths.Observe(peer.address);
+    }
+  }
+  if (SaysWrongCertificate(status.message())) {
+    status = absl::FailedPreconditionError(
+        "a node with another key is there, or one of the two has a wrong clock; if this one "
+        "belongs to its cluster (it was restored from before the key changed?), stop it, move away "
+        "the file cluster_key in its data dir, and "
+        "start "
+        "it again");
+  }
+  // Nobody there yet is what one expects of machines; all else a person wants to know, once.
+  if (!peer.found && !status.ok() && !absl::IsUnavailable(status) &&
+      !absl::IsDeadlineExceeded(status) && peer.complaint != status.message()) {
+    peer.complaint = std::string(status.message());
+    LOG(WARNING) << "--peer " << peer.address << ": " << peer.complaint;
+  }
+}
+
+std::string ClusterRuntime::MissedNodes() {
+  constexpr size_t kNamesMax = 4;
+  const ClusterView& now = view();
+  if (now.members.size() > 1) return "";
+  std::vector<std::string> names;
+  for (const ClusterView::Node& node : now.nodes) {
+    if (node.record.id == id() || node.ended || node.state == ClusterView::State::kOtherVersion ||
+        IsRemoved(node.record.id)) {
+      continue;
+    }
+    names.push_back(node.record.name.str());
+  }
+  for (const StaticPeer& peer : static_peers_) {
+    if (peer.node.is_nobody()) names.push_back(peer.address);
+  }
+  const size_t more = names.size() - std::min(names.size(), kNamesMax);
+  names.resize(names.size() - more);
+  return absl::StrCat(absl::StrJoin(names, ", "), more > 0 ? absl::StrCat(" and ", more) : "");
+}
+
+void ClusterRuntime::ReadInterfaces() {
+  std::vector<InterfaceAddress> addresses = ReadInterfaceAddresses();
+  if (!IsAnyHost(listening_.address.host)) {
+    std::erase_if(addresses, [this](const InterfaceAddress& each) {
+      return each.ip != listening_.address.host;
+    });
+  }
+  if (addresses == interfaces_ && !own_addresses_.empty()) return;
+  interfaces_ = std::move(addresses);
+  if (discovery_ != nullptr) discovery_->Announce(interfaces_);
+  own_addresses_ = OwnAddresses();
+  membership_.SetAddresses(own_addresses_, clock_->NowUs());
+  for (auto& [node, peer] : peers_) peer->paths.TryAgain();
+  Settle();
+}
+
+std::vector<std::string> ClusterRuntime::OwnAddresses() const {
+  const auto& [host, port] = listening_.address;
+  if (!listening_.advertise.empty()) return listening_.advertise;
+  if (!IsAnyHost(host)) return {JoinHostPort(host, port)};
+  // Loopback only where there is nothing else: for other nodes of a machine without a network.
+  std::vector<std::string> own;
+  for (const InterfaceAddress& each : interfaces_) {
+    if (each.is_link_local || (each.is_loopback && !own.empty())) continue;
+    if (own.size() < kNodeAddressesMax) own.push_back(JoinHostPort(each.ip, port));
+  }
+  return own;
+}
+
+}  // namespace strata

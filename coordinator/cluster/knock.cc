@@ -1,0 +1,67 @@
+#include "coordinator/cluster/knock.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "transport/base/peer_addresses.h"
+
+namespace strata {
+
+std::unique_ptr<Knock> Knock::Start(EventLoop* loop, const std::string& address, int64_t timeout_ms,
+                                    absl::AnyInvocable<void(int) &&> done) {
+  auto knock = std::unique_ptr<Knock>(new Knock(std::move(done)));  // the constructor is private
+  Knock* const raw = knock.get();
+  const int error = raw->Connect(address);
+  if (error == 0) {
+    raw->watch_ = loop->WatchFd(raw->fd_, {.writable = true}, [raw](EventLoop::FdEvents) {
+      int said = 0;
+      socklen_t size = sizeof said;
+      if (getsockopt(raw->fd_, SOL_SOCKET, SO_ERROR, &said, &size) != 0) said = errno;
+      raw->End(said);
+    });
+  }
+  const auto wait_ms = error == 0 ? static_cast<uint64_t>(timeout_ms) : 0;
+  raw->timer_ = loop->StartTimer({.delay_ms = wait_ms},
+                                 [raw, error] { raw->End(error == 0 ? ETIMEDOUT : error); });
+  return knock;
+}
+
+Knock::~Knock() {
+  watch_.reset();
+  if (fd_ >= 0) close(fd_);
+}
+
+int Knock::Connect(const std::string& address) {
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+  if (!parsed.ok()) return EINVAL;
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* info = nullptr;
+  if (getaddrinfo(parsed->host.c_str(), absl::StrCat(parsed->port).c_str(), &hints, &info) != 0) {
+    return EINVAL;
+  }
+  const absl::Cleanup free_info = [info] { freeaddrinfo(info); };
+  fd_ = socket(info->ai_family, SOCK_STREAM, 0);
+  if (fd_ < 0 || fcntl(fd_, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd_, F_SETFL, O_NONBLOCK) != 0) {
+    return errno;
+  }
+  // One that stands at once is writable at once.
+  if (connect(fd_, info->ai_addr, info->ai_addrlen) == 0 || errno == EINPROGRESS) return 0;
+  return errno;
+}
+
+void Knock::End(int error) {
+  watch_.reset();
+  timer_.reset();
+  std::move(std::exchange(done_, nullptr))(error);
+}
+
+}  // namespace strata

@@ -1,0 +1,571 @@
+#include "coordinator/generation/pipeline.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/log/check.h"
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "coordinator/generation/self_tests.h"
+#include "grpcpp/server_builder.h"
+#include "transport/base/epoch.h"
+#include "transport/base/steady_time.h"
+#include "transport/base/version.h"
+#include "transport/link/grpc_link.h"
+#include "transport/rpc/grpc_channel.h"
+#include "transport/rpc/grpc_deadline.h"
+#include "transport/rpc/grpc_status.h"
+#include "transport/rpc/listening_server.h"
+#include "transport/rpc/process_security.h"
+#include "transport/rpc/status_details.h"
+
+namespace strata {
+namespace {
+
+// How long a node may take to notice that its worker has died or hangs (kPongTimeout in
+// node/workers/worker_process), and to answer.
+constexpr absl::Duration kDiagnoseTime = absl::Seconds(6);
+constexpr int64_t kInfoTimeoutMs = 1000;
+// Each stage adds its timing.
+constexpr size_t kStepBytesMax = kFrameHeaderBytesMax - (64 << 10);
+// Caches are copied so often while texts go on, and no more once so little has changed.
+constexpr int kCopiesMax = 5;
+constexpr uint64_t kCopyBytesMin = 1 << 20;
+constexpr absl::Duration kCopyPause = absl::Milliseconds(100);
+// All of that; longer, and texts are fed again. And what is left then, while they wait.
+constexpr absl::Duration kCopyTime = absl::Minutes(5);
+constexpr absl::Duration kPauseMax = absl::Seconds(20);
+
+// A worker that listens on all interfaces is reached where its node is.
+std::string LinkAddress(const std::string& told, const std::string& node_address) {
+  const size_t colon = told.rfind(':');
+  const std::string host = told.substr(0, colon);
+  if (colon == std::string::npos || (host != "[::]" && host != "0.0.0.0")) return told;
+  return absl::StrCat(node_address.substr(0, node_address.rfind(':')), told.substr(colon));
+}
+
+class PipelineImpl final : public Pipeline {
+ public:
+  PipelineImpl(PipelineOptions options, Listener* listener)
+      : options_(std::move(options)),
+        listener_(listener),
+        returns_({.allow_mixed_versions = options_.allow_mixed_versions},
+                 [this](const wire::Hello& peer) { return AcceptReturn(peer); }) {}
+
+  ~PipelineImpl() override {
+    closing_ = true;
+    const absl::Status done = absl::OkStatus();
+    if (first_ != nullptr) first_->Close(done);
+    if (!stages_left_) Unload();
+    first_.reset();
+    {
+      absl::MutexLock lock(mu_);
+      if (return_ != nullptr) return_->Close(done);
+    }
+    std::unique_ptr<Link> returning;
+    {
+      absl::MutexLock lock(mu_);
+      returning = std::move(return_);
+    }
+    returning.reset();
+    if (server_ != nullptr) {
+      server_->Shutdown(DeadlineIn(absl::Seconds(1)));
+    }
+  }
+
+  void LeaveStages() override { stages_left_ = true; }
+  void OwnStages() { stages_left_ = false; }
+
+  absl::Status Load(Progress progress);
+  absl::Status ConnectLinks();
+
+  absl::StatusOr<uint64_t> Submit(wire::Step step) override;
+  absl::Status Diagnose(const absl::Status& broken) override;
+  const std::vector<wire::StageInfo>& stages() const override { return stages_; }
+  uint64_t bytes_returned() const override { return bytes_returned_; }
+  Carried carried() const override { return carried_; }
+
+ private:
+  // The link into stage 0: carries nothing back but credit and its end.
+  class FirstReceiver final : public Link::Receiver {
+   public:
+    explicit FirstReceiver(PipelineImpl* pipeline) : pipeline_(pipeline) {}
+    void OnFrame(Frame) override {}
+    void OnWritable() override { pipeline_->listener_->OnWritable(); }
+    void OnClosed(absl::Status status) override { pipeline_->OnBroken(std::move(status)); }
+
+   private:
+    PipelineImpl* const pipeline_;
+  };
+
+  // The link from the last stage.
+  class ReturnReceiver final : public Link::Receiver {
+   public:
+    explicit ReturnReceiver(PipelineImpl* pipeline) : pipeline_(pipeline) {}
+    void OnFrame(Frame frame) override { pipeline_->OnReturned(frame); }
+    void OnClosed(absl::Status status) override { pipeline_->OnBroken(std::move(status)); }
+
+   private:
+    PipelineImpl* const pipeline_;
+  };
+
+  size_t n_stages() const { return options_.stages.size(); }
+  absl::Status Listen();
+  absl::StatusOr<GrpcLinkAcceptor::Accepted> AcceptReturn(const wire::Hello& peer);
+  void OnReturned(const Frame& frame);
+  void OnBroken(absl::Status status);
+  wire::StageSpec SpecOf(size_t stage) const;
+  void AddWeightSources(size_t stage, wire::StageSpec* spec) const;
+  // "/CUDA0"; empty: the CPU.
+  std::string DeviceText(size_t stage) const {
+    return options_.devices.empty() ? "" : absl::StrCat("/", options_.devices[stage]);
+  }
+  bool IsKept(size_t stage) const {
+    return !options_.kept.empty() && options_.kept[stage].has_value();
+  }
+  absl::Status LoadStages(const std::vector<size_t>& which, Progress* progress);
+  // Caches that stages take over while the plan before goes on. False: they cannot be had.
+  // kCancelled: nobody wants the stages any more.
+  absl::StatusOr<bool> CopyCaches(Progress* progress);
+  // What has changed of them since, or why they cannot be had.
+  struct Copied {
+    uint64_t bytes = 0;
+    bool lags = false;  // a slot or more is not all there
+  };
+  wire::MoveCachesRequest MoveOf(size_t stage) const;
+  absl::StatusOr<Copied> CopyChanges(Progress* progress, SteadyTime until);
+  void Unload();
+  void UnloadStage(size_t stage);
+
+  const PipelineOptions options_;
+  Listener* const listener_;
+  FirstReceiver first_receiver_{this};
+  ReturnReceiver return_receiver_{this};
+  std::atomic<bool> closing_{false};
+  std::atomic<bool> broken_{false};
+  std::atomic<bool> stages_left_{false};
+  std::atomic<uint64_t> bytes_returned_{0};
+
+  // Constant after Build().
+  std::vector<wire::StageInfo> stages_;  // empty link_address: not loaded
+  // [stages], of those that take over caches: what they have of them.
+  std::vector<wire::MoveCachesResponse> copied_;
+  bool carries_ = false;  // so far
+  Carried carried_;
+  std::string return_address_;
+  std::unique_ptr<Link> first_;
+
+  absl::Mutex mu_;
+  uint64_t last_step_id_ ABSL_GUARDED_BY(mu_) = 0;
+  bool return_promised_ ABSL_GUARDED_BY(mu_) = false;
+  uint32_t freed_ ABSL_GUARDED_BY(mu_) = 0;  // of its credits, that the last stage has not heard of
+  std::unique_ptr<Link> return_ ABSL_GUARDED_BY(mu_);
+
+  GrpcLinkAcceptor returns_;
+  std::unique_ptr<ListeningServer> server_;
+};
+
+wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
+  wire::StageSpec spec;
+  spec.set_model_id(options_.model_id);
+  *spec.mutable_epoch() = options_.epoch;
+  spec.set_stage(static_cast<uint32_t>(stage));
+  spec.set_n_stages(static_cast<uint32_t>(n_stages()));
+  spec.set_model_path(options_.model_path);
+  spec.set_model_name(options_.model_name.str());
+  spec.mutable_layers()->set_begin(options_.stages[stage].begin);
+  spec.mutable_layers()->set_end(options_.stages[stage].end);
+  spec.set_n_ctx(options_.n_ctx);
+  spec.set_n_seq_max(options_.n_seq_max);
+  spec.set_n_batch(options_.n_batch);
+  spec.set_n_threads(options_.n_threads);
+  if (!options_.devices.empty()) spec.set_device(options_.devices[stage]);
+  if (!options_.n_cpu_moe.empty()) spec.set_n_cpu_moe(options_.n_cpu_moe[stage]);
+  if (IsKept(stage)) {
+    *spec.mutable_kept() = *options_.kept[stage];
+    spec.mutable_kept()->set_with_caches(carries_);
+  }
+  spec.set_unverified(options_.unverified);
+  *spec.mutable_cache() = options_.cache;
+  spec.set_use_mmap(options_.use_mmap);
+  spec.set_origin(options_.origin);
+  AddWeightSources(stage, &spec);
+  return spec;
+}
+
+void PipelineImpl::AddWeightSources(size_t stage, wire::StageSpec* spec) const {
+  const NodeClient* const source = options_.source;
+  const std::string& self = options_.nodes[stage]->id();
+  if (source != nullptr) {
+    if (source->id() == self) return;
+    spec->set_source_address(source->address());
+    spec->set_source_node(source->id());
+  }
+  if (options_.weight_peers.empty()) return;
+  spec->set_no_source(source == nullptr);
+  for (const NodeClient* const node : options_.weight_peers[stage]) {
+    if (spec->weight_peers_size() == kWeightPeersMax) break;
+    if (source != nullptr && (node->id() == source->id() || node->id() == self)) continue;
+    wire::WeightPeer* const peer = spec->add_weight_peers();
+    peer->set_address(node->address());
+    peer->set_node_id(node->id());
+  }
+}
+
+absl::Status PipelineImpl::Load(Progress progress) {
+  if (options_.source != nullptr) {
+    const auto id = options_.source->ShareModel(options_.model_path);
+    if (!id.ok()) return id.status();
+    if (*id != options_.model_id) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(options_.source->name(), ": ", options_.model_path,
+                       " is not the model of the plan: same name, other content"));
+    }
+  }
+  stages_.resize(n_stages());
+  std::vector<size_t> all, anew, kept;
+  for (size_t i = 0; i < n_stages(); ++i) {
+    all.push_back(i);
+    (IsKept(i) ? kept : anew).push_back(i);
+  }
+  if (options_.take_over == nullptr) return LoadStages(all, &progress);
+  if (auto s = LoadStages(anew, &progress); !s.ok()) return s;
+  if (!options_.caches.empty()) {
+    const absl::StatusOr<bool> copied = CopyCaches(&progress);
+    if (!copied.ok()) return copied.status();
+    carries_ = *copied;
+  }
+  const absl::StatusOr<bool> at_rest = options_.take_over();
+  if (!at_rest.ok()) return at_rest.status();
+  carries_ = carries_ && *at_rest;
+  if (carries_) {
+    const SteadyTime until = SteadyTime::Now() + kPauseMax;
+    absl::StatusOr<Copied> copied = CopyChanges(&progress, until);
+    if (copied.ok()) carried_.bytes_after = copied->bytes;
+    // At rest what lags comes whole the next time.
+    if (copied.ok() && copied->lags) {
+      copied = CopyChanges(&progress, until);
+      if (copied.ok()) carried_.bytes_after += copied->bytes;
+    }
+    carries_ = copied.ok() && !copied->lags;
+  }
+  if (auto s = LoadStages(kept, &progress); !s.ok()) return s;
+  const bool carried = carries_ && std::all_of(kept.begin(), kept.end(), [this](size_t i) {
+                         return stages_[i].caches_kept();
+                       });
+  if (!options_.caches.empty()) {
+    carried_.contents = carried ? SlotContents::kAsBefore : SlotContents::kAnything;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> PipelineImpl::CopyCaches(Progress* progress) {
+  copied_.resize(n_stages());
+  const SteadyTime until = SteadyTime::Now() + kCopyTime;
+  uint64_t before = std::numeric_limits<uint64_t>::max();
+  for (int i = 0; i < kCopiesMax; ++i) {
+    const absl::StatusOr<Copied> copied = CopyChanges(progress, until);
+    if (absl::IsCancelled(copied.status())) return copied.status();
+    if (!copied.ok()) {
+      // A slot that is just being shifted, or a stage with too much to do.
+      const bool passes =
+          absl::IsUnavailable(copied.status()) || absl::IsResourceExhausted(copied.status());
+      if (!passes) return false;
+      absl::SleepFor(kCopyPause);
+      continue;
+    }
+    carried_.bytes_before += copied->bytes;
+    // What is left is what texts have grown by meanwhile, or comes as a whole each time.
+    if (copied->bytes <= kCopyBytesMin || copied->bytes > before / 2) return true;
+    before = copied->bytes;
+  }
+  return before != std::numeric_limits<uint64_t>::max();
+}
+
+wire::MoveCachesRequest PipelineImpl::MoveOf(size_t stage) const {
+  wire::MoveCachesRequest request;
+  *request.mutable_epoch() = options_.epoch;
+  request.set_stage(static_cast<uint32_t>(stage));
+  for (const PipelineOptions::CacheSource& source : options_.caches[stage]) {
+    wire::CacheSource* const from = request.add_from();
+    *from->mutable_stage() = source.stage;
+    from->set_address(source.address);
+    from->set_node(source.node_id);
+    from->mutable_layers()->set_begin(source.layers.begin);
+    from->mutable_layers()->set_end(source.layers.end);
+    const int i = request.from_size() - 1;
+    if (i < copied_[stage].from_size()) *from->mutable_has() = copied_[stage].from(i).slots();
+  }
+  return request;
+}
+
+absl::StatusOr<PipelineImpl::Copied> PipelineImpl::CopyChanges(Progress* progress,
+                                                               SteadyTime until) {
+  absl::Mutex mu;
+  bool wanted = true;
+  Copied copied;
+  absl::Status failure;
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < n_stages(); ++i) {
+    if (IsKept(i)) continue;
+    threads.emplace_back([&, i] {
+      auto moved = options_.nodes[i]->MoveCaches(MoveOf(i), [&] {
+        absl::MutexLock lock(mu);
+        wanted = wanted && (*progress)(i, wire::LoadProgress());
+        return wanted && SteadyTime::Now() < until;
+      });
+      absl::MutexLock lock(mu);
+      if (moved.ok()) {
+        copied.bytes += moved->bytes();
+        copied.lags = copied.lags || moved->lags();
+        copied_[i] = *std::move(moved);
+      } else if (failure.ok()) {
+        failure = WithStage(moved.status(), static_cast<uint32_t>(i));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (!wanted) return absl::CancelledError("nobody wants the stages any more");
+  if (failure.ok()) return copied;
+  if (SteadyTime::Now() >= until) failure = absl::DeadlineExceededError("copying takes too long");
+  LOG(WARNING) << "caches do not move with their stages: " << failure.message();
+  return failure;
+}
+
+absl::Status PipelineImpl::LoadStages(const std::vector<size_t>& which, Progress* progress) {
+  std::vector<absl::Status> outcomes(n_stages());
+  absl::Mutex progress_mu;
+  std::atomic<bool> cancelled{false};
+  std::vector<std::thread> threads;
+  for (const size_t i : which) {
+    threads.emplace_back([&, i] {
+      auto info = options_.nodes[i]->LoadStage(SpecOf(i), [&](const wire::LoadProgress& done) {
+        absl::MutexLock lock(progress_mu);
+        if (!(*progress)(i, done)) cancelled = true;
+        return !cancelled;
+      });
+      if (info.ok()) {
+        stages_[i] = *std::move(info);
+        stages_[i].set_link_address(
+            LinkAddress(stages_[i].link_address(), options_.nodes[i]->address()));
+      } else {
+        outcomes[i] = WithStage(info.status(), static_cast<uint32_t>(i));
+        cancelled = true;  // the others need not go on
+      }
+    });
+  }
+  std::vector<wire::SelfTest> earlier;
+  if (options_.self_tests != nullptr) earlier = options_.self_tests();
+  for (std::thread& thread : threads) thread.join();
+  for (const size_t i : which) {
+    if (!outcomes[i].ok()) continue;
+    const absl::Status right = CheckSelfTest(stages_[i].self_test(), earlier);
+    if (right.ok()) continue;
+    // Also where what is loaded stays on an error: no plan is to keep this one.
+    UnloadStage(i);
+    const LayerRange& layers = options_.stages[i];
+    outcomes[i] =
+        WithStage(Prefixed(absl::StrCat("stage ", i, " (layers ", layers.begin, "-", layers.end - 1,
+                                        ") on ", options_.nodes[i]->name(), DeviceText(i)),
+                           right),
+                  static_cast<uint32_t>(i));
+  }
+  // A stage cancelled for another's sake is not the reason.
+  for (const absl::Status& outcome : outcomes) {
+    if (!outcome.ok() && !absl::IsCancelled(outcome)) return outcome;
+  }
+  for (const absl::Status& outcome : outcomes) {
+    if (!outcome.ok()) return outcome;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PipelineImpl::Listen() {
+  grpc::ServerBuilder builder;
+  ConfigureServer(&builder);
+  builder.RegisterCallbackGenericService(returns_.service());
+  auto server = ListeningServer::Start({.address = absl::StrCat(options_.listen_host, ":0"),
+                                        .credentials = ProcessServerCredentials()},
+                                       &builder);
+  if (!server.ok()) return server.status();
+  server_ = *std::move(server);
+  return_address_ = absl::StrCat(options_.listen_host, ":", server_->port());
+  return absl::OkStatus();
+}
+
+absl::Status PipelineImpl::ConnectLinks() {
+  if (auto s = Listen(); !s.ok()) return s;
+  // From the end, so that every stage finds the next one ready.
+  for (size_t i = n_stages(); i-- > 0;) {
+    wire::ConnectStageRequest request;
+    *request.mutable_epoch() = options_.epoch;
+    request.set_stage(static_cast<uint32_t>(i));
+    const bool last = i + 1 == n_stages();
+    request.set_next_address(last ? return_address_ : stages_[i + 1].link_address());
+    request.set_next_node(last ? options_.coordinator_node : options_.nodes[i + 1]->id());
+    if (!last && !options_.activations.empty()) {
+      *request.mutable_activations() = options_.activations[i];
+    }
+    if (auto s = options_.nodes[i]->ConnectStage(request); !s.ok()) return s;
+  }
+  DialOptions dial;
+  dial.address = stages_[0].link_address();
+  *dial.hello.mutable_versions() = LocalVersions();
+  dial.hello.set_model_id(options_.model_id);
+  *dial.hello.mutable_epoch() = options_.epoch;
+  dial.hello.set_from_stage(static_cast<uint32_t>(n_stages()));
+  dial.hello.set_to_stage(0);
+  dial.allow_mixed_versions = options_.allow_mixed_versions;
+  auto link = DialGrpcLink(std::move(dial), &first_receiver_);
+  if (!link.ok()) return link.status();
+  first_ = *std::move(link);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GrpcLinkAcceptor::Accepted> PipelineImpl::AcceptReturn(const wire::Hello& peer) {
+  absl::MutexLock lock(mu_);
+  if (CompareEpochs(peer.epoch(), options_.epoch) != 0) {
+    return absl::AbortedError(absl::StrCat("the pipeline is of epoch ", EpochString(options_.epoch),
+                                           ", the peer of epoch ", EpochString(peer.epoch())));
+  }
+  if (peer.model_id() != options_.model_id || peer.from_stage() + 1 != n_stages() ||
+      peer.to_stage() != n_stages()) {
+    return absl::FailedPreconditionError("only the last stage of the plan may link here");
+  }
+  if (return_promised_) return absl::FailedPreconditionError("the last stage has a link already");
+  return_promised_ = true;
+  GrpcLinkAcceptor::Accepted accepted;
+  *accepted.hello.mutable_versions() = LocalVersions();
+  accepted.hello.set_model_id(options_.model_id);
+  *accepted.hello.mutable_epoch() = options_.epoch;
+  accepted.hello.set_from_stage(static_cast<uint32_t>(n_stages()));
+  accepted.hello.set_to_stage(peer.from_stage());
+  accepted.hello.set_credits(kResultsMax);
+  accepted.receiver = &return_receiver_;
+  accepted.on_open = [this](std::unique_ptr<Link> link) {
+    absl::MutexLock open_lock(mu_);
+    return_ = std::move(link);
+  };
+  return accepted;
+}
+
+void PipelineImpl::OnReturned(const Frame& frame) {
+  bytes_returned_ += FrameBytes(frame);
+  if (frame.type == FrameType::kResult) {
+    wire::Result result;
+    if (auto s = ParseHeader(frame, &result); !s.ok()) return OnBroken(s);
+    if (CompareEpochs(result.epoch(), options_.epoch) == 0) listener_->OnResult(std::move(result));
+  } else if (frame.type == FrameType::kError) {
+    wire::StepError error;
+    if (auto s = ParseHeader(frame, &error); !s.ok()) return OnBroken(s);
+    if (CompareEpochs(error.epoch(), options_.epoch) == 0) listener_->OnStepError(std::move(error));
+  } else {
+    return OnBroken(absl::InvalidArgumentError("the last stage sent an unexpected frame"));
+  }
+  absl::MutexLock lock(mu_);
+  if (++freed_ < kResultsRelease || return_ == nullptr) return;
+  return_->Release(std::exchange(freed_, 0));
+}
+
+void PipelineImpl::OnBroken(absl::Status status) {
+  if (closing_ || broken_.exchange(true)) return;
+  if (status.ok()) status = absl::UnavailableError("a stage closed its link");
+  listener_->OnBroken(std::move(status));
+}
+
+absl::StatusOr<uint64_t> PipelineImpl::Submit(wire::Step step) {
+  step.set_model_id(options_.model_id);
+  *step.mutable_epoch() = options_.epoch;
+  // Under the lock, so that steps are sent in the order of their ids. Send() never blocks.
+  absl::MutexLock lock(mu_);
+  step.set_step_id(last_step_id_ + 1);
+  Frame frame = MakeFrame(FrameType::kStep, step);
+  if (frame.header.size() > kStepBytesMax) {
+    ++last_step_id_;
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", frame.header.size(), " bytes; at most ", kStepBytesMax));
+  }
+  if (auto s = first_->Send(std::move(frame)); !s.ok()) {
+    // What a link was closed with is no word about the step.
+    return absl::IsInvalidArgument(s) ? absl::UnavailableError(s.message()) : s;
+  }
+  return ++last_step_id_;
+}
+
+absl::Status PipelineImpl::Diagnose(const absl::Status& broken) {
+  const SteadyTime until = SteadyTime::Now() + kDiagnoseTime;
+  while (true) {
+    absl::Status unreachable;
+    for (size_t i = 0; i < n_stages(); ++i) {
+      auto info = options_.nodes[i]->GetInfo(kInfoTimeoutMs);
+      if (!info.ok()) {
+        unreachable = info.status();
+        continue;
+      }
+      if (auto failure = FailureOf(*info, options_.epoch, i); !failure.ok()) return failure;
+    }
+    if (!unreachable.ok()) return unreachable;
+    if (SteadyTime::Now() >= until) return broken;
+    absl::SleepFor(absl::Milliseconds(100));
+  }
+}
+
+void PipelineImpl::Unload() {
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    if (stages_[i].link_address().empty()) continue;
+    threads.emplace_back([this, i] { UnloadStage(i); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void PipelineImpl::UnloadStage(size_t stage) {
+  wire::UnloadStageRequest request;
+  *request.mutable_epoch() = options_.epoch;
+  request.set_stage(static_cast<uint32_t>(stage));
+  // A node that is gone has unloaded already, or the node that coordinates next has it unload.
+  NodeClient* const node = options_.nodes[stage];
+  node->UnloadStage(request, [&] { return options_.gone == nullptr || !options_.gone(node->id()); })
+      .IgnoreError();
+  stages_[stage].clear_link_address();  // nothing is loaded any more
+}
+
+}  // namespace
+
+absl::Status FailureOf(const wire::GetInfoResponse& info, const wire::Epoch& epoch, size_t stage) {
+  for (const wire::StageStatus& one : info.stages()) {
+    if (one.stage() == stage && CompareEpochs(one.epoch(), epoch) == 0 &&
+        one.status().code() != 0) {
+      return FromWire(one.status());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Build(PipelineOptions options,
+                                                          Listener* listener, Progress progress) {
+  CHECK(!options.stages.empty() && options.stages.size() == options.nodes.size());
+  CHECK(options.caches.empty() || options.caches.size() == options.stages.size());
+  for (size_t i = 0; i < options.caches.size(); ++i) {
+    CHECK(!options.caches[i].empty() || (i < options.kept.size() && options.kept[i]));
+  }
+  CHECK(options.devices.empty() || options.devices.size() == options.stages.size());
+  CHECK(options.weight_peers.empty() || options.weight_peers.size() == options.stages.size());
+  const bool leave = options.leave_on_error;
+  auto pipeline = std::make_unique<PipelineImpl>(std::move(options), listener);
+  if (leave) pipeline->LeaveStages();
+  if (auto s = pipeline->Load(std::move(progress)); !s.ok()) return s;
+  if (auto s = pipeline->ConnectLinks(); !s.ok()) return s;
+  pipeline->OwnStages();
+  return pipeline;
+}
+
+}  // namespace strata

@@ -1,0 +1,185 @@
+// The words of membership: ids, records, heartbeats and what is known of a node. Plain values, so
+// that a simulator can pass thousands of them a second; membership_wire.h turns them into protobuf
+// and back. Values; no thread of their own.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "transport/base/printable_text.h"
+
+namespace strata {
+
+// What a coordinator tells its members for the next one: so much is kept, and more is refused.
+inline constexpr size_t kHeritagesMax = 16;
+inline constexpr size_t kHeritageBytesMax = 4096;  // each
+
+// 128 bits; all zero is nobody.
+struct NodeId {
+  uint64_t high = 0;
+  uint64_t low = 0;
+
+  // kInvalidArgument unless `hex` is 32 hex digits and not all zero.
+  static absl::StatusOr<NodeId> FromHex(absl::string_view hex);
+  std::string ToHex() const;
+
+  bool is_nobody() const { return high == 0 && low == 0; }
+  friend auto operator<=>(const NodeId&, const NodeId&) = default;
+};
+
+// Compared as a pair. Counter 0: none claimed yet.
+struct ClusterEpoch {
+  uint64_t counter = 0;
+  NodeId coordinator;
+
+  friend auto operator<=>(const ClusterEpoch&, const ClusterEpoch&) = default;
+};
+
+// What a node says of itself.
+struct NodeRecord {
+  NodeId id;
+  // Greater at each start of the node: take the wall clock in microseconds. If that went back, the
+  // peers' memory of the earlier start is noticed and outdone. 0: not known yet.
+  uint64_t boot = 0;
+  uint32_t revision = 0;  // greater at each change within a boot
+  PrintableText name;     // for people
+  PrintableText cluster;
+  uint32_t protocol = 0;               // kProtocolVersion of transport/base/version.h
+  PrintableText strata, llama, ggml;   // versions of the program and its libraries
+  std::vector<std::string> addresses;  // host:port, any of which may work
+  // Random at each start of the process, so that two of one id are told apart. 0: not known.
+  uint64_t nonce = 0;
+};
+
+// No process has run for longer.
+inline constexpr int64_t kRunningUsMax = int64_t{1} << 60;
+
+// Another process with the id of the one that is told of it; fields as in proto/cluster.proto.
+struct OtherProcess {
+  uint64_t nonce = 0;
+  int64_t running_us = 0;
+  bool placed = false;
+  std::string address;
+};
+
+// The part of a heartbeat that changes seldom; fields as in proto/cluster.proto.
+struct HeartbeatDetails {
+  std::shared_ptr<const NodeRecord> record;  // never null
+  std::vector<NodeId> reaches;
+  std::vector<NodeId> members;
+  std::vector<std::string> heritage;
+};
+
+// What a node says to all others alike; fields as in proto/cluster.proto.
+struct HeartbeatBody {
+  uint32_t protocol = 0;
+  std::shared_ptr<const std::string> cluster;  // never null
+  NodeId from;
+  uint64_t boot = 0;
+  uint64_t nonce = 0;
+  int64_t started_us = 0;
+  bool leaving = false;
+  bool placed = false;
+  bool contested = false;
+  bool calm = false;
+
+  ClusterEpoch epoch;
+  NodeId obeys;
+  NodeId wants;
+  ClusterEpoch floor;
+  uint32_t live_requests = 0;
+  uint32_t group_requests = 0;
+  uint32_t group_size = 0;
+  uint32_t seniority = 0;
+  uint64_t details_version = 0;
+
+  friend bool operator==(const HeartbeatBody&, const HeartbeatBody&) = default;
+};
+
+// Fields as in proto/cluster.proto.
+struct Heartbeat {
+  // Shared by the sender's heartbeats until it says something else; never null.
+  std::shared_ptr<const HeartbeatBody> body;
+  std::shared_ptr<const HeartbeatDetails> details;       // null: the receiver has this version
+  std::vector<std::shared_ptr<const NodeRecord>> known;  // none null
+
+  NodeId to;
+  NodeId next;
+  uint64_t your_boot = 0;
+  uint64_t your_nonce = 0;
+  int64_t your_newest_us = 0;
+  int64_t sent_us = 0;
+  int64_t answers_us = 0;
+  int64_t granted_us = 0;
+  uint64_t your_details_version = 0;
+  bool offer = false;
+  bool release = false;
+  bool welcome = false;
+  bool refused = false;
+  std::shared_ptr<const OtherProcess> other;  // null: none is known of
+};
+
+// The sender, as it is to be told of. A sender that is leaving contests nothing.
+OtherProcess OtherProcessOf(const Heartbeat& message);
+
+struct OutgoingHeartbeat {
+  NodeId to;
+  Heartbeat message;
+};
+
+// What the cluster looks like from one node.
+struct ClusterView {
+  enum class State {
+    kUnheard,       // somebody told of it; it has not answered yet
+    kAlive,         // heard lately
+    kSuspected,     // silent for suspect_after_ms
+    kGone,          // silent for gone_after_ms, said good-bye, or its process has ended
+    kOtherVersion,  // speaks another protocol; not used
+  };
+  struct Node {
+    NodeRecord record;  // addresses: its own words first, then what discovery said
+    State state = State::kUnheard;
+    int64_t since_us = 0;  // when it came to be heard; 0: never
+    int64_t last_heard_us = 0;
+    bool ended = false;      // gone: by its own words, or those of its machine
+    bool reachable = false;  // each of us answers the other's requests
+    bool member = false;     // of this node's group
+    NodeId obeys;            // as it last said
+    uint32_t live_requests = 0;
+  };
+
+  // Two processes have one id.
+  struct SharedId {
+    NodeId id;
+    std::string taken_address;  // may be empty, as the other
+    std::string refused_address;
+    int64_t since_us = 0;
+    bool this_is_refused = false;
+  };
+
+  std::vector<Node> nodes;      // in order of id, this node among them
+  std::vector<NodeId> members;  // of this node's group, in order, as its coordinator says
+  NodeId coordinator;           // whom this node obeys; nobody while it is between two
+  ClusterEpoch epoch;           // of that coordinator; counter 0: none claimed yet
+  bool is_coordinator = false;
+  // A coordinator for a while, or of all who are there, and not about to join another: worth
+  // planning for.
+  bool settled = false;
+  // Another process has this node's id and its place: this one obeys nobody and is obeyed by
+  // nobody.
+  bool refused = false;
+  std::vector<SharedId> shared_ids;  // at most one a node; this node's own first
+
+  const Node* Find(const NodeId& id) const;
+};
+
+const char* StateName(ClusterView::State state);  // "alive", "suspected", …
+
+}  // namespace strata

@@ -1,0 +1,36 @@
+// Heartbeats to protobuf and back. Nothing that comes from a peer is trusted: lengths are bounded
+// here, meanings are checked by Membership. Any thread.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/membership/membership_types.h"
+#include "proto/cluster.pb.h"
+
+namespace strata {
+
+inline constexpr int kWireNodesMax = 4096;     // ids or records in one list
+inline constexpr int kWireAddressesMax = 64;   // of a node
+inline constexpr size_t kWireStringMax = 256;  // of a name, a version or an address
+
+// 16 bytes; none for nobody.
+std::string IdBytes(const NodeId& id);
+// Nobody unless there are 16 bytes.
+NodeId IdOf(absl::string_view bytes);
+
+wire::Heartbeat ToWire(const Heartbeat& heartbeat);
+// An address that discovery brought may be any bytes: it is made valid UTF-8.
+wire::NodeRecord ToWire(const NodeRecord& record);
+wire::Epoch ToWire(const ClusterEpoch& epoch);
+wire::OtherProcess ToWire(const OtherProcess& other);
+
+// kInvalidArgument names what is too long or no id.
+absl::StatusOr<Heartbeat> FromWire(const wire::Heartbeat& wire);
+absl::StatusOr<ClusterEpoch> FromWire(const wire::Epoch& wire);
+// An address that is too long is left out, and times are bounded.
+OtherProcess FromWire(const wire::OtherProcess& wire);
+
+}  // namespace strata

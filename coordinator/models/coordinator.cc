@@ -1,0 +1,719 @@
+// Models: loaded, shared, unloaded. coordinator_office.cc has the role, coordinator_drain.cc the
+// way of models off a node, coordinator_mend.cc what is done about lost stages.
+#include "coordinator/models/coordinator.h"
+
+#include <mutex>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/log/log.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "coordinator/models/cluster_report.h"
+#include "coordinator/models/loaded_stages.h"
+#include "coordinator/models/model_match.h"
+#include "coordinator/planner/plan_text.h"
+#include "coordinator/request/request_status.h"
+#include "shard/model/model_file.h"
+#include "transport/base/short_id.h"
+#include "transport/base/steady_time.h"
+#include "transport/base/thread_name.h"
+#include "transport/base/wall_clock.h"
+#include "transport/rpc/grpc_status.h"
+
+namespace strata {
+namespace {
+
+// So long who asks for the models waits for those that are being loaded again.
+constexpr absl::Duration kAdoptionTime = absl::Seconds(5);
+
+absl::Status WasUnloaded(const Deployment& deployment) {
+  return absl::UnavailableError(absl::StrCat(deployment.name(), " was unloaded"));
+}
+
+// Whether `wanted`, if anything, is another type of cache than `has`.
+bool IsOther(const std::string& wanted, const std::string& has, const char* otherwise) {
+  return !wanted.empty() && wanted != (has.empty() ? otherwise : has);
+}
+
+// Whether what is there is what is wished for now.
+absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request) {
+  const auto differs = [&](const char* what) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(deployment->name(), " is loaded already, with another ", what,
+                     "; unload it first: strata unload ", ShortModelId(deployment->model_id())));
+  };
+  const wire::PlanWishes& has = deployment->request().wishes();
+  const wire::PlanWishes& wants = request.wishes();
+  const CacheShape& cache = deployment->planned().inputs.request.cache;
+  if (wants.n_ctx() != 0 && wants.n_ctx() != cache.n_ctx) return differs("--ctx");
+  if (wants.n_seqs() > cache.n_seqs) return differs("--seqs");
+  if (!wants.assign().empty() && wants.assign() != has.assign()) return differs("--assign");
+  if (!wants.exclude().empty() && wants.exclude() != has.exclude()) return differs("--exclude");
+  if (!wants.reserve().empty() && wants.reserve() != has.reserve()) return differs("--reserve");
+  if (IsOther(wants.activations(), has.activations(), "f32")) return differs("--activations");
+  if (IsOther(wants.cpu_moe(), has.cpu_moe(), "auto")) return differs("--cpu-moe");
+  const wire::CacheSpec& spec = has.cache();
+  const wire::CacheSpec& wish = wants.cache();
+  if (IsOther(wish.type_k(), spec.type_k(), "f16")) return differs("--cache-type-k");
+  if (IsOther(wish.type_v(), spec.type_v(), "f16")) return differs("--cache-type-v");
+  if (IsOther(wish.flash_attention(), spec.flash_attention(), "auto")) {
+    return differs("--flash-attention");
+  }
+  if (wish.exact() && !spec.exact()) return differs("promise (--exact)");
+  if (wish.kv_cells() != 0 && wish.kv_cells() != cache.kv_cells) return differs("--kv-cells");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Coordinator::Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher* fetcher,
+                         Options options)
+    : loop_(loop),
+      cluster_(cluster),
+      fetcher_(fetcher),
+      options_(std::move(options)),
+      last_share_(static_cast<uint64_t>(absl::ToUnixMicros(WallNow()))) {}
+
+void Coordinator::Start(std::string self_address) {
+  self_address_ = std::move(self_address);
+  Tick();
+  cluster_->OnChange([this] { Tick(); });
+  keeper_ = std::thread([this] {
+    NameThread("keeper");
+    Keep();
+  });
+  mender_ = std::thread([this] {
+    NameThread("mender");
+    KeepMending();
+  });
+}
+
+Coordinator::~Coordinator() {
+  cluster_->OnChange(nullptr);
+  if (keeper_.joinable()) Stop();
+}
+
+void Coordinator::StopCalls() {
+  absl::MutexLock lock(mu_);
+  stopping_ = true;
+}
+
+void Coordinator::Stop() {
+  StopCalls();
+  if (mender_.joinable()) mender_.join();  // first: it makes new ones
+  std::vector<DeploymentPtr> models;
+  bool has_heirs = false;
+  {
+    absl::MutexLock lock(mu_);
+    models.swap(lost_);  // what Keep() has not come to
+    for (auto& [id, model] : models_) models.push_back(model);
+    models_.clear();
+    shares_.clear();
+    has_heirs = has_heirs_;
+  }
+  ForEach(models, [has_heirs](Deployment* model) {
+    const absl::Status why = absl::UnavailableError("the node that coordinates is stopping");
+    if (has_heirs) {
+      model->HandOver(why);
+    } else {
+      model->Unload(why);
+    }
+  });
+  if (keeper_.joinable()) keeper_.join();
+}
+
+void Coordinator::ForEach(const std::vector<DeploymentPtr>& models,
+                          absl::FunctionRef<void(Deployment*)> call) {
+  std::vector<std::thread> threads;
+  for (const DeploymentPtr& model : models) threads.emplace_back([&] { call(model.get()); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+bool Coordinator::stopping() {
+  absl::MutexLock lock(mu_);
+  return stopping_;
+}
+
+Coordinator::Caller Coordinator::Watched(const Caller& asked) {
+  Caller caller = asked;
+  caller.go_on = [this, go_on = asked.go_on] { return !stopping() && go_on(); };
+  return caller;
+}
+
+// Its models have been handed over, or are being: others know more of them.
+absl::Status Coordinator::Stopping() const {
+  absl::Status why =
+      absl::UnavailableError("the node that coordinates is stopping; try again in a few seconds");
+  return has_heirs_ ? AsHandedOver(std::move(why)) : why;
+}
+
+// Nobody interrupted what ends because the node stops, and another one may do it.
+absl::Status Coordinator::Explain(const absl::Status& status) {
+  absl::MutexLock lock(mu_);
+  const bool ended_by_it = absl::IsCancelled(status) || absl::IsUnavailable(status);
+  return stopping_ && ended_by_it ? Stopping() : status;
+}
+
+absl::StatusOr<std::unique_lock<absl::Mutex>> Coordinator::StartWork(const Caller& caller) {
+  std::unique_lock<absl::Mutex> work(work_mu_, std::defer_lock);
+  for (bool told = false; !work.try_lock(); told = true) {
+    if (!caller.go_on()) return absl::CancelledError("interrupted");
+    if (!told) caller.note("Another model is being loaded or moved; this is next…");
+    absl::SleepFor(kPoll);
+  }
+  const auto unloading = [this] {
+    absl::MutexLock lock(mu_);
+    return unloads_ > 0;
+  };
+  // What is planned now counts on that memory.
+  for (bool told = false; unloading(); told = true) {
+    if (!caller.go_on()) return absl::CancelledError("interrupted");
+    if (!told) caller.note("Another model is being unloaded…");
+    absl::SleepFor(kPoll);
+  }
+  return work;
+}
+
+PlanningOptions Coordinator::PlanningFor(const Caller& caller) {
+  PlanningOptions planning = {.self_address = self_address_,
+                              .fetcher = fetcher_,
+                              .freed = {},
+                              .in_haste = caller.in_haste,
+                              .model_id = "",
+                              .known = nullptr,
+                              .opened = nullptr,
+                              .note = caller.note,
+                              .go_on = caller.go_on};
+  absl::MutexLock lock(mu_);
+  planning.kept_out = losses_.KeptOut(SteadyTime::Now());
+  return planning;
+}
+
+absl::StatusOr<wire::PlanExplained> Coordinator::Plan(const wire::PlanModelRequest& request,
+                                                      const Caller& caller) {
+  if (auto s = CheckOffice(); !s.ok()) return s;
+  auto planned = PlanModel(PlanningFor(Watched(caller)), request.source(), request.wishes());
+  if (!planned.ok()) return Explain(planned.status());
+  wire::PlanExplained explained;
+  const PlanRequest& inputs = (*planned)->inputs.request;
+  explained.set_text(PlanText(*(*planned)->model, inputs, (*planned)->plan));
+  explained.set_json(PlanJson(*(*planned)->model, inputs, (*planned)->plan));
+  return explained;
+}
+
+absl::StatusOr<Deployment::Options> Coordinator::OptionsFor(const wire::LoadModelRequest& request) {
+  auto epoch = NextEpoch();
+  if (!epoch.ok()) return epoch.status();
+  Deployment::Options options;
+  options.epoch = *std::move(epoch);
+  options.request = request;
+  options.self_node = options_.node_id;
+  options.listen_host = options_.listen_host;
+  options.gone = [this](const std::string& node) { return IsGone(node); };
+  options.self_tests = options_.self_tests;
+  options.broken = [this] {
+    absl::MutexLock lock(mu_);
+    mend_due_ = true;
+  };
+  return options;
+}
+
+absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
+    std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
+    const DeploymentPtr& instead_of, const Caller& caller, Failure* failure) {
+  auto options = OptionsFor(request);
+  if (!options.ok()) return options.status();
+  UnloadLeftovers(planned.get());
+  options->texts_wait = caller.in_haste;
+  auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(planned));
+  {
+    absl::MutexLock lock(mu_);
+    if (stopping_) return absl::UnavailableError("the node is stopping");
+    DeploymentPtr& model = models_[deployment->model_id()];
+    if (instead_of != nullptr && model != instead_of) {
+      if (model == nullptr) models_.erase(deployment->model_id());
+      return nullptr;
+    }
+    model = deployment;
+  }
+  absl::Status status;
+  if (caller.placed && !caller.placed(StatusOf(deployment))) {
+    status = absl::CancelledError("interrupted");
+  }
+  if (status.ok()) {
+    status = deployment->Load([&](uint32_t stage, const wire::LoadProgress& progress) {
+      return caller.go_on() && (!caller.progress || caller.progress(stage, progress));
+    });
+  }
+  if (!status.ok()) {
+    failure->cap = RoomCapOf(deployment->planned(), status);
+    Refuse(*deployment, status);
+    if (instead_of != nullptr) {
+      deployment->UnloadForNextPlan(status);
+      if (!IsThere(deployment)) return nullptr;
+      failure->is_unavailable = absl::IsUnavailable(status);
+      failure->in_place = deployment;
+      return status;
+    }
+    const bool was_there = caller.in_haste ? Leave(deployment, status) : Remove(deployment, status);
+    failure->is_unavailable = was_there && absl::IsUnavailable(status);
+    return status;
+  }
+  return deployment;
+}
+
+absl::StatusOr<Coordinator::Loaded> Coordinator::Load(const wire::LoadModelRequest& request,
+                                                      const Caller& caller) {
+  const Caller watched = Watched(caller);
+  Caller yielding = watched;
+  bool gave_way = false;
+  yielding.go_on = [this, &watched, &gave_way] {
+    if (!watched.go_on()) return false;
+    gave_way = gave_way || AnyMending();
+    return !gave_way;
+  };
+  auto loaded = LoadNow(request, yielding);
+  while (!loaded.ok() && std::exchange(gave_way, false) && !caller.mends) {
+    watched.note("A model that serves lost a stage, which comes first; then this begins again…");
+    while (watched.go_on() && AnyMending()) absl::SleepFor(kPoll);
+    loaded = LoadNow(request, yielding);
+  }
+  if (!loaded.ok()) return Explain(loaded.status());
+  TellHeritageNow();
+  return loaded;
+}
+
+std::unique_ptr<Coordinator::Loaded> Coordinator::Join(const DeploymentPtr& there,
+                                                       const wire::LoadModelRequest& request) {
+  absl::MutexLock lock(mu_);
+  const auto entry = models_.find(there->model_id());
+  if (entry == models_.end() || entry->second != there) return nullptr;
+  auto loaded = std::make_unique<Loaded>(Loaded{.deployment = there, .was_there = true});
+  const auto shares = shares_.find(there->model_id());
+  if (shares == shares_.end()) return loaded;
+  if (request.hold()) {
+    loaded->share = ++last_share_;
+    shares->second.insert(loaded->share);
+  } else {
+    shares_.erase(shares);  // from now on it stays
+    Stays(there);
+  }
+  return loaded;
+}
+
+void Coordinator::Stays(const DeploymentPtr& deployment) {
+  wire::LoadModelRequest& origin = stays_[deployment->model_id()];
+  origin = deployment->Origin();
+  origin.clear_hold();
+}
+
+absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRequest& request,
+                                                         const Caller& caller) {
+  if (auto s = CheckOffice(); !s.ok()) return s;
+  const bool again = !request.model_id().empty();
+  if (again) {
+    absl::MutexLock lock(mu_);
+    loading_again_.insert(request.model_id());
+  }
+  const absl::Cleanup loaded_again = [&] {
+    absl::MutexLock lock(mu_);
+    if (again) loading_again_.erase(loading_again_.find(request.model_id()));
+  };
+  const auto work = StartWork(caller);
+  if (!work.ok()) return work.status();
+  std::unique_ptr<Loaded> there;
+  wire::LoadModelRequest wanted = request;
+  if (caller.anywhere) wanted.mutable_wishes()->clear_assign();
+  PlanningOptions planning = PlanningFor(caller);
+  planning.model_id = request.model_id();
+  planning.caps = Refused(request.model_id());  // by hand all devices are tried
+  bool left = again;
+  {
+    absl::MutexLock lock(mu_);
+    // It may be one of them.
+    left = left || !orphans_.empty() ||
+           absl::c_any_of(models_, [](const auto& model) { return model.second->lost_a_stage(); });
+  }
+  if (left) planning.loaded = PlanningOptions::Loaded::kAround;
+  std::string comes_back;  // the id of what this takes the place of
+  const auto failed = [&](const absl::Status& why) {
+    absl::MutexLock lock(mu_);
+    const auto orphan = orphans_.find(comes_back);
+    // What was wrong with this load alone does not end the tries for want of room.
+    if (orphan != orphans_.end() && MayFindRoom(why)) orphan->second.why = why;
+    return why;
+  };
+  planning.opened = [&](const ModelFile& model) {
+    DeploymentPtr found;
+    {
+      absl::MutexLock lock(mu_);
+      const auto entry = models_.find(model.id());
+      if (entry != models_.end()) found = entry->second;
+      if (found == nullptr && models_.size() >= kModelsMax) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "a cluster has ", kModelsMax, " models at most; unload one: strata unload MODEL"));
+      }
+    }
+    if (found == nullptr) return absl::OkStatus();
+    if (found->mending()) {
+      return absl::UnavailableError(absl::StrCat(
+          found->name(), " lost a stage, and its layers are being placed again; try again then"));
+    }
+    if (!found->serving()) {  // failed: it makes room for this
+      if (GiveUp(found)) comes_back = model.id();
+      return absl::OkStatus();
+    }
+    if (auto s = Fits(found.get(), wanted); !s.ok()) return s;
+    there = Join(found, request);
+    return there == nullptr ? absl::OkStatus() : absl::AlreadyExistsError("");
+  };
+  wire::LoadModelRequest sized = request;
+  if (sized.wishes().n_seqs() == 0) sized.mutable_wishes()->set_n_seqs(kLoadSeqs);
+  wire::PlanWishes wishes = sized.wishes();
+  if (caller.anywhere) wishes.clear_assign();
+  auto planned = PlanModel(planning, sized.source(), wishes);
+  if (there != nullptr) return *there;
+  if (!planned.ok()) return failed(planned.status());
+  auto deployment = DeployWhereItFits(planning, *std::move(planned), sized, wishes,
+                                      /*instead_of=*/nullptr, caller);
+  if (!deployment.ok()) return failed(deployment.status());
+  Loaded loaded{.deployment = *std::move(deployment)};
+  absl::MutexLock lock(mu_);
+  if (!caller.mends && !request.hold()) orphans_.erase(loaded.deployment->model_id());
+  if (request.hold()) loaded.share = ++last_share_;
+  // It may be unloaded already; then the share is of nothing.
+  if (models_.contains(loaded.deployment->model_id())) {
+    if (request.hold()) {
+      shares_[loaded.deployment->model_id()] = {loaded.share};
+    } else {
+      Stays(loaded.deployment);
+    }
+  }
+  return loaded;
+}
+
+bool Coordinator::TakeOut(const DeploymentPtr& deployment) {
+  const auto entry = models_.find(deployment->model_id());
+  if (entry == models_.end() || entry->second != deployment) return false;
+  shares_.erase(entry->first);
+  stays_.erase(entry->first);
+  models_.erase(entry);
+  ++ended_;
+  return true;
+}
+
+bool Coordinator::Remove(const DeploymentPtr& deployment, const absl::Status& why) {
+  bool was_there = false;
+  {
+    absl::MutexLock lock(mu_);
+    was_there = TakeOut(deployment);
+    ++unloads_;
+  }
+  deployment->Unload(why);
+  absl::MutexLock lock(mu_);
+  --unloads_;
+  return was_there;
+}
+
+bool Coordinator::Leave(const DeploymentPtr& deployment, const absl::Status& why) {
+  bool was_there = false;
+  {
+    absl::MutexLock lock(mu_);
+    was_there = TakeOut(deployment);
+  }
+  if (!was_there) return Remove(deployment, why);  // somebody wants it unloaded
+  deployment->HandOver(why);
+  return true;
+}
+
+bool Coordinator::ComesBack(const std::string& id, const absl::Status& why) {
+  const auto stays = stays_.find(id);
+  if (stays == stays_.end()) return false;
+  orphans_[id] = {.request = stays->second, .why = why};
+  return true;
+}
+
+bool Coordinator::GiveUp(const DeploymentPtr& failed) {
+  const absl::Status why = failed->why();
+  bool comes_back = false;
+  {
+    absl::MutexLock lock(mu_);
+    comes_back = failed->lost_a_stage() && ComesBack(failed->model_id(), why);
+  }
+  const absl::Status again = absl::UnavailableError("the model is loaded again");
+  // What lacked nothing but room has stages that the next plan may keep.
+  if (comes_back && MayFindRoom(why)) {
+    Leave(failed, again);
+  } else {
+    Remove(failed, again);
+  }
+  return comes_back;
+}
+
+std::optional<std::string> Coordinator::ForgetOrphan(const std::string& model) {
+  std::string name;
+  {
+    absl::MutexLock lock(mu_);
+    const auto means = [&model](const auto& each) {
+      const std::string& path = each.second.request.source().path();
+      const PrintableText name = each.second.Name();
+      return MatchModel(model, {.name = name, .path = path, .id = each.first}) != ModelMatch::kNone;
+    };
+    if (absl::c_count_if(orphans_, means) != 1) return std::nullopt;
+    const auto meant = absl::c_find_if(orphans_, means);
+    name = PrintableText::OfPath(meant->second.request.source().path()).str();
+    orphans_.erase(meant);
+  }
+  TellHeritageNow();  // what is left of it goes with the next sweep
+  return name;
+}
+
+bool Coordinator::HasShare(uint64_t share) {
+  absl::MutexLock lock(mu_);
+  return absl::c_any_of(shares_, [&](const auto& of) { return of.second.contains(share); });
+}
+
+void Coordinator::Release(uint64_t share) {
+  DeploymentPtr last;
+  {
+    absl::MutexLock lock(mu_);
+    for (auto& [id, shares] : shares_) {
+      if (shares.erase(share) == 0) continue;
+      if (shares.empty()) last = models_.at(id);
+      break;
+    }
+    if (last == nullptr) return;
+    TakeOut(last);  // at once: nobody joins any more
+    ++unloads_;
+  }
+  last->Unload(WasUnloaded(*last));
+  absl::MutexLock lock(mu_);
+  --unloads_;
+  adopt_due_ = true;
+}
+
+PrintableText Coordinator::ShownName(const DeploymentPtr& deployment) const {
+  const bool is_shared = absl::c_any_of(models_, [&](const auto& other) {
+    return other.first != deployment->model_id() && other.second->name() == deployment->name();
+  });
+  return ShownModelName(deployment->name(), deployment->model_id(), is_shared);
+}
+
+wire::ModelStatus Coordinator::StatusOf(const std::shared_ptr<Deployment>& deployment) {
+  wire::ModelStatus status = deployment->Status();
+  absl::MutexLock lock(mu_);
+  status.set_name(ShownName(deployment).str());
+  return status;
+}
+
+absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& model) {
+  std::vector<PrintableText> shown;
+  std::vector<std::string> listed;
+  std::vector<ModelNames> names;
+  std::vector<DeploymentPtr> found;
+  absl::MutexLock lock(mu_);
+  shown.reserve(models_.size());
+  for (const auto& [id, deployment] : models_) {
+    const PrintableText& name = shown.emplace_back(ShownName(deployment));
+    listed.push_back(absl::StrCat(name, " (", ShortModelId(id), ")"));
+    names.push_back({.name = name, .path = deployment->planned().source.path(), .id = id});
+    found.push_back(deployment);
+  }
+  const std::vector<size_t> meant = MeantModels(model, names);
+  if (meant.size() == 1) return found[meant.front()];
+  if (stopping_) return Stopping();
+  const PrintableText asked = PrintableText::OfPath(model);
+  const std::string there = listed.empty() ? "no model is loaded (strata load MODEL)"
+                                           : absl::StrCat("loaded: ", absl::StrJoin(listed, ", "));
+  if (!meant.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(asked.empty() ? "which model?" : absl::StrCat(asked, " means several models"),
+                     "; ", there));
+  }
+  return absl::NotFoundError(asked.empty() ? there : absl::StrCat("no model ", asked, "; ", there));
+}
+
+absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
+  if (auto s = CheckOffice(); !s.ok()) return s;
+  while (true) {
+    auto deployment = Find(model);
+    if (absl::IsNotFound(deployment.status())) {
+      if (const auto orphan = ForgetOrphan(model)) return *orphan;
+    }
+    if (!deployment.ok()) return deployment.status();
+    PrintableText name;
+    {
+      absl::MutexLock lock(mu_);
+      name = ShownName(*deployment);
+    }
+    // Else another one has just taken its place, or somebody else unloads it.
+    if (!Remove(*deployment, WasUnloaded(**deployment))) continue;
+    {
+      absl::MutexLock lock(mu_);
+      orphans_.erase((*deployment)->model_id());
+      adopt_due_ = true;
+    }
+    TellHeritageNow();
+    return name.str();
+  }
+}
+
+absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
+  if (auto s = CheckOffice(); !s.ok()) return s;
+  {
+    const auto looked = [this]()
+                            ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !AdoptsStill(); };
+    absl::MutexLock lock(mu_);
+    mu_.AwaitWithTimeout(absl::Condition(&looked), kAdoptionTime);
+  }
+  // What it was about to load may be another's by now.
+  if (auto s = CheckOffice(); !s.ok()) return s;
+  std::vector<DeploymentPtr> models;
+  std::map<std::string, Orphan> orphans;
+  {
+    absl::MutexLock lock(mu_);
+    if (stopping_) return Stopping();
+    for (const auto& [id, model] : models_) models.push_back(model);
+    if (adopts_) return LoadingAgain();
+    if (models.empty() && orphans_.empty() && !misses_.empty()) return Misses();
+    for (const auto& [id, orphan] : orphans_) {
+      if (!models_.contains(id)) orphans[id] = orphan;
+    }
+  }
+  std::vector<wire::ModelStatus> statuses;
+  for (const DeploymentPtr& model : models) statuses.push_back(StatusOf(model));
+  for (const auto& [id, orphan] : orphans) {
+    const PrintableText name = orphan.Name();
+    const bool is_shared =
+        absl::c_any_of(models, [&name](const auto& model) { return model->name() == name; });
+    wire::ModelStatus& status = statuses.emplace_back();
+    status.set_model_id(id);
+    status.set_name(ShownModelName(name, id, is_shared).str());
+    *status.mutable_source() = orphan.request.source();
+    status.set_state(orphan.why.ok() ? wire::ModelStatus::LOADING : wire::ModelStatus::FAILED);
+    ToWire(orphan.WhyNotHere(), "", status.mutable_status());
+  }
+  return statuses;
+}
+
+std::vector<std::string> Coordinator::Problems() {
+  std::vector<std::string> problems;
+  absl::MutexLock lock(mu_);
+  if (!in_office_) return problems;
+  if (absl::Status alone = Misses(); !alone.ok()) problems.emplace_back(alone.message());
+  for (const auto& [id, orphan] : orphans_) {
+    if (models_.contains(id)) continue;
+    problems.push_back(absl::StrCat(orphan.WhyNotHere().message(),
+                                    "; it is tried again by itself, until: ", "strata unload ",
+                                    ShortModelId(id)));
+  }
+  for (const auto& [id, model] : models_) {
+    const absl::Status why = model->why_not_serving();
+    if (!why.ok()) {
+      problems.push_back(
+          absl::StrCat(why.message(), "; to end it: strata unload ", ShortModelId(id)));
+    }
+  }
+  return problems;
+}
+
+std::vector<Coordinator::ModelStats> Coordinator::Stats() {
+  std::vector<ModelStats> stats;
+  absl::MutexLock lock(mu_);
+  for (const auto& [id, model] : models_) {
+    stats.push_back({.name = ShownName(model),
+                     .id = id,
+                     .serving = model->serving(),
+                     .tokenizing = model->tokenizing(),
+                     .stages = model->Stages(),
+                     .scheduler = model->Stats()});
+  }
+  return stats;
+}
+
+bool Coordinator::Adopts() {
+  absl::MutexLock lock(mu_);
+  LookAtOffice();  // a tick's look may be older than who asks
+  return AdoptsStill();
+}
+
+bool Coordinator::AdoptsStill() const {
+  return in_office_ && (adopts_ || absl::c_any_of(orphans_, [](const auto& each) {
+                          return each.second.why.ok();
+                        }));
+}
+
+absl::Status Coordinator::LoadingAgain() {
+  return WithRetryAfterMs(
+      absl::UnavailableError(
+          "the node that coordinated has gone, and models are being loaded again; "
+          "try again in a few seconds"),
+      kRetrySoonMs);
+}
+
+PrintableText Coordinator::Orphan::Name() const {
+  return PrintableText::From(request.name().empty() ? ModelFileStem(request.source().path())
+                                                    : absl::string_view(request.name()));
+}
+
+absl::Status Coordinator::Orphan::WhyNotHere() const {
+  return WithRetryAfterMs(
+      absl::UnavailableError(
+          why.ok() ? absl::StrCat(Name(), " was lost with a node, and is being loaded again")
+                   : absl::StrCat(Name(), " was lost with a node, and cannot be loaded again yet: ",
+                                  why.message())),
+      kRetrySoonMs);
+}
+
+absl::Status Coordinator::Misses() const {
+  if (misses_.empty()) return absl::OkStatus();
+  return WithRetryAfterMs(
+      absl::UnavailableError(
+          absl::StrCat("this node is cut off: it does not reach ", misses_,
+                       ", which may have models that it does not know (strata doctor says more)")),
+      kRetrySoonMs);
+}
+
+absl::Status Coordinator::WhyNotHere(const std::string& model) const {
+  if (stopping_) return Stopping();
+  if (adopts_) return LoadingAgain();
+  for (const auto& [id, orphan] : orphans_) {
+    const PrintableText name = orphan.Name();
+    if (MatchModel(model, {.name = name, .path = orphan.request.source().path(), .id = id}) !=
+        ModelMatch::kNone) {
+      return orphan.WhyNotHere();
+    }
+  }
+  return Misses();
+}
+
+absl::Status Coordinator::Answers(const std::string& model) {
+  const auto deployment = FindOrWhyNot(model);
+  if (!deployment.ok()) return deployment.status();
+  return (*deployment)->answers() ? absl::OkStatus() : LoadingAgain();
+}
+
+absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::FindOrWhyNot(const std::string& model) {
+  auto deployment = Find(model);
+  if (!absl::IsNotFound(deployment.status())) return deployment;
+  absl::MutexLock lock(mu_);
+  if (absl::Status why = WhyNotHere(model); !why.ok()) return why;
+  return deployment;
+}
+
+void Coordinator::Generate(const wire::GenerateTextRequest& request,
+                           std::shared_ptr<TextCall> call) {
+  const auto deployment = FindOrWhyNot(request.model());
+  if (deployment.ok()) {
+    (*deployment)->Generate(request, std::move(call));
+  } else {
+    call->Refuse(deployment.status());
+  }
+}
+
+}  // namespace strata

@@ -1,0 +1,318 @@
+// The role that one node of a cluster has: it plans, loads and unloads models, and serves texts.
+// Every node has one of these, and it is idle on all but the node that membership made the
+// coordinator. When the role goes, its models are unloaded, and its texts are handed over to
+// whoever coordinates next. When it comes, models that the coordinator before had loaded to stay
+// are loaded again, with the stages of theirs that it left behind; others are unloaded. A model
+// that loses a stage is mended: the layers are placed again on the nodes that are left, around the
+// stages that they have, and its texts go on there. Models move to better plans beside their texts.
+//
+// Thread-safe, but for Tick(). What blocks says so; nothing of it is called on the loop.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/cluster/cluster_runtime.h"
+#include "coordinator/generation/text_call.h"
+#include "coordinator/membership/losses.h"
+#include "coordinator/membership/lost_members.h"
+#include "coordinator/models/deployment.h"
+#include "proto/coordinator.pb.h"
+#include "shard/weights/weight_fetcher.h"
+#include "transport/base/event_loop.h"
+#include "transport/base/printable_text.h"
+#include "transport/base/steady_time.h"
+
+namespace strata {
+
+// Models that a cluster has at a time.
+inline constexpr size_t kModelsMax = 16;
+// Texts at a time that a model has room for, unless asked.
+inline constexpr uint32_t kLoadSeqs = 4;
+
+class Coordinator {
+ public:
+  struct Options {
+    std::string node_id;      // of this node
+    std::string listen_host;  // where links from last stages come in; with brackets if IPv6
+    SelfTestFile* self_tests = nullptr;  // of this node; outlives this; null: none
+    // Called on the loop when the group has more requests or models than before. May be empty.
+    std::function<void()> on_more_work;
+  };
+  // All outlive it; the loop runs until Stop() has returned.
+  Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher* fetcher, Options options);
+  ~Coordinator();
+
+  // Once the node listens: by which host:port it reaches itself. Loop thread, or before it runs.
+  void Start(std::string self_address);
+
+  // Calls that wait end soon with kUnavailable, and no new ones begin. Any number of times.
+  void StopCalls();
+  // The same, then ends what is under way and unloads all models, or hands them over where another
+  // node is there to coordinate. Blocks until that is done; nodes that hang are given half a
+  // minute. Once.
+  void Stop();
+
+  // Who coordinates, as this node sees it.
+  struct Office {
+    bool mine = false;
+    bool settled = false;  // mine: and not about to become another's
+    std::string address;   // host:port of another node that does; empty: none known
+    std::string refused;   // ClusterRuntime::WhyRefused()
+  };
+  Office office();             // blocks until the loop answers
+  absl::Status CheckOffice();  // the same; where it is not mine, kUnavailable and AsHandedOver()
+
+  // All that the cluster's nodes know, asked from here; on any node. `only` these ids, 16 bytes
+  // each, if there are any. Blocks.
+  absl::StatusOr<ClusterReport> Report(const std::vector<std::string>& only = {});
+
+  // Each returns kUnavailable where this node does not coordinate.
+  //
+  // What a call that takes long tells its caller, and asks of it; on the caller's thread or a
+  // loading one, one call at a time. False ends the call (kCancelled).
+  struct Caller {
+    std::function<bool()> go_on;
+    std::function<bool(const std::string& note)> note;
+    std::function<bool(const wire::ModelStatus& placed)> placed;              // LoadModel()
+    std::function<bool(uint32_t stage, const wire::LoadProgress&)> progress;  // LoadModel()
+    bool in_haste = false;  // as of PlanningOptions
+    bool anywhere = false;  // layers assigned by hand go elsewhere for now
+    bool mends = false;     // on the thread that mends: waits for no mend, and gives up instead
+  };
+  // Blocks; errors of PlanModel().
+  absl::StatusOr<wire::PlanExplained> Plan(const wire::PlanModelRequest& request,
+                                           const Caller& caller);
+  // Blocks. A model that is there already stays as it is. Where another model loses a stage, that
+  // is mended first, and the load begins again then. kFailedPrecondition: it is there, but not as
+  // wished; kResourceExhausted: too many models; else of PlanModel() and Deployment::Load().
+  struct Loaded {
+    std::shared_ptr<Deployment> deployment;  // shared with this
+    bool was_there = false;
+    uint64_t share = 0;  // with `hold`; 0: it stays
+  };
+  absl::StatusOr<Loaded> Load(const wire::LoadModelRequest& request, const Caller& caller);
+  // What another node had coordinated, with the stages that are left of it. Layers that were
+  // assigned by hand go elsewhere where they cannot be had so. Otherwise as Load().
+  absl::StatusOr<Loaded> LoadAgain(const wire::LoadModelRequest& request, Caller caller);
+  // By its name, path or the start of its id; empty: the only one. Blocks until its memory is free.
+  // kNotFound, kInvalidArgument: none is meant, or several. Returns its name.
+  absl::StatusOr<std::string> Unload(const std::string& model);
+  // A model that is held goes with the last of its shares. Release() blocks as Unload(), and does
+  // nothing when the share is no more: the model was unloaded, or it stays now.
+  bool HasShare(uint64_t share);
+  void Release(uint64_t share);
+  // Blocks for a few seconds where models of the coordinator before are being loaded again. Those
+  // that are wanted and not placed have no stages, and say why. kUnavailable: it is not known yet
+  // what there should be, or this node is alone and misses others that may know.
+  absl::StatusOr<std::vector<wire::ModelStatus>> Models();
+  // What cannot be served now, and why, a line each; on any node: of others, too, what only it
+  // knows. Does not block.
+  std::vector<std::string> Problems();
+  // As Models() has it: by the name that no other has.
+  wire::ModelStatus StatusOf(const std::shared_ptr<Deployment>& deployment);
+  // What they do, for graphs; none where this node does not coordinate. Does not block.
+  struct ModelStats {
+    PrintableText name;  // as it is shown
+    std::string id;      // bytes
+    bool serving = false;
+    size_t tokenizing = 0;  // texts whose prompts are not tokens yet
+    std::vector<wire::ModelStage> stages;
+    SchedulerStats scheduler;
+  };
+  std::vector<ModelStats> Stats();
+  // Whether Generate() would find it at work, or soon, or failed; else why not. Does not block.
+  absl::Status Answers(const std::string& model);
+  // The role is new, and models of the coordinator before may be loaded again soon. On the loop.
+  bool Adopts();
+  static absl::Status LoadingAgain();  // what texts end with meanwhile
+  // Does not block. Errors go to the call's sink.
+  void Generate(const wire::GenerateTextRequest& request, std::shared_ptr<TextCall> call);
+  // Blocks until nothing is on the node any more: its layers go to others, while texts go on where
+  // there is room for them beside what is loaded, else once those under way have ended. Errors of
+  // Load(): when the others have no room, nothing has changed. kNotFound,
+  // kInvalidArgument: no node is meant, or several.
+  absl::Status Drain(const wire::DrainNodeRequest& request, const Caller& caller);
+
+ private:
+  static constexpr absl::Duration kPoll = absl::Milliseconds(50);
+  using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls under way
+
+  template <typename T>
+  absl::StatusOr<T> AskLoop(std::function<T()> fn);
+  absl::StatusOr<wire::Epoch> NextEpoch();
+  bool IsGone(const std::string& node_id);                 // as membership says; in hex
+  void LookAtOffice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
+  // `asked`, which also ends when this stops.
+  Caller Watched(const Caller& asked);
+  absl::Status Explain(const absl::Status& status);
+  // Waits for its turn to change what is loaded. kCancelled.
+  absl::StatusOr<std::unique_lock<absl::Mutex>> StartWork(const Caller& caller);
+  absl::StatusOr<Loaded> LoadNow(const wire::LoadModelRequest& request, const Caller& caller);
+  absl::Status DrainNow(const wire::DrainNodeRequest& request, const Caller& caller);
+  // Takes a share in `there` for `request`. Null: it is not there any more.
+  std::unique_ptr<Loaded> Join(const DeploymentPtr& there, const wire::LoadModelRequest& request);
+  PlanningOptions PlanningFor(const Caller& caller);
+  // By which no other is known at present (coordinator/models/model_match.h).
+  PrintableText ShownName(const DeploymentPtr& deployment) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // Remembers the device where `why` says that a load of `deployment` computed wrong numbers: plans
+  // that nobody asked for leave it alone until the members change.
+  void Refuse(const Deployment& deployment, const absl::Status& why);
+  std::vector<RoomCap> Refused(const std::string& model_id);
+  absl::StatusOr<DeploymentPtr> Find(const std::string& model);
+  // The same; kNotFound only where nobody can have or want such a model.
+  absl::StatusOr<DeploymentPtr> FindOrWhyNot(const std::string& model);
+  // Why a load failed that nobody ended.
+  struct Failure {
+    std::optional<RoomCap> cap;   // for want of memory or disk, or of right numbers
+    bool is_unavailable = false;  // most often a connection that broke
+    // It took the place of another one and has it still, for the next try.
+    DeploymentPtr in_place;
+  };
+  // `instead_of`, if any, is still there, or nothing is done: null.
+  absl::StatusOr<DeploymentPtr> Deploy(std::unique_ptr<PlannedModel> planned,
+                                       const wire::LoadModelRequest& request,
+                                       const DeploymentPtr& instead_of, const Caller& caller,
+                                       Failure* failure);
+  // Deploy(); where there is less memory or disk than was planned, plans with what there is and
+  // tries again, kPlansMax times besides want of disk; so it does once where the connection to a
+  // node broke. `planning` and `wishes`, which may be fewer than the request's,
+  // made `planned`. Null: `instead_of`, or what took its place, is not there any more.
+  absl::StatusOr<DeploymentPtr> DeployWhereItFits(PlanningOptions planning,
+                                                  std::unique_ptr<PlannedModel> planned,
+                                                  const wire::LoadModelRequest& request,
+                                                  const wire::PlanWishes& wishes,
+                                                  DeploymentPtr instead_of, const Caller& caller);
+  absl::Status MoveAway(const DeploymentPtr& from, const Caller& caller);
+  // coordinator_move.cc; with the work begun. Not OK: `from` serves as before, or it is being
+  // mended.
+  absl::Status MoveBeside(const DeploymentPtr& from, std::unique_ptr<PlannedModel> planned,
+                          const wire::LoadModelRequest& request, const Caller& caller);
+  void LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // soon, whether a plan is better by now
+  void Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,
+            const Caller& caller);
+  void Improve();
+  bool ImproveOne(const DeploymentPtr& model);
+  absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
+  void KeepMending();  // thread
+  void Mend(const DeploymentPtr& lost);
+  // False: something else had to be mended first.
+  bool Adopt(const std::string& id, const wire::LoadModelRequest& orphan);
+  bool IsOrphan(const std::string& id);
+  bool AnyMending();
+  struct Lost {
+    bool any = false;         // models, and those of the coordinator before
+    bool wants_room = false;  // one was not placed, and may find room yet
+  };
+  Lost WhatIsLost();
+  // Blocks until their memory is free, or their nodes have gone.
+  void UnloadLeftovers(PlannedModel* planned);
+  // With the stages on their nodes and the work begun.
+  absl::Status MendNow(const DeploymentPtr& lost, const Caller& caller);
+  bool IsThere(const DeploymentPtr& deployment);
+  // Takes it out of the table; false: it was not there. Remove() unloads it then, in any case.
+  bool TakeOut(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Remove(const DeploymentPtr& deployment, const absl::Status& why);
+  // The same, but what is loaded of it stays on its nodes, for the next plan to keep.
+  bool Leave(const DeploymentPtr& deployment, const absl::Status& why);
+  // What failed goes, since it is loaded again by hand; where that fails, it comes back by itself
+  // as it would have. True: it would have.
+  bool GiveUp(const DeploymentPtr& failed);
+  // It was loaded to stay, and is loaded again as soon as it can be, until somebody unloads it.
+  // False: it was not.
+  bool ComesBack(const std::string& id, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // One that is not loaded again yet, and now will not be. Returns its path; none, or several, are
+  // meant: nothing.
+  std::optional<std::string> ForgetOrphan(const std::string& model);
+
+  void Tick();                              // loop
+  bool Look();                              // loop; true: look again soon
+  void LoseNodes(const ClusterView& view);  // loop
+  void Stays(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellHeritage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
+  void TellHeritageNow();  // not the loop: before who asked for a change hears that it is made
+  // For all at once, each on its thread.
+  static void ForEach(const std::vector<DeploymentPtr>& models,
+                      absl::FunctionRef<void(Deployment*)> call);
+  // What is loaded from now on is another office's.
+  void LeaveOffice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsEmpty() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  void Keep();   // thread: takes and leaves office
+  bool Sweep();  // true: it has seen all, and nothing was left over
+  bool stopping();
+  absl::Status Stopping() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool AdoptsStill() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  absl::Status WhyNotHere(const std::string& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Misses() const ABSL_SHARED_LOCKS_REQUIRED(mu_);  // OK: no other node
+
+  EventLoop* const loop_;
+  ClusterRuntime* const cluster_;
+  WeightFetcher* const fetcher_;
+  const Options options_;
+  std::string self_address_;  // constant after Start()
+
+  absl::Mutex work_mu_;  // held while a plan is made and carried out: one at a time
+
+  absl::Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::string, DeploymentPtr> models_ ABSL_GUARDED_BY(mu_);  // by id
+  // What loads again what was loaded to stay, by id; in models_, too.
+  std::map<std::string, wire::LoadModelRequest> stays_ ABSL_GUARDED_BY(mu_);
+  // By id; one that stays has none. Shares are numbers that no coordinator before gave out.
+  std::map<std::string, std::set<uint64_t>> shares_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_share_ ABSL_GUARDED_BY(mu_);
+  uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;    // under way: memory that comes back
+  bool in_office_ ABSL_GUARDED_BY(mu_) = false;  // as last looked at
+  // Of an office that has gone; Keep() unloads them.
+  std::vector<DeploymentPtr> lost_ ABSL_GUARDED_BY(mu_);
+  bool settled_ ABSL_GUARDED_BY(mu_) = false;       // as last looked at
+  bool has_heirs_ ABSL_GUARDED_BY(mu_) = false;     // the same: others may coordinate next
+  uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;  // grows when the members change
+  uint64_t ended_ ABSL_GUARDED_BY(mu_) = 0;         // deployments, whose stages may be left over
+  bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended
+  bool retry_due_ ABSL_GUARDED_BY(mu_) = false;     // those that could not be may be now
+  bool adopt_due_ ABSL_GUARDED_BY(mu_) = false;     // orphans may find room that there was not
+  bool adopts_ ABSL_GUARDED_BY(mu_) = false;        // has not looked since the office began
+  SteadyTime look_at_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfiniteFuture();  // for better plans
+  std::optional<wire::Epoch> prepared_ ABSL_GUARDED_BY(mu_);  // of a plan that takes over soon
+  // Ids of models whose next plans may keep stages: of those that are being loaded again, and of
+  // those that were held at the coordinator before, and until when.
+  std::multiset<std::string> loading_again_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, SteadyTime> held_ ABSL_GUARDED_BY(mu_);
+  Losses losses_ ABSL_GUARDED_BY(mu_);
+  // By model id, at most kModelsMax; of each, kRoomCapsMax at most.
+  std::map<std::string, std::vector<RoomCap>> refused_ ABSL_GUARDED_BY(mu_);
+  // Models of the coordinator before, and those that were lost here in a way that a mend cannot do
+  // with; by id, until they are loaded; at most kModelsMax of the former.
+  struct Orphan {
+    wire::LoadModelRequest request;
+    absl::Status why;  // it could not be loaded; OK: it has not been tried
+
+    PrintableText Name() const;
+    absl::Status WhyNotHere() const;  // for who asks for it
+  };
+  std::map<std::string, Orphan> orphans_ ABSL_GUARDED_BY(mu_);
+  std::string misses_ ABSL_GUARDED_BY(mu_);  // ClusterRuntime::MissedNodes(), as last looked at
+
+  LostMembers lost_members_;                  // loop
+  std::unique_ptr<EventLoop::Handle> timer_;  // loop
+  uint64_t tick_ms_ = 0;                      // loop
+  uint64_t work_ = 0;  // loop: requests and models of the group, as last seen
+  std::thread keeper_, mender_;
+};
+
+}  // namespace strata

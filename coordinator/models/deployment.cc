@@ -1,0 +1,681 @@
+#include "coordinator/models/deployment.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/planner/plan_text.h"
+#include "coordinator/request/request_status.h"
+#include "coordinator/request/text_request.h"
+#include "transport/base/steady_time.h"
+#include "transport/rpc/grpc_status.h"
+#include "transport/rpc/request_log.h"
+
+namespace strata {
+namespace {
+
+constexpr uint32_t kBatchRowsMax = 512;
+constexpr int64_t kSelfTestsMs = 3'000;
+// For the steps under way when another deployment takes over: chunks of prompts, which take a slow
+// machine many seconds, and longer still where they are fed again. Who hangs is found out earlier.
+constexpr std::chrono::seconds kRestLimit(60);
+// Of a chat template; a longer one is left out.
+constexpr size_t kChatTemplateBytesMax = 256 * 1024;
+
+std::string ChatTemplateOf(const ModelFile& model) {
+  std::string text = model.header().GetString("tokenizer.chat_template").value_or("");
+  return text.size() <= kChatTemplateBytesMax ? ValidUtf8(text) : "";
+}
+
+// Of "tokenizer.ggml.bos_token_id" and the like.
+std::string TextOfToken(const ModelFile& model, absl::string_view id_key) {
+  const std::optional<uint64_t> id = model.header().GetInteger(id_key);
+  if (!id) return "";
+  return ValidUtf8(model.header().GetStringAt("tokenizer.ggml.tokens", *id).value_or(""));
+}
+
+TextServerOptions TextsOf(const Deployment::Options& options) {
+  TextServerOptions texts = options.texts;
+  texts.policy.exact = options.request.wishes().cache().exact();
+  return texts;
+}
+
+}  // namespace
+
+Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
+    : options_(std::move(options)),
+      planned_(std::move(planned)),
+      name_(planned_->model->name()),
+      chat_template_(ChatTemplateOf(*planned_->model)),
+      bos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.bos_token_id")),
+      eos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.eos_token_id")),
+      texts_(options_.heritage != nullptr ? options_.heritage
+                                          : std::make_shared<TextServer>(TextsOf(options_))),
+      has_texts_(options_.heritage == nullptr),
+      since_(SteadyTime::Now()) {
+  NodeClient* const first = planned_->NodeOf(planned_->plan.stages.front()).client.get();
+  tokenizer_ = std::make_shared<Tokenizer>(first, Tokenizer::Options());
+}
+
+Deployment::~Deployment() { Unload(absl::CancelledError("the model is unloaded")); }
+
+absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
+  WatchKept();
+  const absl::Cleanup watch = [this] { WatchKept(); };  // those that come with the texts, too
+  absl::Status status;
+  bool has_texts = options_.heritage != nullptr && take_over == nullptr;
+  if (take_over != nullptr) {
+    take_over = [&has_texts, take_over = std::move(take_over)] {
+      absl::StatusOr<bool> taken = take_over();
+      has_texts = taken.ok();
+      return taken;
+    };
+  }
+  {
+    std::lock_guard load_lock(load_mu_);
+    {
+      absl::MutexLock lock(mu_);
+      if (!unloaded_why_.ok()) return unloaded_why_;
+    }
+    status = Build(std::move(progress), std::move(take_over));
+    absl::MutexLock lock(mu_);
+    // Whatever came of it: Unload() waits for its turn.
+    if (!unloaded_why_.ok()) return unloaded_why_;
+    if (state_ != wire::ModelStatus::LOADING) return why_;  // it broke meanwhile
+    since_ = SteadyTime::Now();
+    if (status.ok()) {
+      infos_ = pipeline_->stages();
+      state_ = wire::ModelStatus::SERVING;
+    } else {
+      state_ = has_texts ? wire::ModelStatus::MENDING : wire::ModelStatus::FAILED;
+      lost_a_stage_ = has_texts;
+      why_ = status;
+    }
+  }
+  if (!status.ok()) {
+    if (has_texts) return status;  // they wait for whoever mends it
+    for (const Request& each : TakeKept()) each.call->Refuse(AsHandedOver(status));
+    return status;
+  }
+  for (Request& each : TakeKept()) Generate(each.request, std::move(each.call));
+  return absl::OkStatus();
+}
+
+std::vector<Deployment::Request> Deployment::TakeKept() {
+  absl::MutexLock lock(mu_);
+  return std::exchange(requests_, {});
+}
+
+absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
+  const PlanRequest& request = planned_->inputs.request;
+  PipelineOptions build;
+  build.model_path = planned_->source.path();
+  build.model_name = name_;
+  build.model_id = model_id();
+  build.epoch = options_.epoch;
+  for (const PlannedStage& stage : planned_->plan.stages) {
+    build.stages.push_back(stage.layers);
+    build.nodes.push_back(planned_->NodeOf(stage).client.get());
+    build.devices.push_back(request.devices[stage.device].name);
+    build.n_cpu_moe.push_back(stage.n_cpu_moe);
+    build.activations.push_back(stage.sends);
+  }
+  build.kept = planned_->kept;
+  build.leave_on_error = take_over == nullptr &&
+                         (options_.heritage != nullptr || options_.texts_wait) && StagesMayStay();
+  build.source = planned_->Source();
+  build.weight_peers = planned_->WeightPeers();
+  build.n_ctx = request.cache.n_ctx;
+  build.n_seq_max = request.cache.n_seqs;
+  build.n_batch = std::min(request.cache.n_ctx, kBatchRowsMax);
+  build.cache = options_.request.wishes().cache();
+  build.cache.set_kv_cells(static_cast<uint32_t>(request.cache.kv_cells));
+  build.cache.set_checkpoints(request.cache.n_checkpoints);
+  build.origin = Origin().SerializeAsString();
+  build.unverified = options_.request.wishes().unverified();
+  build.use_mmap = !options_.request.no_mmap();
+  build.allow_mixed_versions = options_.request.allow_mixed_versions();
+  build.listen_host = options_.listen_host;
+  build.coordinator_node = options_.self_node;
+  build.gone = options_.gone;
+  build.self_tests = [this] { return EarlierSelfTests(); };
+  if (take_over != nullptr) build.caches = options_.caches;
+  build.take_over = std::move(take_over);
+  const bool leave_on_error = build.leave_on_error;
+  auto pipeline =
+      options_.build(std::move(build), this, [&](size_t stage, const wire::LoadProgress& done) {
+        return !unloading() && progress(static_cast<uint32_t>(stage), done);
+      });
+  if (!pipeline.ok()) {
+    stages_left_ = leave_on_error;
+    return pipeline.status();
+  }
+  pipeline_ = *std::move(pipeline);
+  for (const wire::StageInfo& stage : pipeline_->stages()) {
+    if (options_.self_tests != nullptr) options_.self_tests->Keep(stage.self_test());
+  }
+  if (options_.heritage == nullptr) return texts_->Start(pipeline_.get());
+  const absl::StatusOr<bool> went_on = texts_->Restart(pipeline_.get());
+  if (!went_on.ok()) return went_on.status();
+  absl::MutexLock lock(mu_);
+  carried_ = pipeline_->carried();
+  if (!*went_on) carried_.contents = SlotContents::kAnything;
+  return absl::OkStatus();
+}
+
+std::vector<wire::SelfTest> Deployment::EarlierSelfTests() const {
+  std::vector<std::vector<wire::SelfTest>> told(planned_->report.nodes.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < told.size(); ++i) {
+    NodeClient* const node = planned_->report.nodes[i].client.get();
+    if (node == nullptr) continue;
+    threads.emplace_back([&, i, node] {
+      auto tests = node->SelfTestsOf(model_id(), kSelfTestsMs);
+      if (tests.ok()) told[i] = *std::move(tests);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<wire::SelfTest> all;
+  if (options_.self_tests != nullptr) all = options_.self_tests->Of(model_id());
+  for (std::vector<wire::SelfTest>& of_node : told) {
+    std::move(of_node.begin(), of_node.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+wire::LoadModelRequest Deployment::Origin() const {
+  wire::LoadModelRequest origin = options_.request;
+  *origin.mutable_source() = planned_->source;
+  origin.set_model_id(model_id());
+  origin.set_name(name_.str());
+  return origin;
+}
+
+void Deployment::Unload(const absl::Status& why) { End(why, /*leave_stages=*/false); }
+
+void Deployment::UnloadForNextPlan(const absl::Status& why) {
+  {
+    absl::MutexLock lock(mu_);
+    state_ = wire::ModelStatus::UNLOADING;
+  }
+  Unload(why);
+}
+
+void Deployment::HandOver(const absl::Status& why) {
+  End(AsHandedOver(why), /*leave_stages=*/true);
+}
+
+void Deployment::End(const absl::Status& why, bool leave_stages) {
+  {
+    absl::MutexLock lock(mu_);
+    if (state_ != wire::ModelStatus::FAILED) state_ = wire::ModelStatus::UNLOADING;
+    if (unloaded_why_.ok()) unloaded_why_ = why;
+  }
+  std::lock_guard load_lock(load_mu_);
+  std::vector<Request> kept;
+  bool has_texts = false, bequeathed = false;
+  {
+    absl::MutexLock lock(mu_);
+    kept.swap(requests_);
+    has_texts = has_texts_;
+    bequeathed = bequeathed_;
+  }
+  for (const Request& request : kept) request.call->Refuse(why);
+  if (has_texts) texts_->Stop(why);
+  if (leave_stages && pipeline_ != nullptr) pipeline_->LeaveStages();
+  pipeline_.reset();
+  if (std::exchange(stages_left_, false) && !bequeathed && !leave_stages) UnloadLeft();
+}
+
+void Deployment::LoseNode(const std::string& node_id) {
+  if (!serving()) return;
+  for (const PlannedStage& stage : planned_->plan.stages) {
+    const NodeReport& node = planned_->NodeOf(stage);
+    if (node.info.node_id() != node_id) continue;
+    OnBroken(absl::UnavailableError(absl::StrCat(node.name(), " has gone")));
+    return;
+  }
+}
+
+void Deployment::OnBroken(absl::Status status) {
+  const bool mends = options_.broken != nullptr;
+  {
+    // First: who hears of its text's end asks for the state next.
+    absl::MutexLock lock(mu_);
+    // LoseNode() may have said so before the links do.
+    if (mends && state_ == wire::ModelStatus::MENDING && lost_a_stage_) return;
+    if (state_ != wire::ModelStatus::UNLOADING && state_ != wire::ModelStatus::FAILED) {
+      LOG(WARNING) << name_ << ": " << status.message();
+      const SteadyTime now = SteadyTime::Now();
+      served_for_ = state_ == wire::ModelStatus::LOADING ? absl::ZeroDuration() : now - since_;
+      since_ = now;
+      state_ = mends ? wire::ModelStatus::MENDING : wire::ModelStatus::FAILED;
+      lost_a_stage_ = mends;
+      why_ = status;
+      if (!mends) diagnosis_ = Diagnosis::kWanted;  // whoever mends it looks for himself
+    }
+  }
+  if (mends) {
+    texts_->Suspend();
+    options_.broken();
+  } else {
+    texts_->OnBroken(std::move(status));
+  }
+}
+
+absl::StatusOr<bool> Deployment::GiveWay(bool comes_to_rest, absl::FunctionRef<bool()> wanted) {
+  // It serves meanwhile: who comes now waits beside the other texts.
+  const bool rests = comes_to_rest && texts_->ComeToRest(kRestLimit, wanted);
+  if (comes_to_rest && !rests && !wanted()) {
+    texts_->GoOn();
+    return absl::CancelledError("it is not to move any more");
+  }
+  {
+    absl::MutexLock lock(mu_);
+    if (state_ != wire::ModelStatus::SERVING && state_ != wire::ModelStatus::MOVING) {
+      return absl::UnavailableError("it lost a stage meanwhile");
+    }
+    state_ = wire::ModelStatus::MENDING;
+  }
+  LeaveStages();
+  return rests;
+}
+
+// Plans keep no stages with experts elsewhere (TakeLoaded in loaded_stages.cc).
+bool Deployment::StagesMayStay() const {
+  return std::ranges::none_of(planned_->plan.stages,
+                              [](const PlannedStage& stage) { return stage.n_cpu_moe != 0; });
+}
+
+std::vector<PipelineOptions::CacheSource> Deployment::CachesOf(LayerRange layers) const {
+  std::vector<PipelineOptions::CacheSource> sources;
+  if (!StagesMayStay()) return sources;
+  absl::MutexLock lock(mu_);
+  for (size_t i = 0; i < infos_.size(); ++i) {
+    const PlannedStage& stage = planned_->plan.stages[i];
+    if (stage.layers.end <= layers.begin || stage.layers.begin >= layers.end) continue;
+    PipelineOptions::CacheSource& source = sources.emplace_back();
+    *source.stage.mutable_epoch() = options_.epoch;
+    source.stage.set_stage(static_cast<uint32_t>(i));
+    source.address = infos_[i].link_address();
+    source.node_id = planned_->NodeOf(stage).info.node_id();
+    source.layers = stage.layers;
+  }
+  return sources;
+}
+
+Pipeline::Carried Deployment::carried() const {
+  absl::MutexLock lock(mu_);
+  return carried_;
+}
+
+bool Deployment::BeginMending() {
+  absl::MutexLock lock(mu_);
+  return !std::exchange(mending_begun_, true);
+}
+
+void Deployment::LeaveStages() {
+  std::lock_guard load_lock(load_mu_);
+  texts_->Detach();
+  const bool stay = StagesMayStay();
+  if (stay && pipeline_ != nullptr) pipeline_->LeaveStages();
+  pipeline_.reset();
+  stages_left_ = stay;
+}
+
+// Of stages that no pipeline owns any more.
+void Deployment::UnloadLeft() {
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < planned_->plan.stages.size(); ++i) {
+    NodeClient* const node = planned_->NodeOf(planned_->plan.stages[i]).client.get();
+    if (node == nullptr) continue;
+    threads.emplace_back([this, node, i] {
+      wire::UnloadStageRequest request;
+      *request.mutable_epoch() = options_.epoch;
+      request.set_stage(static_cast<uint32_t>(i));
+      // Where it cannot be unloaded now, whoever coordinates finds it left over later.
+      const auto is_there = [this, node] {
+        return options_.gone == nullptr || !options_.gone(node->id());
+      };
+      node->UnloadStage(request, is_there).IgnoreError();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<Deployment::Request> Deployment::Bequeath() {
+  absl::MutexLock lock(mu_);
+  bequeathed_ = true;
+  has_texts_ = false;
+  return std::exchange(requests_, {});
+}
+
+void Deployment::TakeRequests(std::vector<Request> requests) {
+  absl::MutexLock lock(mu_);
+  has_texts_ = true;
+  for (Request& request : requests) requests_.push_back(std::move(request));
+}
+
+bool Deployment::Keep(const wire::GenerateTextRequest& request,
+                      const std::shared_ptr<TextCall>& call) {
+  const bool mended_soon = state_ == wire::ModelStatus::MENDING ||
+                           (state_ == wire::ModelStatus::LOADING &&
+                            (options_.heritage != nullptr || options_.texts_wait));
+  if (!mended_soon || bequeathed_ || !unloaded_why_.ok()) return false;
+  if (requests_.size() >= kRequestsKeptMax) return false;
+  requests_.push_back({request, call});
+  return true;
+}
+
+void Deployment::Watch(const std::shared_ptr<TextCall>& call) { call->OnUnwanted(Drop(call)); }
+
+absl::AnyInvocable<void() &&> Deployment::Drop(const std::shared_ptr<TextCall>& call) {
+  return [weak = weak_from_this(), watched = call.get()] {
+    const std::shared_ptr<Deployment> self = weak.lock();
+    if (self == nullptr) return;
+    std::shared_ptr<TextCall> unwanted;
+    {
+      absl::MutexLock lock(self->mu_);
+      const auto found = std::ranges::find_if(
+          self->requests_, [watched](const Request& each) { return each.call.get() == watched; });
+      if (found == self->requests_.end()) return;
+      unwanted = std::move(found->call);
+      self->requests_.erase(found);
+    }
+    unwanted->Refuse(absl::CancelledError("nobody wants it any more"));
+  };
+}
+
+void Deployment::WatchKept() {
+  std::vector<std::shared_ptr<TextCall>> calls;
+  {
+    absl::MutexLock lock(mu_);
+    for (const Request& request : requests_) calls.push_back(request.call);
+  }
+  for (const std::shared_ptr<TextCall>& call : calls) Watch(call);
+}
+
+void Deployment::Fail(const absl::Status& why) {
+  std::vector<Request> kept;
+  {
+    absl::MutexLock lock(mu_);
+    if (!unloaded_why_.ok()) return;
+    state_ = wire::ModelStatus::FAILED;
+    why_ = why;
+    kept.swap(requests_);
+  }
+  const absl::Status told = CannotServe(why);
+  texts_->Fail(told);
+  for (const Request& request : kept) request.call->Refuse(told);
+}
+
+bool Deployment::lost_a_stage() const {
+  absl::MutexLock lock(mu_);
+  return lost_a_stage_ && unloaded_why_.ok();
+}
+
+bool Deployment::mending() const {
+  absl::MutexLock lock(mu_);
+  return state_ == wire::ModelStatus::MENDING;
+}
+
+absl::Status Deployment::why() const {
+  absl::MutexLock lock(mu_);
+  return why_;
+}
+
+absl::Status Deployment::why_not_serving() const {
+  absl::MutexLock lock(mu_);
+  if (state_ == wire::ModelStatus::FAILED) {
+    return absl::UnavailableError(absl::StrCat(name_, " cannot be served now: ", why_.message()));
+  }
+  if (state_ != wire::ModelStatus::MENDING || why_.ok()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(name_, " is being placed again since ",
+                                             absl::ToInt64Seconds(SteadyTime::Now() - since_),
+                                             " s: ", why_.message()));
+}
+
+absl::Duration Deployment::served_for() const {
+  absl::MutexLock lock(mu_);
+  return served_for_;
+}
+
+absl::Duration Deployment::lost_for() const {
+  absl::MutexLock lock(mu_);
+  return SteadyTime::Now() - since_;
+}
+
+void Deployment::Diagnose() {
+  absl::Status why;
+  {
+    absl::MutexLock lock(mu_);
+    // Everybody whose text ended asks at once.
+    const auto known = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      return diagnosis_ != Diagnosis::kUnderWay;
+    };
+    mu_.Await(absl::Condition(&known));
+    if (diagnosis_ == Diagnosis::kDone) return;
+    diagnosis_ = Diagnosis::kUnderWay;
+    why = why_;
+  }
+  std::lock_guard load_lock(load_mu_);
+  if (pipeline_ != nullptr) why = pipeline_->Diagnose(why);
+  absl::MutexLock lock(mu_);
+  diagnosis_ = Diagnosis::kDone;
+  why_ = std::move(why);
+}
+
+// A model that is wanted is out of service, and does not fail to exist, whatever its stages lack.
+absl::Status Deployment::CannotServe(const absl::Status& why) const {
+  if (absl::IsUnavailable(why) || absl::IsResourceExhausted(why)) return why;
+  return WithRetryAfterMs(
+      absl::UnavailableError(absl::StrCat(name_, " cannot be served now: ", why.message())),
+      kRetrySoonMs);
+}
+
+absl::Status Deployment::NotServing() const {
+  if (bequeathed_) {
+    return AsHandedOver(absl::UnavailableError(absl::StrCat(name_, " is served by another plan")));
+  }
+  switch (state_) {
+    case wire::ModelStatus::SERVING:
+      return absl::OkStatus();
+    case wire::ModelStatus::FAILED:
+      return CannotServe(why_);
+    case wire::ModelStatus::MENDING:
+      return absl::UnavailableError(
+          absl::StrCat(name_, " is being mended, and too many texts wait; try again in seconds"));
+    case wire::ModelStatus::LOADING:
+      return absl::UnavailableError(absl::StrCat(name_, " is still loading; try again then"));
+    case wire::ModelStatus::MOVING:
+      return absl::UnavailableError(
+          absl::StrCat(name_, " moves to other nodes; try again in a few seconds"));
+    default:
+      if (IsHandedOver(unloaded_why_)) return unloaded_why_;
+      return absl::UnavailableError(absl::StrCat(name_, " is being unloaded"));
+  }
+}
+
+void Deployment::Generate(const wire::GenerateTextRequest& request,
+                          std::shared_ptr<TextCall> call) {
+  absl::Status status;
+  bool kept = false;
+  {
+    absl::MutexLock lock(mu_);
+    status = NotServing();
+    kept = !status.ok() && Keep(request, call);
+  }
+  if (kept) return Watch(call);
+  if (!status.ok()) return call->Refuse(std::move(status));
+  RequestLine("text", request.id())
+      .Add("client", request.client())
+      .Add("model", name_)
+      .Add("tokens_max", request.tokens_max());
+  TextRequest text;
+  text.id = PlainRequestId(request.id());
+  text.client = request.client();
+  text.tokens_max = request.tokens_max();
+  text.shift_context = request.shift_context();
+  text.keep_tokens = request.keep_tokens();
+  text.sampler = request.sampler();
+  if (request.tokens_size() > 0) {
+    text.prompt.assign(request.tokens().begin(), request.tokens().end());
+    text.generated.assign(request.generated().begin(), request.generated().end());
+    text.mirostat_mu.assign(request.mirostat_mu().begin(), request.mirostat_mu().end());
+    const std::shared_ptr<TextCall> kept = std::move(call);
+    Add(std::move(text), kept);
+    return;
+  }
+  Tokenizer::Job job;
+  job.client = request.client();
+  wire::TokenizeRequest& tokenize = job.request;
+  *tokenize.mutable_epoch() = options_.epoch;
+  tokenize.set_stage(0);
+  tokenize.set_text(request.prompt());
+  tokenize.set_add_special(!request.no_special());
+  tokenize.set_parse_special(request.parse_special());
+  job.done = [self = shared_from_this(), text = std::move(text), request,
+              call](absl::StatusOr<wire::TokenizeResponse> tokens) mutable {
+    if (!tokens.ok()) {
+      // Perhaps only since the first stage was lost, which its links may not have said yet.
+      bool kept = false;
+      absl::Status unloaded;
+      {
+        absl::MutexLock lock(self->mu_);
+        kept = self->Keep(request, call);
+        unloaded = self->unloaded_why_;
+      }
+      if (kept) return self->Watch(call);
+      if (!unloaded.ok()) return call->Refuse(unloaded);
+      const absl::Status& why = tokens.status();
+      // The text's own, or too many wait; else the stage's, which is elsewhere by now.
+      const bool stays =
+          absl::IsInvalidArgument(why) || absl::IsOutOfRange(why) || RetryAfterMs(why).has_value();
+      call->Refuse(stays ? why : AsHandedOver(why));
+      return;
+    }
+    text.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());
+    self->Add(std::move(text), std::shared_ptr(call));
+  };
+  // Its end may have come already, and the request be kept.
+  call->OnUnwanted([cancel = tokenizer_->Tokenize(std::move(job)), drop = Drop(call)]() mutable {
+    std::move(cancel)();
+    std::move(drop)();
+  });
+}
+
+void Deployment::Add(TextRequest text, const std::shared_ptr<TextCall>& call) {
+  const uint32_t n_ctx = planned_->inputs.request.cache.n_ctx;
+  if (text.prompt.size() + 1 > n_ctx) {
+    call->Refuse(absl::OutOfRangeError(PromptTooLong(text.prompt.size(), n_ctx)));
+    return;
+  }
+  std::vector<int32_t> prompt = text.prompt;
+  const absl::StatusOr<uint64_t> id = texts_->Add(std::move(text), call);
+  if (id.ok()) {
+    call->Start(std::move(prompt), texts_, *id);
+  } else {
+    call->Refuse(id.status());
+  }
+}
+
+void Deployment::SetMoving(bool moving) {
+  absl::MutexLock lock(mu_);
+  const auto from = moving ? wire::ModelStatus::SERVING : wire::ModelStatus::MOVING;
+  if (state_ == from) state_ = moving ? wire::ModelStatus::MOVING : wire::ModelStatus::SERVING;
+}
+
+uint32_t Deployment::texts() const {
+  const SchedulerStats stats = texts_->Stats();
+  return stats.running + stats.waiting + static_cast<uint32_t>(tokenizing());
+}
+
+bool Deployment::UsesNode(const std::string& node_id) const {
+  return std::ranges::any_of(planned_->plan.stages, [&](const PlannedStage& stage) {
+    return planned_->NodeOf(stage).info.node_id() == node_id;
+  });
+}
+
+bool Deployment::unloading() const {
+  absl::MutexLock lock(mu_);
+  return !unloaded_why_.ok();
+}
+
+bool Deployment::serving() const {
+  absl::MutexLock lock(mu_);
+  return state_ == wire::ModelStatus::SERVING || state_ == wire::ModelStatus::MOVING;
+}
+
+bool Deployment::answers() const {
+  absl::MutexLock lock(mu_);
+  switch (state_) {
+    case wire::ModelStatus::SERVING:
+    case wire::ModelStatus::MOVING:
+    case wire::ModelStatus::MENDING:
+    case wire::ModelStatus::FAILED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::vector<wire::ModelStage> Deployment::Stages() const {
+  std::vector<wire::ModelStage> stages;
+  absl::MutexLock lock(mu_);
+  for (size_t i = 0; i < planned_->plan.stages.size(); ++i) {
+    const PlannedStage& planned = planned_->plan.stages[i];
+    wire::ModelStage& stage = stages.emplace_back();
+    stage.set_node_id(planned_->NodeOf(planned).info.node_id());
+    stage.set_node_name(planned_->NodeOf(planned).name());
+    stage.set_device(planned_->inputs.request.devices[planned.device].name);
+    stage.mutable_layers()->set_begin(planned.layers.begin);
+    stage.mutable_layers()->set_end(planned.layers.end);
+    if (i < infos_.size()) *stage.mutable_info() = infos_[i];
+  }
+  return stages;
+}
+
+wire::ModelStatus Deployment::Status() {
+  Diagnose();
+  const ModelFile& model = *planned_->model;
+  const PlanRequest& request = planned_->inputs.request;
+  const SchedulerStats stats = texts_->Stats();
+  wire::ModelStatus status;
+  status.set_model_id(model.id());
+  status.set_name(name_.str());
+  status.set_architecture(model.architecture().str());
+  status.set_n_layer(model.n_layer());
+  status.set_tensor_bytes(model.tensor_bytes());
+  *status.mutable_source() = planned_->source;
+  *status.mutable_epoch() = options_.epoch;
+  status.set_n_ctx(request.cache.n_ctx);
+  status.set_n_seqs(request.cache.n_seqs);
+  status.set_exact(request.cache.exact);
+  status.mutable_plan()->set_text(PlanText(model, request, planned_->plan));
+  status.mutable_plan()->set_json(PlanJson(model, request, planned_->plan));
+  status.set_requests_running(stats.running);
+  status.set_requests_waiting(stats.waiting);
+  status.set_chat_template(chat_template_);
+  status.set_bos_text(bos_text_);
+  status.set_eos_text(eos_text_);
+  for (wire::ModelStage& stage : Stages()) {
+    status.set_n_vocab(std::max(status.n_vocab(), stage.info().n_vocab()));
+    *status.add_stages() = std::move(stage);
+  }
+  absl::MutexLock lock(mu_);
+  status.set_state(state_);
+  if (state_ == wire::ModelStatus::FAILED || state_ == wire::ModelStatus::MENDING) {
+    ToWire(why_, "", status.mutable_status());
+  }
+  status.set_loaded_s_ago(absl::ToInt64Seconds(SteadyTime::Now() - since_));
+  return status;
+}
+
+}  // namespace strata

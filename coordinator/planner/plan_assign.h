@@ -1,0 +1,30 @@
+// A plan by hand, checked, and the words for what does not fit. Internal to the planner; pure; any
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/planner/plan_problem.h"
+
+namespace strata {
+
+// "1.5 GiB", "12.3 ms", "layers 0-19" as people are told.
+std::string BytesText(uint64_t bytes);
+std::string TimeText(double seconds);
+std::string LayersText(LayerRange layers);
+// "the disk of attic has room for 1.5 GiB of weights"; of a node whose disk is short of room.
+std::string DiskText(const PlanNode& node);
+
+// The request's assignments as stages in layer order. Where a node without a device named has
+// several, the fastest with room takes the layers. kInvalidArgument: an unknown or excluded place,
+// layers outside the model, gaps, overlaps; kFailedPrecondition: a cut that is not allowed, or no
+// link; kResourceExhausted: too little memory, with the figures.
+absl::StatusOr<Pieces> AssignedPieces(const PlanProblem& problem);
+
+// kResourceExhausted: why no plan was found, with what is missing and where.
+absl::Status DoesNotFit(const PlanProblem& problem);
+
+}  // namespace strata

@@ -1,0 +1,414 @@
+#include "coordinator/scheduler/scheduler.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/request/request_status.h"
+#include "coordinator/scheduler/scheduler_impl.h"
+#include "transport/rpc/grpc_status.h"
+
+namespace strata {
+namespace {
+
+// A client alone may fill so much of the queue; the rest is for others.
+constexpr double kClientShare = 0.75;
+constexpr int64_t kRetryAfterMinMs = 1000;
+constexpr int64_t kRetryAfterMaxMs = 60'000;
+
+void AddTimings(const wire::Result& result, std::vector<StageTotal>* totals) {
+  for (const wire::StageTiming& timing : result.timings()) {
+    if (timing.stage() >= totals->size()) continue;
+    StageTotal& total = (*totals)[timing.stage()];
+    total.queue_us += timing.queue_us();
+    total.compute_us += timing.compute_us();
+    total.sample_us += timing.sample_us();
+    total.bytes_in += timing.bytes_in();
+    ++total.steps;
+  }
+}
+
+// What its context begins with, however often it is shifted.
+uint32_t KeptTokens(const TextRequest& request) {
+  return std::min(request.keep_tokens, static_cast<uint32_t>(request.prompt.size()));
+}
+
+}  // namespace
+
+absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) {
+  if (stages.empty()) return absl::InvalidArgumentError("a pipeline without stages");
+  PipelineFacts facts;
+  facts.n_stages = static_cast<uint32_t>(stages.size());
+  facts.n_ctx = stages[0].n_ctx();
+  facts.n_slots = stages[0].n_seq_max();
+  facts.n_batch = stages[0].n_batch();
+  facts.n_vocab = stages[0].n_vocab();
+  facts.cache.checkpoint = true;
+  facts.n_checkpoints = stages[0].checkpoints();
+  for (const wire::StageInfo& stage : stages) {
+    if (stage.n_ctx() == 0 || stage.n_seq_max() == 0 || stage.n_batch() == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stage ", stage.stage(), " does not say how much it takes"));
+    }
+    if (stage.n_ctx() != facts.n_ctx || stage.n_seq_max() != facts.n_slots) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "stage ", stage.stage(), " has ", stage.n_seq_max(), " slots of ", stage.n_ctx(),
+          " positions; the first has ", facts.n_slots, " of ", facts.n_ctx));
+    }
+    facts.n_batch = std::min(facts.n_batch, stage.n_batch());
+    facts.cache.trim &= stage.cache().trim();
+    facts.cache.copy &= stage.cache().copy();
+    facts.cache.shift &= stage.cache().shift();
+    facts.cache.checkpoint &= stage.cache().checkpoint();
+    facts.n_checkpoints = std::min(facts.n_checkpoints, stage.checkpoints());
+    if (stage.kv_cells() != 0) {
+      facts.kv_cells =
+          facts.kv_cells == 0 ? stage.kv_cells() : std::min(facts.kv_cells, stage.kv_cells());
+    }
+    const uint32_t window = stage.cache().window_tokens();
+    uint32_t& smallest = facts.cache.window_tokens;
+    if (window != 0) smallest = smallest == 0 ? window : std::min(smallest, window);
+  }
+  return facts;
+}
+
+absl::Status Scheduler::Impl::Check(const TextRequest& request) const {
+  if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
+  // Where a text has filled its context, the last token needs no place there.
+  const size_t length = request.prompt.size() + request.generated.size();
+  const size_t needs_place = length - (request.generated.empty() ? 0 : 1);
+  if (request.prompt.size() > facts.n_ctx || (needs_place > facts.n_ctx && !CanShift(request))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the prompt has ", length, " tokens; the context is ", facts.n_ctx));
+  }
+  for (const auto* tokens : {&request.prompt, &request.generated}) {
+    for (int32_t token : *tokens) {
+      if (token < 0 || (facts.n_vocab != 0 && static_cast<uint32_t>(token) >= facts.n_vocab)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the prompt has token ", token, "; the vocabulary has ", facts.n_vocab));
+      }
+    }
+  }
+  if (!request.mirostat_mu.empty() && request.mirostat_mu.size() != request.generated.size()) {
+    return absl::InvalidArgumentError("mirostat_mu is not one value for each generated token");
+  }
+  return absl::OkStatus();
+}
+
+int64_t Scheduler::Impl::RetryAfter() const {
+  const double rounds = static_cast<double>(n_waiting + resumed.size() + 1) / facts.n_slots;
+  return std::clamp(static_cast<int64_t>(rounds * request_us / 1000), kRetryAfterMinMs,
+                    kRetryAfterMaxMs);
+}
+
+absl::StatusOr<uint64_t> Scheduler::Impl::Add(TextRequest request, int64_t now_us) {
+  if (auto s = Check(request); !s.ok()) return s;
+  const auto found = clients.find(request.client);
+  const size_t of_client = found == clients.end() ? 0 : found->second.waiting.size();
+  const auto client_max = std::max<size_t>(1, static_cast<size_t>(policy.queue_max * kClientShare));
+  const size_t n_queued = n_waiting + resumed.size();
+  if (n_queued >= policy.queue_max || of_client >= client_max) {
+    ++stats.requests_refused;
+    absl::Status full = WithRetryAfterMs(
+        absl::ResourceExhaustedError(absl::StrCat(n_queued, " requests wait, ", of_client,
+                                                  " of them of this client; try again later")),
+        RetryAfter());
+    return of_client >= client_max ? AsOfOneClient(std::move(full)) : full;
+  }
+  const uint64_t id = ++last_request;
+  ++stats.requests;
+  Client& client = clients[request.client];
+  // Who comes back is served after those who waited meanwhile.
+  if (client.n_requests == 0) client.admitted = client.chunk = ++last_tick;
+  ++client.n_requests;
+
+  Request& r = requests[id];
+  r.id = id;
+  r.text = request.prompt;
+  r.text.insert(r.text.end(), request.generated.begin(), request.generated.end());
+  r.mu = request.mirostat_mu;
+  const uint32_t n_generated = static_cast<uint32_t>(request.generated.size());
+  r.is_fed_again = n_generated > 0;
+  if (r.is_fed_again) {
+    resumed.push_back(id);
+  } else {
+    client.waiting.push_back(id);
+    ++n_waiting;
+  }
+  r.tokens_left = request.tokens_max - std::min(request.tokens_max, n_generated);
+  r.keep = KeptTokens(request);
+  r.usage.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
+  r.usage.prompt_stages.resize(facts.n_stages);
+  r.usage.decode_stages.resize(facts.n_stages);
+  r.added_us = now_us;
+  r.asked = std::move(request);
+  if (r.tokens_left == 0 || IsFull(r)) {
+    End(id, absl::OkStatus(), FinishReason::kLength, Leave::kDrop, now_us);
+  }
+  return id;
+}
+
+void Scheduler::Impl::End(uint64_t id, absl::Status status, FinishReason reason, Leave leave,
+                          int64_t now_us) {
+  Request& r = requests.at(id);
+  const auto client = clients.find(r.asked.client);
+  if (r.slot >= 0) {
+    slots.Release(r.slot, leave == Leave::kKeep);
+    std::erase(running, id);
+    const auto took_us = static_cast<double>(now_us - r.admitted_us);
+    request_us = request_us == 0 ? took_us : request_us + (took_us - request_us) / 8;
+  } else if (std::erase(resumed, id) == 0) {
+    n_waiting -= static_cast<uint32_t>(std::erase(client->second.waiting, id));
+  }
+  if (r.admitted_us < 0) r.usage.queued_us = now_us - r.added_us;
+  if (--client->second.n_requests == 0) clients.erase(client);
+  if (!status.ok()) {
+    ++stats.requests_failed;
+  } else if (reason == FinishReason::kCancelled) {
+    ++stats.requests_cancelled;
+  }
+  SchedulerEvent& event = events.emplace_back();
+  event.request = id;
+  event.end = {.status = std::move(status), .reason = reason, .usage = std::move(r.usage)};
+  requests.erase(id);
+}
+
+void Scheduler::Impl::Cancel(uint64_t id, Leave leave, int64_t now_us) {
+  if (Find(id) == nullptr) return;
+  const FinishReason reason =
+      leave == Leave::kKeep ? FinishReason::kEndOfGeneration : FinishReason::kCancelled;
+  End(id, absl::OkStatus(), reason, leave, now_us);
+}
+
+void Scheduler::Impl::TakeTimings(const wire::Result& result, const Flight& flight) {
+  AddTimings(result, &stats.stages);
+  for (const wire::StageTiming& timing : result.timings()) {
+    if (flight.timing.rows == 0) break;
+    costs.Observe(timing.stage(), flight.timing.rows,
+                  int64_t{timing.compute_us()} + timing.sample_us());
+  }
+  for (const Part& part : flight.parts) {
+    Request* r = OwnerOf(part);
+    if (r == nullptr) continue;
+    AddTimings(result, part.is_prompt ? &r->usage.prompt_stages : &r->usage.decode_stages);
+  }
+}
+
+void Scheduler::Impl::TakeResult(const wire::Result& result, const Flight& flight, int64_t now_us) {
+  TakeTimings(result, flight);
+  for (const auto& [checkpoint, save] : flight.saved) slots.ConfirmSave(checkpoint, save);
+  stats.checkpoints_used += flight.restored.size();
+  int next_token = 0;
+  for (const Part& part : flight.parts) {
+    const auto error =
+        std::find_if(result.errors().begin(), result.errors().end(),
+                     [&](const wire::SlotError& e) { return e.slot() == part.slot; });
+    const bool has_error = error != result.errors().end();
+    const wire::SampledToken* token = nullptr;
+    if (part.samples && !has_error) {
+      if (next_token == result.tokens_size() || result.tokens(next_token).slot() != part.slot) {
+        return TakeFailure(flight, absl::InternalError("the last stage left out a token"), now_us);
+      }
+      token = &result.tokens(next_token++);
+    }
+    slots.Confirm(part.slot, part.generation, part.end);
+    Request* r = OwnerOf(part);
+    if (r == nullptr) continue;
+    if (r->TextPosition(part.end) >= r->failed_at) {
+      r->alone = false;
+      r->failures = r->failed_at = 0;
+    }
+    if (has_error) {
+      End(r->id, FromWire(error->status()), FinishReason::kLength, Leave::kKeep, now_us);
+    } else if (token != nullptr) {
+      TakeToken(r, *token, now_us);
+    } else if (slots.slot(part.slot).confirmed == facts.n_ctx) {
+      ShiftContext(r);  // as it was, when the text was written
+    }
+  }
+}
+
+void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& token, int64_t now_us) {
+  Request& r = *request;
+  if (r.first_us < 0) r.first_us = now_us;
+  r.usage.prompt_us = r.first_us - r.admitted_us;
+  r.usage.decode_us = now_us - r.first_us;
+  if (token.end_of_generation()) {
+    r.usage.end_token = token.token();
+    return End(r.id, absl::OkStatus(), FinishReason::kEndOfGeneration, Leave::kKeep, now_us);
+  }
+  r.pipelines_broken = 0;
+  r.is_fed_again = false;
+  r.text.push_back(token.token());
+  if (r.asked.sampler.mirostat() != 0) r.mu.push_back(token.mirostat_mu());
+  r.ready = ++last_tick;
+  --r.tokens_left;
+  ++r.usage.tokens;
+  ++stats.tokens;
+  SchedulerEvent& event = events.emplace_back();
+  event.request = r.id;
+  event.token = token;
+  if (r.tokens_left == 0 || IsFull(r)) {
+    End(r.id, absl::OkStatus(), FinishReason::kLength, Leave::kKeep, now_us);
+  } else if (r.kv_length() > facts.n_ctx) {
+    ShiftContext(&r);
+  }
+}
+
+bool Scheduler::Impl::CanShift(const TextRequest& request) const {
+  // What one shifts is rounded again, and so may be what others have beside it.
+  return request.shift_context && !policy.exact && facts.cache.shift && facts.cache.trim &&
+         KeptTokens(request) + 2 <= facts.n_ctx;
+}
+
+void Scheduler::Impl::ShiftContext(Request* request) {
+  Request& r = *request;
+  const uint32_t discard = (facts.n_ctx - r.keep) / 2;
+  slots.Shift(r.slot, r.keep, discard);
+  r.offset += discard;
+  slots.Claim(r.slot, Goal(r));
+}
+
+void Scheduler::Impl::BeginPipeline(const PipelineFacts& pipeline) {
+  facts = pipeline;
+  LimitContext();
+  costs = StepCosts(facts.n_stages);
+  stats.stages.resize(facts.n_stages);
+  last_step_id = last_prompt_step_id = last_failed_behind = 0;
+  prompt_steps = 0;
+  edit_failures = 0;
+  for (auto& [id, r] : requests) {
+    r.usage.prompt_stages.resize(facts.n_stages);
+    r.usage.decode_stages.resize(facts.n_stages);
+  }
+}
+
+bool Scheduler::Impl::GoOn(const PipelineFacts& pipeline) {
+  if (!flights.empty() || !slots.GoOn(pipeline)) return false;
+  BeginPipeline(pipeline);
+  // What the last stage knew of their texts is not in its caches.
+  for (const uint64_t id : running) requests.at(id).needs_open = true;
+  return true;
+}
+
+void Scheduler::Impl::Restart(const PipelineFacts& pipeline, bool broke, int64_t now_us) {
+  slots = SlotTable(pipeline, policy);
+  BeginPipeline(pipeline);
+  std::set<uint64_t> in_steps;
+  for (const Flight& flight : flights) {
+    for (const Part& part : flight.parts) in_steps.insert(part.request);
+  }
+  flights.clear();
+  for (auto id = running.rbegin(); id != running.rend(); ++id) {
+    Request& r = requests.at(*id);
+    r.slot = -1;
+    FeedAgain(&r);
+    r.is_fed_again = r.text.size() > r.asked.prompt.size();
+    if (broke && in_steps.contains(*id)) ++r.pipelines_broken;
+    resumed.push_front(*id);
+  }
+  running.clear();
+  std::vector<std::pair<uint64_t, absl::Status>> ended;
+  for (auto& [id, r] : requests) {
+    r.alone = false;
+    r.failures = r.failed_at = 0;
+    if (IsFull(r)) {
+      ended.emplace_back(
+          id, absl::ResourceExhaustedError(absl::StrCat(
+                  "the text has ", r.text.size(), " tokens; the context is now ", facts.n_ctx)));
+    } else if (r.pipelines_broken >= policy.pipelines_broken_max) {
+      ended.emplace_back(
+          id, absl::AbortedError(absl::StrCat("the stages failed ", policy.pipelines_broken_max,
+                                              " times while this text was being written")));
+    }
+  }
+  for (const auto& [id, status] : ended) {
+    End(id, status, FinishReason::kLength, Leave::kDrop, now_us);
+  }
+}
+
+uint32_t Scheduler::Impl::in_flight_max() const {
+  return policy.steps_in_flight_max != 0 ? std::max(policy.steps_in_flight_max, facts.n_stages)
+                                         : facts.n_stages + 1;
+}
+
+Scheduler::Scheduler(const PipelineFacts& facts, SchedulerPolicy policy)
+    : impl_(std::make_unique<Impl>(facts, policy)) {}
+Scheduler::~Scheduler() = default;
+
+absl::StatusOr<uint64_t> Scheduler::Add(TextRequest request, int64_t now_us) {
+  return impl_->Add(std::move(request), now_us);
+}
+
+void Scheduler::Cancel(uint64_t request, Leave leave, int64_t now_us) {
+  impl_->Cancel(request, leave, now_us);
+}
+
+std::optional<wire::Step> Scheduler::NextStep(int64_t now_us) { return impl_->NextStep(now_us); }
+
+void Scheduler::OnResult(const wire::Result& result, int64_t now_us) {
+  impl_->last_result_us = now_us;
+  while (!impl_->flights.empty() && impl_->flights.front().step_id <= result.step_id()) {
+    const Impl::Flight flight = std::move(impl_->flights.front());
+    impl_->flights.pop_front();
+    if (flight.step_id == result.step_id()) {
+      impl_->TakeResult(result, flight, now_us);
+    } else {
+      impl_->TakeFailure(flight, absl::DataLossError("no result came"), now_us);
+    }
+  }
+}
+
+void Scheduler::OnStepError(const wire::StepError& error, int64_t now_us) {
+  impl_->last_result_us = now_us;
+  while (!impl_->flights.empty() && impl_->flights.front().step_id <= error.step_id()) {
+    const Impl::Flight flight = std::move(impl_->flights.front());
+    impl_->flights.pop_front();
+    absl::Status status = FromWire(error.status());
+    if (status.ok()) status = absl::UnknownError("a stage failed without a reason");
+    impl_->TakeFailure(flight, status, now_us);
+  }
+}
+
+void Scheduler::OnNotSent(uint64_t step_id, const absl::Status& why, int64_t now_us) {
+  // It is the last one, unless the pipeline became another meanwhile.
+  if (impl_->flights.empty() || impl_->flights.back().step_id != step_id) return;
+  const Impl::Flight flight = std::move(impl_->flights.back());
+  impl_->flights.pop_back();
+  impl_->TakeFailure(flight, why, now_us);
+}
+
+bool Scheduler::Restart(const PipelineFacts& facts, SlotContents contents, bool broke,
+                        int64_t now_us) {
+  if (contents == SlotContents::kAsBefore && impl_->GoOn(facts)) return true;
+  impl_->Restart(facts, broke, now_us);
+  if (contents != SlotContents::kNothing) impl_->slots.Empty();
+  return false;
+}
+
+void Scheduler::EndAll(const absl::Status& status, int64_t now_us) {
+  while (!impl_->requests.empty()) {
+    impl_->End(impl_->requests.begin()->first, status, FinishReason::kCancelled, Leave::kDrop,
+               now_us);
+  }
+}
+
+std::vector<SchedulerEvent> Scheduler::TakeEvents() { return std::exchange(impl_->events, {}); }
+
+bool Scheduler::idle() const { return impl_->requests.empty(); }
+
+SchedulerStats Scheduler::Stats() const {
+  SchedulerStats stats = impl_->stats;
+  stats.waiting = impl_->n_waiting + static_cast<uint32_t>(impl_->resumed.size());
+  stats.running = static_cast<uint32_t>(impl_->running.size());
+  stats.slots_kept = impl_->slots.n_kept();
+  stats.checkpoints = impl_->slots.n_checkpoints();
+  stats.steps_in_flight = static_cast<uint32_t>(impl_->flights.size());
+  stats.kv_cells = impl_->slots.cells_max();
+  stats.kv_cells_kept = impl_->slots.cells_kept();
+  stats.kv_cells_used = impl_->slots.cells_owned() + stats.kv_cells_kept;
+  return stats;
+}
+
+}  // namespace strata

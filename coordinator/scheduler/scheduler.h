@@ -1,0 +1,85 @@
+// Continuous batching: says which rows of which sequences go into the next step of a pipeline. A
+// state machine without I/O, threads or a clock, so that a simulation can run it; TextServer
+// feeds it. Times are microseconds of any clock that never goes back.
+//
+// A sequence is its prompt, its settings and its tokens so far. What stands of it in the KV caches
+// is only a saving: after a failed step, or in another pipeline (Restart), it is fed again.
+//
+//   while (auto step = scheduler.NextStep(now_us)) pipeline->Submit(*step);
+//   scheduler.OnResult(result, now_us);           // in the order of the steps
+//   for (auto& event : scheduler.TakeEvents()) …
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/request/text_request.h"
+#include "coordinator/scheduler/scheduler_types.h"
+#include "proto/frame.pb.h"
+
+namespace strata {
+
+struct SchedulerEvent {
+  struct End {
+    absl::Status status;
+    FinishReason reason = FinishReason::kLength;
+    TextUsage usage;
+  };
+  uint64_t request = 0;
+  wire::SampledToken token;  // unless it is the end
+  std::optional<End> end;
+};
+
+// Not thread-safe.
+class Scheduler {
+ public:
+  Scheduler(const PipelineFacts& facts, SchedulerPolicy policy);
+  ~Scheduler();
+
+  // Puts a request into the queue and returns its number. kInvalidArgument: this pipeline cannot
+  // serve it; kResourceExhausted: the queue is full, or this client's part of it (RetryAfterMs,
+  // IsOfOneClient).
+  absl::StatusOr<uint64_t> Add(TextRequest request, int64_t now_us);
+
+  // Ends a request, waiting or running, if it has not ended. kDrop forgets its KV with the next
+  // step; kKeep leaves it for prompts that go on from it.
+  enum class Leave { kDrop, kKeep };
+  void Cancel(uint64_t request, Leave leave, int64_t now_us);
+
+  // The next step to submit, or nothing to do until something happens. Steps are numbered from 1 as
+  // Pipeline::Submit() numbers them; each must be submitted, in this order.
+  std::optional<wire::Step> NextStep(int64_t now_us);
+
+  // What came back of the steps, in their order. What is out of order or malformed is taken as a
+  // failure of that step.
+  void OnResult(const wire::Result& result, int64_t now_us);
+  void OnStepError(const wire::StepError& error, int64_t now_us);
+  // A step that no stage has seen, and none will.
+  void OnNotSent(uint64_t step_id, const absl::Status& why, int64_t now_us);
+
+  // The pipeline is another one now, with nothing in flight. Where its caches are as before, and
+  // nothing was in flight in the one before, everybody goes on; else everybody who ran is fed
+  // again, and goes on where the text was. `broke`: the one before was lost, not given up for this
+  // one. Requests that do not fit into it end with kResourceExhausted, those that
+  // SchedulerPolicy::pipelines_broken_max gives up with kAborted. True: nobody is fed again.
+  bool Restart(const PipelineFacts& facts, SlotContents contents, bool broke, int64_t now_us);
+
+  // Ends every request with `status`.
+  void EndAll(const absl::Status& status, int64_t now_us);
+
+  // What happened since the last call, in order.
+  std::vector<SchedulerEvent> TakeEvents();
+
+  bool idle() const;  // nobody waits or runs
+  SchedulerStats Stats() const;
+
+ private:
+  struct Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace strata

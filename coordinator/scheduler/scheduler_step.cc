@@ -1,0 +1,437 @@
+// How the scheduler forms steps: who gets a slot, which sequences decode together, and how many
+// rows of whose prompts ride along.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "coordinator/scheduler/scheduler_impl.h"
+#include "transport/rpc/request_log.h"
+
+namespace strata {
+namespace {
+
+// Beside decodes, while nothing is known of how long steps take.
+constexpr uint32_t kFirstChunkTokens = 16;
+// How much of what a token may wait behind prompts is used on average: steps take now more, now
+// less. With this much, 19 tokens of 20 keep to the limit where the speed changes by 1.4 times
+// every few seconds.
+constexpr int64_t kMeanWaitPercent = 75;
+// And by a step of prompts only at most: the decodes behind it find out how long it really took.
+constexpr int64_t kPromptStepPercent = 90;
+// Room that is left for each sequence that runs when another one is let in, so that they do not
+// push each other out at once.
+constexpr uint32_t kHeadroomTokens = 16;
+// A checkpoint so far before a prompt's end: what follows is the turn's own opening, which the next
+// prompt may have otherwise.
+constexpr uint32_t kCheckpointBeforeEnd = 16;
+constexpr uint32_t kCheckpointTokensMin = 64;
+// So long a beginning that another text feeds is waited for rather than fed again.
+constexpr uint32_t kPrefixWorthWaiting = 64;
+// Of texts that open in one step, all of which is one frame's header (kFrameHeaderBytesMax).
+constexpr size_t kOpenBytesMax = 8 << 20;
+
+}  // namespace
+
+struct Scheduler::Impl::Builder {
+  wire::Step step;
+  Flight flight;
+  uint32_t prompt_rows = 0;
+  size_t open_bytes = 0;
+  std::vector<int32_t> to_checkpoint;  // slots, once the step is formed
+
+  uint32_t rows() const { return static_cast<uint32_t>(step.tokens_size()); }
+  bool Has(uint64_t request) const {
+    return std::any_of(flight.parts.begin(), flight.parts.end(),
+                       [&](const Part& part) { return part.request == request; });
+  }
+};
+
+wire::SequenceOpen Scheduler::Impl::OpenOf(const Request& r) const {
+  wire::SequenceOpen open;
+  open.set_slot(r.slot);
+  const auto prompt_end = r.text.begin() + static_cast<int64_t>(r.asked.prompt.size());
+  open.mutable_prompt()->Add(r.text.begin(), prompt_end);
+  open.mutable_generated()->Add(prompt_end, r.text.end());
+  *open.mutable_sampler() = r.asked.sampler;
+  open.mutable_mirostat_mu()->Add(r.mu.begin(), r.mu.end());
+  open.set_text_offset(static_cast<int32_t>(r.offset));
+  open.set_request_id(PlainRequestId(r.asked.id));
+  return open;
+}
+
+uint32_t Scheduler::Impl::AddRows(Builder* b, Request* request, uint32_t rows_max) {
+  Request& r = *request;
+  const auto begin = static_cast<uint32_t>(slots.slot(r.slot).tokens.size());
+  uint32_t end = std::min(Goal(r), begin + rows_max);
+  // Beyond its claim there is room for single rows only, as MakeCells() finds it.
+  const uint32_t claim = slots.slot(r.slot).claim;
+  if (begin < claim) end = std::min(end, claim);
+  if (policy.exact) end = std::min(end, ExactEnd(r, begin));
+  for (uint32_t position : r.checkpoints) {
+    if (position <= begin || position >= end) continue;
+    end = position;
+    break;
+  }
+  if (end <= begin) return 0;
+  if (r.needs_open) {
+    wire::SequenceOpen open = OpenOf(r);
+    const size_t bytes = open.ByteSizeLong();
+    if (b->open_bytes > 0 && b->open_bytes + bytes > kOpenBytesMax) return 0;  // with the next step
+    b->open_bytes += bytes;
+    *b->step.add_opens() = std::move(open);
+    r.needs_open = false;
+  }
+  for (uint32_t position = begin; position < end; ++position) {
+    b->step.add_tokens(r.KvToken(position));
+    b->step.add_positions(static_cast<int32_t>(position));
+    b->step.add_slots(r.slot);
+    slots.Append(r.slot, r.KvToken(position));
+  }
+  if (policy.exact && end - begin == ExactChunk(facts, policy)) slots.EndChunk(r.slot);
+  const bool samples = end == r.kv_length();
+  if (samples) b->step.add_sample_rows(b->rows() - 1);
+  if (std::find(r.checkpoints.begin(), r.checkpoints.end(), end) != r.checkpoints.end()) {
+    b->to_checkpoint.push_back(r.slot);
+  }
+  const bool is_prompt = r.first_us < 0 || end - begin > 1 || !samples;
+  b->flight.parts.push_back({.request = r.id,
+                             .slot = r.slot,
+                             .generation = slots.slot(r.slot).generation,
+                             .end = end,
+                             .samples = samples,
+                             .is_prompt = is_prompt});
+  b->flight.timing.samples += samples ? 1 : 0;
+  return end - begin;
+}
+
+uint32_t Scheduler::Impl::ExactEnd(const Request& r, uint32_t begin) const {
+  const auto prompt = static_cast<uint32_t>(r.asked.prompt.size());
+  if (r.TextPosition(begin) >= prompt) return begin + 1;
+  const uint32_t chunk = ExactChunk(facts, policy);
+  return std::min(prompt, (begin / chunk + 1) * chunk);
+}
+
+void Scheduler::Impl::Preempt(Request* r) {
+  slots.Release(r->slot, /*keep=*/false);
+  std::erase(running, r->id);
+  r->slot = -1;
+  FeedAgain(r);
+  resumed.push_front(r->id);
+  ++stats.preemptions;
+}
+
+void Scheduler::Impl::FeedAgain(Request* request) {
+  Request& r = *request;
+  const bool was_shifted = std::exchange(r.offset, 0) != 0;
+  r.needs_open = true;
+  if (r.slot < 0 || !was_shifted) return;
+  // It had less than a whole context, and will have that first.
+  const uint32_t claim = slots.slot(r.slot).claim;
+  if (claim >= Goal(r)) return;
+  if (slots.MakeRoom(Goal(r) - claim)) {
+    slots.Claim(r.slot, Goal(r));
+  } else {
+    Preempt(&r);
+  }
+}
+
+// Room for one more row of each of these, of which some lose their slot to the others: whoever came
+// last goes first.
+void Scheduler::Impl::MakeCells(std::vector<Request*>* rows) {
+  while (!rows->empty()) {
+    const auto n_cells = std::count_if(rows->begin(), rows->end(), [&](const Request* r) {
+      const SlotTable::Slot& slot = slots.slot(r->slot);
+      return slot.claim <= slot.tokens.size();
+    });
+    if (slots.MakeRoom(static_cast<uint64_t>(n_cells))) return;
+    Request* last = &requests.at(running.back());
+    std::erase(*rows, last);
+    Preempt(last);
+  }
+}
+
+void Scheduler::Impl::PlanCheckpoints(Request* request, uint32_t known) {
+  Request& r = *request;
+  r.checkpoints.clear();
+  if (!slots.wants_checkpoints()) return;
+  const auto cached = static_cast<uint32_t>(slots.slot(r.slot).tokens.size());
+  // Where the prompt leaves a text that is known, others will leave it too.
+  const auto length = static_cast<uint32_t>(r.asked.prompt.size());
+  if (known > cached && known >= std::max(policy.prefix_tokens_min, 1u) && known < length) {
+    r.checkpoints.push_back(known);
+  }
+  if (length >= kCheckpointTokensMin && length - kCheckpointBeforeEnd > std::max(known, cached)) {
+    r.checkpoints.push_back(length - kCheckpointBeforeEnd);
+  }
+}
+
+bool Scheduler::Impl::Place(Request* request, int64_t now_us) {
+  Request& r = *request;
+  const absl::Span<const int32_t> kv = absl::MakeConstSpan(r.text).first(Goal(r));
+  const uint64_t headroom = running.size() * kHeadroomTokens;
+  if (!running.empty() && slots.cells_owned() + kv.size() + headroom > slots.cells_max() &&
+      slots.cells_max() < uint64_t{facts.n_ctx} * facts.n_slots) {
+    return false;
+  }
+  const uint32_t known = slots.KnownPrefix(r.asked.prompt);
+  const auto place = slots.Acquire(r.id, kv, CanShift(r.asked));
+  if (!place) return false;
+  r.slot = place->slot;
+  r.needs_open = true;
+  r.ready = r.admitted = ++last_tick;
+  running.push_back(r.id);
+  PlanCheckpoints(&r, known);
+  if (r.admitted_us < 0) {
+    r.admitted_us = now_us;
+    r.usage.queued_us = now_us - r.added_us;
+    r.usage.cached_tokens = std::min(place->cached, r.usage.prompt_tokens);
+    stats.prompt_tokens += r.usage.prompt_tokens;
+    stats.cached_tokens += r.usage.cached_tokens;
+  }
+  return true;
+}
+
+// To feed the same tokens twice would take both longer.
+bool Scheduler::Impl::WaitsForPrefix(const Request& request) const {
+  const bool can_copy = facts.cache.copy && facts.cache.trim && facts.cache.window_tokens == 0;
+  if (!policy.keep_prefixes || !can_copy || CanShift(request.asked)) return false;
+  std::optional<uint32_t> cached;
+  return std::any_of(running.begin(), running.end(), [&](uint64_t id) {
+    const Request& other = requests.at(id);
+    if (CanShift(other.asked) || (request.is_fed_again && !other.is_fed_again)) return false;
+    const std::vector<int32_t>&a = request.text, &b = other.text;
+    const auto same = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+    auto shared = static_cast<uint32_t>(std::min<size_t>(same, a.size() - 1));
+    if (policy.exact) {
+      shared = std::min(shared, static_cast<uint32_t>(other.asked.prompt.size()));
+      shared -= shared % ExactChunk(facts, policy);
+    }
+    if (shared < kPrefixWorthWaiting || slots.slot(other.slot).confirmed >= shared) return false;
+    if (!cached) cached = slots.CachedPrefix(a);
+    return *cached < shared;
+  });
+}
+
+void Scheduler::Impl::Admit(int64_t now_us) {
+  while (running.size() < facts.n_slots) {
+    const auto next = std::find_if(resumed.begin(), resumed.end(), [this](uint64_t id) {
+      return !WaitsForPrefix(requests.at(id));
+    });
+    if (next != resumed.end()) {
+      if (!Place(&requests.at(*next), now_us)) return;
+      resumed.erase(next);
+      continue;
+    }
+    // Those that had slots get them before others do.
+    if (running.size() + resumed.size() >= facts.n_slots) return;
+    Client* turn = nullptr;
+    for (auto& [name, client] : clients) {
+      if (client.waiting.empty() || WaitsForPrefix(requests.at(client.waiting.front()))) continue;
+      if (turn == nullptr || client.admitted < turn->admitted) turn = &client;
+    }
+    // Who does not fit is waited for: small requests would keep a large one out for ever.
+    if (turn == nullptr || !Place(&requests.at(turn->waiting.front()), now_us)) return;
+    turn->waiting.pop_front();
+    turn->admitted = ++last_tick;
+    --n_waiting;
+  }
+}
+
+uint32_t Scheduler::Impl::NDecoding() const {
+  return static_cast<uint32_t>(std::count_if(running.begin(), running.end(), [&](uint64_t id) {
+    return Remaining(requests.at(id)) <= 1;
+  }));
+}
+
+// With n stages, decodes go in n groups of about the same size: while one is in a stage, the others
+// are in the others.
+void Scheduler::Impl::AddDecodes(Builder* b) {
+  const auto n_groups_under_way =
+      std::count_if(flights.begin(), flights.end(),
+                    [](const Flight& flight) { return flight.timing.samples > 0; });
+  if (n_groups_under_way >= facts.n_stages) return;
+  std::vector<Request*> ready;
+  for (uint64_t id : running) {
+    Request& r = requests.at(id);
+    if (Remaining(r) == 1) ready.push_back(&r);
+  }
+  const uint32_t n_decoding = NDecoding();
+  const uint32_t n_groups = std::min(facts.n_stages, std::max(n_decoding, 1u));
+  const uint32_t rows = std::min((n_decoding + n_groups - 1) / n_groups, facts.n_batch);
+  std::sort(ready.begin(), ready.end(),
+            [](const Request* a, const Request* b_) { return a->ready < b_->ready; });
+  ready.resize(std::min<size_t>(ready.size(), rows));
+  MakeCells(&ready);
+  for (Request* r : ready) b->flight.decode_rows += AddRows(b, r, 1);
+}
+
+uint32_t Scheduler::Impl::PromptRows(const Builder& b, const Request& next, int64_t now_us) const {
+  const uint32_t rows_max = std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch - b.rows());
+  const uint32_t n_decoding = NDecoding();
+  if (n_decoding == 0) {
+    uint32_t rows_left = 0;
+    for (uint64_t id : running) rows_left += Remaining(requests.at(id));
+    return ChunkForThroughput(costs, {.rows_left = rows_left,
+                                      .chunk_min = rows_max,
+                                      .chunk_max = facts.n_batch - b.rows(),
+                                      .stage_us_max = int64_t{policy.chunk_ms} * 1000});
+  }
+  // Fewer groups of decodes than stages: prompts have steps of their own, so many for each round of
+  // decodes that all stages have work. A decode of one row may cost half of one of two.
+  const uint32_t n_apart = facts.n_stages - std::min(facts.n_stages, n_decoding);
+  if (n_apart > 0) {
+    if (b.rows() > 0 || prompt_steps >= n_apart) return 0;
+  } else if (b.rows() == 0 && flights.size() >= facts.n_stages) {
+    return 0;  // no stage is without work
+  }
+  const bool prompts_under_way =
+      std::any_of(flights.begin(), flights.end(),
+                  [](const Flight& flight) { return flight.timing.rows > flight.decode_rows; });
+  if (!costs.known()) return prompts_under_way ? 0 : std::min(rows_max, kFirstChunkTokens);
+  const int64_t wait_us =
+      int64_t{next.is_fed_again ? policy.refeed_wait_ms : policy.prompt_wait_ms} * 1000;
+  const int64_t most_us = b.rows() > 0 ? wait_us : wait_us * kPromptStepPercent / 100;
+  std::vector<StepUnderWay> under_way;
+  for (const Flight& flight : flights) under_way.push_back(flight.timing);
+  const uint32_t rows = ChunkWithin(costs, {.now_us = now_us,
+                                            .last_result_us = last_result_us,
+                                            .in_flight = under_way,
+                                            .decode_rows = b.rows(),
+                                            .chunk_max = rows_max,
+                                            .n_apart = n_apart,
+                                            .wait_us = most_us,
+                                            .mean_wait_us = wait_us * kMeanWaitPercent / 100});
+  // Prompts go on, however slow the stages are.
+  const bool is_due = flights.empty() || last_step_id >= last_prompt_step_id + in_flight_max();
+  return rows == 0 && is_due ? std::min(rows_max, 1u) : rows;
+}
+
+// The prompt of the client whose turn it is; of one client's, the one that came first. Texts that
+// are fed again come before new ones.
+Scheduler::Impl::Request* Scheduler::Impl::NextPrompt(const Builder& b) {
+  Request* next = nullptr;
+  uint64_t turn = 0;
+  for (uint64_t id : running) {
+    Request& r = requests.at(id);
+    if (b.Has(id) || Remaining(r) < 2) continue;
+    const uint64_t chunk = clients.at(r.asked.client).chunk;
+    const bool is_first =
+        next == nullptr || (r.is_fed_again == next->is_fed_again ? chunk < turn : r.is_fed_again);
+    if (is_first) {
+      next = &r;
+      turn = chunk;
+    }
+  }
+  return next;
+}
+
+void Scheduler::Impl::AddPrompts(Builder* b, int64_t now_us) {
+  Request* r = NextPrompt(*b);
+  if (r == nullptr || b->rows() >= facts.n_batch) return;
+  const bool is_fed_again = r->is_fed_again;
+  uint32_t left = PromptRows(*b, *r, now_us);
+  for (; r != nullptr && r->is_fed_again == is_fed_again && left > 0; r = NextPrompt(*b)) {
+    const uint32_t rows = AddRows(b, r, left);
+    if (rows == 0) return;
+    left -= rows;
+    b->prompt_rows += rows;
+    clients.at(r->asked.client).chunk = ++last_tick;
+  }
+}
+
+void Scheduler::Impl::AddAlone(Builder* b) {
+  std::vector<Request*> first;
+  for (uint64_t id : running) {
+    Request& r = requests.at(id);
+    if (!r.alone || Remaining(r) == 0) continue;
+    first = {&r};
+    break;
+  }
+  MakeCells(&first);
+  for (Request* r : first) {
+    const uint32_t rows = AddRows(b, r, std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch));
+    if (rows == 1) b->flight.decode_rows = 1;
+  }
+}
+
+void Scheduler::Impl::AddExact(Builder* b) {
+  std::vector<Request*> next;
+  for (uint64_t id : running) {
+    Request& r = requests.at(id);
+    if (Remaining(r) == 1 && (next.empty() || r.ready < next[0]->ready)) next = {&r};
+  }
+  Request* const prompt = NextPrompt(*b);
+  // A chunk of a prompt for each round of the texts that decode, or where none is ready: then as
+  // many at a time as there are stages that would be idle.
+  const uint32_t n_decoding = NDecoding();
+  const auto prompts_under_way =
+      static_cast<uint32_t>(std::count_if(flights.begin(), flights.end(), [](const Flight& flight) {
+        return flight.timing.rows > flight.decode_rows;
+      }));
+  const uint32_t prompts_max =
+      n_decoding == 0 ? in_flight_max() : facts.n_stages - std::min(facts.n_stages - 1, n_decoding);
+  const bool is_due = next.empty() || last_step_id >= last_prompt_step_id + n_decoding;
+  if (prompt != nullptr && is_due && prompts_under_way < prompts_max) {
+    b->prompt_rows = AddRows(b, prompt, facts.n_batch);
+    clients.at(prompt->asked.client).chunk = ++last_tick;
+    if (b->prompt_rows > 0) return;
+  }
+  MakeCells(&next);
+  for (Request* r : next) b->flight.decode_rows = AddRows(b, r, 1);
+}
+
+std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
+  if (flights.size() >= in_flight_max()) return std::nullopt;
+  // What was under way when a step failed fails where it goes on from there. Steps that mix what
+  // was fed anew with more of what is yet to fail would let one failure follow the other for ever.
+  if (!flights.empty() && flights.front().step_id <= last_failed_behind) return std::nullopt;
+  Admit(now_us);
+  Builder b;
+  // Whoever is tried alone has the pipeline alone, so that its failure touches nobody else's rows.
+  const bool is_trying = std::any_of(running.begin(), running.end(),
+                                     [&](uint64_t id) { return requests.at(id).alone; });
+  if (is_trying) {
+    if (!flights.empty()) return std::nullopt;
+    AddAlone(&b);
+  } else if (policy.exact) {
+    AddExact(&b);
+  } else {
+    AddDecodes(&b);
+    AddPrompts(&b, now_us);
+  }
+  if (b.rows() == 0) {
+    // Edits go alone only when no step with rows can follow soon.
+    constexpr uint32_t kEditFailuresMax = 3;
+    if (!slots.has_edits() || !flights.empty() || edit_failures >= kEditFailuresMax) {
+      return std::nullopt;
+    }
+  }
+  for (wire::KvEdit& edit : slots.TakeEdits()) {
+    const bool saves = edit.kind() == wire::KvEdit::SAVE;
+    if (saves || edit.kind() == wire::KvEdit::RESTORE) {
+      (saves ? b.flight.saved : b.flight.restored)
+          .emplace_back(edit.checkpoint(), slots.SaveOf(edit.checkpoint()));
+    }
+    if (!saves) b.flight.edited.emplace_back(edit.slot(), slots.slot(edit.slot()).generation);
+    *b.step.add_edits() = std::move(edit);
+  }
+  for (int32_t slot : b.to_checkpoint) slots.Save(slot);  // with the step after
+  b.step.set_step_id(++last_step_id);
+  b.flight.step_id = last_step_id;
+  if (b.prompt_rows > 0) last_prompt_step_id = last_step_id;
+  prompt_steps = b.flight.decode_rows > 0 ? 0 : prompt_steps + 1;
+  b.flight.timing.submitted_us = now_us;
+  b.flight.timing.rows = b.rows();
+  ++stats.steps;
+  stats.rows += b.rows();
+  const auto row_class =
+      std::lower_bound(kStepRowsClasses.begin(), kStepRowsClasses.end(), b.rows());
+  ++stats.steps_by_rows[static_cast<size_t>(row_class - kStepRowsClasses.begin())];
+  flights.push_back(std::move(b.flight));
+  return std::move(b.step);
+}
+
+}  // namespace strata

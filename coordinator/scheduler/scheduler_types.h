@@ -1,0 +1,103 @@
+// What the scheduler knows of its pipeline, how it is told to behave, and what it tells of itself.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "coordinator/request/text_request.h"
+#include "proto/frame.pb.h"
+#include "proto/node.pb.h"
+#include "shard/model/architecture.h"
+
+namespace strata {
+
+// The pipeline, as all its stages can do it.
+struct PipelineFacts {
+  uint32_t n_stages = 1;
+  uint32_t n_ctx = 512;        // positions per sequence
+  uint32_t n_slots = 1;        // sequences that stand in the caches at a time, kept ones included
+  uint32_t n_batch = 512;      // rows per step
+  uint32_t kv_cells = 0;       // positions of all slots together; 0: n_ctx × n_slots
+  uint32_t n_vocab = 0;        // 0: not known
+  uint32_t n_checkpoints = 0;  // that every stage has room for
+  CacheAbility cache;
+};
+
+// kInvalidArgument: a stage does not say, or they differ where they must not.
+absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages);
+
+// What the slots of a pipeline's stages hold when it begins.
+enum class SlotContents {
+  kNothing,
+  kAsBefore,  // in every stage what the stages of the pipeline before held, all steps done
+  kAnything,
+};
+
+struct SchedulerPolicy {
+  uint32_t steps_in_flight_max =
+      0;                        // 0: one more than stages, so that none waits for the coordinator
+  uint32_t chunk_tokens = 128;  // rows of a step that carries prompts while nobody decodes
+  // And more, where that has them done sooner and no stage takes longer for a step; 0: never.
+  uint32_t chunk_ms = 100;
+  // How much longer than the batch itself takes may anybody's next token wait behind prompts.
+  uint32_t prompt_wait_ms = 100;
+  // And behind texts that are fed again because stages or their coordinator were lost: all stopped
+  // then, and the last one to go on counts.
+  uint32_t refeed_wait_ms = 1000;
+  uint32_t queue_max = 256;  // requests that wait for a slot
+  // So many pipelines may break in a row while a text is in their steps; then it may be what breaks
+  // them, and is given up.
+  uint32_t pipelines_broken_max = 3;
+  bool keep_prefixes = true;
+  uint32_t prefix_tokens_min = 16;  // shorter ones are not worth a kept sequence
+  // What is computed for a text does not depend on others, to the last bit: a step has rows of one
+  // request; prompts are cut at multiples of ExactChunk(), and what was generated is fed a row at a
+  // time, also where a text is fed again; of what is kept only such chunks of prompts are used, and
+  // no checkpoints; and no context is shifted. Stages have a cache for each slot
+  // (CacheSpec::exact).
+  bool exact = false;
+};
+inline uint32_t ExactChunk(const PipelineFacts& facts, const SchedulerPolicy& policy) {
+  return std::min(std::max(policy.chunk_tokens, 1u), facts.n_batch);
+}
+
+// Steps by their rows: the upper ends of the classes of a histogram, the last one open.
+inline constexpr std::array<uint32_t, 10> kStepRowsClasses = {1,  2,  4,   8,   16,
+                                                              32, 64, 128, 256, 512};
+
+// Gauges of now and counters since the start.
+struct SchedulerStats {
+  uint32_t waiting = 0;
+  uint32_t running = 0;
+  uint32_t slots_kept = 0;   // ended sequences whose KV is kept
+  uint32_t checkpoints = 0;  // states that are kept
+  uint32_t steps_in_flight = 0;
+  uint64_t kv_cells = 0;
+  uint64_t kv_cells_used = 0;  // kept ones included
+  uint64_t kv_cells_kept = 0;
+  uint64_t requests = 0;
+  uint64_t requests_refused = 0;  // the queue was full
+  uint64_t requests_cancelled = 0;
+  uint64_t requests_failed = 0;
+  uint64_t steps = 0;
+  uint64_t steps_failed = 0;
+  uint64_t rows = 0;  // of all steps
+  std::array<uint64_t, kStepRowsClasses.size() + 1> steps_by_rows = {};
+  uint64_t tokens = 0;
+  uint64_t prompt_tokens = 0;  // of admitted requests
+  uint64_t cached_tokens = 0;  // of those, found in a cache
+  uint64_t checkpoints_used = 0;
+  uint64_t preemptions = 0;  // sequences that gave up their KV for others and were fed again
+  std::vector<StageTotal> stages;
+  // Of about the last ten seconds, by stage; empty: not known.
+  std::vector<double> idle_share;
+  uint64_t bytes_returned = 0;  // of frames from the last stage
+};
+
+}  // namespace strata

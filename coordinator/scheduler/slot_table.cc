@@ -1,0 +1,364 @@
+#include "coordinator/scheduler/slot_table.h"
+
+#include <algorithm>
+
+namespace strata {
+namespace {
+
+uint32_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
+  const size_t n = std::min(a.size(), b.size());
+  return static_cast<uint32_t>(std::mismatch(a.begin(), a.begin() + n, b.begin()).first -
+                               a.begin());
+}
+
+}  // namespace
+
+SlotTable::SlotTable(const PipelineFacts& facts, const SchedulerPolicy& policy)
+    : facts_(facts),
+      policy_(policy),
+      cells_max_(facts.kv_cells != 0 ? facts.kv_cells : uint64_t{facts.n_ctx} * facts.n_slots),
+      slots_(facts.n_slots),
+      checkpoints_(facts.cache.checkpoint ? facts.n_checkpoints : 0) {}
+
+wire::KvEdit* SlotTable::AddEdit(wire::KvEdit::Kind kind, int32_t slot) {
+  wire::KvEdit& edit = edits_.emplace_back();
+  edit.set_kind(kind);
+  edit.set_slot(slot);
+  return &edit;
+}
+
+// An owner is about to fill its slot again.
+void SlotTable::ClaimWhatIsThere(Slot* s) {
+  if (s->owner != 0) s->claim = std::max(s->claim, static_cast<uint32_t>(s->tokens.size()));
+}
+
+void SlotTable::Reset(int32_t slot) {
+  Slot& s = slots_[slot];
+  AddEdit(wire::KvEdit::DROP, slot);
+  ClaimWhatIsThere(&s);
+  s.tokens.clear();
+  s.confirmed = 0;
+  s.whole = 0;
+  s.shifted = false;
+  s.shared = false;
+  s.copied_from = {-1, 0};
+  ++s.generation;
+}
+
+std::vector<uint64_t> SlotTable::ResetAfterFailure(int32_t slot, uint64_t generation, bool lost) {
+  const std::pair<int32_t, uint64_t> failed = {slot, generation};
+  std::vector<uint64_t> owners;
+  if (slots_[slot].generation == generation) {
+    Reset(slot);
+    if (slots_[slot].owner != 0) owners.push_back(slots_[slot].owner);
+  }
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].copied_from != failed || (slots_[i].owner != 0 && !lost)) continue;
+    const std::vector<uint64_t> more =
+        ResetAfterFailure(static_cast<int32_t>(i), slots_[i].generation, lost);
+    owners.insert(owners.end(), more.begin(), more.end());
+  }
+  return owners;
+}
+
+void SlotTable::RollBack(int32_t slot) {
+  Slot& s = slots_[slot];
+  ClaimWhatIsThere(&s);
+  s.tokens.resize(s.confirmed);
+  s.whole = std::min(s.whole, s.confirmed);
+  AddEdit(wire::KvEdit::TRIM, slot)->set_begin(static_cast<int32_t>(s.confirmed));
+  ++s.generation;
+}
+
+void SlotTable::Trim(int32_t slot, uint32_t length) {
+  Slot& s = slots_[slot];
+  if (length >= s.tokens.size()) return;
+  AddEdit(wire::KvEdit::TRIM, slot)->set_begin(static_cast<int32_t>(length));
+  s.tokens.resize(length);
+  s.confirmed = std::min(s.confirmed, length);
+  s.whole = std::min(s.whole, length);
+}
+
+void SlotTable::CopyInto(int32_t slot, int32_t from) {
+  AddEdit(wire::KvEdit::COPY, slot)->set_from_slot(from);
+  Slot& s = slots_[slot];
+  s.tokens = slots_[from].tokens;
+  s.confirmed = static_cast<uint32_t>(s.tokens.size());
+  s.whole = slots_[from].whole;
+  s.shifted = slots_[from].shifted;
+  s.shared = slots_[from].shared = true;
+  s.copied_from = {from, slots_[from].generation};
+  ++s.generation;
+}
+
+void SlotTable::Shift(int32_t slot, uint32_t keep, uint32_t discard) {
+  wire::KvEdit* edit = AddEdit(wire::KvEdit::SHIFT, slot);
+  edit->set_begin(static_cast<int32_t>(keep + discard));
+  edit->set_end(-1);
+  edit->set_delta(-static_cast<int32_t>(discard));
+  Slot& s = slots_[slot];
+  s.tokens.erase(s.tokens.begin() + keep, s.tokens.begin() + keep + discard);
+  s.confirmed = static_cast<uint32_t>(s.tokens.size());
+  s.shifted = true;
+}
+
+void SlotTable::Confirm(int32_t slot, uint64_t generation, uint32_t length) {
+  Slot& s = slots_[slot];
+  if (s.generation == generation) s.confirmed = std::max(s.confirmed, length);
+}
+
+void SlotTable::Release(int32_t slot, bool keep) {
+  Slot& s = slots_[slot];
+  s.owner = 0;
+  s.claim = 0;
+  s.may_shift = false;
+  s.used = ++last_used_;
+  // Nothing in the caches is still an open text on the last stage.
+  if (!keep || !policy_.keep_prefixes || s.shifted || s.tokens.empty()) Reset(slot);
+}
+
+bool SlotTable::GoOn(const PipelineFacts& facts) {
+  const bool alike = facts.n_slots == facts_.n_slots && facts.n_ctx == facts_.n_ctx &&
+                     facts.kv_cells == facts_.kv_cells && facts.cache == facts_.cache &&
+                     (!policy_.exact || ExactChunk(facts, policy_) == ExactChunk(facts_, policy_));
+  const bool goes_back = std::any_of(edits_.begin(), edits_.end(), [](const wire::KvEdit& edit) {
+    return edit.kind() == wire::KvEdit::RESTORE;
+  });
+  if (!alike || goes_back) return false;
+  std::erase_if(edits_, [](const wire::KvEdit& edit) { return edit.kind() == wire::KvEdit::SAVE; });
+  facts_ = facts;
+  checkpoints_.assign(facts.cache.checkpoint ? facts.n_checkpoints : 0, {});
+  return true;
+}
+
+void SlotTable::Empty() {
+  for (size_t i = 0; i < slots_.size(); ++i) AddEdit(wire::KvEdit::DROP, static_cast<int32_t>(i));
+}
+
+void SlotTable::DropKept() {
+  for (int32_t slot = OldestKept(-1); slot >= 0; slot = OldestKept(-1)) Reset(slot);
+}
+
+bool SlotTable::has_kept() const { return n_kept() > 0; }
+
+uint32_t SlotTable::n_kept() const {
+  return static_cast<uint32_t>(std::count_if(slots_.begin(), slots_.end(), [](const Slot& s) {
+    return s.owner == 0 && !s.tokens.empty();
+  }));
+}
+
+uint64_t SlotTable::cells_owned() const {
+  uint64_t cells = 0;
+  for (const Slot& s : slots_) {
+    if (s.owner != 0) cells += std::max<uint64_t>(s.claim, s.tokens.size());
+  }
+  return cells;
+}
+
+uint64_t SlotTable::cells_kept() const {
+  uint64_t cells = 0;
+  for (const Slot& s : slots_) {
+    if (s.owner == 0) cells += s.tokens.size();
+  }
+  return cells;
+}
+
+int32_t SlotTable::EmptySlot() const {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].owner == 0 && slots_[i].tokens.empty()) return static_cast<int32_t>(i);
+  }
+  return -1;
+}
+
+int32_t SlotTable::OldestKept(int32_t except) const {
+  int32_t oldest = -1;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const auto slot = static_cast<int32_t>(i);
+    if (slots_[i].owner != 0 || slots_[i].tokens.empty() || slot == except) continue;
+    if (oldest < 0 || slots_[i].used < slots_[oldest].used) oldest = slot;
+  }
+  return oldest;
+}
+
+bool SlotTable::MakeRoom(uint64_t cells, int32_t except) {
+  while (cells_owned() + cells_kept() + cells > cells_max_) {
+    const int32_t oldest = OldestKept(except);
+    if (oldest < 0) return false;
+    Reset(oldest);
+  }
+  return true;
+}
+
+SlotTable::Source SlotTable::Usable(int32_t slot, uint32_t common, absl::Span<const int32_t> text,
+                                    bool may_shift) const {
+  const Slot& s = slots_[slot];
+  const auto text_length = static_cast<uint32_t>(text.size());
+  const auto length = static_cast<uint32_t>(s.tokens.size());
+  if (policy_.exact) {
+    common = std::min({common, s.whole, text_length - 1});
+    common -= common % ExactChunk(facts_, policy_);
+  }
+  if (s.shifted || common == 0) return {};
+  const bool whole = common == length;
+  if (s.owner != 0) {
+    // Somebody writes on there: only what is confirmed is sure, and only a copy can be had.
+    if (!facts_.cache.copy || may_shift || s.may_shift) return {};
+    const uint32_t usable = std::min({common, s.confirmed, text_length - 1});
+    if (facts_.cache.trim) return {.slot = slot, .length = usable, .must_copy = true};
+    return FromCheckpoint(slot, text, usable, /*must_copy=*/true);
+  }
+  if (s.confirmed < length) return {};  // the last rows are still on their way
+  if (may_shift && s.shared) return {};
+  if (whole && common < text_length) return {.slot = slot, .length = common};
+  // A window forgets what lies behind it; before it is full, everything is there.
+  const bool can_trim =
+      facts_.cache.trim && (facts_.cache.window_tokens == 0 || length < facts_.cache.window_tokens);
+  const uint32_t usable = std::min(common, text_length - 1);
+  if (can_trim) return {.slot = slot, .length = usable};
+  return FromCheckpoint(slot, text, usable, /*must_copy=*/false);
+}
+
+SlotTable::Source SlotTable::FromCheckpoint(int32_t slot, absl::Span<const int32_t> text,
+                                            uint32_t length, bool must_copy) const {
+  const int32_t checkpoint = CheckpointOf(text, length);
+  if (checkpoint < 0) return {};
+  return {.slot = slot,
+          .length = static_cast<uint32_t>(checkpoints_[checkpoint].tokens.size()),
+          .must_copy = must_copy,
+          .checkpoint = checkpoint};
+}
+
+SlotTable::Source SlotTable::BestSource(absl::Span<const int32_t> text, bool may_shift) const {
+  Source best;
+  if (!policy_.keep_prefixes) return best;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Source source =
+        Usable(static_cast<int32_t>(i), CommonPrefix(slots_[i].tokens, text), text, may_shift);
+    const bool better = source.length > best.length ||
+                        (source.length == best.length && best.must_copy && !source.must_copy);
+    if (source.length >= std::max(policy_.prefix_tokens_min, 1u) && better) best = source;
+  }
+  return best;
+}
+
+uint32_t SlotTable::KnownPrefix(absl::Span<const int32_t> text) const {
+  uint32_t known = 0;
+  for (const Slot& s : slots_) {
+    if (!s.shifted) known = std::max(known, CommonPrefix(s.tokens, text));
+  }
+  return known;
+}
+
+std::optional<SlotTable::Place> SlotTable::Acquire(uint64_t owner, absl::Span<const int32_t> text,
+                                                   bool may_shift) {
+  const Source source = BestSource(text, may_shift);
+  const uint64_t need = text.size();
+  if (cells_owned() + need > cells_max_) return std::nullopt;
+  const bool is_kept = source.slot >= 0 && !source.must_copy;
+  const auto rest = [&] { return slots_[source.slot].tokens.size() - source.length; };
+
+  int32_t target = -1;
+  if (is_kept) {
+    // What the kept text has beyond the prefix is worth a copy only where nothing goes for it.
+    const bool spare = !may_shift && EmptySlot() >= 0 && facts_.cache.copy &&
+                       cells_owned() + cells_kept() + need <= cells_max_;
+    target = spare && rest() > source.length / 4 ? EmptySlot() : source.slot;
+  } else {
+    target = EmptySlot();
+    if (target < 0) target = OldestKept(-1);
+    if (target < 0) return std::nullopt;
+  }
+
+  if (target != source.slot && !slots_[target].tokens.empty()) Reset(target);
+  if (target == source.slot) {
+    GoBack(target, source);
+  } else if (source.slot >= 0) {
+    CopyInto(target, source.slot);
+    GoBack(target, source);
+    slots_[source.slot].used = ++last_used_;
+  }
+  Slot& s = slots_[target];
+  s.owner = owner;
+  s.claim = static_cast<uint32_t>(need);
+  s.may_shift = may_shift;
+  s.used = ++last_used_;
+  MakeRoom(0, -1);  // succeeds: the owners have room
+  return Place{.slot = target, .cached = source.length};
+}
+
+void SlotTable::Save(int32_t slot) {
+  const std::vector<int32_t>& tokens = slots_[slot].tokens;
+  if (!wants_checkpoints() || tokens.empty() || slots_[slot].shifted) return;
+  size_t target = 0;
+  for (size_t i = 0; i < checkpoints_.size(); ++i) {
+    if (checkpoints_[i].tokens == tokens) {
+      checkpoints_[i].used = ++last_used_;
+      return;
+    }
+    // Those that are free were never used.
+    if (checkpoints_[i].used < checkpoints_[target].used) target = i;
+  }
+  checkpoints_[target] = {
+      .tokens = tokens, .save = ++last_save_, .used = ++last_used_, .slot = slot};
+  wire::KvEdit* edit = AddEdit(wire::KvEdit::SAVE, slot);
+  edit->set_checkpoint(static_cast<uint32_t>(target));
+  edit->set_begin(static_cast<int32_t>(tokens.size()));
+}
+
+void SlotTable::ConfirmSave(uint32_t checkpoint, uint64_t save) {
+  if (save != 0 && checkpoints_[checkpoint].save == save) checkpoints_[checkpoint].confirmed = true;
+}
+
+void SlotTable::ForgetSave(uint32_t checkpoint, uint64_t save) {
+  if (checkpoints_[checkpoint].save == save) checkpoints_[checkpoint] = {};
+}
+
+void SlotTable::ForgetSavesOf(int32_t slot) {
+  for (Checkpoint& c : checkpoints_) {
+    if (c.slot == slot && !c.confirmed) c = {};
+  }
+}
+
+uint64_t SlotTable::SaveOf(uint32_t checkpoint) const { return checkpoints_[checkpoint].save; }
+
+uint32_t SlotTable::n_checkpoints() const {
+  return static_cast<uint32_t>(
+      std::count_if(checkpoints_.begin(), checkpoints_.end(),
+                    [](const Checkpoint& c) { return !c.tokens.empty(); }));
+}
+
+int32_t SlotTable::CheckpointOf(absl::Span<const int32_t> text, uint32_t length) const {
+  int32_t best = -1;
+  size_t best_length = 0;
+  for (size_t i = 0; i < checkpoints_.size(); ++i) {
+    const Checkpoint& c = checkpoints_[i];
+    if (!c.confirmed || c.tokens.size() > length || c.tokens.size() <= best_length) continue;
+    if (CommonPrefix(c.tokens, text) < c.tokens.size()) continue;
+    best = static_cast<int32_t>(i);
+    best_length = c.tokens.size();
+  }
+  return best;
+}
+
+void SlotTable::Restore(int32_t slot, int32_t checkpoint) {
+  Checkpoint& c = checkpoints_[checkpoint];
+  const auto length = static_cast<uint32_t>(c.tokens.size());
+  wire::KvEdit* edit = AddEdit(wire::KvEdit::RESTORE, slot);
+  edit->set_checkpoint(static_cast<uint32_t>(checkpoint));
+  edit->set_begin(static_cast<int32_t>(length));
+  Slot& s = slots_[slot];
+  s.tokens.resize(length);
+  s.confirmed = std::min(s.confirmed, length);
+  s.whole = std::min(s.whole, length);
+  c.used = ++last_used_;
+}
+
+void SlotTable::GoBack(int32_t slot, const Source& to) {
+  if (to.checkpoint >= 0) {
+    Restore(slot, to.checkpoint);
+  } else {
+    Trim(slot, to.length);
+  }
+}
+
+}  // namespace strata

@@ -1,0 +1,177 @@
+#include "coordinator/scheduler/step_costs.h"
+
+#include <algorithm>
+
+namespace strata {
+namespace {
+
+// Weight of a new observation beside all before it: a stage's speed drifts with the context and
+// with who else uses the machine.
+constexpr double kNewWeight = 0.1;
+// A step that took longer than so many times what was expected was held up by something else and
+// counts as if it had taken that, unless the one before it was as slow.
+constexpr double kSlowerMax = 1.5;
+// But nothing makes a step faster than it can be: what is expected was wrong.
+constexpr double kFasterMax = 2;
+constexpr double kTickUs = 100;  // less is nothing
+// A step costs about as much as so many rows more than it has. That is the line's slope as long as
+// the rows of what was observed deviate from their mean by less than a share of it.
+constexpr double kStepRows = 3;
+constexpr double kSpread = 0.2;
+// And a share of it is the least, or the largest steps might be thought to cost nothing more.
+constexpr double kSlopeMin = 0.25;
+// What more rows take is believed for so many steps of one row. Then more are tried again, as if
+// they took no longer than one by one: one row tells nothing of them.
+constexpr uint32_t kOnesMax = 16;
+
+// Plays steps through stages that each take one step at a time.
+class Playback {
+ public:
+  explicit Playback(const StepCosts& costs) : costs_(costs), free_us_(costs.n_stages(), 0) {}
+
+  // The last stage was busy until then.
+  void LastStageWasBusyUntil(double us) { free_us_.back() = std::max(free_us_.back(), us); }
+
+  // When the step comes back.
+  double Run(double submitted_us, uint32_t rows) {
+    double us = submitted_us;
+    for (uint32_t stage = 0; stage < costs_.n_stages(); ++stage) {
+      us = std::max(us, free_us_[stage]) + costs_.Us(stage, rows);
+      free_us_[stage] = us;
+    }
+    return us;
+  }
+
+ private:
+  const StepCosts& costs_;
+  std::vector<double> free_us_;  // [n_stages]
+};
+
+double LargestStageUs(const StepCosts& costs, uint32_t rows) {
+  double us = 0;
+  for (uint32_t k = 0; k < costs.n_stages(); ++k) us = std::max(us, costs.Us(k, rows));
+  return us;
+}
+
+double PathUs(const StepCosts& costs, uint32_t rows) {
+  double us = 0;
+  for (uint32_t k = 0; k < costs.n_stages(); ++k) us += costs.Us(k, rows);
+  return us;
+}
+
+bool KeepsTo(const StepCosts& costs, const ChunkQuestion& q, uint32_t chunk) {
+  // A round of decodes without prompts: each group waits for the others at the slowest stage.
+  double round_us = q.decode_rows > 0 ? LargestStageUs(costs, q.decode_rows) : 0;
+  uint32_t group_rows = q.decode_rows;
+  for (const StepUnderWay& step : q.in_flight) {
+    if (step.samples > 0) round_us += LargestStageUs(costs, step.samples);
+    group_rows = std::max(group_rows, step.samples);
+  }
+  const auto own_us = [&](uint32_t rows) { return std::max(round_us, PathUs(costs, rows)); };
+  // All that carry chunks alike: small ones cost more for each row, and a large one would leave the
+  // other stages without work.
+  const double round_max_us = own_us(group_rows) + static_cast<double>(q.mean_wait_us);
+  const double mean_us =
+      q.n_apart > 0 ? (round_max_us - round_us) / q.n_apart : round_max_us / costs.n_stages();
+  for (uint32_t k = 0; k < costs.n_stages(); ++k) {
+    if (costs.Us(k, q.decode_rows + chunk) > mean_us) return false;
+  }
+
+  Playback playback(costs);
+  playback.LastStageWasBusyUntil(static_cast<double>(q.last_result_us));
+  const auto now_us = static_cast<double>(q.now_us);
+  struct Next {
+    double at_us;
+    uint32_t rows;
+  };
+  std::vector<Next> next;
+  for (const StepUnderWay& step : q.in_flight) {
+    const double back_us =
+        std::max(now_us, playback.Run(static_cast<double>(step.submitted_us), step.rows));
+    if (step.samples > 0) next.push_back({back_us, step.samples});
+  }
+  const auto wait_us = static_cast<double>(q.wait_us);
+  const double back_us = playback.Run(now_us, q.decode_rows + chunk);
+  if (q.decode_rows > 0 && back_us - now_us > own_us(q.decode_rows) + wait_us) return false;
+  for (const Next& step : next) {
+    const double took_us = playback.Run(step.at_us, step.rows) - step.at_us;
+    if (took_us > own_us(step.rows) + wait_us) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+double StepCosts::Line::Us(double rows) const {
+  const double usual = us_ / (rows_ + kStepRows);
+  const double spread = kSpread * rows_ * kSpread * rows_;
+  const double slope =
+      (rows_us_ - rows_ * us_ + spread * usual) / (rows_rows_ - rows_ * rows_ + spread);
+  return us_ + std::clamp(slope, kSlopeMin * usual, us_ / rows_) * (rows - rows_);
+}
+
+void StepCosts::Line::Observe(double rows, double us) {
+  if (known()) {
+    const double expected_us = Us(rows) + kTickUs;
+    const bool is_slow = us > kSlowerMax * expected_us;
+    if (is_slow && !was_slow_) us = kSlowerMax * expected_us;
+    was_slow_ = is_slow;
+    if (kFasterMax * (us + kTickUs) < expected_us) weight_ = 0;
+  }
+  weight_ = 1 + (1 - kNewWeight) * weight_;
+  const auto take = [&](double value, double* mean) { *mean += (value - *mean) / weight_; };
+  take(rows, &rows_);
+  take(us, &us_);
+  take(rows * rows, &rows_rows_);
+  take(rows * us, &rows_us_);
+}
+
+void StepCosts::Observe(uint32_t stage, uint32_t rows, int64_t us) {
+  if (stage >= stages_.size() || rows == 0 || us < 0) return;
+  Stage& s = stages_[stage];
+  (rows == 1 ? s.one : s.more).Observe(rows, static_cast<double>(us));
+  s.ones = rows == 1 ? s.ones + 1 : 0;
+}
+
+bool StepCosts::known() const {
+  return std::all_of(stages_.begin(), stages_.end(),
+                     [](const Stage& s) { return s.one.known() || s.more.known(); });
+}
+
+double StepCosts::Us(uint32_t stage, uint32_t rows) const {
+  const Stage& s = stages_[stage];
+  if (rows == 0) return 0;
+  if (!s.one.known()) return s.more.known() ? s.more.Us(rows) : 0;
+  const double one_us = s.one.Us(1);
+  if (rows == 1 || !s.more.known()) return rows * one_us;
+  const double us = std::max(s.more.Us(rows), one_us);
+  return s.ones > kOnesMax ? std::min(us, rows * one_us) : us;
+}
+
+uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuestion& question) {
+  uint32_t fits = 0;  // a step without prompts is always right
+  uint32_t above = question.chunk_max + 1;
+  while (above - fits > 1) {
+    const uint32_t middle = fits + (above - fits) / 2;
+    (KeepsTo(costs, question, middle) ? fits : above) = middle;
+  }
+  return fits;
+}
+
+uint32_t ChunkForThroughput(const StepCosts& costs, const ThroughputQuestion& q) {
+  if (!costs.known()) return q.chunk_min;
+  const auto all_us = [&](uint32_t chunk) {
+    const uint32_t n_steps = (q.rows_left + chunk - 1) / chunk + costs.n_stages() - 1;
+    return n_steps * LargestStageUs(costs, std::min(chunk, q.rows_left));
+  };
+  uint32_t best = q.chunk_min;
+  for (uint32_t chunk = 2 * q.chunk_min; chunk <= q.chunk_max && best < q.rows_left; chunk *= 2) {
+    if (LargestStageUs(costs, std::min(chunk, q.rows_left)) > static_cast<double>(q.stage_us_max))
+      break;
+    // Alike for one stage, where steps of that size have not been seen: then they are.
+    if (all_us(chunk) <= all_us(best)) best = chunk;
+  }
+  return best;
+}
+
+}  // namespace strata

@@ -1,0 +1,149 @@
+#include "node/api/cross_origin.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "transport/base/peer_addresses.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kOriginBytesMax = 256;
+
+std::string HostOf(absl::string_view authority) {
+  const auto parsed = ParseHostPort(authority);
+  std::string host = parsed.ok() ? parsed->host : std::string(authority);
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]"))
+    host = host.substr(1, host.size() - 2);
+  return host;
+}
+
+bool IsListed(absl::string_view origin, const std::vector<std::string>& allowed) {
+  return !origin.empty() && std::find(allowed.begin(), allowed.end(), origin) != allowed.end();
+}
+
+absl::Status CheckOrigin(const std::string& origin) {
+  if (origin == "*" || origin == "null") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--allow-origin ", origin,
+        origin == "*" ? ": would let every page that somebody here opens use this node"
+                      : ": is what pages from anywhere may say, those in sandboxes and in files",
+        "; list the origins of those that may"));
+  }
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(origin, absl::MaxSplits("://", 1));
+  const auto is_plain = [](char c) {
+    return absl::ascii_islower(static_cast<unsigned char>(c)) ||
+           absl::ascii_isdigit(static_cast<unsigned char>(c)) || absl::StrContains("-._:[]+", c);
+  };
+  if (origin.size() <= kOriginBytesMax && !parts.first.empty() && !parts.second.empty() &&
+      std::all_of(parts.first.begin(), parts.first.end(), is_plain) &&
+      std::all_of(parts.second.begin(), parts.second.end(), is_plain)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--allow-origin ", origin,
+                   ": wants an origin as browsers write it, in lower case: https://chat.example or "
+                   "http://localhost:3000, without a path"));
+}
+
+class OriginResponder final : public HttpResponder {
+ public:
+  OriginResponder(std::shared_ptr<HttpResponder> to, std::string origin)
+      : to_(std::move(to)), origin_(std::move(origin)) {}
+
+  void Answer(HttpResponse response) override { to_->Answer(With(std::move(response))); }
+  void Begin(HttpResponse head) override { to_->Begin(With(std::move(head))); }
+  void Write(absl::string_view bytes) override { to_->Write(bytes); }
+  void End() override { to_->End(); }
+  void OnGone(absl::AnyInvocable<void() &&> fn) override { to_->OnGone(std::move(fn)); }
+  void Run(absl::AnyInvocable<void() &&> fn) override { to_->Run(std::move(fn)); }
+
+ private:
+  HttpResponse With(HttpResponse response) const {
+    response.headers.emplace_back("Vary", "Origin");
+    if (!origin_.empty()) {
+      response.headers.emplace_back("Access-Control-Allow-Origin", origin_);
+      response.headers.emplace_back("Access-Control-Expose-Headers",
+                                    "X-Request-Id, Retry-After, Retry-After-Ms");
+    }
+    return response;
+  }
+
+  const std::shared_ptr<HttpResponder> to_;  // shared with nobody
+  const std::string origin_;                 // empty: not one that is listed
+};
+
+}  // namespace
+
+absl::Status CheckOrigins(const std::vector<std::string>& origins) {
+  if (origins.size() > kAllowedOriginsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--allow-origin: may be given ", kAllowedOriginsMax, " times"));
+  }
+  for (const std::string& origin : origins) {
+    if (absl::Status status = CheckOrigin(origin); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBrowser(const HttpRequest& request, const std::vector<std::string>& allowed) {
+  const absl::string_view host = request.Header("host");
+  absl::string_view origin = request.Header("origin");
+  if (!origin.empty() && !IsListed(origin, allowed) &&
+      !(absl::ConsumePrefix(&origin, request.secure ? "https://" : "http://") && origin == host)) {
+    return absl::PermissionDeniedError("pages of other sites may not use this API");
+  }
+  if (request.to_loopback && !host.empty() && !IsLoopbackHost(HostOf(host))) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("this machine is not called ", host, " here: use localhost or 127.0.0.1"));
+  }
+  return absl::OkStatus();
+}
+
+bool IsPreflight(const HttpRequest& request, const std::vector<std::string>& allowed) {
+  return request.method == "OPTIONS" && IsListed(request.Header("origin"), allowed) &&
+         !request.Header("access-control-request-method").empty();
+}
+
+HttpResponse AnswerPreflight(const HttpRequest& request, absl::string_view methods) {
+  std::vector<std::string> headers = {"Authorization", "Content-Type", "X-Request-Id"};
+  for (absl::string_view asked : absl::StrSplit(request.Header("access-control-request-headers"),
+                                                ',', absl::SkipWhitespace())) {
+    const std::string header = absl::AsciiStrToLower(absl::StripAsciiWhitespace(asked));
+    const bool plain = std::all_of(header.begin(), header.end(), [](char c) {
+      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-';
+    });
+    // Clients tell of themselves and of their keys in headers of many names.
+    const bool known = std::any_of(headers.begin(), headers.end(), [&](const std::string& h) {
+      return absl::EqualsIgnoreCase(h, header);
+    });
+    if (plain && !known) headers.push_back(header);
+  }
+  HttpResponse response = {.status = 204, .body = ""};
+  response.headers = {{"Allow", std::string(methods)},
+                      {"Access-Control-Allow-Methods", std::string(methods)},
+                      {"Access-Control-Allow-Headers", absl::StrJoin(headers, ", ")},
+                      {"Access-Control-Max-Age", "600"}};
+  if (request.Header("access-control-request-private-network") == "true") {
+    response.headers.emplace_back("Access-Control-Allow-Private-Network", "true");
+  }
+  return response;
+}
+
+std::shared_ptr<HttpResponder> WithOrigin(std::shared_ptr<HttpResponder> to,
+                                          const HttpRequest& request,
+                                          const std::vector<std::string>& allowed) {
+  if (allowed.empty()) return to;
+  const absl::string_view origin = request.Header("origin");
+  return std::make_shared<OriginResponder>(std::move(to),
+                                           std::string(IsListed(origin, allowed) ? origin : ""));
+}
+
+}  // namespace strata

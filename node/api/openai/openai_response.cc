@@ -1,0 +1,244 @@
+#include "node/api/openai/openai_response.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "transport/rpc/grpc_status.h"
+
+namespace strata {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// What is no UTF-8 becomes U+FFFD: JSON has no other way.
+std::string Dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+// Token pieces may be parts of characters: "bytes" has them as they are.
+OrderedJson BytesOf(const std::string& piece) {
+  OrderedJson bytes = OrderedJson::array();
+  for (const char c : piece) bytes.push_back(static_cast<unsigned char>(c));
+  return bytes;
+}
+
+OrderedJson ChatLogprobs(const std::vector<wire::SampledToken>& tokens) {
+  OrderedJson content = OrderedJson::array();
+  for (const wire::SampledToken& token : tokens) {
+    OrderedJson top = OrderedJson::array();
+    for (const wire::TokenLogprob& other : token.top()) {
+      top.push_back({{"token", other.piece()},
+                     {"logprob", other.logprob()},
+                     {"bytes", BytesOf(other.piece())}});
+    }
+    content.push_back({{"token", token.piece()},
+                       {"logprob", token.logprob()},
+                       {"bytes", BytesOf(token.piece())},
+                       {"top_logprobs", std::move(top)}});
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+OrderedJson CompletionLogprobs(const std::vector<wire::SampledToken>& tokens,
+                               const std::vector<uint64_t>& offsets) {
+  OrderedJson pieces = OrderedJson::array(), logprobs = OrderedJson::array(),
+              tops = OrderedJson::array();
+  // As keys they have to be UTF-8 now.
+  const auto key_of = [](const std::string& piece) {
+    return OrderedJson::parse(Dump(piece)).get<std::string>();
+  };
+  for (const wire::SampledToken& token : tokens) {
+    pieces.push_back(token.piece());
+    logprobs.push_back(token.logprob());
+    OrderedJson top = OrderedJson::object();
+    for (const wire::TokenLogprob& other : token.top()) {
+      const std::string key = key_of(other.piece());
+      if (!top.contains(key)) top[key] = other.logprob();
+    }
+    // The one that was taken, be it likely or not, and whatever reads alike.
+    top[key_of(token.piece())] = token.logprob();
+    tops.push_back(std::move(top));
+  }
+  return {{"tokens", std::move(pieces)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", offsets}};
+}
+
+OrderedJson LogprobsOf(const ApiAnswer& answer, const ApiPiece& piece) {
+  if (!piece.logprobs) return nullptr;
+  return answer.chat ? ChatLogprobs(piece.tokens)
+                     : CompletionLogprobs(piece.tokens, piece.text_offsets);
+}
+
+OrderedJson FinishOf(const ApiPiece& piece) {
+  if (piece.finish_reason.empty()) return nullptr;
+  return piece.finish_reason;
+}
+
+// vLLM's: what ended the text, null where the model did.
+void AddStopReason(const ApiPiece& piece, OrderedJson* choice) {
+  if (!piece.stop_string.empty()) {
+    (*choice)["stop_reason"] = piece.stop_string;
+  } else if (piece.stop_token) {
+    (*choice)["stop_reason"] = *piece.stop_token;
+  } else if (!piece.finish_reason.empty()) {
+    (*choice)["stop_reason"] = nullptr;
+  }
+}
+
+// As OpenAI streams them: what names a call is in its first piece.
+OrderedJson CallsOf(const std::vector<ApiCallPiece>& calls, bool chunk) {
+  OrderedJson list = OrderedJson::array();
+  for (const ApiCallPiece& call : calls) {
+    OrderedJson one = OrderedJson::object(), function = OrderedJson::object();
+    if (chunk) one["index"] = call.index;
+    if (!call.id.empty()) {
+      one["id"] = call.id;
+      one["type"] = "function";
+      function["name"] = call.name;
+    }
+    function["arguments"] = call.arguments;
+    one["function"] = std::move(function);
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
+OrderedJson UsageOf(const ApiUsage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+}
+
+OrderedJson Frame(const ApiAnswer& answer, bool chunk, OrderedJson choices) {
+  const char* object = !answer.chat ? "text_completion"
+                       : chunk      ? "chat.completion.chunk"
+                                    : "chat.completion";
+  return {{"id", answer.id},
+          {"object", object},
+          {"created", answer.created_s},
+          {"model", answer.model},
+          {"choices", std::move(choices)}};
+}
+
+std::string Event(const OrderedJson& json) { return absl::StrCat("data: ", Dump(json), "\n\n"); }
+
+}  // namespace
+
+std::string PieceEvent(const ApiAnswer& answer, const ApiPiece& piece, bool include_usage) {
+  OrderedJson choice = {{"index", piece.index}};
+  if (answer.chat) {
+    OrderedJson delta = OrderedJson::object();
+    if (piece.first) delta["role"] = "assistant";
+    if (piece.first || !piece.text.empty()) delta["content"] = piece.text;
+    if (!piece.calls.empty()) delta["tool_calls"] = CallsOf(piece.calls, /*chunk=*/true);
+    choice["delta"] = std::move(delta);
+  } else {
+    choice["text"] = piece.text;
+  }
+  choice["logprobs"] = LogprobsOf(answer, piece);
+  choice["finish_reason"] = FinishOf(piece);
+  AddStopReason(piece, &choice);
+  OrderedJson frame = Frame(answer, /*chunk=*/true, OrderedJson::array({std::move(choice)}));
+  if (include_usage) frame["usage"] = nullptr;
+  return Event(frame);
+}
+
+std::string UsageEvent(const ApiAnswer& answer, const ApiUsage& usage) {
+  OrderedJson frame = Frame(answer, /*chunk=*/true, OrderedJson::array());
+  frame["usage"] = UsageOf(usage);
+  return Event(frame);
+}
+
+std::string ErrorEvent(absl::string_view error_json) {
+  return absl::StrCat("data: ", error_json, "\n\n");
+}
+
+std::string WholeAnswer(const ApiAnswer& answer, const std::vector<ApiPiece>& texts,
+                        const ApiUsage& usage) {
+  OrderedJson choices = OrderedJson::array();
+  for (const ApiPiece& text : texts) {
+    OrderedJson choice = {{"index", text.index}};
+    if (answer.chat) {
+      choice["message"] = {{"role", "assistant"}, {"content", text.text}, {"refusal", nullptr}};
+      if (!text.calls.empty()) {
+        if (text.text.empty()) choice["message"]["content"] = nullptr;
+        choice["message"]["tool_calls"] = CallsOf(text.calls, /*chunk=*/false);
+      }
+    } else {
+      choice["text"] = text.text;
+    }
+    choice["logprobs"] = LogprobsOf(answer, text);
+    choice["finish_reason"] = FinishOf(text);
+    AddStopReason(text, &choice);
+    choices.push_back(std::move(choice));
+  }
+  OrderedJson frame = Frame(answer, /*chunk=*/false, std::move(choices));
+  frame["usage"] = UsageOf(usage);
+  return Dump(frame);
+}
+
+namespace {
+
+const char* StateOf(const wire::ModelStatus& model) {
+  switch (model.state()) {
+    case wire::ModelStatus::LOADING:
+      return "loading";
+    case wire::ModelStatus::SERVING:
+      return "serving";
+    case wire::ModelStatus::MOVING:
+      return "moving";
+    case wire::ModelStatus::UNLOADING:
+      return "unloading";
+    case wire::ModelStatus::FAILED:
+      return "failed";
+    case wire::ModelStatus::MENDING:
+      return "mending";
+    default:
+      return "unknown";
+  }
+}
+
+OrderedJson ModelOf(const wire::ModelStatus& model, int64_t now_s) {
+  const bool serving = model.state() == wire::ModelStatus::SERVING;
+  OrderedJson json = {{"id", model.name()},
+                      {"object", "model"},
+                      {"created", now_s - std::max<int64_t>(model.loaded_s_ago(), 0)},
+                      {"owned_by", "strata"},
+                      // The context under the names that clients of others read.
+                      {"context_length", model.n_ctx()},
+                      {"max_model_len", model.n_ctx()},
+                      {"meta", {{"n_ctx", model.n_ctx()}, {"n_vocab", model.n_vocab()}}},
+                      {"strata",
+                       {{"model_id", absl::BytesToHexString(model.model_id())},
+                        {"architecture", model.architecture()},
+                        {"context_tokens", model.n_ctx()},
+                        {"texts_at_a_time", model.n_seqs()},
+                        {"exact", model.exact()},
+                        {"serving", serving},
+                        {"state", StateOf(model)},
+                        {"chat", !model.chat_template().empty()}}}};
+  if (model.status().code() != 0) {
+    json["strata"]["problem"] = ValidUtf8(FromWire(model.status()).message());
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string ModelsJson(const std::vector<wire::ModelStatus>& models, int64_t now_s) {
+  OrderedJson data = OrderedJson::array();
+  for (const wire::ModelStatus& model : models) data.push_back(ModelOf(model, now_s));
+  return Dump({{"object", "list"}, {"data", std::move(data)}});
+}
+
+std::string ModelJson(const wire::ModelStatus& model, int64_t now_s) {
+  return Dump(ModelOf(model, now_s));
+}
+
+}  // namespace strata

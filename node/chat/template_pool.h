@@ -1,0 +1,89 @@
+// Makes prompts by models' chat templates, in processes of their own (template_process.h), so that
+// no template can hang this one, fill its memory or end it. The processes stay, each with the
+// templates that it has read; they are started when they are wanted. Thread-safe.
+//
+// Whose prompt is next says TemplateTurns (template_turns.h).
+//
+//   OpenAiApi ─▶ TemplatePool ─▶ its turn ─▶ a thread ─ socket ─▶ strata template ─▶ ChatTemplate
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "node/chat/chat_template.h"
+#include "node/chat/template_frames.h"
+#include "node/chat/template_process.h"
+#include "node/chat/template_turns.h"
+#include "transport/base/clock.h"
+
+namespace strata {
+
+inline constexpr size_t kTemplateProcesses = 3;
+inline constexpr size_t kTemplateFaultsMax = 64;  // templates that are remembered
+
+class TemplatePool {
+ public:
+  struct Options {
+    std::string program;  // of the processes; empty: this one
+    size_t processes_max = kTemplateProcesses;
+    TemplateLimits limits;
+    size_t waiting_max = kTemplatesWaitingMax;
+    Clock* clock = Clock::Real();  // of turns; outlives the pool
+  };
+  explicit TemplatePool(Options options);
+  // Kills the processes. Waits for a callback that runs; the others are dropped.
+  ~TemplatePool();
+
+  // Calls `then` once, on a thread of the pool or this one. kInvalidArgument: the template cannot
+  // be read or refuses these messages, in its words; or it passed a limit, and which. One that does
+  // so while it is read is not read again. kUnavailable, kResourceExhausted: too many wait, as
+  // TemplateTurns says. kUnavailable: no process can be started.
+  using OnPrompt = absl::AnyInvocable<void(absl::StatusOr<ChatTemplate::Prompt>) &&>;
+  void Render(TemplateTurns::Whose whose, TemplateQuestion question, OnPrompt then);
+
+  size_t processes() const;  // that run
+
+ private:
+  struct Task {
+    TemplateTurns::Id turn = 0;
+    std::string key;
+    TemplateQuestion question;
+    OnPrompt then;
+  };
+  class Process;
+
+  void Run();
+  absl::Duration Now() const { return absl::Microseconds(options_.clock->NowUs()); }
+  // Sets how much of a processor that took, where it is known.
+  absl::StatusOr<ChatTemplate::Prompt> Ask(const Task& task, std::optional<absl::Duration>* used);
+  // `was_idle`: it has answered before.
+  absl::StatusOr<std::unique_ptr<Process>> ProcessFor(bool* was_idle);
+  void Forget(const Process& process);
+  // What to tell of a template that passed a limit; remembers one that does so while it is read.
+  absl::Status Blame(const Task& task, bool was_read, const std::string& deed);
+
+  const Options options_;
+
+  mutable absl::Mutex mu_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  TemplateTurns turns_ ABSL_GUARDED_BY(mu_);
+  std::map<TemplateTurns::Id, Task> waiting_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, absl::Status> faults_ ABSL_GUARDED_BY(mu_);  // for good, by template
+  std::vector<std::unique_ptr<Process>> idle_ ABSL_GUARDED_BY(mu_);  // last used last
+  std::vector<Process*> processes_ ABSL_GUARDED_BY(mu_);             // all
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace strata

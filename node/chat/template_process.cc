@@ -1,0 +1,189 @@
+#include "node/chat/template_process.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+
+#ifdef __APPLE__
+#include <mach/mach.h>
+#endif
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "node/chat/template_frames.h"
+#include "node/workers/child_process.h"
+#include "shard/device/memory.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kTemplatesMax = 32;  // read and kept
+constexpr absl::Duration kLookEvery = absl::Milliseconds(5);
+// What is freed behind a larger one goes back to the system.
+constexpr size_t kLargeQuestionBytes = 1 << 20;
+// Address space that is not memory: arenas and stacks of threads.
+constexpr uint64_t kAddressesBytes = 512ull * 1024 * 1024;
+
+// Of this process, so that a machine that is busy elsewhere makes no template slow.
+absl::Duration ProcessorTime() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
+
+struct Memory {
+  uint64_t addresses = 0, resident = 0;  // bytes
+};
+
+// Not getrusage(): on Linux its maximum begins with that of the process that started this one.
+Memory MemoryNow() {
+  Memory memory;
+#ifdef __APPLE__
+  mach_task_basic_info info;
+  mach_msg_type_number_t count = MACH_TASK_BASIC_INFO_COUNT;
+  if (task_info(mach_task_self(), MACH_TASK_BASIC_INFO, reinterpret_cast<task_info_t>(&info),
+                &count) == KERN_SUCCESS) {
+    memory = {.addresses = info.virtual_size, .resident = info.resident_size};
+  }
+#else
+  std::ifstream("/proc/self/statm") >> memory.addresses >> memory.resident;
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  memory.addresses *= page;
+  memory.resident *= page;
+#endif
+  return memory;
+}
+
+// Says with an empty frame that it is there. Answers on a thread with a large stack; the main
+// thread looks on.
+class TemplateServer {
+ public:
+  explicit TemplateServer(const TemplateLimits& limits) : limits_(limits) {}
+
+  absl::Status Run() {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, kTemplateStackBytes);
+    pthread_t thread;
+    const auto serve = [](void* self) -> void* {
+      static_cast<TemplateServer*>(self)->Serve();
+      return nullptr;
+    };
+    const int error = pthread_create(&thread, &attributes, serve, this);
+    pthread_attr_destroy(&attributes);
+    if (error != 0) return absl::ErrnoToStatus(error, "cannot start a thread");
+    Watch();
+    pthread_join(thread, nullptr);
+    return absl::OkStatus();
+  }
+
+ private:
+  uint64_t Grown() const {
+    const uint64_t now = MemoryNow().resident;
+    return now - std::min(now, first_.resident);
+  }
+
+  // Until Serve() ends.
+  void Watch() {
+    const auto changed = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return done_ || busy_since_; };
+    const auto done = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return done_; };
+    absl::MutexLock lock(mu_);
+    while (true) {
+      mu_.Await(absl::Condition(&changed));
+      if (mu_.AwaitWithTimeout(absl::Condition(&done), kLookEvery)) return;
+      if (!busy_since_) continue;
+      if (Grown() > limits_.memory_bytes) _exit(kTemplateMemoryExit);
+      if (ProcessorTime() - *busy_since_ > absl::Milliseconds(limits_.time_ms)) {
+        _exit(kTemplateTimeExit);
+      }
+    }
+  }
+
+  void Serve() {
+    bool heard = WriteTemplateFrame(kChildSocket, "", SteadyTime::InfiniteFuture()).ok();
+    while (heard) {
+      auto bytes =
+          ReadTemplateFrame(kChildSocket, kTemplateQuestionBytesMax, SteadyTime::InfiniteFuture());
+      if (!bytes.ok()) break;
+      SetBusy(true);
+      const absl::Duration began = ProcessorTime();
+      const bool large = bytes->size() > kLargeQuestionBytes;
+      TemplateAnswer answer;
+      {
+        const auto question = DecodeTemplateQuestion(*bytes);
+        if (!question.ok()) break;
+        *bytes = std::string();
+        answer.prompt = Answer(*question);
+      }
+      if (large) ReleaseFreedMemory();
+      answer.grown_bytes = Grown();
+      answer.used_us = absl::ToInt64Microseconds(ProcessorTime() - began);
+      heard = Say(answer);
+      SetBusy(false);
+    }
+    absl::MutexLock lock(mu_);
+    done_ = true;
+  }
+
+  absl::StatusOr<ChatTemplate::Prompt> Answer(const TemplateQuestion& question) {
+    const std::string key = question.source.Key();
+    auto known = templates_.find(key);
+    if (known == templates_.end()) {
+      auto read = ChatTemplate::Parse(question.source);
+      if (!read.ok()) return read.status();
+      if (templates_.size() >= kTemplatesMax) templates_.clear();
+      known = templates_.emplace(key, *std::move(read)).first;
+    }
+    Say({.is_read = true});
+    return known->second->Render(question.messages, question.tools, question.now, question.wish);
+  }
+
+  static bool Say(const TemplateAnswer& answer) {
+    return WriteTemplateFrame(kChildSocket, EncodeTemplateAnswer(answer),
+                              SteadyTime::InfiniteFuture())
+        .ok();
+  }
+
+  void SetBusy(bool busy) {
+    absl::MutexLock lock(mu_);
+    busy_since_.reset();
+    if (busy) busy_since_ = ProcessorTime();
+  }
+
+  const TemplateLimits limits_;
+  const Memory first_ = MemoryNow();
+
+  // Serving thread.
+  std::map<std::string, std::shared_ptr<const ChatTemplate>> templates_;
+
+  absl::Mutex mu_;
+  std::optional<absl::Duration> busy_since_ ABSL_GUARDED_BY(mu_);  // in processor time
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+absl::Status RunTemplateProcess(const TemplateLimits& limits) {
+  VolunteerToDie();
+  absl::LocalTimeZone();  // templates may ask for the time; that is a file to be read
+  // Whoever takes much at once is stopped here, who takes it bit by bit by the watch.
+  const rlim_t addresses =
+      MemoryNow().addresses + kTemplateStackBytes + limits.memory_bytes + kAddressesBytes;
+  const rlimit limit = {addresses, addresses};
+  setrlimit(RLIMIT_AS, &limit);
+  std::set_new_handler([] { _exit(kTemplateMemoryExit); });
+  return TemplateServer(limits).Run();
+}
+
+}  // namespace strata

@@ -1,0 +1,107 @@
+#include "node/cli/approve.h"
+
+#include <iostream>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "coordinator/models/node_match.h"
+#include "transport/base/peer_addresses.h"
+#include "transport/pairing/pairing_service.h"
+#include "transport/security/tls_look.h"
+
+namespace strata {
+namespace {
+
+constexpr absl::Duration kLook = absl::Seconds(2);
+constexpr size_t kDigitsShown = 8;  // of ids
+
+// Where the one that a person means can be admitted.
+absl::StatusOr<std::vector<std::string>> Find(const wire::GetClusterResponse& cluster,
+                                              const std::string& wanted) {
+  std::vector<const wire::WaitingNode*> meant;
+  std::vector<std::string> names;
+  for (const wire::WaitingNode& node : cluster.waiting()) {
+    const std::string id = absl::BytesToHexString(node.node_id());
+    names.push_back(absl::StrCat(node.name(), " ", id.substr(0, kDigitsShown)));
+    if (wanted.empty() || MeansNode(wanted, {.name = node.name(), .id_hex = id})) {
+      meant.push_back(&node);
+    }
+  }
+  if (meant.size() == 1) {
+    return std::vector<std::string>(meant[0]->addresses().begin(), meant[0]->addresses().end());
+  }
+  if (meant.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "several nodes wait (", absl::StrJoin(names, ", "), "): say which, by its name or id"));
+  }
+  if (ParseHostPort(wanted).ok()) return std::vector<std::string>{wanted};
+  const std::string who = wanted.empty() ? "" : absl::StrCat(" ", wanted);
+  const std::string others =
+      names.empty() ? "" : absl::StrCat(" (", absl::StrJoin(names, ", "), " is)");
+  return absl::NotFoundError(absl::StrCat(
+      "no node", who, " is seen to wait for a key", others,
+      "; run 'strata node' on the new machine, and where mDNS does not reach it say 'strata "
+      "approve HOST:PORT'"));
+}
+
+absl::StatusOr<bool> Ask(const std::string& code) {
+  std::cerr << "The code is  " << code << "  . Does the new node show the same? [y/N] "
+            << std::flush;
+  std::string line;
+  std::getline(std::cin, line);
+  const std::string answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(line));
+  return answer == "y" || answer == "yes";
+}
+
+}  // namespace
+
+absl::Status RunApprove(const ApproveOptions& options) {
+  const absl::StatusOr<ClusterKey> key = FindKey(options.client.key, options.client.data_dir);
+  if (!key.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this machine is no member of a cluster, so it cannot admit others: run 'strata "
+        "approve' on one that is (",
+        key.status().message(), ")"));
+  }
+  auto client = ConnectToCluster(options.client);
+  if (!client.ok()) return client.status();
+  const absl::StatusOr<wire::GetClusterResponse> cluster = (*client)->GetCluster();
+  if (!cluster.ok()) return cluster.status();
+  const auto addresses = Find(*cluster, options.node);
+  if (!addresses.ok()) return addresses.status();
+
+  PairWithOptions pairing;
+  pairing.self.cluster = cluster->cluster();
+  for (const wire::ClusterNode& node : cluster->nodes()) {
+    if (node.record().node_id() != cluster->asked()) continue;
+    pairing.self.node_id = absl::BytesToHexString(node.record().node_id());
+    pairing.self.name = node.record().name();
+  }
+  absl::Status status = absl::UnavailableError("it told no address");
+  for (const std::string& address : *addresses) {
+    pairing.address = address;
+    status = PairWith(pairing, Ask, *key);
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) break;
+  }
+  if (absl::IsUnavailable(status)) {
+    // A member speaks TLS alone, and hangs up on who does not.
+    const auto shown = LookAtCertificate(pairing.address, kLook);
+    if (shown.ok() && shown->cluster_id == key->id()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(pairing.address, " is a member of this cluster already"));
+    }
+    if (shown.ok() && !shown->cluster_id.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          pairing.address, " has the key of another cluster, ", shown->cluster_id,
+          ": stop it, move away the file cluster_key in its data dir, and start it again"));
+    }
+  }
+  if (status.ok()) std::cerr << "It is admitted, and will be among 'strata nodes' in a moment.\n";
+  return status;
+}
+
+}  // namespace strata

@@ -1,0 +1,454 @@
+#include "node/cli/cli_verbs.h"
+
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "node/cli/cli_options.h"
+#include "shard/model/cache_options.h"
+
+namespace strata {
+namespace {
+
+constexpr char kNodeFooter[] = R"(
+Examples:
+  strata node                                        found by others on this network
+  strata node --listen [::]:7400 --peer 10.8.0.3:7400    another one behind a VPN
+
+Nodes of one cluster have one key, find each other by mDNS, and tell each other whom they know. The
+first one makes the key; the next ones wait until 'strata approve' there admits them. Prints
+{"node":{"id":…,"name":…,"cluster":…,"address":…,"addresses":[…],"http":…,"pid":…}} to stdout when it
+listens.)";
+
+constexpr char kHttpDefault[] = "127.0.0.1:7080";
+
+constexpr char kPlanFooter[] = R"(
+Examples:
+  strata plan model.gguf --ctx 8192 --seqs 4 --objective throughput
+  strata plan model.gguf --assign kitchen=0-19,attic/CUDA0=20-31
+
+Layers count from 0, both ends included.)";
+
+constexpr char kRunFooter[] = R"(
+Examples:
+  strata run model.gguf "Once upon a time" --max-tokens 200
+  strata run model.gguf - < beginning.txt
+
+The model's file is needed on one node: the others get their layers from it and keep them. The text
+goes to stdout, all else to stderr. MODEL may also name a model that is loaded: it is used and stays.)";
+
+constexpr char kLoadFooter[] = R"(
+Examples:
+  strata load model.gguf --seqs 8 --ctx 8192 --objective throughput
+  strata load model.gguf --cache-type-k q8_0 --cache-type-v q8_0
+  strata load model.gguf --exact
+
+Without --exact, texts are computed together, and a kernel for several rows may round otherwise than one for
+a row: the same request and seed may give another text beside others. With it they give the same text bit for
+bit, also fed again after a loss, as long as stages are cut alike and lie on devices of the same kind.
+The model stays until it is unloaded, and is loaded again where a node stops or dies: 'strata run NAME'
+and other programs use it.)";
+
+constexpr char kUnloadFooter[] = R"(
+Examples:
+  strata unload
+  strata unload tiny-llama
+
+Texts that it is writing end with an error that says so.)";
+
+constexpr char kDrainFooter[] = R"(
+Examples:
+  strata drain kitchen
+  strata drain kitchen --undo
+
+The node's layers go to other nodes while texts go on, after a pause, and it gets no new ones until
+--undo or until it is started again. Where the others have no room for them, nothing changes.)";
+
+constexpr char kDemoFooter[] = R"(
+Examples:
+  strata demo --nodes 2 --model FILE.gguf --prompt "Once upon a time" --max-tokens 200
+  strata demo --model FILE.gguf --cut 2,5 --temperature 0 --json
+
+The text goes to stdout, all else to stderr.)";
+
+constexpr char kMixedHelp[] =
+    "Work with nodes that run other versions of libllama or libggml; the text may be wrong";
+constexpr char kVerboseHelp[] = "Log what happens to stderr";
+
+// How a text is written.
+void AddText(CLI::App* verb, TextOptions* options) {
+  verb->add_option("--max-tokens", options->tokens_max, "Tokens to write at most")
+      ->check(Between(1, 1 << 24))
+      ->capture_default_str()
+      ->type_name("N");
+  verb->add_option("--temperature", options->temperature, "0 always takes the likeliest token")
+      ->check(Between(0, 1000))
+      ->capture_default_str()
+      ->type_name("T");
+  verb->add_option("--top-k", options->top_k, "Choose among the K likeliest; 0: all")
+      ->check(Between(0, 1 << 24))
+      ->capture_default_str()
+      ->type_name("K");
+  verb->add_option("--top-p", options->top_p, "Choose among the likeliest with this probability")
+      ->check(Between(0, 1))
+      ->capture_default_str()
+      ->type_name("P");
+  verb->add_option("--min-p", options->min_p, "Leave out what is less likely than P times the best")
+      ->check(Between(0, 1))
+      ->capture_default_str()
+      ->type_name("P");
+  verb->add_option("--seed", options->seed,
+                   "The same seed gives the same text, on the same devices with the same threads, "
+                   "where the model writes nothing else meanwhile")
+      ->capture_default_str()
+      ->type_name("S");
+  verb->add_flag("--ignore-eos", options->ignore_eos, "Write on where the model would end");
+  verb->add_flag_callback(
+      "--no-mmap", [options] { options->use_mmap = false; },
+      "Read the model's file instead of mapping it");
+  verb->add_flag("--json", options->json, "Print the result as JSON");
+}
+
+void AddContext(CLI::App* verb, uint32_t* n_ctx, bool* unverified) {
+  verb->add_option("--ctx", *n_ctx, "Positions of the context (default: the model's, at most 4096)")
+      ->check(Between(1, 1 << 24))
+      ->type_name("N");
+  verb->add_flag("--unverified", *unverified,
+                 "Cut an architecture that was never tested; the text may be wrong");
+}
+
+// Where the layers go.
+void AddPlacement(CLI::App* verb, PlanOptions* options) {
+  verb->add_option("model", options->model, "A GGUF model on the machine of the node that is asked")
+      ->required()
+      ->type_name("MODEL");
+  AddClient(verb, &options->client);
+  verb->add_option("--objective", options->objective,
+                   "latency: one text as fast as can be; throughput: many texts")
+      ->capture_default_str()
+      ->type_name("WHICH");
+  verb->add_option("--assign", options->assign, "Layers by hand: nodeA=0-19,nodeB/CUDA0=20-31")
+      ->check(Utf8())
+      ->type_name("PLACES");
+  verb->add_option("--exclude", options->exclude, "Nodes or devices to leave out: nodeA,nodeB/CPU")
+      ->check(Utf8())
+      ->type_name("PLACES");
+  verb->add_option("--activations", options->activations,
+                   "What goes from stage to stage: f32 (default, exact), f16, bf16, q8_0, or auto: "
+                   "fewer bytes where a link is slow")
+      ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "auto"}))
+      ->type_name("TYPE");
+  verb->add_option("--cpu-moe", options->cpu_moe,
+                   "Experts in the CPU's memory, the rest of their layers on the node's GPU: auto "
+                   "(default; as many as do not fit the GPU), all, none")
+      ->check(CLI::IsMember({"auto", "all", "none"}))
+      ->type_name("WHICH");
+  verb->add_option("--reserve", options->reserve,
+                   "Memory to leave free: 2GiB on every node, or nodeA=2GiB,nodeB=512M")
+      ->check(Utf8())
+      ->type_name("BYTES");
+}
+
+// How texts are kept in memory.
+void AddCache(CLI::App* verb, PlanOptions* options) {
+  for (const auto& [name, type, what] :
+       {std::tuple("--cache-type-k,--type-k", &options->type_k, "keys"),
+        std::tuple("--cache-type-v,--type-v", &options->type_v, "values")}) {
+    verb->add_option(
+            name, *type,
+            absl::StrCat("Type of the cache's ", what, ": f16 (default), q8_0, q4_0, f32 or bf16"))
+        ->check(CLI::IsMember({"f16", "q8_0", "q4_0", "f32", "bf16"}))
+        ->type_name("TYPE");
+  }
+  verb->add_option("--flash-attention", options->flash_attention,
+                   "auto (default), on or off; quantised values want it")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->type_name("WHEN");
+  verb->add_option("--kv-cells", options->kv_cells,
+                   "Positions of all texts together (default: --ctx for each text)")
+      ->check(Between(1, 1 << 30))
+      ->type_name("N");
+  verb->add_flag("--exact", options->exact,
+                 "The same request and seed give the same text bit for bit, whatever else is being "
+                 "written: no two texts are computed together, which costs speed where there are "
+                 "several (not with --kv-cells)");
+  verb->add_option("--checkpoints", options->checkpoints,
+                   "States kept to go back to, of models that forget (default: 2 for each text)")
+      ->check(Between(0, kCheckpointsMax))
+      ->type_name("N");
+}
+
+// What is said of requests.
+void AddRequestLog(CLI::App* verb, bool* on, LogFormat* format) {
+  verb->add_flag("--log-requests", *on,
+                 "A line for each request, with its id, at each place that it passes; no texts");
+  verb->add_option_function<std::string>(
+          "--log-format",
+          [format](const std::string& name) {
+            *format = name == "json" ? LogFormat::kJson : LogFormat::kText;
+          },
+          "Lines for people (text, the default) or for programs (json)")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->type_name("FORMAT");
+}
+
+// Of the links between stages.
+void AddWires(CLI::App* verb, StageWireOptions* options) {
+  verb->add_flag_callback(
+      "--no-ucx", [options] { options->ucx = false; }, "All links between stages go over gRPC");
+  verb->add_option("--trust-link", options->trusted_interfaces,
+                   "A network interface, say of a cable between two of your machines, over which "
+                   "UCX may send what is not encrypted; may be given again")
+      ->allow_extra_args(false)
+      ->type_name("IFACE");
+  verb->add_flag("--spin", options->spin,
+                 "Links over UCX never sleep: some microseconds less, one core more");
+  verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
+}
+
+void AddNode(CLI::App* app, NodeOptions* options) {
+  CLI::App* verb = app->add_subcommand("node", "Run a node: this machine's part of the cluster");
+  verb->footer(kNodeFooter);
+  verb->add_option(
+          "--listen", options->listen,
+          "Where to listen; [::] is all interfaces, port 0 that of last time or a free one")
+      ->capture_default_str()
+      ->type_name("HOST:PORT");
+  options->http = kHttpDefault;
+  options->http_any_port = true;
+  CLI::Option* http =
+      verb->add_option_function<std::string>(
+              "--http",
+              [options](const std::string& address) {
+                options->http = address;
+                options->http_any_port = false;
+              },
+              absl::StrCat("Where the HTTP API listens; [::]:PORT is all interfaces, for "
+                           "whoever has a token (strata token) (default: ",
+                           kHttpDefault, ", or a free port where that is taken)"))
+          ->type_name("[HOST:]PORT");
+  verb->add_flag_callback(
+          "--no-http", [options] { options->http.clear(); }, "No HTTP API")
+      ->excludes(http);
+  verb->add_flag("--no-auth", options->http_no_auth,
+                 "Let everybody on the network use the HTTP API, without a token");
+  verb->add_option("--tls-cert", options->http_certificate,
+                   "The HTTP API speaks HTTPS, with this certificate and those that it rests on")
+      ->type_name("FILE.pem");
+  verb->add_option("--tls-key", options->http_key,
+                   "The private key of --tls-cert; nobody else may read the file")
+      ->type_name("FILE.pem");
+  verb->add_option("--allow-origin", options->allowed_origins,
+                   "Origin of pages in browsers that may use the HTTP API, as "
+                   "https://chat.example; may be given again")
+      ->allow_extra_args(false)
+      ->type_name("ORIGIN");
+  verb->add_option("--name", options->name, "What people call it (default: the machine's name)")
+      ->check(Utf8())
+      ->type_name("NAME");
+  verb->add_option("--cluster", options->cluster, "Nodes of other clusters are left alone")
+      ->check(Utf8())
+      ->capture_default_str()
+      ->type_name("NAME");
+  verb->add_option("--peer", options->peers,
+                   "A node to look for where mDNS does not reach; may be given again")
+      ->allow_extra_args(false)
+      ->type_name("HOST:PORT");
+  verb->add_option("--advertise", options->advertise,
+                   "What others are told to dial, instead of this machine's addresses")
+      ->allow_extra_args(false)
+      ->type_name("HOST[:PORT]");
+  verb->add_flag_callback(
+      "--no-mdns", [options] { options->mdns = false; },
+      "Neither look for others by mDNS nor tell of this node");
+  verb->add_flag_callback(
+      "--no-measure", [options] { options->measure = false; },
+      "Measure neither devices nor links; plans then leave this node out");
+  verb->add_option("--suspect-after", options->suspect_after_ms,
+                   "Silence after which a node is suspected, ms")
+      ->check(Between(100, 3'600'000))
+      ->capture_default_str()
+      ->type_name("MS");
+  verb->add_option("--gone-after", options->gone_after_ms, "Silence after which it is gone, ms")
+      ->check(Between(200, 3'600'000))
+      ->capture_default_str()
+      ->type_name("MS");
+  verb->add_option("--threads", options->n_threads,
+                   "Threads that compute a stage (default: one for each core)")
+      ->check(Between(1, 4096))
+      ->type_name("N");
+  verb->add_option(
+          "--device", options->devices,
+          "Offer only these devices, as 'strata probe' names them: CUDA0,CPU; may be given "
+          "again (default: all)")
+      ->allow_extra_args(false)
+      ->check(Utf8())
+      ->type_name("NAMES");
+  verb->add_option("--memory", options->memory,
+                   "Memory of each device to offer at most: 6GiB, or CUDA0=6GiB,CPU=8GiB")
+      ->allow_extra_args(false)
+      ->check(Utf8())
+      ->type_name("BYTES");
+  verb->add_option("--data-dir", options->data_dir,
+                   "Where the node keeps its id, key, tokens and weights (default: "
+                   "$XDG_STATE_HOME/strata or ~/.local/state/strata)")
+      ->type_name("DIR");
+  AddKey(verb, &options->key);
+  verb->add_option("--cache-dir", options->cache_dir,
+                   "Where weights from other nodes are kept (default: in the data dir)")
+      ->type_name("DIR");
+  verb->add_option("--cache-size", options->cache_bytes_max,
+                   "What they may take of the disk (default: half of what is free)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true).description(""))
+      ->type_name("SIZE");
+  verb->add_flag("--ephemeral", options->ephemeral, "Take a new id and keep nothing");
+  verb->add_flag("--stop-with-parent", options->stop_with_parent, "Stop when stdin ends");
+  AddWires(verb, &options->wires);
+  AddRequestLog(verb, &options->log_requests, &options->log_format);
+  verb->add_flag("--verbose", options->verbose, kVerboseHelp);
+}
+
+void AddDemo(CLI::App* app, DemoOptions* options) {
+  CLI::App* verb =
+      app->add_subcommand("demo", "Share one model among nodes on this machine and write a text");
+  verb->footer(kDemoFooter);
+  verb->add_option("--nodes", options->nodes,
+                   "How many nodes (default: 3, or one for each stage that --cut makes)")
+      ->check(Between(1, kDemoNodesMax))
+      ->type_name("N");
+  verb->add_option("--model", options->model, "A GGUF model (default: the demo's own small one)")
+      ->type_name("FILE");
+  verb->add_option("--prompt", options->text.prompt, "How the text begins")
+      ->check(Utf8())
+      ->capture_default_str()
+      ->type_name("TEXT");
+  AddText(verb, &options->text);
+  AddContext(verb, &options->text.n_ctx, &options->text.unverified);
+  verb->add_option("--cut", options->cuts,
+                   "Layers at which the stages after the first begin (default: equal bytes)")
+      ->delimiter(',')
+      ->type_name("L,L,…");
+  verb->add_option("--threads", options->n_threads,
+                   "Threads of each node (default: the cores divided by the nodes)")
+      ->check(Between(1, 4096))
+      ->type_name("N");
+  verb->add_flag("--verbose", options->verbose, kVerboseHelp);
+}
+
+void AddPlan(CLI::App* app, PlanOptions* options) {
+  CLI::App* verb =
+      app->add_subcommand("plan", "Show how a model would be shared, and why; nothing is loaded");
+  verb->footer(kPlanFooter);
+  AddPlacement(verb, options);
+  verb->add_option("--seqs", options->n_seqs, "Texts at a time to have room for")
+      ->check(Between(1, 4096))
+      ->capture_default_str()
+      ->type_name("N");
+  AddContext(verb, &options->n_ctx, &options->unverified);
+  AddCache(verb, options);
+  verb->add_flag("--json", options->json, "Print JSON");
+}
+
+void AddRun(CLI::App* app, RunOptions* options, bool* verbose) {
+  CLI::App* verb =
+      app->add_subcommand("run", "Share a model among the cluster's nodes and write a text");
+  verb->footer(kRunFooter);
+  AddPlacement(verb, &options->plan);
+  verb->add_option("prompt", options->prompt,
+                   "How the text begins; '-', or none where stdin is no terminal: what stdin has")
+      ->check(Utf8())
+      ->type_name("PROMPT");
+  AddText(verb, &options->text);
+  AddContext(verb, &options->text.n_ctx, &options->text.unverified);
+  AddCache(verb, &options->plan);
+  verb->add_flag("--context-shift", options->context_shift,
+                 "Forget the older half at the context's end and write on, where the model can");
+  verb->add_flag("--allow-mixed-versions", options->text.allow_mixed_versions, kMixedHelp);
+  verb->add_flag("--verbose", *verbose, kVerboseHelp);
+}
+
+void AddLoad(CLI::App* app, LoadOptions* options) {
+  CLI::App* verb = app->add_subcommand("load", "Share a model among the cluster's nodes");
+  verb->footer(kLoadFooter);
+  AddPlacement(verb, &options->plan);
+  options->plan.n_seqs = 0;
+  verb->add_option("--seqs", options->plan.n_seqs, "Texts at a time to have room for (default: 4)")
+      ->check(Between(1, 4096))
+      ->type_name("N");
+  AddContext(verb, &options->plan.n_ctx, &options->plan.unverified);
+  AddCache(verb, &options->plan);
+  verb->add_flag_callback(
+      "--no-mmap", [options] { options->use_mmap = false; },
+      "Read the model's file instead of mapping it");
+  verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
+  verb->add_flag("--json", options->plan.json, "Print JSON");
+}
+
+void AddUnload(CLI::App* app, UnloadOptions* options) {
+  CLI::App* verb = app->add_subcommand("unload", "Give back the memory that a model takes");
+  verb->footer(kUnloadFooter);
+  verb->add_option("model", options->model,
+                   "Its name, file or the start of its id (default: the only one)")
+      ->type_name("MODEL");
+  AddClient(verb, &options->client);
+  verb->add_flag("--json", options->json, "Print JSON");
+}
+
+void AddDrain(CLI::App* app, DrainOptions* options) {
+  CLI::App* verb = app->add_subcommand("drain", "Move everything off a node");
+  verb->footer(kDrainFooter);
+  verb->add_option("name", options->node, "Its name, or the start of its id")
+      ->required()
+      ->check(Utf8())
+      ->type_name("NODE");
+  verb->add_flag("--undo", options->undo, "Let it take layers again");
+  AddClient(verb, &options->client);
+  verb->add_flag("--json", options->json, "Print JSON");
+}
+
+void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
+  CLI::App* verb = app->add_subcommand("worker", "Hold the stages of one device; a node starts it");
+  verb->group("");  // not shown
+  verb->add_option("--listen", options->listen, "Address to listen on")->type_name("HOST:PORT");
+  verb->add_option("--tls-dir", options->tls_folder, "Its node's certificates")->type_name("DIR");
+  verb->add_flag("--open", options->open, "Without certificates");
+  verb->add_option("--threads", options->n_threads, "Threads that compute a stage")
+      ->check(Between(1, 4096))
+      ->type_name("N");
+  AddWires(verb, &options->wires);
+  AddRequestLog(verb, &options->log_requests, &options->log_format);
+  verb->add_flag("--verbose", *verbose, kVerboseHelp);
+}
+
+void AddTemplate(CLI::App* app, TemplateLimits* limits) {
+  CLI::App* verb = app->add_subcommand("template", "Run chat templates; a node starts it");
+  verb->group("");  // not shown
+  verb->add_option("--time", limits->time_ms, "Of one request")->type_name("MS");
+  verb->add_option("--memory", limits->memory_bytes, "The same")->type_name("BYTES");
+}
+
+}  // namespace
+
+void AddVerbs(CLI::App* app, CommandLine* line) {
+  AddNode(app, &line->node);
+  AddNodes(app, &line->nodes, &line->key_change);
+  AddStatus(app, &line->status);
+  AddMeasure(app, &line->measure);
+  AddPlan(app, &line->plan);
+  AddRun(app, &line->run, &line->run_verbose);
+  AddLoad(app, &line->load);
+  AddUnload(app, &line->unload);
+  AddDrain(app, &line->drain);
+  AddDemo(app, &line->demo);
+  AddDoctor(app, &line->doctor);
+  AddApprove(app, &line->approve);
+  AddKeyVerbs(app, &line->key, &line->key_change);
+  AddToken(app, &line->token);
+  AddProbe(app, &line->probe);
+  AddWorker(app, &line->worker, &line->worker_verbose);
+  AddTemplate(app, &line->template_limits);
+}
+
+}  // namespace strata

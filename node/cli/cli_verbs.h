@@ -1,0 +1,52 @@
+// The verbs of the command line and their options: names, help, and what values are taken.
+#pragma once
+
+#include "node/chat/template_process.h"
+#include "node/cli/approve.h"
+#include "node/cli/cluster_nodes.h"
+#include "node/cli/key_change.h"
+#include "node/cli/key_verbs.h"
+#include "node/cli/measure.h"
+#include "node/cli/run.h"
+#include "node/cli/token_verbs.h"
+#include "node/daemon/node.h"
+#include "node/demo/demo.h"
+#include "node/doctor/doctor.h"
+#include "node/measure/probe.h"
+#include "node/status/status.h"
+#include "node/workers/worker.h"
+
+namespace CLI {
+class App;
+}
+
+namespace strata {
+
+// What was asked for; each verb fills in its own.
+struct CommandLine {
+  NodeOptions node;
+  NodesOptions nodes;
+  StatusOptions status;
+  MeasureOptions measure;
+  PlanOptions plan;
+  RunOptions run;
+  LoadOptions load;
+  UnloadOptions unload;
+  DrainOptions drain;
+  DemoOptions demo;
+  DoctorOptions doctor;
+  TokenOptions token;
+  ApproveOptions approve;
+  KeyVerbOptions key;
+  KeyChangeOptions key_change;
+  ProbeRunOptions probe;
+  WorkerRunOptions worker;
+  TemplateLimits template_limits;
+  bool run_verbose = false;
+  bool worker_verbose = false;
+};
+
+// `line` outlives the parsing.
+void AddVerbs(CLI::App* app, CommandLine* line);
+
+}  // namespace strata

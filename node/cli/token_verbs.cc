@@ -1,0 +1,109 @@
+#include "node/cli/token_verbs.h"
+
+#include <filesystem>
+#include <iostream>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "coordinator/planner/text_table.h"
+#include "nlohmann/json.hpp"
+#include "node/api/api_token_file.h"
+#include "node/base/data_dir.h"
+#include "node/base/standard_output.h"
+#include "transport/base/wall_clock.h"
+#include "transport/security/private_file.h"
+#include "transport/security/secret.h"
+
+namespace strata {
+namespace {
+
+constexpr absl::Duration kDay = absl::Hours(24);
+
+absl::StatusOr<std::string> FileOf(const TokenOptions& options) {
+  const absl::StatusOr<std::string> folder = DataDir::PathOf(options.data_dir);
+  if (!folder.ok()) return folder.status();
+  return ApiTokenFilePath(*folder);
+}
+
+std::string DateText(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%d", time, absl::LocalTimeZone());
+}
+
+std::string LimitText(uint32_t limit) { return limit == 0 ? "any" : absl::StrCat(limit); }
+
+nlohmann::json JsonOf(const ApiToken& token, absl::Time now) {
+  nlohmann::json json = {{"name", token.name},
+                         {"created", absl::ToUnixSeconds(token.created)},
+                         {"expired", token.limits.expires <= now}};
+  if (token.limits.expires < absl::InfiniteFuture()) {
+    json["expires"] = absl::ToUnixSeconds(token.limits.expires);
+  }
+  if (token.limits.requests_per_minute > 0) {
+    json["requests_per_minute"] = token.limits.requests_per_minute;
+  }
+  if (token.limits.streams_max > 0) json["streams_max"] = token.limits.streams_max;
+  return json;
+}
+
+}  // namespace
+
+absl::Status RunTokenNew(const TokenOptions& options) {
+  const absl::StatusOr<std::string> path = FileOf(options);
+  if (!path.ok()) return path.status();
+  // The node may not have run yet.
+  const std::string folder = std::filesystem::path(*path).parent_path().string();
+  if (absl::Status status = MakePrivateFolder(folder); !status.ok()) {
+    return absl::UnavailableError(status.message());
+  }
+  NewApiToken token = {.name = options.name};
+  token.limits.requests_per_minute = options.requests_per_minute;
+  token.limits.streams_max = options.streams_max;
+  if (options.days > 0) token.limits.expires = token.now + options.days * kDay;
+  const absl::StatusOr<Secret> text = AddApiToken(*path, token);
+  if (!text.ok()) return text.status();
+  std::cerr << "The token of " << options.name
+            << ", as clients send it (Authorization: Bearer …, or as API key). It is not shown "
+               "again:\n";
+  return WriteToStdout(text->Reveal() + "\n");
+}
+
+absl::Status RunTokenList(const TokenOptions& options) {
+  const absl::StatusOr<std::string> path = FileOf(options);
+  if (!path.ok()) return path.status();
+  const absl::StatusOr<std::vector<ApiToken>> tokens = ReadApiTokens(*path);
+  if (!tokens.ok()) return tokens.status();
+  const absl::Time now = WallNow();
+  if (options.json) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const ApiToken& token : *tokens) list.push_back(JsonOf(token, now));
+    return WriteToStdout(nlohmann::json{{"tokens", std::move(list)}}.dump() + "\n");
+  }
+  if (tokens->empty()) {
+    return WriteToStdout("There are no tokens; strata token new NAME makes one.\n");
+  }
+  std::vector<std::vector<std::string>> rows = {
+      {"NAME", "MADE", "ENDS", "REQUESTS A MINUTE", "TEXTS AT ONCE"}};
+  for (const ApiToken& token : *tokens) {
+    const bool ends = token.limits.expires < absl::InfiniteFuture();
+    rows.push_back({token.name, DateText(token.created),
+                    !ends                         ? "never"
+                    : token.limits.expires <= now ? "has ended"
+                                                  : DateText(token.limits.expires),
+                    LimitText(token.limits.requests_per_minute),
+                    LimitText(token.limits.streams_max)});
+  }
+  return WriteToStdout(TextTable(rows));
+}
+
+absl::Status RunTokenRevoke(const TokenOptions& options) {
+  const absl::StatusOr<std::string> path = FileOf(options);
+  if (!path.ok()) return path.status();
+  if (absl::Status status = RevokeApiToken(*path, options.name); !status.ok()) return status;
+  std::cerr << "The token of " << options.name
+            << " lets nobody in any more; texts that it had begun go on to their end\n";
+  return absl::OkStatus();
+}
+
+}  // namespace strata

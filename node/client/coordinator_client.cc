@@ -1,0 +1,210 @@
+#include "node/client/coordinator_client.h"
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "node/gateway/text_wire.h"
+#include "proto/coordinator.grpc.pb.h"
+#include "transport/rpc/grpc_channel.h"
+#include "transport/rpc/grpc_deadline.h"
+#include "transport/rpc/grpc_status.h"
+#include "transport/rpc/printable_message.h"
+#include "transport/rpc/read_next.h"
+
+namespace strata {
+namespace {
+
+// For a held model to be unloaded.
+constexpr absl::Duration kReleaseTime = absl::Seconds(30);
+
+class CoordinatorClientImpl final : public CoordinatorClient {
+  // A call that Cancel() ends, as long as the returned object lives.
+  auto Cancellable(grpc::ClientContext* context) {
+    absl::MutexLock lock(mu_);
+    call_ = context;
+    if (cancelled_) context->TryCancel();
+    return absl::Cleanup([this] {
+      absl::MutexLock end_lock(mu_);
+      call_ = nullptr;
+    });
+  }
+
+ public:
+  explicit CoordinatorClientImpl(const std::string& address)
+      : address_(address),
+        stub_(wire::Coordinator::NewStub(MakeChannel(address, kPatientTimeoutMs))) {}
+  ~CoordinatorClientImpl() override { Release(); }
+
+  absl::StatusOr<wire::PlanExplained> PlanModel(const wire::PlanModelRequest& request,
+                                                Note note) override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    const auto reader = stub_->PlanModel(&context, request);
+    wire::PlanModelEvent event;
+    wire::PlanExplained plan;
+    while (ReadNext(reader.get(), &event)) {
+      MakePrintable(&event);
+      if (event.has_plan()) plan = event.plan();
+      if (!event.note().empty()) note(event.note());
+    }
+    if (auto s = Explain(reader->Finish()); !s.ok()) return s;
+    return plan;
+  }
+
+  absl::StatusOr<Loaded> LoadModel(const wire::LoadModelRequest& request, LoadEvent told) override {
+    // On a machine that is too busy to answer in time the connection may break in the middle. A
+    // load that is still under way then is cancelled, and begins anew.
+    bool broke = false;
+    auto loaded = LoadModelOnce(request, told, &broke);
+    return broke ? LoadModelOnce(request, told, &broke) : std::move(loaded);
+  }
+
+  void Release() override {
+    if (held_ == nullptr) return;
+    {
+      // The end of a call that is cancelled says nothing of the other side: this waits for it.
+      grpc::ClientContext context;
+      context.set_deadline(DeadlineIn(kReleaseTime));
+      wire::UnloadModelRequest request;
+      request.set_share(share_);
+      wire::UnloadModelResponse response;
+      stub_->UnloadModel(&context, request, &response);
+    }
+    held_context_->TryCancel();
+    wire::LoadModelEvent event;
+    while (ReadNext(held_.get(), &event)) {
+    }
+    held_->Finish();
+    held_.reset();
+    held_context_.reset();
+  }
+
+  absl::StatusOr<std::string> UnloadModel(const std::string& model) override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    wire::UnloadModelRequest request;
+    request.set_model(model);
+    wire::UnloadModelResponse response;
+    if (auto s = Explain(stub_->UnloadModel(&context, request, &response)); !s.ok()) return s;
+    MakePrintable(&response);
+    return response.name();
+  }
+
+  absl::StatusOr<wire::ListModelsResponse> ListModels() override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    wire::ListModelsResponse response;
+    const grpc::Status status = stub_->ListModels(&context, wire::ListModelsRequest(), &response);
+    if (auto s = Explain(status); !s.ok()) return s;
+    MakePrintable(&response);
+    return response;
+  }
+
+  absl::Status GenerateText(const wire::GenerateTextRequest& request, TextEvent told) override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    const auto reader = stub_->GenerateText(&context, request);
+    wire::GenerateTextEvent event;
+    bool wanted = true;
+    while (ReadNext(reader.get(), &event)) {
+      if (wanted && !told(event)) {
+        wanted = false;
+        context.TryCancel();
+      }
+    }
+    return Explain(reader->Finish());
+  }
+
+  absl::Status DrainNode(const wire::DrainNodeRequest& request, Note note) override {
+    grpc::ClientContext context;
+    const auto call = Cancellable(&context);
+    const auto reader = stub_->DrainNode(&context, request);
+    wire::DrainNodeEvent event;
+    while (ReadNext(reader.get(), &event)) {
+      MakePrintable(&event);
+      note(event.note());
+    }
+    return Explain(reader->Finish());
+  }
+
+  void Cancel() override {
+    absl::MutexLock lock(mu_);
+    cancelled_ = true;
+    if (call_ != nullptr) call_->TryCancel();
+  }
+
+ private:
+  // `broke`: it had begun, and the connection broke.
+  absl::StatusOr<Loaded> LoadModelOnce(const wire::LoadModelRequest& request, LoadEvent told,
+                                       bool* broke) {
+    auto context = std::make_unique<grpc::ClientContext>();
+    auto call = Cancellable(context.get());
+    auto reader = stub_->LoadModel(context.get(), request);
+    wire::LoadModelEvent event;
+    bool began = false;
+    while (ReadNext(reader.get(), &event)) {
+      began = true;
+      MakePrintable(&event);
+      if (!event.has_loaded()) {
+        told(event);
+        continue;
+      }
+      Loaded loaded{.model = event.loaded(), .was_there = event.was_there()};
+      if (event.share() != 0) {
+        share_ = event.share();
+        held_context_ = std::move(context);
+        held_ = std::move(reader);
+      } else {
+        reader->Finish();
+      }
+      return loaded;
+    }
+    const grpc::Status ended = reader->Finish();
+    *broke = began && IsOfConnection(ended);
+    absl::Status status = Explain(ended);
+    if (status.ok()) return absl::InternalError("the load ended without a word");
+    return status;
+  }
+
+  // What gRPC says of a connection means nothing to people.
+  static bool IsOfConnection(const grpc::Status& status) {
+    return status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status);
+  }
+
+  absl::Status Explain(const grpc::Status& status) const {
+    if (IsUnknownCall(status)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the node at ", address_, " is of another version; run the same strata everywhere"));
+    }
+    if (IsOfConnection(status)) {
+      return absl::UnavailableError(absl::StrCat("no node answers at ", address_));
+    }
+    return TextStatusFromGrpc(status);
+  }
+
+  const std::string address_;
+  const std::unique_ptr<wire::Coordinator::Stub> stub_;
+  uint64_t share_ = 0;                                 // of held_
+  std::unique_ptr<grpc::ClientContext> held_context_;  // goes after held_
+  std::unique_ptr<grpc::ClientReader<wire::LoadModelEvent>> held_;
+
+  absl::Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::ClientContext* call_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Connect(
+    const ClientOptions& options) {
+  auto node = ConnectToCluster(options);
+  if (!node.ok()) return node.status();
+  return std::make_unique<CoordinatorClientImpl>((*node)->address());
+}
+
+}  // namespace strata

@@ -1,0 +1,49 @@
+// A person's or script's hand on the cluster's coordinator, through any of its nodes: the client of
+// the service wire.Coordinator. Calls block; one at a time, but for Cancel().
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "node/client/cluster_client.h"
+#include "proto/coordinator.pb.h"
+
+namespace strata {
+
+class CoordinatorClient {
+ public:
+  // Errors of ConnectToCluster().
+  static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Connect(const ClientOptions& options);
+  virtual ~CoordinatorClient() = default;
+
+  using Note = absl::FunctionRef<void(const std::string& note)>;
+
+  virtual absl::StatusOr<wire::PlanExplained> PlanModel(const wire::PlanModelRequest& request,
+                                                        Note note) = 0;
+  // `event` hears of everything but the loaded model, which is returned. With `hold` the model
+  // stays until Release() or the end of this client.
+  using LoadEvent = absl::FunctionRef<void(const wire::LoadModelEvent& event)>;
+  struct Loaded {
+    wire::ModelStatus model;
+    bool was_there = false;
+  };
+  virtual absl::StatusOr<Loaded> LoadModel(const wire::LoadModelRequest& request,
+                                           LoadEvent event) = 0;
+  // Waits until the held model's memory is free, or somebody else holds it; not where another node
+  // coordinates by now.
+  virtual void Release() = 0;
+  virtual absl::StatusOr<std::string> UnloadModel(const std::string& model) = 0;
+  virtual absl::StatusOr<wire::ListModelsResponse> ListModels() = 0;
+  // False from `event` ends the text.
+  using TextEvent = absl::FunctionRef<bool(const wire::GenerateTextEvent& event)>;
+  virtual absl::Status GenerateText(const wire::GenerateTextRequest& request, TextEvent event) = 0;
+  virtual absl::Status DrainNode(const wire::DrainNodeRequest& request, Note note) = 0;
+
+  // Any thread: the call under way and all later ones end with kCancelled; Release() does not.
+  virtual void Cancel() = 0;
+};
+
+}  // namespace strata

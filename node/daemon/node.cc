@@ -1,0 +1,506 @@
+#include "node/daemon/node.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/log/check.h"
+#include "absl/log/log.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "grpcpp/resource_quota.h"
+#include "grpcpp/server_builder.h"
+#include "nlohmann/json.hpp"
+#include "node/api/api_token_file.h"
+#include "node/api/cross_origin.h"
+#include "node/api/openai/openai_error.h"
+#include "node/base/exit_code.h"
+#include "node/base/machine.h"
+#include "node/base/process_setup.h"
+#include "node/base/standard_output.h"
+#include "node/http/http_tls.h"
+#include "node/keys/admission.h"
+#include "node/keys/key_file.h"
+#include "node/workers/child_process.h"
+#include "node/workers/device_offer.h"
+#include "node/workers/parent_watch.h"
+#include "node/workers/worker.h"
+#include "shard/device/memory.h"
+#include "transport/base/clock.h"
+#include "transport/base/node_id.h"
+#include "transport/base/printable_text.h"
+#include "transport/base/version.h"
+#include "transport/base/wall_clock.h"
+#include "transport/link/link_probe.h"
+#include "transport/rpc/grpc_channel.h"
+#include "transport/rpc/grpc_deadline.h"
+#include "transport/rpc/listening_server.h"
+#include "transport/rpc/process_security.h"
+#include "transport/security/trusted_networks.h"
+
+namespace strata {
+namespace {
+
+constexpr size_t kNameBytesMax = 64;
+// How long calls may take to end at shutdown before they are cut.
+constexpr absl::Duration kShutdownGrace = absl::Milliseconds(500);
+
+absl::StatusOr<HostPort> ParseOption(absl::string_view option, const std::string& value) {
+  absl::StatusOr<HostPort> parsed = ParseHostPort(value);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(option, " ", parsed.status().message()));
+  }
+  return parsed;
+}
+
+// Where a program on this machine reaches what listens there.
+std::string LocalAddress(const HostPort& listen) {
+  return JoinHostPort(IsAnyHost(listen.host) ? "127.0.0.1" : listen.host, listen.port);
+}
+
+// Hosts without a port are told with the one listened on.
+absl::StatusOr<std::vector<std::string>> ParseAdvertised(const std::vector<std::string>& values,
+                                                         uint16_t port) {
+  std::vector<std::string> addresses;
+  for (const std::string& value : values) {
+    absl::StatusOr<HostPort> parsed = ParseHostPort(value);
+    if (!parsed.ok()) parsed = ParseHostPort(JoinHostPort(value, port));
+    if (parsed.ok()) addresses.push_back(JoinHostPort(parsed->host, parsed->port));
+    if (!parsed.ok() || !IsDialable(addresses.back())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--advertise ", value, ": wants an address or a full name, with or without a port"));
+    }
+  }
+  return addresses;
+}
+
+nlohmann::json HttpJson(const std::string& url) {
+  if (url.empty()) return nullptr;
+  return url;
+}
+
+absl::Status CheckName(absl::string_view option, const std::string& name) {
+  if (!name.empty() && name.size() <= kNameBytesMax && IsPrintable(name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(option, ": wants 1 to ", kNameBytesMax,
+                                                 " bytes of text without invisible characters"));
+}
+
+}  // namespace
+
+absl::StatusOr<NodeIdentity> Node::Identify(const NodeOptions& options) {
+  NodeIdentity identity;
+  if (options.ephemeral) {
+    identity.id = NewNodeId();
+    return identity;
+  }
+  absl::StatusOr<std::string> path = DataDir::PathOf(options.data_dir);
+  if (!path.ok()) return path.status();
+  absl::StatusOr<DataDir> dir = DataDir::Open(*path);
+  if (!dir.ok()) return dir.status();
+  identity.id = dir->node_id();
+  identity.folder = *std::move(path);
+  identity.data_dir.emplace(*std::move(dir));
+  return identity;
+}
+
+absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions options,
+                                                  NodeIdentity identity, NodeSecurity* security) {
+  if (options.name.empty()) options.name = MachineName();
+  if (absl::Status status = CheckName("--name", options.name); !status.ok()) return status;
+  if (absl::Status status = CheckName("--cluster", options.cluster); !status.ok()) return status;
+  absl::StatusOr<HostPort> listen = ParseOption("--listen", options.listen);
+  if (!listen.ok()) return listen.status();
+  for (const std::string& peer : options.peers) {
+    if (auto parsed = ParseOption("--peer", peer); !parsed.ok()) return parsed.status();
+  }
+  if (auto status = CheckInterfaces(options.wires.trusted_interfaces); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--trust-link: ", status.message()));
+  }
+  if (options.suspect_after_ms > options.gone_after_ms) {
+    return absl::InvalidArgumentError("--suspect-after: wants no more than --gone-after");
+  }
+  if (options.peers.size() > kStaticPeersMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--peer: may be given ", kStaticPeersMax, " times; nodes tell each other"));
+  }
+
+  const absl::StatusOr<DeviceOffer> offer = ParseDeviceOffer(options.devices, options.memory);
+  if (!offer.ok()) return offer.status();
+
+  std::unique_ptr<Node> node(new Node(loop, options.name));
+  std::string hashes_dir, devices_path, doctor_dir, self_tests_path;
+  node->id_ = identity.id;
+  if (identity.data_dir.has_value()) {
+    node->data_dir_.emplace(*std::move(identity.data_dir));
+    hashes_dir = identity.folder + "/hashes";
+    devices_path = identity.folder + "/devices";
+    self_tests_path = identity.folder + "/self_tests";
+    doctor_dir = identity.folder;
+    if (options.cache_dir.empty()) options.cache_dir = identity.folder + "/weights";
+  }
+  std::shared_ptr<WeightCache> cache;  // shared by the service, the fetcher and its leases
+  if (!options.cache_dir.empty()) {
+    auto opened =
+        WeightCache::Open({.folder = options.cache_dir, .bytes_max = options.cache_bytes_max});
+    if (!opened.ok()) return opened.status();
+    cache = *std::move(opened);
+  }
+  node->weights_ = std::make_unique<WeightService>(hashes_dir, cache);
+  node->fetcher_ = std::make_unique<WeightFetcher>(std::move(cache));
+
+  absl::StatusOr<NodeId> id = NodeId::FromHex(node->id_);
+  if (!id.ok()) return id.status();
+  ClusterRuntime::Options cluster;
+  cluster.self = {.id = *id,
+                  .boot = static_cast<uint64_t>(absl::ToUnixMicros(WallNow())),
+                  .name = PrintableText::From(options.name),
+                  .cluster = PrintableText::From(options.cluster),
+                  .protocol = LocalVersions().protocol(),
+                  .strata = PrintableText::From(LocalVersions().strata()),
+                  .llama = PrintableText::From(LocalVersions().llama()),
+                  .ggml = PrintableText::From(LocalVersions().ggml()),
+                  .nonce = NewNonce()};
+  if (!identity.folder.empty()) cluster.id_file = identity.folder + "/node_id";
+  if (security != nullptr) cluster.key_id = security->cluster_id();
+  cluster.peers = options.peers;
+  if (!options.mdns) cluster.discovery = nullptr;
+  cluster.membership.suspect_after_ms = options.suspect_after_ms;
+  cluster.membership.gone_after_ms = options.gone_after_ms;
+  node->cluster_ = std::make_unique<ClusterRuntime>(loop, SleeplessClock(), std::move(cluster),
+                                                    PeerTransport::Grpc(loop));
+  node->self_tests_ = std::make_unique<SelfTestFile>(std::move(self_tests_path));
+  StageHost::Options stages;
+  stages.node_id = node->id_;
+  stages.self_tests = node->self_tests_.get();
+  stages.node_name = options.name;
+  stages.file_key = [weights = node->weights_.get()](const std::string& path) {
+    return weights->FileKeyOf(path);
+  };
+  stages.worker_program = options.worker_program.empty() ? OwnProgram() : options.worker_program;
+  const uint32_t n_threads = options.n_threads == 0 ? MachineCores() : options.n_threads;
+  stages.worker_args = {"strata",    "worker",
+                        "--listen",  JoinHostPort(ListenHost(listen->host), 0),
+                        "--threads", absl::StrCat(n_threads)};
+  if (security == nullptr) {
+    stages.worker_args.push_back("--open");
+  } else {
+    stages.worker_args.insert(stages.worker_args.end(), {"--tls-dir", security->folder()});
+  }
+  for (std::string& arg : WireArgs(options.wires)) stages.worker_args.push_back(std::move(arg));
+  if (options.verbose) stages.worker_args.push_back("--verbose");
+  if (options.log_requests || options.verbose) stages.worker_args.push_back("--log-requests");
+  if (options.log_format == LogFormat::kJson) {
+    stages.worker_args.insert(stages.worker_args.end(), {"--log-format", "json"});
+  }
+  stages.timeouts = options.timeouts;
+  stages.echo_stderr = options.verbose;
+  stages.fetcher = node->fetcher_.get();
+  stages.offer = *offer;
+  node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
+  if (options.measure) {
+    node->surveys_ = std::make_unique<Surveys>(loop,
+                                               Surveys::Options{.program = OwnProgram(),
+                                                                .cache_path = devices_path,
+                                                                .n_threads = n_threads,
+                                                                .offer = *offer},
+                                               node->cluster_.get(), node->host_.get());
+  }
+  node->link_probe_ = MakeLinkProbeService();
+  node->cluster_service_ =
+      std::make_unique<ClusterService>(loop, node->cluster_.get(), node->surveys_.get());
+  node->doctor_ = std::make_unique<DoctorService>(
+      loop, node->cluster_.get(),
+      DoctorService::Options{.listen_host = ListenHost(listen->host),
+                             .data_dir = doctor_dir,
+                             .program = options.measure ? OwnProgram() : ""});
+  node->service_ = std::make_unique<NodeService>(
+      loop, node->host_.get(), node->surveys_.get(), node->self_tests_.get(),
+      NodeService::Identity{.id = node->id_, .name = options.name},
+      [cluster = node->cluster_.get(), local = LocalAddress(*listen)](const std::string& other) {
+        const absl::StatusOr<NodeId> parsed = NodeId::FromHex(other);
+        if (!parsed.ok()) return std::string();
+        return *parsed == cluster->id() ? local : cluster->AddressOf(*parsed);
+      },
+      [made = node.get()] { return made->coordinator_->Problems(); });
+
+  node->coordinator_ = std::make_unique<Coordinator>(
+      loop, node->cluster_.get(), node->fetcher_.get(),
+      Coordinator::Options{.node_id = node->id_,
+                           .listen_host = absl::StrContains(ListenHost(listen->host), ':')
+                                              ? absl::StrCat("[", ListenHost(listen->host), "]")
+                                              : ListenHost(listen->host),
+                           .self_tests = node->self_tests_.get(),
+                           .on_more_work = [host = node->host_.get()] { host->WatchWorkers(); }});
+  node->gateway_ = std::make_unique<Gateway>(loop, node->cluster_.get(), node->coordinator_.get(),
+                                             Gateway::Options());
+  node->coordinator_service_ =
+      std::make_unique<CoordinatorService>(node->coordinator_.get(), node->gateway_.get(),
+                                           CoordinatorService::Options{.node_id = node->id_});
+
+  node->key_service_ = std::make_unique<KeyService>(loop, node->cluster_.get(), security);
+
+  // Others may have been told the port of last time by hand.
+  const uint16_t last_port =
+      listen->port == 0 && node->data_dir_ ? node->data_dir_->last_port() : 0;
+  if (last_port == 0 || !node->Listen({listen->host, last_port}).ok()) {
+    if (absl::Status status = node->Listen(*listen); !status.ok()) return status;
+  }
+  const uint16_t port = node->server_->port();
+  if (last_port != 0 && port != last_port) {
+    LOG(WARNING) << "port " << last_port << ", which this node had before, is taken; it has port "
+                 << port << " now";
+  }
+  listen->port = port;
+  absl::StatusOr<std::vector<std::string>> advertise =
+      ParseAdvertised(options.advertise, listen->port);
+  if (!advertise.ok()) return advertise.status();
+  if (node->data_dir_.has_value()) {
+    if (absl::Status status = node->data_dir_->WriteAddress(LocalAddress(*listen)); !status.ok()) {
+      return status;
+    }
+  }
+  if (absl::Status status = node->ListenHttp(options, identity.folder); !status.ok()) return status;
+  node->coordinator_->Start(LocalAddress(*listen));
+  node->cluster_->Start({.address = *listen, .advertise = *std::move(advertise)});
+  const std::vector<std::string>& told = node->cluster_->own_addresses();
+  node->address_ = told.empty() ? LocalAddress(*listen) : told.front();
+  return node;
+}
+
+Node::Node(EventLoop* loop, std::string name) : loop_(loop), name_(std::move(name)) {}
+
+absl::Status Node::Listen(const HostPort& listen) {
+  grpc::ServerBuilder builder;
+  ConfigureServer(&builder, MessageSizes::kRequests);
+  grpc::ResourceQuota quota("calls");
+  builder.SetResourceQuota(quota.SetMaxThreads(kCallThreadsMax));
+  builder.RegisterService(service_.get());
+  builder.RegisterService(weights_.get());
+  builder.RegisterService(cluster_service_.get());
+  builder.RegisterService(coordinator_service_.get());
+  builder.RegisterService(link_probe_.get());
+  builder.RegisterService(doctor_.get());
+  builder.RegisterService(key_service_.get());
+  auto server =
+      ListeningServer::Start({.address = JoinHostPort(ListenHost(listen.host), listen.port),
+                              .credentials = ProcessServerCredentials()},
+                             &builder);
+  if (!server.ok()) return server.status();
+  server_ = *std::move(server);
+  return absl::OkStatus();
+}
+
+absl::Status Node::UseTokens(const NodeOptions& options, const std::string& folder,
+                             const std::string& host) {
+  if (IsLoopbackHost(host)) return absl::OkStatus();
+  if (options.http_no_auth) {
+    LOG(WARNING) << "the HTTP API lets everybody in who reaches " << host << " (--no-auth)";
+    return absl::OkStatus();
+  }
+  if (options.ephemeral) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--http ", options.http,
+                     ": others need a token there, and an ephemeral node keeps none; --no-auth "
+                     "lets everybody in"));
+  }
+  const std::string path = ApiTokenFilePath(folder);
+  const auto tokens = ReadApiTokens(path);
+  if (!tokens.ok()) return tokens.status();
+  if (tokens->empty()) {
+    LOG(WARNING) << "the HTTP API lets nobody in yet: strata token new NAME makes a token";
+  }
+  tokens_ = std::make_unique<ApiTokens>(path, Clock::Real());
+  return absl::OkStatus();
+}
+
+absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& folder) {
+  if (options.http.empty()) return absl::OkStatus();
+  absl::StatusOr<HostPort> address = ParseHostPort(options.http);
+  if (!address.ok()) address = ParseHostPort(absl::StrCat("127.0.0.1:", options.http));
+  if (!address.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--http ", address.status().message()));
+  }
+  if (absl::Status s = CheckOrigins(options.allowed_origins); !s.ok()) return s;
+  if (absl::Status status = UseTokens(options, folder, address->host); !status.ok()) return status;
+  auto api = std::make_unique<OpenAiApi>(
+      gateway_.get(), coordinator_.get(),
+      OpenAiApi::Options{.node_id = id_,
+                         .node_name = name_,
+                         .tokens = tokens_.get(),
+                         .templates = {.program = options.worker_program},
+                         .allowed_origins = options.allowed_origins},
+      [this](OpenAiApi::OnStages then) {
+        loop_->Post([this, then = std::move(then)]() mutable { std::move(then)(host_->Stages()); });
+      });
+  HttpServer::Options http;
+  if (!options.http_certificate.empty() || !options.http_key.empty()) {
+    auto tls = HttpTls::Load({.certificate = options.http_certificate, .key = options.http_key},
+                             WallNow());
+    if (!tls.ok()) return tls.status();
+    http.tls = *std::move(tls);
+  }
+  http.host = address->host;
+  http.port = address->port;
+  http.handler = [api = api.get()](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+    api->Handle(std::move(request), std::move(responder));
+  };
+  http.error = [](int status, const std::string& words) { return ErrorResponse(status, words); };
+  auto server = HttpServer::Start(http);
+  if (absl::IsUnavailable(server.status()) && options.http_any_port) {
+    http.port = 0;
+    server = HttpServer::Start(http);
+    if (server.ok()) {
+      LOG(WARNING) << "port " << address->port << " is taken; the HTTP API has port "
+                   << (*server)->port() << " (--http says which)";
+    }
+  }
+  if (absl::IsInvalidArgument(server.status())) return server.status();
+  if (!server.ok()) {
+    LOG(WARNING) << "no HTTP API: " << server.status().message();
+    return absl::OkStatus();
+  }
+  api_ = std::move(api);
+  http_ = *std::move(server);
+  api_->SetServer(http_.get());
+  http_url_ = absl::StrCat(http.tls == nullptr ? "http://" : "https://",
+                           LocalAddress({address->host, http_->port()}));
+  return absl::OkStatus();
+}
+
+void Node::Shutdown(absl::AnyInvocable<void() &&> done) {
+  CHECK(!shutdown_.joinable()) << "a node is shut down once";
+  // Waits for calls whose ends the loop makes, so it cannot be on the loop.
+  shutdown_ = std::thread([this, done = std::move(done)]() mutable {
+    coordinator_->Stop();  // while the others still hear of it; ends the texts with a word
+    gateway_->Stop();
+    http_.reset();
+    loop_->Post([this, done = std::move(done)]() mutable { Leave(std::move(done)); });
+  });
+}
+
+void Node::Leave(absl::AnyInvocable<void() &&> done) {
+  shutdown_.join();
+  host_->StartShutdown();
+  cluster_->Leave([this, done = std::move(done)]() mutable {
+    shutdown_ = std::thread([this, done = std::move(done)]() mutable {
+      server_->Shutdown(DeadlineIn(kShutdownGrace));
+      loop_->Post(std::move(done));
+    });
+  });
+}
+
+Node::~Node() {
+  http_.reset();
+  if (shutdown_.joinable()) {
+    shutdown_.join();
+  } else if (server_ != nullptr) {
+    // They wait for the loop, which does not run any more.
+    coordinator_->StopCalls();
+    gateway_->Stop();
+    server_->Shutdown(DeadlineIn(absl::ZeroDuration()));
+  }
+}
+
+namespace {
+
+// Null: by --open, everything is plain.
+absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(const NodeOptions& options,
+                                                     const NodeIdentity& identity) {
+  if (options.key.open) {
+    LOG(WARNING) << "--open: whoever reaches this node may use it, and reads what goes between "
+                    "nodes; only for networks where you trust everybody";
+    return nullptr;
+  }
+  const std::string key_path = !options.key.file.empty() ? options.key.file
+                               : identity.folder.empty() ? ""
+                                                         : KeyFilePath(identity.folder);
+  absl::StatusOr<ClusterKey> key = FindKey(options.key, identity.folder);
+  if (absl::IsNotFound(key.status()) && options.key.file.empty()) {
+    const absl::StatusOr<HostPort> listen = ParseOption("--listen", options.listen);
+    if (!listen.ok()) return listen.status();
+    key = AwaitKey(
+        {.self = {.node_id = identity.id,
+                  .name = PrintableText::From(options.name.empty() ? MachineName() : options.name),
+                  .cluster = PrintableText::From(options.cluster),
+                  .protocol = LocalVersions().protocol()},
+         .listen = *listen,
+         .mdns = options.mdns,
+         .peers = options.peers,
+         .key_path = key_path,
+         .stop_with_parent = options.stop_with_parent});
+  }
+  if (!key.ok()) return key.status();
+  return NodeSecurity::Start(*std::move(key),
+                             {.node_id = identity.id,
+                              .folder = identity.folder.empty() ? "" : identity.folder + "/tls",
+                              .key_path = key_path});
+}
+
+}  // namespace
+
+absl::Status RunNode(const NodeOptions& options) {
+  signal(SIGPIPE, SIG_IGN);
+  KeepLittleFreedMemory();
+  const absl::StatusOr<DeviceOffer> offer = ParseDeviceOffer(options.devices, options.memory);
+  if (!offer.ok()) return offer.status();
+  if (auto s = CheckDeviceOffer(*offer, OwnProgram()); !s.ok()) return s;
+  const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+  absl::StatusOr<NodeIdentity> identity = Node::Identify(options);
+  if (!identity.ok()) return identity.status();
+  const auto security = Secure(options, *identity);
+  if (absl::IsCancelled(security.status())) return absl::OkStatus();  // as when a node is stopped
+  if (!security.ok()) return security.status();
+  absl::StatusOr<std::unique_ptr<Node>> node =
+      Node::Start(loop.get(), options, *std::move(identity), security->get());
+  if (!node.ok()) return node.status();
+
+  bool stopping = false;
+  const auto stop = [&] {
+    if (!std::exchange(stopping, true)) (*node)->Shutdown([&] { loop->Stop(); });
+  };
+  std::unique_ptr<ParentWatch> watch;
+  if (options.stop_with_parent) {
+    watch = ParentWatch::Start(
+        {.on_gone = [&] { loop->Post(stop); }, .hard_exit_after = absl::Seconds(5)});
+  }
+  std::vector<std::unique_ptr<EventLoop::Handle>> signals;
+  for (int signum : EndSignals()) {
+    signals.push_back(loop->OnSignal(signum, [&, signum] {
+      if (stopping && signum == SIGINT) _exit(kExitInterrupted);  // workers see that, too
+      stop();
+    }));
+  }
+
+  const nlohmann::json ready = {{"node",
+                                 {{"id", (*node)->id()},
+                                  {"name", (*node)->name()},
+                                  {"cluster", options.cluster},
+                                  {"address", (*node)->address()},
+                                  {"addresses", (*node)->cluster()->own_addresses()},
+                                  {"http", HttpJson((*node)->http_url())},
+                                  {"pid", getpid()}}}};
+  const std::string line = ready.dump() + "\n";
+  const absl::Status told = WriteToStdout(line);
+  if (told.ok()) {
+    if (!options.stop_with_parent && options.log_format == LogFormat::kText) {
+      const std::string& http = (*node)->http_url();
+      absl::FPrintF(stderr, "%s listens on %s%s. Ctrl-C stops it.\n", (*node)->name(),
+                    (*node)->address(),
+                    http.empty() ? "" : absl::StrCat("; the API is at ", http, "/v1"));
+    }
+  } else {
+    loop->Post(stop);  // nobody will know the address
+  }
+  loop->Run();
+  signal(SIGINT, [](int) { _exit(kExitInterrupted); });  // the loop hears nothing any more
+  node->reset();  // before the signals' watches: a second SIGTERM must not leave workers behind
+  return told;
+}
+
+}  // namespace strata

@@ -1,0 +1,30 @@
+// `strata demo`: several nodes on this machine share one model and write a text. The demo's process
+// is the coordinator and the gateway; the nodes are child processes, each with a worker of its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "node/demo/text_run.h"
+
+namespace strata {
+
+struct DemoOptions {
+  TextOptions text;
+  uint32_t nodes = 0;          // 0: one for each stage of `cuts`, else 3
+  std::string model;           // path of a GGUF; empty: the embedded demo model
+  std::vector<uint32_t> cuts;  // empty: cut by bytes
+  uint32_t n_threads = 0;      // per node; 0: the cores divided by the nodes
+  bool verbose = false;
+};
+
+inline constexpr uint32_t kDemoNodesMax = 64;
+
+// Runs to the end of the text and stops every process it started, whatever happens. Blocks. Text
+// and JSON go to stdout, all else to stderr. kCancelled: interrupted; else what failed, with the
+// node.
+absl::Status RunDemo(DemoOptions options);
+
+}  // namespace strata

@@ -1,0 +1,34 @@
+#include "node/demo/demo_model.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "node/workers/child_process.h"
+
+namespace strata {
+
+absl::StatusOr<std::string> DemoModelPath() {
+  std::vector<std::string> places;
+  if (const char* named = std::getenv("STRATA_DEMO_MODEL"); named != nullptr && *named != '\0') {
+    places.push_back(named);
+  }
+  std::error_code error;
+  const auto program = std::filesystem::canonical(OwnProgram(), error);
+  if (!error) {
+    places.push_back(program.parent_path().parent_path() / "share/strata/strata-demo.gguf");
+  }
+  places.push_back(STRATA_SOURCE_DIR "/models/strata-demo.gguf");
+  for (const std::string& place : places) {
+    if (std::filesystem::exists(place, error)) return place;
+  }
+  return absl::NotFoundError(absl::StrCat("the demo model is not there (looked at ",
+                                          absl::StrJoin(places, ", "),
+                                          "); name a model with --model FILE"));
+}
+
+}  // namespace strata

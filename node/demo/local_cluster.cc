@@ -1,0 +1,135 @@
+#include "node/demo/local_cluster.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+#include "node/keys/key_file.h"
+#include "node/keys/node_security.h"
+#include "node/workers/child_process.h"
+#include "transport/base/steady_time.h"
+#include "transport/security/private_file.h"
+
+namespace strata {
+namespace {
+
+constexpr absl::Duration kStartTime = absl::Seconds(30);
+
+class LocalClusterImpl final : public LocalCluster {
+ public:
+  ~LocalClusterImpl() override {
+    // Ask all before waiting for any.
+    for (auto& child : children_) child->process->Terminate();
+  }
+
+  absl::Status StartAll(Options options) {
+    // There until all nodes have read it.
+    const absl::StatusOr<std::string> folder = NewPrivateFolder();
+    if (!folder.ok()) return folder.status();
+    const absl::Cleanup remove = [&folder] {
+      std::error_code error;
+      std::filesystem::remove_all(*folder, error);
+    };
+    const std::string key_file = KeyFilePath(*folder);
+    const absl::StatusOr<ClusterKey> key = ClusterKey::New();
+    if (!key.ok()) return key.status();
+    if (absl::Status status = CreateKeyFile(key_file, *key); !status.ok()) return status;
+    if (absl::Status status = SecureClient(*key); !status.ok()) return status;
+    for (uint32_t i = 0; i < options.nodes; ++i) {
+      const std::string name = absl::StrCat("node-", i + 1);
+      auto child = std::make_unique<Child>();
+      ChildProcess::Options start;
+      start.program = OwnProgram();
+      start.args = {
+          "strata",     "node",         "--listen",          "127.0.0.1:0",
+          "--name",     name,           "--threads",         absl::StrCat(options.threads),
+          "--no-mdns",  "--no-measure", "--no-http",         "--ephemeral",
+          "--key-file", key_file,       "--stop-with-parent"};
+      if (options.verbose) start.args.push_back("--verbose");
+      start.on_stdout_line = [ready = child->ready](absl::string_view line) { ready->Read(line); };
+      if (options.verbose) {
+        start.on_stderr_line = [name](absl::string_view line) {
+          absl::FPrintF(stderr, "%s: %s\n", name, line);
+        };
+      }
+      start.on_exit = [ready = child->ready](const ChildExit& exit) { ready->End(exit); };
+      auto process = ChildProcess::Start(std::move(start));
+      if (!process.ok()) return process.status();
+      child->process = *std::move(process);
+      nodes_.push_back({.name = name, .address = "", .pid = child->process->pid()});
+      children_.push_back(std::move(child));
+    }
+    const SteadyTime until = SteadyTime::Now() + kStartTime;
+    for (size_t i = 0; i < children_.size(); ++i) {
+      auto address = children_[i]->ready->Wait(until, options.cancelled);
+      if (!address.ok()) {
+        return absl::Status(address.status().code(),
+                            absl::StrCat(nodes_[i].name, ": ", address.status().message()));
+      }
+      nodes_[i].address = *std::move(address);
+    }
+    return absl::OkStatus();
+  }
+
+  const std::vector<NodeProcess>& nodes() const override { return nodes_; }
+
+ private:
+  // The line by which a node says that it listens. Shared by the child's thread and the waiting
+  // one.
+  class Ready {
+   public:
+    void Read(absl::string_view line) {
+      const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!json.is_object() || !json.contains("node")) return;
+      absl::MutexLock lock(mu_);
+      address_ = json["node"].value("address", "");
+    }
+    void End(const ChildExit& exit) {
+      absl::MutexLock lock(mu_);
+      ended_ = absl::UnavailableError(absl::StrCat(
+          "the node ", exit.Words(), exit.last_words.empty() ? "" : ": ", exit.last_words));
+    }
+    absl::StatusOr<std::string> Wait(SteadyTime until, absl::AnyInvocable<bool()>& cancelled) {
+      while (SteadyTime::Now() < until) {
+        absl::MutexLock lock(mu_);
+        const auto told = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+          return !address_.empty() || !ended_.ok();
+        };
+        mu_.AwaitWithTimeout(absl::Condition(&told), absl::Milliseconds(100));
+        if (!ended_.ok()) return ended_;
+        if (!address_.empty()) return address_;
+        if (cancelled()) return absl::CancelledError("interrupted");
+      }
+      return absl::DeadlineExceededError("the node does not say that it is ready");
+    }
+
+   private:
+    absl::Mutex mu_;
+    std::string address_ ABSL_GUARDED_BY(mu_);
+    absl::Status ended_ ABSL_GUARDED_BY(mu_);
+  };
+  struct Child {
+    std::shared_ptr<Ready> ready = std::make_shared<Ready>();  // shared with the child's callbacks
+    std::unique_ptr<ChildProcess> process;
+  };
+
+  std::vector<NodeProcess> nodes_;
+  std::vector<std::unique_ptr<Child>> children_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(Options options) {
+  auto cluster = std::make_unique<LocalClusterImpl>();
+  if (auto s = cluster->StartAll(std::move(options)); !s.ok()) return s;
+  return cluster;
+}
+
+}  // namespace strata

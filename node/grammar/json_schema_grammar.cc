@@ -1,0 +1,512 @@
+#include "node/grammar/json_schema_grammar.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace strata {
+namespace {
+
+using Expr = GbnfExpr;
+
+// What says more of a value than a grammar of this kind can keep.
+constexpr const char* kCannot[] = {"not",
+                                   "if",
+                                   "then",
+                                   "else",
+                                   "contains",
+                                   "patternProperties",
+                                   "propertyNames",
+                                   "dependentRequired",
+                                   "dependencies",
+                                   "dependentSchemas",
+                                   "unevaluatedProperties",
+                                   "unevaluatedItems",
+                                   "$dynamicRef",
+                                   "$recursiveRef"};
+constexpr int64_t kWholeMax = 999'999'999'999'999;  // 15 digits: exact everywhere
+
+Expr Hex(uint32_t times) {
+  return Expr::Repeat(Expr::Class({{'0', '9'}, {'a', 'f'}, {'A', 'F'}}),
+                      {.min = times, .max = times});
+}
+
+// One character of a string, as it is or escaped; halves of surrogate pairs come in pairs.
+Expr Character() {
+  const Expr pair = Expr::Sequence({Expr::Class({{'8', '9'}, {'a', 'b'}, {'A', 'B'}}), Hex(2),
+                                    Expr::Text("\\u"), Expr::Class({{'d', 'd'}, {'D', 'D'}}),
+                                    Expr::Class({{'c', 'f'}, {'C', 'F'}}), Hex(2)});
+  const Expr code = Expr::Choice(
+      {Expr::Sequence(
+           {Expr::Class({{'0', '9'}, {'a', 'c'}, {'A', 'C'}, {'e', 'f'}, {'E', 'F'}}), Hex(3)}),
+       Expr::Sequence(
+           {Expr::Class({{'d', 'd'}, {'D', 'D'}}),
+            Expr::Choice({Expr::Sequence({Expr::Class({{'0', '7'}}), Hex(2)}), pair})})});
+  Expr escaped = Expr::Choice({Expr::Class({{'"', '"'},
+                                            {'\\', '\\'},
+                                            {'/', '/'},
+                                            {'b', 'b'},
+                                            {'f', 'f'},
+                                            {'n', 'n'},
+                                            {'r', 'r'},
+                                            {'t', 't'}}),
+                               Expr::Sequence({Expr::Text("u"), code})});
+  return Expr::Choice({Expr::Class({{'"', '"'}, {'\\', '\\'}, {0, 0x1F}}, /*negated=*/true),
+                       Expr::Sequence({Expr::Text("\\"), std::move(escaped)})});
+}
+
+Expr Fraction() {
+  const Expr digit = Expr::Class({{'0', '9'}});
+  return Expr::Sequence({Expr::Text("."), Expr::Repeat(digit, {.min = 1, .max = 15})});
+}
+
+Expr AnyInteger() {
+  return Expr::Sequence(
+      {Expr::Optional(Expr::Text("-")),
+       Expr::Choice({Expr::Text("0"),
+                     Expr::Sequence({Expr::Class({{'1', '9'}}),
+                                     Expr::Repeat(Expr::Class({{'0', '9'}}), {.max = 14})})})});
+}
+
+}  // namespace
+
+JsonGrammar::Place JsonGrammar::Place::In(absl::string_view keyword) const {
+  return {.document = document, .path = absl::StrCat(path, ".", keyword), .depth = depth + 1};
+}
+
+JsonGrammar::JsonGrammar() {
+  NewRule("root", Expr::Text(""));
+  space_ =
+      NewRule("space",
+              Expr::Optional(Expr::Choice(
+                  {Expr::Text(" "), Expr::Sequence({Expr::Text("\n"),
+                                                    Expr::Repeat(Expr::Text(" "), {.max = 32})})})))
+          .rule;
+  character_ = NewRule("char", Character()).rule;
+  string_ =
+      NewRule("string", Expr::Sequence({Expr::Text("\""), Expr::Repeat(Expr::Rule(character_), {}),
+                                        Expr::Text("\"")}))
+          .rule;
+  integer_ = NewRule("integer", AnyInteger()).rule;
+  number_ =
+      NewRule(
+          "number",
+          Expr::Sequence({Expr::Rule(integer_), Expr::Optional(Fraction()),
+                          Expr::Optional(Expr::Sequence(
+                              {Expr::Class({{'e', 'e'}, {'E', 'E'}}),
+                               Expr::Optional(Expr::Class({{'+', '+'}, {'-', '-'}})),
+                               Expr::Repeat(Expr::Class({{'0', '9'}}), {.min = 1, .max = 2})}))}))
+          .rule;
+}
+
+GbnfExpr JsonGrammar::NewRule(absl::string_view name, Expr body) {
+  grammar_.rules.push_back({.name = grammar_.rules.empty()
+                                        ? std::string(name)
+                                        : absl::StrCat(name, "-", grammar_.rules.size()),
+                            .body = std::move(body)});
+  paths_.emplace_back();
+  return Expr::Rule(grammar_.rules.size() - 1);
+}
+
+GbnfExpr JsonGrammar::Shared(const std::string& key, Expr body) {
+  const auto [entry, added] = shared_.try_emplace(key, 0);
+  if (added) entry->second = NewRule("s", std::move(body)).rule;
+  return Expr::Rule(entry->second);
+}
+
+bool JsonGrammar::Work(size_t amount) {
+  work_ += amount;
+  return work_ <= kSchemaGrammarWorkMax;
+}
+
+GbnfExpr JsonGrammar::AnyValue() {
+  if (value_ != 0) return Expr::Rule(value_);
+  value_ = NewRule("value", Expr::Text("")).rule;
+  const Expr list = Expr::Sequence(
+      {Expr::Text("["), Space(),
+       Expr::Optional(Expr::Sequence(
+           {Expr::Rule(value_), Space(),
+            Expr::Repeat(Expr::Sequence({Expr::Text(","), Space(), Expr::Rule(value_), Space()}),
+                         {})})),
+       Expr::Text("]")});
+  grammar_.rules[value_].body =
+      Expr::Choice({AnyObject(), NewRule("array", list), Expr::Rule(string_), Expr::Rule(number_),
+                    Expr::Text("true"), Expr::Text("false"), Expr::Text("null")});
+  return Expr::Rule(value_);
+}
+
+GbnfExpr JsonGrammar::AnyObject() {
+  if (object_ != 0) return Expr::Rule(object_);
+  object_ = NewRule("object", Expr::Text("")).rule;
+  const Expr pair = Expr::Sequence({Expr::Rule(string_), Pair(AnyValue())});
+  grammar_.rules[object_].body = Expr::Sequence(
+      {Expr::Text("{"), Space(),
+       Expr::Optional(Expr::Sequence(
+           {pair, Expr::Repeat(Expr::Sequence({Expr::Text(","), Space(), pair}), {})})),
+       Expr::Text("}")});
+  return Expr::Rule(object_);
+}
+
+GbnfExpr JsonGrammar::Pair(Expr value) {
+  return Expr::Sequence(
+      {Expr::Text(":"), Expr::Optional(Expr::Text(" ")), std::move(value), Space()});
+}
+
+absl::StatusOr<GbnfExpr> JsonGrammar::Schema(const SchemaJson& schema, const std::string& path) {
+  const SchemaJson& document = documents_.emplace_back(schema);
+  return Visit(document, {.document = &document, .path = path});
+}
+
+absl::StatusOr<std::string> JsonGrammar::Finish(Expr root, const std::string& path) {
+  grammar_.rules[0].body = std::move(root);
+  for (const size_t rule : EndlessGbnfRules(grammar_)) {
+    if (paths_[rule].empty() && rule != 0) continue;
+    return UnmetSchema(rule == 0 ? path : paths_[rule],
+                       "no value that ends meets it: it asks for itself");
+  }
+  std::string text = work_ > kSchemaGrammarWorkMax ? "" : PrintGbnf(grammar_);
+  if (text.empty() || text.size() > kSchemaGrammarBytesMax) {
+    return BadSchema(path, "is too large");
+  }
+  if (absl::Status status = CheckGbnf(grammar_); !status.ok()) {
+    return BadSchema(path, absl::StrCat("cannot be followed in bounded time: ", status.message()));
+  }
+  return text;
+}
+
+absl::StatusOr<GbnfExpr> JsonGrammar::Visit(const SchemaJson& schema, const Place& place) {
+  if (place.depth > kSchemaDepthMax || !Work(1)) {
+    return BadSchema(place.path, "is too large, or nests too deep");
+  }
+  if (schema == true) return AnyValue();
+  if (schema == false) return UnmetSchema(place.path, "is false: nothing meets it");
+  if (!schema.is_object()) return BadSchema(place.path, "wants a schema, an object");
+  for (const char* name : kCannot) {
+    if (schema.contains(name)) {
+      return BadSchema(absl::StrCat(place.path, ".", name), "cannot be kept by a grammar");
+    }
+  }
+  SchemaMerge merge = {.document = *place.document, .budget = &merges_};
+  if (const SchemaJson* all = Keyword(schema, "allOf"); all != nullptr) {
+    if (!all->is_array() || all->empty()) {
+      return BadSchema(place.path + ".allOf", "wants an array of schemas");
+    }
+    SchemaJson whole = schema;
+    whole.erase("allOf");
+    for (const SchemaJson& each : *all) {
+      auto both = MergeSchemas(merge, whole, each, place.path + ".allOf");
+      if (!both.ok()) return both.status();
+      whole = *std::move(both);
+    }
+    Place next = place;
+    ++next.depth;
+    return Visit(whole, next);
+  }
+  if (const SchemaJson* ref = Keyword(schema, "$ref"); ref != nullptr) {
+    if (!ref->is_string()) return BadSchema(place.path + ".$ref", "wants a string");
+    SchemaJson rest = SchemaJson::object();
+    for (const auto& [key, value] : schema.items()) {
+      if (key != "$ref" && !IsAnnotation(key)) rest[key] = value;
+    }
+    if (rest.empty()) return VisitRef(ref->get<std::string>(), place);
+    const auto whole = MergeSchemas(merge, schema, SchemaJson::object(), place.path);
+    if (!whole.ok()) return whole.status();
+    Place next = place;
+    ++next.depth;
+    return Visit(*whole, next);
+  }
+  for (const char* keyword : {"anyOf", "oneOf"}) {
+    if (schema.contains(keyword)) return VisitAlternatives(schema, keyword, place);
+  }
+  if (schema.contains("enum") || schema.contains("const")) return VisitValues(schema, place);
+  auto types = TypesOf(schema, place.path);
+  if (!types.ok()) return types.status();
+  if (types->empty()) {
+    constexpr std::pair<const char*, const char*> kHints[] = {{"properties", "object"},
+                                                              {"required", "object"},
+                                                              {"additionalProperties", "object"},
+                                                              {"items", "array"},
+                                                              {"prefixItems", "array"},
+                                                              {"minItems", "array"},
+                                                              {"maxItems", "array"},
+                                                              {"minLength", "string"},
+                                                              {"maxLength", "string"},
+                                                              {"pattern", "string"},
+                                                              {"format", "string"},
+                                                              {"minimum", "number"},
+                                                              {"maximum", "number"},
+                                                              {"exclusiveMinimum", "number"},
+                                                              {"exclusiveMaximum", "number"},
+                                                              {"multipleOf", "number"},
+                                                              {"uniqueItems", "array"},
+                                                              {"minProperties", "object"},
+                                                              {"maxProperties", "object"}};
+    for (const auto& [keyword, type] : kHints) {
+      if (schema.contains(keyword) &&
+          std::find(types->begin(), types->end(), type) == types->end()) {
+        types->emplace_back(type);
+      }
+    }
+    if (types->empty()) return AnyValue();
+  }
+  std::vector<Expr> parts;
+  absl::Status why;
+  for (const std::string& type : *types) {
+    auto part = VisitType(schema, type, place);
+    if (part.ok()) {
+      parts.push_back(*std::move(part));
+    } else if (IsUnmet(part.status())) {
+      why = part.status();
+    } else {
+      return part.status();
+    }
+  }
+  if (parts.empty()) return why;
+  return Expr::Choice(std::move(parts));
+}
+
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitRef(const std::string& ref, const Place& place) {
+  const SchemaJson* target = FindRef(*place.document, ref);
+  if (target == nullptr) {
+    return BadSchema(place.path + ".$ref", absl::StrCat("leads nowhere: ", ref));
+  }
+  const auto known = refs_.find({place.document, ref});
+  if (known != refs_.end()) {
+    if (!known->second.status.ok()) return known->second.status;
+    return Expr::Rule(known->second.rule);
+  }
+  const size_t rule = NewRule("ref", Expr::Text("")).rule;
+  paths_[rule] = place.path;
+  Ref& self = refs_[{place.document, ref}];
+  self.rule = rule;
+  Place next = place.In("$ref");
+  auto body = Visit(*target, next);
+  // Of nothing but itself it would never begin.
+  if (body.ok() && body->kind == Expr::Kind::kRule && body->rule == rule) {
+    body = UnmetSchema(place.path + ".$ref", "refers to itself: nothing meets it");
+  }
+  if (!body.ok()) {
+    self.status = body.status();
+    return self.status;
+  }
+  grammar_.rules[rule].body = *std::move(body);
+  return Expr::Rule(rule);
+}
+
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitAlternatives(const SchemaJson& schema,
+                                                        const char* keyword, const Place& place) {
+  const SchemaJson& list = schema[keyword];
+  const Place here = place.In(keyword);
+  if (!list.is_array() || list.empty()) return BadSchema(here.path, "wants an array of schemas");
+  SchemaJson rest = SchemaJson::object();
+  for (const auto& [key, value] : schema.items()) {
+    if (key != keyword && !IsAnnotation(key)) rest[key] = value;
+  }
+  std::vector<Expr> parts;
+  std::vector<SchemaJson> wholes;
+  absl::Status why;
+  for (size_t i = 0; i < list.size(); ++i) {
+    Place next = here;
+    absl::StrAppend(&next.path, "[", i, "]");
+    auto whole = rest.empty() ? absl::StatusOr<SchemaJson>(list[i])
+                              : MergeSchemas({.document = *place.document, .budget = &merges_},
+                                             rest, list[i], next.path);
+    auto part = whole.ok() ? Visit(*whole, next) : absl::StatusOr<Expr>(whole.status());
+    if (part.ok()) {
+      parts.push_back(*std::move(part));
+      wholes.push_back(*std::move(whole));
+    } else if (IsUnmet(part.status())) {
+      why = part.status();
+    } else {
+      return part.status();
+    }
+  }
+  if (parts.empty()) return why;
+  if (absl::string_view(keyword) == "oneOf") {
+    for (size_t i = 0; i < wholes.size(); ++i) {
+      for (size_t j = i + 1; j < wholes.size(); ++j) {
+        if (!Work(10) || !AreDisjoint(*place.document, wholes[i], wholes[j])) {
+          return BadSchema(here.path,
+                           "a value could meet several of these, and a grammar cannot keep it from "
+                           "that; say anyOf, or tell them apart by a required constant property");
+        }
+      }
+    }
+  }
+  return Expr::Choice(std::move(parts));
+}
+
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitValues(const SchemaJson& schema, const Place& place) {
+  const auto types = TypesOf(schema, place.path);
+  if (!types.ok()) return types.status();
+  const SchemaJson* list = Keyword(schema, "enum");
+  if (list != nullptr && !list->is_array())
+    return BadSchema(place.path + ".enum", "wants an array");
+  std::vector<SchemaJson> values;
+  if (list != nullptr) values.assign(list->begin(), list->end());
+  if (const SchemaJson* only = Keyword(schema, "const"); only != nullptr) {
+    const bool in =
+        list == nullptr || std::find(values.begin(), values.end(), *only) != values.end();
+    values = in ? std::vector<SchemaJson>{*only} : std::vector<SchemaJson>{};
+  }
+  const auto times = TimesOf(schema, {"minLength", "maxLength"}, place.path);
+  if (!times.ok()) return times.status();
+  for (const auto& [key, value] : schema.items()) {
+    constexpr absl::string_view kKept[] = {"type",     "enum",      "const",
+                                           "nullable", "minLength", "maxLength"};
+    if (!IsAnnotation(key) &&
+        std::find(std::begin(kKept), std::end(kKept), key) == std::end(kKept) && key != "format") {
+      return BadSchema(absl::StrCat(place.path, ".", key), "beside enum or const is not kept");
+    }
+  }
+  std::set<std::string> texts;
+  for (const SchemaJson& value : values) {
+    const bool typed = types->empty() ||
+                       std::any_of(types->begin(), types->end(), [&value](const std::string& type) {
+                         return HasType(value, type);
+                       });
+    bool sized = true;
+    if (const auto* text = value.get_ptr<const std::string*>()) {
+      const auto points = Expr::Text(*text).text.size();
+      sized = points >= times->min && points <= times->max;
+    }
+    if (typed && sized) texts.insert(value.dump());
+  }
+  if (texts.empty()) {
+    return UnmetSchema(place.path + (list != nullptr ? ".enum" : ".const"),
+                       "has no value of its type: nothing meets it");
+  }
+  std::vector<Word> words;
+  for (const std::string& text : texts) words.push_back({Expr::Text(text).text, Expr::Text("")});
+  return Words(std::move(words), 0, 0);
+}
+
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitType(const SchemaJson& schema, const std::string& type,
+                                                const Place& place) {
+  if (type == "null") return Expr::Text("null");
+  if (type == "boolean") return Expr::Choice({Expr::Text("true"), Expr::Text("false")});
+  if (type == "string") return VisitString(schema, place);
+  if (type == "object") return VisitObject(schema, place);
+  if (type == "array") return VisitArray(schema, place);
+  return VisitNumber(schema, type == "integer", place);
+}
+
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitString(const SchemaJson& schema, const Place& place) {
+  const auto times = TimesOf(schema, {"minLength", "maxLength"}, place.path);
+  if (!times.ok()) return times.status();
+  if (schema.contains("pattern")) {
+    return BadSchema(place.path + ".pattern", "cannot be kept by a grammar here yet");
+  }
+  const bool any = times->min == 0 && times->max == Expr::kNoMax;
+  const SchemaJson* format = Keyword(schema, "format");
+  const Expr* known = format != nullptr && format->is_string()
+                          ? FormatGrammar(format->get<std::string>())
+                          : nullptr;
+  if (known != nullptr) {
+    if (!any) return BadSchema(place.path + ".format", "beside a length is not kept");
+    return Shared("format " + format->get<std::string>(),
+                  Expr::Sequence({Expr::Text("\""), *known, Expr::Text("\"")}));
+  }
+  if (any) return Expr::Rule(string_);
+  return Shared(absl::StrCat("string ", times->min, " ", times->max),
+                Expr::Sequence({Expr::Text("\""), RepeatAnyNumber(Expr::Rule(character_), *times),
+                                Expr::Text("\"")}));
+}
+
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitNumber(const SchemaJson& schema, bool whole,
+                                                  const Place& place) {
+  struct Bound {
+    bool set = false, exclusive = false;
+    double at = 0;
+  } low, high;
+  for (const char* name : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
+    const SchemaJson* field = Keyword(schema, name);
+    if (field == nullptr) continue;
+    const std::string path = absl::StrCat(place.path, ".", name);
+    if (!field->is_number()) return BadSchema(path, "wants a number");
+    double at = field->get<double>();
+    const bool is_low =
+        name[0] == 'm' ? name[1] == 'i' : absl::string_view(name) == "exclusiveMinimum";
+    bool exclusive = name[0] == 'e';
+    if (whole && at != std::floor(at)) {
+      at = is_low ? std::ceil(at) : std::floor(at);
+      exclusive = false;
+    }
+    if (at != std::floor(at) || std::abs(at) > static_cast<double>(kWholeMax)) {
+      return BadSchema(path, "wants a whole number of at most 15 digits");
+    }
+    Bound& bound = is_low ? low : high;
+    const bool tighter =
+        !bound.set || (is_low ? at > bound.at : at < bound.at) || (at == bound.at && exclusive);
+    if (tighter) bound = {.set = true, .exclusive = exclusive, .at = at};
+  }
+  if (const SchemaJson* of = Keyword(schema, "multipleOf"); of != nullptr && !(whole && *of == 1)) {
+    return BadSchema(place.path + ".multipleOf", "cannot be kept by a grammar");
+  }
+  if (!low.set && !high.set) return Expr::Rule(whole ? integer_ : number_);
+  auto from = low.set ? static_cast<int64_t>(low.at) : -kWholeMax;
+  auto to = high.set ? static_cast<int64_t>(high.at) : kWholeMax;
+  const auto unmet = [&] {
+    return UnmetSchema(place.path + (low.set ? ".minimum" : ".maximum"), "leaves no number");
+  };
+  if (whole) {
+    if (low.exclusive) ++from;
+    if (high.exclusive) --to;
+    if (from > to) return unmet();
+    return Shared(absl::StrCat("integer ", from, " ", to), WholeNumbers(from, to));
+  }
+  if (from > to || (from == to && (low.exclusive || high.exclusive))) return unmet();
+  // Whole parts whose numbers are in with any fraction, then the ends.
+  std::vector<Expr> parts;
+  const Expr some = Expr::Sequence({Expr::Text("."), Expr::Repeat(Expr::Text("0"), {.max = 7}),
+                                    Expr::Class({{'1', '9'}}),
+                                    Expr::Repeat(Expr::Class({{'0', '9'}}), {.max = 7})});
+  const auto add = [&](int64_t a, int64_t b) {  // 0 <= a < b: from a, without b
+    if (a < b)
+      parts.push_back(Expr::Sequence({WholeNumbers(a, b - 1), Expr::Optional(Fraction())}));
+  };
+  const auto minus = [&](int64_t a, int64_t b) {  // 0 < a < b: -a and beyond, without -b
+    if (a < b) {
+      parts.push_back(
+          Expr::Sequence({Expr::Text("-"), WholeNumbers(a, b - 1), Expr::Optional(Fraction())}));
+    }
+  };
+  const auto end = [&](int64_t at) { parts.push_back(WholeNumbers(at, at)); };
+  const auto beyond = [&](int64_t at,
+                          bool negative) {  // the end left out, with a fraction that is none of 0
+    parts.push_back(Expr::Sequence({Expr::Text(negative ? "-" : ""), WholeNumbers(at, at), some}));
+  };
+  if (to > 0) {
+    const int64_t a = std::max<int64_t>(from, 0);
+    if (low.exclusive && from >= 0) {
+      if (a < to) beyond(a, false);
+      add(a + 1, to);
+    } else {
+      add(a, to);
+    }
+    if (!high.exclusive && from != to) end(to);
+  }
+  if (from < 0) {
+    const int64_t a = std::max<int64_t>(-to, 0);  // magnitudes from a to -from
+    if (a == 0 || (high.exclusive && to < 0)) {
+      if (a < -from) beyond(a, true);
+      minus(a + 1, -from);
+    } else {
+      minus(a, -from);
+    }
+    if (!low.exclusive && from != to) end(from);
+  }
+  const bool zero_end = to == 0 && !high.exclusive && from < 0;
+  if (zero_end) end(0);
+  if (from == to) end(from);
+  if (parts.empty()) return unmet();
+  return Shared(absl::StrCat("number ", from, low.exclusive, " ", to, high.exclusive),
+                Expr::Choice(std::move(parts)));
+}
+
+}  // namespace strata

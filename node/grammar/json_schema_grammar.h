@@ -1,0 +1,109 @@
+// JSON Schema as a grammar for the sampler: what is written by it parses and meets the schema.
+// Pure; every schema is a stranger's.
+//
+// Objects have their properties in the schema's order, and no others where it names some and does
+// not say "additionalProperties". Between tokens of JSON there may be a space or one line's indent.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "node/grammar/json_schema.h"
+#include "shard/sampling/gbnf.h"
+
+namespace strata {
+
+inline constexpr size_t kSchemaGrammarBytesMax = 192 * 1024;
+inline constexpr size_t kSchemaGrammarWorkMax = 400'000;
+inline constexpr uint32_t kSchemaRepeatMax = 20'000;  // of what has an upper bound
+
+class JsonGrammar {
+ public:
+  JsonGrammar();
+
+  // Writes a text that meets the schema. `path` is how the client knows it.
+  // kInvalidArgument (BadSchema): it is none, nothing meets it, it cannot be expressed, or it is
+  // too large; the param is the path of what is wrong.
+  absl::StatusOr<GbnfExpr> Schema(const SchemaJson& schema, const std::string& path);
+  GbnfExpr AnyObject();
+  GbnfExpr AnyValue();
+  // A space or a line's indent, or nothing.
+  GbnfExpr Space() const { return GbnfExpr::Rule(space_); }
+  GbnfExpr NewRule(absl::string_view name, GbnfExpr body);
+
+  // The grammar's text, that reads `root` and nothing else. `path` is of all that is in it.
+  absl::StatusOr<std::string> Finish(GbnfExpr root, const std::string& path);
+
+ private:
+  struct Place {
+    const SchemaJson* document;
+    std::string path;
+    int depth = 0;
+    Place In(absl::string_view keyword) const;
+  };
+  struct Property {
+    std::string key;
+    GbnfExpr value;
+    bool required = false;
+  };
+  struct Word {
+    std::vector<uint32_t> text;
+    GbnfExpr then;
+  };
+
+  absl::StatusOr<GbnfExpr> Visit(const SchemaJson& schema, const Place& place);
+  absl::StatusOr<GbnfExpr> VisitRef(const std::string& ref, const Place& place);
+  absl::StatusOr<GbnfExpr> VisitAlternatives(const SchemaJson& schema, const char* keyword,
+                                             const Place& place);
+  absl::StatusOr<GbnfExpr> VisitValues(const SchemaJson& schema, const Place& place);
+  absl::StatusOr<GbnfExpr> VisitType(const SchemaJson& schema, const std::string& type,
+                                     const Place& place);
+  absl::StatusOr<GbnfExpr> VisitObject(const SchemaJson& schema, const Place& place);
+  absl::StatusOr<GbnfExpr> VisitMap(const SchemaJson& schema, const SchemaJson& values,
+                                    const Place& place);
+  absl::StatusOr<GbnfExpr> VisitArray(const SchemaJson& schema, const Place& place);
+  absl::StatusOr<GbnfExpr> VisitString(const SchemaJson& schema, const Place& place);
+  absl::StatusOr<GbnfExpr> VisitNumber(const SchemaJson& schema, bool whole, const Place& place);
+
+  GbnfExpr Members(const std::vector<Property>& properties, const GbnfExpr* more);
+  GbnfExpr Pair(GbnfExpr value);  // from the colon on
+  GbnfExpr Words(std::vector<Word> words, size_t from, int depth);
+  GbnfExpr OtherKey(const std::vector<Property>& properties);
+  GbnfExpr NotIn(const std::vector<std::vector<uint32_t>>& words, size_t from, int depth);
+  GbnfExpr Shared(const std::string& key, GbnfExpr body);
+  bool Work(size_t amount);
+
+  std::deque<SchemaJson> documents_;  // what references are followed in
+  GbnfGrammar grammar_;
+  std::vector<std::string> paths_;  // by rule; empty: ours
+  std::map<std::string, size_t> shared_;
+  struct Ref {
+    size_t rule = 0;
+    absl::Status status;  // why nothing meets it
+  };
+  std::map<std::pair<const SchemaJson*, std::string>, Ref> refs_;
+  size_t space_, character_, string_, number_, integer_;
+  size_t value_ = 0, object_ = 0;  // 0: not used yet
+  size_t work_ = 0;
+  int merges_ = kSchemaMergesMax;
+};
+
+// What two keywords say of how many.
+struct SchemaCounts {
+  const char *min, *max;
+};
+absl::StatusOr<GbnfExpr::Times> TimesOf(const SchemaJson& schema, const SchemaCounts& names,
+                                        const std::string& path);
+
+// Pieces that need no state; node/grammar/json_grammar_pieces.cc.
+GbnfExpr RepeatAnyNumber(GbnfExpr part, GbnfExpr::Times times);
+// Whole numbers from low to high, at most 15 digits each.
+GbnfExpr WholeNumbers(int64_t low, int64_t high);
+// Null where it is none that we know.
+const GbnfExpr* FormatGrammar(const std::string& format);
+
+}  // namespace strata

@@ -1,0 +1,343 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "node/grammar/json_schema_grammar.h"
+
+namespace strata {
+namespace {
+
+using Expr = GbnfExpr;
+
+// Branches within one rule: deeper ones get rules of their own, because the parser recurses.
+constexpr int kBranchDepthMax = 16;
+constexpr size_t kOpenKeyBytesMax = 256;
+
+// As it stands between quotes, with the second one.
+std::string Quoted(const std::string& key) {
+  return SchemaJson(key).dump(-1, ' ', false, SchemaJson::error_handler_t::replace).substr(1);
+}
+
+Expr TextOf(const std::vector<uint32_t>& points, size_t from, size_t to) {
+  return {.kind = Expr::Kind::kText,
+          .text = {points.begin() + static_cast<ptrdiff_t>(from),
+                   points.begin() + static_cast<ptrdiff_t>(to)}};
+}
+
+Expr Comma(Expr space) { return Expr::Sequence({Expr::Text(","), std::move(space)}); }
+
+// A count: how many of something.
+absl::StatusOr<std::optional<uint32_t>> Count(const SchemaJson& schema, const char* name,
+                                              const std::string& path) {
+  const SchemaJson* field = Keyword(schema, name);
+  if (field == nullptr) return std::nullopt;
+  const double value = field->is_number() ? field->get<double>() : -1;
+  if (value < 0 || value != std::floor(value)) {
+    return BadSchema(absl::StrCat(path, ".", name), "wants a whole number, 0 or more");
+  }
+  return static_cast<uint32_t>(std::min(value, 4e9));
+}
+
+}  // namespace
+
+absl::StatusOr<Expr::Times> TimesOf(const SchemaJson& schema, const SchemaCounts& names,
+                                    const std::string& path) {
+  const auto min = Count(schema, names.min, path);
+  if (!min.ok()) return min.status();
+  const auto max = Count(schema, names.max, path);
+  if (!max.ok()) return max.status();
+  const Expr::Times times = {.min = min->value_or(0), .max = max->value_or(Expr::kNoMax)};
+  if (times.min > times.max) {
+    return UnmetSchema(absl::StrCat(path, ".", names.min),
+                       absl::StrCat("is more than ", names.max, ": nothing meets it"));
+  }
+  if (times.min > kSchemaRepeatMax || (max->has_value() && times.max > kSchemaRepeatMax)) {
+    return BadSchema(absl::StrCat(path, ".", times.min > kSchemaRepeatMax ? names.min : names.max),
+                     absl::StrCat("may be at most ", kSchemaRepeatMax));
+  }
+  return times;
+}
+
+// One of the words from their `from`-th character on, then what follows each. They are told apart
+// by single characters, so that there is one way to read each text.
+GbnfExpr JsonGrammar::Words(std::vector<Word> words, size_t from, int depth) {
+  if (!Work(words.size() + 1)) return Expr::Text("");
+  size_t common = from;
+  const auto alike = [&words](size_t at) {
+    return std::all_of(words.begin(), words.end(), [&](const Word& word) {
+      return at < word.text.size() && word.text[at] == words[0].text[at];
+    });
+  };
+  while (alike(common)) ++common;
+  if (!Work((common - from) * words.size())) return Expr::Text("");
+  Expr head = TextOf(words[0].text, from, common);
+  std::map<uint32_t, std::vector<Word>> branches;
+  std::vector<Expr> parts;
+  for (Word& word : words) {
+    if (word.text.size() == common) {
+      parts.push_back(std::move(word.then));
+    } else {
+      branches[word.text[common]].push_back(std::move(word));
+    }
+  }
+  for (auto& [first, branch] : branches)
+    parts.push_back(Words(std::move(branch), common, depth + 1));
+  Expr rest = Expr::Choice(std::move(parts));
+  if (depth % kBranchDepthMax == kBranchDepthMax - 1) rest = NewRule("words", std::move(rest));
+  return head.text.empty() ? std::move(rest) : Expr::Sequence({std::move(head), std::move(rest)});
+}
+
+// A key with its second quote, that is none of the words.
+GbnfExpr JsonGrammar::NotIn(const std::vector<std::vector<uint32_t>>& words, size_t from,
+                            int depth) {
+  const auto any = [this] {
+    const std::string key = "other";
+    return Shared(key,
+                  Expr::Sequence({Expr::Repeat(Expr::Class({{'"', '"'}, {'\\', '\\'}, {0, 0x1F}},
+                                                           /*negated=*/true),
+                                               {}),
+                                  Expr::Text("\"")}));
+  };
+  if (words.empty() || !Work(words.size() + 1)) return any();
+  std::map<uint32_t, std::vector<std::vector<uint32_t>>> branches;
+  for (const std::vector<uint32_t>& word : words) {
+    if (from < word.size()) branches[word[from]].push_back(word);
+  }
+  std::vector<Expr> parts;
+  // A word ends with the quote: where one does, this key must not.
+  if (branches.count('"') == 0) parts.push_back(Expr::Text("\""));
+  std::vector<Expr::Range> taken = {{'"', '"'}, {'\\', '\\'}, {0, 0x1F}};
+  for (const auto& [first, branch] : branches) {
+    if (first == '"' || first == '\\') continue;
+    taken.push_back({first, first});
+    parts.push_back(Expr::Sequence({TextOf({first}, 0, 1), NotIn(branch, from + 1, depth + 1)}));
+  }
+  parts.push_back(Expr::Sequence({Expr::Class(std::move(taken), /*negated=*/true), any()}));
+  Expr key = Expr::Choice(std::move(parts));
+  return depth % kBranchDepthMax == kBranchDepthMax - 1 ? NewRule("key", std::move(key)) : key;
+}
+
+GbnfExpr JsonGrammar::OtherKey(const std::vector<Property>& properties) {
+  std::vector<std::vector<uint32_t>> words;
+  for (const Property& property : properties)
+    words.push_back(Expr::Text(Quoted(property.key)).text);
+  return NewRule("more", Expr::Sequence({Expr::Text("\""), NotIn(words, 0, 0)}));
+}
+
+// All between the braces, spaces behind the last member included.
+GbnfExpr JsonGrammar::Members(const std::vector<Property>& properties, const Expr* more) {
+  const size_t n = properties.size();
+  // From the last to the first: what may come behind the member before the i-th.
+  std::optional<Expr> other;
+  if (more != nullptr) {
+    other = Expr::Sequence({OtherKey(properties), Pair(*more)});
+  }
+  std::vector<Expr> after(n + 1);  // of member i - 1
+  std::vector<Expr> values(n);     // of member i: from its colon to the last member
+  after[n] = other ? Expr::Repeat(Expr::Sequence({Comma(Space()), *other}), {}) : Expr::Text("");
+  const auto next = [&](size_t from) {
+    std::vector<Word> words;
+    size_t to = from;
+    while (to < n) {
+      words.push_back({Expr::Text(Quoted(properties[to].key)).text, values[to]});
+      if (properties[to++].required) break;
+    }
+    const bool may_end = to == n && (n == from || !properties[n - 1].required);
+    std::vector<Expr> parts;
+    if (!words.empty()) {
+      parts.push_back(Expr::Sequence({Expr::Text("\""), Words(std::move(words), 0, 0)}));
+    }
+    if (may_end && other) parts.push_back(Expr::Sequence({*other, after[n]}));
+    return std::pair(parts.empty() ? Expr::Text("") : Expr::Choice(std::move(parts)), may_end);
+  };
+  for (size_t i = n; i-- > 0;) {
+    if (!Work(n - i)) return Expr::Text("");
+    values[i] = NewRule("member", Expr::Sequence({Pair(properties[i].value), after[i + 1]}));
+    auto [member, may_end] = next(i);
+    Expr behind = Expr::Sequence({Comma(Space()), std::move(member)});
+    // Of the first nothing is behind.
+    if (i > 0) {
+      after[i] = NewRule("rest", may_end ? Expr::Optional(std::move(behind)) : std::move(behind));
+    }
+  }
+  auto [first, may_end] = next(0);
+  return may_end ? Expr::Optional(std::move(first)) : first;
+}
+
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitObject(const SchemaJson& schema, const Place& place) {
+  const SchemaJson none = SchemaJson::object();
+  const SchemaJson* declared = Keyword(schema, "properties");
+  if (declared != nullptr && !declared->is_object()) {
+    return BadSchema(place.path + ".properties", "wants an object of schemas");
+  }
+  const SchemaJson* additional = Keyword(schema, "additionalProperties");
+  const SchemaJson* required = Keyword(schema, "required");
+  if (required != nullptr && !required->is_array()) {
+    return BadSchema(place.path + ".required", "wants an array of names");
+  }
+  // Where it names properties, others come only if it says so.
+  const bool open = additional != nullptr ? *additional != false : declared == nullptr;
+  const SchemaJson more = additional != nullptr ? *additional : SchemaJson(open);
+  std::map<std::string, bool> wanted;
+  for (const SchemaJson& key : required != nullptr ? *required : SchemaJson::array()) {
+    if (!key.is_string()) return BadSchema(place.path + ".required", "wants an array of names");
+    wanted[key.get<std::string>()] = true;
+  }
+  const auto times = TimesOf(schema, {"minProperties", "maxProperties"}, place.path);
+  if (!times.ok()) return times.status();
+  std::vector<Property> properties;
+  const auto add = [&](const std::string& key, const SchemaJson& value,
+                       const Place& at) -> absl::Status {
+    const bool must = wanted.erase(key) > 0;
+    auto expr = Visit(value, at);
+    if (!expr.ok() && (must || !IsUnmet(expr.status()))) return expr.status();
+    if (expr.ok()) properties.push_back({.key = key, .value = *std::move(expr), .required = must});
+    return absl::OkStatus();
+  };
+  for (const auto& [key, value] : (declared != nullptr ? *declared : none).items()) {
+    if (absl::Status status = add(key, value, place.In("properties").In(key)); !status.ok()) {
+      return status;
+    }
+  }
+  const std::map<std::string, bool> missing = wanted;
+  for (const auto& [key, must] : missing) {
+    if (additional != nullptr && *additional == false) {
+      return UnmetSchema(place.path + ".required",
+                         absl::StrCat("wants \"", key, "\", which it forbids: nothing meets it"));
+    }
+    const SchemaJson any = true;
+    const SchemaJson& value = more == false ? any : more;
+    if (absl::Status status = add(key, value, place.In("required")); !status.ok()) return status;
+  }
+  const auto needed = std::count_if(properties.begin(), properties.end(),
+                                    [](const Property& property) { return property.required; });
+  for (const Property& property : properties) {
+    // Telling others from it takes a level for each character.
+    if (open && Quoted(property.key).size() > kOpenKeyBytesMax) {
+      return BadSchema(place.path + ".properties",
+                       absl::StrCat("a name of more than ", kOpenKeyBytesMax,
+                                    " bytes, where others are allowed: forbid these "
+                                    "(additionalProperties), or shorten it"));
+    }
+  }
+  const bool maps = open && properties.empty();
+  if (maps) return VisitMap(schema, more, place);
+  if (static_cast<uint32_t>(needed) < times->min) {
+    return BadSchema(place.path + ".minProperties",
+                     "more than the required properties cannot be kept by a grammar");
+  }
+  if (static_cast<uint32_t>(needed) > times->max) {
+    return UnmetSchema(place.path + ".maxProperties", "is less than it requires");
+  }
+  if (open ? times->max != Expr::kNoMax : properties.size() > times->max) {
+    return BadSchema(place.path + ".maxProperties", "cannot be kept by a grammar");
+  }
+  std::optional<Expr> rest;
+  if (open) {
+    auto value = Visit(more, place.In("additionalProperties"));
+    if (value.ok()) {
+      rest = *std::move(value);
+    } else if (!IsUnmet(value.status())) {
+      return value.status();
+    }
+  }
+  return NewRule("object",
+                 Expr::Sequence({Expr::Text("{"), Space(),
+                                 Members(properties, rest ? &*rest : nullptr), Expr::Text("}")}));
+}
+
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitMap(const SchemaJson& schema, const SchemaJson& values,
+                                               const Place& place) {
+  const auto times = TimesOf(schema, {"minProperties", "maxProperties"}, place.path);
+  if (!times.ok()) return times.status();
+  if (times->min > 1) {
+    return BadSchema(place.path + ".minProperties", "more than 1 cannot be kept by a grammar");
+  }
+  if (values == true && times->min == 0 && times->max == Expr::kNoMax) return AnyObject();
+  auto value = Visit(values, place.In("additionalProperties"));
+  if (!value.ok() && (times->min > 0 || !IsUnmet(value.status()))) return value.status();
+  Expr empty = Expr::Sequence({Expr::Text("{"), Space(), Expr::Text("}")});
+  if (!value.ok() || times->max == 0) return empty;
+  const Expr pair = NewRule("pair", Expr::Sequence({Expr::Rule(string_), Pair(*std::move(value))}));
+  Expr more = Expr::Sequence(
+      {pair, RepeatAnyNumber(Expr::Sequence({Comma(Space()), pair}),
+                             {.max = times->max == Expr::kNoMax ? Expr::kNoMax : times->max - 1})});
+  if (times->min == 0) more = Expr::Optional(std::move(more));
+  return NewRule("map",
+                 Expr::Sequence({Expr::Text("{"), Space(), std::move(more), Expr::Text("}")}));
+}
+
+absl::StatusOr<GbnfExpr> JsonGrammar::VisitArray(const SchemaJson& schema, const Place& place) {
+  auto times = TimesOf(schema, {"minItems", "maxItems"}, place.path);
+  if (!times.ok()) return times.status();
+  if (const SchemaJson* unique = Keyword(schema, "uniqueItems");
+      unique != nullptr && *unique != false) {
+    return BadSchema(place.path + ".uniqueItems", "cannot be kept by a grammar");
+  }
+  const SchemaJson* first = Keyword(schema, "prefixItems");
+  const SchemaJson* items = Keyword(schema, "items");
+  // As older schemas write it.
+  const char* name = first != nullptr ? "prefixItems" : "items";
+  if (first == nullptr && items != nullptr && items->is_array()) {
+    first = items;
+    items = Keyword(schema, "additionalItems");
+  }
+  if (first != nullptr && !first->is_array()) {
+    return BadSchema(place.path + ".prefixItems", "wants an array of schemas");
+  }
+  const size_t n = first != nullptr ? first->size() : 0;
+  // Where it names the first ones, others come only if it says so, or wants more.
+  const SchemaJson any = true, none = false;
+  const SchemaJson& rest = items != nullptr ? *items : n > 0 && times->min <= n ? none : any;
+  std::vector<Expr> heads;
+  size_t most = times->max;
+  for (size_t i = 0; i < n && i < most; ++i) {
+    Place at = place.In(name);
+    absl::StrAppend(&at.path, "[", i, "]");
+    auto item = Visit((*first)[i], at);
+    if (!item.ok() && (i < times->min || !IsUnmet(item.status()))) return item.status();
+    if (!item.ok()) {
+      most = i;
+      break;
+    }
+    heads.push_back(*std::move(item));
+  }
+  std::optional<Expr> more;
+  if (heads.size() == n && n < most) {
+    auto item = Visit(rest, place.In("items"));
+    if (!item.ok() && (times->min > n || !IsUnmet(item.status()))) return item.status();
+    if (item.ok()) more = *std::move(item);
+  }
+  // From the last to the first: item i and all behind it.
+  const auto count = [&](size_t taken) {
+    const auto left = [taken](uint32_t value) {
+      return value > taken ? value - static_cast<uint32_t>(taken) : 0;
+    };
+    return Expr::Times{.min = left(times->min),
+                       .max = times->max == Expr::kNoMax ? Expr::kNoMax : left(times->max)};
+  };
+  Expr tail = Expr::Text("");
+  if (more) {
+    const Expr one = NewRule("item", Expr::Sequence({*more, Space()}));
+    const size_t taken = std::max<size_t>(heads.size(), 1);
+    Expr others = RepeatAnyNumber(Expr::Sequence({Comma(Space()), one}), count(taken));
+    if (heads.empty()) {
+      tail = Expr::Sequence({one, std::move(others)});
+      if (times->min == 0) tail = Expr::Optional(std::move(tail));
+    } else {
+      tail = std::move(others);
+    }
+  }
+  for (size_t i = heads.size(); i-- > 0;) {
+    Expr item = Expr::Sequence({std::move(heads[i]), Space(), std::move(tail)});
+    if (i > 0) item = Expr::Sequence({Comma(Space()), std::move(item)});
+    tail = NewRule("item", i >= times->min ? Expr::Optional(std::move(item)) : std::move(item));
+  }
+  return NewRule("array",
+                 Expr::Sequence({Expr::Text("["), Space(), std::move(tail), Expr::Text("]")}));
+}
+
+}  // namespace strata

@@ -1,0 +1,176 @@
+#include "node/rpc/node_service.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "node/base/machine.h"
+#include "transport/base/version.h"
+#include "transport/rpc/grpc_deadline.h"
+#include "transport/rpc/grpc_status.h"
+#include "transport/rpc/printable_message.h"
+
+namespace strata {
+namespace {
+
+// What a worker may take for an answer, when the client does not say less. A load reads a disk or a
+// network and is watched by its progress.
+constexpr absl::Duration kLoadLimit = absl::Hours(12);
+constexpr absl::Duration kConnectLimit = absl::Seconds(20);
+constexpr absl::Duration kMoveCachesLimit = absl::Minutes(30);
+constexpr absl::Duration kUnloadLimit = absl::Seconds(30);
+constexpr absl::Duration kTokenizeLimit = absl::Seconds(30);
+
+// The call that carries this one on: it ends with this one's deadline, and when the client leaves.
+StageHost::Context Onward(const grpc::CallbackServerContext& context, absl::Duration limit) {
+  StageHost::Context onward = grpc::ClientContext::FromCallbackServerContext(context);
+  onward->set_deadline(DeadlineIn(limit));
+  return onward;
+}
+
+StageHost::Done FinishWith(grpc::ServerUnaryReactor* reactor) {
+  return [reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); };
+}
+
+}  // namespace
+
+NodeService::NodeService(EventLoop* loop, StageHost* host, Surveys* surveys,
+                         SelfTestFile* self_tests, Identity identity, AddressOf address_of,
+                         Problems problems)
+    : loop_(loop),
+      host_(host),
+      surveys_(surveys),
+      self_tests_(self_tests),
+      identity_(std::move(identity)),
+      address_of_(std::move(address_of)),
+      problems_(std::move(problems)) {}
+
+grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* context,
+                                               const wire::GetInfoRequest* request,
+                                               wire::GetInfoResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const MachineMemory memory = ReadMachineMemory();
+  response->set_node_id(identity_.id);
+  response->set_name(identity_.name);
+  *response->mutable_versions() = LocalVersions();
+  response->set_memory_total(memory.total_bytes);
+  response->set_memory_free(memory.free_bytes);
+  response->set_cores(MachineCores());
+  if (self_tests_ != nullptr && !request->self_tests_of().empty()) {
+    for (wire::SelfTest& test : self_tests_->Of(request->self_tests_of())) {
+      *response->add_self_tests() = std::move(test);
+    }
+  }
+  loop_->Post([this, reactor, response] {
+    response->set_draining(draining_);
+    for (const std::string& problem : problems_()) response->add_problems(ValidUtf8(problem));
+    for (wire::StageStatus& stage : host_->Stages()) *response->add_stages() = std::move(stage);
+    if (surveys_ != nullptr) surveys_->AddDevices(response);
+    MakePrintable(response);
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::SetDraining(grpc::CallbackServerContext* context,
+                                                   const wire::SetDrainingRequest* request,
+                                                   wire::SetDrainingResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([this, reactor, draining = request->draining()] {
+    draining_ = draining;
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::Measure(grpc::CallbackServerContext* context,
+                                               const wire::MeasureRequest*,
+                                               wire::MeasureResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([this, reactor] {
+    reactor->Finish(ToGrpc(
+        surveys_ != nullptr ? surveys_->MeasureAgain()
+                            : absl::FailedPreconditionError("it measures nothing (--no-measure)")));
+  });
+  return reactor;
+}
+
+grpc::ServerWriteReactor<wire::LoadStageEvent>* NodeService::LoadStage(
+    grpc::CallbackServerContext* context, const wire::LoadStageRequest* request) {
+  auto* stream = new LoadStream;
+  loop_->Post(
+      [this, spec = request->spec(), onward = Onward(*context, kLoadLimit), stream]() mutable {
+        if (!spec.source_node().empty()) {
+          const std::string way = address_of_(spec.source_node());
+          if (!way.empty()) spec.set_source_address(way);
+        }
+        for (wire::WeightPeer& peer : *spec.mutable_weight_peers()) {
+          const std::string way = peer.node_id().empty() ? "" : address_of_(peer.node_id());
+          if (!way.empty()) peer.set_address(way);
+        }
+        host_->Load(spec, onward, stream);
+      });
+  return stream;
+}
+
+// Each node knows best by which way it reaches another.
+std::string NodeService::Way(const std::string& address, const std::string& node_id) const {
+  const std::string way = node_id.empty() ? "" : address_of_(node_id);
+  if (way.empty() || address.rfind(':') == address.npos) return address;
+  return absl::StrCat(way.substr(0, way.rfind(':')), address.substr(address.rfind(':')));
+}
+
+grpc::ServerUnaryReactor* NodeService::ConnectStage(grpc::CallbackServerContext* context,
+                                                    const wire::ConnectStageRequest* request,
+                                                    wire::ConnectStageResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, this, onward = Onward(*context, kConnectLimit)] {
+    auto routed = std::make_shared<wire::ConnectStageRequest>(*request);  // shared with the end
+    routed->set_next_address(Way(request->next_address(), request->next_node()));
+    host_->Connect(routed.get(), response, onward, [reactor, routed](const absl::Status& status) {
+      reactor->Finish(ToGrpc(status));
+    });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::MoveCaches(grpc::CallbackServerContext* context,
+                                                  const wire::MoveCachesRequest* request,
+                                                  wire::MoveCachesResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, this, onward = Onward(*context, kMoveCachesLimit)] {
+    auto routed = std::make_shared<wire::MoveCachesRequest>(*request);  // shared with the end
+    for (wire::CacheSource& from : *routed->mutable_from()) {
+      from.set_address(Way(from.address(), from.node()));
+    }
+    host_->MoveCaches(
+        routed.get(), response, onward,
+        [reactor, routed](const absl::Status& status) { reactor->Finish(ToGrpc(status)); });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::UnloadStage(grpc::CallbackServerContext* context,
+                                                   const wire::UnloadStageRequest* request,
+                                                   wire::UnloadStageResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, this, onward = Onward(*context, kUnloadLimit)] {
+    host_->Unload(request, response, onward, FinishWith(reactor));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* NodeService::Tokenize(grpc::CallbackServerContext* context,
+                                                const wire::TokenizeRequest* request,
+                                                wire::TokenizeResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([=, this, onward = Onward(*context, kTokenizeLimit)] {
+    host_->Tokenize(request, response, onward, FinishWith(reactor));
+  });
+  return reactor;
+}
+
+}  // namespace strata

@@ -1,0 +1,71 @@
+// The gRPC service of a node, wire.Node: takes the coordinator's requests on gRPC's threads and
+// hands them to the loop, where StageHost answers them. A client's deadline and its leaving are
+// passed on to the worker.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "coordinator/models/self_test_file.h"
+#include "node/measure/surveys.h"
+#include "node/workers/stage_host.h"
+#include "proto/node.grpc.pb.h"
+#include "transport/base/event_loop.h"
+
+namespace strata {
+
+// The loop runs until the server with this service has shut down: calls end there.
+class NodeService final : public wire::Node::CallbackService {
+ public:
+  struct Identity {
+    std::string id;
+    std::string name;
+  };
+  // The address by which this node reaches the one with that id; empty: not known. On the loop.
+  using AddressOf = std::function<std::string(const std::string& node_id)>;
+
+  // What this node knows to be wrong with the cluster, a line each; on the loop.
+  using Problems = std::function<std::vector<std::string>()>;
+  // All outlive the service.
+  NodeService(EventLoop* loop, StageHost* host, Surveys* surveys, SelfTestFile* self_tests,
+              Identity identity, AddressOf address_of, Problems problems);
+
+  grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context,
+                                    const wire::GetInfoRequest* request,
+                                    wire::GetInfoResponse* response) override;
+  grpc::ServerUnaryReactor* SetDraining(grpc::CallbackServerContext* context,
+                                        const wire::SetDrainingRequest* request,
+                                        wire::SetDrainingResponse* response) override;
+  grpc::ServerUnaryReactor* Measure(grpc::CallbackServerContext* context,
+                                    const wire::MeasureRequest* request,
+                                    wire::MeasureResponse* response) override;
+  grpc::ServerWriteReactor<wire::LoadStageEvent>* LoadStage(
+      grpc::CallbackServerContext* context, const wire::LoadStageRequest* request) override;
+  grpc::ServerUnaryReactor* ConnectStage(grpc::CallbackServerContext* context,
+                                         const wire::ConnectStageRequest* request,
+                                         wire::ConnectStageResponse* response) override;
+  grpc::ServerUnaryReactor* MoveCaches(grpc::CallbackServerContext* context,
+                                       const wire::MoveCachesRequest* request,
+                                       wire::MoveCachesResponse* response) override;
+  grpc::ServerUnaryReactor* UnloadStage(grpc::CallbackServerContext* context,
+                                        const wire::UnloadStageRequest* request,
+                                        wire::UnloadStageResponse* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const wire::TokenizeRequest* request,
+                                     wire::TokenizeResponse* response) override;
+
+ private:
+  // `address` with the host by which this node reaches the one with that id, where it knows. Loop.
+  std::string Way(const std::string& address, const std::string& node_id) const;
+
+  EventLoop* const loop_;
+  StageHost* const host_;
+  Surveys* const surveys_;          // null: nothing is measured
+  SelfTestFile* const self_tests_;  // null: none are kept
+  const Identity identity_;
+  const AddressOf address_of_;
+  const Problems problems_;
+  bool draining_ = false;  // loop
+};
+
+}  // namespace strata

@@ -1,0 +1,254 @@
+#include "node/status/status_watch.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "ftxui/screen/screen.hpp"
+#include "nlohmann/json.hpp"
+#include "node/base/exit_code.h"
+#include "node/base/process_setup.h"
+#include "node/base/standard_output.h"
+#include "node/status/status_source.h"
+#include "node/status/status_terminal.h"
+#include "node/status/status_view.h"
+#include "transport/base/event_loop.h"
+
+namespace strata {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kEvery(1);
+constexpr uint64_t kRedrawMs = 500;
+// How long somebody who quits waits for a node that is just being asked.
+constexpr absl::Duration kQuitTime = absl::Milliseconds(300);
+
+struct Answer {
+  absl::StatusOr<ClusterReport> report;
+  std::string address;            // whose it is
+  SteadyClock::time_point asked;  // when
+};
+
+// Asks again and again, on a thread of its own.
+class Asker {
+ public:
+  // `tell` is called on that thread.
+  Asker(std::unique_ptr<StatusSource> source, absl::AnyInvocable<void(Answer)> tell)
+      : source_(std::move(source)), tell_(std::move(tell)), thread_([this] { Run(); }) {}
+  // Blocks until nobody is being asked.
+  ~Asker() {
+    Stop(absl::ZeroDuration());
+    thread_.join();
+  }
+
+  // Whether nobody is being asked any more within `time`.
+  bool Stop(absl::Duration time) {
+    absl::MutexLock lock(mu_);
+    stop_ = true;
+    return mu_.AwaitWithTimeout(absl::Condition(&done_), time);
+  }
+
+ private:
+  void Run() {
+    while (true) {
+      const auto asked = SteadyClock::now();
+      absl::StatusOr<ClusterReport> report = source_->Ask();
+      {
+        absl::MutexLock lock(mu_);
+        if (!stop_) {
+          // Under the lock: whoever stops this may destroy what is told.
+          tell_({.report = std::move(report), .address = source_->address(), .asked = asked});
+        }
+        const auto next = asked + kEvery;
+        mu_.AwaitWithTimeout(absl::Condition(&stop_), absl::FromChrono(next - SteadyClock::now()));
+        if (stop_) {
+          done_ = true;
+          return;
+        }
+      }
+    }
+  }
+
+  const std::unique_ptr<StatusSource> source_;
+  absl::AnyInvocable<void(Answer)> tell_;
+  absl::Mutex mu_;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+// What is on the screen. Loop thread only.
+class Watch {
+ public:
+  Watch(EventLoop* loop, std::string address) : loop_(loop), address_(std::move(address)) {}
+
+  absl::Status Start() {
+    StatusTerminal::Callbacks callbacks;
+    callbacks.on_keys = [this](const std::vector<Key>& keys) { OnKeys(keys); };
+    callbacks.on_gone = [this] { loop_->Stop(); };
+    auto terminal = StatusTerminal::Open(loop_, {}, std::move(callbacks));
+    if (!terminal.ok()) return terminal.status();
+    terminal_ = *std::move(terminal);
+    std::vector<int> ends = EndSignals();
+    ends.push_back(SIGQUIT);
+    for (const int signum : ends) {
+      handles_.push_back(loop_->OnSignal(signum, [this] { loop_->Stop(); }));
+    }
+    handles_.push_back(loop_->OnSignal(SIGTSTP, [this] { Suspend(); }));
+    handles_.push_back(loop_->OnSignal(SIGWINCH, [this] { Draw(); }));
+    handles_.push_back(
+        loop_->StartTimer({.delay_ms = kRedrawMs, .repeat_ms = kRedrawMs}, [this] { Draw(); }));
+    Draw();
+    return absl::OkStatus();
+  }
+
+  void OnAnswer(Answer answer) {
+    if (!answer.report.ok()) {
+      problem_ = answer.report.status().message();
+    } else {
+      problem_.clear();
+      before_ = std::move(report_);
+      report_ = std::make_unique<ClusterReport>(*std::move(answer.report));
+      TellNodesApart(report_.get());
+      models_ = ModelsOf(*report_, before_.get());
+      asked_ = answer.asked;
+      if (address_ != answer.address) gone_ = std::exchange(address_, answer.address);
+    }
+    Draw();
+  }
+
+ private:
+  void OnKeys(const std::vector<Key>& keys) {
+    for (const Key key : keys) {
+      switch (key) {
+        case Key::kQuit:
+          loop_->Stop();
+          return;
+        case Key::kUp:
+          Move(-1);
+          break;
+        case Key::kDown:
+          Move(1);
+          break;
+        case Key::kPageUp:
+          Move(-Page());
+          break;
+        case Key::kPageDown:
+          Move(Page());
+          break;
+        case Key::kHome:
+          first_line_ = 0;
+          break;
+        case Key::kEnd:
+          first_line_ = INT32_MAX;
+          break;
+      }
+    }
+    Draw();
+  }
+
+  int64_t Page() const { return std::max<int64_t>(1, page_lines_ - 1); }
+  void Move(int64_t lines) { first_line_ = std::max<int64_t>(0, first_line_ + lines); }
+
+  void Suspend() {
+    terminal_->WhileGivenBack([] { kill(getpid(), SIGSTOP); });
+    drawn_.clear();
+    Draw();
+  }
+
+  void Draw() {
+    StatusView view;
+    view.report = report_.get();
+    view.models = models_;
+    view.asked = address_;
+    view.gone = gone_;
+    view.problem = problem_;
+    view.first_line = static_cast<size_t>(first_line_);
+    view.age_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(SteadyClock::now() - asked_).count();
+    const ftxui::Dimensions size = terminal_->size();
+    const StatusScreen drawing = DrawStatus(view, size);
+    first_line_ = static_cast<int64_t>(drawing.first_line);
+    page_lines_ = static_cast<int64_t>(drawing.page_lines);
+    ftxui::Screen screen(size.dimx, size.dimy);
+    ftxui::Render(screen, drawing.element);
+    std::string frame = screen.ToString();
+    if (frame == drawn_) return;
+    terminal_->Draw(frame);
+    drawn_ = std::move(frame);
+  }
+
+  EventLoop* const loop_;
+  std::unique_ptr<StatusTerminal> terminal_;
+  std::vector<std::unique_ptr<EventLoop::Handle>> handles_;
+  std::string address_;  // who told the report, or is asked
+  std::string gone_;     // the address before, which went away
+  std::string problem_;  // why there is nothing newer
+  std::unique_ptr<ClusterReport> report_, before_;
+  std::vector<ModelView> models_;
+  SteadyClock::time_point asked_ = SteadyClock::now();
+  int64_t first_line_ = 0, page_lines_ = 1;
+  std::string drawn_;
+};
+
+}  // namespace
+
+absl::Status RunStatusWatch(const StatusOptions& options) {
+  if (isatty(STDOUT_FILENO) == 0) {
+    return absl::InvalidArgumentError(
+        "--watch draws on a terminal, and stdout is none: use 'strata status', or --watch --json");
+  }
+  absl::StatusOr<std::unique_ptr<StatusSource>> source = StatusSource::Connect(options.client);
+  if (!source.ok()) return source.status();
+  const char* no_color = getenv("NO_COLOR");
+  if (no_color != nullptr && *no_color != '\0') {
+    ftxui::Terminal::SetColorSupport(ftxui::Terminal::Palette1);
+  }
+
+  const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+  auto watch = std::make_unique<Watch>(loop.get(), (*source)->address());
+  if (absl::Status status = watch->Start(); !status.ok()) return status;
+  Asker asker(*std::move(source), [&loop, &watch](Answer answer) {
+    loop->Post(
+        [&watch, answer = std::move(answer)]() mutable { watch->OnAnswer(std::move(answer)); });
+  });
+  loop->Run();
+  const bool done = asker.Stop(absl::ZeroDuration());
+  watch.reset();  // the terminal first
+  // A call to a node that does not answer would keep a person waiting.
+  if (!done && !asker.Stop(kQuitTime)) _exit(kExitOk);
+  return absl::OkStatus();
+}
+
+absl::Status RunStatusLines(const StatusOptions& options) {
+  signal(SIGPIPE, SIG_IGN);  // a reader that goes away ends this, and is no error
+  absl::StatusOr<std::unique_ptr<StatusSource>> source = StatusSource::Connect(options.client);
+  if (!source.ok()) return source.status();
+  while (true) {
+    const auto next = SteadyClock::now() + kEvery;
+    const absl::StatusOr<ClusterReport> report = (*source)->Ask();
+    const std::string line =
+        report.ok() ? StatusJson(*report)
+                    : nlohmann::json({{"error", std::string(report.status().message())}})
+                              .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                          "\n";
+    if (!WriteToStdout(line).ok()) return absl::OkStatus();
+    std::this_thread::sleep_until(next);
+  }
+}
+
+}  // namespace strata

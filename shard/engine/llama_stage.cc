@@ -1,0 +1,433 @@
+#include "shard/engine/llama_stage.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "shard/device/engine.h"
+#include "shard/device/out_of_memory.h"
+#include "shard/engine/row_groups.h"
+
+namespace strata {
+namespace {
+
+// Positions per row of activations: multi-axis rotary embeddings want four (time, y, x, and one
+// that is zero); for tokens libllama makes them itself.
+int PositionsPerRow(const llama_model* model) {
+  const llama_rope_type type = llama_model_rope_type(model);
+  return type == LLAMA_ROPE_TYPE_MROPE || type == LLAMA_ROPE_TYPE_IMROPE ? 4 : 1;
+}
+
+absl::Status CheckLength(absl::string_view field, size_t length, size_t wanted) {
+  if (length == wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " has ", length, " entries; it must have ", wanted));
+}
+
+}  // namespace
+
+LlamaStage::LlamaStage(Config config, LlamaModelPtr model)
+    : config_(std::move(config)),
+      boundary_(config_.output_tensor),
+      n_pos_per_row_(PositionsPerRow(model.get())),
+      model_(std::move(model)),
+      next_(config_.facts.n_seq_max, 0),
+      versions_(config_.facts.n_seq_max, 0),
+      checkpoints_(config_.facts.n_checkpoints) {}
+
+const llama_vocab* LlamaStage::vocab() const {
+  return config_.has_vocabulary ? llama_model_get_vocab(model_.get()) : nullptr;
+}
+
+bool LlamaStage::OnTensor(ggml_tensor* tensor, bool ask, void* user_data) {
+  auto* stage = static_cast<LlamaStage*>(user_data);
+  const bool is_boundary = !stage->config_.facts.is_last && stage->boundary_ == tensor->name;
+  const bool is_input =
+      !stage->config_.input_tensor.empty() && stage->config_.input_tensor == tensor->name;
+  const bool is_watched = stage->watch_ != nullptr && stage->IsWatched(tensor);
+  if (ask) return is_boundary || is_input || is_watched;
+  if (is_input) return stage->WriteInput(tensor);
+  if (is_watched) stage->TellWatch(tensor);
+  if (!is_boundary) return true;
+  stage->TakeBoundary(tensor);
+  return false;  // ends the graph here: norm and head are never computed
+}
+
+size_t LlamaStage::RowsOf(const ggml_tensor* tensor, size_t rows_left) {
+  const size_t n_embd = config_.facts.n_embd;
+  const size_t n = static_cast<size_t>(ggml_nelements(tensor));
+  if (tensor->type == GGML_TYPE_F32 && ggml_is_contiguous(tensor) && n % n_embd == 0 &&
+      n / n_embd <= rows_left) {
+    return n / n_embd;
+  }
+  boundary_error_ =
+      absl::StrCat("tensor ", tensor->name, " is ", ggml_type_name(tensor->type), " [",
+                   tensor->ne[0], ", ", tensor->ne[1], ", ", tensor->ne[2], "] where at most ",
+                   rows_left, " rows of ", n_embd, " f32 were expected");
+  return 0;
+}
+
+bool LlamaStage::WriteInput(ggml_tensor* tensor) {
+  const size_t n = RowsOf(tensor, rows_.size() - rows_in_);
+  if (n == 0) return false;
+  const size_t n_embd = config_.facts.n_embd;
+  ggml_backend_tensor_set(tensor, in_.data() + rows_in_ * n_embd, 0, n * n_embd * sizeof(float));
+  rows_in_ += n;
+  return true;
+}
+
+void LlamaStage::TakeBoundary(const ggml_tensor* tensor) {
+  const size_t n = RowsOf(tensor, rows_.size() - rows_out_);
+  const absl::Span<const uint32_t> rows = rows_.subspan(rows_out_, n);
+  rows_out_ += n;
+  const size_t n_embd = config_.facts.n_embd;
+  // Runs of rows that follow each other in the batch are copied at once; nearly always that is all.
+  for (size_t i = 0; i < n;) {
+    size_t end = i + 1;
+    while (end < n && rows[end] == rows[end - 1] + 1) ++end;
+    ggml_backend_tensor_get(tensor, out_.get() + rows[i] * n_embd, i * n_embd * sizeof(float),
+                            (end - i) * n_embd * sizeof(float));
+    i = end;
+  }
+}
+
+bool LlamaStage::IsWatched(const ggml_tensor* tensor) const {
+  return boundary_ != tensor->name && tensor->type == GGML_TYPE_F32 && ggml_is_contiguous(tensor) &&
+         absl::c_linear_search(config_.layer_tensors, tensor->name);
+}
+
+void LlamaStage::TellWatch(ggml_tensor* tensor) {
+  const size_t n = RowsOf(tensor, rows_.size());
+  if (n != rows_.size()) return;
+  std::vector<float> rows(n * config_.facts.n_embd);
+  ggml_backend_tensor_get(tensor, rows.data(), 0, rows.size() * sizeof(float));
+  const auto layer = absl::c_find(config_.layer_tensors, tensor->name);
+  const auto i = static_cast<uint32_t>(layer - config_.layer_tensors.begin());
+  (*watch_)(config_.facts.layers.begin + i + 1, absl::MakeSpan(rows));
+  ggml_backend_tensor_set(tensor, rows.data(), 0, rows.size() * sizeof(float));
+}
+
+absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
+                                                           const LayerWatch& watch) {
+  llama_context_params params = config_.params;
+  params.n_seq_max = 1;
+  params.n_ctx = params.n_batch = params.n_ubatch = params.n_outputs_max =
+      static_cast<uint32_t>(std::max<size_t>(1, batch.positions.size()));
+  params.cb_eval = OnTensor;
+  params.cb_eval_user_data = this;
+  UndoAhead();
+  LogCapture log;
+  LlamaContextPtr context(llama_init_from_model(model_.get(), params));
+  if (context == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("no context beside its own: ", log.errors()));
+  }
+  std::vector<int32_t> next(next_.size(), 0);
+  context.swap(context_);
+  next.swap(next_);
+  const bool had_shifted = std::exchange(has_shifted_, false);
+  watch_ = &watch;
+  std::vector<float> output;
+  const absl::Status status = Decode(batch);
+  if (status.ok() && config_.facts.is_last) {
+    for (size_t i = 0; i < batch.output_rows.size(); ++i) {
+      const absl::Span<const float> logits = Logits(i);
+      output.insert(output.end(), logits.begin(), logits.end());
+    }
+  } else if (status.ok()) {
+    const Payload activations = TakeActivations();
+    output.assign(activations.floats().begin(), activations.floats().end());
+  }
+  watch_ = nullptr;
+  output_rows_.clear();
+  kept_logits_.clear();
+  has_shifted_ = had_shifted;
+  next.swap(next_);
+  context.swap(context_);
+  if (!status.ok()) return status;
+  return output;
+}
+
+absl::Status LlamaStage::Check(const Batch& batch) const {
+  const Facts& facts = config_.facts;
+  const size_t n = batch.positions.size();
+  if (n == 0) return absl::InvalidArgumentError("the batch is empty");
+  if (n > facts.n_batch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the batch has ", n, " rows; it may have ", facts.n_batch));
+  }
+  absl::Status lengths = CheckLength("slots", batch.slots.size(), n);
+  lengths.Update(CheckLength("tokens", batch.tokens.size(), facts.is_first ? n : 0));
+  lengths.Update(
+      CheckLength("activations", batch.activations.size(), facts.is_first ? 0 : n * facts.n_embd));
+  if (!lengths.ok()) return lengths;
+
+  for (int32_t token : batch.tokens) {
+    if (token < 0 || static_cast<uint32_t>(token) >= facts.n_vocab) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", token, "; the vocabulary has ", facts.n_vocab));
+    }
+  }
+  std::vector<int32_t> next = next_;
+  for (size_t i = 0; i < n; ++i) {
+    const int32_t slot = batch.slots[i];
+    if (slot < 0 || static_cast<uint32_t>(slot) >= facts.n_seq_max) {
+      return absl::InvalidArgumentError(absl::StrCat("slot ", slot, " of ", facts.n_seq_max));
+    }
+    if (batch.positions[i] != next[slot]) {
+      return absl::InvalidArgumentError(absl::StrCat("row ", i, " is position ", batch.positions[i],
+                                                     " of slot ", slot, ", where ", next[slot],
+                                                     " follows"));
+    }
+    if (static_cast<uint32_t>(batch.positions[i]) >= facts.n_ctx) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("slot ", slot, " has room for ", facts.n_ctx, " positions"));
+    }
+    ++next[slot];
+  }
+
+  if (!facts.is_last) return CheckLength("output_rows", batch.output_rows.size(), 0);
+  if (batch.output_rows.size() > config_.n_outputs_max) {
+    return absl::InvalidArgumentError(absl::StrCat("logits of ", batch.output_rows.size(),
+                                                   " rows are wanted; there is room for ",
+                                                   config_.n_outputs_max));
+  }
+  for (size_t i = 0; i < batch.output_rows.size(); ++i) {
+    if (batch.output_rows[i] >= n || (i > 0 && batch.output_rows[i] <= batch.output_rows[i - 1])) {
+      return absl::InvalidArgumentError("output_rows must rise and lie in the batch");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LlamaStage::Decode(const Batch& batch) {
+  out_.reset();
+  out_rows_ = 0;
+  output_rows_.clear();
+  kept_logits_.clear();
+  was_ahead_ = false;
+  if (absl::Status status = Check(batch); !status.ok()) return status;
+  if (absl::Status status = CheckMapped(); !status.ok()) return status;
+
+  const size_t n = batch.positions.size();
+  was_ahead_ = FinishAhead(batch);
+  if (!was_ahead_) {
+    if (absl::Status status = RunAll(batch); !status.ok()) return RollBack(batch, status);
+  }
+  // A GPU may still compute, and what it takes is the step's time, also where nobody reads logits.
+  absl::Status done = Synchronize();
+  done.Update(CheckMapped());  // a file that was cut short ends in a page of zeros
+  if (!done.ok()) return RollBack(batch, done);
+  has_shifted_ = false;
+  for (int32_t slot : batch.slots) ++next_[slot];
+  out_rows_ = config_.facts.is_last ? 0 : n;
+  output_rows_.assign(batch.output_rows.begin(), batch.output_rows.end());
+  return absl::OkStatus();
+}
+
+absl::Status LlamaStage::RunAll(const Batch& batch) {
+  const size_t n = batch.positions.size();
+  if (!config_.facts.is_last) {
+    out_ = std::make_shared_for_overwrite<float[]>(n * config_.facts.n_embd);
+  }
+  std::vector<std::vector<uint32_t>> groups;
+  if (config_.has_equal_graphs) {
+    groups = EqualGroups(batch.slots);
+  } else {
+    groups.emplace_back(n);
+    std::iota(groups[0].begin(), groups[0].end(), 0);
+  }
+  for (const std::vector<uint32_t>& rows : groups) {
+    absl::Status status;
+    try {
+      status = Run(batch, rows);
+    } catch (const std::exception& thrown) {
+      status = FromLlamaException(thrown);
+    }
+    if (!status.ok()) return status;
+    // Several graphs overwrite each other's, and one may have the rows in another order.
+    const bool in_order = groups.size() == 1 && std::is_sorted(rows.begin(), rows.end());
+    if (!in_order && config_.facts.is_last) KeepLogits(batch, rows);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LlamaStage::Synchronize() {
+  try {
+    llama_synchronize(context_.get());
+  } catch (const std::exception& thrown) {
+    return FromLlamaException(thrown);
+  }
+  return absl::OkStatus();
+}
+
+bool LlamaStage::BeginAhead(const Batch& batch) {
+  UndoAhead();
+  const Facts& facts = config_.facts;
+  const bool comes_back =
+      config_.ability.trim && !config_.has_equal_graphs && llama_model_n_swa(model_.get()) <= 0;
+  if (!config_.computes_apart || !facts.is_first || !facts.is_last || !comes_back || has_shifted_ ||
+      !Check(batch).ok()) {
+    return false;
+  }
+  ahead_.tokens.assign(batch.tokens.begin(), batch.tokens.end());
+  ahead_.positions.assign(batch.positions.begin(), batch.positions.end());
+  ahead_.slots.assign(batch.slots.begin(), batch.slots.end());
+  ahead_.output_rows.assign(batch.output_rows.begin(), batch.output_rows.end());
+  if (RunAll(batch).ok()) return true;
+  UndoAhead();
+  return false;
+}
+
+bool LlamaStage::FinishAhead(const Batch& batch) {
+  if (ahead_.tokens.empty()) return false;
+  if (batch.tokens == ahead_.tokens && batch.positions == ahead_.positions &&
+      batch.slots == ahead_.slots && batch.output_rows == ahead_.output_rows) {
+    ahead_ = {};
+    return true;
+  }
+  UndoAhead();
+  return false;
+}
+
+void LlamaStage::UndoAhead() {
+  if (ahead_.tokens.empty()) return;
+  Synchronize().IgnoreError();  // its result is of no use
+  for (const int32_t slot : ahead_.slots) llama_memory_seq_rm(memory(), slot, next_[slot], -1);
+  ahead_ = {};
+}
+
+absl::Span<const float> LlamaStage::Incoming(const Batch& batch, absl::Span<const uint32_t> rows) {
+  const size_t n_embd = config_.facts.n_embd;
+  const bool is_run =
+      rows.back() - rows.front() + 1 == rows.size() && std::is_sorted(rows.begin(), rows.end());
+  if (is_run) return batch.activations.subspan(rows.front() * n_embd, rows.size() * n_embd);
+  scratch_.resize(rows.size() * n_embd);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::copy_n(batch.activations.data() + rows[i] * n_embd, n_embd, scratch_.data() + i * n_embd);
+  }
+  return scratch_;
+}
+
+absl::Status LlamaStage::Run(const Batch& batch, absl::Span<const uint32_t> rows) {
+  const size_t n = rows.size();
+  const bool writes_input = !config_.input_tensor.empty();
+  const bool takes_tokens = config_.facts.is_first || writes_input;
+  const int n_pos = takes_tokens ? 1 : n_pos_per_row_;
+  token_.assign(takes_tokens ? n : 0, 0);
+  position_.assign(n * n_pos, 0);
+  n_slot_.assign(n, 1);
+  slot_.resize(n);
+  slot_pointer_.resize(n);
+  // Every row must reach the stage's end; libllama drops rows that are no outputs in its last
+  // layer.
+  is_output_.assign(n, config_.facts.is_last ? 0 : 1);
+  for (size_t i = 0; i < n; ++i) {
+    if (std::binary_search(batch.output_rows.begin(), batch.output_rows.end(), rows[i])) {
+      is_output_[i] = 1;
+    }
+    if (config_.facts.is_first) token_[i] = batch.tokens[rows[i]];
+    for (int axis = 0; axis < std::min(n_pos, 3); ++axis) {
+      position_[axis * n + i] = batch.positions[rows[i]];
+    }
+    slot_[i] = batch.slots[rows[i]];
+    slot_pointer_[i] = &slot_[i];
+  }
+  llama_batch llama = {};
+  llama.n_tokens = static_cast<int32_t>(n);
+  if (!config_.facts.is_first) in_ = Incoming(batch, rows);
+  if (takes_tokens) {
+    llama.token = token_.data();
+  } else {
+    llama.embd = const_cast<float*>(in_.data());  // libllama only reads it
+  }
+  llama.pos = position_.data();
+  llama.n_seq_id = n_slot_.data();
+  llama.seq_id = slot_pointer_.data();
+  llama.logits = is_output_.data();
+
+  rows_ = rows;
+  rows_in_ = 0;
+  rows_out_ = 0;
+  boundary_error_.clear();
+  if (config_.pools_embeddings) {
+    llama_set_embeddings(context_.get(), n > config_.n_unpooled_max);
+  }
+  LogCapture log;
+  const int32_t result = llama_decode(context_.get(), llama);
+  if (!boundary_error_.empty()) return absl::InternalError(boundary_error_);
+  switch (result) {
+    case 0:
+      break;
+    case 1:
+      return absl::ResourceExhaustedError("no room in the KV cache for the batch");
+    case -2:
+      return absl::ResourceExhaustedError("no memory to compute the batch");
+    default:
+      return absl::InternalError(
+          absl::StrCat("llama_decode failed with ", result, ": ", log.errors()));
+  }
+  if (writes_input && rows_in_ != n) {
+    return absl::InternalError(
+        absl::StrCat("the graph has no tensor ", config_.input_tensor, " for every row"));
+  }
+  if (!config_.facts.is_last && rows_out_ != n) {
+    return absl::InternalError(
+        absl::StrCat("the graph has no tensor ", boundary_, " for every row"));
+  }
+  return absl::OkStatus();
+}
+
+Payload LlamaStage::TakeActivations() {
+  const size_t bytes = out_rows_ * config_.facts.n_embd * sizeof(float);
+  out_rows_ = 0;
+  std::shared_ptr<float[]> out = std::move(out_);
+  const float* data = out.get();
+  return bytes == 0 ? Payload() : Payload::Share(std::move(out), data, bytes);
+}
+
+absl::Span<const float> LlamaStage::Logits(size_t i) {
+  if (i >= output_rows_.size()) return {};
+  const size_t n_vocab = config_.facts.n_vocab;
+  if (!kept_logits_.empty()) {
+    return absl::MakeConstSpan(kept_logits_).subspan(i * n_vocab, n_vocab);
+  }
+  const float* logits = llama_get_logits_ith(context_.get(), static_cast<int32_t>(output_rows_[i]));
+  if (logits == nullptr) return {};
+  return absl::MakeConstSpan(logits, n_vocab);
+}
+
+void LlamaStage::KeepLogits(const Batch& batch, absl::Span<const uint32_t> rows) {
+  const size_t n_vocab = config_.facts.n_vocab;
+  kept_logits_.resize(batch.output_rows.size() * n_vocab);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (is_output_[i] == 0) continue;
+    const float* logits = llama_get_logits_ith(context_.get(), static_cast<int32_t>(i));
+    const auto output =
+        std::lower_bound(batch.output_rows.begin(), batch.output_rows.end(), rows[i]);
+    if (logits == nullptr) continue;
+    std::copy_n(logits, n_vocab,
+                kept_logits_.data() + (output - batch.output_rows.begin()) * n_vocab);
+  }
+}
+
+absl::Status LlamaStage::RollBack(const Batch& batch, absl::Status why) {
+  std::vector<int32_t> slots(batch.slots.begin(), batch.slots.end());
+  std::sort(slots.begin(), slots.end());
+  slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
+  std::string lost;
+  for (int32_t slot : slots) {
+    const bool is_untouched = llama_memory_seq_pos_max(memory(), slot) < next_[slot];
+    if (is_untouched || (HasWindowBefore(slot, next_[slot]) && TrimTo(slot, next_[slot]))) continue;
+    absl::StrAppend(&lost, lost.empty() ? "" : ", ", slot);
+    Drop(slot);
+  }
+  out_.reset();
+  if (lost.empty()) return why;
+  return absl::DataLossError(absl::StrCat(why.message(), "; dropped with it: slots ", lost));
+}
+
+}  // namespace strata

@@ -1,0 +1,183 @@
+// The stage as libllama runs it: a model, its context, and what stands in each slot of the KV
+// cache. Stage::Load() in stage.cc makes it. Used by one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "llama.h"
+#include "shard/engine/stage.h"
+#include "shard/model/architecture.h"
+
+namespace strata {
+
+struct LlamaModelDeleter {
+  void operator()(llama_model* model) const { llama_model_free(model); }
+};
+struct LlamaContextDeleter {
+  void operator()(llama_context* context) const { llama_free(context); }
+};
+using LlamaModelPtr = std::unique_ptr<llama_model, LlamaModelDeleter>;
+using LlamaContextPtr = std::unique_ptr<llama_context, LlamaContextDeleter>;
+
+class LlamaStage final : public Stage {
+ public:
+  struct Config {
+    Facts facts;
+    CacheAbility ability;
+    // Where activations enter (see InputTensor() in architecture.h); empty: as llama_batch.embd.
+    std::string input_tensor;
+    std::string output_tensor;               // where the stage ends, if it is not the last
+    std::vector<std::string> layer_tensors;  // where its layers but the last end
+    llama_context_params params = {};        // of its context, without a callback
+    uint32_t n_outputs_max = 0;
+    // libllama runs graphs of equally many rows per sequence (row_groups.h).
+    bool has_equal_graphs = false;
+    // Graphs of more rows than n_unpooled_max end in pooled embeddings, for which libllama keeps no
+    // row of logits for every row, and makes a new graph every step; others are run again as they
+    // are.
+    bool pools_embeddings = false;
+    uint32_t n_unpooled_max = 0;
+    bool has_vocabulary = false;
+    // The model's files where libllama has mapped them: what is written to them is computed with.
+    // Shared with the slice. Null: nothing is mapped.
+    std::shared_ptr<const ModelFile> mapped;
+    bool computes_apart = false;  // a device that computes while its host does something else
+  };
+
+  LlamaStage(Config config, LlamaModelPtr model);
+
+  // Whether the context needs OnTensor.
+  bool watches_tensors() const { return !config_.facts.is_last || !config_.input_tensor.empty(); }
+  // ggml_backend_sched_eval_callback; `user_data` is the stage.
+  static bool OnTensor(ggml_tensor* tensor, bool ask, void* user_data);
+
+  llama_model* model() { return model_.get(); }
+  Facts* mutable_facts() { return &config_.facts; }
+  // Before any other call.
+  void SetContext(LlamaContextPtr context) { context_ = std::move(context); }
+  // As Clear(), and what stood in the caches is overwritten.
+  void Erase();
+  // How many graphs were run again as they were. For tests.
+  int32_t n_graphs_reused() const { return llama_perf_context(context_.get()).n_reused; }
+
+  absl::Status Decode(const Batch& batch) override;
+  bool BeginAhead(const Batch& batch) override;
+  bool WasAhead() const override { return was_ahead_; }
+  Payload TakeActivations() override;
+  absl::StatusOr<std::vector<float>> DecodeApart(const Batch& batch,
+                                                 const LayerWatch& watch) override;
+  absl::Span<const float> Logits(size_t i) override;
+  absl::Status Apply(const wire::KvEdit& edit) override;
+  void Clear() override;
+  Held HeldIn(int32_t slot) const override;
+  bool SplitsCaches() const override;
+  absl::StatusOr<CachePart> ReadCache(int32_t slot, uint32_t begin, uint32_t n_max) override;
+  absl::Status WriteCache(int32_t slot, const CachePart& part) override;
+  const llama_vocab* vocab() const override;
+  const Facts& facts() const override { return config_.facts; }
+
+ private:
+  absl::Status Check(const Batch& batch) const;
+  // kFailedPrecondition: the mapped files are not what they were.
+  absl::Status CheckMapped() const {
+    return config_.mapped == nullptr ? absl::OkStatus() : config_.mapped->CheckUnchanged();
+  }
+  // All rows, in one graph or several.
+  absl::Status RunAll(const Batch& batch);
+  // Until the device has computed what was begun. Errors as of Decode().
+  absl::Status Synchronize();
+  // True: the batch is what was begun ahead, and is done. Else what was begun is undone.
+  bool FinishAhead(const Batch& batch);
+  void UndoAhead();
+  // Runs `rows` of the batch as one call of libllama.
+  absl::Status Run(const Batch& batch, absl::Span<const uint32_t> rows);
+  // Copies the logits of `rows` to the order of the batch.
+  void KeepLogits(const Batch& batch, absl::Span<const uint32_t> rows);
+  // The activations of `rows`, one after the other.
+  absl::Span<const float> Incoming(const Batch& batch, absl::Span<const uint32_t> rows);
+  // How many rows the tensor has, [rows, n_embd] f32; 0, with boundary_error_, when it is not as
+  // expected or has more than `rows_left`.
+  size_t RowsOf(const ggml_tensor* tensor, size_t rows_left);
+  // False when the tensor is not as expected; the graph is stopped then.
+  bool WriteInput(ggml_tensor* tensor);
+  void TakeBoundary(const ggml_tensor* tensor);
+  // Whether watch_ wants the tensor.
+  bool IsWatched(const ggml_tensor* tensor) const;
+  void TellWatch(ggml_tensor* tensor);
+
+  // Brings the slots of a failed batch back to where they were; kDataLoss when one had to be
+  // dropped.
+  absl::Status RollBack(const Batch& batch, absl::Status why);
+  // Whether positions from `begin` on can be forgotten without losing what position `begin` attends
+  // to.
+  bool CanTrim(int32_t slot, int32_t begin) const;
+  // Whether the cache still has what position `begin` attends to.
+  bool HasWindowBefore(int32_t slot, int32_t begin) const;
+  bool TrimTo(int32_t slot, int32_t begin);
+  void Drop(int32_t slot);
+  absl::Status CheckSlot(int32_t slot) const;
+  // The slot does not hold any more what it held.
+  void Changed(int32_t slot) { versions_[slot] = ++last_version_; }
+  // A sequence that is no slot's. Where SplitsCaches().
+  llama_seq_id spare() const { return static_cast<llama_seq_id>(config_.facts.n_seq_max); }
+  absl::Status Trim(int32_t slot, int32_t begin);
+  absl::Status Copy(int32_t slot, int32_t from);
+  absl::Status Shift(const wire::KvEdit& edit);
+  void Save(const wire::KvEdit& edit);
+  absl::Status Restore(const wire::KvEdit& edit);
+  llama_memory_t memory() const { return llama_get_memory(context_.get()); }
+
+  Config config_;
+  const std::string boundary_;  // name of the tensor where the stage ends
+  const int n_pos_per_row_;     // positions libllama wants for a row of activations
+  LlamaModelPtr model_;
+  LlamaContextPtr context_;  // goes before the model
+
+  std::vector<int32_t> next_;       // [n_seq_max] position that follows the last one in each slot
+  std::vector<uint64_t> versions_;  // [n_seq_max] as of Held
+  uint64_t last_version_ = 0;
+  bool has_shifted_ = false;           // and keys turn with the next batch only
+  const LayerWatch* watch_ = nullptr;  // in DecodeApart()
+
+  // What a sequence of `length` positions left behind in the parts of the cache that forget: states
+  // and windows. What every position keeps stays in its slot.
+  struct Checkpoint {
+    int32_t length = 0;  // 0: nothing is kept
+    std::vector<uint8_t> bytes;
+  };
+  std::vector<Checkpoint> checkpoints_;  // [n_checkpoints], of checkpoint_bytes together
+
+  // What BeginAhead() has begun; no tokens: nothing. next_ knows nothing of it.
+  struct Ahead {
+    std::vector<int32_t> tokens, positions, slots;
+    std::vector<uint32_t> output_rows;
+  };
+  Ahead ahead_;
+  bool was_ahead_ = false;
+
+  // Of the batch that runs or ran last.
+  std::shared_ptr<float[]> out_;  // [n_tokens, n_embd] f32, rows in batch order
+  size_t out_rows_ = 0;
+  // The rows that run, in the order in which libllama takes them, in one graph or several.
+  absl::Span<const uint32_t> rows_;
+  absl::Span<const float> in_;  // what goes into input_tensor
+  size_t rows_in_ = 0;          // of in_ that were written
+  size_t rows_out_ = 0;         // of rows_ that arrived at the boundary
+  std::string boundary_error_;
+  std::vector<uint32_t> output_rows_;  // last stage
+  std::vector<float> kept_logits_;     // [output_rows, n_vocab], unless libllama has them in order
+  std::vector<int32_t> token_;         // columns of llama_batch, kept to spare allocations
+  std::vector<int32_t> position_;
+  std::vector<int32_t> n_slot_;
+  std::vector<int32_t> slot_;
+  std::vector<int32_t*> slot_pointer_;
+  std::vector<int8_t> is_output_;
+  std::vector<float> scratch_;  // incoming rows, where they must be gathered
+};
+
+}  // namespace strata

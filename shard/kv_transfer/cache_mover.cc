@@ -1,0 +1,287 @@
+#include "shard/kv_transfer/cache_mover.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "shard/kv_transfer/cache_layers.h"
+#include "shard/kv_transfer/cache_reader.h"
+#include "shard/kv_transfer/cache_stream.h"
+#include "transport/base/mutex.h"
+
+namespace strata {
+namespace {
+
+// What libllama writes beside the cells' own bytes: less than this for each position, and in all.
+constexpr uint64_t kMetaBytes = 64, kHeadBytes = 1 << 20;
+// So many times the whole cache may come in a call, since texts go on meanwhile.
+constexpr uint64_t kTimesMax = 4;
+constexpr uint64_t kPiecePositionsMax = 4096;
+constexpr std::chrono::milliseconds kPoll(100);
+
+// Cancels calls that nobody wants any more, or that get nothing for too long.
+class Watch {
+ public:
+  // `go_on` and `cancel` outlive it.
+  Watch(const std::function<bool()>& go_on, const std::function<void()>& cancel,
+        std::chrono::milliseconds limit)
+      : thread_([this, &go_on, &cancel, limit] { Run(go_on, cancel, limit); }) {}
+  ~Watch() { Stop().IgnoreError(); }
+
+  void Came() {
+    MutexLock lock(&mu_);
+    last_ = Clock::now();
+  }
+  // Why they were cancelled; OK: they were not.
+  absl::Status Stop() {
+    {
+      MutexLock lock(&mu_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    if (thread_.joinable()) thread_.join();
+    return why_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Run(const std::function<bool()>& go_on, const std::function<void()>& cancel,
+           std::chrono::milliseconds limit) {
+    while (true) {
+      {
+        MutexLock lock(&mu_);
+        if (!stopping_) changed_.WaitUntil(&mu_, Clock::now() + std::min(kPoll, limit));
+        if (stopping_) return;
+        if (Clock::now() > last_ + limit) {
+          why_ = absl::DeadlineExceededError("nothing comes of the caches of another worker");
+        }
+      }
+      if (why_.ok() && !go_on()) why_ = absl::CancelledError("nobody wants the caches any more");
+      if (why_.ok()) continue;
+      cancel();
+      return;
+    }
+  }
+
+  Mutex mu_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  Clock::time_point last_ ABSL_GUARDED_BY(mu_) = Clock::now();
+  absl::Status why_;    // of the thread, until it is joined
+  std::thread thread_;  // last: it uses all of the above
+};
+
+// A stage that is read.
+struct Source {
+  LayerRange had;
+  wire::ReadCachesRequest read;
+  std::unique_ptr<CacheReader> reader;
+  std::map<int32_t, wire::SlotCache> has;  // by slot
+  std::optional<CacheReader::Part> next;
+  bool is_done = false;
+};
+
+// What each of them is asked for. Errors of TakeCaches().
+absl::StatusOr<std::vector<Source>> SourcesOf(const wire::MoveCachesRequest& request,
+                                              const Stage& stage) {
+  const Stage::Facts& facts = stage.facts();
+  const LayerRange own = facts.layers;
+  std::vector<Source> sources;
+  uint32_t layer = own.begin, n_layers_max = own.size();
+  for (const wire::CacheSource& from : request.from()) {
+    Source source = {.had = {from.layers().begin(), from.layers().end()}};
+    const uint32_t end = std::min(own.end, source.had.end);
+    if (source.had.begin > layer || end <= layer) break;
+    n_layers_max = std::max(n_layers_max, source.had.size());
+    *source.read.mutable_epoch() = from.stage().epoch();
+    source.read.set_stage(from.stage().stage());
+    source.read.mutable_layers()->set_begin(layer);
+    source.read.mutable_layers()->set_end(end);
+    for (const wire::SlotCache& slot : from.has()) source.has[slot.slot()] = slot;
+    sources.push_back(std::move(source));
+    layer = end;
+  }
+  if (layer != own.end || static_cast<int>(sources.size()) != request.from_size()) {
+    return absl::InvalidArgumentError("the stages to take caches from have other layers");
+  }
+  if (sources.size() == 1 && sources[0].had == own) {
+    sources[0].read.clear_layers();
+    return sources;
+  }
+  if (!stage.SplitsCaches()) {
+    return absl::UnimplementedError("the caches of this model do not come apart by layers");
+  }
+  // All the same, or they would not fit together.
+  const uint64_t layer_bytes = std::max<uint64_t>(1, facts.kv_bytes / facts.kv_cells / own.size());
+  const uint64_t positions =
+      std::clamp<uint64_t>(kCachePieceBytes / (layer_bytes * n_layers_max), 1, kPiecePositionsMax);
+  for (Source& source : sources) source.read.set_positions(static_cast<uint32_t>(positions));
+  return sources;
+}
+
+absl::Status Drop(int32_t slot, Stage* stage) {
+  wire::KvEdit drop;
+  drop.set_kind(wire::KvEdit::DROP);
+  drop.set_slot(slot);
+  return stage->Apply(drop);
+}
+
+// What an earlier call that failed has left comes anew.
+absl::Status DropTheUnknown(Stage* stage, std::vector<Source>* sources) {
+  for (int32_t slot = 0; slot < static_cast<int32_t>(stage->facts().n_seq_max); ++slot) {
+    const uint32_t positions = stage->HeldIn(slot).positions;
+    const auto knows = [&](const Source& source) {
+      const auto held = source.has.find(slot);
+      return (held == source.has.end() ? 0 : held->second.positions()) == positions;
+    };
+    if (std::ranges::all_of(*sources, knows)) continue;
+    if (absl::Status status = Drop(slot, stage); !status.ok()) return status;
+    for (Source& source : *sources) source.has.erase(slot);
+  }
+  return absl::OkStatus();
+}
+
+class Mover {
+ public:
+  Mover(Stage* stage, std::vector<Source>* sources, std::function<void()> came)
+      : stage_(stage), sources_(*sources), came_(std::move(came)) {}
+
+  absl::Status Run() {
+    const auto done = [](const Source& source) { return source.is_done; };
+    const auto waits = [](const Source& source) { return source.next.has_value(); };
+    while (true) {
+      for (Source& source : sources_) {
+        if (absl::Status status = Advance(&source); !status.ok()) return status;
+      }
+      if (std::ranges::any_of(sources_, done)) break;
+      if (!AllFit()) {
+        SkipFirst();
+      } else if (absl::Status status = WriteNext(); !status.ok()) {
+        return status;
+      }
+      came_();
+    }
+    lags_ = lags_ || std::ranges::any_of(sources_, waits);
+    return absl::OkStatus();
+  }
+
+  bool lags() const { return lags_; }
+
+ private:
+  // To the next part that is to be written. What slots hold no more comes first of all.
+  absl::Status Advance(Source* source) {
+    while (!source->is_done && !source->next) {
+      auto part = source->reader->Next(came_);
+      if (!part.ok()) return part.status();
+      source->is_done = !part->has_value();
+      if (source->is_done) break;
+      const int32_t slot = (*part)->of.slot();
+      if ((*part)->part.end == 0) {
+        if (absl::Status status = Drop(slot, stage_); !status.ok()) return status;
+        for (Source& other : sources_) other.has.erase(slot);
+      } else if (!late_.contains(slot)) {
+        source->next = *std::move(part);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool AllFit() const {
+    const CacheReader::Part& first = *sources_[0].next;
+    return std::ranges::all_of(sources_, [&first](const Source& source) {
+      const CacheReader::Part& next = *source.next;
+      return next.of.slot() == first.of.slot() && next.part.begin == first.part.begin &&
+             next.part.end == first.part.end;
+    });
+  }
+
+  absl::Status WriteNext() {
+    Stage::CachePart joined = std::move(sources_[0].next->part);
+    if (sources_.size() > 1) {
+      std::vector<absl::string_view> states = {joined.bytes};
+      for (size_t i = 1; i < sources_.size(); ++i) {
+        states.emplace_back(sources_[i].next->part.bytes);
+      }
+      auto bytes = JoinLayers(states);
+      if (!bytes.ok()) return bytes.status();
+      joined.bytes = *std::move(bytes);
+    }
+    const int32_t slot = sources_[0].next->of.slot();
+    if (absl::Status status = stage_->WriteCache(slot, joined); !status.ok()) return status;
+    for (Source& source : sources_) {
+      source.has[slot] = source.next->of;
+      source.next.reset();
+    }
+    return absl::OkStatus();
+  }
+
+  // Slots come in their order: the first one of those that are next is not all there.
+  void SkipFirst() {
+    const auto slot_of = [](const Source& source) { return source.next->of.slot(); };
+    const int32_t slot = slot_of(*std::ranges::min_element(sources_, {}, slot_of));
+    late_.insert(slot);
+    lags_ = true;
+    for (Source& source : sources_) {
+      if (slot_of(source) == slot) source.next.reset();
+    }
+  }
+
+  Stage* const stage_;
+  std::vector<Source>& sources_;
+  const std::function<void()> came_;
+  std::set<int32_t> late_;  // slots whose parts are for the next call
+  bool lags_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<wire::MoveCachesResponse> TakeCaches(const wire::MoveCachesRequest& request,
+                                                    const std::function<bool()>& go_on,
+                                                    Stage* stage,
+                                                    std::chrono::milliseconds piece_limit) {
+  auto sources = SourcesOf(request, *stage);
+  if (!sources.ok()) return sources.status();
+  const Stage::Facts& facts = stage->facts();
+  const uint64_t all_bytes = facts.kv_bytes + facts.kv_cells * kMetaBytes + kHeadBytes;
+  const uint64_t part_bytes =
+      stage->SplitsCaches() ? std::min(all_bytes, 4 * kCachePieceBytes + all_bytes / facts.kv_cells)
+                            : all_bytes;
+  if (absl::Status status = DropTheUnknown(stage, &*sources); !status.ok()) return status;
+  for (size_t i = 0; i < sources->size(); ++i) {
+    Source& source = (*sources)[i];
+    for (const auto& [slot, held] : source.has) *source.read.add_has() = held;
+    source.reader =
+        std::make_unique<CacheReader>(request.from(static_cast<int>(i)).address(), source.read,
+                                      CacheReader::Limits{.n_slots = facts.n_seq_max,
+                                                          .part_bytes = part_bytes,
+                                                          .all_bytes = kTimesMax * all_bytes});
+  }
+  const std::function<void()> cancel = [&sources] {
+    for (Source& source : *sources) source.reader->Cancel();
+  };
+  Watch watch(go_on, cancel, piece_limit);
+  Mover mover(stage, &*sources, [&watch] { watch.Came(); });
+  absl::Status moved = mover.Run();
+  if (absl::Status why = watch.Stop(); !why.ok()) return why;
+  if (!moved.ok()) return moved;
+  wire::MoveCachesResponse response;
+  response.set_lags(mover.lags());
+  for (Source& source : *sources) {
+    response.set_bytes(response.bytes() + source.reader->bytes());
+    wire::TakenCaches* const taken = response.add_from();
+    for (auto& [slot, held] : source.has) *taken->add_slots() = std::move(held);
+  }
+  return response;
+}
+
+}  // namespace strata

@@ -1,0 +1,320 @@
+#include "shard/weights/weight_fetcher.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "shard/model/model_file.h"
+#include "shard/model/slice.h"
+#include "shard/weights/weight_queue.h"
+#include "transport/rpc/status_details.h"
+#include "transport/security/private_file.h"
+
+namespace strata {
+namespace {
+
+// "300.0 MiB of weights: 200.0 MiB from 10.0.0.2:4242, 100.0 MiB from 10.0.0.3:4242".
+std::string WordsOf(const std::vector<WeightTransfer::Share>& shares) {
+  uint64_t bytes = 0;
+  std::vector<std::string> parts;
+  for (const WeightTransfer::Share& share : shares) {
+    bytes += share.bytes;
+    if (share.bytes > 0) {
+      parts.push_back(absl::StrCat(Mebibytes(share.bytes), " from ", share.address));
+    }
+  }
+  for (const WeightTransfer::Share& share : shares) {
+    if (share.address.empty() || share.why.ok() || absl::IsCancelled(share.why)) continue;
+    parts.push_back(absl::StrCat(share.bytes > 0 ? "no more from " : "none from ", share.address,
+                                 " (", share.why.message(), ")"));
+  }
+  return absl::StrCat(Mebibytes(bytes), " of weights: ", absl::StrJoin(parts, ", "));
+}
+
+}  // namespace
+
+class WeightFetcher::Job {
+ public:
+  Job(Request request, Callbacks callbacks)
+      : request_(std::move(request)),
+        progress_(std::move(callbacks.progress)),
+        done_(std::move(callbacks.done)),
+        source_(request_.model_id, request_.address, request_.idle_max) {
+    for (const std::string& peer : request_.peers) {
+      if (peers_.size() + 1 == kWeightSourcesMax) break;
+      const bool known =
+          absl::c_any_of(peers_, [&](const auto& each) { return each->address() == peer; });
+      if (known || peer.empty() || peer == request_.address) continue;
+      peers_.push_back(std::make_unique<WeightSource>(request_.model_id, peer, request_.idle_max));
+    }
+  }
+
+  void Cancel() {
+    absl::MutexLock lock(mu_);
+    cancelled_ = true;
+    if (transfer_ != nullptr) transfer_->Cancel();
+    source_.Cancel();
+    for (const std::unique_ptr<WeightSource>& peer : peers_) peer->Cancel();
+  }
+
+  // Fetcher's thread.
+  void Run(const std::shared_ptr<WeightCache>& cache) {
+    absl::StatusOr<Fetched> fetched = Fetch(cache);
+    if (!fetched.ok() && cancelled()) fetched = absl::CancelledError("fetching was cancelled");
+    std::exchange(done_, nullptr)(std::move(fetched));
+  }
+
+ private:
+  absl::StatusOr<Fetched> Fetch(const std::shared_ptr<WeightCache>& cache);
+  absl::StatusOr<Fetched> FetchHeaders(WeightCache* cache);
+  absl::StatusOr<Fetched> FetchHeadersElsewhere(const absl::Status& source);
+  // Whether the source answers.
+  absl::Status ConnectSource();
+  // Makes the model known to the cache: by the source where it answers (`source`), else by a peer;
+  // its id tells whether that is right.
+  absl::Status Describe(WeightCache* cache, absl::Status source);
+  // `source`: whether it answers; what it says when it does not.
+  absl::Status CompareHashes(WeightLease* lease, absl::Status* source);
+  absl::Status CheckSuspect(WeightLease* lease);
+  // `source`: why it does not give what is missing, or that it does.
+  absl::Status ReadMissing(WeightLease* lease, absl::Status source, Fetched* fetched);
+
+  bool cancelled() {
+    absl::MutexLock lock(mu_);
+    return cancelled_;
+  }
+
+  const Request request_;
+  WeightProgress progress_;
+  absl::AnyInvocable<void(absl::StatusOr<Fetched>)> done_;
+  WeightSource source_;
+  std::vector<std::unique_ptr<WeightSource>> peers_;
+
+  absl::Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  WeightTransfer* transfer_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
+    const std::shared_ptr<WeightCache>& cache) {
+  if (cancelled()) return absl::CancelledError("");
+  if (!request_.path.empty()) {
+    auto model = ModelFile::Open(request_.path);
+    if (model.ok() && (*model)->id() == request_.model_id) {
+      return Fetched{.path = request_.path, .lease = nullptr, .headers = *std::move(model)};
+    }
+  }
+  if (cache == nullptr) {
+    return absl::FailedPreconditionError(
+        "the model's file is on another machine, and this node has no cache (--cache-dir)");
+  }
+  if (request_.headers_only) return FetchHeaders(cache.get());
+  absl::Status source = ConnectSource();
+  const SliceOptions slice{.unverified = request_.unverified};
+  auto lease = cache->Lease(request_.model_id, request_.layers, slice);
+  if (absl::IsNotFound(lease.status())) {
+    if (absl::Status status = Describe(cache.get(), source); !status.ok()) return status;
+    lease = cache->Lease(request_.model_id, request_.layers, slice);
+  }
+  if (!lease.ok()) return lease.status();
+  if (request_.check_again) (*lease)->Distrust();
+
+  if (absl::Status status = CompareHashes(lease->get(), &source); !status.ok()) return status;
+  if (absl::Status status = CheckSuspect(lease->get()); !status.ok()) return status;
+  Fetched fetched;
+  if (!(*lease)->Missing().empty()) {
+    absl::Status status = ReadMissing(lease->get(), std::move(source), &fetched);
+    if (!status.ok()) return status;
+  }
+  // Somebody who read it for another node may have found a block damaged meanwhile.
+  if (!(*lease)->Missing().empty()) {
+    return absl::UnavailableError("blocks of the cache went while others were fetched; try again");
+  }
+  fetched.path = (*lease)->path();
+  fetched.block_hashes = (*lease)->BlockHashes();
+  fetched.lease = *std::move(lease);
+  return fetched;
+}
+
+absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeaders(WeightCache* cache) {
+  auto headers = cache->Headers(request_.model_id);
+  if (absl::IsNotFound(headers.status())) {
+    const absl::Status source = ConnectSource();
+    absl::Status status = Describe(cache, source);
+    // A plan needs no room on the disk of who makes it.
+    if (DiskShortageOf(status)) return FetchHeadersElsewhere(source);
+    if (!status.ok()) return status;
+    headers = cache->Headers(request_.model_id);
+  }
+  if (!headers.ok()) return headers.status();
+  return Fetched{.path = (*headers)->paths().front(), .lease = nullptr, .headers = *headers};
+}
+
+// The folder goes at once: whoever has the headers reads no more of it.
+absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeadersElsewhere(
+    const absl::Status& source) {
+  const auto folder = NewPrivateFolder();
+  if (!folder.ok()) return folder.status();
+  const absl::Cleanup remove = [&folder] {
+    std::error_code error;
+    std::filesystem::remove_all(*folder, error);
+  };
+  const auto cache = WeightCache::Open({.folder = *folder, .bytes_max = UINT64_MAX});
+  if (!cache.ok()) return cache.status();
+  if (absl::Status status = Describe(cache->get(), source); !status.ok()) return status;
+  auto headers = (*cache)->Headers(request_.model_id);
+  if (!headers.ok()) return headers.status();
+  return Fetched{.path = (*headers)->paths().front(), .lease = nullptr, .headers = *headers};
+}
+
+absl::Status WeightFetcher::Job::ConnectSource() {
+  if (!request_.address.empty()) return source_.Connect();
+  return absl::UnavailableError("no node that answers has the model's file");
+}
+
+absl::Status WeightFetcher::Job::Describe(WeightCache* cache, absl::Status source) {
+  if (source.ok()) return source_.Describe(cache);
+  for (const std::unique_ptr<WeightSource>& peer : peers_) {
+    if (cancelled()) return absl::CancelledError("");
+    absl::Status status = peer->Connect();
+    if (status.ok()) status = peer->Describe(cache);
+    if (status.ok() || absl::IsResourceExhausted(status)) return status;  // this node's disk
+    LOG(WARNING) << status.message();
+  }
+  return source;
+}
+
+// Blocks of another file with the same id are noticed here.
+absl::Status WeightFetcher::Job::CompareHashes(WeightLease* lease, absl::Status* source) {
+  std::vector<uint32_t> there;
+  for (const uint32_t block : lease->blocks()) {
+    if (!lease->HashOf(block).empty()) there.push_back(block);
+  }
+  if (there.empty() || !source->ok()) return absl::OkStatus();
+  std::vector<uint32_t> differ;
+  absl::Status status =
+      source_.Hash(there, /*known_only=*/false, [&](uint32_t block, const std::string& hash) {
+        const std::string ours = lease->HashOf(block);
+        if (!ours.empty() && ours != hash &&
+            std::binary_search(there.begin(), there.end(), block)) {
+          differ.push_back(block);
+        }
+      });
+  if (cancelled()) return absl::CancelledError("");
+  if (!status.ok()) {
+    *source = source_.Named(status);
+    if (lease->Missing().empty()) {
+      LOG(WARNING) << source->message() << "; what the cache has is used as it is";
+    }
+    return absl::OkStatus();
+  }
+  return differ.empty() ? absl::OkStatus() : lease->Forget(differ);
+}
+
+absl::Status WeightFetcher::Job::CheckSuspect(WeightLease* lease) {
+  const std::vector<uint32_t> suspect = lease->Suspect();
+  const WeightBlocks& blocks = lease->all_blocks();
+  progress_.Add(0, blocks.BytesOf(suspect) + blocks.BytesOf(lease->Missing()) +
+                       blocks.BytesOf(lease->blocks()));
+  for (const uint32_t block : suspect) {
+    if (cancelled()) return absl::CancelledError("");
+    const bool good = lease->Check(block);
+    const uint64_t bytes = blocks[block].bytes;
+    if (!good) {
+      LOG(WARNING) << "block " << block << " of " << lease->path()
+                   << " is damaged and fetched again";
+    }
+    progress_.Add(bytes, good ? 0 : bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightFetcher::Job::ReadMissing(WeightLease* lease, absl::Status source,
+                                             Fetched* fetched) {
+  if (!source.ok() && peers_.empty()) return source;
+  if (absl::Status status = lease->MakeRoom(); !status.ok()) return status;
+  std::vector<WeightSource*> sources = {&source_};
+  for (const std::unique_ptr<WeightSource>& peer : peers_) sources.push_back(peer.get());
+  WeightTransfer transfer({.lease = lease,
+                           .sources = std::move(sources),
+                           .source = std::move(source),
+                           .no_source = request_.address.empty(),
+                           .progress = &progress_,
+                           .join_max = request_.join_max});
+  {
+    absl::MutexLock lock(mu_);
+    if (cancelled_) return absl::CancelledError("");
+    transfer_ = &transfer;
+  }
+  const absl::Cleanup forget = [this] {
+    absl::MutexLock lock(mu_);
+    transfer_ = nullptr;
+  };
+  absl::Status status = transfer.Run();
+  fetched->shares = transfer.shares();
+  for (const WeightTransfer::Share& share : fetched->shares) fetched->bytes_fetched += share.bytes;
+  LOG(INFO) << WordsOf(fetched->shares);
+  return status;
+}
+
+WeightFetcher::WeightFetcher(std::shared_ptr<WeightCache> cache)
+    : cache_(std::move(cache)), thread_([this] { Run(); }), letting_go_([this] {
+        while (let_go_.Pop().has_value()) {
+        }
+      }) {}
+
+WeightFetcher::~WeightFetcher() {
+  {
+    absl::MutexLock lock(mu_);
+    stopping_ = true;
+    for (const std::shared_ptr<Job>& job : jobs_) job->Cancel();
+  }
+  thread_.join();
+  let_go_.Close();
+  letting_go_.join();
+}
+
+void WeightFetcher::LetGo(std::shared_ptr<WeightLease> lease) { let_go_.Push(std::move(lease)); }
+
+std::shared_ptr<WeightFetcher::Job> WeightFetcher::Start(Request request, Callbacks callbacks) {
+  {
+    absl::MutexLock lock(mu_);
+    if (!stopping_ && jobs_.size() < kFetchesMax) {
+      return jobs_.emplace_back(std::make_shared<Job>(std::move(request), std::move(callbacks)));
+    }
+  }
+  callbacks.done(absl::ResourceExhaustedError("too many fetches of weights"));
+  return nullptr;
+}
+
+void WeightFetcher::Cancel(Job* job) {
+  if (job != nullptr) job->Cancel();
+}
+
+void WeightFetcher::Run() {
+  while (true) {
+    std::shared_ptr<Job> job;
+    {
+      absl::MutexLock lock(mu_);
+      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return stopping_ || !jobs_.empty();
+      };
+      mu_.Await(absl::Condition(&wanted));
+      if (jobs_.empty()) return;
+      job = jobs_.front();
+    }
+    job->Run(cache_);
+    absl::MutexLock lock(mu_);
+    jobs_.pop_front();
+  }
+}
+
+}  // namespace strata

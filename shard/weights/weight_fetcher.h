@@ -1,0 +1,98 @@
+// Gets the weights of a slice onto this machine before a worker loads them: from the model's own
+// file where this machine has it, else from the cache, and what the cache lacks from the node that
+// shares the model and from peers that have loaded layers of it, all at once (weight_transfer.h).
+// Only the blocks of the slice are asked for.
+//
+// One fetch at a time, since they would share the link; the others wait. A fetch runs on the
+// fetcher's own threads; its callbacks come from there.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "shard/model/architecture.h"
+#include "shard/model/model_file.h"
+#include "shard/weights/weight_cache.h"
+#include "shard/weights/weight_queue.h"
+#include "shard/weights/weight_source.h"
+#include "shard/weights/weight_transfer.h"
+
+namespace strata {
+
+// Fetches that wait or run.
+inline constexpr size_t kFetchesMax = 64;
+
+class WeightFetcher {
+ public:
+  // `cache` may be null: then only files of this machine are found.
+  explicit WeightFetcher(std::shared_ptr<WeightCache> cache);
+  // Cancels what is under way and waits for it.
+  ~WeightFetcher();
+
+  struct Request {
+    std::string model_id;
+    std::string path;  // tried first: the model's file, if this machine has it
+    // host:port of the node that shares the model; empty: none does, and what peers were told of
+    // their blocks is taken for true.
+    std::string address;
+    // Of others that may have blocks of it; those beyond kWeightSourcesMax - 1 are left out.
+    std::vector<std::string> peers;
+    LayerRange layers;
+    bool unverified = false;
+    // A load found that a block of the cache is not what it was: all are checked again.
+    bool check_again = false;
+    bool headers_only = false;  // no weights: what a plan needs to know of the model
+    absl::Duration idle_max = kWeightIdleMax;
+    absl::Duration join_max = kWeightJoinMax;
+  };
+  struct Fetched {
+    std::string path;                           // of the model on this machine
+    std::shared_ptr<WeightLease> lease;         // null: not from the cache. Held while it is loaded
+    std::string block_hashes;                   // of the lease's blocks, for who loads them
+    uint64_t bytes_fetched = 0;                 // of blocks, from other nodes
+    std::vector<WeightTransfer::Share> shares;  // by node, the source first
+    std::shared_ptr<const ModelFile> headers;   // headers_only; shared with the cache
+  };
+  struct Callbacks {
+    // Bytes that were checked and fetched, of those that must be and those that will be loaded
+    // then. The total may grow.
+    absl::AnyInvocable<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
+    // Once. kFailedPrecondition: there is no cache, the model is no longer shared, or its file has
+    // changed; kUnavailable, by address: the other node has gone, what was fetched stays;
+    // kDataLoss: it sends bytes that do not have their hash, and no peer has the right ones;
+    // kResourceExhausted: no room; kCancelled; else what Slice::Make says.
+    absl::AnyInvocable<void(absl::StatusOr<Fetched>)> done;
+  };
+
+  class Job;
+  // Thread-safe. `job` is known to both sides; Cancel() may come at any time and does not block.
+  std::shared_ptr<Job> Start(Request request, Callbacks callbacks);
+  static void Cancel(Job* job);
+
+  // Ends a lease on a thread of the fetcher's.
+  void LetGo(std::shared_ptr<WeightLease> lease);
+
+ private:
+  void Run();
+
+  const std::shared_ptr<WeightCache> cache_;  // shared with leases
+
+  absl::Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mu_);  // the first one runs
+  WeightQueue<std::shared_ptr<WeightLease>> let_go_{kFetchesMax};
+  std::thread thread_;
+  std::thread letting_go_;
+};
+
+}  // namespace strata

@@ -1,0 +1,402 @@
+#include "shard/weights/weight_service.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/log/log.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "shard/weights/weight_queue.h"
+#include "transport/base/steady_time.h"
+#include "transport/rpc/grpc_status.h"
+#include "transport/security/private_file.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Files of hashes that are kept; the oldest go.
+constexpr size_t kHashFilesMax = 64;
+// Hashes in one answer.
+constexpr int kHashesMax = 256;
+constexpr absl::Duration kHashesEvery = absl::Seconds(1);
+
+void DropOldest(const std::string& folder, size_t files_max) {
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  std::error_code error;
+  for (const fs::directory_entry& file : fs::directory_iterator(folder, error)) {
+    files.emplace_back(file.last_write_time(error), file.path());
+  }
+  std::sort(files.begin(), files.end());
+  for (size_t i = 0; i + files_max < files.size(); ++i) fs::remove(files[i].second, error);
+}
+
+}  // namespace
+
+struct WeightService::Shared {
+  Shared(std::shared_ptr<const ModelFile> file, std::string file_key)
+      : model(std::move(file)), blocks(*model), key(std::move(file_key)) {}
+
+  // Constant.
+  const std::shared_ptr<const ModelFile> model;  // shared with nobody, or the cache
+  const WeightBlocks blocks;
+  const std::string key;  // of the file, or the number of the cache's entry
+
+  absl::Mutex mu;
+  WeightHashes hashes ABSL_GUARDED_BY(mu);
+  bool unsaved ABSL_GUARDED_BY(mu) = false;
+
+  std::string HashOf(uint32_t block) {
+    absl::MutexLock lock(mu);
+    const auto found = hashes.find(block);
+    return found == hashes.end() ? "" : found->second;
+  }
+};
+
+// kInvalidArgument: blocks that the model does not have; kNotFound: that are not in the cache.
+absl::StatusOr<std::vector<uint32_t>> WeightService::Found::Listed(
+    const wire::BlocksRequest& request) const {
+  const size_t n_blocks = shared->blocks.size();
+  std::vector<uint32_t> listed;
+  for (const wire::BlockRange& range : request.blocks()) {
+    if (range.begin() >= range.end() || range.end() > n_blocks ||
+        listed.size() + (range.end() - range.begin()) > n_blocks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("blocks ", range.begin(), "-", range.end(), " of ", n_blocks));
+    }
+    for (uint32_t block = range.begin(); block < range.end(); ++block) {
+      if (kept.has_value() && !kept->hashes.contains(block)) {
+        if (request.known_only()) continue;
+        return absl::NotFoundError(absl::StrCat("block ", block, " is not in the cache there"));
+      }
+      listed.push_back(block);
+    }
+  }
+  return listed;
+}
+
+std::string WeightService::Found::HashOf(uint32_t block) const {
+  if (!kept.has_value()) return shared->HashOf(block);
+  const auto found = kept->hashes.find(block);
+  return found == kept->hashes.end() ? "" : found->second;
+}
+
+// Counts among those that read at once, and keeps the hashes that it made when it ends.
+class WeightService::Reading {
+ public:
+  Reading(WeightService* service, Found found, std::vector<uint32_t> blocks)
+      : service_(service), found_(std::move(found)), blocks_(std::move(blocks)) {
+    ++service_->reads_;
+  }
+  Reading(const Reading&) = delete;
+  ~Reading() {
+    service_->KeepHashes(found_.shared.get());
+    --service_->reads_;
+  }
+
+  const Found& found() const { return found_; }
+  const std::vector<uint32_t>& blocks() const { return blocks_; }
+
+ private:
+  WeightService* const service_;
+  const Found found_;
+  const std::vector<uint32_t> blocks_;
+};
+
+WeightService::WeightService(std::string hashes_folder, std::shared_ptr<WeightCache> cache)
+    : hashes_folder_(std::move(hashes_folder)), cache_(std::move(cache)) {
+  if (hashes_folder_.empty()) return;
+  const absl::Status made = MakePrivateFolder(hashes_folder_);
+  if (!made.ok()) LOG(WARNING) << made.message();
+}
+
+WeightService::~WeightService() = default;
+
+bool WeightService::ShareAgain(const std::string& path, wire::ShareModelResponse* response) {
+  SharedPtr same;
+  {
+    absl::MutexLock lock(mu_);
+    const auto found = std::ranges::find_if(shared_, [&](const SharedPtr& shared) {
+      return absl::c_linear_search(shared->model->paths(), path);
+    });
+    if (found != shared_.end()) same = *found;
+  }
+  if (same == nullptr) return false;
+  if (!same->model->CheckUnchanged().ok()) return false;
+  response->set_model_id(same->model->id());
+  response->set_bytes(same->model->tensor_bytes());
+  absl::MutexLock lock(mu_);
+  // Another file with its id may have come meanwhile.
+  shared_.remove_if(
+      [&same](const SharedPtr& each) { return each->model->id() == same->model->id(); });
+  shared_.push_front(std::move(same));
+  if (shared_.size() > kSharedModelsMax) shared_.pop_back();
+  return true;
+}
+
+grpc::Status WeightService::ShareModel(grpc::ServerContext*, const wire::ShareModelRequest* request,
+                                       wire::ShareModelResponse* response) {
+  if (ShareAgain(request->path(), response)) return grpc::Status::OK;
+  absl::StatusOr<std::shared_ptr<const ModelFile>> model = ModelFile::Open(request->path());
+  if (!model.ok()) return ToGrpc(model.status());
+  // While its headers were read it may have been written to.
+  if (absl::Status status = (*model)->CheckUnchanged(); !status.ok()) return ToGrpc(status);
+  if (absl::Status status = CheckNoHoles(**model); !status.ok()) return ToGrpc(status);
+  response->set_model_id((*model)->id());
+  response->set_bytes((*model)->tensor_bytes());
+  auto shared = std::make_shared<Shared>(*model, (*model)->file_key());
+  if (!hashes_folder_.empty()) {
+    absl::MutexLock hashes_lock(shared->mu);
+    shared->hashes =
+        ReadKeptHashes(absl::StrCat(hashes_folder_, "/", absl::BytesToHexString(shared->key)),
+                       shared->key, shared->blocks.size());
+  }
+  absl::MutexLock lock(mu_);
+  // Of several files with one id, the one named last; calls under way keep theirs.
+  const auto same = std::find_if(shared_.begin(), shared_.end(), [&](const SharedPtr& shared) {
+    return shared->model->id() == (*model)->id();
+  });
+  if (same != shared_.end()) {
+    if ((*same)->key == shared->key) shared = *same;
+    shared_.erase(same);
+  }
+  shared_.push_front(std::move(shared));
+  if (shared_.size() > kSharedModelsMax) shared_.pop_back();
+  return grpc::Status::OK;
+}
+
+std::string WeightService::FileKeyOf(const std::string& path) const {
+  absl::MutexLock lock(mu_);
+  for (const SharedPtr& shared : shared_) {
+    if (absl::c_linear_search(shared->model->paths(), path)) return shared->key;
+  }
+  return "";
+}
+
+absl::StatusOr<WeightService::Found> WeightService::Find(const std::string& model_id) {
+  SharedPtr found;
+  {
+    absl::MutexLock lock(mu_);
+    for (const SharedPtr& shared : shared_) {
+      if (shared->model->id() == model_id) found = shared;
+    }
+  }
+  if (found == nullptr) return FindCached(model_id);
+  if (absl::Status status = found->model->CheckUnchanged(); !status.ok()) {
+    if (auto cached = FindCached(model_id); cached.ok()) return cached;
+    return status;
+  }
+  return Found{.shared = std::move(found), .kept = std::nullopt};
+}
+
+absl::StatusOr<WeightService::Found> WeightService::FindCached(const std::string& model_id) {
+  absl::Status none = absl::NotFoundError("no such model is shared here");
+  if (cache_ == nullptr) return none;
+  absl::StatusOr<WeightCache::Kept> kept = cache_->WhatIsThere(model_id);
+  if (!kept.ok()) return none;
+  const std::string key = absl::StrCat(kept->entry);
+  {
+    absl::MutexLock lock(mu_);
+    std::erase_if(cached_, [&](const SharedPtr& cached) {
+      return cached->model->id() == model_id && cached->key != key;
+    });
+    for (const SharedPtr& cached : cached_) {
+      if (cached->model->id() != model_id) continue;
+      return Found{.shared = cached, .kept = *std::move(kept)};
+    }
+  }
+  absl::StatusOr<std::shared_ptr<const ModelFile>> model = cache_->Headers(model_id);
+  if (!model.ok()) return none;
+  auto opened = std::make_shared<Shared>(*std::move(model), key);
+  absl::MutexLock lock(mu_);
+  cached_.push_front(opened);
+  if (cached_.size() > kCachedModelsMax) cached_.pop_back();
+  return Found{.shared = std::move(opened), .kept = *std::move(kept)};
+}
+
+grpc::Status WeightService::ListBlocks(grpc::ServerContext*, const wire::ListBlocksRequest* request,
+                                       wire::BlockList* response) {
+  const absl::StatusOr<Found> found = Find(request->model_id());
+  if (!found.ok()) return ToGrpc(found.status());
+  if (!found->kept.has_value()) {
+    response->add_blocks()->set_end(static_cast<uint32_t>(found->shared->blocks.size()));
+    return grpc::Status::OK;
+  }
+  wire::BlockRange* last = nullptr;
+  for (const auto& [block, hash] : found->kept->hashes) {
+    if (last == nullptr || last->end() != block) {
+      last = response->add_blocks();
+      last->set_begin(block);
+    }
+    last->set_end(block + 1);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status WeightService::DescribeModel(grpc::ServerContext*,
+                                          const wire::DescribeModelRequest* request,
+                                          grpc::ServerWriter<wire::ModelPiece>* writer) {
+  return ToGrpc(Describe(request->model_id(), writer));
+}
+
+grpc::Status WeightService::HashBlocks(grpc::ServerContext* context,
+                                       const wire::BlocksRequest* request,
+                                       grpc::ServerWriter<wire::BlockHashes>* writer) {
+  return ToGrpc(Hash(context, *request, writer));
+}
+
+grpc::Status WeightService::ReadBlocks(grpc::ServerContext*, const wire::BlocksRequest* request,
+                                       grpc::ServerWriter<wire::BlockChunk>* writer) {
+  return ToGrpc(Read(*request, writer));
+}
+
+absl::Status WeightService::Describe(const std::string& model_id,
+                                     grpc::ServerWriter<wire::ModelPiece>* writer) {
+  const absl::StatusOr<Found> found = Find(model_id);
+  if (!found.ok()) return found.status();
+  const ModelFile& model = *found->shared->model;
+  wire::ModelPiece sizes;
+  for (size_t i = 0; i < model.paths().size(); ++i) sizes.add_part_bytes(model.part_bytes(i));
+  if (!writer->Write(sizes)) return absl::CancelledError("the peer has gone");
+  for (const ModelFile::Range& range : model.identity()) {
+    wire::ModelPiece piece;
+    piece.set_part(static_cast<uint32_t>(range.part));
+    for (uint64_t done = 0; done < range.bytes; done += piece.data().size()) {
+      std::string* data = piece.mutable_data();
+      data->resize(std::min<uint64_t>(kWeightChunkBytes, range.bytes - done));
+      piece.set_offset(range.offset + done);
+      absl::Status status = model.Read(range.part, range.offset + done, absl::MakeSpan(*data));
+      if (!status.ok()) return status;
+      if (!writer->Write(piece)) return absl::CancelledError("the peer has gone");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightService::ReadBlock(const Found& found, uint32_t block,
+                                      const std::function<bool(wire::BlockChunk)>& give) {
+  Shared* const shared = found.shared.get();
+  const WeightBlock& at = shared->blocks[block];
+  std::string hash = found.HashOf(block);
+  const bool cached = found.kept.has_value();
+  const bool known = !cached && !hash.empty();
+  WeightHasher hasher;
+  for (uint64_t done = 0; done < at.bytes;) {
+    wire::BlockChunk chunk;
+    chunk.set_block(block);
+    chunk.set_offset(done);
+    std::string* data = chunk.mutable_data();
+    data->resize(std::min<uint64_t>(kWeightChunkBytes, at.bytes - done));
+    absl::Status status = shared->model->Read(at.part, at.offset + done, absl::MakeSpan(*data));
+    if (!status.ok()) return cached ? absl::NotFoundError(status.message()) : status;
+    if (!known) hasher.Add(*data);
+    done += data->size();
+    if (done == at.bytes) {
+      if (cached) {
+        status = cache_->Confirm(shared->model->id(), *found.kept, block, hasher.Finish());
+        if (!status.ok()) return status;
+      } else if (!known) {
+        hash = hasher.Finish();
+        if (status = shared->model->CheckUnchanged(); !status.ok()) return status;
+        bytes_hashed_ += at.bytes;
+        absl::MutexLock lock(shared->mu);
+        shared->hashes[block] = hash;
+        shared->unsaved = true;
+      }
+      chunk.set_hash(hash);
+    }
+    if (!give(std::move(chunk))) return absl::CancelledError("the peer has gone");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<WeightService::Reading>> WeightService::BeginReading(
+    const wire::BlocksRequest& request) {
+  absl::StatusOr<Found> found = Find(request.model_id());
+  if (!found.ok()) return found.status();
+  absl::StatusOr<std::vector<uint32_t>> blocks = found->Listed(request);
+  if (!blocks.ok()) return blocks.status();
+  auto reading = std::make_unique<Reading>(this, *std::move(found), *std::move(blocks));
+  if (reads_ > kWeightReadsMax) {
+    return absl::ResourceExhaustedError("too many nodes read weights here at the same time");
+  }
+  return reading;
+}
+
+absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::BlocksRequest& request,
+                                 grpc::ServerWriter<wire::BlockHashes>* writer) {
+  const absl::StatusOr<std::unique_ptr<Reading>> reading = BeginReading(request);
+  if (!reading.ok()) return reading.status();
+  const Found& found = (*reading)->found();
+  wire::BlockHashes answer;
+  SteadyTime said = SteadyTime::Now();
+  for (const uint32_t block : (*reading)->blocks()) {
+    if (found.HashOf(block).empty()) {
+      if (request.known_only()) continue;
+      absl::Status status = ReadBlock(
+          found, block, [context](const wire::BlockChunk&) { return !context->IsCancelled(); });
+      if (!status.ok()) return status;
+    }
+    wire::BlockHash* entry = answer.add_hashes();
+    entry->set_block(block);
+    entry->set_hash(found.HashOf(block));
+    // Who waits gives up on a source that says nothing.
+    if (answer.hashes_size() == kHashesMax || SteadyTime::Now() - said >= kHashesEvery) {
+      if (!writer->Write(answer)) return absl::CancelledError("the peer has gone");
+      answer.Clear();
+      said = SteadyTime::Now();
+    }
+  }
+  if (answer.hashes_size() > 0) writer->Write(answer);
+  return absl::OkStatus();
+}
+
+absl::Status WeightService::Read(const wire::BlocksRequest& request,
+                                 grpc::ServerWriter<wire::BlockChunk>* writer) {
+  const absl::StatusOr<std::unique_ptr<Reading>> reading = BeginReading(request);
+  if (!reading.ok()) return reading.status();
+  const Found& found = (*reading)->found();
+
+  WeightQueue<wire::BlockChunk> chunks(kWeightChunksMax);
+  absl::Status outcome;  // the reader's, until it is joined
+  std::thread reader([&] {
+    for (const uint32_t block : (*reading)->blocks()) {
+      outcome = ReadBlock(found, block, [&chunks](wire::BlockChunk chunk) {
+        return chunks.Push(std::move(chunk));
+      });
+      if (!outcome.ok()) break;
+    }
+    chunks.Close();
+  });
+  while (std::optional<wire::BlockChunk> chunk = chunks.Pop()) {
+    bytes_sent_ += chunk->data().size();  // first: whoever has all may look at once
+    if (!writer->Write(*chunk)) break;
+  }
+  chunks.Close();
+  reader.join();
+  return outcome;
+}
+
+void WeightService::KeepHashes(Shared* shared) {
+  if (hashes_folder_.empty()) return;
+  // Two calls may end at the same time: the one that knows more writes last.
+  absl::MutexLock lock(saving_mu_);
+  WeightHashes hashes;
+  {
+    absl::MutexLock hashes_lock(shared->mu);
+    if (!std::exchange(shared->unsaved, false)) return;
+    hashes = shared->hashes;
+  }
+  const std::string path = absl::StrCat(hashes_folder_, "/", absl::BytesToHexString(shared->key));
+  DropOldest(hashes_folder_, kHashFilesMax - 1);
+  const absl::Status status = WriteKeptHashes(path, shared->key, hashes);
+  if (!status.ok()) LOG(WARNING) << "hashes are not kept: " << status.message();
+}
+
+}  // namespace strata

@@ -1,0 +1,173 @@
+#include "shard/worker/load_stream.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "shard/device/memory.h"
+#include "shard/model/model_file.h"
+#include "shard/model/slice.h"
+#include "shard/model/stage_spec.h"
+#include "shard/model/weight_blocks.h"
+#include "transport/rpc/grpc_status.h"
+
+namespace strata {
+
+bool LoadStream::Progress(uint64_t bytes_done, uint64_t bytes_total) {
+  absl::MutexLock lock(mu_);
+  if (gone_) return false;
+  progress_.emplace();
+  progress_->set_bytes_done(bytes_done);
+  progress_->set_bytes_total(bytes_total);
+  WriteNext();
+  return true;
+}
+
+void LoadStream::End(absl::StatusOr<wire::StageInfo> outcome) {
+  {
+    absl::MutexLock lock(mu_);
+    outcome_ = std::move(outcome);
+    WriteNext();
+  }
+  Unref();
+}
+
+void LoadStream::OnWriteDone(bool ok) {
+  absl::MutexLock lock(mu_);
+  writing_ = false;
+  if (!ok) gone_ = true;
+  WriteNext();
+}
+
+void LoadStream::OnCancel() {
+  absl::MutexLock lock(mu_);
+  gone_ = true;
+  WriteNext();
+}
+
+void LoadStream::OnDone() { Unref(); }
+
+void LoadStream::WriteNext() {
+  if (writing_ || finished_) return;
+  if (outcome_) {
+    finished_ = true;
+    if (!outcome_->ok() || gone_) {
+      Finish(ToGrpc(outcome_->status()));
+      return;
+    }
+    *event_.mutable_loaded() = **std::move(outcome_);
+    StartWriteAndFinish(&event_, grpc::WriteOptions(), grpc::Status::OK);
+    return;
+  }
+  // A caller that has gone still waits for the loader's last word: the call ends then.
+  if (!progress_ || gone_) return;
+  *event_.mutable_progress() = *std::exchange(progress_, std::nullopt);
+  writing_ = true;
+  StartWrite(&event_);
+}
+
+void LoadStream::Unref() {
+  bool last;
+  {
+    absl::MutexLock lock(mu_);
+    last = --refs_ == 0;
+  }
+  if (last) delete this;
+}
+
+namespace {
+
+// Its errors are LoadSpec()'s.
+absl::StatusOr<std::shared_ptr<const ModelFile>> OpenModel(const wire::LoadStageRequest& request) {
+  const std::string& path = request.spec().model_path();
+  const bool is_cached = !request.block_hashes().empty();
+  auto model = ModelFile::Open(path);
+  if (!model.ok()) {
+    return is_cached ? absl::DataLossError(model.status().message()) : model.status();
+  }
+  if ((*model)->id() != request.spec().model_id()) {
+    if (is_cached) return absl::DataLossError(absl::StrCat(path, " is damaged"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is not the model of the plan: same name, other content"));
+  }
+  if (!is_cached) {
+    if (absl::Status status = CheckNoHoles(**model); !status.ok()) return status;
+  }
+  if (!request.file_key().empty() && (*model)->file_key() != request.file_key()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " has changed since other nodes got weights of it; load the model again"));
+  }
+  return model;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::LoadStageRequest& request,
+                                                LoadStream* stream) {
+  const wire::StageSpec& spec = request.spec();
+  const bool is_cached = !request.block_hashes().empty();
+  const auto model = OpenModel(request);
+  if (!model.ok()) return model.status();
+  const LayerRange layers{spec.layers().begin(), spec.layers().end()};
+  auto slice = Slice::Make(
+      *model, layers, {.unverified = spec.unverified(), .block_hashes = request.block_hashes()});
+  if (!slice.ok()) return slice.status();
+  if (slice->is_first() != IsFirstStage(spec) || slice->is_last() != IsLastStage(spec)) {
+    return absl::InvalidArgumentError(absl::StrCat("layers ", layers.begin, "-", layers.end,
+                                                   " cannot be stage ", spec.stage(), " of ",
+                                                   spec.n_stages()));
+  }
+  StageOptions options;
+  options.n_ctx = spec.n_ctx();
+  options.n_seq_max = spec.n_seq_max();
+  options.n_batch = spec.n_batch();
+  options.n_threads = spec.n_threads();
+  options.device = spec.device();
+  options.memory_bytes_max = spec.memory_bytes_max();
+  options.n_cpu_moe = spec.n_cpu_moe();
+  options.host_bytes_max = spec.host_bytes_max();
+  options.cache = CacheOptionsOf(spec.cache());
+  options.use_mmap = spec.use_mmap() && !is_cached;  // what is mapped is never compared again
+  auto stage = Stage::Load(*slice, options, [stream](uint64_t done, uint64_t total) {
+    return stream->Progress(done, total);
+  });
+  // Others write to the cache's files meanwhile, and what was read of them has been compared.
+  if (!stage.ok() || is_cached) return stage;
+  if (absl::Status status = (*model)->CheckUnchanged(); !status.ok()) return status;
+  return stage;
+}
+
+wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& facts,
+                              const std::string& link_address) {
+  wire::StageInfo info;
+  info.set_stage(spec.stage());
+  *info.mutable_layers() = spec.layers();
+  info.set_link_address(link_address);
+  info.set_n_embd(facts.n_embd);
+  info.set_slice_bytes(facts.slice_bytes);
+  info.set_host_bytes(facts.host_bytes);
+  info.set_device_bytes(facts.device_bytes);
+  info.set_kv_bytes(facts.kv_bytes);
+  info.set_compute_bytes(facts.compute_bytes);
+  info.set_resident_bytes(ResidentBytes());
+  info.set_load_ms(facts.load_ms);
+  info.set_worker_pid(getpid());
+  wire::CacheAbility* cache = info.mutable_cache();
+  cache->set_trim(facts.cache.trim);
+  cache->set_copy(facts.cache.copy);
+  cache->set_shift(facts.cache.shift);
+  cache->set_window_tokens(facts.cache.window_tokens);
+  cache->set_checkpoint(facts.cache.checkpoint);
+  info.set_n_ctx(facts.n_ctx);
+  info.set_n_ctx_train(facts.n_ctx_train);
+  info.set_n_seq_max(facts.n_seq_max);
+  info.set_n_batch(facts.n_batch);
+  info.set_n_vocab(facts.n_vocab);
+  info.set_kv_cells(static_cast<uint32_t>(facts.kv_cells));
+  info.set_checkpoints(facts.n_checkpoints);
+  info.set_checkpoint_bytes(facts.checkpoint_bytes);
+  return info;
+}
+
+}  // namespace strata

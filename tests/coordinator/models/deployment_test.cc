@@ -1,0 +1,251 @@
+#include "coordinator/models/deployment.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/synchronization/notification.h"
+#include "coordinator/generation/pipeline.h"
+#include "coordinator/generation/text_call.h"
+#include "coordinator/request/request_status.h"
+#include "coordinator/request/text_request.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "node/api/openai/openai_error.h"
+#include "tests/shard/weights/weights_fixture.h"
+#include "tests/support/silent_node.h"
+
+namespace strata {
+namespace {
+
+using ::absl_testing::StatusIs;
+using ::strata::testing::Opened;
+using ::strata::testing::SilentNode;
+using ::strata::testing::TinyLlama;
+using ::strata::testing::Write;
+using ::testing::HasSubstr;
+
+// A node whose loads last until they are cancelled.
+class SlowNode final : public SilentNode {
+ public:
+  SlowNode() : SilentNode("slow", std::string(32, 'a')) {}
+  absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec&, Progress progress) override {
+    loading.Notify();
+    if (loads) {
+      wire::StageInfo info;
+      info.set_link_address("127.0.0.1:1");
+      return info;
+    }
+    while (progress({})) std::this_thread::yield();
+    return absl::CancelledError("slow: cancelled");
+  }
+  absl::StatusOr<std::string> ShareModel(const std::string&) override { return model_id; }
+  absl::Status UnloadStage(const wire::UnloadStageRequest&, GoOn go_on) override {
+    while (go_on()) std::this_thread::yield();
+    return absl::CancelledError("slow: cancelled");
+  }
+
+  absl::Notification loading;
+  std::string model_id;
+  bool loads = false;  // at once, and unloads never
+};
+
+// Takes steps and answers none.
+class EndlessPipeline final : public Pipeline {
+ public:
+  explicit EndlessPipeline(std::vector<wire::StageInfo> stages) : stages_(std::move(stages)) {}
+  absl::StatusOr<uint64_t> Submit(wire::Step step) override { return step.step_id(); }
+  absl::Status Diagnose(const absl::Status& broken) override { return broken; }
+  const std::vector<wire::StageInfo>& stages() const override { return stages_; }
+
+ private:
+  const std::vector<wire::StageInfo> stages_;
+};
+
+struct Placed {
+  std::shared_ptr<Deployment> deployment;
+  SlowNode* node = nullptr;
+};
+
+Placed Place(Deployment::Options options = {}) {
+  auto planned = std::make_unique<PlannedModel>();
+  planned->model = Opened(Write(TinyLlama({.n_layer = 2})));
+  planned->report.nodes.resize(1);
+  NodeReport& report = planned->report.nodes[0];
+  auto node = std::make_unique<SlowNode>();
+  node->model_id = planned->model->id();
+  SlowNode* const slow = node.get();
+  report.seen.mutable_record()->set_node_id(std::string(16, '\xaa'));
+  report.info.set_node_id(std::string(32, 'a'));
+  report.client = std::move(node);
+  planned->source.set_node(std::string(32, 'a'));
+  planned->inputs.places = {0};
+  planned->inputs.request.devices.resize(1);
+  planned->inputs.request.cache.n_ctx = 64;
+  planned->plan.stages.resize(1);
+  planned->plan.stages[0].layers = {0, 2};
+  return {std::make_shared<Deployment>(std::move(options), std::move(planned)), slow};
+}
+
+bool GoOn(uint32_t, const wire::LoadProgress&) { return true; }
+
+TEST(Deployment, ALoadEndsWithTheReasonForWhichItIsUnloaded) {
+  const Placed placed = Place();
+  absl::Status loaded;
+  std::thread loader([&] { loaded = placed.deployment->Load(GoOn); });
+  placed.node->loading.WaitForNotification();
+  placed.deployment->Unload(absl::UnavailableError("the node is stopping"));
+  loader.join();
+  EXPECT_THAT(loaded, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is stopping")));
+  EXPECT_FALSE(placed.deployment->serving());
+}
+
+TEST(Deployment, WhatIsUnloadedBeforeItsLoadIsNotLoaded) {
+  const Placed placed = Place();
+  placed.deployment->Unload(absl::UnavailableError("it was unloaded"));
+  EXPECT_THAT(placed.deployment->Load(GoOn),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("it was unloaded")));
+  EXPECT_FALSE(placed.node->loading.HasBeenNotified());
+}
+
+// Its links cannot be made, so what is loaded is unloaded again.
+TEST(Deployment, ANodeThatIsGoneIsNotWaitedForWhenItsStageIsUnloaded) {
+  std::string asked;
+  Deployment::Options options;
+  options.listen_host = "127.0.0.1";
+  options.gone = [&](const std::string& node_id) {
+    asked = node_id;
+    return true;
+  };
+  const Placed placed = Place(std::move(options));
+  placed.node->loads = true;
+  EXPECT_THAT(placed.deployment->Load(GoOn),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nobody there")));
+  EXPECT_EQ(asked, placed.node->id());
+}
+
+// On a link that nobody sends over nothing says so.
+TEST(Deployment, ANodeThatIsGoneLosesItsStage) {
+  int broken = 0;
+  Deployment::Options options;
+  options.broken = [&] { ++broken; };
+  Pipeline::Listener* listener = nullptr;
+  options.build = [&](const PipelineOptions&, Pipeline::Listener* of,
+                      const Pipeline::Progress&) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
+    listener = of;
+    wire::StageInfo info;
+    info.set_n_ctx(64);
+    info.set_n_seq_max(1);
+    info.set_n_batch(16);
+    return std::make_unique<EndlessPipeline>(std::vector{info});
+  };
+  const Placed placed = Place(std::move(options));
+  ASSERT_TRUE(placed.deployment->Load(GoOn).ok());
+  placed.deployment->LoseNode(std::string(32, 'b'));
+  EXPECT_TRUE(placed.deployment->serving());
+  placed.deployment->LoseNode(std::string(32, 'a'));
+  EXPECT_TRUE(placed.deployment->mending());
+  EXPECT_THAT(placed.deployment->why(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("has gone")));
+  // The link notices later, and again and again the node is gone.
+  listener->OnBroken(absl::UnavailableError("keepalive"));
+  placed.deployment->LoseNode(std::string(32, 'a'));
+  EXPECT_EQ(broken, 1);
+  EXPECT_THAT(placed.deployment->why(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
+}
+
+class Ear final : public TextSink {
+ public:
+  void OnStarted(const std::vector<int32_t>&) override {}
+  void OnToken(const wire::SampledToken&) override {}
+  void OnEnd(absl::Status status, FinishReason, const TextUsage&) override {
+    how = std::move(status);
+    ended.Notify();
+  }
+  absl::Status how;  // once it has ended
+  absl::Notification ended;
+};
+
+// Its client may go long before the model is there.
+TEST(Deployment, ARequestThatWaitsForTheModelEndsWhenNobodyWantsItAnyMore) {
+  Deployment::Options options;
+  options.texts_wait = true;
+  options.gone = [](const std::string&) { return true; };  // its unloads never end
+  const Placed placed = Place(std::move(options));
+  std::thread loader([&] { placed.deployment->Load(GoOn).IgnoreError(); });
+  placed.node->loading.WaitForNotification();
+  const auto waits = std::make_shared<Ear>(), leaves = std::make_shared<Ear>();
+  placed.deployment->Generate({}, std::make_shared<TextCall>(waits));
+  const auto call = std::make_shared<TextCall>(leaves);
+  placed.deployment->Generate({}, call);
+  EXPECT_FALSE(leaves->ended.HasBeenNotified());
+  call->Cancel();
+  ASSERT_TRUE(leaves->ended.HasBeenNotified());
+  EXPECT_THAT(leaves->how, StatusIs(absl::StatusCode::kCancelled));
+  const auto gone = std::make_shared<Ear>();
+  const auto late = std::make_shared<TextCall>(gone);
+  late->Cancel();
+  placed.deployment->Generate({}, late);
+  EXPECT_TRUE(gone->ended.HasBeenNotified());
+  EXPECT_FALSE(waits->ended.HasBeenNotified());
+  placed.deployment->Unload(absl::UnavailableError("the node is stopping"));
+  loader.join();
+  EXPECT_THAT(waits->how, StatusIs(absl::StatusCode::kUnavailable));
+}
+
+// As when the coordinator stops between a plan and its turn.
+TEST(Deployment, TextsThatItNeverTookOverGoOn) {
+  const Placed lost = Place();
+  wire::StageInfo info;
+  info.set_n_ctx(64);
+  info.set_n_seq_max(1);
+  info.set_n_batch(16);
+  EndlessPipeline pipeline({info});
+  ASSERT_TRUE(lost.deployment->heritage()->Start(&pipeline).ok());
+  TextRequest text;
+  text.prompt = {1, 2, 3};
+  text.tokens_max = 5;
+  const auto ear = std::make_shared<Ear>();
+  ASSERT_TRUE(lost.deployment->heritage()->Add(text, ear).ok());
+  Deployment::Options options;
+  options.heritage = lost.deployment->heritage();
+  Place(options).deployment->Unload(absl::CancelledError("not wanted any more"));
+  EXPECT_FALSE(ear->ended.HasBeenNotified());
+  lost.deployment->HandOver(absl::UnavailableError("the node is stopping"));
+  ASSERT_TRUE(ear->ended.HasBeenNotified());
+  EXPECT_TRUE(IsHandedOver(ear->how)) << ear->how;
+}
+
+TEST(Deployment, WhatLacksItsFileIsOutOfServiceAndDoesNotFailToExist) {
+  for (const absl::Status& why :
+       {absl::NotFoundError("attic: /models/a.gguf: no such file"),
+        absl::FailedPreconditionError("attic: /models/a.gguf is another model now"),
+        absl::InternalError("a worker said so"), absl::AbortedError("lost 6 times"),
+        absl::ResourceExhaustedError("no room on attic"),
+        absl::UnavailableError("attic is away")}) {
+    const Placed placed = Place();
+    placed.deployment->Fail(why);
+    const auto ear = std::make_shared<Ear>();
+    placed.deployment->Generate({}, std::make_shared<TextCall>(ear));
+    ear->ended.WaitForNotification();
+    EXPECT_EQ(HttpStatusOf(ear->how), 503) << ear->how;
+    EXPECT_THAT(std::string(ear->how.message()), HasSubstr(why.message()));
+    EXPECT_THAT(std::string(placed.deployment->why_not_serving().message()),
+                HasSubstr(why.message()));
+    EXPECT_EQ(placed.deployment->why(), why);
+  }
+}
+
+TEST(Deployment, ACancelledLoadIsCancelled) {
+  const Placed placed = Place();
+  const auto stop = [](uint32_t, const wire::LoadProgress&) { return false; };
+  EXPECT_THAT(placed.deployment->Load(stop), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_FALSE(placed.deployment->serving());
+}
+
+}  // namespace
+}  // namespace strata

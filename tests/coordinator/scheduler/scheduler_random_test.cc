@@ -1,0 +1,212 @@
+// Long runs of the scheduler with everything at random: pipelines, caches, requests, cancels,
+// failed steps, other pipelines. A failure prints its seed.
+#include <random>
+#include <string>
+#include <vector>
+
+#include "coordinator/request/request_status.h"
+#include "gtest/gtest.h"
+#include "tests/coordinator/scheduler/scheduler_sim.h"
+
+namespace strata {
+namespace {
+
+class RandomRun {
+ public:
+  explicit RandomRun(uint64_t seed) : random_(seed), sim_(MakeFacts(), MakePolicy(), MakeCosts()) {
+    failures_per_mille_ = Flip() ? 0 : Pick(1, 60);
+    restarts_ = Pick(0, 7) == 0;
+    sim_.make_fault = [this](const wire::Step&) { return MakeFault(); };
+    // Some beginnings are those of many texts.
+    for (int i = 0; i < 3; ++i) beginnings_.push_back(Tokens(Pick(1, facts_.n_ctx)));
+  }
+
+  void Go() {
+    const int n_events = 400;
+    for (int i = 0; i < n_events && !::testing::Test::HasFatalFailure(); ++i) {
+      for (uint32_t n = Pick(0, 2); n > 0; --n) Add();
+      if (Pick(0, 9) == 0) Leave();
+      if (restarts_ && Pick(0, 99) == 0) Restart();
+      for (uint32_t n = Pick(0, 6); n > 0; --n) sim_.Next();
+      const SchedulerStats stats = sim_.scheduler.Stats();
+      ASSERT_LE(stats.kv_cells_used, stats.kv_cells);
+      ASSERT_LE(stats.running, facts_.n_slots);
+    }
+    // A long prompt in small steps may not get through among failures.
+    for (int i = 0; i < 20'000 && sim_.Next(); ++i) {
+    }
+    sim_.make_fault = nullptr;
+    sim_.RunToEnd(200'000);
+    ASSERT_TRUE(sim_.scheduler.idle());
+    Check();
+  }
+
+  int64_t n_tokens() const { return n_tokens_; }
+  int64_t n_moves() const { return n_moves_; }
+  SchedulerStats stats() const { return sim_.scheduler.Stats(); }
+
+ private:
+  uint32_t Pick(uint32_t low, uint32_t high) {
+    return std::uniform_int_distribution<uint32_t>(low, high)(random_);
+  }
+  bool Flip() { return Pick(0, 1) == 1; }
+  std::vector<int32_t> Tokens(uint32_t n) {
+    std::vector<int32_t> tokens;
+    for (uint32_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(Pick(0, 900)));
+    return tokens;
+  }
+
+  PipelineFacts MakeFacts() {
+    facts_.n_stages = Pick(1, 5);
+    facts_.n_ctx = Flip() ? Pick(4, 40) : Pick(40, 300);
+    facts_.n_slots = Pick(1, 8);
+    facts_.n_batch = Pick(facts_.n_slots, 64);
+    if (Flip()) facts_.kv_cells = Pick(facts_.n_ctx / 2 + 1, facts_.n_ctx * facts_.n_slots);
+    facts_.cache.trim = Flip();
+    facts_.cache.copy = Flip();
+    facts_.cache.shift = facts_.cache.trim && Flip();
+    if (facts_.cache.trim && Pick(0, 2) == 0) {
+      facts_.cache = {.copy = false, .shift = false, .window_tokens = Pick(2, 64)};
+    }
+    facts_.cache.checkpoint = Flip() && (!facts_.cache.trim || facts_.cache.window_tokens > 0);
+    facts_.n_checkpoints = Pick(0, 5);
+    return facts_;
+  }
+  SchedulerPolicy MakePolicy() {
+    return {.steps_in_flight_max = Flip() ? 0 : Pick(1, 8),
+            .chunk_tokens = Pick(1, 64),
+            .chunk_ms = Flip() ? 0 : Pick(1, 200),
+            .prompt_wait_ms = Pick(0, 100),
+            .queue_max = Pick(1, 20),
+            .pipelines_broken_max = UINT32_MAX,  // restarts come at random here
+            .keep_prefixes = Pick(0, 4) != 0,
+            .prefix_tokens_min = Pick(0, 16)};
+  }
+  FakeCosts MakeCosts() { return {.step_us = Pick(0, 20'000), .row_us = Pick(0, 2000)}; }
+
+  std::optional<FakeFault> MakeFault() {
+    if (Pick(0, 999) >= failures_per_mille_) return std::nullopt;
+    return FakeFault{.stage = Pick(0, facts_.n_stages - 1),
+                     .kind = static_cast<FakeFault::Kind>(Pick(0, 3))};
+  }
+
+  void Add() {
+    TextRequest request;
+    request.client = absl::StrCat("client ", Pick(0, 3));
+    if (Flip()) {
+      const std::vector<int32_t>& beginning = beginnings_[Pick(0, 2)];
+      request.prompt.assign(beginning.begin(),
+                            beginning.begin() + Pick(1, static_cast<uint32_t>(beginning.size())));
+    } else if (!sim_.seen.empty() && Flip()) {
+      const auto& before = sim_.seen.at(Pick(1, static_cast<uint32_t>(sim_.seen.size())));
+      request.prompt = before.request.prompt;
+      request.prompt.insert(request.prompt.end(), before.tokens.begin(), before.tokens.end());
+    }
+    const std::vector<int32_t> more = Tokens(Pick(request.prompt.empty() ? 1 : 0, 20));
+    request.prompt.insert(request.prompt.end(), more.begin(), more.end());
+    request.tokens_max = Pick(0, 60);
+    request.sampler.set_seed(Flip() ? FakeStages::kEndlessSeed : Pick(2, 100));
+    if (failures_per_mille_ > 0 && Pick(0, 40) == 0) request.prompt[0] = FakeStages::kBadToken;
+    if (Pick(0, 40) == 0) request.sampler.set_seed(FakeStages::kBadSeed);
+    request.shift_context = Pick(0, 5) == 0;
+    request.keep_tokens = Pick(0, 8);
+    const auto id = sim_.Add(request);
+    if (id.ok()) return;
+    if (absl::IsResourceExhausted(id.status())) {
+      EXPECT_TRUE(RetryAfterMs(id.status()).has_value());
+    } else {
+      EXPECT_GT(request.prompt.size(),
+                std::min(facts_.n_ctx, facts_.kv_cells == 0 ? facts_.n_ctx : facts_.kv_cells));
+    }
+  }
+
+  void Leave() {
+    if (sim_.seen.empty()) return;
+    const uint64_t id = Pick(1, static_cast<uint32_t>(sim_.seen.size()));
+    if (sim_.seen[id].end) return;
+    sim_.scheduler.Cancel(id, Flip() ? Scheduler::Leave::kDrop : Scheduler::Leave::kKeep,
+                          sim_.now_us);
+    sim_.TakeEvents();
+    EXPECT_TRUE(sim_.seen[id].end.has_value());
+  }
+
+  void Restart() {
+    switch (Pick(0, 2)) {
+      case 0:
+        sim_.Restart(facts_);
+        break;
+      case 1:
+        while (sim_.TakeNext()) {
+        }
+        n_moves_ += sim_.Move();
+        break;
+      default:
+        sim_.Move();  // with steps under way
+    }
+  }
+
+  void Check() {
+    sim_.ExpectTextsAsAlone();
+    for (const auto& [id, s] : sim_.seen) {
+      ASSERT_TRUE(s.end.has_value()) << id;
+      n_tokens_ += static_cast<int64_t>(s.tokens.size());
+      const bool is_bad = s.request.sampler.seed() == FakeStages::kBadSeed ||
+                          s.request.prompt[0] == FakeStages::kBadToken;
+      if (is_bad) {
+        EXPECT_TRUE(s.tokens.empty()) << id;
+        continue;
+      }
+      // Single failures are mended; three in a row of one text, by chance, are not.
+      if (failures_per_mille_ < 5) {
+        EXPECT_TRUE(s.end->status.ok()) << id << s.end->status;
+      }
+      EXPECT_LE(s.tokens.size(), s.request.tokens_max);
+    }
+    if (failures_per_mille_ == 0) {
+      EXPECT_EQ(sim_.stages->mismatches(), 0);
+    }
+  }
+
+  std::mt19937_64 random_;
+  PipelineFacts facts_;
+  SchedulerSim sim_;
+  std::vector<std::vector<int32_t>> beginnings_;
+  uint32_t failures_per_mille_ = 0;
+  bool restarts_ = false;
+  int64_t n_tokens_ = 0;
+  int64_t n_moves_ = 0;  // with their caches
+};
+
+TEST(SchedulerRandom, EveryTextIsAsItIsAlone) {
+  int64_t n_tokens = 0, n_moves = 0;
+  SchedulerStats sum;
+  std::vector<uint64_t> seeds = {4870};  // with which failures once followed each other for ever
+  for (uint64_t seed = 1; seed <= 600; ++seed) seeds.push_back(seed);
+  for (const uint64_t seed : seeds) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    RandomRun run(seed);
+    run.Go();
+    n_tokens += run.n_tokens();
+    n_moves += run.n_moves();
+    const SchedulerStats stats = run.stats();
+    sum.steps += stats.steps;
+    sum.steps_failed += stats.steps_failed;
+    sum.preemptions += stats.preemptions;
+    sum.cached_tokens += stats.cached_tokens;
+    sum.checkpoints_used += stats.checkpoints_used;
+    sum.requests += stats.requests;
+    if (testing::Test::HasFailure()) break;
+  }
+  // All of it was tried.
+  EXPECT_GT(n_tokens, 100'000);
+  EXPECT_GT(sum.steps_failed, 1000);
+  EXPECT_GT(sum.preemptions, 100);
+  EXPECT_GT(sum.cached_tokens, 10'000);
+  EXPECT_GT(sum.checkpoints_used, 100);
+  EXPECT_GT(n_moves, 20);
+  RecordProperty("requests", std::to_string(sum.requests));
+  RecordProperty("steps", std::to_string(sum.steps));
+}
+
+}  // namespace
+}  // namespace strata

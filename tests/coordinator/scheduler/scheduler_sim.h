@@ -1,0 +1,160 @@
+// The scheduler over fake stages on a clock that jumps from one event to the next. Checks what must
+// always hold: requests end once, and what they got is what they would have got alone.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/scheduler/scheduler.h"
+#include "gtest/gtest.h"
+#include "tests/coordinator/generation/fake_stages.h"
+
+namespace strata {
+
+inline std::vector<int32_t> Tokens(int32_t first, size_t n) {
+  std::vector<int32_t> tokens(n);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+inline TextRequest Ask(std::vector<int32_t> prompt, uint32_t tokens_max, std::string client = "") {
+  TextRequest request;
+  request.prompt = std::move(prompt);
+  request.tokens_max = tokens_max;
+  request.client = std::move(client);
+  request.sampler.set_seed(FakeStages::kEndlessSeed);
+  return request;
+}
+
+// May be longer than its context.
+inline TextRequest AskShifting(std::vector<int32_t> prompt, uint32_t tokens_max, uint32_t keep) {
+  TextRequest request = Ask(std::move(prompt), tokens_max);
+  request.shift_context = true;
+  request.keep_tokens = keep;
+  return request;
+}
+
+inline PipelineFacts Facts(uint32_t n_stages = 2) {
+  return {.n_stages = n_stages, .n_ctx = 256, .n_slots = 8, .n_batch = 128};
+}
+
+inline int CountEdits(const wire::Step& step, wire::KvEdit::Kind kind) {
+  return static_cast<int>(
+      std::count_if(step.edits().begin(), step.edits().end(),
+                    [kind](const wire::KvEdit& edit) { return edit.kind() == kind; }));
+}
+
+class SchedulerSim {
+ public:
+  struct Seen {
+    TextRequest request;
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> token_us;
+    std::optional<SchedulerEvent::End> end;
+  };
+
+  SchedulerSim(const PipelineFacts& facts, SchedulerPolicy policy, const FakeCosts& costs = {})
+      : scheduler(facts, policy), facts_(facts), costs_(costs) {
+    stages.emplace(facts, costs);
+  }
+
+  absl::StatusOr<uint64_t> Add(TextRequest request) {
+    auto id = scheduler.Add(request, now_us);
+    if (id.ok()) seen[*id].request = std::move(request);
+    return id;
+  }
+
+  // Submits what there is to submit. `fault` says what goes wrong with each step.
+  void Submit() {
+    while (auto step = scheduler.NextStep(now_us)) {
+      std::optional<FakeFault> fault;
+      if (make_fault) fault = make_fault(*step);
+      coming_.push_back(stages->Submit(*step, now_us, fault));
+      ++n_steps;
+    }
+    TakeEvents();
+  }
+
+  // False: nothing is on its way.
+  bool Next() {
+    Submit();
+    return TakeNext();
+  }
+  bool TakeNext() {
+    if (coming_.empty()) return false;
+    FakeStages::Outcome outcome = std::move(coming_.front());
+    coming_.pop_front();
+    now_us = std::max(now_us, outcome.at_us);
+    if (outcome.result) {
+      scheduler.OnResult(*outcome.result, now_us);
+    } else {
+      scheduler.OnStepError(*outcome.error, now_us);
+    }
+    TakeEvents();
+    return true;
+  }
+
+  void RunToEnd(int steps_max = 1'000'000) {
+    for (int i = 0; Next(); ++i) {
+      ASSERT_LT(i, steps_max) << "it never ends";
+    }
+  }
+
+  void Restart(const PipelineFacts& facts) {
+    facts_ = facts;
+    coming_.clear();
+    stages.emplace(facts, costs_);
+    scheduler.Restart(facts, SlotContents::kNothing, /*broke=*/true, now_us);
+  }
+  // The caches go with the texts. False: these are fed again.
+  bool Move() {
+    coming_.clear();
+    stages->Carry();
+    return scheduler.Restart(facts_, SlotContents::kAsBefore, /*broke=*/false, now_us);
+  }
+
+  void TakeEvents() {
+    for (SchedulerEvent& event : scheduler.TakeEvents()) {
+      Seen& s = seen.at(event.request);
+      ASSERT_FALSE(s.end) << "after its end";
+      if (event.end) {
+        s.end = std::move(event.end);
+        continue;
+      }
+      ASSERT_EQ(event.token.position(),
+                static_cast<int32_t>(s.request.prompt.size() + s.request.generated.size() +
+                                     s.tokens.size()));
+      s.tokens.push_back(event.token.token());
+      s.token_us.push_back(now_us);
+    }
+  }
+
+  // What everybody got is the text they would have got alone.
+  void ExpectTextsAsAlone() {
+    for (auto& [id, s] : seen) {
+      EXPECT_EQ(s.tokens, FakeStages::Alone(facts_, s.request, s.tokens.size())) << id;
+    }
+  }
+
+  Scheduler scheduler;
+  std::optional<FakeStages> stages;
+  std::map<uint64_t, Seen> seen;
+  std::function<std::optional<FakeFault>(const wire::Step&)> make_fault;
+  int64_t now_us = 1'000'000;
+  int n_steps = 0;
+
+ private:
+  PipelineFacts facts_;
+  const FakeCosts costs_;
+  std::deque<FakeStages::Outcome> coming_;
+};
+
+}  // namespace strata

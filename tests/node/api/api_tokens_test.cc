@@ -1,0 +1,189 @@
+#include "node/api/api_tokens.h"
+
+#include <sys/stat.h>
+
+#include <atomic>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/ascii.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "node/api/api_token_file.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+using absl_testing::IsOk;
+using absl_testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
+
+class ApiTokensTest : public ::testing::Test {
+ protected:
+  std::string Add(const std::string& name, const ApiTokenLimits& limits = {}) {
+    const absl::StatusOr<Secret> text =
+        AddApiToken(path_, {.name = name, .limits = limits, .now = kNow});
+    EXPECT_THAT(text, IsOk());
+    return text->Reveal();
+  }
+  ApiTokens::Answer Ask(absl::string_view text, absl::Time now = kNow) {
+    return tokens_->Admit({.text = text, .now = now});
+  }
+  ApiTokens::Answer AskStream(absl::string_view text) {
+    return tokens_->Admit({.text = text, .stream = true, .now = kNow});
+  }
+
+  const std::string path_ = ApiTokenFilePath(testing::MakeTestFolder());
+  FakeClock clock_;
+  std::optional<ApiTokens> tokens_{std::in_place, path_, &clock_};
+};
+
+constexpr auto kNobody = absl::StatusCode::kUnauthenticated;
+constexpr auto kLimit = absl::StatusCode::kResourceExhausted;
+
+TEST_F(ApiTokensTest, ATokenLetsIn) {
+  const std::string text = Add("kitchen");
+  const std::string other = Add("garden");
+  const ApiTokens::Answer answer = Ask(text);
+  EXPECT_THAT(answer.status, IsOk());
+  EXPECT_EQ(answer.admission.name(), "kitchen");
+  EXPECT_EQ(Ask(other).admission.name(), "garden");
+  EXPECT_THAT(Ask(absl::AsciiStrToUpper(text)).status, IsOk());
+}
+
+TEST_F(ApiTokensTest, AnythingElseDoesNotAndIsNotRepeated) {
+  const std::string text = Add("kitchen");
+  std::string typo = text;
+  typo.back() = typo.back() == '0' ? '1' : '0';
+  const std::string stranger =
+      AddApiToken(path_ + "-other", {.name = "kitchen", .now = kNow})->Reveal();
+  for (const std::string& given : {std::string(), std::string("kitchen"), std::string("sk-1234"),
+                                   typo, stranger, text + "0", text.substr(1), text + text}) {
+    const ApiTokens::Answer answer = Ask(given);
+    EXPECT_THAT(answer.status, StatusIs(kNobody, "no valid token came with the request")) << given;
+    EXPECT_EQ(answer.admission.name(), "");
+  }
+}
+
+TEST_F(ApiTokensTest, WithoutAFileNobodyIsLetIn) {
+  EXPECT_THAT(Ask("").status, StatusIs(kNobody));
+  EXPECT_THAT(Ask(std::string(kApiTokenPrefix)).status, StatusIs(kNobody));
+}
+
+TEST_F(ApiTokensTest, TheHashOfATokenIsNoToken) {
+  const std::string text = Add("kitchen");
+  EXPECT_THAT(Ask(*ApiTokenHash(text)).status, StatusIs(kNobody));
+}
+
+TEST_F(ApiTokensTest, ATokenEnds) {
+  const std::string text = Add("guest", {.expires = kNow + absl::Hours(1)});
+  EXPECT_THAT(Ask(text, kNow + absl::Hours(1) - absl::Seconds(1)).status, IsOk());
+  EXPECT_THAT(Ask(text, kNow + absl::Hours(1)).status, StatusIs(kNobody));
+}
+
+TEST_F(ApiTokensTest, NewAndRevokedTokensCountASecondLater) {
+  const std::string old = Add("old");
+  EXPECT_THAT(Ask(old).status, IsOk());
+  ASSERT_THAT(RevokeApiToken(path_, "old"), IsOk());
+  const std::string made = Add("new");
+  clock_.AdvanceMs(1000);
+  EXPECT_THAT(Ask(old).status, StatusIs(kNobody));
+  EXPECT_THAT(Ask(made).status, IsOk());
+}
+
+TEST_F(ApiTokensTest, ANameThatIsUsedAgainIsAnotherToken) {
+  const std::string old = Add("kitchen", {.requests_per_minute = 1});
+  EXPECT_THAT(Ask(old).status, IsOk());
+  ASSERT_THAT(RevokeApiToken(path_, "kitchen"), IsOk());
+  const std::string made = Add("kitchen", {.requests_per_minute = 1});
+  clock_.AdvanceMs(1000);
+  EXPECT_THAT(Ask(old).status, StatusIs(kNobody));
+  EXPECT_THAT(Ask(made).status, IsOk());
+}
+
+TEST_F(ApiTokensTest, LimitsAreATokensOwn) {
+  const std::string one = Add("one", {.requests_per_minute = 1});
+  const std::string other = Add("other", {.requests_per_minute = 1});
+  EXPECT_THAT(Ask(one).status, IsOk());
+  const ApiTokens::Answer refused = Ask(one);
+  EXPECT_THAT(refused.status, StatusIs(kLimit, HasSubstr("1 requests in a minute")));
+  EXPECT_EQ(refused.retry_after, absl::Seconds(60));
+  EXPECT_THAT(Ask(other).status, IsOk());
+  clock_.AdvanceMs(60'000);
+  EXPECT_THAT(Ask(one).status, IsOk());
+}
+
+TEST_F(ApiTokensTest, AStreamCountsUntilItsAdmissionGoes) {
+  const std::string text = Add("one", {.streams_max = 1});
+  {
+    ApiTokens::Answer first = AskStream(text);
+    EXPECT_THAT(first.status, IsOk());
+    EXPECT_THAT(AskStream(text).status, StatusIs(kLimit));
+    ApiTokens::Admission moved = std::move(first.admission);
+    EXPECT_THAT(AskStream(text).status, StatusIs(kLimit));
+    EXPECT_EQ(moved.name(), "one");
+  }
+  EXPECT_THAT(AskStream(text).status, IsOk());
+  EXPECT_THAT(AskStream(text).status, IsOk());  // the one before went at once
+}
+
+TEST_F(ApiTokensTest, ARevokedTokensStreamEndsInItsOwnTime) {
+  const std::string text = Add("one", {.streams_max = 1});
+  ApiTokens::Answer stream = AskStream(text);
+  ASSERT_THAT(stream.status, IsOk());
+  ASSERT_THAT(RevokeApiToken(path_, "one"), IsOk());
+  clock_.AdvanceMs(1000);
+  EXPECT_THAT(AskStream(text).status, StatusIs(kNobody));
+  EXPECT_EQ(stream.admission.name(), "one");
+}
+
+TEST_F(ApiTokensTest, AnAdmissionOutlivesIt) {
+  ApiTokens::Answer stream = AskStream(Add("one", {.streams_max = 1}));
+  ASSERT_THAT(stream.status, IsOk());
+  tokens_.reset();
+  EXPECT_EQ(stream.admission.name(), "one");
+}
+
+TEST_F(ApiTokensTest, AFileThatCannotBeReadLetsNobodyInUntilItCan) {
+  const std::string text = Add("one");
+  EXPECT_THAT(Ask(text).status, IsOk());
+  ASSERT_EQ(chmod(path_.c_str(), 0644), 0);
+  clock_.AdvanceMs(1000);
+  EXPECT_THAT(Ask(text).status,
+              StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("chmod 600"))));
+  ASSERT_EQ(chmod(path_.c_str(), 0600), 0);
+  clock_.AdvanceMs(1000);
+  EXPECT_THAT(Ask(text).status, IsOk());
+  std::ofstream(path_) << "nonsense";
+  clock_.AdvanceMs(1000);
+  EXPECT_THAT(Ask(text).status, StatusIs(absl::StatusCode::kUnavailable, Not(HasSubstr("sense"))));
+}
+
+TEST_F(ApiTokensTest, ManyThreadsAskAtOnce) {
+  const std::string text = Add("one", {.requests_per_minute = 100, .streams_max = 1000});
+  std::atomic<int> admitted = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int n = 0; n < 50; ++n) {
+        if (AskStream(text).status.ok()) ++admitted;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(admitted, 100);
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,460 @@
+#include "node/api/openai/openai_request.h"
+
+#include <string>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/request/request_status.h"
+#include "coordinator/request/text_request.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "node/api/openai/openai_error.h"
+#include "node/api/openai/openai_tools.h"
+
+namespace strata {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string Chat(const std::string& fields) {
+  return absl::StrCat(R"({"model":"m","messages":[{"role":"user","content":"Hi"}])", fields, "}");
+}
+std::string Completion(const std::string& fields) {
+  return absl::StrCat(R"({"model":"m","prompt":"Hi")", fields, "}");
+}
+nlohmann::json ErrorOf(const absl::Status& status) {
+  return nlohmann::json::parse(ErrorJson(status))["error"];
+}
+
+TEST(OpenAiRequest, ACompletionHasTheDefaultsOfTheApi) {
+  const auto request = ParseCompletion(Completion(""));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->model, "m");
+  ASSERT_EQ(request->prompts.size(), 1u);
+  EXPECT_EQ(request->prompts[0].text, "Hi");
+  EXPECT_EQ(request->tokens_max, 16u);
+  EXPECT_EQ(request->n, 1u);
+  EXPECT_FALSE(request->stream);
+  EXPECT_EQ(request->sampler.temperature(), 1.0f);
+  EXPECT_EQ(request->sampler.penalty_last_n(), 0);
+}
+
+TEST(OpenAiRequest, ReadsEveryFieldOfAChat) {
+  const auto request = ParseChat(Chat(
+      R"(,"n":2,"stream":true,"stream_options":{"include_usage":true},"max_tokens":5,
+      "max_completion_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.05,"seed":-1,
+      "stop":["a","b"],"logprobs":true,"top_logprobs":3,"logit_bias":{"5":-100,"6":1.5},
+      "presence_penalty":0.5,"frequency_penalty":-0.5,"repeat_penalty":1.1,"ignore_eos":true,
+      "context_shift":true,"n_keep":9,"user":"somebody","unknown":[1,{"a":2}])"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->n, 2u);
+  EXPECT_TRUE(request->stream);
+  EXPECT_TRUE(request->include_usage);
+  EXPECT_EQ(request->tokens_max, 7u);
+  EXPECT_THAT(request->stops, ElementsAre("a", "b"));
+  EXPECT_TRUE(request->logprobs);
+  EXPECT_TRUE(request->shift_context);
+  EXPECT_EQ(request->keep_tokens, 9u);
+  const wire::SamplerSettings& sampler = request->sampler;
+  EXPECT_EQ(sampler.temperature(), 0.5f);
+  EXPECT_EQ(sampler.top_p(), 0.9f);
+  EXPECT_EQ(sampler.top_k(), 40);
+  EXPECT_EQ(sampler.min_p(), 0.05f);
+  EXPECT_EQ(sampler.seed(), ~uint64_t{0});
+  EXPECT_EQ(sampler.logprobs(), 3u);
+  EXPECT_TRUE(sampler.report_logprob());
+  ASSERT_EQ(sampler.logit_bias_size(), 2);
+  EXPECT_EQ(sampler.logit_bias(0).token(), 5);
+  EXPECT_EQ(sampler.logit_bias(0).bias(), -100.0f);
+  EXPECT_EQ(sampler.penalty_presence(), 0.5f);
+  EXPECT_EQ(sampler.penalty_frequency(), -0.5f);
+  EXPECT_EQ(sampler.penalty_repeat(), 1.1f);
+  EXPECT_EQ(sampler.penalty_last_n(), -1);
+  EXPECT_TRUE(sampler.ignore_eog());
+}
+
+TEST(OpenAiRequest, NullMeansNotGiven) {
+  EXPECT_THAT(ParseChat(Chat(R"(,"n":null,"stream":null,"stop":null,"temperature":null,
+      "max_tokens":null,"logit_bias":null,"tools":null,"response_format":null,"seed":null)")),
+              IsOk());
+}
+
+TEST(OpenAiRequest, TakesAsManyStopStringsAsEditorsSend) {
+  nlohmann::json stops = nlohmann::json::array();
+  for (size_t i = 0; i < kApiStopsMax; ++i) stops.push_back(absl::StrCat("stop ", i));
+  const auto ask = [&] { return Chat(absl::StrCat(",\"stop\":", stops.dump())); };
+  EXPECT_EQ(ParseChat(ask())->stops.size(), kApiStopsMax);
+  EXPECT_GE(kApiStopsMax, 64u);
+  stops.push_back("one more");
+  EXPECT_EQ(ErrorOf(ParseChat(ask()).status())["param"], "stop");
+}
+
+TEST(OpenAiRequest, TheNumberOfTokensHasSeveralNames) {
+  EXPECT_EQ(ParseCompletion(Completion(R"(,"n_predict":5)"))->tokens_max, 5u);
+  EXPECT_EQ(ParseChat(Chat(R"(,"n_predict":5)"))->tokens_max, 5u);
+  EXPECT_EQ(ParseCompletion(Completion(R"(,"max_completion_tokens":6)"))->tokens_max, 6u);
+  EXPECT_EQ(ParseCompletion(Completion(R"(,"n_predict":5,"max_tokens":7)"))->tokens_max, 5u);
+  for (const char* none : {R"(,"max_tokens":-1)", R"(,"n_predict":-1)", R"(,"max_tokens":-1.0)"}) {
+    EXPECT_EQ(ParseCompletion(Completion(none))->tokens_max, std::nullopt) << none;
+    EXPECT_EQ(ParseChat(Chat(none))->tokens_max, std::nullopt) << none;
+  }
+  EXPECT_EQ(ParseCompletion(Completion(R"(,"max_tokens":0)"))->tokens_max, 0u);
+}
+
+TEST(OpenAiRequest, ReadsWhatOtherServersTake) {
+  const auto request = ParseCompletion(Completion(
+      R"(,"min_tokens":3,"stop_token_ids":[4,5],"include_stop_str_in_output":true,
+      "add_special_tokens":false,"typical_p":0.9,"xtc_probability":0.5,"xtc_threshold":0.2,
+      "mirostat":2,"mirostat_tau":4,"mirostat_eta":0.2,"dry_multiplier":0.8,"dry_base":2,
+      "dry_allowed_length":3,"dry_penalty_last_n":64,"dry_sequence_breakers":["x"],
+      "logit_bias":[[5,1.5],[6,false]],"n_keep":-1)"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_TRUE(request->show_stop);
+  EXPECT_TRUE(request->no_special);
+  const wire::SamplerSettings& sampler = request->sampler;
+  EXPECT_EQ(sampler.tokens_min(), 3u);
+  EXPECT_THAT(sampler.stop_tokens(), ElementsAre(4, 5));
+  EXPECT_EQ(sampler.typical_p(), 0.9f);
+  EXPECT_EQ(sampler.xtc_probability(), 0.5f);
+  EXPECT_EQ(sampler.mirostat(), 2);
+  EXPECT_EQ(sampler.mirostat_tau(), 4.0f);
+  EXPECT_EQ(sampler.dry_multiplier(), 0.8f);
+  EXPECT_THAT(sampler.dry_sequence_breakers(), ElementsAre("x"));
+  ASSERT_EQ(sampler.logit_bias_size(), 2);
+  EXPECT_LT(sampler.logit_bias(1).bias(), -100.0f);
+}
+
+TEST(OpenAiRequest, ReadsHowTheTemplateIsToMakeThePrompt) {
+  const auto request = ParseChat(
+      R"({"messages":[{"role":"assistant","content":"The"}],"continue_final_message":true,
+      "add_generation_prompt":false,"chat_template_kwargs":{"enable_thinking":false}})");
+  ASSERT_THAT(request, IsOk());
+  EXPECT_TRUE(request->continues_last);
+  EXPECT_FALSE(request->ends_with_opening);
+  EXPECT_EQ(request->template_variables, R"({"enable_thinking":false})");
+  for (const auto& [fields, param] :
+       {std::pair(R"(,"continue_final_message":true)", "continue_final_message"),
+        std::pair(R"(,"add_generation_prompt":1)", "add_generation_prompt"),
+        std::pair(R"(,"chat_template_kwargs":[1])", "chat_template_kwargs")}) {
+    EXPECT_EQ(ErrorOf(ParseChat(Chat(fields)).status())["param"], param);
+  }
+}
+
+TEST(OpenAiRequest, ReadsAllKindsOfPrompts) {
+  const auto of = [](const std::string& prompt) {
+    return ParseCompletion(absl::StrCat(R"({"prompt":)", prompt, "}"));
+  };
+  EXPECT_EQ(of(R"(["a","b"])")->prompts.size(), 2u);
+  EXPECT_THAT(of("[1,2,3]")->prompts[0].tokens, ElementsAre(1, 2, 3));
+  EXPECT_THAT(of("[[1,2],[3]]")->prompts[1].tokens, ElementsAre(3));
+  for (const char* bad : {"[]", "[[]]", "[-1]", "{}", "7", "[1.5]", R"([1,"a"])", "[[1],[-2]]"}) {
+    EXPECT_THAT(of(bad), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("prompt"))) << bad;
+  }
+}
+
+TEST(OpenAiRequest, JoinsTextPartsOfAMessage) {
+  const auto request = ParseChat(
+      R"({"messages":[{"role":"developer","content":"Be brief."},
+      {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+      {"role":"assistant","content":null}]})");
+  ASSERT_THAT(request, IsOk());
+  ASSERT_EQ(request->messages.size(), 3u);
+  EXPECT_EQ(request->messages[0].role, "system");
+  EXPECT_EQ(request->messages[1].content, "ab");
+  EXPECT_EQ(request->messages[2].content, "");
+}
+
+TEST(OpenAiRequest, AWrongTypeNamesItsField) {
+  const struct {
+    const char* fields;
+    const char* param;
+  } cases[] = {
+      {R"(,"temperature":"hot")", "temperature"},
+      {R"(,"temperature":3)", "temperature"},
+      {R"(,"top_p":-0.1)", "top_p"},
+      {R"(,"n":0)", "n"},
+      {R"(,"n":1.5)", "n"},
+      {R"(,"n":65)", "n"},
+      {R"(,"max_tokens":-3)", "max_tokens"},
+      {R"(,"n_predict":0.5)", "n_predict"},
+      {R"(,"min_tokens":9,"max_tokens":8)", "min_tokens"},
+      {R"(,"min_tokens":1,"grammar":"root ::= [a-z]")", "min_tokens"},
+      {R"(,"stop_token_ids":[-1])", "stop_token_ids"},
+      {R"(,"stop_token_ids":7)", "stop_token_ids"},
+      {R"(,"mirostat":3)", "mirostat"},
+      {R"(,"dry_sequence_breakers":[""])", "dry_sequence_breakers"},
+      {R"(,"logit_bias":[[1,2,3]])", "logit_bias"},
+      {R"(,"logit_bias":[["word",1]])", "logit_bias"},
+      {R"(,"max_tokens":1e30)", "max_tokens"},
+      {R"(,"stream":"yes")", "stream"},
+      {R"(,"stream_options":7)", "stream_options"},
+      {R"(,"stream_options":{"include_usage":7})", "stream_options.include_usage"},
+      {R"(,"stop":[1])", "stop"},
+      {R"(,"stop":"")", "stop"},
+      {R"(,"seed":1.5)", "seed"},
+      {R"(,"logit_bias":[1])", "logit_bias"},
+      {R"(,"logit_bias":{"x":1})", "logit_bias"},
+      {R"(,"logit_bias":{"1":1000})", "logit_bias"},
+      {R"(,"model":7)", "model"},
+      {R"(,"top_logprobs":2)", "top_logprobs"},
+      {R"(,"logprobs":true,"top_logprobs":21)", "top_logprobs"},
+      {R"(,"messages":[])", "messages"},
+      {R"(,"messages":[{"role":"user"}])", "messages[0].content"},
+      {R"(,"messages":[{"role":"king","content":""}])", "messages[0].role"},
+      {R"(,"messages":["Hi"])", "messages[0]"},
+      {R"(,"messages":[{"role":"user","content":7}])", "messages[0].content"},
+  };
+  for (const auto& test : cases) {
+    const auto request = ParseChat(Chat(test.fields));
+    ASSERT_THAT(request, StatusIs(absl::StatusCode::kInvalidArgument)) << test.fields;
+    EXPECT_EQ(ErrorOf(request.status())["param"], test.param);
+    EXPECT_EQ(ErrorOf(request.status())["type"], "invalid_request_error");
+  }
+}
+
+TEST(OpenAiRequest, SaysWhatIsNotSupportedYet) {
+  for (const char* fields :
+       {R"(,"functions":[{"name":"f"}])", R"(,"messages":[{"role":"function","content":"4"}])",
+        R"(,"suffix":"x")", R"(,"messages":[{"role":"user","content":[{"type":"image_url"}]}])"}) {
+    const auto request = ParseChat(Chat(fields));
+    ASSERT_THAT(request, StatusIs(absl::StatusCode::kUnimplemented)) << fields;
+    EXPECT_THAT(ErrorOf(request.status())["message"], HasSubstr("not supported yet"));
+    EXPECT_EQ(HttpStatusOf(request.status()), 400);
+  }
+  EXPECT_THAT(
+      ParseChat(Chat(R"(,"response_format":{"type":"text"},"tools":[],"tool_choice":"none")")),
+      IsOk());
+  EXPECT_THAT(ParseCompletion(Completion(R"(,"echo":true,"logprobs":1)")),
+              StatusIs(absl::StatusCode::kUnimplemented));
+}
+
+TEST(OpenAiRequest, ReadsToolsAndWhoCalledThem) {
+  const auto request = ParseChat(
+      R"({"messages":[{"role":"user","content":"2+2?"},
+      {"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function",
+        "function":{"name":"sum","arguments":"{\"a\":2}"}}]},
+      {"role":"tool","tool_call_id":"c1","content":"4"}],
+      "tools":[{"type":"function","function":{"name":"sum","parameters":{"type":"object",
+        "properties":{"z":{"type":"integer"},"a":{"type":"integer"}}}}}],
+      "tool_choice":{"type":"function","function":{"name":"sum"}},"parallel_tool_calls":false})");
+  ASSERT_THAT(request, IsOk());
+  ASSERT_EQ(request->messages.size(), 3u);
+  ASSERT_EQ(request->messages[1].calls.size(), 1u);
+  EXPECT_EQ(request->messages[1].calls[0].arguments, R"({"a":2})");
+  EXPECT_EQ(request->messages[2].call_id, "c1");
+  ASSERT_EQ(request->tools.list.size(), 1u);
+  EXPECT_EQ(request->tools.only, "sum");
+  EXPECT_FALSE(request->tools.parallel);
+  // In the client's order.
+  EXPECT_LT(request->tools.list[0].parameters.find("\"z\""),
+            request->tools.list[0].parameters.find("\"a\""));
+}
+
+TEST(OpenAiRequest, ATopPOfNothingIsTheLikeliestToken) {
+  const auto request = ParseCompletion(Completion(R"(,"top_p":0)"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_GT(request->sampler.top_p(), 0);  // to the sampler 0 is off
+}
+
+TEST(OpenAiRequest, ReadsWhatFormTheAnswerHas) {
+  auto request = ParseChat(Chat(R"(,"response_format":{"type":"json_schema","json_schema":{
+      "name":"n","strict":true,"schema":{"type":"object","properties":{"b":{},"a":{}}}}})"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->answer_schema, R"({"type":"object","properties":{"b":{},"a":{}}})");
+  ASSERT_THAT(Constrain(ToolForm::kTagged, &*request), IsOk());
+  EXPECT_THAT(request->sampler.grammar(), HasSubstr("root ::="));
+  request = ParseChat(Chat(R"(,"response_format":{"type":"json_object"})"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->answer_schema, R"({"type":"object"})");
+  request = ParseCompletion(Completion(R"(,"grammar":"root ::= [a-z]+")"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->sampler.grammar(), "root ::= [a-z]+");
+  request = ParseCompletion(Completion(R"(,"best_of":3,"n":2,"echo":true)"));
+  ASSERT_THAT(request, IsOk());
+  EXPECT_EQ(request->n, 3u);
+  EXPECT_EQ(request->best_of, 2u);
+  EXPECT_TRUE(request->echo);
+}
+
+TEST(OpenAiRequest, TheFormsOfOtherServersConstrainAlike) {
+  for (const char* fields : {R"(,"json_schema":{"const":"42"})", R"(,"guided_json":{"const":"42"})",
+                             R"(,"guided_json":"{\"const\":\"42\"}")",
+                             R"(,"structured_outputs":{"json":{"const":"42"},"backend":"auto"})"}) {
+    auto request = ParseChat(Chat(fields));
+    ASSERT_THAT(request, IsOk()) << fields;
+    EXPECT_EQ(request->answer_schema, R"({"const":"42"})") << fields;
+    EXPECT_THAT(Constrain(ToolForm::kTagged, &*request), IsOk()) << fields;
+    EXPECT_THAT(request->sampler.grammar(), HasSubstr("42")) << fields;
+  }
+  for (const char* fields :
+       {R"(,"guided_choice":["a\"b","c"])", R"(,"structured_outputs":{"choice":["a\"b","c"]})"}) {
+    const auto request = ParseCompletion(Completion(fields));
+    ASSERT_THAT(request, IsOk()) << fields;
+    EXPECT_THAT(request->sampler.grammar(), HasSubstr(R"("a\x22b")")) << fields;
+  }
+  for (const char* fields : {R"(,"guided_grammar":"root ::= [a-z]+")",
+                             R"(,"structured_outputs":{"grammar":"root ::= [a-z]+"})"}) {
+    EXPECT_EQ(ParseChat(Chat(fields))->sampler.grammar(), "root ::= [a-z]+") << fields;
+  }
+  EXPECT_EQ(ParseChat(Chat(R"(,"structured_outputs":{"json_object":true})"))->answer_schema,
+            R"({"type":"object"})");
+}
+
+TEST(OpenAiRequest, AConstraintThatCannotBeNamesWhereItIs) {
+  const struct {
+    const char* fields;
+    const char* param;
+  } cases[] = {
+      {R"(,"response_format":{"type":"xml"})", "response_format.type"},
+      {R"(,"response_format":{"type":"json_schema"})", "response_format.json_schema"},
+      {R"(,"response_format":{"type":"json_schema","json_schema":{"schema":{"properties":{"a":
+          {"enum":[]}},"required":["a"]}}})",
+       "response_format.json_schema.schema.properties.a.enum"},
+      {R"(,"grammar":"root ::= root")", "grammar"},
+      {R"(,"grammar":7)", "grammar"},
+      {R"(,"guided_grammar":"root ::= root")", "guided_grammar"},
+      {R"(,"guided_choice":[])", "guided_choice"},
+      {R"(,"guided_choice":["a",1])", "guided_choice"},
+      {R"(,"guided_json":"no schema")", "guided_json"},
+      {R"(,"json_schema":{"type":"array","minItems":2,"maxItems":1})", "json_schema.minItems"},
+      {R"(,"structured_outputs":7)", "structured_outputs"},
+      {R"(,"grammar":"root ::= [a-z]","guided_choice":["a"])", "guided_choice"},
+      {R"(,"json_schema":{},"response_format":{"type":"json_object"})", "response_format"},
+      {R"(,"tool_choice":"required")", "tool_choice"},
+      {R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function",
+          "function":{"name":"g"}})",
+       "tool_choice"},
+      {R"(,"tools":{})", "tools"},
+      {R"(,"tools":[{"type":"retrieval"}])", "tools[0].type"},
+      // The same name, written in two ways.
+      {R"(,"tools":[0],"tool\u0073":[{"type":"function","function":{"name":"f","parameters":{
+          "type":"object"}}}])",
+       "tools"},
+      {R"(,"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{
+          "name":"g"}}],"tool\u0073":[{"type":"function","function":{"name":"f"}}])",
+       "tools"},
+      {R"(,"tools":[{"type":"function","function":{"name":"a b"}}])", "tools[0].function.name"},
+      {R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"array",
+          "minItems":2,"maxItems":1}}}],"tool_choice":"required")",
+       "tools[0].function.parameters.minItems"},
+      {R"(,"parallel_tool_calls":1)", "parallel_tool_calls"},
+      {R"(,"messages":[{"role":"tool","content":"4"}])", "messages[0].tool_call_id"},
+      {R"(,"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f"}}]}])",
+       "messages[0].tool_calls[0].function.arguments"},
+  };
+  for (const auto& test : cases) {
+    auto request = ParseChat(Chat(test.fields));
+    const absl::Status status =
+        request.ok() ? Constrain(ToolForm::kTagged, &*request) : request.status();
+    ASSERT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument)) << test.fields;
+    EXPECT_EQ(ErrorOf(status)["param"], test.param);
+  }
+}
+
+TEST(OpenAiRequest, ARefusedGrammarIsNamedOnce) {
+  const struct {
+    const char* grammar;
+    const char* words;
+  } cases[] = {
+      {"root ::= (", "grammar: line 1: "},
+      {"root ::= root", "grammar: the rule \"root\" "},
+      {"other ::= \"a\"", "grammar: has no rule \"root\""},
+  };
+  for (const auto& test : cases) {
+    const std::string body = nlohmann::json{{"prompt", "a"}, {"grammar", test.grammar}}.dump();
+    EXPECT_THAT(ParseCompletion(body),
+                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(test.words)));
+  }
+}
+
+TEST(OpenAiRequest, WhatIsNoJsonIsRefused) {
+  for (const std::string& body :
+       {std::string(), std::string("{"), std::string("[]"), std::string("\"a\""),
+        std::string("{\"prompt\":\"\xFF\"}"), std::string("{\"prompt\":\"\\ud80\"}"),
+        std::string("{\"a\":\0}", 7), std::string("{} {}")}) {
+    EXPECT_THAT(ParseCompletion(body), StatusIs(absl::StatusCode::kInvalidArgument)) << body;
+  }
+}
+
+TEST(OpenAiRequest, SaysWhereABodyIsNoJson) {
+  const auto words = [](const std::string& body) {
+    return ErrorOf(ParseCompletion(body).status())["message"].get<std::string>();
+  };
+  EXPECT_THAT(words("{\"prompt\":\"a\",\n}"), HasSubstr("line 2, column 1"));
+  EXPECT_THAT(words("{\"temperature\":NaN}"), HasSubstr("column 16"));
+  EXPECT_THAT(words(" \n"), HasSubstr("empty"));
+  EXPECT_LT(words("{" + std::string(100'000, 'a')).size(), 500u);
+}
+
+TEST(OpenAiRequest, HalfACharacterIsReplacedAndTheRestIsTaken) {
+  const auto prompt = [](const std::string& text) {
+    const auto request = ParseCompletion(absl::StrCat(R"({"prompt":")", text, "\"}"));
+    EXPECT_THAT(request, IsOk()) << text;
+    return request.ok() ? request->prompts[0].text : "";
+  };
+  EXPECT_EQ(prompt(R"(a\ud83d)"), "a\uFFFD");
+  EXPECT_EQ(prompt(R"(\uDE00b)"), "\uFFFDb");
+  EXPECT_EQ(prompt(R"(\ud83d\n)"), "\uFFFD\n");
+  EXPECT_EQ(prompt(R"(\ud83d\ud83d\ude00\ude00)"), "\uFFFD\U0001F600\uFFFD");
+  EXPECT_EQ(prompt(R"(\\ud83d)"), "\\ud83d");  // no escape
+  const auto request = ParseChat(
+      Chat(R"(,"tools":[{"type":"function","function":{"name":"f","description":"\ud83d"}}])"));
+  EXPECT_THAT(request, IsOk());
+}
+
+TEST(OpenAiRequest, ADeepBodyIsRefusedBeforeItTakesTheStack) {
+  const std::string deep = std::string(1'000'000, '[');
+  EXPECT_THAT(ParseCompletion(absl::StrCat(R"({"prompt":"a","x":)", deep)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nests")));
+  const std::string quoted = absl::StrCat(R"({"prompt":"\")", std::string(1000, '['), "\"}");
+  EXPECT_THAT(ParseCompletion(quoted), IsOk());
+}
+
+TEST(OpenAiRequest, ABodyOfMillionsOfValuesIsRefused) {
+  std::string body = R"({"prompt":[1)";
+  for (size_t i = 0; i < kApiJsonValuesMax; ++i) body += ",1";
+  EXPECT_THAT(ParseCompletion(body + "]}"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("values")));
+}
+
+TEST(OpenAiError, AgentsKnowAPromptThatIsTooLong) {
+  const nlohmann::json error = ErrorOf(absl::OutOfRangeError(PromptTooLong(2004, 1024)));
+  EXPECT_EQ(error["code"], "context_length_exceeded");
+  for (const char* words :
+       {"maximum context length is 1024", "context window", "prompt is too long", "2004 tokens"}) {
+    EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(words));
+  }
+}
+
+TEST(OpenAiError, AWrongTokenHasACode) {
+  const HttpResponse response = WrongTokenResponse("no valid token");
+  EXPECT_EQ(response.status, 401);
+  const auto error = nlohmann::json::parse(response.body)["error"];
+  EXPECT_EQ(error["code"], "invalid_api_key");
+  EXPECT_EQ(error["type"], "invalid_request_error");
+}
+
+TEST(OpenAiError, MapsStatusesToThoseOfHttp) {
+  EXPECT_EQ(ErrorResponse(absl::InvalidArgumentError("x")).status, 400);
+  const HttpResponse unknown = ErrorResponse(absl::NotFoundError("no model"));
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(nlohmann::json::parse(unknown.body)["error"]["code"], "model_not_found");
+  EXPECT_EQ(ErrorResponse(absl::InternalError("x")).status, 500);
+  const absl::Status refused = WithRetryAfterMs(absl::ResourceExhaustedError("full"), 2500);
+  EXPECT_EQ(ErrorResponse(refused).status, 503);
+  const HttpResponse full = ErrorResponse(AsOfOneClient(refused));
+  EXPECT_EQ(full.status, 429);
+  EXPECT_THAT(full.headers,
+              ::testing::Contains(std::pair<std::string, std::string>("Retry-After", "2")));
+  const HttpResponse away = ErrorResponse(absl::UnavailableError("away"));
+  EXPECT_EQ(away.status, 503);
+  EXPECT_EQ(away.headers[0].first, "Retry-After");
+}
+
+}  // namespace
+}  // namespace strata

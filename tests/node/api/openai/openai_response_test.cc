@@ -1,0 +1,134 @@
+#include "node/api/openai/openai_response.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace strata {
+namespace {
+
+using Json = nlohmann::json;
+
+Json EventOf(absl::string_view event) {
+  EXPECT_TRUE(absl::ConsumePrefix(&event, "data: "));
+  EXPECT_TRUE(absl::ConsumeSuffix(&event, "\n\n"));
+  EXPECT_FALSE(absl::StrContains(event, '\n'));
+  return Json::parse(event);
+}
+
+wire::SampledToken Token(const std::string& piece, float logprob) {
+  wire::SampledToken token;
+  token.set_piece(piece);
+  token.set_logprob(logprob);
+  wire::TokenLogprob* top = token.add_top();
+  top->set_piece(piece);
+  top->set_logprob(logprob);
+  return token;
+}
+
+const ApiAnswer kChat = {.chat = true, .id = "chatcmpl-1", .created_s = 7, .model = "m"};
+const ApiAnswer kCompletion = {.chat = false, .id = "cmpl-1", .created_s = 7, .model = "m"};
+
+TEST(OpenAiResponse, TheFirstPieceOfAChatSaysWhoSpeaks) {
+  const Json first = EventOf(PieceEvent(kChat, {.first = true, .text = ""}, false));
+  EXPECT_EQ(first["object"], "chat.completion.chunk");
+  EXPECT_EQ(first["choices"][0]["delta"], Json({{"role", "assistant"}, {"content", ""}}));
+  EXPECT_TRUE(first["choices"][0]["finish_reason"].is_null());
+  EXPECT_FALSE(first.contains("usage"));
+  const Json last =
+      EventOf(PieceEvent(kChat, {.index = 1, .text = "", .finish_reason = "stop"}, true));
+  EXPECT_EQ(last["choices"][0]["delta"], Json::object());
+  EXPECT_EQ(last["choices"][0]["index"], 1);
+  EXPECT_EQ(last["choices"][0]["finish_reason"], "stop");
+  EXPECT_TRUE(last["usage"].is_null());
+}
+
+TEST(OpenAiResponse, UsageComesWithoutChoices) {
+  const Json usage =
+      EventOf(UsageEvent(kChat, {.prompt_tokens = 5, .cached_tokens = 2, .completion_tokens = 3}));
+  EXPECT_EQ(usage["choices"], Json::array());
+  EXPECT_EQ(usage["usage"]["total_tokens"], 8);
+  EXPECT_EQ(usage["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+}
+
+TEST(OpenAiResponse, WhatIsNoUtf8IsReplaced) {
+  const Json piece = EventOf(PieceEvent(kCompletion, {.text = "a\xFF\n"}, false));
+  EXPECT_EQ(piece["choices"][0]["text"], "a\uFFFD\n");
+}
+
+TEST(OpenAiResponse, LogprobsComeInBothForms) {
+  ApiPiece piece = {.text = "ab\xC3", .finish_reason = "length", .logprobs = true};
+  piece.tokens = {Token("a", -0.5f), Token("b\xC3", -1.0f)};
+  const Json chat = Json::parse(WholeAnswer(kChat, {piece}, {}));
+  const Json& content = chat["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 2u);
+  EXPECT_EQ(content[1]["bytes"], Json::array({98, 195}));
+  EXPECT_EQ(content[0]["top_logprobs"][0]["logprob"], -0.5);
+  piece.text_offsets = {10, 11};
+  const Json completion = Json::parse(WholeAnswer(kCompletion, {piece}, {}));
+  const Json& logprobs = completion["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["token_logprobs"], Json::array({-0.5, -1.0}));
+  EXPECT_EQ(logprobs["text_offset"], Json::array({10, 11}));
+  EXPECT_EQ(logprobs["top_logprobs"][1].begin().key(), "b\uFFFD");
+}
+
+TEST(OpenAiResponse, TopLogprobsOfACompletionHaveTheTokenTaken) {
+  ApiPiece piece = {.text = "xy", .logprobs = true};
+  piece.tokens = {Token("a", -0.5f), Token("\xC3", -0.25f)};
+  piece.tokens[0].set_piece("x");  // not one of the likeliest
+  piece.tokens[0].set_logprob(-9.0f);
+  piece.tokens[1].set_piece("\xE2");  // reads like one of these
+  piece.tokens[1].set_logprob(-7.0f);
+  piece.tokens.push_back(Token("z", -1.0f));
+  piece.tokens[2].clear_top();  // "logprobs": 0
+  piece.text_offsets = {0, 1, 2};
+  const Json whole = Json::parse(WholeAnswer(kCompletion, {piece}, {}));
+  const Json& top = whole["choices"][0]["logprobs"]["top_logprobs"];
+  EXPECT_EQ(top[0], Json({{"a", -0.5}, {"x", -9.0}}));
+  EXPECT_EQ(top[1], Json::object({{"\uFFFD", -7.0}}));
+  EXPECT_EQ(top[2], Json::object({{"z", -1.0}}));
+}
+
+TEST(OpenAiResponse, SaysWhatEndedTheText) {
+  const auto reason = [](ApiPiece piece) {
+    return Json::parse(
+        WholeAnswer(kCompletion, {std::move(piece)}, {}))["choices"][0]["stop_reason"];
+  };
+  EXPECT_EQ(reason({.text = "", .finish_reason = "stop", .stop_string = "END"}), "END");
+  EXPECT_EQ(reason({.text = "", .finish_reason = "stop", .stop_token = 7}), 7);
+  EXPECT_TRUE(reason({.text = "", .finish_reason = "stop"}).is_null());
+}
+
+TEST(OpenAiResponse, AWholeAnswerHasAllTexts) {
+  const Json chat = Json::parse(WholeAnswer(kChat,
+                                            {{.index = 0, .text = "x", .finish_reason = "stop"},
+                                             {.index = 1, .text = "y", .finish_reason = "length"}},
+                                            {.prompt_tokens = 1, .completion_tokens = 2}));
+  EXPECT_EQ(chat["object"], "chat.completion");
+  EXPECT_EQ(chat["choices"][1]["message"]["content"], "y");
+  EXPECT_TRUE(chat["choices"][0]["logprobs"].is_null());
+  EXPECT_EQ(chat["usage"]["completion_tokens"], 2);
+}
+
+TEST(OpenAiResponse, ListsModels) {
+  wire::ModelStatus model;
+  model.set_name("tiny");
+  model.set_loaded_s_ago(10);
+  model.set_n_ctx(4096);
+  const Json models = Json::parse(ModelsJson({model}, 100));
+  EXPECT_EQ(models["object"], "list");
+  EXPECT_EQ(models["data"][0]["id"], "tiny");
+  EXPECT_EQ(models["data"][0]["object"], "model");
+  EXPECT_EQ(models["data"][0]["created"], 90);
+  // By the names that clients of OpenRouter, vLLM and llama.cpp read.
+  EXPECT_EQ(models["data"][0]["context_length"], 4096);
+  EXPECT_EQ(models["data"][0]["max_model_len"], 4096);
+  EXPECT_EQ(models["data"][0]["meta"]["n_ctx"], 4096);
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,84 @@
+#include "node/api/token_limiter.h"
+
+#include <cstdint>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace strata {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSecondUs = 1'000'000;
+
+TEST(TokenLimiter, WithoutLimitsEverythingIsLetIn) {
+  TokenLimiter limiter;
+  for (int i = 0; i < 1000; ++i) EXPECT_TRUE(limiter.Ask({}, 0, true).admitted);
+}
+
+TEST(TokenLimiter, LetsSoManyRequestsInWithinAnyMinute) {
+  const ApiTokenLimits limits = {.requests_per_minute = 3};
+  TokenLimiter limiter;
+  EXPECT_TRUE(limiter.Ask(limits, 0, false).admitted);
+  EXPECT_TRUE(limiter.Ask(limits, 20 * kSecondUs, false).admitted);
+  EXPECT_TRUE(limiter.Ask(limits, 40 * kSecondUs, false).admitted);
+  const TokenLimiter::Answer refused = limiter.Ask(limits, 50 * kSecondUs, false);
+  EXPECT_FALSE(refused.admitted);
+  EXPECT_THAT(refused.why_not, HasSubstr("3 requests in a minute"));
+  EXPECT_EQ(refused.retry_after_us, 10 * kSecondUs);
+  EXPECT_FALSE(limiter.Ask(limits, 60 * kSecondUs - 1, false).admitted);
+  EXPECT_TRUE(limiter.Ask(limits, 60 * kSecondUs, false).admitted);
+  EXPECT_FALSE(limiter.Ask(limits, 60 * kSecondUs, false).admitted);
+  EXPECT_TRUE(limiter.Ask(limits, 80 * kSecondUs, false).admitted);
+}
+
+TEST(TokenLimiter, WhoKeepsAskingIsNotKeptOutByThat) {
+  const ApiTokenLimits limits = {.requests_per_minute = 1};
+  TokenLimiter limiter;
+  EXPECT_TRUE(limiter.Ask(limits, 0, false).admitted);
+  for (int64_t s = 1; s < 60; ++s) {
+    EXPECT_FALSE(limiter.Ask(limits, s * kSecondUs, false).admitted);
+  }
+  EXPECT_TRUE(limiter.Ask(limits, 60 * kSecondUs, false).admitted);
+}
+
+TEST(TokenLimiter, LetsSoManyStreamsRunAtOnce) {
+  const ApiTokenLimits limits = {.streams_max = 2};
+  TokenLimiter limiter;
+  EXPECT_TRUE(limiter.Ask(limits, 0, true).admitted);
+  EXPECT_TRUE(limiter.Ask(limits, 0, true).admitted);
+  const TokenLimiter::Answer refused = limiter.Ask(limits, 0, true);
+  EXPECT_FALSE(refused.admitted);
+  EXPECT_THAT(refused.why_not, HasSubstr("2 streams at once"));
+  EXPECT_EQ(refused.retry_after_us, 0);
+  EXPECT_TRUE(limiter.Ask(limits, 0, false).admitted);  // no stream
+  limiter.StreamEnded();
+  EXPECT_TRUE(limiter.Ask(limits, 0, true).admitted);
+}
+
+TEST(TokenLimiter, AStreamThatIsRefusedIsNoRequest) {
+  const ApiTokenLimits limits = {.requests_per_minute = 2, .streams_max = 1};
+  TokenLimiter limiter;
+  EXPECT_TRUE(limiter.Ask(limits, 0, true).admitted);
+  EXPECT_FALSE(limiter.Ask(limits, 1, true).admitted);
+  limiter.StreamEnded();
+  EXPECT_TRUE(limiter.Ask(limits, 2, true).admitted);
+  EXPECT_FALSE(limiter.Ask(limits, 3, false).admitted);
+}
+
+TEST(TokenLimiter, ALimitThatWasLoweredCounts) {
+  TokenLimiter limiter;
+  for (int64_t s = 0; s < 10; ++s) {
+    EXPECT_TRUE(limiter.Ask({.requests_per_minute = 10}, s * kSecondUs, true).admitted);
+  }
+  const TokenLimiter::Answer refused =
+      limiter.Ask({.requests_per_minute = 2}, 10 * kSecondUs, false);
+  EXPECT_FALSE(refused.admitted);
+  EXPECT_EQ(refused.retry_after_us, 58 * kSecondUs);
+  EXPECT_FALSE(limiter.Ask({.streams_max = 5}, 10 * kSecondUs, true).admitted);
+  EXPECT_TRUE(limiter.Ask({.requests_per_minute = 2}, 68 * kSecondUs, false).admitted);
+}
+
+}  // namespace
+}  // namespace strata

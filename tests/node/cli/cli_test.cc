@@ -1,0 +1,205 @@
+// The program as a person or a script runs it.
+#include "node/cli/cli.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "proto/node.grpc.pb.h"
+#include "tests/support/program.h"
+#include "tests/support/temp_folder.h"
+#include "transport/rpc/grpc_channel.h"
+
+namespace strata {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+TEST(Cli, VersionNamesWhatItRunsWith) {
+  Program program({"--version"});
+  EXPECT_EQ(program.ExitStatus(), 0);
+  EXPECT_THAT(program.out(), AllOf(StartsWith("strata "), HasSubstr("\nprotocol "),
+                                   HasSubstr("\nlibllama "), HasSubstr("\nlibggml ")));
+}
+
+TEST(Cli, HelpShowsExamplesAndHidesTheWorker) {
+  Program program({"--help"});
+  EXPECT_EQ(program.ExitStatus(), 0);
+  EXPECT_THAT(program.out(), AllOf(HasSubstr("strata demo --nodes 2"), HasSubstr("Exit status"),
+                                   Not(HasSubstr("worker  "))));
+}
+
+TEST(Cli, EachVerbsHelpHasAnExample) {
+  for (const char* verb : {"node", "demo", "measure"}) {
+    Program program({verb, "--help"});
+    EXPECT_EQ(program.ExitStatus(), 0);
+    EXPECT_THAT(program.out(), HasSubstr(absl::StrCat("\n  strata ", verb, " "))) << verb;
+  }
+}
+
+TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {},
+      {"dance"},
+      {"--dance"},
+      {"node", "--dance"},
+      {"node", "extra"},
+      {"node", "--threads", "0"},
+      {"node", "--threads", "many"},
+      {"node", "--ephemeral", "--listen", "nonsense"},
+      {"node", "--ephemeral", "--listen", "7400"},
+      {"node", "--ephemeral", "--http", "nonsense"},
+      {"node", "--ephemeral", "--http", "kitchen:1:2"},
+      {"node", "--no-http", "--http", "0"},
+      {"node", "--ephemeral", "--peer", "nobody"},
+      {"node", "--ephemeral", "--peer"},
+      {"node", "--ephemeral", "--advertise", "0.0.0.0"},
+      {"node", "--ephemeral", "--cluster", ""},
+      {"node", "--ephemeral", "--suspect-after", "3000", "--gone-after", "2000"},
+      {"nodes", "extra"},
+      {"nodes", "--node", "nobody"},
+      {"node", "--ephemeral", "--name", "two\nlines"},
+      {"node", "--ephemeral", "--name", "not \xFF UTF-8"},
+      {"demo", "--nodes", "0"},
+      {"demo", "--nodes", "65"},
+      {"demo", "--nodes", "-1"},
+      {"demo", "--nodes"},
+      {"demo", "--temperature", "-1"},
+      {"demo", "--temperature", "nan"},
+      {"demo", "--top-p", "nan"},
+      {"demo", "--top-p", "2"},
+      {"demo", "--seed", "x"},
+      {"demo", "--max-tokens", "0"},
+      {"demo", "--cut", "2,x"},
+      {"demo", "--cut", "2,5", "--nodes", "2"},
+      {"demo", "--prompt", "not \xFF UTF-8"},
+  };
+  Program unknown({"staus"});
+  EXPECT_EQ(unknown.ExitStatus(), 2);
+  EXPECT_THAT(unknown.err_lines(),
+              ElementsAre("strata: 'strata' has no 'staus' (see strata --help)"));
+  for (const auto& args : wrong) {
+    Program program(args);
+    EXPECT_EQ(program.ExitStatus(), 2) << absl::StrJoin(args, " ");
+    ASSERT_EQ(program.err_lines().size(), 1u) << absl::StrJoin(args, " ") << "\n"
+                                              << absl::StrJoin(program.err_lines(), "\n");
+    EXPECT_THAT(program.err_lines()[0], StartsWith("strata: "));
+    EXPECT_THAT(program.out(), IsEmpty());
+  }
+}
+
+TEST(Cli, ANodeSaysWhereItListensAndAnswersThere) {
+  Program program({"node", "--no-http", "--no-mdns", "--name", "kitchen", "--data-dir",
+                   testing::MakeTestFolder(), "--threads", "1", "--open"});  // as this asks it
+  const auto ready = nlohmann::json::parse(program.FirstLine(), nullptr, false);
+  ASSERT_TRUE(ready.is_object() && ready.contains("node")) << program.FirstLine();
+  EXPECT_EQ(ready["node"]["name"], "kitchen");
+  EXPECT_EQ(ready["node"]["pid"], program->pid());
+
+  auto stub = wire::Node::NewStub(MakeChannel(ready["node"]["address"].get<std::string>()));
+  grpc::ClientContext context;
+  wire::GetInfoResponse info;
+  ASSERT_TRUE(stub->GetInfo(&context, wire::GetInfoRequest(), &info).ok());
+  EXPECT_EQ(info.node_id(), ready["node"]["id"].get<std::string>());
+
+  for (int signum : {SIGTERM}) kill(program->pid(), signum);
+  EXPECT_EQ(program.ExitStatus(), 0);
+}
+
+TEST(Cli, ANodeKeepsItsId) {
+  const std::string folder = testing::MakeTestFolder();
+  std::vector<std::string> ids;
+  for (int i = 0; i < 2; ++i) {
+    Program program({"node", "--no-http", "--no-mdns", "--data-dir", folder});
+    const auto ready = nlohmann::json::parse(program.FirstLine(), nullptr, false);
+    ASSERT_TRUE(ready.is_object());
+    ids.push_back(ready["node"]["id"]);
+    kill(program->pid(), SIGINT);
+    EXPECT_EQ(program.ExitStatus(), 0);
+  }
+  EXPECT_EQ(ids[0], ids[1]);
+}
+
+TEST(Cli, NodesAsksTheNodeOfThisMachine) {
+  const std::string folder = testing::MakeTestFolder();
+  Program node({"node", "--no-http", "--no-mdns", "--name", "kitchen", "--cluster", "home",
+                "--data-dir", folder});
+  const auto ready = nlohmann::json::parse(node.FirstLine(), nullptr, false);
+  ASSERT_TRUE(ready.is_object()) << node.err();
+  Program nodes({"nodes", "--json", "--data-dir", folder});
+  EXPECT_EQ(nodes.ExitStatus(), 0) << nodes.err();
+  const auto told = nlohmann::json::parse(nodes.out(), nullptr, false);
+  ASSERT_TRUE(told.is_object()) << nodes.out();
+  EXPECT_EQ(told["cluster"], "home");
+  ASSERT_EQ(told["nodes"].size(), 1u);
+  EXPECT_EQ(told["nodes"][0]["id"], ready["node"]["id"]);
+  EXPECT_EQ(told["nodes"][0]["name"], "kitchen");
+
+  Program table({"nodes", "--node", ready["node"]["address"]});
+  EXPECT_EQ(table.ExitStatus(), 0);
+  EXPECT_THAT(table.out(), HasSubstr("kitchen"));
+}
+
+TEST(Cli, NodesSaysInOneLineThatNobodyIsThere) {
+  Program program({"nodes", "--node", "127.0.0.1:1"});
+  EXPECT_EQ(program.ExitStatus(), 5);
+  ASSERT_EQ(program.err_lines().size(), 1u);
+  EXPECT_THAT(program.err_lines()[0], HasSubstr("no node answers at 127.0.0.1:1"));
+}
+
+TEST(Cli, ANodeStopsWithItsParentOnlyWhenAsked) {
+  Program program({"node", "--no-http", "--no-mdns", "--ephemeral", "--stop-with-parent"});
+  EXPECT_THAT(program.FirstLine(), StartsWith("{\"node\":"));
+  program->Terminate();  // closes stdin as well
+  EXPECT_EQ(program.ExitStatus(), 0);
+}
+
+TEST(Cli, APortInUseIsAnErrorOfTheNode) {
+  Program first({"node", "--no-http", "--no-mdns", "--ephemeral", "--listen", "127.0.0.1:0"});
+  const auto ready = nlohmann::json::parse(first.FirstLine(), nullptr, false);
+  ASSERT_TRUE(ready.is_object());
+  Program second(
+      {"node", "--no-http", "--no-mdns", "--ephemeral", "--listen", ready["node"]["address"]});
+  EXPECT_EQ(second.ExitStatus(), 5);
+  ASSERT_EQ(second.err_lines().size(), 1u);
+  EXPECT_THAT(second.err_lines()[0], HasSubstr("cannot listen on 127.0.0.1:"));
+}
+
+TEST(Cli, ADataDirThatCannotBeUsedIsAnErrorWithItsName) {
+  Program program({"node", "--data-dir", "/proc/no"});
+  EXPECT_EQ(program.ExitStatus(), 1);
+  ASSERT_EQ(program.err_lines().size(), 1u);
+  EXPECT_THAT(program.err_lines()[0], HasSubstr("/proc/no"));
+}
+
+TEST(Cli, AModelThatIsNotThereIsStatus3) {
+  Program program({"demo", "--model", "/no/such/model.gguf"});
+  EXPECT_EQ(program.ExitStatus(), 3);
+  ASSERT_EQ(program.err_lines().size(), 1u);
+  EXPECT_THAT(program.err_lines()[0], HasSubstr("/no/such/model.gguf"));
+}
+
+TEST(Cli, AWorkerStopsWhenItsParentIsGone) {
+  Program program({"worker", "--open"});
+  EXPECT_THAT(program.FirstLine(), StartsWith("{\"worker\":"));
+  program->Terminate();
+  EXPECT_EQ(program.ExitStatus(), 0);
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,269 @@
+// What a batch that libllama fails on leaves behind: the slots are as before, or dropped and named.
+#include "shard/engine/llama_stage.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "shard/device/engine.h"
+#include "shard/model/model_file.h"
+#include "shard/model/slice.h"
+#include "tests/support/random_model.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+using ::strata::testing::RandomModelSpec;
+using ::strata::testing::WriteRandomModel;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Code = absl::StatusCode;
+
+constexpr uint32_t kCtx = 128;
+constexpr uint32_t kSlots = 4;
+
+RandomModelSpec Llama() {
+  return {.name = "llama_stage_test_llama", .architecture = "llama", .n_layer = 4};
+}
+
+RandomModelSpec Mamba() {
+  RandomModelSpec spec = {.name = "llama_stage_test_mamba", .architecture = "mamba", .n_layer = 4};
+  spec.metadata = {{"ssm.conv_kernel", 4u},      {"ssm.inner_size", 128u},
+                   {"ssm.state_size", 16u},      {"ssm.time_step_rank", 4u},
+                   {"attention.head_count", 0u}, {"attention.head_count_kv", 0u}};
+  return spec;
+}
+
+RandomModelSpec Windowed() {
+  RandomModelSpec spec = {
+      .name = "llama_stage_test_windowed", .architecture = "gemma3", .n_layer = 6};
+  spec.metadata = {{"attention.sliding_window", 8u},
+                   {"attention.key_length", 16u},
+                   {"attention.value_length", 16u}};
+  return spec;
+}
+
+struct Row {
+  int32_t slot;
+  int32_t position;
+};
+using Rows = std::vector<Row>;
+
+Rows Text(int32_t slot, int32_t begin, int32_t n) {
+  Rows rows;
+  for (int32_t i = 0; i < n; ++i) rows.push_back({slot, begin + i});
+  return rows;
+}
+
+Rows operator+(Rows a, const Rows& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+struct StageKind {
+  RandomModelSpec spec;
+  bool is_unified = true;          // one cache for all slots
+  bool has_equal_graphs = false;   // as LlamaStage::Config
+  bool is_first_half = false;      // ends in the middle, at output_tensor
+  std::string output_tensor = "";  // as LlamaStage::Config
+};
+
+// A stage whose graphs a test can abort after so many of their nodes.
+class FailingStage {
+ public:
+  explicit FailingStage(const StageKind& kind) {
+    StartEngine();
+    absl::StatusOr<std::string> path = WriteRandomModel(kind.spec, testing::ProcessTempFolder());
+    EXPECT_TRUE(path.ok()) << path.status();
+    absl::StatusOr<std::shared_ptr<const ModelFile>> file = ModelFile::Open(*path);
+    EXPECT_TRUE(file.ok()) << file.status();
+    const uint32_t n_layer = (*file)->n_layer();
+    absl::StatusOr<Slice> slice =
+        Slice::Make(*file, {0, kind.is_first_half ? n_layer / 2 : n_layer}, {});
+    EXPECT_TRUE(slice.ok()) << slice.status();
+
+    ggml_backend_dev_t no_devices[] = {nullptr};
+    llama_model_params model_params = llama_model_default_params();
+    model_params.devices = no_devices;
+    model_params.load_mode = LLAMA_LOAD_MODE_NONE;
+    absl::StatusOr<FILE*> stream = slice->Open();
+    EXPECT_TRUE(stream.ok()) << stream.status();
+    LlamaModelPtr model(llama_model_load_from_file_ptr(*stream, model_params));
+    std::fclose(*stream);
+
+    LlamaStage::Config config;
+    config.ability = CacheAbilityFor((*file)->header());
+    config.output_tensor = kind.output_tensor;
+    config.n_outputs_max = kCtx;
+    config.has_equal_graphs = kind.has_equal_graphs;
+    config.has_vocabulary = true;
+    config.facts.layers = slice->layers();
+    config.facts.is_first = true;
+    config.facts.is_last = !kind.is_first_half;
+    config.facts.n_embd = static_cast<uint32_t>(llama_model_n_embd(model.get()));
+    n_vocab_ = static_cast<uint32_t>(llama_vocab_n_tokens(llama_model_get_vocab(model.get())));
+    config.facts.n_vocab = n_vocab_;
+    config.facts.n_ctx = kCtx;
+    config.facts.n_seq_max = kSlots;
+    config.facts.n_batch = kCtx;
+    is_last_ = config.facts.is_last;
+    stage_ = std::make_unique<LlamaStage>(std::move(config), std::move(model));
+
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx = kCtx * kSlots;
+    params.n_seq_max = kSlots;
+    params.n_batch = kCtx;
+    params.n_ubatch = kCtx;
+    params.n_threads = 1;
+    params.n_threads_batch = 1;
+    params.kv_unified = kind.is_unified;
+    params.swa_full = false;
+    params.abort_callback = &FailingStage::WantsAbort;
+    params.abort_callback_data = this;
+    if (stage_->watches_tensors()) {
+      params.embeddings = true;
+      params.pooling_type = LLAMA_POOLING_TYPE_MEAN;
+      params.cb_eval = LlamaStage::OnTensor;
+      params.cb_eval_user_data = stage_.get();
+    }
+    stage_->SetContext(LlamaContextPtr(llama_init_from_model(stage_->model(), params)));
+  }
+
+  absl::Status Decode(const Rows& rows) {
+    std::vector<int32_t> tokens, positions, slots;
+    for (const Row& row : rows) {
+      tokens.push_back((37 * row.position + 11 + 5 * row.slot) % static_cast<int32_t>(n_vocab_));
+      positions.push_back(row.position);
+      slots.push_back(row.slot);
+    }
+    std::vector<uint32_t> outputs;
+    if (is_last_) outputs.push_back(static_cast<uint32_t>(rows.size()) - 1);
+    n_checks_ = 0;
+    return stage_->Decode(
+        {.tokens = tokens, .positions = positions, .slots = slots, .output_rows = outputs});
+  }
+
+  // As Decode(), but libllama is stopped before the last node of the last graph.
+  absl::Status DecodeAndAbort(const Rows& rows, int n_checks) {
+    abort_at_ = n_checks;
+    absl::Status status = Decode(rows);
+    abort_at_ = 0;
+    return status;
+  }
+
+  // Logits of the last row of the batch before.
+  std::vector<float> Logits() {
+    const absl::Span<const float> logits = stage_->Logits(0);
+    return {logits.begin(), logits.end()};
+  }
+
+  // How often libllama asked whether to stop, in the batch before.
+  int n_checks() const { return n_checks_; }
+
+ private:
+  static bool WantsAbort(void* data) {
+    auto* self = static_cast<FailingStage*>(data);
+    return ++self->n_checks_ == self->abort_at_;
+  }
+
+  std::unique_ptr<LlamaStage> stage_;
+  uint32_t n_vocab_ = 0;
+  bool is_last_ = false;
+  int n_checks_ = 0;
+  int abort_at_ = 0;  // 0: never
+};
+
+// `before`, then `batch` aborted at its end and run again: as if it had not been aborted.
+void ExpectNothingHappened(const StageKind& kind, const std::vector<Rows>& before,
+                           const Rows& batch) {
+  FailingStage calm(kind);
+  FailingStage stage(kind);
+  for (const Rows& rows : before) {
+    ASSERT_TRUE(calm.Decode(rows).ok());
+    ASSERT_TRUE(stage.Decode(rows).ok());
+  }
+  ASSERT_TRUE(calm.Decode(batch).ok());
+  const absl::Status aborted = stage.DecodeAndAbort(batch, calm.n_checks() - 1);
+  EXPECT_EQ(aborted.code(), Code::kInternal) << aborted;
+  const absl::Status again = stage.Decode(batch);
+  ASSERT_TRUE(again.ok()) << again;
+  EXPECT_EQ(stage.Logits(), calm.Logits());
+}
+
+TEST(LlamaStage, AbortedBatchLeavesTheCacheAsItWas) {
+  ExpectNothingHappened({.spec = Llama()}, {Text(0, 0, 20), Text(2, 0, 7)},
+                        Text(0, 20, 3) + Text(1, 0, 9) + Text(2, 7, 1));
+}
+
+TEST(LlamaStage, AbortedBatchLeavesAWindowAsItWas) {
+  ExpectNothingHappened({.spec = Windowed()}, {Text(0, 0, 100), Text(0, 100, 9)},
+                        Text(1, 0, 60) + Text(0, 109, 3));
+}
+
+TEST(LlamaStage, GraphsBeforeTheAbortedOneAreTakenBack) {
+  // The first graph takes as many rows of each slot, the second what is left of slot 0.
+  ExpectNothingHappened({.spec = Llama(), .is_unified = false, .has_equal_graphs = true},
+                        {Text(0, 0, 20)}, Text(1, 0, 2) + Text(0, 20, 9));
+}
+
+TEST(LlamaStage, RecurrentSlotsOfAnAbortedBatchAreDroppedAndNamed) {
+  const StageKind kind = {.spec = Mamba(), .has_equal_graphs = true};
+  FailingStage calm(kind);
+  FailingStage stage(kind);
+  for (FailingStage* each : {&calm, &stage}) {
+    ASSERT_TRUE(each->Decode(Text(0, 0, 12)).ok());
+    ASSERT_TRUE(each->Decode(Text(3, 0, 5)).ok());
+  }
+  ASSERT_TRUE(calm.Decode(Text(3, 5, 1)).ok());
+  const absl::Status aborted = stage.DecodeAndAbort(Text(3, 5, 1), calm.n_checks() - 1);
+  EXPECT_EQ(aborted.code(), Code::kDataLoss) << aborted;
+  EXPECT_THAT(aborted.message(), AllOf(HasSubstr("slots 3"), Not(HasSubstr("0,"))));
+  EXPECT_EQ(stage.Decode(Text(3, 5, 1)).code(), Code::kInvalidArgument);
+
+  // The slot starts anew, and the other one goes on.
+  ASSERT_TRUE(stage.Decode(Text(3, 0, 5)).ok());
+  ASSERT_TRUE(stage.Decode(Text(3, 5, 1)).ok());
+  EXPECT_EQ(stage.Logits(), calm.Logits());
+  ASSERT_TRUE(calm.Decode(Text(0, 12, 2)).ok());
+  ASSERT_TRUE(stage.Decode(Text(0, 12, 2)).ok());
+  EXPECT_EQ(stage.Logits(), calm.Logits());
+}
+
+TEST(LlamaStage, LogitsAreThoseOfTheirRowsInWhateverOrderSlotsCome) {
+  const StageKind kind = {.spec = Mamba(), .has_equal_graphs = true};
+  FailingStage rising(kind);
+  FailingStage falling(kind);
+  for (FailingStage* each : {&rising, &falling}) {
+    ASSERT_TRUE(each->Decode(Text(0, 0, 12)).ok());
+    ASSERT_TRUE(each->Decode(Text(3, 0, 5)).ok());
+  }
+  // The last row's logits: of slot 3 at first, then of slot 0.
+  ASSERT_TRUE(rising.Decode(Text(0, 12, 1) + Text(3, 5, 1)).ok());
+  ASSERT_TRUE(rising.Decode(Text(0, 13, 1)).ok());
+  ASSERT_TRUE(falling.Decode(Text(0, 12, 1) + Text(3, 5, 1)).ok());
+  ASSERT_TRUE(falling.Decode(Text(3, 6, 1) + Text(0, 13, 1)).ok());
+  const std::vector<float> alone = rising.Logits();
+  const std::vector<float> last = falling.Logits();
+  ASSERT_EQ(alone.size(), last.size());
+  for (size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(alone[i], last[i], 1e-3);
+}
+
+TEST(LlamaStage, GraphWithoutTheBoundaryIsTakenBack) {
+  FailingStage stage({.spec = Llama(), .is_first_half = true, .output_tensor = "no such tensor"});
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status status = stage.Decode(Text(0, 0, 5));
+    EXPECT_EQ(status.code(), Code::kInternal) << status;
+    EXPECT_THAT(status.message(), HasSubstr("no such tensor"));
+  }
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,207 @@
+// What slots hold, in other stages.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "shard/engine/stage.h"
+#include "tests/shard/engine/stage_chain.h"
+
+namespace strata {
+namespace {
+
+using ::strata::testing::RandomModelSpec;
+using Code = absl::StatusCode;
+
+// The slot of one stage to another one's, in parts of so many positions.
+absl::Status Copy(Stage* from, Stage* to, int32_t slot, uint32_t begin, uint32_t n_max) {
+  while (begin < from->HeldIn(slot).positions) {
+    auto part = from->ReadCache(slot, begin, n_max);
+    if (!part.ok()) return part.status();
+    if (auto s = to->WriteCache(slot, *part); !s.ok()) return s;
+    begin = part->end;
+  }
+  return absl::OkStatus();
+}
+
+struct Kind {
+  const char* name;
+  RandomModelSpec spec;
+  CacheOptions cache;
+};
+
+class StageCaches : public ::testing::TestWithParam<Kind> {
+ protected:
+  static StageOptions OptionsOf(const Kind& kind) {
+    StageOptions options = Options();
+    options.cache = kind.cache;
+    return options;
+  }
+
+  const std::shared_ptr<const ModelFile> model_ = OpenModel(GetParam().spec);
+  const std::vector<uint32_t> cuts_ = {0, model_->n_layer() / 2, model_->n_layer()};
+  Chain here_{model_, cuts_, OptionsOf(GetParam())}, there_{model_, cuts_, OptionsOf(GetParam())};
+};
+
+TEST_P(StageCaches, TextsGoOnInStagesThatHaveTakenThemOver) {
+  ASSERT_TRUE(here_.Decode(Prompt(2, 0, 21)).ok());
+  ASSERT_TRUE(here_.Decode(Prompt(0, 0, 40) + Prompt(2, 21, 1)).ok());
+  const bool splits = here_.stage(0).SplitsCaches();
+  // Some of it while it grows, where that can be; and into a slot that held another text.
+  ASSERT_TRUE(there_.Decode(Prompt(2, 0, 11)).ok());
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(Copy(&here_.stage(i), &there_.stage(i), 2, 0, 7).ok());
+    if (!splits) continue;
+    ASSERT_TRUE(Copy(&here_.stage(i), &there_.stage(i), 0, 0, 9).ok());
+  }
+  ASSERT_TRUE(here_.Decode(Prompt(0, 40, 5)).ok());
+  for (int i = 0; i < 2; ++i) {
+    const auto status = Copy(&here_.stage(i), &there_.stage(i), 0, splits ? 40 : 0, 7);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(there_.stage(i).HeldIn(0).positions, 45u);
+    EXPECT_EQ(there_.stage(i).HeldIn(2).positions, 22u);
+  }
+  for (int i = 0; i < 5; ++i) {
+    const Rows rows = Prompt(0, 45 + i, 1) + Prompt(2, 22 + i, 1);
+    const auto expected = here_.Decode(rows);
+    const auto got = there_.Decode(rows);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    ASSERT_TRUE(got.ok()) << got.status();
+    for (size_t row = 0; row < 2; ++row) {
+      for (uint32_t k = 0; k < kVocab; ++k) {
+        EXPECT_NEAR((*expected)[row][k], (*got)[row][k], 1e-2) << k;
+      }
+    }
+  }
+}
+
+// Nothing but the slot changes: what was lent to read it is given back.
+TEST_P(StageCaches, ReadingLeavesThemAsTheyWere) {
+  ASSERT_TRUE(here_.Decode(Prompt(1, 0, 30)).ok());
+  ASSERT_TRUE(there_.Decode(Prompt(1, 0, 30)).ok());
+  for (int i = 0; i < 2; ++i) {
+    Stage& stage = here_.stage(i);
+    const Stage::Held before = stage.HeldIn(1);
+    ASSERT_TRUE(stage.ReadCache(1, 0, 9).ok());
+    EXPECT_EQ(stage.ReadCache(1, 9, 5).ok(), stage.SplitsCaches());
+    EXPECT_EQ(stage.HeldIn(1), before);
+  }
+  const auto expected = there_.Decode(Prompt(1, 30, 4));
+  const auto got = here_.Decode(Prompt(1, 30, 4));
+  ASSERT_TRUE(expected.ok() && got.ok());
+  EXPECT_EQ(*expected, *got);
+}
+
+TEST_P(StageCaches, WhatDoesNotFitIsRefusedAndTheSlotIsEmpty) {
+  ASSERT_TRUE(here_.Decode(Prompt(0, 0, 20)).ok());
+  Stage& stage = there_.stage(0);
+  auto part = here_.stage(0).ReadCache(0, 0, 100);
+  ASSERT_TRUE(part.ok()) << part.status();
+  Stage::CachePart broken = *part;
+  broken.bytes.resize(broken.bytes.size() / 2);
+  EXPECT_EQ(stage.WriteCache(0, broken).code(), Code::kDataLoss);
+  EXPECT_EQ(stage.HeldIn(0).positions, 0u);
+  broken = *part;
+  broken.end += 1;
+  EXPECT_EQ(stage.WriteCache(0, broken).code(), Code::kDataLoss);
+  broken = *part;
+  broken.begin = 3;  // does not follow
+  EXPECT_EQ(stage.WriteCache(0, broken).code(), Code::kInvalidArgument);
+  broken.begin = 0;
+  broken.end = 1000;  // beyond the context
+  EXPECT_EQ(stage.WriteCache(0, broken).code(), Code::kInvalidArgument);
+  EXPECT_EQ(stage.WriteCache(17, *part).code(), Code::kInvalidArgument);
+  EXPECT_EQ(here_.stage(0).ReadCache(0, 20, 1).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(here_.stage(0).ReadCache(17, 0, 1).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(stage.WriteCache(0, *part), absl::OkStatus());
+  EXPECT_EQ(stage.HeldIn(0).positions, 20u);
+}
+
+TEST_P(StageCaches, AnotherVersionSaysThatWhatWasReadIsNoMore) {
+  Stage& stage = here_.stage(0);
+  const auto version = [&stage] { return stage.HeldIn(3).version; };
+  ASSERT_TRUE(here_.Decode(Prompt(3, 0, 20)).ok());
+  const uint64_t first = version();
+  ASSERT_TRUE(here_.Decode(Prompt(3, 20, 3)).ok());
+  EXPECT_EQ(version(), first);
+  ASSERT_TRUE(here_.Apply(wire::KvEdit::DROP, 3).ok());
+  EXPECT_NE(version(), first);
+  const uint64_t dropped = version();
+  ASSERT_TRUE(here_.Decode(Prompt(3, 0, 20)).ok());
+  if (stage.facts().cache.trim) {
+    ASSERT_TRUE(here_.Apply(wire::KvEdit::TRIM, 3, 18).ok());
+    EXPECT_NE(version(), dropped);
+  }
+  const uint64_t trimmed = version();
+  if (stage.facts().cache.copy) {
+    ASSERT_TRUE(here_.Apply(wire::KvEdit::COPY, 3, 0, 0, 2).ok());
+    EXPECT_NE(version(), trimmed);
+  }
+}
+
+// Bit for bit: which cells of a cache a text has does not depend on others.
+TEST_P(StageCaches, ExactOnesSayBesideOthersWhatTheySayAlone) {
+  Kind kind = GetParam();
+  kind.cache.exact = true;
+  if (kind.cache.kv_cells != 0) {
+    EXPECT_EQ(TryLoad(model_, {0, 1}, OptionsOf(kind)).status().code(), Code::kInvalidArgument);
+    return;
+  }
+  Chain alone(model_, cuts_, OptionsOf(kind)), beside(model_, cuts_, OptionsOf(kind));
+  const auto step = [&](const Rows& rows) {
+    const auto expected = alone.Decode(rows);
+    const auto got = beside.Decode(rows);
+    ASSERT_TRUE(expected.ok() && got.ok()) << expected.status() << got.status();
+    EXPECT_EQ(*expected, *got);
+  };
+  ASSERT_TRUE(beside.Decode(Prompt(0, 0, 50)).ok());
+  ASSERT_TRUE(beside.Decode(Prompt(3, 0, 33)).ok());
+  step(Prompt(2, 0, 32));
+  ASSERT_TRUE(beside.Decode(Prompt(1, 0, 10)).ok());
+  step(Prompt(2, 32, 11));
+  for (int i = 0; i < 40; ++i) {
+    step(Prompt(2, 43 + i, 1));
+    ASSERT_TRUE(beside.Decode(Prompt(0, 50 + i, 1)).ok());
+    if (i == 20) {
+      ASSERT_TRUE(beside.Apply(wire::KvEdit::DROP, 3).ok());
+    }
+  }
+  const Stage::Facts& facts = beside.stage(0).facts();
+  if (!facts.cache.copy || !facts.cache.trim || facts.cache.window_tokens != 0) return;
+  // Another text begins with what this one has.
+  ASSERT_TRUE(beside.Apply(wire::KvEdit::COPY, 3, 0, 0, 2).ok());
+  ASSERT_TRUE(beside.Apply(wire::KvEdit::TRIM, 3, 32).ok());
+  ASSERT_TRUE(alone.Apply(wire::KvEdit::TRIM, 2, 32).ok());
+  Rows rows = Prompt(2, 32, 20);
+  const auto expected = alone.Decode(rows);
+  for (Row& row : rows) row.slot = 3;
+  const auto got = beside.Decode(rows);
+  ASSERT_TRUE(expected.ok() && got.ok()) << expected.status() << got.status();
+  EXPECT_EQ(*expected, *got);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , StageCaches,
+    ::testing::Values(
+        Kind{"Llama", Llama(), {}},
+        Kind{"LlamaF32Flash", Llama(), {.type_k = "f32", .type_v = "f32", .flash_attention = "on"}},
+        Kind{"LlamaWithoutFlash", Llama(), {.flash_attention = "off"}},
+        Kind{"FewCells", Llama(), {.kv_cells = 256}}, Kind{"Windows", Windowed(), {}},
+        Kind{"States", Mamba(), {}}, Kind{"CachesOfTheirOwn", TwoRanges(), {}}),
+    [](const auto& kind) { return std::string(kind.param.name); });
+
+TEST(StageCachesOfOne, ThatAreBeingShiftedAreReadAfterTheNextStep) {
+  const auto model = OpenModel(Llama());
+  Chain chain(model, {0, 6}, Options());
+  ASSERT_TRUE(chain.Decode(Prompt(0, 0, 30)).ok());
+  ASSERT_TRUE(chain.Apply(wire::KvEdit::SHIFT, 0, 12, -8).ok());
+  EXPECT_EQ(chain.stage(0).ReadCache(0, 0, 100).status().code(), Code::kUnavailable);
+  ASSERT_TRUE(chain.Decode(Prompt(0, 22, 1)).ok());
+  EXPECT_TRUE(chain.stage(0).ReadCache(0, 0, 100).ok());
+}
+
+}  // namespace
+}  // namespace strata

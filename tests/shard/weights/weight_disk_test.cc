@@ -1,0 +1,125 @@
+// A disk that becomes full while weights are fetched onto it: a small file system in memory, which
+// only this process sees. Skipped where the machine does not let it make one.
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "shard/model/weight_blocks.h"
+#include "tests/shard/weights/weights_fixture.h"
+#include "tests/support/small_disk.h"
+#include "tests/support/temp_folder.h"
+
+namespace strata {
+namespace {
+
+using ::absl_testing::StatusIs;
+using ::strata::testing::BytesOfSlice;
+using ::strata::testing::Opened;
+using ::strata::testing::Receiver;
+using ::strata::testing::SmallDisk;
+using ::strata::testing::Source;
+using ::strata::testing::SourceBytes;
+using ::strata::testing::WriteLarge;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// The disk's size bounds the cache, not its own.
+constexpr uint64_t kCacheBytesMax = 1u << 30;
+
+TEST(WeightsOnAFullDisk, FailWithOneErrorAndGoOnWhenThereIsRoom) {
+  const std::string path = WriteLarge();
+  const uint64_t bytes = SourceBytes(path, {0, 2});
+  // With what the cache leaves to others.
+  SmallDisk disk(bytes + (80u << 20));
+  if (!disk.problem().empty()) GTEST_SKIP() << "no file system of its own: " << disk.problem();
+  Source source;
+  const auto id = source.Share(path);
+  ASSERT_TRUE(id.ok()) << id.status();
+  const std::string folder = disk.path() + "/weights";
+  {
+    Receiver receiver(folder, kCacheBytesMax);
+    bool full = false;
+    const auto fetched =
+        receiver.Fetch(*id, source.address(), {0, 2}, [&](uint64_t done, uint64_t) {
+          if (done < 2 * kWeightBlockBytes || full) return;
+          full = true;
+          disk.Fill();
+        });
+    EXPECT_THAT(fetched, StatusIs(absl::StatusCode::kResourceExhausted,
+                                  AllOf(HasSubstr("MiB of weights that are still to come"),
+                                        HasSubstr(folder), HasSubstr("--cache-dir"))));
+    // Nor does it begin while there is no room.
+    EXPECT_THAT(receiver.Fetch(*id, source.address(), {0, 2}),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr(folder), HasSubstr("--cache-dir"))));
+    disk.MakeRoom();
+    const auto rest = receiver.Fetch(*id, source.address(), {0, 2});
+    ASSERT_TRUE(rest.ok()) << rest.status();
+    // What had come before is not asked for again.
+    EXPECT_LE(rest->bytes_fetched, bytes - kWeightBlockBytes);
+    EXPECT_TRUE(BytesOfSlice(rest->path, {0, 2}) == BytesOfSlice(path, {0, 2}));
+  }
+  // A node that starts later finds the same.
+  Receiver again(folder, kCacheBytesMax);
+  const auto all = again.Fetch(*id, source.address(), {0, 2});
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(all->bytes_fetched, 0u);
+}
+
+TEST(WeightsOnAFullDisk, AreConsistentAfterARestart) {
+  const std::string path = WriteLarge();
+  SmallDisk disk(SourceBytes(path, {0, 2}) + (80u << 20));
+  if (!disk.problem().empty()) GTEST_SKIP() << "no file system of its own: " << disk.problem();
+  Source source;
+  const auto id = source.Share(path);
+  ASSERT_TRUE(id.ok()) << id.status();
+  const std::string folder = disk.path() + "/weights";
+  {
+    Receiver receiver(folder, kCacheBytesMax);
+    bool full = false;
+    EXPECT_THAT(receiver.Fetch(*id, source.address(), {0, 2},
+                               [&](uint64_t done, uint64_t) {
+                                 if (done < 3 * kWeightBlockBytes || full) return;
+                                 full = true;
+                                 disk.Fill();
+                               }),
+                StatusIs(absl::StatusCode::kResourceExhausted));
+  }
+  disk.MakeRoom();
+  Receiver receiver(folder, kCacheBytesMax);
+  const auto fetched = receiver.Fetch(*id, source.address(), {0, 2});
+  ASSERT_TRUE(fetched.ok()) << fetched.status();
+  EXPECT_TRUE(BytesOfSlice(fetched->path, {0, 2}) == BytesOfSlice(path, {0, 2}));
+}
+
+TEST(WeightsOnAFullDisk, ADescriptionThatDoesNotFitLeavesNothing) {
+  const std::string path = WriteLarge();
+  SmallDisk disk(1 << 20);
+  if (!disk.problem().empty()) GTEST_SKIP() << "no file system of its own: " << disk.problem();
+  Source source;
+  const auto id = source.Share(path);
+  ASSERT_TRUE(id.ok()) << id.status();
+  const std::string folder = disk.path() + "/weights";
+  Receiver receiver(folder, kCacheBytesMax);
+  disk.Fill();
+  EXPECT_THAT(receiver.Fetch(*id, source.address(), {0, 2}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(folder)));
+  EXPECT_EQ(receiver.cache()->bytes_used(), 0u);
+  // Who only plans does without.
+  const auto planned =
+      receiver.Fetch({.model_id = *id, .address = source.address(), .headers_only = true});
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  EXPECT_EQ(planned->headers->id(), *id);
+  EXPECT_EQ(planned->headers->header().tensors.size(), Opened(path)->header().tensors.size());
+  EXPECT_FALSE(std::filesystem::exists(planned->path));
+  EXPECT_EQ(receiver.cache()->bytes_used(), 0u);
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,24 @@
+// What names a node wherever it is written as text. Any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace strata {
+
+// 128 bits.
+inline constexpr size_t kNodeIdDigits = 32;
+
+// kNodeIdDigits lower-case hex digits.
+bool IsNodeId(absl::string_view text);
+
+// A new node id: 128 random bits, 32 lower-case hex digits.
+std::string NewNodeId();
+
+// Random, not 0: tells apart the processes that have one id.
+uint64_t NewNonce();
+
+}  // namespace strata

@@ -1,0 +1,76 @@
+// The member's side of a pairing (pairing.h): who has the cluster's key and gives it to one guest,
+// after a person said that both show the same code. Without I/O: messages in, messages out.
+//
+//   MakeBegin() ─▶ OnBegun(response) ─▶ OnDisclosed(response), code() ─▶ the person says yes
+//     ─▶ MakeAdmit(key) ─▶ OnAdmitted(response)
+//
+// One object for one pairing; what fails ends it. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/pairing.pb.h"
+#include "transport/base/clock.h"
+#include "transport/pairing/pairing.h"
+#include "transport/pairing/pairing_admission.h"
+#include "transport/security/cluster_key.h"
+#include "transport/security/secret_text.h"
+
+namespace strata {
+
+class PairingMember {
+ public:
+  // `clock` outlives this. kInvalidArgument: CheckPairingIdentity().
+  static absl::StatusOr<PairingMember> New(PairingIdentity self, const Clock* clock);
+
+  // Each of these has its turn once: kFailedPrecondition when it is another's, also after one has
+  // failed. kDeadlineExceeded: kPairingUs are over. kInvalidArgument: a field of the response is
+  // not as pairing.proto says, or a key that nobody should send. kInternal: OpenSSL cannot.
+
+  // kUnavailable: no random bytes.
+  absl::StatusOr<wire::PairingBeginRequest> MakeBegin();
+  absl::StatusOr<wire::PairingDiscloseRequest> OnBegun(const wire::PairingBeginResponse& response);
+  // kUnauthenticated: the nonce is not what the guest was bound to. Somebody is in the middle, and
+  // there is no code.
+  absl::Status OnDisclosed(const wire::PairingDiscloseResponse& response);
+
+  // "012 345"; empty before OnDisclosed() and after an error. Both machines show it, or there is
+  // somebody in the middle.
+  const std::string& code() const { return code_; }
+
+  // Only when a person compared the codes and said yes: whoever is at the other end gets the key.
+  absl::StatusOr<wire::PairingAdmitRequest> MakeAdmit(const ClusterKey& key);
+  // OK: the guest has the key. kUnauthenticated: somebody else answered, and the guest may have it
+  // or not.
+  absl::Status OnAdmitted(const wire::PairingAdmitResponse& response);
+
+  // From OnBegun() on, at any time: the person said no, or it cannot go on. It ends the pairing
+  // here. kFailedPrecondition: there is none that the guest would know of.
+  absl::StatusOr<wire::PairingRefuseRequest> MakeRefuse();
+
+ private:
+  enum class Turn { kBegin, kBegun, kDisclosed, kAdmit, kAdmitted, kNone };
+
+  PairingMember(PairingIdentity self, const Clock* clock);
+  // Takes the turn; from there on kNone's, until it is set to the next.
+  absl::Status Take(Turn turn);
+  void Forget();
+
+  const Clock* clock_;
+  PairingIdentity self_;
+  Turn turn_ = Turn::kBegin;
+  int64_t begun_us_ = 0;
+  std::string id_;
+  std::string commitment_;
+  std::optional<PairingKeyPair> own_;
+  PairingTranscript transcript_;
+  SecretBytes shared_;
+  std::optional<PairingKeys> keys_;
+  std::string code_;
+};
+
+}  // namespace strata

@@ -1,0 +1,94 @@
+// The certificate authority that every node of a cluster makes for itself from the cluster's key,
+// and the certificates that it issues: X.509 v3 (RFC 5280), Ed25519 (RFC 8032, RFC 8410).
+//
+//   authority's private key   the 32 bytes that the cluster's key gives for "certificate authority
+//                             ed25519" (cluster_key.h), as an Ed25519 private key
+//   authority's certificate   the same bytes on every node, for all in it is fixed and Ed25519
+//                             signs without chance: version 3, serial 1, subject = issuer = CN
+//                             "strata cluster ID", CA without further authorities, may only sign
+//                             certificates
+//   node's certificate        a new private key and a random serial each time; CN = node id; DNS
+//                             names NodeName() and kMemberName, which TLS checks in the place of a
+//                             host's name; for servers and clients
+//
+// Both are valid from 1970-01-01 to 9999-12-31: a key ends by rotation and not by a date, so that a
+// machine whose clock is wrong, or jumps, stays what it is. Who has a node's private key could read
+// the cluster's key beside it.
+//
+// Whoever has the key can make a certificate for any node id: an id tells members apart, it does
+// not protect one from another. Everything here is thread-safe but for moves, and blocks for some
+// hundred microseconds at most. Errors are kInternal with OpenSSL's own words where not said.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "transport/security/cluster_key.h"
+#include "transport/security/secret.h"
+
+// OpenSSL's.
+struct evp_pkey_st;
+struct x509_st;
+
+namespace strata {
+
+// How the common name of an authority begins; the cluster's id follows.
+inline constexpr absl::string_view kAuthorityNamePrefix = "strata cluster ";
+
+// What a certificate says its holder is called, and what who dials asks for: any node of the
+// cluster, whose authority says which that is, or one of them. No DNS knows these names.
+inline constexpr absl::string_view kMemberName = "member.strata.internal";
+std::string NodeName(absl::string_view node_id);
+
+// Whose a certificate says it is; nothing is verified. Both are plain letters and digits, for
+// people.
+struct CertificateNames {
+  std::string cluster_id;  // empty: it is not of the kind that nodes have
+  std::string node_id;     // empty as well then
+};
+CertificateNames NamesOf(const x509_st& certificate);
+
+// Of a node's certificate: the id of the cluster whose authority has signed it, by what it says.
+absl::StatusOr<std::string> ClusterIdOf(const std::string& certificate_pem);
+
+struct NodeCertificate {
+  std::string certificate_pem;
+  Secret private_key_pem;  // PKCS #8
+};
+
+class ClusterAuthority {
+ public:
+  static absl::StatusOr<ClusterAuthority> Of(const ClusterKey& key);
+
+  ClusterAuthority(ClusterAuthority&&) noexcept = default;
+  ClusterAuthority& operator=(ClusterAuthority&&) noexcept = default;
+  ~ClusterAuthority() = default;
+
+  const std::string& cluster_id() const { return cluster_id_; }
+  // No secret.
+  const std::string& certificate_pem() const { return certificate_pem_; }
+
+  struct NodeOptions {
+    std::string node_id;
+    // RFC 5280, 4.1.2.5: what has no well-defined end.
+    absl::Time not_before = absl::UnixEpoch();
+    absl::Time not_after = absl::FromUnixSeconds(253'402'300'799);  // 9999-12-31 23:59:59
+  };
+  // kInvalidArgument: a node id that is no DNS label (letters, digits and hyphens, at most 48).
+  absl::StatusOr<NodeCertificate> Issue(const NodeOptions& options) const;
+
+ private:
+  struct Free {
+    void operator()(evp_pkey_st* key) const;  // wipes it
+  };
+  ClusterAuthority() = default;
+
+  std::string cluster_id_;
+  std::unique_ptr<evp_pkey_st, Free> private_key_;
+  std::string certificate_pem_;
+};
+
+}  // namespace strata

@@ -1,0 +1,44 @@
+#include "transport/security/hkdf.h"
+
+#include <openssl/core_names.h>
+#include <openssl/evp.h>
+#include <openssl/kdf.h>
+#include <openssl/params.h>
+
+#include <memory>
+
+#include "transport/security/openssl_status.h"
+
+namespace strata {
+namespace {
+
+struct Free {
+  void operator()(EVP_KDF* kdf) const { EVP_KDF_free(kdf); }
+  void operator()(EVP_KDF_CTX* context) const { EVP_KDF_CTX_free(context); }
+};
+
+OSSL_PARAM Octets(const char* name, const void* data, size_t size) {
+  return OSSL_PARAM_construct_octet_string(name, const_cast<void*>(data), size);  // read only
+}
+
+}  // namespace
+
+absl::Status HkdfSha256(const HkdfInput& input, absl::Span<uint8_t> out) {
+  const std::unique_ptr<EVP_KDF, Free> kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr));
+  if (kdf == nullptr) return OpensslError("no HKDF");
+  const std::unique_ptr<EVP_KDF_CTX, Free> context(EVP_KDF_CTX_new(kdf.get()));
+  if (context == nullptr) return OpensslError("no HKDF");
+  char digest[] = "SHA256";
+  const OSSL_PARAM parameters[] = {
+      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0),
+      Octets(OSSL_KDF_PARAM_KEY, input.secret.data(), input.secret.size()),
+      Octets(OSSL_KDF_PARAM_SALT, input.salt.data(), input.salt.size()),
+      Octets(OSSL_KDF_PARAM_INFO, input.info.data(), input.info.size()),
+      OSSL_PARAM_construct_end()};
+  if (EVP_KDF_derive(context.get(), out.data(), out.size(), parameters) != 1) {
+    return OpensslError("HKDF");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace strata

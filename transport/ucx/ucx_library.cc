@@ -1,0 +1,45 @@
+#include "transport/ucx/ucx_library.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "transport/ucx/ucx_link.h"
+
+namespace strata {
+namespace {
+
+// Its interface of functions is 0 since there is UCP; what each takes says which fields it has.
+constexpr char kLibrary[] = "libucp.so.0";
+
+UcxLibrary library;  // written once, by Load()
+
+absl::Status Load() {
+  // Kept to the end: UCX has threads, and functions of ours to call.
+  void* const handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (handle == nullptr) {
+    return absl::UnavailableError(absl::StrCat("UCX cannot be loaded: ", dlerror()));
+  }
+#define STRATA_UCX_FIND(name)                                                                \
+  library.name = reinterpret_cast<decltype(library.name)>(dlsym(handle, #name));             \
+  if (library.name == nullptr) {                                                             \
+    return absl::UnavailableError(absl::StrCat(kLibrary, " of this machine has no " #name)); \
+  }
+  STRATA_UCX_FUNCTIONS(STRATA_UCX_FIND)
+#undef STRATA_UCX_FIND
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LoadUcx() {
+  static const absl::Status status = Load();
+  return absl::Status(status.code(), status.message());
+}
+
+const UcxLibrary& Ucx() { return library; }
+
+void KeepUcxFromHooking() { setenv("UCX_MEM_MMAP_HOOK_MODE", "none", /*replace=*/0); }
+
+}  // namespace strata

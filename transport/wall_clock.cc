@@ -1,9 +1,0 @@
-#include "transport/wall_clock.h"
-
-#include "absl/time/clock.h"
-
-namespace strata {
-
-absl::Time WallNow() { return absl::Now(); }
-
-}  // namespace strata
