@@ -247,10 +247,16 @@ void Coordinator::Mend(const DeploymentPtr& lost) {
   if (status.ok() || !caller.go_on()) return;
   // Another node coordinates now, and the texts are handed over to it (Keep).
   if (!office().mine) return;
+  absl::Status why = status;
+  {
+    absl::MutexLock lock(mu_);
+    // No plan for this node alone is what a node that is cut off is asked for.
+    if (absl::Status cut_off = Misses(); !cut_off.ok()) why = std::move(cut_off);
+  }
   // Whoever does not answer now may have gone in a moment, or be back.
-  if (absl::IsUnavailable(status) && was_mending && lost->lost_for() < kPatience) return;
-  LOG(WARNING) << lost->name() << " cannot be served now: " << status.message();
-  lost->Fail(status);
+  if (absl::IsUnavailable(why) && was_mending && lost->lost_for() < kPatience) return;
+  LOG(WARNING) << lost->name() << " cannot be served now: " << why.message();
+  lost->Fail(why);
 }
 
 absl::Status Coordinator::MendNow(const DeploymentPtr& lost, const Caller& caller) {

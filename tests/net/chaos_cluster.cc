@@ -163,10 +163,12 @@ void ChaosCluster::RemoveCachedWeights(size_t node) {
   }
 }
 
-bool ChaosCluster::Undrain(size_t node) {
+bool ChaosCluster::Undrain(size_t node, std::string* said) {
   StrataRun run(*hosts_[node],
                 {"drain", hosts_[node]->name(), "--undo", "--node", nodes_[node]->address()});
-  return run.WaitUntil(absl::Now() + kSettlesWithin) && run.ok();
+  const bool ended = run.WaitUntil(absl::Now() + kSettlesWithin);
+  *said = ended ? run.Report().dump() : "no end";
+  return ended && run.ok();
 }
 
 void ChaosCluster::StartNode(size_t node) {

@@ -69,7 +69,7 @@ class ChaosCluster {
   void StartNode(size_t node);
   void StopNode(size_t node) { nodes_[node]->Stop(); }
   // False: it could not be told that it takes layers again.
-  bool Undrain(size_t node);
+  bool Undrain(size_t node, std::string* said);
   // All that it has of models, under it while it runs.
   void RemoveCachedWeights(size_t node);
   // The node's, and those it started.

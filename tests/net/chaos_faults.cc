@@ -71,7 +71,9 @@ std::shared_ptr<StrataRun> BeginDrain(ChaosCluster* cluster, size_t node, size_t
 // Whatever came of it, the node takes layers again.
 void EndDrain(ChaosCluster* cluster, size_t node, StrataRun* drain) {
   EXPECT_TRUE(drain->WaitUntil(absl::Now() + ChaosCluster::kSettlesWithin)) << "it drains still";
-  EXPECT_TRUE(Eventually([&] { return cluster->Undrain(node); }, ChaosCluster::kSettlesWithin));
+  std::string said;
+  EXPECT_TRUE(Eventually([&] { return cluster->Undrain(node, &said); }, ChaosCluster::kSettlesWithin))
+      << said;
 }
 
 void LoseFrom(ChaosCluster* cluster, size_t node, int percent) {
