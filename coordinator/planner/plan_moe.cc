@@ -8,17 +8,17 @@ namespace {
 
 constexpr size_t kMoeNodesMax = 8;  // more of them are tried all together only
 
-struct Cost {
+struct MoeCost {
   double aim = kNever;
   double sum = kNever;
-  bool operator<(const Cost& other) const {
+  bool operator<(const MoeCost& other) const {
     return aim != other.aim ? aim < other.aim : sum < other.sum;
   }
 };
 
 struct Tried {
   MoePlan plan;
-  Cost cost;
+  MoeCost cost;
 };
 
 // Neither kept out nor excluded, and where stages are placed by hand, one of those places.

@@ -20,8 +20,8 @@ constexpr absl::Duration kLook = absl::Seconds(2);
 constexpr size_t kDigitsShown = 8;  // of ids
 
 // Where the one that a person means can be admitted.
-absl::StatusOr<std::vector<std::string>> Find(const wire::GetClusterResponse& cluster,
-                                              const std::string& wanted) {
+absl::StatusOr<std::vector<std::string>> FindWaiting(const wire::GetClusterResponse& cluster,
+                                                     const std::string& wanted) {
   std::vector<const wire::WaitingNode*> meant;
   std::vector<std::string> names;
   for (const wire::WaitingNode& node : cluster.waiting()) {
@@ -71,7 +71,7 @@ absl::Status RunApprove(const ApproveOptions& options) {
   if (!client.ok()) return client.status();
   const absl::StatusOr<wire::GetClusterResponse> cluster = (*client)->GetCluster();
   if (!cluster.ok()) return cluster.status();
-  const auto addresses = Find(*cluster, options.node);
+  const auto addresses = FindWaiting(*cluster, options.node);
   if (!addresses.ok()) return addresses.status();
 
   PairWithOptions pairing;

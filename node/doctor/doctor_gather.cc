@@ -26,7 +26,7 @@ namespace strata {
 namespace {
 
 constexpr uint64_t kListenMs = 2'000;  // for nodes that announce themselves
-constexpr int64_t kAnswerMs = 3'000;
+constexpr int64_t kClusterAnswerMs = 3'000;
 
 class Heard final : public Discovery::Listener {
  public:
@@ -284,7 +284,7 @@ absl::StatusOr<DoctorFacts> Gatherer::Run() {
   doors_.clear();
   if (facts_.asked.ok() && facts_.cluster.coordinator().empty()) {
     // Nodes that have just started agree within this time.
-    auto now = ClusterStub(facts_.asked_address, kAnswerMs).GetCluster();
+    auto now = ClusterStub(facts_.asked_address, kClusterAnswerMs).GetCluster();
     if (now.ok()) facts_.cluster = *std::move(now);
   }
   return std::move(facts_);

@@ -21,7 +21,7 @@ namespace strata {
 namespace {
 
 // For one node's answer, which waits for the others'.
-constexpr int64_t kReportMs = 15'000;
+constexpr int64_t kOneReportMs = 15'000;
 
 using nlohmann::json;
 
@@ -278,7 +278,7 @@ absl::Status RunStatus(const StatusOptions& options) {
   if (options.watch) return options.json ? RunStatusLines(options) : RunStatusWatch(options);
   auto client = ConnectToCluster(options.client);
   if (!client.ok()) return client.status();
-  auto report = FetchReport((*client)->address(), kReportMs);
+  auto report = FetchReport((*client)->address(), kOneReportMs);
   if (!report.ok()) return report.status();
   if (!options.json) TellNodesApart(&*report);
   const std::string text = options.json ? StatusJson(*report) : StatusText(*report);

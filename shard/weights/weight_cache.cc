@@ -47,10 +47,6 @@ absl::Status SystemError(int error, absl::string_view path) {
   return absl::ErrnoToStatus(error, path);
 }
 
-std::string Mebibytes(uint64_t bytes) {
-  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-}
-
 constexpr char kMakeRoom[] = "make room there, or name another folder with --cache-dir";
 
 absl::Status WriteAt(int fd, uint64_t offset, absl::string_view bytes, const std::string& path) {
@@ -113,6 +109,10 @@ absl::Status SyncData(int fd, const std::string& path) {
 }
 
 }  // namespace
+
+std::string Mebibytes(uint64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
 
 struct WeightCache::Opened {
   explicit Opened(std::shared_ptr<const ModelFile> file) : model(std::move(file)), blocks(*model) {}

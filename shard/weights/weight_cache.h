@@ -43,6 +43,9 @@
 
 namespace strata {
 
+// "300.0 MiB".
+std::string Mebibytes(uint64_t bytes);
+
 class WeightLease;
 
 // Thread-safe; but of each model one fetch at a time adds blocks: each block from one thread, and

@@ -8,7 +8,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
@@ -28,10 +27,6 @@ absl::Status WrongBytes(uint32_t block) {
 }
 
 }  // namespace
-
-std::string Mebibytes(uint64_t bytes) {
-  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-}
 
 // What comes of one request, checked and written as it comes. Its lane's thread.
 class WeightTransfer::Batch {

@@ -41,9 +41,6 @@ inline constexpr int kRefusedBlocksMax = 3;
 // share the work from the beginning.
 inline constexpr absl::Duration kWeightJoinMax = absl::Milliseconds(500);
 
-// "300.0 MiB".
-std::string Mebibytes(uint64_t bytes);
-
 // Bytes done of bytes to do, told as they change. Thread-safe.
 class WeightProgress {
  public:

@@ -20,6 +20,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "transport/security/openssl_free.h"
 #include "transport/security/openssl_status.h"
 
 namespace strata {
@@ -34,14 +35,7 @@ constexpr size_t kSerialBytes = 16;     // of 20 that RFC 5280 4.1.2.2 allows
 constexpr char kAuthorityNotBefore[] = "19700101000000Z";
 constexpr char kAuthorityNotAfter[] = "99991231235959Z";
 
-struct Free {
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(X509_EXTENSION* extension) const { X509_EXTENSION_free(extension); }
-  void operator()(ASN1_INTEGER* number) const { ASN1_INTEGER_free(number); }
-  void operator()(BIGNUM* number) const { BN_free(number); }
-  void operator()(BIO* bio) const { BIO_free(bio); }
-};
-using Certificate = std::unique_ptr<X509, Free>;
+using Certificate = std::unique_ptr<X509, OpensslFree>;
 
 // A name of one part, the common name.
 bool SetName(X509_NAME* name, const std::string& common_name) {
@@ -59,7 +53,7 @@ bool AddExtensions(X509* certificate, X509* issuer, std::initializer_list<Extens
   X509V3_CTX context;
   X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
   return std::all_of(extensions.begin(), extensions.end(), [&](const Extension& e) {
-    const std::unique_ptr<X509_EXTENSION, Free> extension(
+    const std::unique_ptr<X509_EXTENSION, OpensslFree> extension(
         X509V3_EXT_nconf_nid(nullptr, &context, e.nid, e.value.c_str()));
     return extension != nullptr && X509_add_ext(certificate, extension.get(), -1) == 1;
   });
@@ -69,7 +63,7 @@ bool SetRandomSerial(X509* certificate) {
   std::array<uint8_t, kSerialBytes> bytes;
   if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1) return false;
   bytes[0] = static_cast<uint8_t>((bytes[0] & 0x7F) | 0x40);  // positive, and always as long
-  const std::unique_ptr<BIGNUM, Free> number(
+  const std::unique_ptr<BIGNUM, OpensslFree> number(
       BN_bin2bn(bytes.data(), static_cast<int>(bytes.size()), nullptr));
   return number != nullptr &&
          BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(certificate)) != nullptr;
@@ -86,7 +80,7 @@ std::string Text(BIO* bio) {
 }
 
 absl::StatusOr<std::string> ToPem(X509* certificate) {
-  const std::unique_ptr<BIO, Free> bio(BIO_new(BIO_s_mem()));
+  const std::unique_ptr<BIO, OpensslFree> bio(BIO_new(BIO_s_mem()));
   if (bio == nullptr || PEM_write_bio_X509(bio.get(), certificate) != 1) {
     return OpensslError("writing a certificate");
   }
@@ -94,7 +88,7 @@ absl::StatusOr<std::string> ToPem(X509* certificate) {
 }
 
 absl::StatusOr<Secret> ToPem(EVP_PKEY* key) {
-  const std::unique_ptr<BIO, Free> bio(BIO_new(BIO_s_secmem()));  // wiped
+  const std::unique_ptr<BIO, OpensslFree> bio(BIO_new(BIO_s_secmem()));  // wiped
   if (bio == nullptr ||
       PEM_write_bio_PKCS8PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) != 1) {
     return OpensslError("writing a private key");
@@ -103,7 +97,8 @@ absl::StatusOr<Secret> ToPem(EVP_PKEY* key) {
 }
 
 absl::StatusOr<Certificate> FromPem(const std::string& pem) {
-  const std::unique_ptr<BIO, Free> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  const std::unique_ptr<BIO, OpensslFree> bio(
+      BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
   Certificate certificate(bio == nullptr ? nullptr
                                          : PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
   if (certificate == nullptr) return OpensslError("reading a certificate");
@@ -199,7 +194,8 @@ absl::StatusOr<NodeCertificate> ClusterAuthority::Issue(const NodeOptions& optio
   }
   const absl::StatusOr<Certificate> issuer = FromPem(certificate_pem_);
   if (!issuer.ok()) return issuer.status();
-  const std::unique_ptr<evp_pkey_st, Free> key(EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519"));
+  const std::unique_ptr<evp_pkey_st, OpensslFree> key(
+      EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519"));
   if (key == nullptr) return OpensslError("making a node's private key");
 
   NodeCertificate made;

@@ -7,15 +7,11 @@
 
 #include <memory>
 
+#include "transport/security/openssl_free.h"
 #include "transport/security/openssl_status.h"
 
 namespace strata {
 namespace {
-
-struct Free {
-  void operator()(EVP_KDF* kdf) const { EVP_KDF_free(kdf); }
-  void operator()(EVP_KDF_CTX* context) const { EVP_KDF_CTX_free(context); }
-};
 
 OSSL_PARAM Octets(const char* name, const void* data, size_t size) {
   return OSSL_PARAM_construct_octet_string(name, const_cast<void*>(data), size);  // read only
@@ -24,9 +20,9 @@ OSSL_PARAM Octets(const char* name, const void* data, size_t size) {
 }  // namespace
 
 absl::Status HkdfSha256(const HkdfInput& input, absl::Span<uint8_t> out) {
-  const std::unique_ptr<EVP_KDF, Free> kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr));
+  const std::unique_ptr<EVP_KDF, OpensslFree> kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr));
   if (kdf == nullptr) return OpensslError("no HKDF");
-  const std::unique_ptr<EVP_KDF_CTX, Free> context(EVP_KDF_CTX_new(kdf.get()));
+  const std::unique_ptr<EVP_KDF_CTX, OpensslFree> context(EVP_KDF_CTX_new(kdf.get()));
   if (context == nullptr) return OpensslError("no HKDF");
   char digest[] = "SHA256";
   const OSSL_PARAM parameters[] = {

@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "transport/base/steady_time.h"
 #include "transport/security/cluster_certificates.h"
+#include "transport/security/openssl_free.h"
 #include "transport/security/openssl_status.h"
 
 namespace strata {
@@ -26,13 +27,6 @@ namespace {
 
 constexpr absl::Duration kNap = absl::Milliseconds(5);
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};
-
-struct Free {
-  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
-  void operator()(SSL* ssl) const { SSL_free(ssl); }
-  void operator()(BIO* bio) const { BIO_free_all(bio); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-};
 
 // OpenSSL writes to sockets without MSG_NOSIGNAL: while this lives, a peer that has gone is an
 // error of the write and nothing else, for this thread.
@@ -119,13 +113,13 @@ absl::StatusOr<ShownCertificate> LookAtCertificate(const std::string& address,
                                                    absl::Duration timeout) {
   const NoSigpipe no_sigpipe;
   ERR_clear_error();
-  const std::unique_ptr<SSL_CTX, Free> context(SSL_CTX_new(TLS_client_method()));
+  const std::unique_ptr<SSL_CTX, OpensslFree> context(SSL_CTX_new(TLS_client_method()));
   if (context == nullptr) return OpensslError("no TLS");
   SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION);
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);  // to look, not to believe
   SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof kHttp2);
-  const std::unique_ptr<SSL, Free> ssl(SSL_new(context.get()));
-  std::unique_ptr<BIO, Free> bio(BIO_new(BIO_s_connect()));
+  const std::unique_ptr<SSL, OpensslFree> ssl(SSL_new(context.get()));
+  std::unique_ptr<BIO, OpensslFree> bio(BIO_new(BIO_s_connect()));
   if (ssl == nullptr || bio == nullptr || BIO_set_conn_hostname(bio.get(), address.c_str()) != 1) {
     ERR_clear_error();
     return absl::InvalidArgumentError(absl::StrCat(address, " is no address"));
@@ -148,7 +142,7 @@ absl::StatusOr<ShownCertificate> LookAtCertificate(const std::string& address,
       return NoAnswer(address);
     }
   }
-  const std::unique_ptr<X509, Free> certificate(SSL_get1_peer_certificate(ssl.get()));
+  const std::unique_ptr<X509, OpensslFree> certificate(SSL_get1_peer_certificate(ssl.get()));
   ERR_clear_error();
   if (certificate == nullptr) {
     return absl::FailedPreconditionError(
