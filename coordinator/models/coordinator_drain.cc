@@ -31,20 +31,17 @@ absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request, const 
   if (auto s = CheckOffice(); !s.ok()) return s;
   auto report = Report();
   if (!report.ok()) return report.status();
-  const NodeReport* node = nullptr;
-  std::vector<std::string> ids(report->nodes.size());
-  std::vector<NodeNames> meant;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const NodeReport& other = report->nodes[i];
-    ids[i] = absl::BytesToHexString(other.id());
-    const NodeNames names = {.name = other.name(), .id_hex = ids[i]};
-    if (!MeansNode(request.node(), names)) continue;
-    meant.push_back(names);
-    node = &other;
+  std::vector<std::string> ids;
+  for (const NodeReport& each : report->nodes) ids.push_back(absl::BytesToHexString(each.id()));
+  std::vector<NodeNames> names;
+  for (const NodeReport& each : report->nodes) {
+    names.push_back({.name = each.name(),
+                     .id_hex = ids[names.size()],
+                     .gone = each.seen.state() == "gone"});
   }
-  if (meant.empty())
-    return absl::NotFoundError(absl::StrCat("no node ", request.node(), " (see: strata nodes)"));
-  if (meant.size() > 1) return MeansSeveralNodes(request.node(), meant);
+  const absl::StatusOr<size_t> found = FindNode(request.node(), names);
+  if (!found.ok()) return found.status();
+  const NodeReport* const node = &report->nodes[*found];
   if (node->client == nullptr) {
     return absl::UnavailableError(absl::StrCat(node->name(), ": ", node->status.message()));
   }

@@ -1,10 +1,12 @@
 // Which of the nodes a person means: one rule for all verbs.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -16,6 +18,7 @@ namespace strata {
 struct NodeNames {
   absl::string_view name;
   absl::string_view id_hex;
+  bool gone = false;
 };
 // By its name, or the start of its id in hex, or both with a "-" between, as nodes of one name are
 // shown. Case is not looked at: machines' names have none.
@@ -34,6 +37,24 @@ inline absl::Status MeansSeveralNodes(absl::string_view text, const std::vector<
       absl::StrJoin(nodes, ", ", [](std::string* out, const NodeNames& node) {
         absl::StrAppend(out, node.id_hex.substr(0, kDigitsShown), " (", node.name, ")");
       })));
+}
+
+// The place of the one that a person means, who asks for something that a node does. A machine whose
+// data dir is new has the name of the node that it was before, which is gone: that one is meant only
+// where no other is. kNotFound; MeansSeveralNodes().
+inline absl::StatusOr<size_t> FindNode(absl::string_view text, const std::vector<NodeNames>& nodes) {
+  for (const bool gone : {false, true}) {
+    std::vector<NodeNames> meant;
+    size_t found = 0;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (nodes[i].gone != gone || !MeansNode(text, nodes[i])) continue;
+      meant.push_back(nodes[i]);
+      found = i;
+    }
+    if (meant.size() > 1) return MeansSeveralNodes(text, meant);
+    if (meant.size() == 1) return found;
+  }
+  return absl::NotFoundError(absl::StrCat("no node ", text, " (see: strata nodes)"));
 }
 
 }  // namespace strata

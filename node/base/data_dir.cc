@@ -41,7 +41,7 @@ absl::StatusOr<std::string> ReadId(const std::string& path) {
 }
 
 // All of it or nothing, also when the power fails: a file beside it, renamed.
-absl::Status WriteLine(const std::string& path, const std::string& line) {
+absl::Status WriteFile(const std::string& path, const std::string& line) {
   const std::string text = line + "\n";
   const std::string part = path + ".part";
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -88,7 +88,7 @@ absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
   absl::StatusOr<std::string> id = ReadId(id_path);
   if (absl::IsNotFound(id.status())) {
     id = NewNodeId();
-    if (absl::Status status = WriteLine(id_path, *id); !status.ok()) return status;
+    if (absl::Status status = WriteFile(id_path, *id); !status.ok()) return status;
   }
   if (!id.ok()) return id.status();
   dir.node_id_ = *std::move(id);
@@ -100,7 +100,7 @@ absl::StatusOr<DataDir> DataDir::Open(const std::string& path) {
 }
 
 absl::Status DataDir::WriteAddress(const std::string& address) {
-  return WriteLine(path_ + "/address", address);
+  return WriteFile(path_ + "/address", address);
 }
 
 absl::StatusOr<std::string> DataDir::ReadAddress(const std::string& path) {

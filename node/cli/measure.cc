@@ -38,7 +38,6 @@ constexpr int64_t kReportMs = 10'000;
 constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
 // A device takes 5 s, a way half a second; nodes that generate make the others' ways wait.
 constexpr absl::Duration kLimit = absl::Minutes(5);
-constexpr size_t kIdDigitsShown = 8;
 
 // Lines of several nodes, in turn.
 class Teller {
@@ -185,36 +184,22 @@ nlohmann::json LinkJson(const wire::LinkSpeed& link) {
 
 absl::StatusOr<std::vector<int>> FindNodes(const wire::GetClusterResponse& cluster,
                                            absl::Span<const std::string> names) {
+  std::vector<std::string> ids;
+  for (const wire::ClusterNode& node : cluster.nodes()) {
+    ids.push_back(absl::BytesToHexString(node.record().node_id()));
+  }
+  std::vector<NodeNames> nodes;
+  for (const wire::ClusterNode& node : cluster.nodes()) {
+    nodes.push_back({.name = node.record().name(),
+                     .id_hex = ids[nodes.size()],
+                     .gone = node.state() == "gone"});
+  }
   std::vector<int> found;
   for (const std::string& name : names) {
-    std::vector<int> meant;
-    for (int i = 0; i < cluster.nodes_size(); ++i) {
-      const wire::NodeRecord& record = cluster.nodes(i).record();
-      const std::string id_hex = absl::BytesToHexString(record.node_id());
-      if (MeansNode(name, {.name = record.name(), .id_hex = id_hex})) meant.push_back(i);
-    }
-    if (meant.empty()) {
-      return absl::NotFoundError(absl::StrCat(
-          "no node ", name, " in cluster ", cluster.cluster(), ": there are ",
-          absl::StrJoin(cluster.nodes(), ", ", [](std::string* out, const wire::ClusterNode& node) {
-            absl::StrAppend(out, node.record().name());
-          })));
-    }
-    if (meant.size() > 1) {
-      return absl::NotFoundError(absl::StrCat(
-          "several nodes are called ", name, ": give the first digits of an id (",
-          absl::StrJoin(meant, ", ",
-                        [&](std::string* out, int i) {
-                          absl::StrAppend(
-                              out, absl::BytesToHexString(cluster.nodes(i).record().node_id())
-                                       .substr(0, kIdDigitsShown));
-                        }),
-          ")"));
-    }
-    found.push_back(meant.front());
+    const absl::StatusOr<size_t> place = FindNode(name, nodes);
+    if (!place.ok()) return place.status();
+    found.push_back(static_cast<int>(*place));
   }
-  std::sort(found.begin(), found.end());
-  found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
 }
 

@@ -36,6 +36,16 @@ TEST(MeansNode, OfSeveralTheIdsAreTold) {
       << status;
 }
 
+TEST(FindNode, OneThatIsGoneOnlyWhereNoOtherIsMeant) {
+  const NodeNames before = {.name = "kitchen", .id_hex = "00112233", .gone = true};
+  EXPECT_EQ(FindNode("kitchen", {before, kKitchen}).value(), 1u);
+  EXPECT_EQ(FindNode("0011", {before, kKitchen}).value(), 0u);
+  EXPECT_EQ(FindNode("kitchen", {before}).value(), 0u);
+  EXPECT_EQ(FindNode("kitchen", {kKitchen, kKitchen}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FindNode("attic", {before, kKitchen}).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST(MeansNode, NotByNothing) {
   EXPECT_FALSE(MeansNode("", kKitchen));
   EXPECT_FALSE(MeansNode("", {.name = "attic", .id_hex = ""}));
