@@ -35,9 +35,8 @@ absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request, const 
   for (const NodeReport& each : report->nodes) ids.push_back(absl::BytesToHexString(each.id()));
   std::vector<NodeNames> names;
   for (const NodeReport& each : report->nodes) {
-    names.push_back({.name = each.name(),
-                     .id_hex = ids[names.size()],
-                     .gone = each.seen.state() == "gone"});
+    names.push_back(
+        {.name = each.name(), .id_hex = ids[names.size()], .gone = each.seen.state() == "gone"});
   }
   const absl::StatusOr<size_t> found = FindNode(request.node(), names);
   if (!found.ok()) return found.status();

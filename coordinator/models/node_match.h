@@ -39,10 +39,11 @@ inline absl::Status MeansSeveralNodes(absl::string_view text, const std::vector<
       })));
 }
 
-// The place of the one that a person means, who asks for something that a node does. A machine whose
-// data dir is new has the name of the node that it was before, which is gone: that one is meant only
-// where no other is. kNotFound; MeansSeveralNodes().
-inline absl::StatusOr<size_t> FindNode(absl::string_view text, const std::vector<NodeNames>& nodes) {
+// The place of the one that a person means, who asks for something that a node does. A machine
+// whose data dir is new has the name of the node that it was before, which is gone: that one is
+// meant only where no other is. kNotFound; MeansSeveralNodes().
+inline absl::StatusOr<size_t> FindNode(absl::string_view text,
+                                       const std::vector<NodeNames>& nodes) {
   for (const bool gone : {false, true}) {
     std::vector<NodeNames> meant;
     size_t found = 0;
@@ -54,7 +55,11 @@ inline absl::StatusOr<size_t> FindNode(absl::string_view text, const std::vector
     if (meant.size() > 1) return MeansSeveralNodes(text, meant);
     if (meant.size() == 1) return found;
   }
-  return absl::NotFoundError(absl::StrCat("no node ", text, " (see: strata nodes)"));
+  return absl::NotFoundError(
+      absl::StrCat("no node ", text, ": there are ",
+                   absl::StrJoin(nodes, ", ", [](std::string* out, const NodeNames& node) {
+                     absl::StrAppend(out, node.name);
+                   })));
 }
 
 }  // namespace strata

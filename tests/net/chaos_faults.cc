@@ -72,7 +72,8 @@ std::shared_ptr<StrataRun> BeginDrain(ChaosCluster* cluster, size_t node, size_t
 void EndDrain(ChaosCluster* cluster, size_t node, StrataRun* drain) {
   EXPECT_TRUE(drain->WaitUntil(absl::Now() + ChaosCluster::kSettlesWithin)) << "it drains still";
   std::string said;
-  EXPECT_TRUE(Eventually([&] { return cluster->Undrain(node, &said); }, ChaosCluster::kSettlesWithin))
+  EXPECT_TRUE(
+      Eventually([&] { return cluster->Undrain(node, &said); }, ChaosCluster::kSettlesWithin))
       << said;
 }
 
