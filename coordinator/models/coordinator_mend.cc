@@ -243,6 +243,7 @@ void Coordinator::Mend(const DeploymentPtr& lost) {
   const auto work = StartWork(caller);
   if (!work.ok() || !caller.go_on()) return;
   const bool was_mending = lost->mending();
+  const bool lost_a_node = absl::IsUnavailable(lost->why());
   const absl::Status status = MendNow(lost, caller);
   if (status.ok() || !caller.go_on()) return;
   // Another node coordinates now, and the texts are handed over to it (Keep).
@@ -253,8 +254,10 @@ void Coordinator::Mend(const DeploymentPtr& lost) {
     // No plan for this node alone is what a node that is cut off is asked for.
     if (absl::Status cut_off = Misses(); !cut_off.ok()) why = std::move(cut_off);
   }
-  // Whoever does not answer now may have gone in a moment, or be back.
-  if (absl::IsUnavailable(why) && was_mending && lost->lost_for() < kPatience) return;
+  // A node that does not answer now may have gone in a moment, or be back, and its memory with it.
+  const bool may_return =
+      absl::IsUnavailable(why) || (absl::IsResourceExhausted(why) && lost_a_node);
+  if (may_return && was_mending && lost->lost_for() < kPatience) return;
   LOG(WARNING) << lost->name() << " cannot be served now: " << why.message();
   lost->Fail(why);
 }
