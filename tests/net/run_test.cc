@@ -1,7 +1,10 @@
 // A model on real nodes of a network: what they measured, the plan made from it, and the text.
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -48,6 +51,31 @@ TEST_F(RunTest, PlansFromMeasurementsAndWritesTheSameTextAsOneMachine) {
   // The run is over: nothing is loaded any more.
   const nlohmann::json after = Json(0, "status");
   for (const auto& node : after["nodes"]) EXPECT_TRUE(node["stages"].empty());
+}
+
+// What it has itself has no room for the model, so that it could say at once that it does not fit.
+TEST_F(RunTest, ANodeThatIsCutOffWaitsForTheOthersThatHaveItsModel) {
+  const nlohmann::json nodes = Json(0, "nodes");
+  ASSERT_TRUE(nodes.is_object());
+  size_t alone = 0;  // the one that coordinates
+  for (const auto& node : nodes["nodes"]) {
+    if (node["id"] != nodes["coordinator"]) continue;
+    while (hosts_[alone]->name() != node["name"].get<std::string>()) ++alone;
+  }
+  const Host& host = *hosts_[alone];
+  const Outcome loaded =
+      Strata(alone, absl::StrCat("load ", STRATA_DEMO_MODEL, " --exclude ", host.name()));
+  ASSERT_TRUE(loaded.ok) << loaded.text;
+
+  nlohmann::json report;
+  std::thread text([&] { report = Json(alone, "run \"The old captain\" --max-tokens 700"); });
+  absl::SleepFor(absl::Seconds(1));
+  lan_->SetCable(host, "eth0", false);
+  absl::SleepFor(absl::Seconds(4));
+  lan_->SetCable(host, "eth0", true);
+  text.join();
+  ASSERT_TRUE(report.is_object());
+  EXPECT_THAT(report["tokens"], SizeIs(700));
 }
 
 TEST_F(RunTest, WrongHandsGetOneLine) {
