@@ -32,6 +32,7 @@ class FakeNetwork {
   };
   // By address; an address without one refuses.
   std::map<std::string, Way> ways;
+  size_t calls = 0;  // so far
 
   std::unique_ptr<PeerTransport> Transport() { return std::make_unique<FakeTransport>(this); }
 
@@ -88,6 +89,7 @@ class FakeNetwork {
   void Call(const std::string& address, int64_t timeout_ms,
             std::function<absl::StatusOr<Response>(ClusterRuntime*)> ask,
             PeerTransport::Done<Response> done) {
+    ++calls;
     const auto it = ways.find(address);
     if (it == ways.end()) {
       After(1, [done = std::move(done)]() mutable {
@@ -331,6 +333,22 @@ TEST_F(ClusterRuntimeTest, NodesToWhichNothingHappensDoLittle) {
   clock_.AdvanceMs(60'000);
   // Of which the fake network's, two for each message, are half.
   EXPECT_LE(loop_.timer_calls() - before, 3u * 60 * 12);
+}
+
+TEST_F(ClusterRuntimeTest, WhatANodeAsksInASecondGrowsAtMostWithTheNodes) {
+  const auto calls_of_each_to_each = [&](int nodes) {
+    while (nodes_.size() < static_cast<size_t>(nodes)) {
+      Add(static_cast<int>(nodes_.size()) + 1, {"10.0.0.1:7"});
+    }
+    clock_.AdvanceMs(60'000);
+    EXPECT_EQ(nodes_[0]->view().members.size(), nodes_.size());
+    const size_t before = network_.calls;
+    clock_.AdvanceMs(60'000);
+    return static_cast<double>(network_.calls - before) / nodes / (nodes - 1);
+  };
+  const double few = calls_of_each_to_each(5);
+  EXPECT_GT(few, 0);
+  EXPECT_LE(calls_of_each_to_each(20), 1.05 * few);
 }
 
 TEST_F(ClusterRuntimeTest, ANodeThatRefusesAtOneAddressIsThereAtAnother) {
