@@ -39,9 +39,13 @@ function(strata_folder)
   endforeach()
 endfunction()
 
-# strata_role(ROLE): all folders in transport, shard, coordinator or node as one, for tests.
+# strata_role(ROLE [ABOVE]): all folders in transport, shard, coordinator or node as one, with the role
+# above it, for tests.
 function(strata_role role)
   add_library(strata_${role} INTERFACE)
+  foreach(above ${ARGN})
+    target_link_libraries(strata_${role} INTERFACE strata_${above})
+  endforeach()
   foreach(folder ${strata_folders})
     if(folder MATCHES "^${role}/")
       strata_folder_target(${folder} target)
