@@ -68,14 +68,17 @@ TEST_F(RunTest, ANodeThatIsCutOffWaitsForTheOthersThatHaveItsModel) {
   ASSERT_TRUE(loaded.ok) << loaded.text;
 
   nlohmann::json report;
-  std::thread text([&] { report = Json(alone, "run \"The old captain\" --max-tokens 700"); });
-  absl::SleepFor(absl::Seconds(1));
+  std::thread text([&] {
+    report = Json(alone, "run \"Strata demo\" \"The old captain\" --max-tokens 900 --ignore-eos");
+  });
+  absl::SleepFor(absl::Milliseconds(500));
   lan_->SetCable(host, "eth0", false);
   absl::SleepFor(absl::Seconds(4));
   lan_->SetCable(host, "eth0", true);
   text.join();
   ASSERT_TRUE(report.is_object());
-  EXPECT_THAT(report["tokens"], SizeIs(700));
+  EXPECT_THAT(report["tokens"], SizeIs(900));
+  EXPECT_GT(report["longest_pause_ms"].get<double>(), 3000);  // it was being written
 }
 
 TEST_F(RunTest, WrongHandsGetOneLine) {
