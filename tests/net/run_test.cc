@@ -53,7 +53,7 @@ TEST_F(RunTest, PlansFromMeasurementsAndWritesTheSameTextAsOneMachine) {
   for (const auto& node : after["nodes"]) EXPECT_TRUE(node["stages"].empty());
 }
 
-// What it has itself has no room for the model, so that it could say at once that it does not fit.
+// It may have no layers itself, so that it could say at once that the model does not fit.
 TEST_F(RunTest, ANodeThatIsCutOffWaitsForTheOthersThatHaveItsModel) {
   const nlohmann::json nodes = Json(0, "nodes");
   ASSERT_TRUE(nodes.is_object());
@@ -67,18 +67,21 @@ TEST_F(RunTest, ANodeThatIsCutOffWaitsForTheOthersThatHaveItsModel) {
       Strata(alone, absl::StrCat("load ", STRATA_DEMO_MODEL, " --exclude ", host.name()));
   ASSERT_TRUE(loaded.ok) << loaded.text;
 
-  nlohmann::json report;
-  std::thread text([&] {
-    report = Json(alone, "run \"Strata demo\" \"The old captain\" --max-tokens 900 --ignore-eos");
-  });
-  absl::SleepFor(absl::Milliseconds(500));
-  lan_->SetCable(host, "eth0", false);
-  absl::SleepFor(absl::Seconds(4));
-  lan_->SetCable(host, "eth0", true);
-  text.join();
-  ASSERT_TRUE(report.is_object());
-  EXPECT_THAT(report["tokens"], SizeIs(900));
-  EXPECT_GT(report["longest_pause_ms"].get<double>(), 3000);  // it was being written
+  // The second as long as it takes for the others to have another coordinator.
+  for (const auto cut : {absl::Milliseconds(1700), absl::Milliseconds(2500)}) {
+    nlohmann::json report;
+    std::thread text([&] {
+      report = Json(alone, "run \"Strata demo\" \"The old captain\" --max-tokens 900 --ignore-eos");
+    });
+    absl::SleepFor(absl::Milliseconds(500));
+    lan_->SetCable(host, "eth0", false);
+    absl::SleepFor(cut);
+    lan_->SetCable(host, "eth0", true);
+    text.join();
+    ASSERT_TRUE(report.is_object());
+    EXPECT_THAT(report["tokens"], SizeIs(900));
+    EXPECT_GT(report["longest_pause_ms"].get<double>(), 500);  // it was being written
+  }
 }
 
 TEST_F(RunTest, WrongHandsGetOneLine) {
