@@ -288,11 +288,13 @@ void SimCoordinator::Mend(const DeploymentPtr& lost) {
       };
       if (stopping_ || model_ != lost) return end();
       const bool was_mending = lost->mending();
-      MendNow(lost, [this, lost, was_mending, end](const absl::Status& status) {
+      const bool lost_a_node = absl::IsUnavailable(lost->why());
+      MendNow(lost, [this, lost, was_mending, lost_a_node, end](const absl::Status& status) {
         const bool gave_up = !status.ok() && !stopping_ && model_ == lost && in_office();
         const int64_t lost_for_us = now_us() - times_[lost.get()].since_us;
-        const bool patient =
-            absl::IsUnavailable(status) && was_mending && lost_for_us < kPatienceUs;
+        const bool may_return =
+            absl::IsUnavailable(status) || (absl::IsResourceExhausted(status) && lost_a_node);
+        const bool patient = may_return && was_mending && lost_for_us < kPatienceUs;
         if (gave_up && !patient) {
           cluster().Note(absl::StrCat("it cannot be mended: ", status.ToString()));
           lost->Fail(status);
