@@ -25,7 +25,8 @@ absl::Status Marked(absl::Status status, absl::string_view mark) {
 }
 
 std::string TextOf(const absl::Status& status, absl::string_view key) {
-  return std::string(status.GetPayload(key).value_or(absl::Cord()));
+  const std::optional<absl::Cord> payload = status.GetPayload(key);
+  return payload ? std::string(*payload) : "";
 }
 
 }  // namespace
