@@ -200,6 +200,8 @@ absl::StatusOr<std::vector<int>> FindNodes(const wire::GetClusterResponse& clust
     if (!place.ok()) return place.status();
     found.push_back(static_cast<int>(*place));
   }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
 }
 
