@@ -42,7 +42,8 @@ bool TextCall::wanted() const {
   return wanted_ == Wanted::kYes;
 }
 
-void TextCall::Start(std::vector<int32_t> prompt, std::shared_ptr<TextServer> server, uint64_t id) {
+void TextCall::Start(std::vector<int32_t> prompt, const std::shared_ptr<TextServer>& server,
+                     uint64_t id) {
   Wanted wanted;
   absl::AnyInvocable<void() &&> unneeded;  // destroyed without the lock
   {

@@ -46,7 +46,7 @@ class TextCall final : public TextListener, public TextControl {
   bool wanted() const;
 
   // The server took it under this number. Once.
-  void Start(std::vector<int32_t> prompt, std::shared_ptr<TextServer> server, uint64_t id);
+  void Start(std::vector<int32_t> prompt, const std::shared_ptr<TextServer>& server, uint64_t id);
   // It does not start. Instead of Start().
   void Refuse(absl::Status status);
 
