@@ -5,6 +5,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "transport/rpc/status_details.h"
 
 namespace strata {
 namespace {
@@ -24,17 +25,11 @@ absl::Status Marked(absl::Status status, absl::string_view mark) {
   return status;
 }
 
-std::string TextOf(const absl::Status& status, absl::string_view key) {
-  const std::optional<absl::Cord> payload = status.GetPayload(key);
-  return payload ? std::string(*payload) : "";
-}
-
 }  // namespace
 
 std::optional<int64_t> RetryAfterMs(const absl::Status& status) {
-  const std::optional<absl::Cord> payload = status.GetPayload(kRetryAfterMs);
   int64_t ms = 0;
-  if (!payload || !absl::SimpleAtoi(std::string(*payload), &ms)) return std::nullopt;
+  if (!absl::SimpleAtoi(PayloadText(status, kRetryAfterMs), &ms)) return std::nullopt;
   return ms;
 }
 
@@ -70,7 +65,7 @@ absl::Status WithErrorCode(absl::Status status, absl::string_view code) {
   return status;
 }
 
-std::string ParamOf(const absl::Status& status) { return TextOf(status, kParam); }
-std::string ErrorCodeOf(const absl::Status& status) { return TextOf(status, kCode); }
+std::string ParamOf(const absl::Status& status) { return PayloadText(status, kParam); }
+std::string ErrorCodeOf(const absl::Status& status) { return PayloadText(status, kCode); }
 
 }  // namespace strata

@@ -1,4 +1,4 @@
-// What a status says of a request beyond its code and words, as payloads that go with it from where
+// A status tells more of a request than its code and words, in payloads that go with it from where
 // it arises to the socket. Pure.
 #pragma once
 

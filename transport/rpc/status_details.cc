@@ -25,14 +25,6 @@ absl::Status With(absl::Status status, absl::string_view what, absl::string_view
   return status;
 }
 
-// Empty: there is none.
-std::string TextOf(const absl::Status& status, absl::string_view what) {
-  // Not value_or(absl::Cord()): under ASan, a Cord made here has poisoned bytes that the library,
-  // which is built without, reads.
-  const std::optional<absl::Cord> payload = status.GetPayload(what);
-  return payload ? std::string(*payload) : std::string();
-}
-
 bool ParseBytes(absl::string_view text, uint64_t* needed, uint64_t* free) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits('/', 1));
@@ -54,6 +46,13 @@ std::optional<DiskShortage> ParseDisk(absl::string_view text) {
 
 }  // namespace
 
+std::string PayloadText(const absl::Status& status, absl::string_view key) {
+  // Not value_or(absl::Cord()): under ASan, a Cord made here has poisoned bytes that the library,
+  // which is built without, reads.
+  const std::optional<absl::Cord> payload = status.GetPayload(key);
+  return payload ? std::string(*payload) : std::string();
+}
+
 absl::Status Prefixed(absl::string_view where, const absl::Status& status) {
   if (status.ok()) return status;
   absl::Status prefixed(status.code(), absl::StrCat(where, ": ", status.message()));
@@ -69,7 +68,7 @@ absl::Status WithShortage(absl::Status status, const MemoryShortage& shortage) {
 }
 
 std::optional<MemoryShortage> ShortageOf(const absl::Status& status) {
-  return ParseMemory(TextOf(status, kMemory));
+  return ParseMemory(PayloadText(status, kMemory));
 }
 
 absl::Status WithDiskShortage(absl::Status status, const DiskShortage& shortage) {
@@ -78,7 +77,7 @@ absl::Status WithDiskShortage(absl::Status status, const DiskShortage& shortage)
 }
 
 std::optional<DiskShortage> DiskShortageOf(const absl::Status& status) {
-  return ParseDisk(TextOf(status, kDisk));
+  return ParseDisk(PayloadText(status, kDisk));
 }
 
 absl::Status WithStage(absl::Status status, uint32_t stage) {
@@ -87,7 +86,7 @@ absl::Status WithStage(absl::Status status, uint32_t stage) {
 
 std::optional<uint32_t> StageOf(const absl::Status& status) {
   uint32_t stage = 0;
-  if (!absl::SimpleAtoi(TextOf(status, kStage), &stage)) return std::nullopt;
+  if (!absl::SimpleAtoi(PayloadText(status, kStage), &stage)) return std::nullopt;
   return stage;
 }
 
@@ -101,7 +100,7 @@ bool HasWrongNumbers(const absl::Status& status) {
 
 std::string DetailsText(const absl::Status& status) {
   std::string text;
-  const std::string memory = TextOf(status, kMemory), disk = TextOf(status, kDisk);
+  const std::string memory = PayloadText(status, kMemory), disk = PayloadText(status, kDisk);
   if (!memory.empty()) absl::StrAppend(&text, "\n", kMemoryField, memory);
   if (!disk.empty()) absl::StrAppend(&text, "\n", kDiskField, disk);
   return text;

@@ -15,6 +15,9 @@ namespace strata {
 // "where: message", with the details of `status`. OK stays OK.
 absl::Status Prefixed(absl::string_view where, const absl::Status& status);
 
+// The text of one payload; empty: `status` has none.
+std::string PayloadText(const absl::Status& status, absl::string_view key);
+
 // What something wanted of a device's memory, and what there was for it.
 struct MemoryShortage {
   uint64_t needed_bytes = 0;  // 0: neither is known
