@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -31,14 +30,7 @@ absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request, const 
   if (auto s = CheckOffice(); !s.ok()) return s;
   auto report = Report();
   if (!report.ok()) return report.status();
-  std::vector<std::string> ids;
-  for (const NodeReport& each : report->nodes) ids.push_back(absl::BytesToHexString(each.id()));
-  std::vector<NodeNames> names;
-  for (const NodeReport& each : report->nodes) {
-    names.push_back(
-        {.name = each.name(), .id_hex = ids[names.size()], .gone = each.seen.state() == "gone"});
-  }
-  const absl::StatusOr<size_t> found = FindNode(request.node(), names);
+  const absl::StatusOr<size_t> found = FindNode(request.node(), report->cluster);
   if (!found.ok()) return found.status();
   const NodeReport* const node = &report->nodes[*found];
   if (node->client == nullptr) {

@@ -251,7 +251,7 @@ void Coordinator::Mend(const DeploymentPtr& lost) {
   absl::Status why = status;
   {
     absl::MutexLock lock(mu_);
-    // No plan for this node alone is what a node that is cut off is asked for.
+    // That the others are not reached says more than that this node alone has no room.
     if (absl::Status cut_off = Misses(); !cut_off.ok()) why = std::move(cut_off);
   }
   // A node that does not answer now may have gone in a moment, or be back, and its memory with it.

@@ -7,11 +7,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/models/model_match.h"
+#include "proto/cluster.pb.h"
 
 namespace strata {
 
@@ -60,6 +62,22 @@ inline absl::StatusOr<size_t> FindNode(absl::string_view text,
                    absl::StrJoin(nodes, ", ", [](std::string* out, const NodeNames& node) {
                      absl::StrAppend(out, node.name);
                    })));
+}
+
+// The place among the cluster's nodes.
+inline absl::StatusOr<size_t> FindNode(absl::string_view text,
+                                       const wire::GetClusterResponse& cluster) {
+  std::vector<std::string> ids;
+  for (const wire::ClusterNode& node : cluster.nodes()) {
+    ids.push_back(absl::BytesToHexString(node.record().node_id()));
+  }
+  std::vector<NodeNames> nodes;
+  for (const wire::ClusterNode& node : cluster.nodes()) {
+    nodes.push_back({.name = node.record().name(),
+                     .id_hex = ids[nodes.size()],
+                     .gone = node.state() == "gone"});
+  }
+  return FindNode(text, nodes);
 }
 
 }  // namespace strata

@@ -184,19 +184,9 @@ nlohmann::json LinkJson(const wire::LinkSpeed& link) {
 
 absl::StatusOr<std::vector<int>> FindNodes(const wire::GetClusterResponse& cluster,
                                            absl::Span<const std::string> names) {
-  std::vector<std::string> ids;
-  for (const wire::ClusterNode& node : cluster.nodes()) {
-    ids.push_back(absl::BytesToHexString(node.record().node_id()));
-  }
-  std::vector<NodeNames> nodes;
-  for (const wire::ClusterNode& node : cluster.nodes()) {
-    nodes.push_back({.name = node.record().name(),
-                     .id_hex = ids[nodes.size()],
-                     .gone = node.state() == "gone"});
-  }
   std::vector<int> found;
   for (const std::string& name : names) {
-    const absl::StatusOr<size_t> place = FindNode(name, nodes);
+    const absl::StatusOr<size_t> place = FindNode(name, cluster);
     if (!place.ok()) return place.status();
     found.push_back(static_cast<int>(*place));
   }
