@@ -61,7 +61,7 @@ ClusterRuntime::ClusterRuntime(EventLoop* loop, const Clock* clock, Options opti
   transport_->OnBroken([this](const std::string& address) {
     for (const auto& [node, peer] : peers_) {
       if (peer->paths.best() != address || leaving_) continue;
-      KnockAt(node);
+      ProbeAt(node);
       return;
     }
   });
@@ -261,43 +261,44 @@ void ClusterRuntime::Failed(const NodeId& node, const std::string& address, int6
                             const absl::Status& why) {
   PeerOf(node).paths.Failed(address, sent_us, clock_->NowUs());
   // Perhaps its process has ended; the system of its machine knows.
-  if (absl::IsUnavailable(why) && !leaving_) KnockAt(node);
+  if (absl::IsUnavailable(why) && !leaving_) ProbeAt(node);
 }
 
 // At all addresses: one that refuses may have a firewall before it, or be another machine's.
-void ClusterRuntime::KnockAt(const NodeId& node) {
+void ClusterRuntime::ProbeAt(const NodeId& node) {
   Peer& peer = PeerOf(node);
   const int64_t now_us = clock_->NowUs();
   const std::vector<std::string> addresses = peer.paths.Answering(now_us);
   const ClusterView::Node* const known = membership_.view().Find(node);
   const bool here = known != nullptr && (known->state == ClusterView::State::kAlive ||
                                          known->state == ClusterView::State::kSuspected);
-  if (peer.knocking || addresses.empty() || !here) return;
+  if (peer.connect_probing || addresses.empty() || !here) return;
   struct Round {
     size_t left;
     bool refused = true;
   };
-  const auto round = std::make_shared<Round>(Round{addresses.size()});  // shared by its knocks
-  peer.knocking = true;
+  const auto round =
+      std::make_shared<Round>(Round{addresses.size()});  // shared by its connect probes
+  peer.connect_probing = true;
   for (const std::string& address : addresses) {
     transport_->IsRefused(address, options_.answer_ms,
                           WhileAlive([this, node, round, now_us](bool refused) {
                             round->refused = round->refused && refused;
-                            if (--round->left == 0) OnKnocked(node, now_us, round->refused);
+                            if (--round->left == 0) OnConnectProbed(node, now_us, round->refused);
                           }));
   }
 }
 
-void ClusterRuntime::OnKnocked(const NodeId& node, int64_t tried_us, bool refused) {
+void ClusterRuntime::OnConnectProbed(const NodeId& node, int64_t tried_us, bool refused) {
   const auto it = peers_.find(node);
   if (it == peers_.end()) return;
-  it->second->knocking = false;
+  it->second->connect_probing = false;
   const ClusterView::Node* const known = membership_.view().Find(node);
   // One that is heard lives.
   if (!refused || known == nullptr || known->last_heard_us >= tried_us) return;
-  it->second->next_knock =
-      loop_->StartTimer({.delay_ms = static_cast<uint64_t>(options_.knock_ms)}, [this, node] {
-        if (!leaving_ && peers_.contains(node)) KnockAt(node);
+  it->second->next_connect_probe = loop_->StartTimer(
+      {.delay_ms = static_cast<uint64_t>(options_.connect_probe_ms)}, [this, node] {
+        if (!leaving_ && peers_.contains(node)) ProbeAt(node);
       });
   membership_.OnRefused(node, tried_us, clock_->NowUs());
   Settle();
@@ -355,8 +356,8 @@ absl::StatusOr<wire::Heartbeat> ClusterRuntime::Exchange(const wire::Heartbeat& 
                                                          const std::string& from_host) {
   absl::StatusOr<Heartbeat> parsed = FromWire(request);
   if (!parsed.ok()) return parsed.status();
-  // One with the key of before does not get here (transport/rpc/call_gate.h), but for calls that
-  // were under way.
+  // One with the key of before does not get here (transport/rpc/removed_peer_filter.h), but for
+  // calls that were under way.
   if (!MayReturn(parsed->body->from)) {
     return absl::PermissionDeniedError("this node was removed from the cluster");
   }
@@ -520,9 +521,9 @@ wire::GetClusterResponse ClusterRuntime::Describe() {
   return response;
 }
 
-void ClusterRuntime::SetHeritage(std::vector<std::string> heritage) {
+void ClusterRuntime::SetDesiredState(std::vector<std::string> desired_state) {
   const int64_t wake_us = membership_.next_wake_us();
-  membership_.SetHeritage(std::move(heritage), clock_->NowUs());
+  membership_.SetDesiredState(std::move(desired_state), clock_->NowUs());
   if (membership_.next_wake_us() != wake_us) Settle();
 }
 

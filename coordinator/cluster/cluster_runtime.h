@@ -47,7 +47,7 @@ class ClusterRuntime final : private Discovery::Listener {
     int64_t answer_ms = 1'000;           // a request unanswered for so long has failed
     int64_t peer_retry_ms = 1'000;       // between questions to an address of `peers`
     int64_t interfaces_poll_ms = 1'000;  // how soon a change of addresses is seen
-    int64_t knock_ms = 100;              // between questions whether a process has ended
+    int64_t connect_probe_ms = 100;      // between questions whether a process has ended
   };
 
   // `loop` and `clock` outlive it. Sends nothing before Start().
@@ -89,7 +89,7 @@ class ClusterRuntime final : private Discovery::Listener {
   // one.
   std::string WhyRefused();
   // As of Membership, and sent at once.
-  void SetHeritage(std::vector<std::string> heritage);
+  void SetDesiredState(std::vector<std::string> desired_state);
   // For a new plan. kFailedPrecondition unless this node coordinates.
   absl::StatusOr<wire::Epoch> NextEpoch();
 
@@ -115,8 +115,8 @@ class ClusterRuntime final : private Discovery::Listener {
     std::unique_ptr<Heartbeat> waiting;
     int64_t waiting_us = 0;
     // While it is found out whether its process has ended.
-    bool knocking = false;
-    std::unique_ptr<EventLoop::Handle> next_knock;
+    bool connect_probing = false;
+    std::unique_ptr<EventLoop::Handle> next_connect_probe;
   };
   // An address that a person gave; its node is not known before it answers.
   struct StaticPeer {
@@ -157,8 +157,8 @@ class ClusterRuntime final : private Discovery::Listener {
               const absl::Status& why);
   // They have changed the key, and not for this node.
   void OnRemoved(const absl::Status& why);
-  void KnockAt(const NodeId& node);
-  void OnKnocked(const NodeId& node, int64_t tried_us, bool refused);
+  void ProbeAt(const NodeId& node);
+  void OnConnectProbed(const NodeId& node, int64_t tried_us, bool refused);
 
   void SendTo(const NodeId& node, Heartbeat message);
   void SendOver(const NodeId& node, const std::string& address, const Heartbeat& message);

@@ -12,12 +12,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "coordinator/cluster/knock.h"
+#include "coordinator/cluster/connect_probe.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/completion_queue.h"
 #include "proto/cluster.grpc.pb.h"
-#include "transport/base/gate.h"
+#include "transport/base/callback_gate.h"
 #include "transport/base/thread_name.h"
 #include "transport/rpc/grpc_channel.h"
 #include "transport/rpc/grpc_deadline.h"
@@ -119,10 +119,11 @@ class GrpcPeerTransport final : public PeerTransport {
   }
   void IsRefused(const std::string& address, int64_t timeout_ms,
                  absl::AnyInvocable<void(bool) &&> done) override {
-    const uint64_t number = ++knocks_made_;
-    knocks_[number] = Knock::Start(
+    const uint64_t number = ++connect_probes_made_;
+    connect_probes_[number] = ConnectProbe::Start(
         loop_, address, timeout_ms, [this, number, done = std::move(done)](int error) mutable {
-          const std::unique_ptr<Knock> knock = std::move(knocks_.extract(number).mapped());
+          const std::unique_ptr<ConnectProbe> connect_probe =
+              std::move(connect_probes_.extract(number).mapped());
           std::move(done)(error == ECONNREFUSED);
         });
   }
@@ -191,10 +192,10 @@ class GrpcPeerTransport final : public PeerTransport {
   std::map<std::string, std::shared_ptr<Stub>> stubs_;  // by address
   // Of the calls under way, which they keep.
   std::set<std::shared_ptr<grpc::ClientContext>> calls_;
-  std::map<uint64_t, std::unique_ptr<Knock>> knocks_;
-  uint64_t knocks_made_ = 0;
+  std::map<uint64_t, std::unique_ptr<ConnectProbe>> connect_probes_;
+  uint64_t connect_probes_made_ = 0;
 
-  Gate gate_;  // for gRPC's callbacks
+  CallbackGate gate_;  // for gRPC's callbacks
 };
 
 }  // namespace

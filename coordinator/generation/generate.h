@@ -10,7 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "coordinator/generation/pipeline.h"
-#include "coordinator/request/text_request.h"
+#include "coordinator/request/generation_request.h"
 #include "proto/frame.pb.h"
 
 namespace strata {

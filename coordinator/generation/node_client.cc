@@ -168,21 +168,22 @@ class NodeClientImpl final : public NodeClient {
   }
 
   absl::StatusOr<wire::MoveCachesResponse> MoveCaches(const wire::MoveCachesRequest& request,
-                                                      GoOn go_on) override {
+                                                      ShouldContinue should_continue) override {
     grpc::ClientContext context;
     wire::MoveCachesResponse response;
-    absl::Status status = Await(&context, go_on, [&](auto done) {
+    absl::Status status = Await(&context, should_continue, [&](auto done) {
       stub_->async()->MoveCaches(&context, &request, &response, std::move(done));
     });
     if (!status.ok()) return status;
     return response;
   }
 
-  absl::Status UnloadStage(const wire::UnloadStageRequest& request, GoOn go_on) override {
+  absl::Status UnloadStage(const wire::UnloadStageRequest& request,
+                           ShouldContinue should_continue) override {
     grpc::ClientContext context;
     SetTimeout(&context, kControlTimeoutMs);
     wire::UnloadStageResponse response;
-    return Await(&context, go_on, [&](auto done) {
+    return Await(&context, should_continue, [&](auto done) {
       stub_->async()->UnloadStage(&context, &request, &response, std::move(done));
     });
   }
@@ -233,7 +234,7 @@ class NodeClientImpl final : public NodeClient {
 
  private:
   // A call that `begin` begins with what is to be called at its end.
-  absl::Status Await(grpc::ClientContext* context, GoOn go_on,
+  absl::Status Await(grpc::ClientContext* context, ShouldContinue should_continue,
                      absl::FunctionRef<void(std::function<void(grpc::Status)>)> begin) {
     absl::Status outcome;
     absl::Notification done;
@@ -242,7 +243,7 @@ class NodeClientImpl final : public NodeClient {
       done.Notify();
     });
     while (!done.WaitForNotificationWithTimeout(kGoOnPoll)) {
-      if (!go_on()) context->TryCancel();
+      if (!should_continue()) context->TryCancel();
     }
     return outcome;
   }

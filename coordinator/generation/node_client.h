@@ -53,12 +53,14 @@ class NodeClient {
   // What the node can give of a model's weights. kNotFound: nothing. Ends after 5 s.
   virtual absl::StatusOr<wire::BlockList> ListBlocks(const std::string& model_id) = 0;
   virtual absl::Status ConnectStage(const wire::ConnectStageRequest& request) = 0;
-  // `go_on` is asked several times a second on this thread; false ends the call (kCancelled).
-  using GoOn = absl::FunctionRef<bool()>;
+  // `should_continue` is asked several times a second on this thread; false ends the call
+  // (kCancelled).
+  using ShouldContinue = absl::FunctionRef<bool()>;
   // No deadline: as long as the network needs.
   virtual absl::StatusOr<wire::MoveCachesResponse> MoveCaches(
-      const wire::MoveCachesRequest& request, GoOn go_on) = 0;
-  virtual absl::Status UnloadStage(const wire::UnloadStageRequest& request, GoOn go_on) = 0;
+      const wire::MoveCachesRequest& request, ShouldContinue should_continue) = 0;
+  virtual absl::Status UnloadStage(const wire::UnloadStageRequest& request,
+                                   ShouldContinue should_continue) = 0;
   virtual absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest& request) = 0;
   // Does not block; `done` is called once on a thread of gRPC's, maybe after this client is gone.
   // What it returns cancels the call: any thread, any number of times, also after its end.

@@ -64,7 +64,7 @@ class PipelineImpl final : public Pipeline {
     closing_ = true;
     const absl::Status done = absl::OkStatus();
     if (first_ != nullptr) first_->Close(done);
-    if (!stages_left_) Unload();
+    if (!stages_disowned_) Unload();
     first_.reset();
     {
       absl::MutexLock lock(mu_);
@@ -81,8 +81,8 @@ class PipelineImpl final : public Pipeline {
     }
   }
 
-  void LeaveStages() override { stages_left_ = true; }
-  void OwnStages() { stages_left_ = false; }
+  void DisownStages() override { stages_disowned_ = true; }
+  void OwnStages() { stages_disowned_ = false; }
 
   absl::Status Load(Progress progress);
   absl::Status ConnectLinks();
@@ -151,7 +151,7 @@ class PipelineImpl final : public Pipeline {
   ReturnReceiver return_receiver_{this};
   std::atomic<bool> closing_{false};
   std::atomic<bool> broken_{false};
-  std::atomic<bool> stages_left_{false};
+  std::atomic<bool> stages_disowned_{false};
   std::atomic<uint64_t> bytes_returned_{0};
 
   // Constant after Build().
@@ -561,7 +561,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Build(PipelineOptions option
   CHECK(options.weight_peers.empty() || options.weight_peers.size() == options.stages.size());
   const bool leave = options.leave_on_error;
   auto pipeline = std::make_unique<PipelineImpl>(std::move(options), listener);
-  if (leave) pipeline->LeaveStages();
+  if (leave) pipeline->DisownStages();
   if (auto s = pipeline->Load(std::move(progress)); !s.ok()) return s;
   if (auto s = pipeline->ConnectLinks(); !s.ok()) return s;
   pipeline->OwnStages();

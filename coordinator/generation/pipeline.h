@@ -113,7 +113,7 @@ class Pipeline {
   virtual ~Pipeline() = default;
   // The destructor leaves the stages where they are: whoever coordinates next learns from them what
   // was served.
-  virtual void LeaveStages() {}
+  virtual void DisownStages() {}
 
   // Fills in model, epoch and step id, and sends the step. Any thread, never blocks.
   // kResourceExhausted: the first stage has no room, wait for OnWritable(); kInvalidArgument: no

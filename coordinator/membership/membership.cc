@@ -74,11 +74,12 @@ void Membership::SetAddresses(std::vector<std::string> addresses, int64_t now_us
   ++changes_;
 }
 
-void Membership::SetHeritage(std::vector<std::string> heritage, int64_t now_us) {
-  std::erase_if(heritage, [](const std::string& one) { return one.size() > kHeritageBytesMax; });
-  if (heritage.size() > kHeritagesMax) heritage.resize(kHeritagesMax);
-  if (heritage == my_heritage_) return;
-  my_heritage_ = std::move(heritage);
+void Membership::SetDesiredState(std::vector<std::string> desired_state, int64_t now_us) {
+  std::erase_if(desired_state,
+                [](const std::string& one) { return one.size() > kDesiredStateBytesMax; });
+  if (desired_state.size() > kDesiredStatesMax) desired_state.resize(kDesiredStatesMax);
+  if (desired_state == my_desired_state_) return;
+  my_desired_state_ = std::move(desired_state);
   details_stale_ = true;
   next_check_us_ = next_wake_us_ = now_us;
   members_.ForEach([&](size_t i) {
@@ -378,7 +379,7 @@ absl::StatusOr<size_t> Membership::Take(const Heartbeat& message, int64_t now_us
     TakeLease(i, message, now_us);
     TakeGrant(i, message, now_us);
   }
-  TakeWish(i, now_us);
+  TakeOption(i, now_us);
   return i;
 }
 
@@ -475,7 +476,7 @@ void Membership::RefreshDetails() {
     if (i != 0 && graph_.reaches(0).Has(i)) details->reaches.push_back(graph_.id(i));
     if (members_.Has(i)) details->members.push_back(graph_.id(i));
   }
-  details->heritage = my_heritage_;
+  details->desired_state = my_desired_state_;
   details_ = std::move(details);
   ++details_version_;
   details_stale_ = false;

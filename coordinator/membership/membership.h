@@ -135,11 +135,12 @@ class Membership {
   void SetAddresses(std::vector<std::string> addresses, int64_t now_us);
 
   // What this node, while it coordinates, leaves to whoever does so after it; nothing to begin
-  // with. Members hear at once. What is over kHeritagesMax or kHeritageBytesMax is left out.
-  void SetHeritage(std::vector<std::string> heritage, int64_t now_us);
+  // with. Members hear at once. What is over kDesiredStatesMax or kDesiredStateBytesMax is left
+  // out.
+  void SetDesiredState(std::vector<std::string> desired_state, int64_t now_us);
   // What the coordinator that this node obeyed last had left when it was lost or left. Nothing
   // where it lives and has let go of this node.
-  const std::vector<std::string>& heritage() const { return heritage_; }
+  const std::vector<std::string>& desired_state() const { return desired_state_; }
 
   // Requests whose clients are connected to this node.
   void SetLiveRequests(uint32_t n) { live_requests_ = n; }
@@ -328,7 +329,7 @@ class Membership {
   void Advance(int64_t now_us);
   void TakeLease(size_t i, const Heartbeat& message, int64_t now_us);
   void TakeGrant(size_t i, const Heartbeat& message, int64_t now_us);
-  void TakeWish(size_t i, int64_t now_us);
+  void TakeOption(size_t i, int64_t now_us);
   void FillLease(size_t i, int64_t now_us, Heartbeat* message);
   void BecomeCoordinator(int64_t now_us);
   void BecomeFree(size_t next, int64_t now_us);
@@ -381,16 +382,16 @@ class Membership {
   int64_t obeys_until_us_ = 0;         // the lease granted, or the wait after a start
   size_t wanted_ = ReachGraph::kNone;  // the coordinator to join
   int64_t wanted_until_us_ = 0;        // of a free node
-  int64_t office_since_us_ = 0;        // a coordinator's
-  std::vector<std::string> my_heritage_;
-  std::vector<std::string> heritage_;   // of who was obeyed last
-  int64_t welcomed_us_ = 0;             // when this coordinator last welcomed another
-  int64_t void_before_us_ = 0;          // grants of older offers are void
-  int64_t unlinked_since_us_ = 0;       // two members are; 0: no
-  size_t move_to_ = ReachGraph::kNone;  // the greater group's coordinator that a member sees
-  int64_t move_since_us_ = 0;           // for how long
-  int64_t let_go_us_ = 0;               // when this coordinator last let a member go there
-  IndexSet heard_;                      // alive or suspected, with a record
+  int64_t leader_since_us_ = 0;        // a coordinator's
+  std::vector<std::string> my_desired_state_;
+  std::vector<std::string> desired_state_;  // of who was obeyed last
+  int64_t welcomed_us_ = 0;                 // when this coordinator last welcomed another
+  int64_t void_before_us_ = 0;              // grants of older offers are void
+  int64_t unlinked_since_us_ = 0;           // two members are; 0: no
+  size_t move_to_ = ReachGraph::kNone;      // the greater group's coordinator that a member sees
+  int64_t move_since_us_ = 0;               // for how long
+  int64_t let_go_us_ = 0;                   // when this coordinator last let a member go there
+  IndexSet heard_;                          // alive or suspected, with a record
   const IndexSet nobody_;
   IndexSet members_;      // a coordinator's, itself among them
   int64_t lapse_us_ = 0;  // no member's lease ends before

@@ -57,7 +57,7 @@ void Membership::Advance(int64_t now_us) {
       break;
     }
     case Role::kCoordinator:
-      if (slept) office_since_us_ = now_us;
+      if (slept) leader_since_us_ = now_us;
       DropLapsed(now_us);
       if (now_us >= next_check_us_) {
         DropUnlinked(now_us);
@@ -75,7 +75,7 @@ void Membership::TakeLease(size_t i, const Heartbeat& message, int64_t now_us) {
   if (message.release) {
     if (!mine) return;
     BecomeFree(graph_.Find(message.next), now_us);
-    if (!message.body->leaving) heritage_.clear();
+    if (!message.body->leaving) desired_state_.clear();
     return;
   }
   const bool joins = role_ == Role::kFree && wanted_ == i;
@@ -90,7 +90,7 @@ void Membership::TakeLease(size_t i, const Heartbeat& message, int64_t now_us) {
   role_ = Role::kMember;
   obeyed_ = i;
   if (joins) wanted_ = move_to_ = kNone;
-  if (joins) heritage_.clear();
+  if (joins) desired_state_.clear();
   epoch_ = floor_ = body.epoch;
   granted_us_ = message.sent_us;
   obeys_until_us_ = now_us + obedience_us_;
@@ -119,7 +119,7 @@ void Membership::TakeGrant(size_t i, const Heartbeat& message, int64_t now_us) {
 }
 
 // What the peer would like, and what this node would like of it.
-void Membership::TakeWish(size_t i, int64_t now_us) {
+void Membership::TakeOption(size_t i, int64_t now_us) {
   Peer& peer = peers_[i];
   const HeartbeatBody& said = *peer.said;
   if (role_ == Role::kFree && wanted_ == i && !IsCoordinator(i)) {
@@ -182,7 +182,7 @@ void Membership::BecomeCoordinator(int64_t now_us) {
   if (std::exchange(out_, false)) rival_told_us_ = 0;  // it is gone
   obeyed_ = wanted_ = kNone;
   epoch_ = ClusterEpoch();
-  office_since_us_ = now_us;
+  leader_since_us_ = now_us;
   let_go_us_ = now_us;
   welcomed_us_ = now_us - options_.heartbeat_ms * 2000;
   void_before_us_ = last_stamp_us_;
@@ -198,7 +198,7 @@ void Membership::BecomeCoordinator(int64_t now_us) {
 
 void Membership::BecomeFree(size_t next, int64_t now_us) {
   if (role_ == Role::kMember && peers_[obeyed_].details != nullptr) {
-    heritage_ = peers_[obeyed_].details->heritage;
+    desired_state_ = peers_[obeyed_].details->desired_state;
   }
   obeyed_ = wanted_ = kNone;
   epoch_ = ClusterEpoch();
@@ -272,8 +272,8 @@ void Membership::DropUnlinked(int64_t now_us) {
 
 void Membership::ChooseWanted(int64_t now_us) {
   size_t best = kNone;
-  // Whoever was welcomed shall find this coordinator in office.
-  const bool free_to_go = now_us - office_since_us_ >= options_.settle_ms * 1000 &&
+  // Whoever was welcomed shall find this coordinator in leadership.
+  const bool free_to_go = now_us - leader_since_us_ >= options_.settle_ms * 1000 &&
                           now_us - welcomed_us_ >= options_.heartbeat_ms * 2000;
   Rank best_rank = MyRank(now_us);
   for (size_t i = 1; free_to_go && i < graph_.bound(); ++i) {
@@ -376,7 +376,7 @@ bool Membership::IsCoordinator(size_t i) const {
 }
 
 Membership::Rank Membership::MyRank(int64_t now_us) const {
-  const auto served_s = static_cast<uint64_t>(now_us - office_since_us_) / 1'000'000;
+  const auto served_s = static_cast<uint64_t>(now_us - leader_since_us_) / 1'000'000;
   return {static_cast<uint32_t>(std::bit_width(GroupRequests())),
           static_cast<uint32_t>(members_.Count()), static_cast<uint32_t>(std::bit_width(served_s)),
           self_.id};

@@ -265,7 +265,7 @@ void Membership::UpdateStates(int64_t now_us) {
   const int64_t settles_ms =
       HasAllWhoAreThere(now_us) ? options_.settle_ms : options_.suspect_after_ms;
   const bool settled = role_ == Role::kCoordinator && wanted_ == ReachGraph::kNone &&
-                       now_us - office_since_us_ >= settles_ms * 1000;
+                       now_us - leader_since_us_ >= settles_ms * 1000;
   if (settled != settled_) ++changes_;
   settled_ = settled;
   if (rival_told_us_ != 0 && !KnowsRival(now_us)) {

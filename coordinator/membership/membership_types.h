@@ -18,8 +18,8 @@
 namespace strata {
 
 // What a coordinator tells its members for the next one: so much is kept, and more is refused.
-inline constexpr size_t kHeritagesMax = 16;
-inline constexpr size_t kHeritageBytesMax = 4096;  // each
+inline constexpr size_t kDesiredStatesMax = 16;
+inline constexpr size_t kDesiredStateBytesMax = 4096;  // each
 
 // 128 bits; all zero is nobody.
 struct NodeId {
@@ -74,7 +74,7 @@ struct HeartbeatDetails {
   std::shared_ptr<const NodeRecord> record;  // never null
   std::vector<NodeId> reaches;
   std::vector<NodeId> members;
-  std::vector<std::string> heritage;
+  std::vector<std::string> desired_state;
 };
 
 // What a node says to all others alike; fields as in proto/cluster.proto.

@@ -171,7 +171,7 @@ wire::Heartbeat ToWire(const Heartbeat& heartbeat) {
     *details->mutable_record() = ToWire(*heartbeat.details->record);
     for (const NodeId& id : heartbeat.details->reaches) details->add_reaches(IdBytes(id));
     for (const NodeId& id : heartbeat.details->members) details->add_members(IdBytes(id));
-    for (const std::string& one : heartbeat.details->heritage) details->add_heritage(one);
+    for (const std::string& one : heartbeat.details->desired_state) details->add_desired_state(one);
   }
   for (const auto& record : heartbeat.known) *wire.add_known() = ToWire(*record);
   return wire;
@@ -238,11 +238,12 @@ absl::StatusOr<Heartbeat> FromWire(const wire::Heartbeat& wire) {
     if (!reaches.ok()) return reaches.status();
     absl::StatusOr<std::vector<NodeId>> members = IdsFromWire(wire.details().members());
     if (!members.ok()) return members.status();
-    const auto& heritage = wire.details().heritage();
-    if (static_cast<size_t>(heritage.size()) > kHeritagesMax) return Bad("too much heritage");
-    for (const std::string& one : heritage) {
-      if (one.size() > kHeritageBytesMax) return Bad("a heritage is too long");
-      details->heritage.push_back(one);
+    const auto& desired_state = wire.details().desired_state();
+    if (static_cast<size_t>(desired_state.size()) > kDesiredStatesMax)
+      return Bad("too much desired state");
+    for (const std::string& one : desired_state) {
+      if (one.size() > kDesiredStateBytesMax) return Bad("a desired state is too long");
+      details->desired_state.push_back(one);
     }
     details->record = *std::move(record);
     details->reaches = *std::move(reaches);

@@ -1,5 +1,5 @@
-// Models: loaded, shared, unloaded. coordinator_office.cc has the role, coordinator_drain.cc the
-// way of models off a node, coordinator_mend.cc what is done about lost stages.
+// Models: loaded, shared, unloaded. leadership.cc has the role, drain.cc the
+// way of models off a node, recovery.cc what is done about lost stages.
 #include "coordinator/models/coordinator.h"
 
 #include <mutex>
@@ -13,10 +13,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "coordinator/models/cluster_report.h"
-#include "coordinator/models/loaded_stages.h"
+#include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/models/model_match.h"
-#include "coordinator/planner/plan_text.h"
+#include "coordinator/models/reusable_stages.h"
+#include "coordinator/planner/plan_report.h"
 #include "coordinator/request/request_status.h"
 #include "shard/model/model_file.h"
 #include "transport/base/short_id.h"
@@ -29,7 +29,7 @@ namespace strata {
 namespace {
 
 // So long who asks for the models waits for those that are being loaded again.
-constexpr absl::Duration kAdoptionTime = absl::Seconds(5);
+constexpr absl::Duration kReloadTime = absl::Seconds(5);
 
 absl::Status WasUnloaded(const Deployment& deployment) {
   return absl::UnavailableError(absl::StrCat(deployment.name(), " was unloaded"));
@@ -47,8 +47,8 @@ absl::Status Fits(Deployment* deployment, const wire::LoadModelRequest& request)
         absl::StrCat(deployment->name(), " is loaded already, with another ", what,
                      "; unload it first: strata unload ", ShortModelId(deployment->model_id())));
   };
-  const wire::PlanWishes& has = deployment->request().wishes();
-  const wire::PlanWishes& wants = request.wishes();
+  const wire::PlacementOptions& has = deployment->request().placement();
+  const wire::PlacementOptions& wants = request.placement();
   const CacheShape& cache = deployment->planned().inputs.request.cache;
   if (wants.n_ctx() != 0 && wants.n_ctx() != cache.n_ctx) return differs("--ctx");
   if (wants.n_seqs() > cache.n_seqs) return differs("--seqs");
@@ -77,7 +77,7 @@ Coordinator::Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher
       cluster_(cluster),
       fetcher_(fetcher),
       options_(std::move(options)),
-      last_share_(static_cast<uint64_t>(absl::ToUnixMicros(WallNow()))) {}
+      last_lease_(static_cast<uint64_t>(absl::ToUnixMicros(WallNow()))) {}
 
 void Coordinator::Start(std::string self_address) {
   self_address_ = std::move(self_address);
@@ -85,11 +85,11 @@ void Coordinator::Start(std::string self_address) {
   cluster_->OnChange([this] { Tick(); });
   keeper_ = std::thread([this] {
     NameThread("keeper");
-    Keep();
+    RunLeadershipLoop();
   });
-  mender_ = std::thread([this] {
+  recovery_thread_ = std::thread([this] {
     NameThread("mender");
-    KeepMending();
+    RunRecoveryLoop();
   });
 }
 
@@ -105,21 +105,21 @@ void Coordinator::StopCalls() {
 
 void Coordinator::Stop() {
   StopCalls();
-  if (mender_.joinable()) mender_.join();  // first: it makes new ones
+  if (recovery_thread_.joinable()) recovery_thread_.join();  // first: it makes new ones
   std::vector<DeploymentPtr> models;
-  bool has_heirs = false;
+  bool has_successors = false;
   {
     absl::MutexLock lock(mu_);
-    models.swap(lost_);  // what Keep() has not come to
+    models.swap(lost_);  // what RunLeadershipLoop() has not come to
     for (auto& [id, model] : models_) models.push_back(model);
     models_.clear();
-    shares_.clear();
-    has_heirs = has_heirs_;
+    leases_.clear();
+    has_successors = has_successors_;
   }
-  ForEach(models, [has_heirs](Deployment* model) {
+  ForEach(models, [has_successors](Deployment* model) {
     const absl::Status why = absl::UnavailableError("the node that coordinates is stopping");
-    if (has_heirs) {
-      model->HandOver(why);
+    if (has_successors) {
+      model->AnnounceLeaderChange(why);
     } else {
       model->Unload(why);
     }
@@ -139,9 +139,11 @@ bool Coordinator::stopping() {
   return stopping_;
 }
 
-Coordinator::Caller Coordinator::Watched(const Caller& asked) {
-  Caller caller = asked;
-  caller.go_on = [this, go_on = asked.go_on] { return !stopping() && go_on(); };
+Coordinator::OperationContext Coordinator::UntilStopped(const OperationContext& asked) {
+  OperationContext caller = asked;
+  caller.should_continue = [this, should_continue = asked.should_continue] {
+    return !stopping() && should_continue();
+  };
   return caller;
 }
 
@@ -149,7 +151,7 @@ Coordinator::Caller Coordinator::Watched(const Caller& asked) {
 absl::Status Coordinator::Stopping() const {
   absl::Status why =
       absl::UnavailableError("the node that coordinates is stopping; try again in a few seconds");
-  return has_heirs_ ? AsHandedOver(std::move(why)) : why;
+  return has_successors_ ? AsLeaderChanged(std::move(why)) : why;
 }
 
 // Nobody interrupted what ends because the node stops, and another one may do it.
@@ -159,10 +161,11 @@ absl::Status Coordinator::Explain(const absl::Status& status) {
   return stopping_ && ended_by_it ? Stopping() : status;
 }
 
-absl::StatusOr<std::unique_lock<absl::Mutex>> Coordinator::StartWork(const Caller& caller) {
+absl::StatusOr<std::unique_lock<absl::Mutex>> Coordinator::StartWork(
+    const OperationContext& caller) {
   std::unique_lock<absl::Mutex> work(work_mu_, std::defer_lock);
   for (bool told = false; !work.try_lock(); told = true) {
-    if (!caller.go_on()) return absl::CancelledError("interrupted");
+    if (!caller.should_continue()) return absl::CancelledError("interrupted");
     if (!told) caller.note("Another model is being loaded or moved; this is next…");
     absl::SleepFor(kPoll);
   }
@@ -172,36 +175,37 @@ absl::StatusOr<std::unique_lock<absl::Mutex>> Coordinator::StartWork(const Calle
   };
   // What is planned now counts on that memory.
   for (bool told = false; unloading(); told = true) {
-    if (!caller.go_on()) return absl::CancelledError("interrupted");
+    if (!caller.should_continue()) return absl::CancelledError("interrupted");
     if (!told) caller.note("Another model is being unloaded…");
     absl::SleepFor(kPoll);
   }
   return work;
 }
 
-PlanningOptions Coordinator::PlanningFor(const Caller& caller) {
+PlanningOptions Coordinator::PlanningFor(const OperationContext& caller) {
   PlanningOptions planning = {.self_address = self_address_,
                               .fetcher = fetcher_,
                               .freed = {},
-                              .in_haste = caller.in_haste,
+                              .skip_measurement_wait = caller.skip_measurement_wait,
                               .model_id = "",
                               .known = nullptr,
                               .opened = nullptr,
                               .note = caller.note,
-                              .go_on = caller.go_on};
+                              .should_continue = caller.should_continue};
   absl::MutexLock lock(mu_);
-  planning.kept_out = losses_.KeptOut(SteadyTime::Now());
+  planning.kept_out = flap_tracker_.KeptOut(SteadyTime::Now());
   return planning;
 }
 
 absl::StatusOr<wire::PlanExplained> Coordinator::Plan(const wire::PlanModelRequest& request,
-                                                      const Caller& caller) {
-  if (auto s = CheckOffice(); !s.ok()) return s;
-  auto planned = PlanModel(PlanningFor(Watched(caller)), request.source(), request.wishes());
+                                                      const OperationContext& caller) {
+  if (auto s = CheckLeadership(); !s.ok()) return s;
+  auto planned =
+      PlanModel(PlanningFor(UntilStopped(caller)), request.source(), request.placement());
   if (!planned.ok()) return Explain(planned.status());
   wire::PlanExplained explained;
   const PlanRequest& inputs = (*planned)->inputs.request;
-  explained.set_text(PlanText(*(*planned)->model, inputs, (*planned)->plan));
+  explained.set_text(PlanReport(*(*planned)->model, inputs, (*planned)->plan));
   explained.set_json(PlanJson(*(*planned)->model, inputs, (*planned)->plan));
   return explained;
 }
@@ -218,18 +222,18 @@ absl::StatusOr<Deployment::Options> Coordinator::OptionsFor(const wire::LoadMode
   options.self_tests = options_.self_tests;
   options.broken = [this] {
     absl::MutexLock lock(mu_);
-    mend_due_ = true;
+    recovery_due_ = true;
   };
   return options;
 }
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
     std::unique_ptr<PlannedModel> planned, const wire::LoadModelRequest& request,
-    const DeploymentPtr& instead_of, const Caller& caller, Failure* failure) {
+    const DeploymentPtr& instead_of, const OperationContext& caller, Failure* failure) {
   auto options = OptionsFor(request);
   if (!options.ok()) return options.status();
-  UnloadLeftovers(planned.get());
-  options->texts_wait = caller.in_haste;
+  UnloadStaleStages(planned.get());
+  options->requests_wait = caller.skip_measurement_wait;
   auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(planned));
   {
     absl::MutexLock lock(mu_);
@@ -247,11 +251,11 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
   }
   if (status.ok()) {
     status = deployment->Load([&](uint32_t stage, const wire::LoadProgress& progress) {
-      return caller.go_on() && (!caller.progress || caller.progress(stage, progress));
+      return caller.should_continue() && (!caller.progress || caller.progress(stage, progress));
     });
   }
   if (!status.ok()) {
-    failure->cap = RoomCapOf(deployment->planned(), status);
+    failure->cap = CapacityLimitOf(deployment->planned(), status);
     Refuse(*deployment, status);
     if (instead_of != nullptr) {
       deployment->UnloadForNextPlan(status);
@@ -260,7 +264,8 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
       failure->in_place = deployment;
       return status;
     }
-    const bool was_there = caller.in_haste ? Leave(deployment, status) : Remove(deployment, status);
+    const bool was_there =
+        caller.skip_measurement_wait ? Leave(deployment, status) : Remove(deployment, status);
     failure->is_unavailable = was_there && absl::IsUnavailable(status);
     return status;
   }
@@ -268,23 +273,23 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
 }
 
 absl::StatusOr<Coordinator::Loaded> Coordinator::Load(const wire::LoadModelRequest& request,
-                                                      const Caller& caller) {
-  const Caller watched = Watched(caller);
-  Caller yielding = watched;
+                                                      const OperationContext& caller) {
+  const OperationContext watched = UntilStopped(caller);
+  OperationContext yielding = watched;
   bool gave_way = false;
-  yielding.go_on = [this, &watched, &gave_way] {
-    if (!watched.go_on()) return false;
-    gave_way = gave_way || AnyMending();
+  yielding.should_continue = [this, &watched, &gave_way] {
+    if (!watched.should_continue()) return false;
+    gave_way = gave_way || AnyRecovering();
     return !gave_way;
   };
   auto loaded = LoadNow(request, yielding);
-  while (!loaded.ok() && std::exchange(gave_way, false) && !caller.mends) {
+  while (!loaded.ok() && std::exchange(gave_way, false) && !caller.is_recovery) {
     watched.note("A model that serves lost a stage, which comes first; then this begins again…");
-    while (watched.go_on() && AnyMending()) absl::SleepFor(kPoll);
+    while (watched.should_continue() && AnyRecovering()) absl::SleepFor(kPoll);
     loaded = LoadNow(request, yielding);
   }
   if (!loaded.ok()) return Explain(loaded.status());
-  TellHeritageNow();
+  PublishDesiredStateNow();
   return loaded;
 }
 
@@ -294,27 +299,27 @@ std::unique_ptr<Coordinator::Loaded> Coordinator::Join(const DeploymentPtr& ther
   const auto entry = models_.find(there->model_id());
   if (entry == models_.end() || entry->second != there) return nullptr;
   auto loaded = std::make_unique<Loaded>(Loaded{.deployment = there, .was_there = true});
-  const auto shares = shares_.find(there->model_id());
-  if (shares == shares_.end()) return loaded;
+  const auto leases = leases_.find(there->model_id());
+  if (leases == leases_.end()) return loaded;
   if (request.hold()) {
-    loaded->share = ++last_share_;
-    shares->second.insert(loaded->share);
+    loaded->lease = ++last_lease_;
+    leases->second.insert(loaded->lease);
   } else {
-    shares_.erase(shares);  // from now on it stays
-    Stays(there);
+    leases_.erase(leases);  // from now on it stays
+    Pin(there);
   }
   return loaded;
 }
 
-void Coordinator::Stays(const DeploymentPtr& deployment) {
-  wire::LoadModelRequest& origin = stays_[deployment->model_id()];
+void Coordinator::Pin(const DeploymentPtr& deployment) {
+  wire::LoadModelRequest& origin = pinned_[deployment->model_id()];
   origin = deployment->Origin();
   origin.clear_hold();
 }
 
 absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRequest& request,
-                                                         const Caller& caller) {
-  if (auto s = CheckOffice(); !s.ok()) return s;
+                                                         const OperationContext& caller) {
+  if (auto s = CheckLeadership(); !s.ok()) return s;
   const bool again = !request.model_id().empty();
   if (again) {
     absl::MutexLock lock(mu_);
@@ -328,7 +333,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   if (!work.ok()) return work.status();
   std::unique_ptr<Loaded> there;
   wire::LoadModelRequest wanted = request;
-  if (caller.anywhere) wanted.mutable_wishes()->clear_assign();
+  if (caller.ignore_assignment) wanted.mutable_placement()->clear_assign();
   PlanningOptions planning = PlanningFor(caller);
   planning.model_id = request.model_id();
   planning.caps = Refused(request.model_id());  // by hand all devices are tried
@@ -336,16 +341,17 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   {
     absl::MutexLock lock(mu_);
     // It may be one of them.
-    left = left || !orphans_.empty() ||
+    left = left || !pending_reloads_.empty() ||
            absl::c_any_of(models_, [](const auto& model) { return model.second->lost_a_stage(); });
   }
   if (left) planning.loaded = PlanningOptions::Loaded::kAround;
   std::string comes_back;  // the id of what this takes the place of
   const auto failed = [&](const absl::Status& why) {
     absl::MutexLock lock(mu_);
-    const auto orphan = orphans_.find(comes_back);
+    const auto pending_reload = pending_reloads_.find(comes_back);
     // What was wrong with this load alone does not end the tries for want of room.
-    if (orphan != orphans_.end() && MayFindRoom(why)) orphan->second.why = why;
+    if (pending_reload != pending_reloads_.end() && IsCapacityError(why))
+      pending_reload->second.why = why;
     return why;
   };
   planning.opened = [&](const ModelFile& model) {
@@ -360,7 +366,7 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
       }
     }
     if (found == nullptr) return absl::OkStatus();
-    if (found->mending()) {
+    if (found->recovering()) {
       return absl::UnavailableError(absl::StrCat(
           found->name(), " lost a stage, and its layers are being placed again; try again then"));
     }
@@ -373,25 +379,25 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
     return there == nullptr ? absl::OkStatus() : absl::AlreadyExistsError("");
   };
   wire::LoadModelRequest sized = request;
-  if (sized.wishes().n_seqs() == 0) sized.mutable_wishes()->set_n_seqs(kLoadSeqs);
-  wire::PlanWishes wishes = sized.wishes();
-  if (caller.anywhere) wishes.clear_assign();
-  auto planned = PlanModel(planning, sized.source(), wishes);
+  if (sized.placement().n_seqs() == 0) sized.mutable_placement()->set_n_seqs(kLoadSeqs);
+  wire::PlacementOptions placement = sized.placement();
+  if (caller.ignore_assignment) placement.clear_assign();
+  auto planned = PlanModel(planning, sized.source(), placement);
   if (there != nullptr) return *there;
   if (!planned.ok()) return failed(planned.status());
-  auto deployment = DeployWhereItFits(planning, *std::move(planned), sized, wishes,
+  auto deployment = DeployWhereItFits(planning, *std::move(planned), sized, placement,
                                       /*instead_of=*/nullptr, caller);
   if (!deployment.ok()) return failed(deployment.status());
   Loaded loaded{.deployment = *std::move(deployment)};
   absl::MutexLock lock(mu_);
-  if (!caller.mends && !request.hold()) orphans_.erase(loaded.deployment->model_id());
-  if (request.hold()) loaded.share = ++last_share_;
-  // It may be unloaded already; then the share is of nothing.
+  if (!caller.is_recovery && !request.hold()) pending_reloads_.erase(loaded.deployment->model_id());
+  if (request.hold()) loaded.lease = ++last_lease_;
+  // It may be unloaded already; then the lease is of nothing.
   if (models_.contains(loaded.deployment->model_id())) {
     if (request.hold()) {
-      shares_[loaded.deployment->model_id()] = {loaded.share};
+      leases_[loaded.deployment->model_id()] = {loaded.lease};
     } else {
-      Stays(loaded.deployment);
+      Pin(loaded.deployment);
     }
   }
   return loaded;
@@ -400,8 +406,8 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
 bool Coordinator::TakeOut(const DeploymentPtr& deployment) {
   const auto entry = models_.find(deployment->model_id());
   if (entry == models_.end() || entry->second != deployment) return false;
-  shares_.erase(entry->first);
-  stays_.erase(entry->first);
+  leases_.erase(entry->first);
+  pinned_.erase(entry->first);
   models_.erase(entry);
   ++ended_;
   return true;
@@ -427,14 +433,14 @@ bool Coordinator::Leave(const DeploymentPtr& deployment, const absl::Status& why
     was_there = TakeOut(deployment);
   }
   if (!was_there) return Remove(deployment, why);  // somebody wants it unloaded
-  deployment->HandOver(why);
+  deployment->AnnounceLeaderChange(why);
   return true;
 }
 
-bool Coordinator::ComesBack(const std::string& id, const absl::Status& why) {
-  const auto stays = stays_.find(id);
-  if (stays == stays_.end()) return false;
-  orphans_[id] = {.request = stays->second, .why = why};
+bool Coordinator::RequeueReload(const std::string& id, const absl::Status& why) {
+  const auto stays = pinned_.find(id);
+  if (stays == pinned_.end()) return false;
+  pending_reloads_[id] = {.request = stays->second, .why = why};
   return true;
 }
 
@@ -443,11 +449,11 @@ bool Coordinator::GiveUp(const DeploymentPtr& failed) {
   bool comes_back = false;
   {
     absl::MutexLock lock(mu_);
-    comes_back = failed->lost_a_stage() && ComesBack(failed->model_id(), why);
+    comes_back = failed->lost_a_stage() && RequeueReload(failed->model_id(), why);
   }
   const absl::Status again = absl::UnavailableError("the model is loaded again");
   // What lacked nothing but room has stages that the next plan may keep.
-  if (comes_back && MayFindRoom(why)) {
+  if (comes_back && IsCapacityError(why)) {
     Leave(failed, again);
   } else {
     Remove(failed, again);
@@ -455,7 +461,7 @@ bool Coordinator::GiveUp(const DeploymentPtr& failed) {
   return comes_back;
 }
 
-std::optional<std::string> Coordinator::ForgetOrphan(const std::string& model) {
+std::optional<std::string> Coordinator::ForgetPendingReload(const std::string& model) {
   std::string name;
   {
     absl::MutexLock lock(mu_);
@@ -464,27 +470,27 @@ std::optional<std::string> Coordinator::ForgetOrphan(const std::string& model) {
       const PrintableText name = each.second.Name();
       return MatchModel(model, {.name = name, .path = path, .id = each.first}) != ModelMatch::kNone;
     };
-    if (absl::c_count_if(orphans_, means) != 1) return std::nullopt;
-    const auto meant = absl::c_find_if(orphans_, means);
+    if (absl::c_count_if(pending_reloads_, means) != 1) return std::nullopt;
+    const auto meant = absl::c_find_if(pending_reloads_, means);
     name = PrintableText::OfPath(meant->second.request.source().path()).str();
-    orphans_.erase(meant);
+    pending_reloads_.erase(meant);
   }
-  TellHeritageNow();  // what is left of it goes with the next sweep
+  PublishDesiredStateNow();  // what is left of it goes with the next sweep
   return name;
 }
 
-bool Coordinator::HasShare(uint64_t share) {
+bool Coordinator::HasLease(uint64_t lease) {
   absl::MutexLock lock(mu_);
-  return absl::c_any_of(shares_, [&](const auto& of) { return of.second.contains(share); });
+  return absl::c_any_of(leases_, [&](const auto& of) { return of.second.contains(lease); });
 }
 
-void Coordinator::Release(uint64_t share) {
+void Coordinator::Release(uint64_t lease) {
   DeploymentPtr last;
   {
     absl::MutexLock lock(mu_);
-    for (auto& [id, shares] : shares_) {
-      if (shares.erase(share) == 0) continue;
-      if (shares.empty()) last = models_.at(id);
+    for (auto& [id, leases] : leases_) {
+      if (leases.erase(lease) == 0) continue;
+      if (leases.empty()) last = models_.at(id);
       break;
     }
     if (last == nullptr) return;
@@ -494,7 +500,7 @@ void Coordinator::Release(uint64_t share) {
   last->Unload(WasUnloaded(*last));
   absl::MutexLock lock(mu_);
   --unloads_;
-  adopt_due_ = true;
+  reload_due_ = true;
 }
 
 PrintableText Coordinator::ShownName(const DeploymentPtr& deployment) const {
@@ -539,11 +545,11 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& 
 }
 
 absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
-  if (auto s = CheckOffice(); !s.ok()) return s;
+  if (auto s = CheckLeadership(); !s.ok()) return s;
   while (true) {
     auto deployment = Find(model);
     if (absl::IsNotFound(deployment.status())) {
-      if (const auto orphan = ForgetOrphan(model)) return *orphan;
+      if (const auto pending_reload = ForgetPendingReload(model)) return *pending_reload;
     }
     if (!deployment.ok()) return deployment.status();
     PrintableText name;
@@ -555,48 +561,50 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
     if (!Remove(*deployment, WasUnloaded(**deployment))) continue;
     {
       absl::MutexLock lock(mu_);
-      orphans_.erase((*deployment)->model_id());
-      adopt_due_ = true;
+      pending_reloads_.erase((*deployment)->model_id());
+      reload_due_ = true;
     }
-    TellHeritageNow();
+    PublishDesiredStateNow();
     return name.str();
   }
 }
 
 absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
-  if (auto s = CheckOffice(); !s.ok()) return s;
+  if (auto s = CheckLeadership(); !s.ok()) return s;
   {
-    const auto looked = [this]()
-                            ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !AdoptsStill(); };
+    const auto looked = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      return stopping_ || !MayReloadStill();
+    };
     absl::MutexLock lock(mu_);
-    mu_.AwaitWithTimeout(absl::Condition(&looked), kAdoptionTime);
+    mu_.AwaitWithTimeout(absl::Condition(&looked), kReloadTime);
   }
   // What it was about to load may be another's by now.
-  if (auto s = CheckOffice(); !s.ok()) return s;
+  if (auto s = CheckLeadership(); !s.ok()) return s;
   std::vector<DeploymentPtr> models;
-  std::map<std::string, Orphan> orphans;
+  std::map<std::string, PendingReload> pending_reloads;
   {
     absl::MutexLock lock(mu_);
     if (stopping_) return Stopping();
     for (const auto& [id, model] : models_) models.push_back(model);
-    if (adopts_) return LoadingAgain();
-    if (models.empty() && orphans_.empty() && !misses_.empty()) return Misses();
-    for (const auto& [id, orphan] : orphans_) {
-      if (!models_.contains(id)) orphans[id] = orphan;
+    if (reloads_unseen_) return LoadingAgain();
+    if (models.empty() && pending_reloads_.empty() && !misses_.empty()) return Misses();
+    for (const auto& [id, pending_reload] : pending_reloads_) {
+      if (!models_.contains(id)) pending_reloads[id] = pending_reload;
     }
   }
   std::vector<wire::ModelStatus> statuses;
   for (const DeploymentPtr& model : models) statuses.push_back(StatusOf(model));
-  for (const auto& [id, orphan] : orphans) {
-    const PrintableText name = orphan.Name();
+  for (const auto& [id, pending_reload] : pending_reloads) {
+    const PrintableText name = pending_reload.Name();
     const bool is_shared =
         absl::c_any_of(models, [&name](const auto& model) { return model->name() == name; });
     wire::ModelStatus& status = statuses.emplace_back();
     status.set_model_id(id);
     status.set_name(ShownModelName(name, id, is_shared).str());
-    *status.mutable_source() = orphan.request.source();
-    status.set_state(orphan.why.ok() ? wire::ModelStatus::LOADING : wire::ModelStatus::FAILED);
-    ToWire(orphan.WhyNotHere(), "", status.mutable_status());
+    *status.mutable_source() = pending_reload.request.source();
+    status.set_state(pending_reload.why.ok() ? wire::ModelStatus::LOADING
+                                             : wire::ModelStatus::FAILED);
+    ToWire(pending_reload.WhyNotHere(), "", status.mutable_status());
   }
   return statuses;
 }
@@ -604,11 +612,11 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
 std::vector<std::string> Coordinator::Problems() {
   std::vector<std::string> problems;
   absl::MutexLock lock(mu_);
-  if (!in_office_) return problems;
+  if (!is_leader_) return problems;
   if (absl::Status alone = Misses(); !alone.ok()) problems.emplace_back(alone.message());
-  for (const auto& [id, orphan] : orphans_) {
+  for (const auto& [id, pending_reload] : pending_reloads_) {
     if (models_.contains(id)) continue;
-    problems.push_back(absl::StrCat(orphan.WhyNotHere().message(),
+    problems.push_back(absl::StrCat(pending_reload.WhyNotHere().message(),
                                     "; it is tried again by itself, until: ", "strata unload ",
                                     ShortModelId(id)));
   }
@@ -636,14 +644,14 @@ std::vector<Coordinator::ModelStats> Coordinator::Stats() {
   return stats;
 }
 
-bool Coordinator::Adopts() {
+bool Coordinator::MayReload() {
   absl::MutexLock lock(mu_);
-  LookAtOffice();  // a tick's look may be older than who asks
-  return AdoptsStill();
+  RefreshLeadership();  // a tick's look may be older than who asks
+  return MayReloadStill();
 }
 
-bool Coordinator::AdoptsStill() const {
-  return in_office_ && (adopts_ || absl::c_any_of(orphans_, [](const auto& each) {
+bool Coordinator::MayReloadStill() const {
+  return is_leader_ && (reloads_unseen_ || absl::c_any_of(pending_reloads_, [](const auto& each) {
                           return each.second.why.ok();
                         }));
 }
@@ -656,12 +664,12 @@ absl::Status Coordinator::LoadingAgain() {
       kRetrySoonMs);
 }
 
-PrintableText Coordinator::Orphan::Name() const {
+PrintableText Coordinator::PendingReload::Name() const {
   return PrintableText::From(request.name().empty() ? ModelFileStem(request.source().path())
                                                     : absl::string_view(request.name()));
 }
 
-absl::Status Coordinator::Orphan::WhyNotHere() const {
+absl::Status Coordinator::PendingReload::WhyNotHere() const {
   return WithRetryAfterMs(
       absl::UnavailableError(
           why.ok() ? absl::StrCat(Name(), " was lost with a node, and is being loaded again")
@@ -681,12 +689,13 @@ absl::Status Coordinator::Misses() const {
 
 absl::Status Coordinator::WhyNotHere(const std::string& model) const {
   if (stopping_) return Stopping();
-  if (adopts_) return LoadingAgain();
-  for (const auto& [id, orphan] : orphans_) {
-    const PrintableText name = orphan.Name();
-    if (MatchModel(model, {.name = name, .path = orphan.request.source().path(), .id = id}) !=
+  if (reloads_unseen_) return LoadingAgain();
+  for (const auto& [id, pending_reload] : pending_reloads_) {
+    const PrintableText name = pending_reload.Name();
+    if (MatchModel(model,
+                   {.name = name, .path = pending_reload.request.source().path(), .id = id}) !=
         ModelMatch::kNone) {
-      return orphan.WhyNotHere();
+      return pending_reload.WhyNotHere();
     }
   }
   return Misses();
@@ -706,8 +715,8 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::FindOrWhyNot(const std::
   return deployment;
 }
 
-void Coordinator::Generate(const wire::GenerateTextRequest& request,
-                           std::shared_ptr<TextCall> call) {
+void Coordinator::Generate(const wire::GenerateRequest& request,
+                           std::shared_ptr<GenerationCall> call) {
   const auto deployment = FindOrWhyNot(request.model());
   if (deployment.ok()) {
     (*deployment)->Generate(request, std::move(call));

@@ -3,8 +3,9 @@
 // coordinator. When the role goes, its models are unloaded, and its texts are handed over to
 // whoever coordinates next. When it comes, models that the coordinator before had loaded to stay
 // are loaded again, with the stages of theirs that it left behind; others are unloaded. A model
-// that loses a stage is mended: the layers are placed again on the nodes that are left, around the
-// stages that they have, and its texts go on there. Models move to better plans beside their texts.
+// that loses a stage is recovered: the layers are placed again on the nodes that are left, around
+// the stages that they have, and its texts go on there. Models move to better plans beside their
+// texts.
 //
 // Thread-safe, but for Tick(). What blocks says so; nothing of it is called on the loop.
 #pragma once
@@ -27,9 +28,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "coordinator/cluster/cluster_runtime.h"
-#include "coordinator/generation/text_call.h"
-#include "coordinator/membership/losses.h"
-#include "coordinator/membership/lost_members.h"
+#include "coordinator/generation/generation_call.h"
+#include "coordinator/membership/flap_tracker.h"
+#include "coordinator/membership/loss_detector.h"
 #include "coordinator/models/deployment.h"
 #include "proto/coordinator.pb.h"
 #include "shard/weights/weight_fetcher.h"
@@ -68,54 +69,57 @@ class Coordinator {
   void Stop();
 
   // Who coordinates, as this node sees it.
-  struct Office {
+  struct Leadership {
     bool mine = false;
     bool settled = false;  // mine: and not about to become another's
     std::string address;   // host:port of another node that does; empty: none known
     std::string refused;   // ClusterRuntime::WhyRefused()
   };
-  Office office();             // blocks until the loop answers
-  absl::Status CheckOffice();  // the same; where it is not mine, kUnavailable and AsHandedOver()
+  Leadership leadership();  // blocks until the loop answers
+  absl::Status
+  CheckLeadership();  // the same; where it is not mine, kUnavailable and AsLeaderChanged()
 
   // All that the cluster's nodes know, asked from here; on any node. `only` these ids, 16 bytes
   // each, if there are any. Blocks.
-  absl::StatusOr<ClusterReport> Report(const std::vector<std::string>& only = {});
+  absl::StatusOr<ClusterSnapshot> Report(const std::vector<std::string>& only = {});
 
   // Each returns kUnavailable where this node does not coordinate.
   //
   // What a call that takes long tells its caller, and asks of it; on the caller's thread or a
   // loading one, one call at a time. False ends the call (kCancelled).
-  struct Caller {
-    std::function<bool()> go_on;
+  struct OperationContext {
+    std::function<bool()> should_continue;
     std::function<bool(const std::string& note)> note;
     std::function<bool(const wire::ModelStatus& placed)> placed;              // LoadModel()
     std::function<bool(uint32_t stage, const wire::LoadProgress&)> progress;  // LoadModel()
-    bool in_haste = false;  // as of PlanningOptions
-    bool anywhere = false;  // layers assigned by hand go elsewhere for now
-    bool mends = false;     // on the thread that mends: waits for no mend, and gives up instead
+    bool skip_measurement_wait = false;  // as of PlanningOptions
+    bool ignore_assignment = false;      // layers assigned by hand go elsewhere for now
+    bool is_recovery =
+        false;  // on the recovery thread: waits for no other recovery, and gives up instead
   };
   // Blocks; errors of PlanModel().
   absl::StatusOr<wire::PlanExplained> Plan(const wire::PlanModelRequest& request,
-                                           const Caller& caller);
+                                           const OperationContext& caller);
   // Blocks. A model that is there already stays as it is. Where another model loses a stage, that
-  // is mended first, and the load begins again then. kFailedPrecondition: it is there, but not as
-  // wished; kResourceExhausted: too many models; else of PlanModel() and Deployment::Load().
+  // is recovered first, and the load begins again then. kFailedPrecondition: it is there, but not
+  // as wished; kResourceExhausted: too many models; else of PlanModel() and Deployment::Load().
   struct Loaded {
     std::shared_ptr<Deployment> deployment;  // shared with this
     bool was_there = false;
-    uint64_t share = 0;  // with `hold`; 0: it stays
+    uint64_t lease = 0;  // with `hold`; 0: it stays
   };
-  absl::StatusOr<Loaded> Load(const wire::LoadModelRequest& request, const Caller& caller);
+  absl::StatusOr<Loaded> Load(const wire::LoadModelRequest& request,
+                              const OperationContext& caller);
   // What another node had coordinated, with the stages that are left of it. Layers that were
   // assigned by hand go elsewhere where they cannot be had so. Otherwise as Load().
-  absl::StatusOr<Loaded> LoadAgain(const wire::LoadModelRequest& request, Caller caller);
+  absl::StatusOr<Loaded> LoadAgain(const wire::LoadModelRequest& request, OperationContext caller);
   // By its name, path or the start of its id; empty: the only one. Blocks until its memory is free.
   // kNotFound, kInvalidArgument: none is meant, or several. Returns its name.
   absl::StatusOr<std::string> Unload(const std::string& model);
-  // A model that is held goes with the last of its shares. Release() blocks as Unload(), and does
-  // nothing when the share is no more: the model was unloaded, or it stays now.
-  bool HasShare(uint64_t share);
-  void Release(uint64_t share);
+  // A model that is held goes with the last of its leases. Release() blocks as Unload(), and does
+  // nothing when the lease is no more: the model was unloaded, or it stays now.
+  bool HasLease(uint64_t lease);
+  void Release(uint64_t lease);
   // Blocks for a few seconds where models of the coordinator before are being loaded again. Those
   // that are wanted and not placed have no stages, and say why. kUnavailable: it is not known yet
   // what there should be, or this node is alone and misses others that may know.
@@ -138,91 +142,94 @@ class Coordinator {
   // Whether Generate() would find it at work, or soon, or failed; else why not. Does not block.
   absl::Status Answers(const std::string& model);
   // The role is new, and models of the coordinator before may be loaded again soon. On the loop.
-  bool Adopts();
+  bool MayReload();
   static absl::Status LoadingAgain();  // what texts end with meanwhile
   // Does not block. Errors go to the call's sink.
-  void Generate(const wire::GenerateTextRequest& request, std::shared_ptr<TextCall> call);
+  void Generate(const wire::GenerateRequest& request, std::shared_ptr<GenerationCall> call);
   // Blocks until nothing is on the node any more: its layers go to others, while texts go on where
   // there is room for them beside what is loaded, else once those under way have ended. Errors of
   // Load(): when the others have no room, nothing has changed. kNotFound,
   // kInvalidArgument: no node is meant, or several.
-  absl::Status Drain(const wire::DrainNodeRequest& request, const Caller& caller);
+  absl::Status Drain(const wire::DrainNodeRequest& request, const OperationContext& caller);
 
  private:
   static constexpr absl::Duration kPoll = absl::Milliseconds(50);
   using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls under way
 
   template <typename T>
-  absl::StatusOr<T> AskLoop(std::function<T()> fn);
+  absl::StatusOr<T> CallOnLoop(std::function<T()> fn);
   absl::StatusOr<wire::Epoch> NextEpoch();
-  bool IsGone(const std::string& node_id);                 // as membership says; in hex
-  void LookAtOffice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
+  bool IsGone(const std::string& node_id);                      // as membership says; in hex
+  void RefreshLeadership() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
   // `asked`, which also ends when this stops.
-  Caller Watched(const Caller& asked);
+  OperationContext UntilStopped(const OperationContext& asked);
   absl::Status Explain(const absl::Status& status);
   // Waits for its turn to change what is loaded. kCancelled.
-  absl::StatusOr<std::unique_lock<absl::Mutex>> StartWork(const Caller& caller);
-  absl::StatusOr<Loaded> LoadNow(const wire::LoadModelRequest& request, const Caller& caller);
-  absl::Status DrainNow(const wire::DrainNodeRequest& request, const Caller& caller);
-  // Takes a share in `there` for `request`. Null: it is not there any more.
+  absl::StatusOr<std::unique_lock<absl::Mutex>> StartWork(const OperationContext& caller);
+  absl::StatusOr<Loaded> LoadNow(const wire::LoadModelRequest& request,
+                                 const OperationContext& caller);
+  absl::Status DrainNow(const wire::DrainNodeRequest& request, const OperationContext& caller);
+  // Takes a lease in `there` for `request`. Null: it is not there any more.
   std::unique_ptr<Loaded> Join(const DeploymentPtr& there, const wire::LoadModelRequest& request);
-  PlanningOptions PlanningFor(const Caller& caller);
+  PlanningOptions PlanningFor(const OperationContext& caller);
   // By which no other is known at present (coordinator/models/model_match.h).
   PrintableText ShownName(const DeploymentPtr& deployment) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Remembers the device where `why` says that a load of `deployment` computed wrong numbers: plans
   // that nobody asked for leave it alone until the members change.
   void Refuse(const Deployment& deployment, const absl::Status& why);
-  std::vector<RoomCap> Refused(const std::string& model_id);
+  std::vector<CapacityLimit> Refused(const std::string& model_id);
   absl::StatusOr<DeploymentPtr> Find(const std::string& model);
   // The same; kNotFound only where nobody can have or want such a model.
   absl::StatusOr<DeploymentPtr> FindOrWhyNot(const std::string& model);
   // Why a load failed that nobody ended.
   struct Failure {
-    std::optional<RoomCap> cap;   // for want of memory or disk, or of right numbers
-    bool is_unavailable = false;  // most often a connection that broke
+    std::optional<CapacityLimit> cap;  // for want of memory or disk, or of right numbers
+    bool is_unavailable = false;       // most often a connection that broke
     // It took the place of another one and has it still, for the next try.
     DeploymentPtr in_place;
   };
   // `instead_of`, if any, is still there, or nothing is done: null.
   absl::StatusOr<DeploymentPtr> Deploy(std::unique_ptr<PlannedModel> planned,
                                        const wire::LoadModelRequest& request,
-                                       const DeploymentPtr& instead_of, const Caller& caller,
-                                       Failure* failure);
+                                       const DeploymentPtr& instead_of,
+                                       const OperationContext& caller, Failure* failure);
   // Deploy(); where there is less memory or disk than was planned, plans with what there is and
   // tries again, kPlansMax times besides want of disk; so it does once where the connection to a
-  // node broke. `planning` and `wishes`, which may be fewer than the request's,
+  // node broke. `planning` and `placement`, which may be fewer than the request's,
   // made `planned`. Null: `instead_of`, or what took its place, is not there any more.
   absl::StatusOr<DeploymentPtr> DeployWhereItFits(PlanningOptions planning,
                                                   std::unique_ptr<PlannedModel> planned,
                                                   const wire::LoadModelRequest& request,
-                                                  const wire::PlanWishes& wishes,
-                                                  DeploymentPtr instead_of, const Caller& caller);
-  absl::Status MoveAway(const DeploymentPtr& from, const Caller& caller);
-  // coordinator_move.cc; with the work begun. Not OK: `from` serves as before, or it is being
-  // mended.
-  absl::Status MoveBeside(const DeploymentPtr& from, std::unique_ptr<PlannedModel> planned,
-                          const wire::LoadModelRequest& request, const Caller& caller);
-  void LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // soon, whether a plan is better by now
+                                                  const wire::PlacementOptions& placement,
+                                                  DeploymentPtr instead_of,
+                                                  const OperationContext& caller);
+  absl::Status EvacuateModel(const DeploymentPtr& from, const OperationContext& caller);
+  // rebalancer.cc; with the work begun. Not OK: `from` serves as before, or it is being
+  // recovered.
+  absl::Status MigrateLive(const DeploymentPtr& from, std::unique_ptr<PlannedModel> planned,
+                           const wire::LoadModelRequest& request, const OperationContext& caller);
+  void ScheduleRebalance()
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // soon, whether a plan is better by now
   void Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,
-            const Caller& caller);
-  void Improve();
-  bool ImproveOne(const DeploymentPtr& model);
+            const OperationContext& caller);
+  void Rebalance();
+  bool RebalanceOne(const DeploymentPtr& model);
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
-  void KeepMending();  // thread
-  void Mend(const DeploymentPtr& lost);
-  // False: something else had to be mended first.
-  bool Adopt(const std::string& id, const wire::LoadModelRequest& orphan);
-  bool IsOrphan(const std::string& id);
-  bool AnyMending();
+  void RunRecoveryLoop();  // thread
+  void Recover(const DeploymentPtr& lost);
+  // False: something else had to be recovered first.
+  bool Reload(const std::string& id, const wire::LoadModelRequest& pending_reload);
+  bool IsPendingReload(const std::string& id);
+  bool AnyRecovering();
   struct Lost {
     bool any = false;         // models, and those of the coordinator before
     bool wants_room = false;  // one was not placed, and may find room yet
   };
   Lost WhatIsLost();
   // Blocks until their memory is free, or their nodes have gone.
-  void UnloadLeftovers(PlannedModel* planned);
+  void UnloadStaleStages(PlannedModel* planned);
   // With the stages on their nodes and the work begun.
-  absl::Status MendNow(const DeploymentPtr& lost, const Caller& caller);
+  absl::Status RecoverNow(const DeploymentPtr& lost, const OperationContext& caller);
   bool IsThere(const DeploymentPtr& deployment);
   // Takes it out of the table; false: it was not there. Remove() unloads it then, in any case.
   bool TakeOut(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -234,28 +241,30 @@ class Coordinator {
   bool GiveUp(const DeploymentPtr& failed);
   // It was loaded to stay, and is loaded again as soon as it can be, until somebody unloads it.
   // False: it was not.
-  bool ComesBack(const std::string& id, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool RequeueReload(const std::string& id, const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // One that is not loaded again yet, and now will not be. Returns its path; none, or several, are
   // meant: nothing.
-  std::optional<std::string> ForgetOrphan(const std::string& model);
+  std::optional<std::string> ForgetPendingReload(const std::string& model);
 
   void Tick();                              // loop
   bool Look();                              // loop; true: look again soon
   void LoseNodes(const ClusterView& view);  // loop
-  void Stays(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TellHeritage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
-  void TellHeritageNow();  // not the loop: before who asked for a change hears that it is made
+  void Pin(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PublishDesiredState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
+  void
+  PublishDesiredStateNow();  // not the loop: before who asked for a change hears that it is made
   // For all at once, each on its thread.
   static void ForEach(const std::vector<DeploymentPtr>& models,
                       absl::FunctionRef<void(Deployment*)> call);
-  // What is loaded from now on is another office's.
-  void LeaveOffice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What is loaded from now on is another leadership's.
+  void StepDown() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsEmpty() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  void Keep();   // thread: takes and leaves office
-  bool Sweep();  // true: it has seen all, and nothing was left over
+  void RunLeadershipLoop();   // thread: takes and leaves leadership
+  bool ReclaimStaleStages();  // true: it has seen all, and nothing was left over
   bool stopping();
   absl::Status Stopping() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool AdoptsStill() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  bool MayReloadStill() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   absl::Status WhyNotHere(const std::string& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Misses() const ABSL_SHARED_LOCKS_REQUIRED(mu_);  // OK: no other node
 
@@ -271,48 +280,49 @@ class Coordinator {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, DeploymentPtr> models_ ABSL_GUARDED_BY(mu_);  // by id
   // What loads again what was loaded to stay, by id; in models_, too.
-  std::map<std::string, wire::LoadModelRequest> stays_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, wire::LoadModelRequest> pinned_ ABSL_GUARDED_BY(mu_);
   // By id; one that stays has none. Shares are numbers that no coordinator before gave out.
-  std::map<std::string, std::set<uint64_t>> shares_ ABSL_GUARDED_BY(mu_);
-  uint64_t last_share_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::set<uint64_t>> leases_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_lease_ ABSL_GUARDED_BY(mu_);
   uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;    // under way: memory that comes back
-  bool in_office_ ABSL_GUARDED_BY(mu_) = false;  // as last looked at
-  // Of an office that has gone; Keep() unloads them.
+  bool is_leader_ ABSL_GUARDED_BY(mu_) = false;  // as last looked at
+  // Of a leadership that has ended; RunLeadershipLoop() unloads them.
   std::vector<DeploymentPtr> lost_ ABSL_GUARDED_BY(mu_);
-  bool settled_ ABSL_GUARDED_BY(mu_) = false;       // as last looked at
-  bool has_heirs_ ABSL_GUARDED_BY(mu_) = false;     // the same: others may coordinate next
-  uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;  // grows when the members change
-  uint64_t ended_ ABSL_GUARDED_BY(mu_) = 0;         // deployments, whose stages may be left over
-  bool mend_due_ ABSL_GUARDED_BY(mu_) = false;      // a model may want to be mended
-  bool retry_due_ ABSL_GUARDED_BY(mu_) = false;     // those that could not be may be now
-  bool adopt_due_ ABSL_GUARDED_BY(mu_) = false;     // orphans may find room that there was not
-  bool adopts_ ABSL_GUARDED_BY(mu_) = false;        // has not looked since the office began
+  bool settled_ ABSL_GUARDED_BY(mu_) = false;         // as last looked at
+  bool has_successors_ ABSL_GUARDED_BY(mu_) = false;  // the same: others may coordinate next
+  uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;    // grows when the members change
+  uint64_t ended_ ABSL_GUARDED_BY(mu_) = 0;           // deployments, whose stages may be left over
+  bool recovery_due_ ABSL_GUARDED_BY(mu_) = false;    // a model may want to be recovered
+  bool retry_due_ ABSL_GUARDED_BY(mu_) = false;       // those that could not be may be now
+  bool reload_due_ ABSL_GUARDED_BY(mu_) =
+      false;  // pending reloads may find room that there was not
+  bool reloads_unseen_ ABSL_GUARDED_BY(mu_) = false;  // has not looked since the leadership began
   SteadyTime look_at_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfiniteFuture();  // for better plans
   std::optional<wire::Epoch> prepared_ ABSL_GUARDED_BY(mu_);  // of a plan that takes over soon
   // Ids of models whose next plans may keep stages: of those that are being loaded again, and of
   // those that were held at the coordinator before, and until when.
   std::multiset<std::string> loading_again_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, SteadyTime> held_ ABSL_GUARDED_BY(mu_);
-  Losses losses_ ABSL_GUARDED_BY(mu_);
-  // By model id, at most kModelsMax; of each, kRoomCapsMax at most.
-  std::map<std::string, std::vector<RoomCap>> refused_ ABSL_GUARDED_BY(mu_);
-  // Models of the coordinator before, and those that were lost here in a way that a mend cannot do
-  // with; by id, until they are loaded; at most kModelsMax of the former.
-  struct Orphan {
+  NodeFlapTracker flap_tracker_ ABSL_GUARDED_BY(mu_);
+  // By model id, at most kModelsMax; of each, kCapacityLimitsMax at most.
+  std::map<std::string, std::vector<CapacityLimit>> refused_ ABSL_GUARDED_BY(mu_);
+  // Models of the coordinator before, and those that were lost here in a way that a recovery cannot
+  // do with; by id, until they are loaded; at most kModelsMax of the former.
+  struct PendingReload {
     wire::LoadModelRequest request;
     absl::Status why;  // it could not be loaded; OK: it has not been tried
 
     PrintableText Name() const;
     absl::Status WhyNotHere() const;  // for who asks for it
   };
-  std::map<std::string, Orphan> orphans_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, PendingReload> pending_reloads_ ABSL_GUARDED_BY(mu_);
   std::string misses_ ABSL_GUARDED_BY(mu_);  // ClusterRuntime::MissedNodes(), as last looked at
 
-  LostMembers lost_members_;                  // loop
+  LossDetector lost_members_;                 // loop
   std::unique_ptr<EventLoop::Handle> timer_;  // loop
   uint64_t tick_ms_ = 0;                      // loop
   uint64_t work_ = 0;  // loop: requests and models of the group, as last seen
-  std::thread keeper_, mender_;
+  std::thread keeper_, recovery_thread_;
 };
 
 }  // namespace strata

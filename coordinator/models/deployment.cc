@@ -11,9 +11,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/planner/plan_text.h"
+#include "coordinator/planner/plan_report.h"
+#include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
-#include "coordinator/request/text_request.h"
 #include "transport/base/steady_time.h"
 #include "transport/rpc/grpc_status.h"
 #include "transport/rpc/request_log.h"
@@ -41,9 +41,9 @@ std::string TextOfToken(const ModelFile& model, absl::string_view id_key) {
   return ValidUtf8(model.header().GetStringAt("tokenizer.ggml.tokens", *id).value_or(""));
 }
 
-TextServerOptions TextsOf(const Deployment::Options& options) {
-  TextServerOptions texts = options.texts;
-  texts.policy.exact = options.request.wishes().cache().exact();
+GenerationEngineOptions TextsOf(const Deployment::Options& options) {
+  GenerationEngineOptions texts = options.texts;
+  texts.policy.exact = options.request.placement().cache().exact();
   return texts;
 }
 
@@ -56,12 +56,12 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
       chat_template_(ChatTemplateOf(*planned_->model)),
       bos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.bos_token_id")),
       eos_text_(TextOfToken(*planned_->model, "tokenizer.ggml.eos_token_id")),
-      texts_(options_.heritage != nullptr ? options_.heritage
-                                          : std::make_shared<TextServer>(TextsOf(options_))),
-      has_texts_(options_.heritage == nullptr),
+      texts_(options_.inherited != nullptr ? options_.inherited
+                                           : std::make_shared<GenerationEngine>(TextsOf(options_))),
+      has_requests_(options_.inherited == nullptr),
       since_(SteadyTime::Now()) {
   NodeClient* const first = planned_->NodeOf(planned_->plan.stages.front()).client.get();
-  tokenizer_ = std::make_shared<Tokenizer>(first, Tokenizer::Options());
+  tokenizer_ = std::make_shared<RemoteTokenizer>(first, RemoteTokenizer::Options());
 }
 
 Deployment::~Deployment() { Unload(absl::CancelledError("the model is unloaded")); }
@@ -70,11 +70,11 @@ absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
   WatchKept();
   const absl::Cleanup watch = [this] { WatchKept(); };  // those that come with the texts, too
   absl::Status status;
-  bool has_texts = options_.heritage != nullptr && take_over == nullptr;
+  bool has_requests = options_.inherited != nullptr && take_over == nullptr;
   if (take_over != nullptr) {
-    take_over = [&has_texts, take_over = std::move(take_over)] {
+    take_over = [&has_requests, take_over = std::move(take_over)] {
       absl::StatusOr<bool> taken = take_over();
-      has_texts = taken.ok();
+      has_requests = taken.ok();
       return taken;
     };
   }
@@ -94,14 +94,14 @@ absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
       infos_ = pipeline_->stages();
       state_ = wire::ModelStatus::SERVING;
     } else {
-      state_ = has_texts ? wire::ModelStatus::MENDING : wire::ModelStatus::FAILED;
-      lost_a_stage_ = has_texts;
+      state_ = has_requests ? wire::ModelStatus::RECOVERING : wire::ModelStatus::FAILED;
+      lost_a_stage_ = has_requests;
       why_ = status;
     }
   }
   if (!status.ok()) {
-    if (has_texts) return status;  // they wait for whoever mends it
-    for (const Request& each : TakeKept()) each.call->Refuse(AsHandedOver(status));
+    if (has_requests) return status;  // they wait for whoever recovers it
+    for (const Request& each : TakeKept()) each.call->Refuse(AsLeaderChanged(status));
     return status;
   }
   for (Request& each : TakeKept()) Generate(each.request, std::move(each.call));
@@ -129,17 +129,18 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
   }
   build.kept = planned_->kept;
   build.leave_on_error = take_over == nullptr &&
-                         (options_.heritage != nullptr || options_.texts_wait) && StagesMayStay();
+                         (options_.inherited != nullptr || options_.requests_wait) &&
+                         StagesMayStay();
   build.source = planned_->Source();
   build.weight_peers = planned_->WeightPeers();
   build.n_ctx = request.cache.n_ctx;
   build.n_seq_max = request.cache.n_seqs;
   build.n_batch = std::min(request.cache.n_ctx, kBatchRowsMax);
-  build.cache = options_.request.wishes().cache();
+  build.cache = options_.request.placement().cache();
   build.cache.set_kv_cells(static_cast<uint32_t>(request.cache.kv_cells));
   build.cache.set_checkpoints(request.cache.n_checkpoints);
   build.origin = Origin().SerializeAsString();
-  build.unverified = options_.request.wishes().unverified();
+  build.unverified = options_.request.placement().unverified();
   build.use_mmap = !options_.request.no_mmap();
   build.allow_mixed_versions = options_.request.allow_mixed_versions();
   build.listen_host = options_.listen_host;
@@ -154,14 +155,14 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
         return !unloading() && progress(static_cast<uint32_t>(stage), done);
       });
   if (!pipeline.ok()) {
-    stages_left_ = leave_on_error;
+    stages_disowned_ = leave_on_error;
     return pipeline.status();
   }
   pipeline_ = *std::move(pipeline);
   for (const wire::StageInfo& stage : pipeline_->stages()) {
-    if (options_.self_tests != nullptr) options_.self_tests->Keep(stage.self_test());
+    if (options_.self_tests != nullptr) options_.self_tests->Track(stage.self_test());
   }
-  if (options_.heritage == nullptr) return texts_->Start(pipeline_.get());
+  if (options_.inherited == nullptr) return texts_->Start(pipeline_.get());
   const absl::StatusOr<bool> went_on = texts_->Restart(pipeline_.get());
   if (!went_on.ok()) return went_on.status();
   absl::MutexLock lock(mu_);
@@ -208,8 +209,8 @@ void Deployment::UnloadForNextPlan(const absl::Status& why) {
   Unload(why);
 }
 
-void Deployment::HandOver(const absl::Status& why) {
-  End(AsHandedOver(why), /*leave_stages=*/true);
+void Deployment::AnnounceLeaderChange(const absl::Status& why) {
+  End(AsLeaderChanged(why), /*leave_stages=*/true);
 }
 
 void Deployment::End(const absl::Status& why, bool leave_stages) {
@@ -220,18 +221,18 @@ void Deployment::End(const absl::Status& why, bool leave_stages) {
   }
   std::lock_guard load_lock(load_mu_);
   std::vector<Request> kept;
-  bool has_texts = false, bequeathed = false;
+  bool has_requests = false, bequeathed = false;
   {
     absl::MutexLock lock(mu_);
     kept.swap(requests_);
-    has_texts = has_texts_;
+    has_requests = has_requests_;
     bequeathed = bequeathed_;
   }
   for (const Request& request : kept) request.call->Refuse(why);
-  if (has_texts) texts_->Stop(why);
-  if (leave_stages && pipeline_ != nullptr) pipeline_->LeaveStages();
+  if (has_requests) texts_->Stop(why);
+  if (leave_stages && pipeline_ != nullptr) pipeline_->DisownStages();
   pipeline_.reset();
-  if (std::exchange(stages_left_, false) && !bequeathed && !leave_stages) UnloadLeft();
+  if (std::exchange(stages_disowned_, false) && !bequeathed && !leave_stages) UnloadLeft();
 }
 
 void Deployment::LoseNode(const std::string& node_id) {
@@ -245,36 +246,37 @@ void Deployment::LoseNode(const std::string& node_id) {
 }
 
 void Deployment::OnBroken(absl::Status status) {
-  const bool mends = options_.broken != nullptr;
+  const bool is_recovery = options_.broken != nullptr;
   {
     // First: who hears of its text's end asks for the state next.
     absl::MutexLock lock(mu_);
     // LoseNode() may have said so before the links do.
-    if (mends && state_ == wire::ModelStatus::MENDING && lost_a_stage_) return;
+    if (is_recovery && state_ == wire::ModelStatus::RECOVERING && lost_a_stage_) return;
     if (state_ != wire::ModelStatus::UNLOADING && state_ != wire::ModelStatus::FAILED) {
       LOG(WARNING) << name_ << ": " << status.message();
       const SteadyTime now = SteadyTime::Now();
       served_for_ = state_ == wire::ModelStatus::LOADING ? absl::ZeroDuration() : now - since_;
       since_ = now;
-      state_ = mends ? wire::ModelStatus::MENDING : wire::ModelStatus::FAILED;
-      lost_a_stage_ = mends;
+      state_ = is_recovery ? wire::ModelStatus::RECOVERING : wire::ModelStatus::FAILED;
+      lost_a_stage_ = is_recovery;
       why_ = status;
-      if (!mends) diagnosis_ = Diagnosis::kWanted;  // whoever mends it looks for himself
+      if (!is_recovery) diagnosis_ = Diagnosis::kWanted;  // whoever recovers it looks for himself
     }
   }
-  if (mends) {
-    texts_->Suspend();
+  if (is_recovery) {
+    texts_->Pause();
     options_.broken();
   } else {
     texts_->OnBroken(std::move(status));
   }
 }
 
-absl::StatusOr<bool> Deployment::GiveWay(bool comes_to_rest, absl::FunctionRef<bool()> wanted) {
+absl::StatusOr<bool> Deployment::YieldToRecovery(bool comes_to_rest,
+                                                 absl::FunctionRef<bool()> wanted) {
   // It serves meanwhile: who comes now waits beside the other texts.
-  const bool rests = comes_to_rest && texts_->ComeToRest(kRestLimit, wanted);
+  const bool rests = comes_to_rest && texts_->Quiesce(kRestLimit, wanted);
   if (comes_to_rest && !rests && !wanted()) {
-    texts_->GoOn();
+    texts_->Resume();
     return absl::CancelledError("it is not to move any more");
   }
   {
@@ -282,13 +284,13 @@ absl::StatusOr<bool> Deployment::GiveWay(bool comes_to_rest, absl::FunctionRef<b
     if (state_ != wire::ModelStatus::SERVING && state_ != wire::ModelStatus::MOVING) {
       return absl::UnavailableError("it lost a stage meanwhile");
     }
-    state_ = wire::ModelStatus::MENDING;
+    state_ = wire::ModelStatus::RECOVERING;
   }
-  LeaveStages();
+  DisownStages();
   return rests;
 }
 
-// Plans keep no stages with experts elsewhere (TakeLoaded in loaded_stages.cc).
+// Plans keep no stages with experts elsewhere (TakeLoaded in reusable_stages.cc).
 bool Deployment::StagesMayStay() const {
   return std::ranges::none_of(planned_->plan.stages,
                               [](const PlannedStage& stage) { return stage.n_cpu_moe != 0; });
@@ -316,18 +318,18 @@ Pipeline::Carried Deployment::carried() const {
   return carried_;
 }
 
-bool Deployment::BeginMending() {
+bool Deployment::BeginRecovery() {
   absl::MutexLock lock(mu_);
-  return !std::exchange(mending_begun_, true);
+  return !std::exchange(recovery_begun_, true);
 }
 
-void Deployment::LeaveStages() {
+void Deployment::DisownStages() {
   std::lock_guard load_lock(load_mu_);
   texts_->Detach();
   const bool stay = StagesMayStay();
-  if (stay && pipeline_ != nullptr) pipeline_->LeaveStages();
+  if (stay && pipeline_ != nullptr) pipeline_->DisownStages();
   pipeline_.reset();
-  stages_left_ = stay;
+  stages_disowned_ = stay;
 }
 
 // Of stages that no pipeline owns any more.
@@ -350,37 +352,39 @@ void Deployment::UnloadLeft() {
   for (std::thread& thread : threads) thread.join();
 }
 
-std::vector<Deployment::Request> Deployment::Bequeath() {
+std::vector<Deployment::Request> Deployment::TransferRequests() {
   absl::MutexLock lock(mu_);
   bequeathed_ = true;
-  has_texts_ = false;
+  has_requests_ = false;
   return std::exchange(requests_, {});
 }
 
 void Deployment::TakeRequests(std::vector<Request> requests) {
   absl::MutexLock lock(mu_);
-  has_texts_ = true;
+  has_requests_ = true;
   for (Request& request : requests) requests_.push_back(std::move(request));
 }
 
-bool Deployment::Keep(const wire::GenerateTextRequest& request,
-                      const std::shared_ptr<TextCall>& call) {
-  const bool mended_soon = state_ == wire::ModelStatus::MENDING ||
-                           (state_ == wire::ModelStatus::LOADING &&
-                            (options_.heritage != nullptr || options_.texts_wait));
-  if (!mended_soon || bequeathed_ || !unloaded_why_.ok()) return false;
+bool Deployment::Track(const wire::GenerateRequest& request,
+                       const std::shared_ptr<GenerationCall>& call) {
+  const bool recovered_soon = state_ == wire::ModelStatus::RECOVERING ||
+                              (state_ == wire::ModelStatus::LOADING &&
+                               (options_.inherited != nullptr || options_.requests_wait));
+  if (!recovered_soon || bequeathed_ || !unloaded_why_.ok()) return false;
   if (requests_.size() >= kRequestsKeptMax) return false;
   requests_.push_back({request, call});
   return true;
 }
 
-void Deployment::Watch(const std::shared_ptr<TextCall>& call) { call->OnUnwanted(Drop(call)); }
+void Deployment::Watch(const std::shared_ptr<GenerationCall>& call) {
+  call->OnUnwanted(Drop(call));
+}
 
-absl::AnyInvocable<void() &&> Deployment::Drop(const std::shared_ptr<TextCall>& call) {
+absl::AnyInvocable<void() &&> Deployment::Drop(const std::shared_ptr<GenerationCall>& call) {
   return [weak = weak_from_this(), watched = call.get()] {
     const std::shared_ptr<Deployment> self = weak.lock();
     if (self == nullptr) return;
-    std::shared_ptr<TextCall> unwanted;
+    std::shared_ptr<GenerationCall> unwanted;
     {
       absl::MutexLock lock(self->mu_);
       const auto found = std::ranges::find_if(
@@ -394,12 +398,12 @@ absl::AnyInvocable<void() &&> Deployment::Drop(const std::shared_ptr<TextCall>& 
 }
 
 void Deployment::WatchKept() {
-  std::vector<std::shared_ptr<TextCall>> calls;
+  std::vector<std::shared_ptr<GenerationCall>> calls;
   {
     absl::MutexLock lock(mu_);
     for (const Request& request : requests_) calls.push_back(request.call);
   }
-  for (const std::shared_ptr<TextCall>& call : calls) Watch(call);
+  for (const std::shared_ptr<GenerationCall>& call : calls) Watch(call);
 }
 
 void Deployment::Fail(const absl::Status& why) {
@@ -421,9 +425,9 @@ bool Deployment::lost_a_stage() const {
   return lost_a_stage_ && unloaded_why_.ok();
 }
 
-bool Deployment::mending() const {
+bool Deployment::recovering() const {
   absl::MutexLock lock(mu_);
-  return state_ == wire::ModelStatus::MENDING;
+  return state_ == wire::ModelStatus::RECOVERING;
 }
 
 absl::Status Deployment::why() const {
@@ -436,7 +440,7 @@ absl::Status Deployment::why_not_serving() const {
   if (state_ == wire::ModelStatus::FAILED) {
     return absl::UnavailableError(absl::StrCat(name_, " cannot be served now: ", why_.message()));
   }
-  if (state_ != wire::ModelStatus::MENDING || why_.ok()) return absl::OkStatus();
+  if (state_ != wire::ModelStatus::RECOVERING || why_.ok()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(name_, " is being placed again since ",
                                              absl::ToInt64Seconds(SteadyTime::Now() - since_),
                                              " s: ", why_.message()));
@@ -482,35 +486,36 @@ absl::Status Deployment::CannotServe(const absl::Status& why) const {
 
 absl::Status Deployment::NotServing() const {
   if (bequeathed_) {
-    return AsHandedOver(absl::UnavailableError(absl::StrCat(name_, " is served by another plan")));
+    return AsLeaderChanged(
+        absl::UnavailableError(absl::StrCat(name_, " is served by another plan")));
   }
   switch (state_) {
     case wire::ModelStatus::SERVING:
       return absl::OkStatus();
     case wire::ModelStatus::FAILED:
       return CannotServe(why_);
-    case wire::ModelStatus::MENDING:
-      return absl::UnavailableError(
-          absl::StrCat(name_, " is being mended, and too many texts wait; try again in seconds"));
+    case wire::ModelStatus::RECOVERING:
+      return absl::UnavailableError(absl::StrCat(
+          name_, " is being recovered, and too many texts wait; try again in seconds"));
     case wire::ModelStatus::LOADING:
       return absl::UnavailableError(absl::StrCat(name_, " is still loading; try again then"));
     case wire::ModelStatus::MOVING:
       return absl::UnavailableError(
           absl::StrCat(name_, " moves to other nodes; try again in a few seconds"));
     default:
-      if (IsHandedOver(unloaded_why_)) return unloaded_why_;
+      if (IsLeaderChanged(unloaded_why_)) return unloaded_why_;
       return absl::UnavailableError(absl::StrCat(name_, " is being unloaded"));
   }
 }
 
-void Deployment::Generate(const wire::GenerateTextRequest& request,
-                          std::shared_ptr<TextCall> call) {
+void Deployment::Generate(const wire::GenerateRequest& request,
+                          std::shared_ptr<GenerationCall> call) {
   absl::Status status;
   bool kept = false;
   {
     absl::MutexLock lock(mu_);
     status = NotServing();
-    kept = !status.ok() && Keep(request, call);
+    kept = !status.ok() && Track(request, call);
   }
   if (kept) return Watch(call);
   if (!status.ok()) return call->Refuse(std::move(status));
@@ -518,7 +523,7 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
       .Add("client", request.client())
       .Add("model", name_)
       .Add("tokens_max", request.tokens_max());
-  TextRequest text;
+  GenerationRequest text;
   text.id = PlainRequestId(request.id());
   text.client = request.client();
   text.tokens_max = request.tokens_max();
@@ -529,11 +534,11 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
     text.prompt.assign(request.tokens().begin(), request.tokens().end());
     text.generated.assign(request.generated().begin(), request.generated().end());
     text.mirostat_mu.assign(request.mirostat_mu().begin(), request.mirostat_mu().end());
-    const std::shared_ptr<TextCall> kept = std::move(call);
+    const std::shared_ptr<GenerationCall> kept = std::move(call);
     Add(std::move(text), kept);
     return;
   }
-  Tokenizer::Job job;
+  RemoteTokenizer::Job job;
   job.client = request.client();
   wire::TokenizeRequest& tokenize = job.request;
   *tokenize.mutable_epoch() = options_.epoch;
@@ -549,7 +554,7 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
       absl::Status unloaded;
       {
         absl::MutexLock lock(self->mu_);
-        kept = self->Keep(request, call);
+        kept = self->Track(request, call);
         unloaded = self->unloaded_why_;
       }
       if (kept) return self->Watch(call);
@@ -558,7 +563,7 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
       // The text's own, or too many wait; else the stage's, which is elsewhere by now.
       const bool stays =
           absl::IsInvalidArgument(why) || absl::IsOutOfRange(why) || RetryAfterMs(why).has_value();
-      call->Refuse(stays ? why : AsHandedOver(why));
+      call->Refuse(stays ? why : AsLeaderChanged(why));
       return;
     }
     text.prompt.assign(tokens->tokens().begin(), tokens->tokens().end());
@@ -571,7 +576,7 @@ void Deployment::Generate(const wire::GenerateTextRequest& request,
   });
 }
 
-void Deployment::Add(TextRequest text, const std::shared_ptr<TextCall>& call) {
+void Deployment::Add(GenerationRequest text, const std::shared_ptr<GenerationCall>& call) {
   const uint32_t n_ctx = planned_->inputs.request.cache.n_ctx;
   if (text.prompt.size() + 1 > n_ctx) {
     call->Refuse(absl::OutOfRangeError(PromptTooLong(text.prompt.size(), n_ctx)));
@@ -618,7 +623,7 @@ bool Deployment::answers() const {
   switch (state_) {
     case wire::ModelStatus::SERVING:
     case wire::ModelStatus::MOVING:
-    case wire::ModelStatus::MENDING:
+    case wire::ModelStatus::RECOVERING:
     case wire::ModelStatus::FAILED:
       return true;
     default:
@@ -658,7 +663,7 @@ wire::ModelStatus Deployment::Status() {
   status.set_n_ctx(request.cache.n_ctx);
   status.set_n_seqs(request.cache.n_seqs);
   status.set_exact(request.cache.exact);
-  status.mutable_plan()->set_text(PlanText(model, request, planned_->plan));
+  status.mutable_plan()->set_text(PlanReport(model, request, planned_->plan));
   status.mutable_plan()->set_json(PlanJson(model, request, planned_->plan));
   status.set_requests_running(stats.running);
   status.set_requests_waiting(stats.waiting);
@@ -671,7 +676,7 @@ wire::ModelStatus Deployment::Status() {
   }
   absl::MutexLock lock(mu_);
   status.set_state(state_);
-  if (state_ == wire::ModelStatus::FAILED || state_ == wire::ModelStatus::MENDING) {
+  if (state_ == wire::ModelStatus::FAILED || state_ == wire::ModelStatus::RECOVERING) {
     ToWire(why_, "", status.mutable_status());
   }
   status.set_loaded_s_ago(absl::ToInt64Seconds(SteadyTime::Now() - since_));

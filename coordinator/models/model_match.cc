@@ -57,7 +57,7 @@ ModelMatch MatchModel(absl::string_view text, const ModelNames& model) {
   }
   const std::string stem = ModelFileStem(model.path);
   const bool is_part = text == name || text == stem || text == PrintableText::From(stem) ||
-                       text == PrintableText::OfPath(model.path) || StartsId(text, id);
+                       text == PrintableText::OfPath(model.path) || HasIdPrefix(text, id);
   return is_part ? ModelMatch::kByPart : ModelMatch::kNone;
 }
 

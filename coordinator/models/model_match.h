@@ -24,7 +24,7 @@ namespace strata {
 
 inline constexpr size_t kIdCharsMin = 4;  // of an id's start, to name something by it
 
-inline bool StartsId(absl::string_view text, absl::string_view id_hex) {
+inline bool HasIdPrefix(absl::string_view text, absl::string_view id_hex) {
   return text.size() >= kIdCharsMin && absl::StartsWithIgnoreCase(id_hex, text);
 }
 

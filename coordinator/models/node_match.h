@@ -24,15 +24,16 @@ struct NodeNames {
 };
 // By its name, or the start of its id in hex, or both with a "-" between, as nodes of one name are
 // shown. Case is not looked at: machines' names have none.
-inline bool MeansNode(absl::string_view text, const NodeNames& node) {
-  if (absl::EqualsIgnoreCase(text, node.name) || StartsId(text, node.id_hex)) return true;
+inline bool MatchesNode(absl::string_view text, const NodeNames& node) {
+  if (absl::EqualsIgnoreCase(text, node.name) || HasIdPrefix(text, node.id_hex)) return true;
   const size_t dash = text.rfind('-');
   return dash != text.npos && absl::EqualsIgnoreCase(text.substr(0, dash), node.name) &&
-         StartsId(text.substr(dash + 1), node.id_hex);
+         HasIdPrefix(text.substr(dash + 1), node.id_hex);
 }
 
 // What is said where a person means several nodes: kInvalidArgument, with what tells them apart.
-inline absl::Status MeansSeveralNodes(absl::string_view text, const std::vector<NodeNames>& nodes) {
+inline absl::Status MatchesSeveralNodes(absl::string_view text,
+                                        const std::vector<NodeNames>& nodes) {
   constexpr size_t kDigitsShown = 8;
   return absl::InvalidArgumentError(absl::StrCat(
       text, " means several nodes; say which by the first digits of its id: ",
@@ -43,18 +44,18 @@ inline absl::Status MeansSeveralNodes(absl::string_view text, const std::vector<
 
 // The place of the one that a person means, who asks for something that a node does. A machine
 // whose data dir is new has the name of the node that it was before, which is gone: that one is
-// meant only where no other is. kNotFound; MeansSeveralNodes().
+// meant only where no other is. kNotFound; MatchesSeveralNodes().
 inline absl::StatusOr<size_t> FindNode(absl::string_view text,
                                        const std::vector<NodeNames>& nodes) {
   for (const bool gone : {false, true}) {
     std::vector<NodeNames> meant;
     size_t found = 0;
     for (size_t i = 0; i < nodes.size(); ++i) {
-      if (nodes[i].gone != gone || !MeansNode(text, nodes[i])) continue;
+      if (nodes[i].gone != gone || !MatchesNode(text, nodes[i])) continue;
       meant.push_back(nodes[i]);
       found = i;
     }
-    if (meant.size() > 1) return MeansSeveralNodes(text, meant);
+    if (meant.size() > 1) return MatchesSeveralNodes(text, meant);
     if (meant.size() == 1) return found;
   }
   return absl::NotFoundError(

@@ -16,8 +16,8 @@ constexpr size_t kAnnealDevicesMax = 64;  // with more, the orders around the pl
 constexpr size_t kShortlistMin = 24;      // devices, if there are so many
 constexpr size_t kShortlistMore = 16;     // besides those that the model needs at least
 constexpr size_t kShortlistMax = 160;
-constexpr size_t kSeedsMax = 4;     // nodes around which shortlists are made
-constexpr size_t kImprovedMax = 4;  // starts that the local search goes on from
+constexpr size_t kSeedsMax = 4;       // nodes around which shortlists are made
+constexpr size_t kRebalancedMax = 4;  // starts that the local search goes on from
 // Of SolveShared for one order: more where they are cheap.
 constexpr double kSharedWorkMax = 1e6;
 constexpr double kSharedRunsMin = 16, kSharedRunsMax = 400;
@@ -71,7 +71,7 @@ class Search {
   // The units of these pieces in their order, each with those that share with it behind, and then
   // the others.
   Order Around(const Pieces& pieces, const Order& others) const;
-  void Improve(Start* start, double work_max);
+  void Rebalance(Start* start, double work_max);
   std::vector<size_t> Seeds() const;
 
   const PlanProblem& problem_;
@@ -241,7 +241,7 @@ void Move(Order* order, size_t a, size_t b, size_t kind) {
   }
 }
 
-void Search::Improve(Start* start, double work_max) {
+void Search::Rebalance(Start* start, double work_max) {
   const size_t n = start->order.size();
   if (n < 2) return;
   std::mt19937 random(static_cast<uint32_t>(n));
@@ -335,9 +335,9 @@ Solution Search::Run() {
   std::stable_sort(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
     return a.solution.cost < b.solution.cost;
   });
-  starts.resize(std::min(starts.size(), kImprovedMax));
+  starts.resize(std::min(starts.size(), kRebalancedMax));
   const double work_each = work_max_ / static_cast<double>(starts.size() + 1);
-  for (Start& start : starts) Improve(&start, work_each);
+  for (Start& start : starts) Rebalance(&start, work_each);
   Start& best = *std::min_element(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
     return a.solution.cost < b.solution.cost;
   });

@@ -14,7 +14,7 @@ constexpr absl::string_view kParam = "strata/api_param";
 constexpr absl::string_view kCode = "strata/api_code";
 constexpr absl::string_view kRetryAfterMs = "strata/retry_after_ms";
 constexpr absl::string_view kOfOneClient = "strata/of_one_client";
-constexpr absl::string_view kHandedOver = "strata/handed_over";
+constexpr absl::string_view kLeaderChanged = "strata/handed_over";
 
 bool IsMarked(const absl::Status& status, absl::string_view mark) {
   return status.GetPayload(mark).has_value();
@@ -43,8 +43,10 @@ absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms) {
 
 bool IsOfOneClient(const absl::Status& status) { return IsMarked(status, kOfOneClient); }
 absl::Status AsOfOneClient(absl::Status status) { return Marked(std::move(status), kOfOneClient); }
-bool IsHandedOver(const absl::Status& status) { return IsMarked(status, kHandedOver); }
-absl::Status AsHandedOver(absl::Status status) { return Marked(std::move(status), kHandedOver); }
+bool IsLeaderChanged(const absl::Status& status) { return IsMarked(status, kLeaderChanged); }
+absl::Status AsLeaderChanged(absl::Status status) {
+  return Marked(std::move(status), kLeaderChanged);
+}
 
 absl::Status BadParam(absl::string_view param, absl::string_view words) {
   absl::Status status = absl::InvalidArgumentError(absl::StrCat(param, ": ", words));

@@ -14,14 +14,14 @@ namespace strata {
 // When to try again, with a status that says that too many wait; nullopt: it does not say.
 std::optional<int64_t> RetryAfterMs(const absl::Status& status);
 absl::Status WithRetryAfterMs(absl::Status status, int64_t retry_after_ms);
-// Where nothing better is known: what is in the way is being mended, or ends by itself.
+// Where nothing better is known: what is in the way is being recovered, or ends by itself.
 inline constexpr int64_t kRetrySoonMs = 2'000;
 // Whether those who wait are this client's own; else everybody's.
 bool IsOfOneClient(const absl::Status& status);
 absl::Status AsOfOneClient(absl::Status status);
 // Whether the text was let go of and not ended: another node may coordinate soon and go on with it.
-bool IsHandedOver(const absl::Status& status);
-absl::Status AsHandedOver(absl::Status status);
+bool IsLeaderChanged(const absl::Status& status);
+absl::Status AsLeaderChanged(absl::Status status);
 
 // kInvalidArgument about the field `param` of a request.
 absl::Status BadParam(absl::string_view param, absl::string_view words);

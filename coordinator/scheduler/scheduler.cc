@@ -30,7 +30,7 @@ void AddTimings(const wire::Result& result, std::vector<StageTotal>* totals) {
 }
 
 // What its context begins with, however often it is shifted.
-uint32_t KeptTokens(const TextRequest& request) {
+uint32_t KeptTokens(const GenerationRequest& request) {
   return std::min(request.keep_tokens, static_cast<uint32_t>(request.prompt.size()));
 }
 
@@ -73,7 +73,7 @@ absl::StatusOr<PipelineFacts> FactsOf(absl::Span<const wire::StageInfo> stages) 
   return facts;
 }
 
-absl::Status Scheduler::Impl::Check(const TextRequest& request) const {
+absl::Status Scheduler::Impl::Check(const GenerationRequest& request) const {
   if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
   // Where a text has filled its context, the last token needs no place there.
   const size_t length = request.prompt.size() + request.generated.size();
@@ -102,7 +102,7 @@ int64_t Scheduler::Impl::RetryAfter() const {
                     kRetryAfterMaxMs);
 }
 
-absl::StatusOr<uint64_t> Scheduler::Impl::Add(TextRequest request, int64_t now_us) {
+absl::StatusOr<uint64_t> Scheduler::Impl::Add(GenerationRequest request, int64_t now_us) {
   if (auto s = Check(request); !s.ok()) return s;
   const auto found = clients.find(request.client);
   const size_t of_client = found == clients.end() ? 0 : found->second.waiting.size();
@@ -181,26 +181,27 @@ void Scheduler::Impl::Cancel(uint64_t id, Leave leave, int64_t now_us) {
   End(id, absl::OkStatus(), reason, leave, now_us);
 }
 
-void Scheduler::Impl::TakeTimings(const wire::Result& result, const Flight& flight) {
+void Scheduler::Impl::TakeTimings(const wire::Result& result, const InFlightStep& flight) {
   AddTimings(result, &stats.stages);
   for (const wire::StageTiming& timing : result.timings()) {
     if (flight.timing.rows == 0) break;
     costs.Observe(timing.stage(), flight.timing.rows,
                   int64_t{timing.compute_us()} + timing.sample_us());
   }
-  for (const Part& part : flight.parts) {
+  for (const BatchSlice& part : flight.parts) {
     Request* r = OwnerOf(part);
     if (r == nullptr) continue;
     AddTimings(result, part.is_prompt ? &r->usage.prompt_stages : &r->usage.decode_stages);
   }
 }
 
-void Scheduler::Impl::TakeResult(const wire::Result& result, const Flight& flight, int64_t now_us) {
+void Scheduler::Impl::TakeResult(const wire::Result& result, const InFlightStep& flight,
+                                 int64_t now_us) {
   TakeTimings(result, flight);
   for (const auto& [checkpoint, save] : flight.saved) slots.ConfirmSave(checkpoint, save);
   stats.checkpoints_used += flight.restored.size();
   int next_token = 0;
-  for (const Part& part : flight.parts) {
+  for (const BatchSlice& part : flight.parts) {
     const auto error =
         std::find_if(result.errors().begin(), result.errors().end(),
                      [&](const wire::SlotError& e) { return e.slot() == part.slot; });
@@ -215,7 +216,7 @@ void Scheduler::Impl::TakeResult(const wire::Result& result, const Flight& fligh
     slots.Confirm(part.slot, part.generation, part.end);
     Request* r = OwnerOf(part);
     if (r == nullptr) continue;
-    if (r->TextPosition(part.end) >= r->failed_at) {
+    if (r->SequencePosition(part.end) >= r->failed_at) {
       r->alone = false;
       r->failures = r->failed_at = 0;
     }
@@ -256,7 +257,7 @@ void Scheduler::Impl::TakeToken(Request* request, const wire::SampledToken& toke
   }
 }
 
-bool Scheduler::Impl::CanShift(const TextRequest& request) const {
+bool Scheduler::Impl::CanShift(const GenerationRequest& request) const {
   // What one shifts is rounded again, and so may be what others have beside it.
   return request.shift_context && !policy.exact && facts.cache.shift && facts.cache.trim &&
          KeptTokens(request) + 2 <= facts.n_ctx;
@@ -284,8 +285,8 @@ void Scheduler::Impl::BeginPipeline(const PipelineFacts& pipeline) {
   }
 }
 
-bool Scheduler::Impl::GoOn(const PipelineFacts& pipeline) {
-  if (!flights.empty() || !slots.GoOn(pipeline)) return false;
+bool Scheduler::Impl::Resume(const PipelineFacts& pipeline) {
+  if (!in_flight.empty() || !slots.Resume(pipeline)) return false;
   BeginPipeline(pipeline);
   // What the last stage knew of their texts is not in its caches.
   for (const uint64_t id : running) requests.at(id).needs_open = true;
@@ -296,10 +297,10 @@ void Scheduler::Impl::Restart(const PipelineFacts& pipeline, bool broke, int64_t
   slots = SlotTable(pipeline, policy);
   BeginPipeline(pipeline);
   std::set<uint64_t> in_steps;
-  for (const Flight& flight : flights) {
-    for (const Part& part : flight.parts) in_steps.insert(part.request);
+  for (const InFlightStep& flight : in_flight) {
+    for (const BatchSlice& part : flight.parts) in_steps.insert(part.request);
   }
-  flights.clear();
+  in_flight.clear();
   for (auto id = running.rbegin(); id != running.rend(); ++id) {
     Request& r = requests.at(*id);
     r.slot = -1;
@@ -337,7 +338,7 @@ Scheduler::Scheduler(const PipelineFacts& facts, SchedulerPolicy policy)
     : impl_(std::make_unique<Impl>(facts, policy)) {}
 Scheduler::~Scheduler() = default;
 
-absl::StatusOr<uint64_t> Scheduler::Add(TextRequest request, int64_t now_us) {
+absl::StatusOr<uint64_t> Scheduler::Add(GenerationRequest request, int64_t now_us) {
   return impl_->Add(std::move(request), now_us);
 }
 
@@ -349,9 +350,9 @@ std::optional<wire::Step> Scheduler::NextStep(int64_t now_us) { return impl_->Ne
 
 void Scheduler::OnResult(const wire::Result& result, int64_t now_us) {
   impl_->last_result_us = now_us;
-  while (!impl_->flights.empty() && impl_->flights.front().step_id <= result.step_id()) {
-    const Impl::Flight flight = std::move(impl_->flights.front());
-    impl_->flights.pop_front();
+  while (!impl_->in_flight.empty() && impl_->in_flight.front().step_id <= result.step_id()) {
+    const Impl::InFlightStep flight = std::move(impl_->in_flight.front());
+    impl_->in_flight.pop_front();
     if (flight.step_id == result.step_id()) {
       impl_->TakeResult(result, flight, now_us);
     } else {
@@ -362,9 +363,9 @@ void Scheduler::OnResult(const wire::Result& result, int64_t now_us) {
 
 void Scheduler::OnStepError(const wire::StepError& error, int64_t now_us) {
   impl_->last_result_us = now_us;
-  while (!impl_->flights.empty() && impl_->flights.front().step_id <= error.step_id()) {
-    const Impl::Flight flight = std::move(impl_->flights.front());
-    impl_->flights.pop_front();
+  while (!impl_->in_flight.empty() && impl_->in_flight.front().step_id <= error.step_id()) {
+    const Impl::InFlightStep flight = std::move(impl_->in_flight.front());
+    impl_->in_flight.pop_front();
     absl::Status status = FromWire(error.status());
     if (status.ok()) status = absl::UnknownError("a stage failed without a reason");
     impl_->TakeFailure(flight, status, now_us);
@@ -373,15 +374,15 @@ void Scheduler::OnStepError(const wire::StepError& error, int64_t now_us) {
 
 void Scheduler::OnNotSent(uint64_t step_id, const absl::Status& why, int64_t now_us) {
   // It is the last one, unless the pipeline became another meanwhile.
-  if (impl_->flights.empty() || impl_->flights.back().step_id != step_id) return;
-  const Impl::Flight flight = std::move(impl_->flights.back());
-  impl_->flights.pop_back();
+  if (impl_->in_flight.empty() || impl_->in_flight.back().step_id != step_id) return;
+  const Impl::InFlightStep flight = std::move(impl_->in_flight.back());
+  impl_->in_flight.pop_back();
   impl_->TakeFailure(flight, why, now_us);
 }
 
 bool Scheduler::Restart(const PipelineFacts& facts, SlotContents contents, bool broke,
                         int64_t now_us) {
-  if (contents == SlotContents::kAsBefore && impl_->GoOn(facts)) return true;
+  if (contents == SlotContents::kAsBefore && impl_->Resume(facts)) return true;
   impl_->Restart(facts, broke, now_us);
   if (contents != SlotContents::kNothing) impl_->slots.Empty();
   return false;
@@ -404,7 +405,7 @@ SchedulerStats Scheduler::Stats() const {
   stats.running = static_cast<uint32_t>(impl_->running.size());
   stats.slots_kept = impl_->slots.n_kept();
   stats.checkpoints = impl_->slots.n_checkpoints();
-  stats.steps_in_flight = static_cast<uint32_t>(impl_->flights.size());
+  stats.steps_in_flight = static_cast<uint32_t>(impl_->in_flight.size());
   stats.kv_cells = impl_->slots.cells_max();
   stats.kv_cells_kept = impl_->slots.cells_kept();
   stats.kv_cells_used = impl_->slots.cells_owned() + stats.kv_cells_kept;

@@ -1,5 +1,5 @@
 // Continuous batching: says which rows of which sequences go into the next step of a pipeline. A
-// state machine without I/O, threads or a clock, so that a simulation can run it; TextServer
+// state machine without I/O, threads or a clock, so that a simulation can run it; GenerationEngine
 // feeds it. Times are microseconds of any clock that never goes back.
 //
 // A sequence is its prompt, its settings and its tokens so far. What stands of it in the KV caches
@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "coordinator/request/text_request.h"
+#include "coordinator/request/generation_request.h"
 #include "coordinator/scheduler/scheduler_types.h"
 #include "proto/frame.pb.h"
 
@@ -27,7 +27,7 @@ struct SchedulerEvent {
   struct End {
     absl::Status status;
     FinishReason reason = FinishReason::kLength;
-    TextUsage usage;
+    GenerationUsage usage;
   };
   uint64_t request = 0;
   wire::SampledToken token;  // unless it is the end
@@ -43,7 +43,7 @@ class Scheduler {
   // Puts a request into the queue and returns its number. kInvalidArgument: this pipeline cannot
   // serve it; kResourceExhausted: the queue is full, or this client's part of it (RetryAfterMs,
   // IsOfOneClient).
-  absl::StatusOr<uint64_t> Add(TextRequest request, int64_t now_us);
+  absl::StatusOr<uint64_t> Add(GenerationRequest request, int64_t now_us);
 
   // Ends a request, waiting or running, if it has not ended. kDrop forgets its KV with the next
   // step; kKeep leaves it for prompts that go on from it.

@@ -14,7 +14,7 @@ constexpr uint32_t kFailuresMax = 3;
 
 }  // namespace
 
-void Scheduler::Impl::TakeFailure(const Flight& flight, const absl::Status& status,
+void Scheduler::Impl::TakeFailure(const InFlightStep& flight, const absl::Status& status,
                                   int64_t now_us) {
   ++stats.steps_failed;
   last_failed_behind = last_step_id;
@@ -26,19 +26,19 @@ void Scheduler::Impl::TakeFailure(const Flight& flight, const absl::Status& stat
   for (const auto* saves : {&flight.saved, &flight.restored}) {
     for (const auto& [checkpoint, save] : *saves) slots.ForgetSave(checkpoint, save);
   }
-  for (const Part& part : flight.parts) slots.ForgetSavesOf(part.slot);
+  for (const BatchSlice& part : flight.parts) slots.ForgetSavesOf(part.slot);
   for (const auto& edited : flight.edited) slots.ForgetSavesOf(edited.first);
   // Slots of an older generation have been started anew by edits that follow this step.
   for (const auto& [slot, generation] : flight.edited) {
     LoseSlot(slot, generation, /*lost=*/true);
   }
-  for (const Part& part : flight.parts) {
+  for (const BatchSlice& part : flight.parts) {
     if (!IsCurrent(part)) {
       if (absl::IsDataLoss(status)) LoseSlot(part.slot, part.generation, /*lost=*/true);
       continue;
     }
     Request* r = OwnerOf(part);
-    const bool can_roll_back = r != nullptr && slots.CanRollBack() && r->is_first_text() &&
+    const bool can_roll_back = r != nullptr && slots.CanRollBack() && r->is_first_request() &&
                                !absl::IsDataLoss(status) && !r->alone && r->failures == 0 &&
                                !was_edited(part.slot);
     if (can_roll_back) {
@@ -56,11 +56,12 @@ void Scheduler::Impl::LoseSlot(int32_t slot, uint64_t generation, bool lost) {
   }
 }
 
-void Scheduler::Impl::Blame(const Flight& flight, const absl::Status& status, int64_t now_us) {
+void Scheduler::Impl::Blame(const InFlightStep& flight, const absl::Status& status,
+                            int64_t now_us) {
   // After a failure, the steps behind it that go on with the same sequences fail with it.
   const bool follows =
       std::any_of(flight.parts.begin(), flight.parts.end(),
-                  [&](const Part& part) { return !IsCurrent(part); }) ||
+                  [&](const BatchSlice& part) { return !IsCurrent(part); }) ||
       std::any_of(flight.edited.begin(), flight.edited.end(), [&](const auto& edited) {
         return slots.slot(edited.first).generation != edited.second;
       });
@@ -71,12 +72,12 @@ void Scheduler::Impl::Blame(const Flight& flight, const absl::Status& status, in
   edit_failures = 0;
   if (follows) return;
   if (flight.parts.size() > 1) {
-    for (const Part& part : flight.parts) {
+    for (const BatchSlice& part : flight.parts) {
       Request* r = OwnerOf(part);
       if (r == nullptr) continue;
       r->alone = true;
       r->failures = 0;
-      r->failed_at = r->TextPosition(part.end);
+      r->failed_at = r->SequencePosition(part.end);
     }
     return;
   }
@@ -85,7 +86,7 @@ void Scheduler::Impl::Blame(const Flight& flight, const absl::Status& status, in
   Request& r = *owner;
   // Kept sequences may be what there was no room for.
   if (absl::IsResourceExhausted(status) && slots.has_kept()) return slots.DropKept();
-  const uint32_t at = r.TextPosition(flight.parts[0].end);
+  const uint32_t at = r.SequencePosition(flight.parts[0].end);
   if (r.failures > 0 && at >= r.failed_at) {
     ++r.failures;
   } else {  // for the first time, or at a place before, which it had got past

@@ -1,5 +1,5 @@
 // Inside of the scheduler: requests and where they stand. scheduler.cc takes what comes in,
-// scheduler_step.cc forms steps, scheduler_failure.cc mends what failed steps leave behind.
+// scheduler_step.cc forms steps, scheduler_failure.cc recovers what failed steps leave behind.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace strata {
 struct Scheduler::Impl {
   struct Request {
     uint64_t id = 0;
-    TextRequest asked;
+    GenerationRequest asked;
     std::vector<int32_t> text;  // prompt, generated
     std::vector<float> mu;      // mirostat's running value after each generated token
     uint32_t tokens_left = 0;
@@ -46,7 +46,7 @@ struct Scheduler::Impl {
     uint32_t failed_at = 0;
     uint32_t pipelines_broken = 0;  // that it ran in, since its last token
 
-    TextUsage usage;
+    GenerationUsage usage;
     int64_t added_us = 0;
     int64_t admitted_us = -1;
     int64_t first_us = -1;
@@ -56,14 +56,14 @@ struct Scheduler::Impl {
     int32_t KvToken(uint32_t position) const {
       return text[position < keep ? position : position + offset];
     }
-    uint32_t TextPosition(uint32_t position) const {
+    uint32_t SequencePosition(uint32_t position) const {
       return position <= keep ? position : position + offset;
     }
-    bool is_first_text() const { return offset == 0; }
+    bool is_first_request() const { return offset == 0; }
   };
 
   // Rows of one request in a step.
-  struct Part {
+  struct BatchSlice {
     uint64_t request = 0;
     int32_t slot = 0;
     uint64_t generation = 0;
@@ -72,11 +72,11 @@ struct Scheduler::Impl {
     bool is_prompt = false;
   };
 
-  struct Flight {
+  struct InFlightStep {
     uint64_t step_id = 0;
     StepUnderWay timing;
     uint32_t decode_rows = 0;
-    std::vector<Part> parts;
+    std::vector<BatchSlice> parts;
     std::vector<std::pair<int32_t, uint64_t>> edited;  // slot, its generation after the edits
     // Checkpoint, which of its saves: those that the step makes, and goes back to.
     std::vector<std::pair<uint32_t, uint64_t>> saved;
@@ -103,13 +103,13 @@ struct Scheduler::Impl {
   }
 
   // scheduler.cc
-  absl::Status Check(const TextRequest& request) const;
-  absl::StatusOr<uint64_t> Add(TextRequest request, int64_t now_us);
+  absl::Status Check(const GenerationRequest& request) const;
+  absl::StatusOr<uint64_t> Add(GenerationRequest request, int64_t now_us);
   void Cancel(uint64_t id, Leave leave, int64_t now_us);
-  void TakeResult(const wire::Result& result, const Flight& flight, int64_t now_us);
+  void TakeResult(const wire::Result& result, const InFlightStep& flight, int64_t now_us);
   void TakeToken(Request* request, const wire::SampledToken& token, int64_t now_us);
-  void TakeTimings(const wire::Result& result, const Flight& flight);
-  bool CanShift(const TextRequest& request) const;
+  void TakeTimings(const wire::Result& result, const InFlightStep& flight);
+  bool CanShift(const GenerationRequest& request) const;
   // Prompt and answer fill the context, which cannot be shifted. The last token of such a text has
   // no place in the cache, and needs none.
   bool IsFull(const Request& request) const {
@@ -120,7 +120,7 @@ struct Scheduler::Impl {
   void End(uint64_t id, absl::Status status, FinishReason reason, Leave leave, int64_t now_us);
   void BeginPipeline(const PipelineFacts& pipeline);
   // False, and nothing has changed: the slots are no use to it.
-  bool GoOn(const PipelineFacts& pipeline);
+  bool Resume(const PipelineFacts& pipeline);
   void Restart(const PipelineFacts& pipeline, bool broke, int64_t now_us);
   int64_t RetryAfter() const;
   uint32_t in_flight_max() const;
@@ -160,12 +160,12 @@ struct Scheduler::Impl {
   void FeedAgain(Request* request);
 
   // scheduler_failure.cc
-  void TakeFailure(const Flight& flight, const absl::Status& status, int64_t now_us);
+  void TakeFailure(const InFlightStep& flight, const absl::Status& status, int64_t now_us);
   void LoseSlot(int32_t slot, uint64_t generation, bool lost);
-  void Blame(const Flight& flight, const absl::Status& status, int64_t now_us);
+  void Blame(const InFlightStep& flight, const absl::Status& status, int64_t now_us);
 
   // Whether a part still speaks of what stands in its slot.
-  bool IsCurrent(const Part& part) const {
+  bool IsCurrent(const BatchSlice& part) const {
     return slots.slot(part.slot).generation == part.generation;
   }
   Request* Find(uint64_t id) {
@@ -173,7 +173,7 @@ struct Scheduler::Impl {
     return found == requests.end() ? nullptr : &found->second;
   }
   // The request that a part fed rows of, if it is still so.
-  Request* OwnerOf(const Part& part) {
+  Request* OwnerOf(const BatchSlice& part) {
     return IsCurrent(part) && slots.slot(part.slot).owner == part.request ? Find(part.request)
                                                                           : nullptr;
   }
@@ -189,7 +189,7 @@ struct Scheduler::Impl {
   std::deque<uint64_t> resumed;
   std::map<std::string, Client> clients;  // with at least one request
   uint32_t n_waiting = 0;                 // in clients' queues
-  std::deque<Flight> flights;             // at most in_flight_max()
+  std::deque<InFlightStep> in_flight;     // at most in_flight_max()
   std::vector<SchedulerEvent> events;     // until TakeEvents()
   uint64_t last_step_id = 0;
   uint64_t last_prompt_step_id = 0;  // that carried a chunk of a prompt

@@ -37,7 +37,7 @@ constexpr size_t kOpenBytesMax = 8 << 20;
 
 struct Scheduler::Impl::Builder {
   wire::Step step;
-  Flight flight;
+  InFlightStep flight;
   uint32_t prompt_rows = 0;
   size_t open_bytes = 0;
   std::vector<int32_t> to_checkpoint;  // slots, once the step is formed
@@ -45,7 +45,7 @@ struct Scheduler::Impl::Builder {
   uint32_t rows() const { return static_cast<uint32_t>(step.tokens_size()); }
   bool Has(uint64_t request) const {
     return std::any_of(flight.parts.begin(), flight.parts.end(),
-                       [&](const Part& part) { return part.request == request; });
+                       [&](const BatchSlice& part) { return part.request == request; });
   }
 };
 
@@ -57,7 +57,7 @@ wire::SequenceOpen Scheduler::Impl::OpenOf(const Request& r) const {
   open.mutable_generated()->Add(prompt_end, r.text.end());
   *open.mutable_sampler() = r.asked.sampler;
   open.mutable_mirostat_mu()->Add(r.mu.begin(), r.mu.end());
-  open.set_text_offset(static_cast<int32_t>(r.offset));
+  open.set_sequence_offset(static_cast<int32_t>(r.offset));
   open.set_request_id(PlainRequestId(r.asked.id));
   return open;
 }
@@ -109,7 +109,7 @@ uint32_t Scheduler::Impl::AddRows(Builder* b, Request* request, uint32_t rows_ma
 
 uint32_t Scheduler::Impl::ExactEnd(const Request& r, uint32_t begin) const {
   const auto prompt = static_cast<uint32_t>(r.asked.prompt.size());
-  if (r.TextPosition(begin) >= prompt) return begin + 1;
+  if (r.SequencePosition(begin) >= prompt) return begin + 1;
   const uint32_t chunk = ExactChunk(facts, policy);
   return std::min(prompt, (begin / chunk + 1) * chunk);
 }
@@ -250,8 +250,8 @@ uint32_t Scheduler::Impl::NDecoding() const {
 // are in the others.
 void Scheduler::Impl::AddDecodes(Builder* b) {
   const auto n_groups_under_way =
-      std::count_if(flights.begin(), flights.end(),
-                    [](const Flight& flight) { return flight.timing.samples > 0; });
+      std::count_if(in_flight.begin(), in_flight.end(),
+                    [](const InFlightStep& flight) { return flight.timing.samples > 0; });
   if (n_groups_under_way >= facts.n_stages) return;
   std::vector<Request*> ready;
   for (uint64_t id : running) {
@@ -284,18 +284,18 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, const Request& next, int6
   const uint32_t n_apart = facts.n_stages - std::min(facts.n_stages, n_decoding);
   if (n_apart > 0) {
     if (b.rows() > 0 || prompt_steps >= n_apart) return 0;
-  } else if (b.rows() == 0 && flights.size() >= facts.n_stages) {
+  } else if (b.rows() == 0 && in_flight.size() >= facts.n_stages) {
     return 0;  // no stage is without work
   }
-  const bool prompts_under_way =
-      std::any_of(flights.begin(), flights.end(),
-                  [](const Flight& flight) { return flight.timing.rows > flight.decode_rows; });
+  const bool prompts_under_way = std::any_of(
+      in_flight.begin(), in_flight.end(),
+      [](const InFlightStep& flight) { return flight.timing.rows > flight.decode_rows; });
   if (!costs.known()) return prompts_under_way ? 0 : std::min(rows_max, kFirstChunkTokens);
   const int64_t wait_us =
       int64_t{next.is_fed_again ? policy.refeed_wait_ms : policy.prompt_wait_ms} * 1000;
   const int64_t most_us = b.rows() > 0 ? wait_us : wait_us * kPromptStepPercent / 100;
   std::vector<StepUnderWay> under_way;
-  for (const Flight& flight : flights) under_way.push_back(flight.timing);
+  for (const InFlightStep& flight : in_flight) under_way.push_back(flight.timing);
   const uint32_t rows = ChunkWithin(costs, {.now_us = now_us,
                                             .last_result_us = last_result_us,
                                             .in_flight = under_way,
@@ -305,7 +305,7 @@ uint32_t Scheduler::Impl::PromptRows(const Builder& b, const Request& next, int6
                                             .wait_us = most_us,
                                             .mean_wait_us = wait_us * kMeanWaitPercent / 100});
   // Prompts go on, however slow the stages are.
-  const bool is_due = flights.empty() || last_step_id >= last_prompt_step_id + in_flight_max();
+  const bool is_due = in_flight.empty() || last_step_id >= last_prompt_step_id + in_flight_max();
   return rows == 0 && is_due ? std::min(rows_max, 1u) : rows;
 }
 
@@ -367,10 +367,9 @@ void Scheduler::Impl::AddExact(Builder* b) {
   // A chunk of a prompt for each round of the texts that decode, or where none is ready: then as
   // many at a time as there are stages that would be idle.
   const uint32_t n_decoding = NDecoding();
-  const auto prompts_under_way =
-      static_cast<uint32_t>(std::count_if(flights.begin(), flights.end(), [](const Flight& flight) {
-        return flight.timing.rows > flight.decode_rows;
-      }));
+  const auto prompts_under_way = static_cast<uint32_t>(std::count_if(
+      in_flight.begin(), in_flight.end(),
+      [](const InFlightStep& flight) { return flight.timing.rows > flight.decode_rows; }));
   const uint32_t prompts_max =
       n_decoding == 0 ? in_flight_max() : facts.n_stages - std::min(facts.n_stages - 1, n_decoding);
   const bool is_due = next.empty() || last_step_id >= last_prompt_step_id + n_decoding;
@@ -384,17 +383,17 @@ void Scheduler::Impl::AddExact(Builder* b) {
 }
 
 std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
-  if (flights.size() >= in_flight_max()) return std::nullopt;
+  if (in_flight.size() >= in_flight_max()) return std::nullopt;
   // What was under way when a step failed fails where it goes on from there. Steps that mix what
   // was fed anew with more of what is yet to fail would let one failure follow the other for ever.
-  if (!flights.empty() && flights.front().step_id <= last_failed_behind) return std::nullopt;
+  if (!in_flight.empty() && in_flight.front().step_id <= last_failed_behind) return std::nullopt;
   Admit(now_us);
   Builder b;
   // Whoever is tried alone has the pipeline alone, so that its failure touches nobody else's rows.
   const bool is_trying = std::any_of(running.begin(), running.end(),
                                      [&](uint64_t id) { return requests.at(id).alone; });
   if (is_trying) {
-    if (!flights.empty()) return std::nullopt;
+    if (!in_flight.empty()) return std::nullopt;
     AddAlone(&b);
   } else if (policy.exact) {
     AddExact(&b);
@@ -405,7 +404,7 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   if (b.rows() == 0) {
     // Edits go alone only when no step with rows can follow soon.
     constexpr uint32_t kEditFailuresMax = 3;
-    if (!slots.has_edits() || !flights.empty() || edit_failures >= kEditFailuresMax) {
+    if (!slots.has_edits() || !in_flight.empty() || edit_failures >= kEditFailuresMax) {
       return std::nullopt;
     }
   }
@@ -430,7 +429,7 @@ std::optional<wire::Step> Scheduler::Impl::NextStep(int64_t now_us) {
   const auto row_class =
       std::lower_bound(kStepRowsClasses.begin(), kStepRowsClasses.end(), b.rows());
   ++stats.steps_by_rows[static_cast<size_t>(row_class - kStepRowsClasses.begin())];
-  flights.push_back(std::move(b.flight));
+  in_flight.push_back(std::move(b.flight));
   return std::move(b.step);
 }
 

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "coordinator/request/text_request.h"
+#include "coordinator/request/generation_request.h"
 #include "proto/frame.pb.h"
 #include "proto/node.pb.h"
 #include "shard/model/architecture.h"

@@ -117,7 +117,7 @@ void SlotTable::Release(int32_t slot, bool keep) {
   if (!keep || !policy_.keep_prefixes || s.shifted || s.tokens.empty()) Reset(slot);
 }
 
-bool SlotTable::GoOn(const PipelineFacts& facts) {
+bool SlotTable::Resume(const PipelineFacts& facts) {
   const bool alike = facts.n_slots == facts_.n_slots && facts.n_ctx == facts_.n_ctx &&
                      facts.kv_cells == facts_.kv_cells && facts.cache == facts_.cache &&
                      (!policy_.exact || ExactChunk(facts, policy_) == ExactChunk(facts_, policy_));
@@ -192,10 +192,10 @@ bool SlotTable::MakeRoom(uint64_t cells, int32_t except) {
 SlotTable::Source SlotTable::Usable(int32_t slot, uint32_t common, absl::Span<const int32_t> text,
                                     bool may_shift) const {
   const Slot& s = slots_[slot];
-  const auto text_length = static_cast<uint32_t>(text.size());
+  const auto sequence_length = static_cast<uint32_t>(text.size());
   const auto length = static_cast<uint32_t>(s.tokens.size());
   if (policy_.exact) {
-    common = std::min({common, s.whole, text_length - 1});
+    common = std::min({common, s.whole, sequence_length - 1});
     common -= common % ExactChunk(facts_, policy_);
   }
   if (s.shifted || common == 0) return {};
@@ -203,17 +203,17 @@ SlotTable::Source SlotTable::Usable(int32_t slot, uint32_t common, absl::Span<co
   if (s.owner != 0) {
     // Somebody writes on there: only what is confirmed is sure, and only a copy can be had.
     if (!facts_.cache.copy || may_shift || s.may_shift) return {};
-    const uint32_t usable = std::min({common, s.confirmed, text_length - 1});
+    const uint32_t usable = std::min({common, s.confirmed, sequence_length - 1});
     if (facts_.cache.trim) return {.slot = slot, .length = usable, .must_copy = true};
     return FromCheckpoint(slot, text, usable, /*must_copy=*/true);
   }
   if (s.confirmed < length) return {};  // the last rows are still on their way
   if (may_shift && s.shared) return {};
-  if (whole && common < text_length) return {.slot = slot, .length = common};
+  if (whole && common < sequence_length) return {.slot = slot, .length = common};
   // A window forgets what lies behind it; before it is full, everything is there.
   const bool can_trim =
       facts_.cache.trim && (facts_.cache.window_tokens == 0 || length < facts_.cache.window_tokens);
-  const uint32_t usable = std::min(common, text_length - 1);
+  const uint32_t usable = std::min(common, sequence_length - 1);
   if (can_trim) return {.slot = slot, .length = usable};
   return FromCheckpoint(slot, text, usable, /*must_copy=*/false);
 }

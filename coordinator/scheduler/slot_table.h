@@ -110,7 +110,7 @@ class SlotTable {
 
   // Another pipeline's slots hold what these do, but its stages know nothing of checkpoints. False,
   // and nothing has changed: it is not like this one, or a slot is on its way back to a checkpoint.
-  bool GoOn(const PipelineFacts& facts);
+  bool Resume(const PipelineFacts& facts);
   // Whatever stands in the slots of the stages goes before the first step; the table is new.
   void Empty();
 

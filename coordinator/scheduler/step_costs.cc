@@ -59,7 +59,7 @@ double PathUs(const StepCosts& costs, uint32_t rows) {
   return us;
 }
 
-bool KeepsTo(const StepCosts& costs, const ChunkQuestion& q, uint32_t chunk) {
+bool KeepsTo(const StepCosts& costs, const ChunkQuery& q, uint32_t chunk) {
   // A round of decodes without prompts: each group waits for the others at the slowest stage.
   double round_us = q.decode_rows > 0 ? LargestStageUs(costs, q.decode_rows) : 0;
   uint32_t group_rows = q.decode_rows;
@@ -148,7 +148,7 @@ double StepCosts::Us(uint32_t stage, uint32_t rows) const {
   return s.ones > kOnesMax ? std::min(us, rows * one_us) : us;
 }
 
-uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuestion& question) {
+uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuery& question) {
   uint32_t fits = 0;  // a step without prompts is always right
   uint32_t above = question.chunk_max + 1;
   while (above - fits > 1) {
@@ -158,7 +158,7 @@ uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuestion& question) {
   return fits;
 }
 
-uint32_t ChunkForThroughput(const StepCosts& costs, const ThroughputQuestion& q) {
+uint32_t ChunkForThroughput(const StepCosts& costs, const ThroughputQuery& q) {
   if (!costs.known()) return q.chunk_min;
   const auto all_us = [&](uint32_t chunk) {
     const uint32_t n_steps = (q.rows_left + chunk - 1) / chunk + costs.n_stages() - 1;

@@ -1,6 +1,6 @@
 // How long each stage takes for a step of so many rows, learnt from what the stages report; and how
 // many rows of prompts a step may carry so that nobody's next token waits too long behind them.
-// Part of the scheduler: no I/O, one thread.
+// BatchSlice of the scheduler: no I/O, one thread.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ struct StepUnderWay {
   uint32_t samples = 0;  // so many rows come back as the next step, one for each sampled token
 };
 
-struct ChunkQuestion {
+struct ChunkQuery {
   int64_t now_us = 0;
   int64_t last_result_us = 0;                // when the last step came back
   absl::Span<const StepUnderWay> in_flight;  // in order
@@ -76,9 +76,9 @@ struct ChunkQuestion {
 // How many rows of prompts the step may carry: the most with which the step, and the next step of
 // each one that is under way, keep to `wait_us`, which is found by playing through what the stages
 // will do; and with which rounds of such steps keep to `mean_wait_us`.
-uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuestion& question);
+uint32_t ChunkWithin(const StepCosts& costs, const ChunkQuery& question);
 
-struct ThroughputQuestion {
+struct ThroughputQuery {
   uint32_t rows_left = 0;  // of all prompts
   uint32_t chunk_min = 0;  // what is always right
   uint32_t chunk_max = 0;
@@ -88,6 +88,6 @@ struct ThroughputQuestion {
 // How many rows of prompts the step may carry while nobody decodes: those with which all rows that
 // are left are through soonest, the fill and the drain of the pipeline counted. A GPU takes little
 // longer for 512 rows than for 128.
-uint32_t ChunkForThroughput(const StepCosts& costs, const ThroughputQuestion& question);
+uint32_t ChunkForThroughput(const StepCosts& costs, const ThroughputQuery& question);
 
 }  // namespace strata

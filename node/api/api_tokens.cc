@@ -19,7 +19,7 @@
 namespace strata {
 namespace {
 
-constexpr int64_t kLookAgainUs = 1'000'000;
+constexpr int64_t kRebalanceUs = 1'000'000;
 
 // Tells one state of a file from another; each change makes a new file, so a new inode.
 struct FileState {
@@ -61,7 +61,7 @@ struct ApiTokens::Shared {
 
 void ApiTokens::Shared::Look() {
   const int64_t now_us = clock->NowUs();
-  if (looked && now_us - looked_us < kLookAgainUs) return;
+  if (looked && now_us - looked_us < kRebalanceUs) return;
   FileState now = StateOf(path);
   const bool changed = !looked || !(now == state);
   looked = true;

@@ -64,7 +64,7 @@ absl::Status ReadAll(int socket, char* data, size_t size, SteadyTime deadline) {
 
 }  // namespace
 
-std::string EncodeTemplateQuestion(const TemplateQuestion& question) {
+std::string EncodeTemplateRequest(const TemplateRequest& question) {
   Json messages = Json::array();
   for (const ChatMessage& message : question.messages) {
     Json calls = Json::array();
@@ -89,8 +89,8 @@ std::string EncodeTemplateQuestion(const TemplateQuestion& question) {
                {"variables", question.wish.variables}});
 }
 
-absl::StatusOr<TemplateQuestion> DecodeTemplateQuestion(absl::string_view bytes) {
-  TemplateQuestion question;
+absl::StatusOr<TemplateRequest> DecodeTemplateRequest(absl::string_view bytes) {
+  TemplateRequest question;
   try {
     const Json json = Json::from_cbor(bytes);
     question.source = {.text = json.at("template"), .bos = json.at("bos"), .eos = json.at("eos")};
@@ -117,7 +117,7 @@ absl::StatusOr<TemplateQuestion> DecodeTemplateQuestion(absl::string_view bytes)
   return question;
 }
 
-std::string EncodeTemplateAnswer(const TemplateAnswer& answer) {
+std::string EncodeTemplateResult(const TemplateResult& answer) {
   if (answer.is_read) return Cbor({{"read", true}});
   Json json = {{"grown", answer.grown_bytes}, {"used_us", answer.used_us}};
   if (answer.prompt.ok()) {
@@ -129,8 +129,8 @@ std::string EncodeTemplateAnswer(const TemplateAnswer& answer) {
   return Cbor(json);
 }
 
-absl::StatusOr<TemplateAnswer> DecodeTemplateAnswer(absl::string_view bytes) {
-  TemplateAnswer answer;
+absl::StatusOr<TemplateResult> DecodeTemplateResult(absl::string_view bytes) {
+  TemplateResult answer;
   try {
     const Json json = Json::from_cbor(bytes);
     if (json.contains("read")) {

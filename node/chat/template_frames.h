@@ -17,29 +17,29 @@
 
 namespace strata {
 
-inline constexpr size_t kTemplateQuestionBytesMax = 128 * 1024 * 1024;
-inline constexpr size_t kTemplateAnswerBytesMax = kChatPromptBytesMax + 64 * 1024;
+inline constexpr size_t kTemplateRequestBytesMax = 128 * 1024 * 1024;
+inline constexpr size_t kTemplateResultBytesMax = kChatPromptBytesMax + 64 * 1024;
 
-struct TemplateQuestion {
+struct TemplateRequest {
   ChatTemplate::Source source;
   std::vector<ChatMessage> messages;
   ChatTools tools;
   absl::Time now;
   ChatTemplate::Wish wish = {};
 };
-std::string EncodeTemplateQuestion(const TemplateQuestion& question);
-absl::StatusOr<TemplateQuestion> DecodeTemplateQuestion(absl::string_view bytes);
+std::string EncodeTemplateRequest(const TemplateRequest& question);
+absl::StatusOr<TemplateRequest> DecodeTemplateRequest(absl::string_view bytes);
 
-struct TemplateAnswer {
+struct TemplateResult {
   // A first answer says only that the template was read; kInvalidArgument: in its words, why not.
   bool is_read = false;
   absl::StatusOr<ChatTemplate::Prompt> prompt = ChatTemplate::Prompt();
   uint64_t grown_bytes = 0;  // more memory than the process had at first
   uint64_t used_us = 0;      // of a processor
 };
-std::string EncodeTemplateAnswer(const TemplateAnswer& answer);
+std::string EncodeTemplateResult(const TemplateResult& answer);
 // kDataLoss: this is none.
-absl::StatusOr<TemplateAnswer> DecodeTemplateAnswer(absl::string_view bytes);
+absl::StatusOr<TemplateResult> DecodeTemplateResult(absl::string_view bytes);
 
 // Block until then. kDeadlineExceeded; kUnavailable: nobody is at the other end; kDataLoss: a frame
 // of more than `bytes_max`.

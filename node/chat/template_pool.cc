@@ -47,7 +47,7 @@ std::string DeedOf(const ChildExit& exit, const TemplateLimits& limits) {
 }
 
 // Of what a client sent.
-size_t BytesOf(const TemplateQuestion& question) {
+size_t BytesOf(const TemplateRequest& question) {
   size_t bytes = 0;
   for (const ChatMessage& message : question.messages) {
     bytes += sizeof(message) + message.content.size();
@@ -122,7 +122,7 @@ TemplatePool::~TemplatePool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void TemplatePool::Render(TemplateTurns::Whose whose, TemplateQuestion question, OnPrompt then) {
+void TemplatePool::Render(TemplateTurns::Whose whose, TemplateRequest question, OnPrompt then) {
   std::string key = question.source.Key();
   const size_t bytes = BytesOf(question);
   absl::Status status;
@@ -215,10 +215,10 @@ absl::StatusOr<ChatTemplate::Prompt> TemplatePool::Ask(const Task& task,
   const SteadyTime deadline =
       SteadyTime::Now() + kWallTimes * absl::Milliseconds(options_.limits.time_ms);
   bool was_read = false;
-  absl::Status status = WriteTemplateFrame(socket, EncodeTemplateQuestion(task.question), deadline);
+  absl::Status status = WriteTemplateFrame(socket, EncodeTemplateRequest(task.question), deadline);
   while (status.ok()) {
-    auto bytes = ReadTemplateFrame(socket, kTemplateAnswerBytesMax, deadline);
-    auto answer = bytes.ok() ? DecodeTemplateAnswer(*bytes) : bytes.status();
+    auto bytes = ReadTemplateFrame(socket, kTemplateResultBytesMax, deadline);
+    auto answer = bytes.ok() ? DecodeTemplateResult(*bytes) : bytes.status();
     if (!answer.ok()) {
       status = answer.status();
     } else if (answer->is_read) {

@@ -50,7 +50,7 @@ class TemplatePool {
   // so while it is read is not read again. kUnavailable, kResourceExhausted: too many wait, as
   // TemplateTurns says. kUnavailable: no process can be started.
   using OnPrompt = absl::AnyInvocable<void(absl::StatusOr<ChatTemplate::Prompt>) &&>;
-  void Render(TemplateTurns::Whose whose, TemplateQuestion question, OnPrompt then);
+  void Render(TemplateTurns::Whose whose, TemplateRequest question, OnPrompt then);
 
   size_t processes() const;  // that run
 
@@ -58,7 +58,7 @@ class TemplatePool {
   struct Task {
     TemplateTurns::Id turn = 0;
     std::string key;
-    TemplateQuestion question;
+    TemplateRequest question;
     OnPrompt then;
   };
   class Process;

@@ -114,14 +114,14 @@ class TemplateServer {
     bool heard = WriteTemplateFrame(kChildSocket, "", SteadyTime::InfiniteFuture()).ok();
     while (heard) {
       auto bytes =
-          ReadTemplateFrame(kChildSocket, kTemplateQuestionBytesMax, SteadyTime::InfiniteFuture());
+          ReadTemplateFrame(kChildSocket, kTemplateRequestBytesMax, SteadyTime::InfiniteFuture());
       if (!bytes.ok()) break;
       SetBusy(true);
       const absl::Duration began = ProcessorTime();
       const bool large = bytes->size() > kLargeQuestionBytes;
-      TemplateAnswer answer;
+      TemplateResult answer;
       {
-        const auto question = DecodeTemplateQuestion(*bytes);
+        const auto question = DecodeTemplateRequest(*bytes);
         if (!question.ok()) break;
         *bytes = std::string();
         answer.prompt = Answer(*question);
@@ -136,7 +136,7 @@ class TemplateServer {
     done_ = true;
   }
 
-  absl::StatusOr<ChatTemplate::Prompt> Answer(const TemplateQuestion& question) {
+  absl::StatusOr<ChatTemplate::Prompt> Answer(const TemplateRequest& question) {
     const std::string key = question.source.Key();
     auto known = templates_.find(key);
     if (known == templates_.end()) {
@@ -149,8 +149,8 @@ class TemplateServer {
     return known->second->Render(question.messages, question.tools, question.now, question.wish);
   }
 
-  static bool Say(const TemplateAnswer& answer) {
-    return WriteTemplateFrame(kChildSocket, EncodeTemplateAnswer(answer),
+  static bool Say(const TemplateResult& answer) {
+    return WriteTemplateFrame(kChildSocket, EncodeTemplateResult(answer),
                               SteadyTime::InfiniteFuture())
         .ok();
   }

@@ -27,7 +27,7 @@ absl::StatusOr<std::vector<std::string>> FindWaiting(const wire::GetClusterRespo
   for (const wire::WaitingNode& node : cluster.waiting()) {
     const std::string id = absl::BytesToHexString(node.node_id());
     names.push_back(absl::StrCat(node.name(), " ", id.substr(0, kDigitsShown)));
-    if (wanted.empty() || MeansNode(wanted, {.name = node.name(), .id_hex = id})) {
+    if (wanted.empty() || MatchesNode(wanted, {.name = node.name(), .id_hex = id})) {
       meant.push_back(&node);
     }
   }

@@ -1,4 +1,4 @@
-// Options that many verbs have, and the verbs of cli_verbs_look.cc. Any thread.
+// Options that many verbs have, and the verbs of inspect_commands.cc. Any thread.
 #pragma once
 
 #include "CLI/CLI.hpp"

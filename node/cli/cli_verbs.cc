@@ -78,7 +78,7 @@ constexpr char kMixedHelp[] =
 constexpr char kVerboseHelp[] = "Log what happens to stderr";
 
 // How a text is written.
-void AddText(CLI::App* verb, TextOptions* options) {
+void AddText(CLI::App* verb, GenerateFlags* options) {
   verb->add_option("--max-tokens", options->tokens_max, "Tokens to write at most")
       ->check(Between(1, 1 << 24))
       ->capture_default_str()
@@ -195,7 +195,7 @@ void AddRequestLog(CLI::App* verb, bool* on, LogFormat* format) {
 }
 
 // Of the links between stages.
-void AddWires(CLI::App* verb, StageWireOptions* options) {
+void AddWires(CLI::App* verb, LinkSelectorOptions* options) {
   verb->add_flag_callback(
       "--no-ucx", [options] { options->ucx = false; }, "All links between stages go over gRPC");
   verb->add_option("--trust-link", options->trusted_interfaces,

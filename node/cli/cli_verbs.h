@@ -7,7 +7,7 @@
 #include "node/cli/key_change.h"
 #include "node/cli/key_verbs.h"
 #include "node/cli/measure.h"
-#include "node/cli/run.h"
+#include "node/cli/model_commands.h"
 #include "node/cli/token_verbs.h"
 #include "node/daemon/node.h"
 #include "node/demo/demo.h"

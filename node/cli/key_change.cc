@@ -82,14 +82,14 @@ absl::StatusOr<wire::ClusterNode> Find(const wire::GetClusterResponse& cluster,
     std::string& id = ids[names.size()];
     id = absl::BytesToHexString(node.record().node_id());
     const NodeNames its = {.name = node.record().name(), .id_hex = id};
-    if (!MeansNode(wanted, its)) continue;
+    if (!MatchesNode(wanted, its)) continue;
     names.push_back(its);
     meant.push_back(node);
   }
   if (meant.empty()) {
     return absl::NotFoundError(absl::StrCat("no node ", wanted, " (see: strata nodes)"));
   }
-  if (meant.size() > 1) return MeansSeveralNodes(wanted, names);
+  if (meant.size() > 1) return MatchesSeveralNodes(wanted, names);
   if (meant.front().record().node_id() == cluster.asked()) {
     return absl::InvalidArgumentError(
         absl::StrCat(wanted, " is the node that is asked: ask another one, with --node HOST:PORT"));

@@ -17,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "coordinator/models/cluster_report.h"
+#include "coordinator/models/cluster_snapshot.h"
 #include "coordinator/models/node_match.h"
 #include "coordinator/planner/text_table.h"
 #include "grpcpp/channel.h"

@@ -8,7 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
-#include "node/gateway/text_wire.h"
+#include "node/gateway/generation_proto.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "transport/rpc/grpc_channel.h"
 #include "transport/rpc/grpc_deadline.h"
@@ -71,7 +71,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
       grpc::ClientContext context;
       context.set_deadline(DeadlineIn(kReleaseTime));
       wire::UnloadModelRequest request;
-      request.set_share(share_);
+      request.set_share(lease_);
       wire::UnloadModelResponse response;
       stub_->UnloadModel(&context, request, &response);
     }
@@ -105,11 +105,11 @@ class CoordinatorClientImpl final : public CoordinatorClient {
     return response;
   }
 
-  absl::Status GenerateText(const wire::GenerateTextRequest& request, TextEvent told) override {
+  absl::Status Generate(const wire::GenerateRequest& request, OnGenerateEvent told) override {
     grpc::ClientContext context;
     const auto call = Cancellable(&context);
-    const auto reader = stub_->GenerateText(&context, request);
-    wire::GenerateTextEvent event;
+    const auto reader = stub_->Generate(&context, request);
+    wire::GenerateEvent event;
     bool wanted = true;
     while (ReadNext(reader.get(), &event)) {
       if (wanted && !told(event)) {
@@ -155,8 +155,8 @@ class CoordinatorClientImpl final : public CoordinatorClient {
         continue;
       }
       Loaded loaded{.model = event.loaded(), .was_there = event.was_there()};
-      if (event.share() != 0) {
-        share_ = event.share();
+      if (event.lease() != 0) {
+        lease_ = event.lease();
         held_context_ = std::move(context);
         held_ = std::move(reader);
       } else {
@@ -189,7 +189,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
 
   const std::string address_;
   const std::unique_ptr<wire::Coordinator::Stub> stub_;
-  uint64_t share_ = 0;                                 // of held_
+  uint64_t lease_ = 0;                                 // of held_
   std::unique_ptr<grpc::ClientContext> held_context_;  // goes after held_
   std::unique_ptr<grpc::ClientReader<wire::LoadModelEvent>> held_;
 

@@ -38,8 +38,8 @@ class CoordinatorClient {
   virtual absl::StatusOr<std::string> UnloadModel(const std::string& model) = 0;
   virtual absl::StatusOr<wire::ListModelsResponse> ListModels() = 0;
   // False from `event` ends the text.
-  using TextEvent = absl::FunctionRef<bool(const wire::GenerateTextEvent& event)>;
-  virtual absl::Status GenerateText(const wire::GenerateTextRequest& request, TextEvent event) = 0;
+  using OnGenerateEvent = absl::FunctionRef<bool(const wire::GenerateEvent& event)>;
+  virtual absl::Status Generate(const wire::GenerateRequest& request, OnGenerateEvent event) = 0;
   virtual absl::Status DrainNode(const wire::DrainNodeRequest& request, Note note) = 0;
 
   // Any thread: the call under way and all later ones end with kCancelled; Release() does not.

@@ -25,10 +25,10 @@
 #include "node/base/process_setup.h"
 #include "node/base/standard_output.h"
 #include "node/http/http_tls.h"
-#include "node/keys/admission.h"
+#include "node/keys/cluster_join.h"
 #include "node/keys/key_file.h"
 #include "node/workers/child_process.h"
-#include "node/workers/device_offer.h"
+#include "node/workers/device_limits.h"
 #include "node/workers/parent_watch.h"
 #include "node/workers/worker.h"
 #include "shard/device/memory.h"
@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
         absl::StrCat("--peer: may be given ", kStaticPeersMax, " times; nodes tell each other"));
   }
 
-  const absl::StatusOr<DeviceOffer> offer = ParseDeviceOffer(options.devices, options.memory);
+  const absl::StatusOr<DeviceLimits> offer = ParseDeviceOffer(options.devices, options.memory);
   if (!offer.ok()) return offer.status();
 
   std::unique_ptr<Node> node(new Node(loop, options.name));
@@ -204,23 +204,23 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.offer = *offer;
   node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
   if (options.measure) {
-    node->surveys_ = std::make_unique<Surveys>(loop,
-                                               Surveys::Options{.program = OwnProgram(),
-                                                                .cache_path = devices_path,
-                                                                .n_threads = n_threads,
-                                                                .offer = *offer},
-                                               node->cluster_.get(), node->host_.get());
+    node->benchmarks_ = std::make_unique<Benchmarks>(loop,
+                                                     Benchmarks::Options{.program = OwnProgram(),
+                                                                         .cache_path = devices_path,
+                                                                         .n_threads = n_threads,
+                                                                         .offer = *offer},
+                                                     node->cluster_.get(), node->host_.get());
   }
   node->link_probe_ = MakeLinkProbeService();
   node->cluster_service_ =
-      std::make_unique<ClusterService>(loop, node->cluster_.get(), node->surveys_.get());
+      std::make_unique<ClusterService>(loop, node->cluster_.get(), node->benchmarks_.get());
   node->doctor_ = std::make_unique<DoctorService>(
       loop, node->cluster_.get(),
       DoctorService::Options{.listen_host = ListenHost(listen->host),
                              .data_dir = doctor_dir,
                              .program = options.measure ? OwnProgram() : ""});
   node->service_ = std::make_unique<NodeService>(
-      loop, node->host_.get(), node->surveys_.get(), node->self_tests_.get(),
+      loop, node->host_.get(), node->benchmarks_.get(), node->self_tests_.get(),
       NodeService::Identity{.id = node->id_, .name = options.name},
       [cluster = node->cluster_.get(), local = LocalAddress(*listen)](const std::string& other) {
         const absl::StatusOr<NodeId> parsed = NodeId::FromHex(other);
@@ -447,7 +447,7 @@ absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(const NodeOptions& options,
 absl::Status RunNode(const NodeOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   KeepLittleFreedMemory();
-  const absl::StatusOr<DeviceOffer> offer = ParseDeviceOffer(options.devices, options.memory);
+  const absl::StatusOr<DeviceLimits> offer = ParseDeviceOffer(options.devices, options.memory);
   if (!offer.ok()) return offer.status();
   if (auto s = CheckDeviceOffer(*offer, OwnProgram()); !s.ok()) return s;
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();

@@ -23,14 +23,14 @@
 #include "node/gateway/gateway.h"
 #include "node/http/http_server.h"
 #include "node/keys/node_security.h"
-#include "node/measure/surveys.h"
+#include "node/measure/benchmarks.h"
 #include "node/rpc/cluster_service.h"
 #include "node/rpc/coordinator_service.h"
 #include "node/rpc/doctor_service.h"
 #include "node/rpc/key_service.h"
 #include "node/rpc/node_service.h"
 #include "node/workers/stage_host.h"
-#include "shard/serving/stage_wires.h"
+#include "shard/serving/link_selector.h"
 #include "shard/weights/weight_fetcher.h"
 #include "shard/weights/weight_service.h"
 #include "transport/base/event_loop.h"
@@ -79,7 +79,7 @@ struct NodeOptions {
   std::string cache_dir;          // fetched weights; empty: in the data dir, if there is one
   uint64_t cache_bytes_max = 0;   // 0: half of what is free on its disk
   bool stop_with_parent = false;  // stop when stdin ends
-  StageWireOptions wires;         // how its stages link with others
+  LinkSelectorOptions wires;      // how its stages link with others
   bool verbose = false;
   bool log_requests = false;  // from HTTP to every stage; with `verbose`, too
   LogFormat log_format = LogFormat::kText;
@@ -143,7 +143,7 @@ class Node {
   std::unique_ptr<SelfTestFile> self_tests_;
   std::unique_ptr<StageHost> host_;
   std::unique_ptr<ClusterRuntime> cluster_;
-  std::unique_ptr<Surveys> surveys_;  // null: nothing is measured
+  std::unique_ptr<Benchmarks> benchmarks_;  // null: nothing is measured
   std::unique_ptr<NodeService> service_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<Gateway> gateway_;

@@ -12,7 +12,7 @@
 namespace strata {
 
 struct DemoOptions {
-  TextOptions text;
+  GenerateFlags text;
   uint32_t nodes = 0;          // 0: one for each stage of `cuts`, else 3
   std::string model;           // path of a GGUF; empty: the embedded demo model
   std::vector<uint32_t> cuts;  // empty: cut by bytes

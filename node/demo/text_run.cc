@@ -12,12 +12,12 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/generation/generate.h"
 #include "coordinator/generation/pipeline.h"
-#include "coordinator/models/planning.h"
+#include "coordinator/models/model_planner.h"
 #include "node/base/interrupt.h"
 #include "node/base/progress.h"
 #include "node/base/standard_output.h"
-#include "node/client/text_out.h"
-#include "node/client/text_report.h"
+#include "node/client/generated_output.h"
+#include "node/client/generation_report.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
@@ -31,7 +31,7 @@ constexpr uint32_t kChunkTokens = 128;
 
 class TextRun::Impl {
  public:
-  explicit Impl(TextOptions options)
+  explicit Impl(GenerateFlags options)
       : options_(std::move(options)), interrupt_([this] { generator_.Cancel(); }) {}
 
   bool interrupted() const { return interrupt_.requested(); }
@@ -45,8 +45,8 @@ class TextRun::Impl {
     absl::Cleanup unload = [this] { pipeline_.reset(); };
     if (auto s = BuildPipeline(); !s.ok()) return s;
     if (auto s = Generate(); !s.ok()) return s;
-    if (options_.json) return WriteToStdout(TextJson(report_));
-    absl::FPrintF(stderr, "\n%s\n", TextSummary(report_));
+    if (options_.json) return WriteToStdout(GenerationJson(report_));
+    absl::FPrintF(stderr, "\n%s\n", GenerationSummary(report_));
     return absl::OkStatus();
   }
 
@@ -54,14 +54,14 @@ class TextRun::Impl {
   absl::Status BuildPipeline();
   absl::Status Generate();
 
-  const TextOptions options_;
+  const GenerateFlags options_;
   Generator generator_;
   Interrupt interrupt_;
   TextStages to_;
   uint32_t n_ctx_ = 0;
   std::unique_ptr<Pipeline> pipeline_;
   GenerateRequest request_;
-  TextReport report_;
+  GenerationReport report_;
 };
 
 absl::Status TextRun::Impl::BuildPipeline() {
@@ -79,7 +79,7 @@ absl::Status TextRun::Impl::BuildPipeline() {
   build.n_batch = std::min(n_ctx_, 512u);
   build.unverified = options_.unverified;
   build.use_mmap = options_.use_mmap;
-  TextReport::Model& model = report_.model;
+  GenerationReport::Model& model = report_.model;
   model.name = to_.model->name();
   model.id = to_.model->id();
   model.architecture = to_.model->architecture();
@@ -127,7 +127,7 @@ absl::Status TextRun::Impl::Generate() {
   request_.chunk_tokens = std::min(kChunkTokens, n_ctx_);
   request_.sampler = SamplerOf(options_);
 
-  TextOut out;
+  GeneratedOutput out;
   if (!options_.json) {
     absl::FPrintF(stderr, "\n");
     out.Write(options_.prompt);
@@ -156,7 +156,7 @@ absl::Status TextRun::Impl::Generate() {
   return written;
 }
 
-wire::SamplerSettings SamplerOf(const TextOptions& options) {
+wire::SamplerSettings SamplerOf(const GenerateFlags& options) {
   wire::SamplerSettings sampler;
   sampler.set_seed(options.seed);
   sampler.set_temperature(options.temperature);
@@ -167,7 +167,7 @@ wire::SamplerSettings SamplerOf(const TextOptions& options) {
   return sampler;
 }
 
-TextRun::TextRun(TextOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+TextRun::TextRun(GenerateFlags options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 TextRun::~TextRun() = default;
 bool TextRun::interrupted() const { return impl_->interrupted(); }
 absl::Status TextRun::Explain(const absl::Status& status) const { return impl_->Explain(status); }

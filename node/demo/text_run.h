@@ -16,7 +16,7 @@
 
 namespace strata {
 
-struct TextOptions {
+struct GenerateFlags {
   std::string prompt = "The old captain";
   uint32_t tokens_max = 80;
   float temperature = 0.4f;
@@ -32,7 +32,7 @@ struct TextOptions {
   bool allow_mixed_versions = false;
 };
 
-wire::SamplerSettings SamplerOf(const TextOptions& options);
+wire::SamplerSettings SamplerOf(const GenerateFlags& options);
 
 // Who computes what.
 struct TextStages {
@@ -50,7 +50,7 @@ struct TextStages {
 class TextRun {
  public:
   // From here on Ctrl-C, SIGTERM and SIGHUP end the text in order, and a second one the process.
-  explicit TextRun(TextOptions options);
+  explicit TextRun(GenerateFlags options);
   ~TextRun();
 
   // Any thread.

@@ -7,7 +7,7 @@
 #include "coordinator/planner/text_table.h"
 #include "nlohmann/json.hpp"
 #include "node/base/standard_output.h"
-#include "node/doctor/doctor_gather.h"
+#include "node/doctor/doctor_collect.h"
 #include "node/workers/child_process.h"
 #include "transport/base/printable_text.h"
 

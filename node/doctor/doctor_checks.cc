@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "node/doctor/doctor_words.h"
+#include "node/doctor/doctor_advice.h"
 
 namespace strata {
 namespace {

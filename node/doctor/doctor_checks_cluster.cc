@@ -12,8 +12,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/cluster/shared_ids.h"
+#include "node/doctor/doctor_advice.h"
 #include "node/doctor/doctor_checks.h"
-#include "node/doctor/doctor_words.h"
 #include "transport/base/peer_addresses.h"
 
 namespace strata {

@@ -6,9 +6,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "node/doctor/doctor_advice.h"
 #include "node/doctor/doctor_checks.h"
-#include "node/doctor/doctor_gather.h"
-#include "node/doctor/doctor_words.h"
+#include "node/doctor/doctor_collect.h"
 
 namespace strata {
 namespace {

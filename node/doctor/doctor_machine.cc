@@ -25,7 +25,7 @@
 #include "absl/strings/strip.h"
 #include "node/base/machine.h"
 #include "node/doctor/doctor_mdns.h"
-#include "node/workers/device_offer.h"
+#include "node/workers/device_limits.h"
 #include "transport/rpc/grpc_status.h"
 
 namespace strata {

@@ -3,12 +3,12 @@
 #include <utility>
 
 #include "absl/log/log.h"
+#include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
-#include "coordinator/request/text_request.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
-#include "node/gateway/text_wire.h"
+#include "node/gateway/generation_proto.h"
 #include "transport/base/steady_time.h"
 #include "transport/base/thread_name.h"
 #include "transport/rpc/forwarding.h"
@@ -30,15 +30,16 @@ absl::Status Stopping() { return absl::UnavailableError("the node is stopping");
 
 // Who passed the text on goes on with it elsewhere.
 absl::Status Stopping(const Gateway::GenerateOptions& text) {
-  return text.pass_on ? Stopping() : AsHandedOver(Stopping());
+  return text.pass_on ? Stopping() : AsLeaderChanged(Stopping());
 }
 
 using Stub = wire::Coordinator::Stub;
 
 // The call of a text that another node writes, if one does. Thread-safe.
-class RemoteText final : public TextControl, public std::enable_shared_from_this<RemoteText> {
+class RemoteGeneration final : public GenerationHandle,
+                               public std::enable_shared_from_this<RemoteGeneration> {
  public:
-  RemoteText() { context_.AddMetadata(kForwardedKey, "1"); }
+  RemoteGeneration() { context_.AddMetadata(kForwardedKey, "1"); }
 
   grpc::ClientContext* context() { return &context_; }
   // The other node has taken it, under this number; `stub` reaches that node.
@@ -53,8 +54,8 @@ class RemoteText final : public TextControl, public std::enable_shared_from_this
   void Finish() override {
     struct Call {
       grpc::ClientContext context;
-      wire::FinishTextRequest request;
-      wire::FinishTextResponse response;
+      wire::FinishGenerationRequest request;
+      wire::FinishGenerationResponse response;
     };
     const auto call = std::make_shared<Call>();  // shared with its own end
     std::shared_ptr<Stub> stub;
@@ -68,10 +69,11 @@ class RemoteText final : public TextControl, public std::enable_shared_from_this
       return;
     }
     call->context.set_deadline(DeadlineIn(kFinishTime));
-    stub->async()->FinishText(&call->context, &call->request, &call->response,
-                              [call, stub, self = shared_from_this()](const grpc::Status& status) {
-                                if (!status.ok()) self->Cancel();
-                              });
+    stub->async()->FinishGeneration(
+        &call->context, &call->request, &call->response,
+        [call, stub, self = shared_from_this()](const grpc::Status& status) {
+          if (!status.ok()) self->Cancel();
+        });
   }
 
  private:
@@ -92,18 +94,18 @@ absl::Status NoCoordinator(const std::string& why) {
 }
 
 // A text that is written here or elsewhere, by one source after the other.
-class Gateway::Text final : public TextControl {
+class Gateway::Text final : public GenerationHandle {
  public:
-  explicit Text(std::shared_ptr<TextSink> sink) : call_(std::move(sink)) {}
+  explicit Text(std::shared_ptr<GenerationSink> sink) : call_(std::move(sink)) {}
 
-  void Cancel() override { Say(&TextControl::Cancel); }
-  void Finish() override { Say(&TextControl::Finish); }
+  void Cancel() override { Say(&GenerationHandle::Cancel); }
+  void Finish() override { Say(&GenerationHandle::Finish); }
   bool wanted() const { return call_.wanted(); }
   // While it has no source.
   void Refuse(absl::Status status) { call_.Refuse(std::move(status)); }
 
   // Takes the place of the source before, and hears what was said meanwhile.
-  void SetSource(const std::shared_ptr<TextControl>& source) {
+  void SetSource(const std::shared_ptr<GenerationHandle>& source) {
     Word said = nullptr;
     {
       absl::MutexLock lock(mu_);
@@ -114,11 +116,11 @@ class Gateway::Text final : public TextControl {
   }
 
  private:
-  using Word = void (TextControl::*)();
+  using Word = void (GenerationHandle::*)();
 
   void Say(Word word) {
     (call_.*word)();
-    std::shared_ptr<TextControl> source;
+    std::shared_ptr<GenerationHandle> source;
     {
       absl::MutexLock lock(mu_);
       if (said_ == nullptr) said_ = word;
@@ -127,16 +129,16 @@ class Gateway::Text final : public TextControl {
     if (source != nullptr) (source.get()->*word)();
   }
 
-  TextCall call_;
+  GenerationCall call_;
   absl::Mutex mu_;
-  Word said_ ABSL_GUARDED_BY(mu_) = nullptr;                  // first
-  std::shared_ptr<TextControl> source_ ABSL_GUARDED_BY(mu_);  // shared with who runs it
+  Word said_ ABSL_GUARDED_BY(mu_) = nullptr;                       // first
+  std::shared_ptr<GenerationHandle> source_ ABSL_GUARDED_BY(mu_);  // shared with who runs it
 };
 
 // Hears what this node writes.
-class Gateway::Local final : public TextSink {
+class Gateway::Local final : public GenerationSink {
  public:
-  Local(Gateway* gateway, Asked asked)
+  Local(Gateway* gateway, PendingRequest asked)
       : gateway_(gateway), gate_(gateway->gate_), asked_(std::move(asked)), to_(asked_.sink) {}
 
   void OnStarted(const std::vector<int32_t>& prompt) override {
@@ -144,15 +146,15 @@ class Gateway::Local final : public TextSink {
     to_->OnStarted(prompt);
   }
   void OnToken(const wire::SampledToken& token) override { to_->OnToken(token); }
-  void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override {
-    Asked asked = std::move(asked_);  // and lets go of the text, which holds this
+  void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
+    PendingRequest asked = std::move(asked_);  // and lets go of the text, which holds this
     asked.started = started_;
-    const AfterSource next = WhatFollows({.status = status,
-                                          .started = started_,
-                                          .resumed = asked.resumed,
-                                          .wanted = asked.text->wanted()});
+    const RetryDecision next = DecideRetry({.status = status,
+                                            .started = started_,
+                                            .resumed = asked.resumed,
+                                            .wanted = asked.text->wanted()});
     // Who passed it on goes on with it elsewhere.
-    if (next != AfterSource::kEnds && asked.options.pass_on && gate_->TryEnter()) {
+    if (next != RetryDecision::kFinish && asked.options.pass_on && gate_->TryEnter()) {
       gateway_->GoOn(std::move(asked), next, status);
       gate_->Leave();
     } else {
@@ -161,24 +163,24 @@ class Gateway::Local final : public TextSink {
   }
 
  private:
-  Gateway* const gateway_;            // only inside the gate
-  const std::shared_ptr<Gate> gate_;  // shared with the gateway
-  Asked asked_;
-  const std::shared_ptr<ResumableText> to_;  // shared with who asked
+  Gateway* const gateway_;                    // only inside the gate
+  const std::shared_ptr<CallbackGate> gate_;  // shared with the gateway
+  PendingRequest asked_;
+  const std::shared_ptr<ResumableGeneration> to_;  // shared with who asked
   bool started_ = false;
 };
 
 // Reads what another node writes. Its own, until the call's end.
-class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextEvent> {
+class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateEvent> {
  public:
-  Reader(Gateway* gateway, Asked asked, std::shared_ptr<Stub> stub)
+  Reader(Gateway* gateway, PendingRequest asked, std::shared_ptr<Stub> stub)
       : gateway_(gateway), asked_(std::move(asked)), to_(asked_.sink), stub_(std::move(stub)) {
     gateway_->gate_->Enter();
     asked_.text->SetSource(text_);
   }
 
   void Start() {
-    stub_->async()->GenerateText(text_->context(), &asked_.request, this);
+    stub_->async()->Generate(text_->context(), &asked_.request, this);
     StartRead(&event_);
     StartCall();
   }
@@ -187,17 +189,17 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
   void OnReadDone(bool ok) override {
     if (!ok) return;
     switch (event_.event_case()) {
-      case wire::GenerateTextEvent::kStarted: {
+      case wire::GenerateEvent::kStarted: {
         const auto& prompt = event_.started().prompt();
         started_ = true;
         text_->Started(stub_, event_.started().text());
         to_->OnStarted({prompt.begin(), prompt.end()});
         break;
       }
-      case wire::GenerateTextEvent::kToken:
+      case wire::GenerateEvent::kToken:
         to_->OnToken(event_.token());
         break;
-      case wire::GenerateTextEvent::kEnded:
+      case wire::GenerateEvent::kEnded:
         ended_ = EndedFromWire(event_.ended());
         break;
       default:
@@ -209,36 +211,37 @@ class Gateway::Reader final : public grpc::ClientReadReactor<wire::GenerateTextE
   void OnDone(const grpc::Status& status) override {
     Gateway* const gateway = gateway_;
     const absl::Status said = TextStatusFromGrpc(status);
-    const AfterSource next = WhatFollows({.status = said,
-                                          .said_by_source = SaidByPeer(status),
-                                          .started = started_,
-                                          .resumed = asked_.resumed,
-                                          .wanted = asked_.text->wanted()});
-    if (next == AfterSource::kEnds) {
+    const RetryDecision next = DecideRetry({.status = said,
+                                            .said_by_source = SaidByPeer(status),
+                                            .started = started_,
+                                            .resumed = asked_.resumed,
+                                            .wanted = asked_.text->wanted()});
+    if (next == RetryDecision::kFinish) {
       to_->OnEnd(said, ended_.reason, ended_.usage);
     } else {
       asked_.started = started_;
       gateway->GoOn(std::move(asked_), next, said);
     }
-    const std::shared_ptr<Gate> gate = gateway->gate_;
+    const std::shared_ptr<CallbackGate> gate = gateway->gate_;
     delete this;
     gate->Leave();
   }
 
   Gateway* const gateway_;
-  Asked asked_;
-  const std::shared_ptr<ResumableText> to_;  // shared with who asked
-  const std::shared_ptr<Stub> stub_;         // shared with calls about the text
-  const std::shared_ptr<RemoteText> text_ = std::make_shared<RemoteText>();  // with the text
+  PendingRequest asked_;
+  const std::shared_ptr<ResumableGeneration> to_;  // shared with who asked
+  const std::shared_ptr<Stub> stub_;               // shared with calls about the text
+  const std::shared_ptr<RemoteGeneration> text_ =
+      std::make_shared<RemoteGeneration>();  // with the text
   bool started_ = false;
-  wire::GenerateTextEvent event_;
-  EndedText ended_;
+  wire::GenerateEvent event_;
+  EndedGeneration ended_;
 };
 
 Gateway::Gateway(EventLoop* loop, ClusterRuntime* cluster, Coordinator* coordinator,
                  Options options)
     : loop_(loop), cluster_(cluster), coordinator_(coordinator), options_(options), lister_([this] {
-        KeepList();
+        RefreshModelList();
       }) {}
 
 Gateway::~Gateway() {
@@ -248,15 +251,15 @@ Gateway::~Gateway() {
 }
 
 void Gateway::Stop() {
-  std::vector<Asked> left;
+  std::vector<PendingRequest> left;
   {
     absl::MutexLock lock(mu_);
     stopping_ = true;
     left.swap(asked_);
-    for (Asked& asked : texts_waiting_) left.push_back(std::move(asked));
-    texts_waiting_.clear();
+    for (PendingRequest& asked : requests_waiting_) left.push_back(std::move(asked));
+    requests_waiting_.clear();
   }
-  for (const Asked& asked : left) asked.text->Refuse(Stopping(asked.options));
+  for (const PendingRequest& asked : left) asked.text->Refuse(Stopping(asked.options));
 }
 
 bool Gateway::stopping() {
@@ -273,10 +276,10 @@ std::unique_ptr<wire::Coordinator::Stub> Gateway::StubAt(const std::string& addr
   return wire::Coordinator::NewStub(channel_);
 }
 
-std::shared_ptr<TextControl> Gateway::Generate(const wire::GenerateTextRequest& request,
-                                               std::shared_ptr<TextSink> sink,
-                                               GenerateOptions options) {
-  auto resumable = std::make_shared<ResumableText>(request, std::move(sink));
+std::shared_ptr<GenerationHandle> Gateway::Generate(const wire::GenerateRequest& request,
+                                                    std::shared_ptr<GenerationSink> sink,
+                                                    GenerateOptions options) {
+  auto resumable = std::make_shared<ResumableGeneration>(request, std::move(sink));
   auto text = std::make_shared<Text>(resumable);  // shared with who asked
   {
     absl::MutexLock lock(mu_);
@@ -297,19 +300,19 @@ std::shared_ptr<TextControl> Gateway::Generate(const wire::GenerateTextRequest& 
 }
 
 void Gateway::Pump() {
-  std::vector<Asked> asked;
+  std::vector<PendingRequest> asked;
   {
     absl::MutexLock lock(mu_);
     asked.swap(asked_);
   }
-  for (Asked& one : asked) Begin(std::move(one));
+  for (PendingRequest& one : asked) Begin(std::move(one));
 }
 
-void Gateway::Begin(Asked asked) {
+void Gateway::Begin(PendingRequest asked) {
   const ClusterView& view = cluster_->view();
   asked.begun = SteadyTime::Now();
   if (view.is_coordinator) {
-    const bool may_come = asked.resumed || coordinator_->Adopts();
+    const bool may_come = asked.resumed || coordinator_->MayReload();
     const absl::Status answers =
         may_come ? coordinator_->Answers(asked.request.model()) : absl::OkStatus();
     const bool is_unknown = absl::IsNotFound(answers) && !asked.resumed;
@@ -317,16 +320,17 @@ void Gateway::Begin(Asked asked) {
       asked.last = asked.resumed ? answers : Coordinator::LoadingAgain();
       Wait(std::move(asked));
     } else {
-      const wire::GenerateTextRequest request = asked.request;
+      const wire::GenerateRequest request = asked.request;
       const std::shared_ptr<Text> text = asked.text;  // shared with who asked
-      const auto call = std::make_shared<TextCall>(std::make_shared<Local>(this, std::move(asked)));
+      const auto call =
+          std::make_shared<GenerationCall>(std::make_shared<Local>(this, std::move(asked)));
       text->SetSource(call);
       coordinator_->Generate(request, call);
     }
     return;
   }
   if (!asked.options.pass_on && !view.coordinator.is_nobody()) {
-    asked.text->Refuse(AsHandedOver(absl::UnavailableError("another node coordinates")));
+    asked.text->Refuse(AsLeaderChanged(absl::UnavailableError("another node coordinates")));
     return;
   }
   const std::string address =
@@ -339,19 +343,19 @@ void Gateway::Begin(Asked asked) {
   }
 }
 
-void Gateway::GoOn(Asked asked, AfterSource how, const absl::Status& said) {
+void Gateway::GoOn(PendingRequest asked, RetryDecision how, const absl::Status& said) {
   const absl::Duration had = SteadyTime::Now() - asked.begun;
   if (had > kGatewayConnectTime) asked.until += had;
   // Who took it and had not begun with it would say the same at once.
-  const bool was_idle = how == AfterSource::kAsksAgain ||
-                        (how == AfterSource::kResumes && IsHandedOver(said) && !asked.started);
+  const bool was_idle = how == RetryDecision::kRetry ||
+                        (how == RetryDecision::kResume && IsLeaderChanged(said) && !asked.started);
   if (was_idle) asked.not_before = SteadyTime::Now() + kGatewayResumePause;
-  if (how == AfterSource::kResumes) return Resume(std::move(asked));
-  if (how == AfterSource::kAsksAgain) asked.last = said;
+  if (how == RetryDecision::kResume) return Resume(std::move(asked));
+  if (how == RetryDecision::kRetry) asked.last = said;
   Wait(std::move(asked));
 }
 
-void Gateway::Resume(Asked asked) {
+void Gateway::Resume(PendingRequest asked) {
   LOG_EVERY_N_SEC(WARNING, 1) << "the node that coordinated does no more; texts go on when another "
                                  "one has their models";
   if (asked.sink->started()) asked.request = asked.sink->Rest();
@@ -363,7 +367,7 @@ void Gateway::Resume(Asked asked) {
   Wait(std::move(asked));
 }
 
-void Gateway::Wait(Asked asked) {
+void Gateway::Wait(PendingRequest asked) {
   absl::Status why = asked.last.ok() ? NoCoordinator() : asked.last;
   if (!asked.text->wanted()) {
     why = absl::CancelledError("nobody wants the text any more");
@@ -371,9 +375,9 @@ void Gateway::Wait(Asked asked) {
     absl::MutexLock lock(mu_);
     if (stopping_) {
       why = Stopping(asked.options);
-    } else if (texts_waiting_.size() < kTextsWaitingMax) {
-      texts_waiting_.push_back(std::move(asked));
-      if (texts_waiting_.size() > 1) return;
+    } else if (requests_waiting_.size() < kRequestsWaitingMax) {
+      requests_waiting_.push_back(std::move(asked));
+      if (requests_waiting_.size() > 1) return;
       loop_->Post([this] { tick_ = loop_->StartTimer({.delay_ms = kTickMs}, [this] { Tick(); }); });
       return;
     }
@@ -382,13 +386,13 @@ void Gateway::Wait(Asked asked) {
 }
 
 void Gateway::Tick() {
-  std::vector<Asked> asked;
+  std::vector<PendingRequest> asked;
   {
     absl::MutexLock lock(mu_);
-    asked.swap(texts_waiting_);
+    asked.swap(requests_waiting_);
   }
   const SteadyTime now = SteadyTime::Now();
-  for (Asked& one : asked) {
+  for (PendingRequest& one : asked) {
     if (now < one.not_before) {
       Wait(std::move(one));
     } else {
@@ -413,7 +417,7 @@ void Gateway::ListModels(absl::Duration age_max, OnModels done) {
   std::move(done)(now);
 }
 
-void Gateway::KeepList() {
+void Gateway::RefreshModelList() {
   NameThread("model list");
   const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return stopping_ || !waiting_.empty();
@@ -441,13 +445,13 @@ void Gateway::KeepList() {
 }
 
 absl::StatusOr<Gateway::Models> Gateway::Fetch() {
-  const SteadyTime until = SteadyTime::Now() + options_.office_time;
+  const SteadyTime until = SteadyTime::Now() + options_.leadership_time;
   const auto stop = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_; };
   while (true) {
     absl::StatusOr<Models> models = FetchOnce();
     if (!absl::IsUnavailable(models.status()) || SteadyTime::Now() >= until) return models;
     // One that has just lost its coordinator may have another soon; one that coordinates knows why.
-    if (!IsHandedOver(models.status()) && coordinator_->office().mine) return models;
+    if (!IsLeaderChanged(models.status()) && coordinator_->leadership().mine) return models;
     absl::MutexLock lock(mu_);
     if (mu_.AwaitWithTimeout(absl::Condition(&stop), absl::Milliseconds(kTickMs))) {
       return Stopping();
@@ -456,21 +460,21 @@ absl::StatusOr<Gateway::Models> Gateway::Fetch() {
 }
 
 absl::StatusOr<Gateway::Models> Gateway::FetchOnce() {
-  const Coordinator::Office office = coordinator_->office();
+  const Coordinator::Leadership leadership = coordinator_->leadership();
   auto list = std::make_shared<ModelList>();  // shared by all who asked
-  if (office.mine) {
+  if (leadership.mine) {
     auto models = coordinator_->Models();
     if (!models.ok()) return models.status();
     *list = *std::move(models);
     return list;
   }
-  if (office.address.empty()) return NoCoordinator(office.refused);
+  if (leadership.address.empty()) return NoCoordinator(leadership.refused);
   grpc::ClientContext context;
   context.AddMetadata(kForwardedKey, "1");
   context.set_deadline(DeadlineIn(kListTime));
   wire::ListModelsResponse response;
   const grpc::Status status =
-      StubAt(office.address)->ListModels(&context, wire::ListModelsRequest(), &response);
+      StubAt(leadership.address)->ListModels(&context, wire::ListModelsRequest(), &response);
   if (IsUnreadable(status)) return FromGrpc(status);
   if (!status.ok()) {
     const absl::Status plain = TextStatusFromGrpc(status);

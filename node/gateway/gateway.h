@@ -14,12 +14,12 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "coordinator/generation/text_call.h"
+#include "coordinator/generation/generation_call.h"
 #include "coordinator/models/coordinator.h"
-#include "node/gateway/resumable_text.h"
+#include "node/gateway/resumable_generation.h"
 #include "proto/coordinator.grpc.pb.h"
+#include "transport/base/callback_gate.h"
 #include "transport/base/event_loop.h"
-#include "transport/base/gate.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
@@ -27,37 +27,37 @@ namespace strata {
 // Who may wait for one list of models.
 inline constexpr size_t kModelsWaitingMax = 2048;
 // Texts that may wait for a node to coordinate.
-inline constexpr size_t kTextsWaitingMax = 1024;
+inline constexpr size_t kRequestsWaitingMax = 1024;
 // Before the same node is asked for the rest of a text again.
 inline constexpr absl::Duration kGatewayResumePause = absl::Milliseconds(500);
 // A call that ends within it may never have reached its node.
 inline constexpr absl::Duration kGatewayConnectTime = absl::Seconds(2);
 
 // Where texts come from.
-class TextSource {
+class GenerationSource {
  public:
   struct GenerateOptions {
     // To the node that coordinates. False: who asks does so; where another one coordinates, the
-    // text ends with kUnavailable and AsHandedOver().
+    // text ends with kUnavailable and AsLeaderChanged().
     bool pass_on = true;
   };
-  virtual ~TextSource() = default;
+  virtual ~GenerationSource() = default;
   // Starts a text; never blocks. What becomes of it goes to `sink`, which is kept until its
   // OnEnd().
-  virtual std::shared_ptr<TextControl> Generate(const wire::GenerateTextRequest& request,
-                                                std::shared_ptr<TextSink> sink,
-                                                GenerateOptions options) = 0;
+  virtual std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest& request,
+                                                     std::shared_ptr<GenerationSink> sink,
+                                                     GenerateOptions options) = 0;
 };
 
 // What is asked while no node coordinates is answered so: kUnavailable, with when to try again.
 // `why`: a sentence without a dot; empty: it is not known.
 absl::Status NoCoordinator(const std::string& why = "");
 
-class Gateway final : public TextSource {
+class Gateway final : public GenerationSource {
  public:
   struct Options {
     // How long who asks for the models waits while no node coordinates.
-    absl::Duration office_time = absl::Seconds(5);
+    absl::Duration leadership_time = absl::Seconds(5);
     // How long a text waits that has not begun; on a network that loses packets nodes take long to
     // agree on who coordinates.
     absl::Duration begin_time = absl::Seconds(15);
@@ -77,9 +77,9 @@ class Gateway final : public TextSource {
   // Ends with the errors of Coordinator::Generate(); kUnavailable: no node coordinates
   // (RetryAfterMs), also after a while in which one might have taken over. A text goes on where the
   // node that coordinated has gone and another one takes over.
-  std::shared_ptr<TextControl> Generate(const wire::GenerateTextRequest& request,
-                                        std::shared_ptr<TextSink> sink,
-                                        GenerateOptions options) override;
+  std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest& request,
+                                             std::shared_ptr<GenerationSink> sink,
+                                             GenerateOptions options) override;
 
   using ModelList = std::vector<wire::ModelStatus>;
   using Models = std::shared_ptr<const ModelList>;  // shared by all who asked
@@ -95,10 +95,10 @@ class Gateway final : public TextSource {
   class Reader;
   class Local;
   class Text;
-  struct Asked {
+  struct PendingRequest {
     std::shared_ptr<Text> text;  // shared with who asked
-    wire::GenerateTextRequest request;
-    std::shared_ptr<ResumableText> sink;  // shared with the text's source
+    wire::GenerateRequest request;
+    std::shared_ptr<ResumableGeneration> sink;  // shared with the text's source
     GenerateOptions options;
     SteadyTime until;  // so long it may wait, without the time that a node had it
     SteadyTime begun;  // at the source that it had last
@@ -108,24 +108,25 @@ class Gateway final : public TextSource {
     SteadyTime not_before = SteadyTime::InfinitePast();
   };
 
-  void Begin(Asked asked);  // loop
+  void Begin(PendingRequest asked);  // loop
   // Its source has ended, but the text has not; `said`: why. Any thread.
-  void GoOn(Asked asked, AfterSource how, const absl::Status& said);
+  void GoOn(PendingRequest asked, RetryDecision how, const absl::Status& said);
   // Its source has gone in the middle.
-  void Resume(Asked asked);
-  void Wait(Asked asked);  // any thread
-  void Pump();             // loop
-  void Tick();             // loop
+  void Resume(PendingRequest asked);
+  void Wait(PendingRequest asked);  // any thread
+  void Pump();                      // loop
+  void Tick();                      // loop
   absl::StatusOr<Models> Fetch();
   absl::StatusOr<Models> FetchOnce();
-  void KeepList();
+  void RefreshModelList();
   bool stopping();
 
   EventLoop* const loop_;
   ClusterRuntime* const cluster_;
   Coordinator* const coordinator_;
   const Options options_;
-  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();  // shared with Readers and Locals
+  const std::shared_ptr<CallbackGate> gate_ =
+      std::make_shared<CallbackGate>();  // shared with Readers and Locals
 
   std::unique_ptr<EventLoop::Handle> tick_;  // loop; while texts wait
 
@@ -136,8 +137,9 @@ class Gateway final : public TextSource {
   Models models_ ABSL_GUARDED_BY(mu_);
   SteadyTime models_at_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfinitePast();
   std::vector<OnModels> waiting_ ABSL_GUARDED_BY(mu_);
-  std::vector<Asked> asked_ ABSL_GUARDED_BY(mu_);          // until the loop's next turn
-  std::vector<Asked> texts_waiting_ ABSL_GUARDED_BY(mu_);  // at most kTextsWaitingMax
+  std::vector<PendingRequest> asked_ ABSL_GUARDED_BY(mu_);  // until the loop's next turn
+  std::vector<PendingRequest> requests_waiting_
+      ABSL_GUARDED_BY(mu_);  // at most kRequestsWaitingMax
 
   std::thread lister_;
 };

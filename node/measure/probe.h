@@ -1,5 +1,6 @@
 // `strata probe`: what this machine's devices are, and how fast ggml is on them. A process of its
-// own, because a device's driver may abort; a node starts it (device_survey.h), and so may people.
+// own, because a device's driver may abort; a node starts it (device_benchmark.h), and so may
+// people.
 #pragma once
 
 #include <cstdint>

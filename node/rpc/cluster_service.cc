@@ -57,7 +57,7 @@ grpc::ServerUnaryReactor* ClusterService::GetCluster(grpc::CallbackServerContext
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([=, this] {
     *response = runtime_->Describe();
-    if (surveys_ != nullptr) surveys_->AddLinks(response);
+    if (benchmarks_ != nullptr) benchmarks_->AddLinks(response);
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "coordinator/cluster/cluster_runtime.h"
-#include "node/measure/surveys.h"
+#include "node/measure/benchmarks.h"
 #include "proto/cluster.grpc.pb.h"
 #include "transport/base/event_loop.h"
 
@@ -12,9 +12,9 @@ namespace strata {
 // The loop runs until the server with this service has shut down: calls end there.
 class ClusterService final : public wire::Cluster::CallbackService {
  public:
-  // All outlive the service; `surveys` may be null: then nothing is measured.
-  ClusterService(EventLoop* loop, ClusterRuntime* runtime, Surveys* surveys)
-      : loop_(loop), runtime_(runtime), surveys_(surveys) {}
+  // All outlive the service; `benchmarks` may be null: then nothing is measured.
+  ClusterService(EventLoop* loop, ClusterRuntime* runtime, Benchmarks* benchmarks)
+      : loop_(loop), runtime_(runtime), benchmarks_(benchmarks) {}
 
   grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext* context,
                                      const wire::Heartbeat* request,
@@ -32,7 +32,7 @@ class ClusterService final : public wire::Cluster::CallbackService {
  private:
   EventLoop* const loop_;
   ClusterRuntime* const runtime_;
-  Surveys* const surveys_;
+  Benchmarks* const benchmarks_;
 };
 
 // The host in what gRPC calls a call's peer ("ipv4:10.0.0.1:5", "ipv6:%5B::1%5D:5"); empty if there

@@ -9,9 +9,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/request/request_status.h"
-#include "node/gateway/text_stream.h"
-#include "node/gateway/text_wire.h"
-#include "node/rpc/event_teller.h"
+#include "node/gateway/generate_reactor.h"
+#include "node/gateway/generation_proto.h"
+#include "node/rpc/event_writer.h"
 #include "transport/base/steady_time.h"
 #include "transport/rpc/forwarding.h"
 #include "transport/rpc/grpc_status.h"
@@ -64,13 +64,14 @@ auto WriteTo(grpc::ServerWriter<Event>* writer) {
 
 // What every long call of a coordinator's asks and tells.
 template <typename Event>
-Coordinator::Caller CallerOf(const grpc::ServerContext& context, EventTeller<Event>* teller) {
-  Coordinator::Caller caller;
-  caller.go_on = [&context] { return !context.IsCancelled(); };
-  caller.note = [teller](const std::string& note) {
+Coordinator::OperationContext CallerOf(const grpc::ServerContext& context,
+                                       EventWriter<Event>* writer) {
+  Coordinator::OperationContext caller;
+  caller.should_continue = [&context] { return !context.IsCancelled(); };
+  caller.note = [writer](const std::string& note) {
     Event event;
     event.set_note(note);
-    return teller->Tell(std::move(event));
+    return writer->Tell(std::move(event));
   };
   return caller;
 }
@@ -101,21 +102,23 @@ CoordinatorService::CoordinatorService(Coordinator* coordinator, Gateway* gatewa
     : coordinator_(coordinator),
       gateway_(gateway),
       options_(std::move(options)),
-      n_texts_(std::make_shared<std::atomic<int>>(0)) {}
+      n_requests_(std::make_shared<std::atomic<int>>(0)) {}
 
 absl::StatusOr<std::unique_ptr<wire::Coordinator::Stub>> CoordinatorService::Elsewhere(
     const grpc::ServerContext& context) {
-  for (const SteadyTime until = SteadyTime::Now() + options_.office_time;; absl::SleepFor(kPoll)) {
-    const Coordinator::Office office = coordinator_->office();
-    if (office.mine && office.settled) return nullptr;
-    if (!office.address.empty()) {
-      if (!WasForwarded(context)) return gateway_->StubAt(office.address);
-      return AsHandedOver(NoCoordinator());  // whoever passed it on knows that, too, in a moment
+  for (const SteadyTime until = SteadyTime::Now() + options_.leadership_time;;
+       absl::SleepFor(kPoll)) {
+    const Coordinator::Leadership leadership = coordinator_->leadership();
+    if (leadership.mine && leadership.settled) return nullptr;
+    if (!leadership.address.empty()) {
+      if (!WasForwarded(context)) return gateway_->StubAt(leadership.address);
+      return AsLeaderChanged(NoCoordinator());  // whoever passed it on knows that, too, in a moment
     }
     if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     if (SteadyTime::Now() < until) continue;
-    if (office.mine) return nullptr;
-    return WasForwarded(context) ? AsHandedOver(NoCoordinator()) : NoCoordinator(office.refused);
+    if (leadership.mine) return nullptr;
+    return WasForwarded(context) ? AsLeaderChanged(NoCoordinator())
+                                 : NoCoordinator(leadership.refused);
   }
 }
 
@@ -131,9 +134,9 @@ std::optional<grpc::Status> CoordinatorService::PassOn(const grpc::ServerContext
     grpc::Status status = call(elsewhere->get(), onward.get(), &said);
     const bool has_gone =
         status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByPeer(status);
-    if (!has_gone && !IsHandedOver(TextStatusFromGrpc(status))) return status;
-    until =
-        std::min(until, SteadyTime::Now() + options_.office_time);  // from the first that has gone
+    if (!has_gone && !IsLeaderChanged(TextStatusFromGrpc(status))) return status;
+    until = std::min(until,
+                     SteadyTime::Now() + options_.leadership_time);  // from the first that has gone
     if (said || context.IsCancelled() || SteadyTime::Now() >= until) {
       if (!has_gone) return status;
       return TextStatusToGrpc(WithRetryAfterMs(
@@ -154,9 +157,9 @@ grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
     return Pass(to->PlanModel(onward, filled), onward, WriteTo(writer), said);
   });
   if (passed_on) return *passed_on;
-  EventTeller<wire::PlanModelEvent> teller(WriteTo(writer));
-  auto plan = coordinator_->Plan(filled, CallerOf(*context, &teller));
-  teller.Finish();
+  EventWriter<wire::PlanModelEvent> writer(WriteTo(writer));
+  auto plan = coordinator_->Plan(filled, CallerOf(*context, &writer));
+  writer.Finish();
   if (!plan.ok()) return TextStatusToGrpc(plan.status());
   wire::PlanModelEvent event;
   *event.mutable_plan() = *std::move(plan);
@@ -180,8 +183,8 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
     pause = kHeldPause;
     wanted.set_model_id(event.loaded().model_id());
     // As it is, whoever asked for it so.
-    wanted.mutable_wishes()->set_n_ctx(event.loaded().n_ctx());
-    wanted.mutable_wishes()->set_n_seqs(event.loaded().n_seqs());
+    wanted.mutable_placement()->set_n_ctx(event.loaded().n_ctx());
+    wanted.mutable_placement()->set_n_seqs(event.loaded().n_seqs());
     return told;
   };
   for (;; pause = std::min(2 * pause, kHeldPauseMax)) {
@@ -195,7 +198,7 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
     if (!again || WasForwarded(*context)) return status;
     // It may be another's by now, who wished for it otherwise.
     if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) {
-      *wanted.mutable_wishes() = request->wishes();
+      *wanted.mutable_placement() = request->placement();
     }
     const SteadyTime until = SteadyTime::Now() + pause;
     while (!context->IsCancelled() && SteadyTime::Now() < until) absl::SleepFor(kPoll);
@@ -206,34 +209,34 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
 absl::Status CoordinatorService::LoadHere(
     const grpc::ServerContext& context, const wire::LoadModelRequest& request,
     absl::FunctionRef<bool(const wire::LoadModelEvent& event)> tell) {
-  EventTeller<wire::LoadModelEvent> teller(tell);
-  Coordinator::Caller caller = CallerOf(context, &teller);
-  caller.placed = [&teller](const wire::ModelStatus& placed) {
+  EventWriter<wire::LoadModelEvent> writer(tell);
+  Coordinator::OperationContext caller = CallerOf(context, &writer);
+  caller.placed = [&writer](const wire::ModelStatus& placed) {
     wire::LoadModelEvent event;
     *event.mutable_placed() = placed;
-    return teller.Tell(std::move(event));
+    return writer.Tell(std::move(event));
   };
-  caller.progress = [&teller](uint32_t stage, const wire::LoadProgress& progress) {
+  caller.progress = [&writer](uint32_t stage, const wire::LoadProgress& progress) {
     wire::LoadModelEvent event;
     event.mutable_progress()->set_stage(stage);
     *event.mutable_progress()->mutable_progress() = progress;
-    return teller.Tell(std::move(event), stage);
+    return writer.Tell(std::move(event), stage);
   };
   const bool was_loaded = !request.model_id().empty();
   auto loaded = was_loaded ? coordinator_->LoadAgain(request, std::move(caller))
                            : coordinator_->Load(request, caller);
-  teller.Finish();
+  writer.Finish();
   if (!loaded.ok()) return loaded.status();
   wire::LoadModelEvent event;
   *event.mutable_loaded() = coordinator_->StatusOf(loaded->deployment);
   event.set_was_there(loaded->was_there);
-  event.set_share(loaded->share);
+  event.set_lease(loaded->lease);
   tell(event);
-  if (loaded->share == 0) return absl::OkStatus();
+  if (loaded->lease == 0) return absl::OkStatus();
   // One that failed is held, too: its caller still wants to know why.
-  while (coordinator_->HasShare(loaded->share) && !context.IsCancelled()) absl::SleepFor(kPoll);
-  coordinator_->Release(loaded->share);
-  return context.IsCancelled() ? absl::OkStatus() : coordinator_->CheckOffice();
+  while (coordinator_->HasLease(loaded->lease) && !context.IsCancelled()) absl::SleepFor(kPoll);
+  coordinator_->Release(loaded->lease);
+  return context.IsCancelled() ? absl::OkStatus() : coordinator_->CheckLeadership();
 }
 
 grpc::Status CoordinatorService::UnloadModel(grpc::ServerContext* context,
@@ -245,8 +248,8 @@ grpc::Status CoordinatorService::UnloadModel(grpc::ServerContext* context,
     return to->UnloadModel(onward, *request, response);
   });
   if (passed_on) return *passed_on;
-  if (request->share() != 0) {
-    coordinator_->Release(request->share());
+  if (request->lease() != 0) {
+    coordinator_->Release(request->lease());
     return grpc::Status::OK;
   }
   auto name = coordinator_->Unload(request->model());
@@ -260,13 +263,14 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
   const Admission admission(this, kCoordinatorCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   absl::StatusOr<std::vector<wire::ModelStatus>> models;
-  for (const SteadyTime until = SteadyTime::Now() + options_.office_time;; absl::SleepFor(kPoll)) {
+  for (const SteadyTime until = SteadyTime::Now() + options_.leadership_time;;
+       absl::SleepFor(kPoll)) {
     const auto passed_on = PassOn(*context, [&](Stub* to, grpc::ClientContext* onward, bool*) {
       return to->ListModels(onward, *request, response);
     });
     if (passed_on) return *passed_on;
     models = coordinator_->Models();
-    const bool again = IsHandedOver(models.status()) && !WasForwarded(*context);
+    const bool again = IsLeaderChanged(models.status()) && !WasForwarded(*context);
     if (!again || context->IsCancelled() || SteadyTime::Now() >= until) break;
   }
   if (!models.ok()) return TextStatusToGrpc(models.status());
@@ -278,7 +282,7 @@ grpc::Status CoordinatorService::ListModels(grpc::ServerContext* context,
 
 grpc::Status CoordinatorService::GetReport(grpc::ServerContext*,
                                            const wire::GetReportRequest* request,
-                                           wire::ClusterReport* response) {
+                                           wire::ClusterSnapshot* response) {
   const Admission admission(this, kCoordinatorCallsMax);
   if (auto s = admission.status(); !s.ok()) return ToGrpc(s);
   auto report = coordinator_->Report({request->nodes().begin(), request->nodes().end()});
@@ -310,19 +314,20 @@ grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
     return Pass(to->DrainNode(onward, *request), onward, WriteTo(writer), said);
   });
   if (passed_on) return *passed_on;
-  EventTeller<wire::DrainNodeEvent> teller(WriteTo(writer));
-  const absl::Status drained = coordinator_->Drain(*request, CallerOf(*context, &teller));
-  teller.Finish();
+  EventWriter<wire::DrainNodeEvent> writer(WriteTo(writer));
+  const absl::Status drained = coordinator_->Drain(*request, CallerOf(*context, &writer));
+  writer.Finish();
   return TextStatusToGrpc(drained);
 }
 
-grpc::ServerWriteReactor<wire::GenerateTextEvent>* CoordinatorService::GenerateText(
-    grpc::CallbackServerContext* context, const wire::GenerateTextRequest* request) {
-  auto* stream = new TextStream(texts_);
-  const bool admitted = ++*n_texts_ <= options_.texts_max;
-  stream->Keep(std::shared_ptr<void>(nullptr, [n_texts = n_texts_](void*) { --*n_texts; }));
+grpc::ServerWriteReactor<wire::GenerateEvent>* CoordinatorService::Generate(
+    grpc::CallbackServerContext* context, const wire::GenerateRequest* request) {
+  auto* stream = new GenerateReactor(texts_);
+  const bool admitted = ++*n_requests_ <= options_.requests_max;
+  stream->Keep(
+      std::shared_ptr<void>(nullptr, [n_requests = n_requests_](void*) { --*n_requests; }));
   if (!admitted) {
-    auto refused = std::make_shared<TextCall>(stream->sink());  // shared with the stream
+    auto refused = std::make_shared<GenerationCall>(stream->sink());  // shared with the stream
     stream->SetControl(refused);
     refused->Refuse(WithRetryAfterMs(
         absl::ResourceExhaustedError("too many texts at a time; try again later"), kRetrySoonMs));
@@ -333,9 +338,9 @@ grpc::ServerWriteReactor<wire::GenerateTextEvent>* CoordinatorService::GenerateT
   return stream;
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::FinishText(grpc::CallbackServerContext* context,
-                                                         const wire::FinishTextRequest* request,
-                                                         wire::FinishTextResponse*) {
+grpc::ServerUnaryReactor* CoordinatorService::FinishGeneration(
+    grpc::CallbackServerContext* context, const wire::FinishGenerationRequest* request,
+    wire::FinishGenerationResponse*) {
   texts_->Finish(request->text());
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);

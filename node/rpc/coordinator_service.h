@@ -15,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/models/coordinator.h"
+#include "node/gateway/active_generations.h"
 #include "node/gateway/gateway.h"
-#include "node/gateway/open_texts.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace strata {
@@ -26,7 +26,7 @@ inline constexpr int kCoordinatorCallsMax = 64;
 // Of these, those that may plan, load, hold or drain: the others can always list and unload.
 inline constexpr int kCoordinatorLongCallsMax = 48;
 // Texts at the same time that other nodes and programs ask this one for.
-inline constexpr int kTextCallsMax = 2048;
+inline constexpr int kGenerateCallsMax = 2048;
 
 class CoordinatorService final
     : public wire::Coordinator::WithCallbackMethod_GenerateText<
@@ -35,9 +35,9 @@ class CoordinatorService final
   // All outlive it.
   struct Options {
     std::string node_id;  // in hex
-    int texts_max = kTextCallsMax;
+    int requests_max = kGenerateCallsMax;
     // For nodes that have just met, or lost their coordinator.
-    absl::Duration office_time = absl::Seconds(5);
+    absl::Duration leadership_time = absl::Seconds(5);
   };
   CoordinatorService(Coordinator* coordinator, Gateway* gateway, Options options);
 
@@ -50,16 +50,16 @@ class CoordinatorService final
   grpc::Status ListModels(grpc::ServerContext* context, const wire::ListModelsRequest* request,
                           wire::ListModelsResponse* response) override;
   grpc::Status GetReport(grpc::ServerContext* context, const wire::GetReportRequest* request,
-                         wire::ClusterReport* response) override;
+                         wire::ClusterSnapshot* response) override;
   grpc::Status MeasureNode(grpc::ServerContext* context, const wire::MeasureNodeRequest* request,
                            wire::MeasureNodeResponse* response) override;
   grpc::Status DrainNode(grpc::ServerContext* context, const wire::DrainNodeRequest* request,
                          grpc::ServerWriter<wire::DrainNodeEvent>* writer) override;
-  grpc::ServerWriteReactor<wire::GenerateTextEvent>* GenerateText(
-      grpc::CallbackServerContext* context, const wire::GenerateTextRequest* request) override;
-  grpc::ServerUnaryReactor* FinishText(grpc::CallbackServerContext* context,
-                                       const wire::FinishTextRequest* request,
-                                       wire::FinishTextResponse* response) override;
+  grpc::ServerWriteReactor<wire::GenerateEvent>* Generate(
+      grpc::CallbackServerContext* context, const wire::GenerateRequest* request) override;
+  grpc::ServerUnaryReactor* FinishGeneration(grpc::CallbackServerContext* context,
+                                             const wire::FinishGenerationRequest* request,
+                                             wire::FinishGenerationResponse* response) override;
 
  private:
   class Admission;
@@ -73,7 +73,7 @@ class CoordinatorService final
   template <typename Call>
   std::optional<grpc::Status> PassOn(const grpc::ServerContext& context, Call call);
 
-  // A load where this node coordinates. kUnavailable, AsHandedOver(): a model that was held has
+  // A load where this node coordinates. kUnavailable, AsLeaderChanged(): a model that was held has
   // gone with that role, and the next coordinator may be asked to load it.
   absl::Status LoadHere(const grpc::ServerContext& context, const wire::LoadModelRequest& request,
                         absl::FunctionRef<bool(const wire::LoadModelEvent& event)> tell);
@@ -81,9 +81,10 @@ class CoordinatorService final
   Coordinator* const coordinator_;
   Gateway* const gateway_;
   const Options options_;
-  const std::shared_ptr<OpenTexts> texts_ = std::make_shared<OpenTexts>();  // shared with streams
+  const std::shared_ptr<ActiveGenerations> texts_ =
+      std::make_shared<ActiveGenerations>();  // shared with streams
   std::atomic<int> calls_{0};
-  const std::shared_ptr<std::atomic<int>> n_texts_;  // shared with the calls under way
+  const std::shared_ptr<std::atomic<int>> n_requests_;  // shared with the calls under way
 };
 
 }  // namespace strata

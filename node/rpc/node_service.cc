@@ -37,12 +37,12 @@ StageHost::Done FinishWith(grpc::ServerUnaryReactor* reactor) {
 
 }  // namespace
 
-NodeService::NodeService(EventLoop* loop, StageHost* host, Surveys* surveys,
+NodeService::NodeService(EventLoop* loop, StageHost* host, Benchmarks* benchmarks,
                          SelfTestFile* self_tests, Identity identity, AddressOf address_of,
                          Problems problems)
     : loop_(loop),
       host_(host),
-      surveys_(surveys),
+      benchmarks_(benchmarks),
       self_tests_(self_tests),
       identity_(std::move(identity)),
       address_of_(std::move(address_of)),
@@ -68,7 +68,7 @@ grpc::ServerUnaryReactor* NodeService::GetInfo(grpc::CallbackServerContext* cont
     response->set_draining(draining_);
     for (const std::string& problem : problems_()) response->add_problems(ValidUtf8(problem));
     for (wire::StageStatus& stage : host_->Stages()) *response->add_stages() = std::move(stage);
-    if (surveys_ != nullptr) surveys_->AddDevices(response);
+    if (benchmarks_ != nullptr) benchmarks_->AddDevices(response);
     MakePrintable(response);
     reactor->Finish(grpc::Status::OK);
   });
@@ -91,9 +91,9 @@ grpc::ServerUnaryReactor* NodeService::Measure(grpc::CallbackServerContext* cont
                                                wire::MeasureResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([this, reactor] {
-    reactor->Finish(ToGrpc(
-        surveys_ != nullptr ? surveys_->MeasureAgain()
-                            : absl::FailedPreconditionError("it measures nothing (--no-measure)")));
+    reactor->Finish(ToGrpc(benchmarks_ != nullptr ? benchmarks_->MeasureAgain()
+                                                  : absl::FailedPreconditionError(
+                                                        "it measures nothing (--no-measure)")));
   });
   return reactor;
 }

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "coordinator/models/self_test_file.h"
-#include "node/measure/surveys.h"
+#include "node/measure/benchmarks.h"
 #include "node/workers/stage_host.h"
 #include "proto/node.grpc.pb.h"
 #include "transport/base/event_loop.h"
@@ -27,7 +27,7 @@ class NodeService final : public wire::Node::CallbackService {
   // What this node knows to be wrong with the cluster, a line each; on the loop.
   using Problems = std::function<std::vector<std::string>()>;
   // All outlive the service.
-  NodeService(EventLoop* loop, StageHost* host, Surveys* surveys, SelfTestFile* self_tests,
+  NodeService(EventLoop* loop, StageHost* host, Benchmarks* benchmarks, SelfTestFile* self_tests,
               Identity identity, AddressOf address_of, Problems problems);
 
   grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context,
@@ -60,7 +60,7 @@ class NodeService final : public wire::Node::CallbackService {
 
   EventLoop* const loop_;
   StageHost* const host_;
-  Surveys* const surveys_;          // null: nothing is measured
+  Benchmarks* const benchmarks_;    // null: nothing is measured
   SelfTestFile* const self_tests_;  // null: none are kept
   const Identity identity_;
   const AddressOf address_of_;

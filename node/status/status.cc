@@ -47,14 +47,14 @@ std::string BandwidthText(const wire::DeviceInfo& device) {
   return device.problem().empty() ? "measuring" : "not usable";
 }
 
-std::string CoordinatorName(const ClusterReport& report) {
+std::string CoordinatorName(const ClusterSnapshot& report) {
   for (const NodeReport& node : report.nodes) {
     if (node.id() == report.cluster.coordinator()) return node.name();
   }
   return "";
 }
 
-std::vector<LinkView> LinksOf(const ClusterReport& report) {
+std::vector<LinkView> LinksOf(const ClusterSnapshot& report) {
   std::vector<LinkView> links;
   for (size_t i = 0; i < report.nodes.size(); ++i) {
     for (size_t j = i + 1; j < report.nodes.size(); ++j) {
@@ -67,7 +67,7 @@ std::vector<LinkView> LinksOf(const ClusterReport& report) {
   return links;
 }
 
-std::vector<std::string> ProblemsOf(const ClusterReport& report,
+std::vector<std::string> ProblemsOf(const ClusterSnapshot& report,
                                     const std::vector<ModelView>& models) {
   std::vector<std::string> problems;
   std::vector<const wire::GetClusterResponse*> seen = {&report.cluster};
@@ -121,7 +121,7 @@ std::vector<std::string> ProblemsOf(const ClusterReport& report,
   return problems;
 }
 
-std::string StatusText(const ClusterReport& report) {
+std::string StatusText(const ClusterSnapshot& report) {
   const std::string coordinator = CoordinatorName(report);
   std::vector<std::vector<std::string>> nodes = {
       {"NODE", "STATE", "DEVICE", "MEMORY FREE", "OF", "BANDWIDTH"}};
@@ -218,7 +218,7 @@ json StageJson(const wire::StageStatus& stage, const PrintableText& model_name) 
 
 }  // namespace
 
-std::string StatusJson(const ClusterReport& report) {
+std::string StatusJson(const ClusterSnapshot& report) {
   const std::vector<ModelView> models = ModelsOf(report, nullptr);
   std::map<std::string, PrintableText> shown;  // by id
   for (const ModelView& model : models) shown.emplace(model.id, model.name);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "coordinator/models/cluster_report.h"
+#include "coordinator/models/cluster_snapshot.h"
 #include "node/client/cluster_client.h"
 #include "node/status/status_models.h"
 
@@ -23,14 +23,14 @@ struct StatusOptions {
 absl::Status RunStatus(const StatusOptions& options);
 
 // For people, or one line of JSON; each ends with a line's end. Pure.
-std::string StatusText(const ClusterReport& report);
-std::string StatusJson(const ClusterReport& report);
+std::string StatusText(const ClusterSnapshot& report);
+std::string StatusJson(const ClusterSnapshot& report);
 
 // What a person should know or do something about, a line each. Pure.
-std::vector<std::string> ProblemsOf(const ClusterReport& report,
+std::vector<std::string> ProblemsOf(const ClusterSnapshot& report,
                                     const std::vector<ModelView>& models);
 // Empty: nobody coordinates.
-std::string CoordinatorName(const ClusterReport& report);
+std::string CoordinatorName(const ClusterSnapshot& report);
 std::string BandwidthText(const wire::DeviceInfo& device);
 
 // The measured ones; `speed` lives as long as the report.
@@ -38,7 +38,7 @@ struct LinkView {
   std::string from, to;
   const wire::LinkSpeed* speed = nullptr;
 };
-std::vector<LinkView> LinksOf(const ClusterReport& report);
+std::vector<LinkView> LinksOf(const ClusterSnapshot& report);
 std::string LinkRateText(uint64_t bytes_per_s);
 
 // More links than these are not shown to people.

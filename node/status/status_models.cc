@@ -25,7 +25,7 @@ struct StageOf {
   auto operator<=>(const StageOf&) const = default;
 };
 
-std::map<StageOf, const wire::StageStatus*> StagesByKey(const ClusterReport* report) {
+std::map<StageOf, const wire::StageStatus*> StagesByKey(const ClusterSnapshot* report) {
   std::map<StageOf, const wire::StageStatus*> all;
   if (report == nullptr) return all;
   for (const NodeReport& node : report->nodes) {
@@ -106,7 +106,7 @@ uint32_t ModelView::n_layers() const {
   return n;
 }
 
-std::vector<ModelView> ModelsOf(const ClusterReport& report, const ClusterReport* before) {
+std::vector<ModelView> ModelsOf(const ClusterSnapshot& report, const ClusterSnapshot* before) {
   const auto earlier = StagesByKey(before);
   // By model and plan.
   std::map<std::tuple<std::string, std::string, uint64_t, std::string>, ModelView> plans;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/models/cluster_report.h"
+#include "coordinator/models/cluster_snapshot.h"
 #include "proto/node.pb.h"
 #include "transport/base/printable_text.h"
 
@@ -33,7 +33,7 @@ struct ModelView {
 };
 
 // By name, newer plans of one model first. `before` is an earlier report, for rates; may be null.
-std::vector<ModelView> ModelsOf(const ClusterReport& report, const ClusterReport* before);
+std::vector<ModelView> ModelsOf(const ClusterSnapshot& report, const ClusterSnapshot* before);
 
 // "0-11"; empty when they are not known.
 std::string LayersText(const wire::LayerRange& layers);

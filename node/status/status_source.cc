@@ -31,11 +31,11 @@ absl::StatusOr<std::unique_ptr<StatusSource>> StatusSource::Connect(const Client
   return std::make_unique<StatusSource>((*client)->address(), std::move(ways));
 }
 
-absl::StatusOr<ClusterReport> StatusSource::Ask() {
+absl::StatusOr<ClusterSnapshot> StatusSource::Ask() {
   std::string address = address_;
   absl::Status first;
   for (size_t tried = 0; tried <= kOthersMax + 1; ++tried) {
-    absl::StatusOr<ClusterReport> report = ways_.collect(address);
+    absl::StatusOr<ClusterSnapshot> report = ways_.collect(address);
     if (report.ok()) {
       address_ = address;
       others_.clear();

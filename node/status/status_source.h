@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/models/cluster_report.h"
+#include "coordinator/models/cluster_snapshot.h"
 #include "node/client/cluster_client.h"
 
 namespace strata {
@@ -20,7 +20,7 @@ class StatusSource {
  public:
   // How it asks; tests have their own.
   struct Ways {
-    std::function<absl::StatusOr<ClusterReport>(const std::string& address)> collect;
+    std::function<absl::StatusOr<ClusterSnapshot>(const std::string& address)> collect;
     // The address of some node, looked for afresh.
     std::function<absl::StatusOr<std::string>()> find;
   };
@@ -30,7 +30,7 @@ class StatusSource {
   static absl::StatusOr<std::unique_ptr<StatusSource>> Connect(const ClientOptions& options);
 
   // The next report. Errors: those of the node that told last. Asks kOthersMax other nodes at most.
-  absl::StatusOr<ClusterReport> Ask();
+  absl::StatusOr<ClusterSnapshot> Ask();
 
   // Of the node that told the last report.
   const std::string& address() const { return address_; }

@@ -52,7 +52,7 @@ void AddMemory(uint64_t free, uint64_t total, std::vector<TableCell>* row) {
   row->push_back({BytesText(total)});
 }
 
-void AddNodes(const ClusterReport& report, int cells, std::vector<Element>* lines) {
+void AddNodes(const ClusterSnapshot& report, int cells, std::vector<Element>* lines) {
   const std::vector<TableColumn> columns = {
       {.title = "NODE", .cells_min = 12},
       {.title = "STATE", .cells_min = 13},
@@ -138,7 +138,7 @@ void AddModel(const ModelView& model, int cells, std::vector<Element>* lines) {
   for (Element& line : TableLines(columns, rows, cells)) lines->push_back(std::move(line));
 }
 
-void AddLinks(const ClusterReport& report, int cells, std::vector<Element>* lines) {
+void AddLinks(const ClusterSnapshot& report, int cells, std::vector<Element>* lines) {
   const std::vector<LinkView> links = LinksOf(report);
   if (links.empty()) return;
   const std::vector<TableColumn> columns = {
@@ -207,8 +207,8 @@ Element Age(const StatusView& view, int cells) {
 
 }  // namespace
 
-std::vector<Element> StatusLines(const ClusterReport& report, const std::vector<ModelView>& models,
-                                 int cells) {
+std::vector<Element> StatusLines(const ClusterSnapshot& report,
+                                 const std::vector<ModelView>& models, int cells) {
   std::vector<Element> lines;
   AddProblems(ProblemsOf(report, models), cells, &lines);
   AddNodes(report, cells, &lines);

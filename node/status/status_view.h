@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/models/cluster_report.h"
+#include "coordinator/models/cluster_snapshot.h"
 #include "ftxui/dom/elements.hpp"
 #include "ftxui/screen/terminal.hpp"
 #include "node/status/status_models.h"
@@ -15,17 +15,17 @@
 namespace strata {
 
 struct StatusView {
-  const ClusterReport* report = nullptr;  // null: there is none yet
-  std::vector<ModelView> models;          // of the report
-  int64_t age_ms = 0;                     // of the report
-  std::string asked;                      // address of the node that told it, or is asked
-  std::string gone;                       // of the one before, which went away; may be empty
-  std::string problem;                    // why there is nothing newer; empty: all is well
-  size_t first_line = 0;                  // of the part that scrolls
+  const ClusterSnapshot* report = nullptr;  // null: there is none yet
+  std::vector<ModelView> models;            // of the report
+  int64_t age_ms = 0;                       // of the report
+  std::string asked;                        // address of the node that told it, or is asked
+  std::string gone;                         // of the one before, which went away; may be empty
+  std::string problem;                      // why there is nothing newer; empty: all is well
+  size_t first_line = 0;                    // of the part that scrolls
 };
 
 // What scrolls: a line each, none wider than `cells`.
-std::vector<ftxui::Element> StatusLines(const ClusterReport& report,
+std::vector<ftxui::Element> StatusLines(const ClusterSnapshot& report,
                                         const std::vector<ModelView>& models, int cells);
 
 struct StatusScreen {

@@ -38,7 +38,7 @@ constexpr uint64_t kRedrawMs = 500;
 constexpr absl::Duration kQuitTime = absl::Milliseconds(300);
 
 struct Answer {
-  absl::StatusOr<ClusterReport> report;
+  absl::StatusOr<ClusterSnapshot> report;
   std::string address;            // whose it is
   SteadyClock::time_point asked;  // when
 };
@@ -66,7 +66,7 @@ class Asker {
   void Run() {
     while (true) {
       const auto asked = SteadyClock::now();
-      absl::StatusOr<ClusterReport> report = source_->Ask();
+      absl::StatusOr<ClusterSnapshot> report = source_->Ask();
       {
         absl::MutexLock lock(mu_);
         if (!stop_) {
@@ -122,7 +122,7 @@ class Watch {
     } else {
       problem_.clear();
       before_ = std::move(report_);
-      report_ = std::make_unique<ClusterReport>(*std::move(answer.report));
+      report_ = std::make_unique<ClusterSnapshot>(*std::move(answer.report));
       TellNodesApart(report_.get());
       models_ = ModelsOf(*report_, before_.get());
       asked_ = answer.asked;
@@ -198,7 +198,7 @@ class Watch {
   std::string address_;  // who told the report, or is asked
   std::string gone_;     // the address before, which went away
   std::string problem_;  // why there is nothing newer
-  std::unique_ptr<ClusterReport> report_, before_;
+  std::unique_ptr<ClusterSnapshot> report_, before_;
   std::vector<ModelView> models_;
   SteadyClock::time_point asked_ = SteadyClock::now();
   int64_t first_line_ = 0, page_lines_ = 1;
@@ -240,7 +240,7 @@ absl::Status RunStatusLines(const StatusOptions& options) {
   if (!source.ok()) return source.status();
   while (true) {
     const auto next = SteadyClock::now() + kEvery;
-    const absl::StatusOr<ClusterReport> report = (*source)->Ask();
+    const absl::StatusOr<ClusterSnapshot> report = (*source)->Ask();
     const std::string line =
         report.ok() ? StatusJson(*report)
                     : nlohmann::json({{"error", std::string(report.status().message())}})

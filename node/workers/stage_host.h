@@ -20,14 +20,14 @@
 #include "absl/status/statusor.h"
 #include "coordinator/models/self_test_file.h"
 #include "grpcpp/client_context.h"
-#include "node/workers/device_offer.h"
+#include "node/workers/device_limits.h"
 #include "node/workers/worker_process.h"
 #include "proto/node.grpc.pb.h"
 #include "shard/weights/weight_fetcher.h"
 #include "shard/worker/load_stream.h"
+#include "transport/base/callback_gate.h"
 #include "transport/base/epoch.h"
 #include "transport/base/event_loop.h"
-#include "transport/base/gate.h"
 #include "transport/base/printable_text.h"
 #include "transport/base/rate_window.h"
 
@@ -50,7 +50,7 @@ class StageHost {
     // Of a file that this node shares, by its path: its ModelFile::file_key(); else "". Does not
     // block. May be null.
     std::function<std::string(const std::string& path)> file_key;
-    DeviceOffer offer;
+    DeviceLimits offer;
     std::string node_id;
     SelfTestFile* self_tests = nullptr;  // outlives the host; null: they are not kept
   };
@@ -195,7 +195,7 @@ class StageHost {
   std::map<std::string, std::unique_ptr<Device>> devices_;  // by name
   std::map<uint64_t, Context> calls_;                       // to workers, under way
   std::set<StageKey> forgotten_;                            // being unloaded by UnloadForgotten()
-  Gate gate_;                                               // for their callbacks
+  CallbackGate gate_;                                       // for their callbacks
   std::unique_ptr<EventLoop::Handle> fetch_timer_;          // while there are fetches
   size_t fetches_ = 0;                                      // whose end has not come
 };

@@ -63,7 +63,7 @@ class StageHost::LoadReader final : public grpc::ClientReadReactor<wire::LoadSta
     host_->loop_->Post([host = host_, key = key_, id = id_, status = FromGrpc(status)] {
       host->OnLoadEnd(key, id, status);
     });
-    Gate* gate = &host_->gate_;
+    CallbackGate* gate = &host_->gate_;
     delete this;
     gate->Leave();
   }
@@ -237,7 +237,7 @@ void StageHost::Forget(const StageKey& key) {
 }
 
 bool StageHost::IsCrowded(const Stage& stage) const {
-  const DeviceOffer& offer = options_.offer;
+  const DeviceLimits& offer = options_.offer;
   const bool on_host = offer.MemoryOf(kCpuDevice) != 0;
   return std::any_of(stages_.begin(), stages_.end(), [&](const auto& each) {
     const Stage& other = each.second;

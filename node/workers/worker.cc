@@ -30,7 +30,7 @@ constexpr char kOfItsNode[] = "of the node";
 
 }  // namespace
 
-std::vector<std::string> WireArgs(const StageWireOptions& wires) {
+std::vector<std::string> WireArgs(const LinkSelectorOptions& wires) {
   std::vector<std::string> args;
   if (!wires.ucx) args.push_back("--no-ucx");
   if (wires.spin) args.push_back("--spin");

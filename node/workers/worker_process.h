@@ -20,8 +20,8 @@
 #include "absl/strings/string_view.h"
 #include "node/workers/child_process.h"
 #include "proto/node.grpc.pb.h"
+#include "transport/base/callback_gate.h"
 #include "transport/base/event_loop.h"
-#include "transport/base/gate.h"
 
 namespace strata {
 
@@ -149,7 +149,7 @@ class WorkerProcess {
   Checks checks_waiting_, checks_asked_;  // bounded by the calls under way
   std::unique_ptr<WorkerDeath> verdict_;  // why it was killed by us
 
-  Gate gate_;
+  CallbackGate gate_;
   std::unique_ptr<ChildProcess> child_;
 };
 

@@ -1,8 +1,8 @@
 // What the compute devices of this machine are, and how fast ggml really is on them: the planner
 // places layers by these figures and by nothing that a data sheet says.
 //
-// Runs in a process of its own (node/measure/device_survey.h), because a device's driver may abort.
-// Any thread; blocks.
+// Runs in a process of its own (node/measure/device_benchmark.h), because a device's driver may
+// abort. Any thread; blocks.
 #pragma once
 
 #include <array>

@@ -133,7 +133,7 @@ uint64_t LogCapture::CacheBytes() const {
   return Sum(kCacheMark, is_cache) + Sum(kStateMark, [](absl::string_view) { return true; });
 }
 
-uint64_t LogCapture::ForgettingBytes(const Sequences& of) const {
+uint64_t LogCapture::ForgettingBytes(const SlotSamplers& of) const {
   // Said before the sizes of the cache that it speaks of.
   bool is_windowed = false;
   double bytes = 0;

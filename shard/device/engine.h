@@ -37,12 +37,12 @@ class LogCapture {
   // Bytes of the caches for keys and values and of recurrent states.
   uint64_t CacheBytes() const;
   // Of those, what one sequence has in caches that forget: windows and states.
-  struct Sequences {
+  struct SlotSamplers {
     uint32_t window = 0;  // positions
     uint32_t n_seq_max = 1;
     uint32_t n_caches = 1;  // n_seq_max, where each has a cache of its own
   };
-  uint64_t ForgettingBytes(const Sequences& of) const;
+  uint64_t ForgettingBytes(const SlotSamplers& of) const;
   // Bytes of the buffers for intermediate results.
   uint64_t ComputeBytes() const;
   // Bytes of weights that were copied out of a mapped file, for example to be repacked.

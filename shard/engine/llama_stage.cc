@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
       static_cast<uint32_t>(std::max<size_t>(1, batch.positions.size()));
   params.cb_eval = OnTensor;
   params.cb_eval_user_data = this;
-  UndoAhead();
+  UndoLookahead();
   LogCapture log;
   LlamaContextPtr context(llama_init_from_model(model_.get(), params));
   if (context == nullptr) {
@@ -213,7 +213,7 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
   if (absl::Status status = CheckMapped(); !status.ok()) return status;
 
   const size_t n = batch.positions.size();
-  was_ahead_ = FinishAhead(batch);
+  was_ahead_ = FinishLookahead(batch);
   if (!was_ahead_) {
     if (absl::Status status = RunAll(batch); !status.ok()) return RollBack(batch, status);
   }
@@ -264,8 +264,8 @@ absl::Status LlamaStage::Synchronize() {
   return absl::OkStatus();
 }
 
-bool LlamaStage::BeginAhead(const Batch& batch) {
-  UndoAhead();
+bool LlamaStage::BeginLookahead(const Batch& batch) {
+  UndoLookahead();
   const Facts& facts = config_.facts;
   const bool comes_back =
       config_.ability.trim && !config_.has_equal_graphs && llama_model_n_swa(model_.get()) <= 0;
@@ -278,22 +278,22 @@ bool LlamaStage::BeginAhead(const Batch& batch) {
   ahead_.slots.assign(batch.slots.begin(), batch.slots.end());
   ahead_.output_rows.assign(batch.output_rows.begin(), batch.output_rows.end());
   if (RunAll(batch).ok()) return true;
-  UndoAhead();
+  UndoLookahead();
   return false;
 }
 
-bool LlamaStage::FinishAhead(const Batch& batch) {
+bool LlamaStage::FinishLookahead(const Batch& batch) {
   if (ahead_.tokens.empty()) return false;
   if (batch.tokens == ahead_.tokens && batch.positions == ahead_.positions &&
       batch.slots == ahead_.slots && batch.output_rows == ahead_.output_rows) {
     ahead_ = {};
     return true;
   }
-  UndoAhead();
+  UndoLookahead();
   return false;
 }
 
-void LlamaStage::UndoAhead() {
+void LlamaStage::UndoLookahead() {
   if (ahead_.tokens.empty()) return;
   Synchronize().IgnoreError();  // its result is of no use
   for (const int32_t slot : ahead_.slots) llama_memory_seq_rm(memory(), slot, next_[slot], -1);

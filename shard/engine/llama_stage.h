@@ -66,8 +66,8 @@ class LlamaStage final : public Stage {
   int32_t n_graphs_reused() const { return llama_perf_context(context_.get()).n_reused; }
 
   absl::Status Decode(const Batch& batch) override;
-  bool BeginAhead(const Batch& batch) override;
-  bool WasAhead() const override { return was_ahead_; }
+  bool BeginLookahead(const Batch& batch) override;
+  bool UsedLookahead() const override { return was_ahead_; }
   Payload TakeActivations() override;
   absl::StatusOr<std::vector<float>> DecodeApart(const Batch& batch,
                                                  const LayerWatch& watch) override;
@@ -92,8 +92,8 @@ class LlamaStage final : public Stage {
   // Until the device has computed what was begun. Errors as of Decode().
   absl::Status Synchronize();
   // True: the batch is what was begun ahead, and is done. Else what was begun is undone.
-  bool FinishAhead(const Batch& batch);
-  void UndoAhead();
+  bool FinishLookahead(const Batch& batch);
+  void UndoLookahead();
   // Runs `rows` of the batch as one call of libllama.
   absl::Status Run(const Batch& batch, absl::Span<const uint32_t> rows);
   // Copies the logits of `rows` to the order of the batch.
@@ -152,7 +152,7 @@ class LlamaStage final : public Stage {
   };
   std::vector<Checkpoint> checkpoints_;  // [n_checkpoints], of checkpoint_bytes together
 
-  // What BeginAhead() has begun; no tokens: nothing. next_ knows nothing of it.
+  // What BeginLookahead() has begun; no tokens: nothing. next_ knows nothing of it.
   struct Ahead {
     std::vector<int32_t> tokens, positions, slots;
     std::vector<uint32_t> output_rows;

@@ -20,7 +20,7 @@ bool LlamaStage::SplitsCaches() const {
 
 absl::StatusOr<Stage::CachePart> LlamaStage::ReadCache(int32_t slot, uint32_t begin,
                                                        uint32_t n_max) {
-  UndoAhead();
+  UndoLookahead();
   if (absl::Status status = CheckSlot(slot); !status.ok()) return status;
   const auto length = static_cast<uint32_t>(next_[slot]);
   if (begin >= length || n_max == 0) {
@@ -59,7 +59,7 @@ absl::StatusOr<Stage::CachePart> LlamaStage::ReadCache(int32_t slot, uint32_t be
 }
 
 absl::Status LlamaStage::WriteCache(int32_t slot, const CachePart& part) {
-  UndoAhead();
+  UndoLookahead();
   if (absl::Status status = CheckSlot(slot); !status.ok()) return status;
   const auto length = static_cast<uint32_t>(next_[slot]);
   const bool follows = part.begin == 0 || (SplitsCaches() && part.begin == length);

@@ -36,7 +36,7 @@ void LlamaStage::Drop(int32_t slot) {
 }
 
 void LlamaStage::Clear() {
-  UndoAhead();
+  UndoLookahead();
   llama_memory_clear(memory(), /*data=*/false);  // as a slot that is dropped
   std::fill(next_.begin(), next_.end(), 0);
   for (int32_t slot = 0; slot < spare(); ++slot) Changed(slot);
@@ -55,7 +55,7 @@ absl::Status LlamaStage::CheckSlot(int32_t slot) const {
 }
 
 absl::Status LlamaStage::Apply(const wire::KvEdit& edit) {
-  UndoAhead();
+  UndoLookahead();
   if (absl::Status status = CheckSlot(edit.slot()); !status.ok()) return status;
   switch (edit.kind()) {
     case wire::KvEdit::DROP:

@@ -82,9 +82,9 @@ class Stage {
   // stage that is the whole model, on a device that computes while its host does something else,
   // with caches that can be brought back; else, and where it fails, nothing is begun. Whether it
   // is.
-  virtual bool BeginAhead(const Batch& /*batch*/) { return false; }
+  virtual bool BeginLookahead(const Batch& /*batch*/) { return false; }
   // Whether the last Decode() found its batch begun.
-  virtual bool WasAhead() const { return false; }
+  virtual bool UsedLookahead() const { return false; }
 
   // Every stage but the last, after Decode(): [n_tokens, n_embd] f32, rows in batch order.
   virtual Payload TakeActivations() = 0;

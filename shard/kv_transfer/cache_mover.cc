@@ -31,10 +31,11 @@ constexpr std::chrono::milliseconds kPoll(100);
 // Cancels calls that nobody wants any more, or that get nothing for too long.
 class Watch {
  public:
-  // `go_on` and `cancel` outlive it.
-  Watch(const std::function<bool()>& go_on, const std::function<void()>& cancel,
+  // `should_continue` and `cancel` outlive it.
+  Watch(const std::function<bool()>& should_continue, const std::function<void()>& cancel,
         std::chrono::milliseconds limit)
-      : thread_([this, &go_on, &cancel, limit] { Run(go_on, cancel, limit); }) {}
+      : thread_([this, &should_continue, &cancel, limit] { Run(should_continue, cancel, limit); }) {
+  }
   ~Watch() { Stop().IgnoreError(); }
 
   void Came() {
@@ -55,7 +56,7 @@ class Watch {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void Run(const std::function<bool()>& go_on, const std::function<void()>& cancel,
+  void Run(const std::function<bool()>& should_continue, const std::function<void()>& cancel,
            std::chrono::milliseconds limit) {
     while (true) {
       {
@@ -66,7 +67,8 @@ class Watch {
           why_ = absl::DeadlineExceededError("nothing comes of the caches of another worker");
         }
       }
-      if (why_.ok() && !go_on()) why_ = absl::CancelledError("nobody wants the caches any more");
+      if (why_.ok() && !should_continue())
+        why_ = absl::CancelledError("nobody wants the caches any more");
       if (why_.ok()) continue;
       cancel();
       return;
@@ -246,7 +248,7 @@ class Mover {
 }  // namespace
 
 absl::StatusOr<wire::MoveCachesResponse> TakeCaches(const wire::MoveCachesRequest& request,
-                                                    const std::function<bool()>& go_on,
+                                                    const std::function<bool()>& should_continue,
                                                     Stage* stage,
                                                     std::chrono::milliseconds piece_limit) {
   auto sources = SourcesOf(request, *stage);
@@ -269,7 +271,7 @@ absl::StatusOr<wire::MoveCachesResponse> TakeCaches(const wire::MoveCachesReques
   const std::function<void()> cancel = [&sources] {
     for (Source& source : *sources) source.reader->Cancel();
   };
-  Watch watch(go_on, cancel, piece_limit);
+  Watch watch(should_continue, cancel, piece_limit);
   Mover mover(stage, &*sources, [&watch] { watch.Came(); });
   absl::Status moved = mover.Run();
   if (absl::Status why = watch.Stop(); !why.ok()) return why;

@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "shard/engine/activation_codec.h"
 #include "shard/model/stage_spec.h"
-#include "shard/serving/side_thread.h"
+#include "shard/serving/async_sender.h"
 #include "shard/serving/step_check.h"
 #include "shard/serving/step_runner.h"
 #include "transport/base/epoch.h"
@@ -28,7 +28,7 @@ namespace strata {
 namespace {
 
 // Tasks that may wait for the compute thread; who has more keeps them
-// (coordinator/generation/tokenizer.h).
+// (coordinator/generation/remote_tokenizer.h).
 constexpr size_t kTasksMax = 64;
 // Then whoever waits for room looks again.
 constexpr absl::Duration kRoomWait = absl::Milliseconds(20);
@@ -184,7 +184,7 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   std::vector<std::shared_ptr<Link>> ended_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;
-  SideThread sender_;  // the compute thread's
+  AsyncSender sender_;  // the compute thread's
 };
 
 void StageServerImpl::End() {
@@ -538,7 +538,7 @@ void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
     SendNext(result);
   }
   // While the result is on its way to the coordinator and the next step comes from there.
-  if (is_guessed && NothingWaits()) begins_ahead_ = runner_->BeginAhead();
+  if (is_guessed && NothingWaits()) begins_ahead_ = runner_->BeginLookahead();
 }
 
 bool StageServerImpl::NothingWaits() const {

@@ -26,7 +26,7 @@ StepRunner::Ran StepRunner::Run(const wire::Step& step, const Payload& payload, 
   ran.status = RunEdits(step, &ran.result);
   if (ran.status.ok() && step.tokens_size() > 0) ran.status = RunBatch(step, payload);
   const int64_t computed_us = clock_->NowUs();
-  const bool was_ahead = ran.status.ok() && step.tokens_size() > 0 && stage_->WasAhead();
+  const bool was_ahead = ran.status.ok() && step.tokens_size() > 0 && stage_->UsedLookahead();
   ran.compute_us = ahead_.Ran(step, was_ahead, start_us, computed_us);
   if (ran.status.ok() && sequences_) SampleRows(step, &ran.result);
   ran.sample_us = clock_->NowUs() - computed_us;
@@ -47,9 +47,9 @@ bool StepRunner::Guess(const wire::Step& step, const wire::Result& result) {
   return IsFirstStage(spec_) && ahead_.Guess(step, result);
 }
 
-bool StepRunner::BeginAhead() {
+bool StepRunner::BeginLookahead() {
   const int64_t since_us = clock_->NowUs();
-  if (!stage_->BeginAhead(ahead_.batch())) {
+  if (!stage_->BeginLookahead(ahead_.batch())) {
     ahead_.Refused();
     return false;
   }

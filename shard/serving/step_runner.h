@@ -12,8 +12,8 @@
 #include "proto/frame.pb.h"
 #include "proto/node.pb.h"
 #include "shard/engine/stage.h"
-#include "shard/sampling/sequences.h"
-#include "shard/serving/step_ahead.h"
+#include "shard/sampling/slot_samplers.h"
+#include "shard/serving/lookahead.h"
 #include "transport/base/clock.h"
 #include "transport/link/frame.h"
 #include "transport/link/payload.h"
@@ -47,7 +47,7 @@ class StepRunner {
   // After a step that ran, at a stage that is the whole model: whether the one that most likely
   // follows is worth beginning; and begins with it, where the device can. Whether it has begun.
   bool Guess(const wire::Step& step, const wire::Result& result);
-  bool BeginAhead();
+  bool BeginLookahead();
 
  private:
   absl::Status RunEdits(const wire::Step& step, wire::Result* result);
@@ -59,9 +59,9 @@ class StepRunner {
   const std::string where_;
   Clock* const clock_;
   std::unique_ptr<Stage> stage_;
-  std::optional<Sequences>
+  std::optional<SlotSamplers>
       sequences_;               // last stage; goes before the stage, whose vocabulary it has
-  StepAhead ahead_;             // of a stage that is the whole model
+  Lookahead ahead_;             // of a stage that is the whole model
   std::vector<float> decoded_;  // [n_tokens, n_embd] of the step, where it did not come as f32
 };
 

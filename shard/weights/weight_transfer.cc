@@ -72,7 +72,7 @@ class WeightTransfer::Batch {
     const uint64_t bytes = std::exchange(at_, 0);
     transfer_->lease_->StartSaving(blocks_[next_]);  // not under the lock, which Cancel() wants
     ++next_;
-    bool save = false, go_on = true;
+    bool save = false, should_continue = true;
     uint64_t again = 0;
     {
       absl::MutexLock lock(transfer_->mu_);
@@ -90,13 +90,14 @@ class WeightTransfer::Batch {
         save = transfer_->unsaved_bytes_ >= kSaveBytes;
         if (save) transfer_->unsaved_bytes_ = 0;
       } else {
-        go_on = transfer_->Refuse(giver_, place, /*wrong=*/true, WrongBytes(wanted.block));
+        should_continue =
+            transfer_->Refuse(giver_, place, /*wrong=*/true, WrongBytes(wanted.block));
         again = bytes;
       }
     }
     if (again > 0) transfer_->progress_->Add(0, again);
     if (save) local_ = transfer_->Save();
-    return go_on && local_.ok();
+    return should_continue && local_.ok();
   }
 
   WeightTransfer* const transfer_;

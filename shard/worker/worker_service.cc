@@ -23,9 +23,9 @@
 #include "shard/kv_transfer/cache_mover.h"
 #include "shard/kv_transfer/cache_stream.h"
 #include "shard/model/stage_spec.h"
+#include "shard/serving/link_selector.h"
 #include "shard/serving/same_stage.h"
 #include "shard/serving/stage_server.h"
-#include "shard/serving/stage_wires.h"
 #include "shard/worker/load_stream.h"
 #include "transport/base/epoch.h"
 #include "transport/link/grpc_link.h"
@@ -135,7 +135,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
 
   const WorkerOptions options_;
   Clock* const clock_;
-  StageWires wires_;  // outlives what it accepts for
+  LinkSelector wires_;  // outlives what it accepts for
   GrpcLinkAcceptor links_;
   std::unique_ptr<ListeningServer> server_;
   std::string address_;
@@ -406,8 +406,8 @@ grpc::ServerUnaryReactor* WorkerServerImpl::MoveCaches(grpc::CallbackServerConte
     if (loaded == nullptr) {
       return reactor->Finish(ToGrpc(absl::UnavailableError("the stage was unloaded")));
     }
-    const auto go_on = [context] { return !context->IsCancelled(); };
-    auto moved = TakeCaches(*request, go_on, loaded);
+    const auto should_continue = [context] { return !context->IsCancelled(); };
+    auto moved = TakeCaches(*request, should_continue, loaded);
     const absl::Status status = moved.status();
     if (status.ok()) *response = *std::move(moved);
     reactor->Finish(ToGrpc(status));

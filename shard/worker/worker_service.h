@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "shard/serving/stage_wires.h"
+#include "shard/serving/link_selector.h"
 #include "transport/base/clock.h"
 
 namespace strata {
@@ -20,7 +20,7 @@ inline constexpr size_t kWorkerStagesMax = 64;
 struct WorkerOptions {
   std::string listen = "127.0.0.1:0";  // host:port; port 0 takes a free one
   uint32_t n_threads = 1;              // when a StageSpec does not say
-  StageWireOptions wires;
+  LinkSelectorOptions wires;
 };
 
 class WorkerServer {

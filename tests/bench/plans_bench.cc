@@ -122,7 +122,7 @@ class Bench {
   const Options options_;
   std::vector<std::unique_ptr<Model>> models_;
   std::unique_ptr<PlansCluster> cluster_;
-  ClusterReport report_;
+  ClusterSnapshot report_;
   std::vector<Entry> entries_;
 };
 

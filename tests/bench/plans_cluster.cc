@@ -85,7 +85,7 @@ absl::Status PlansCluster::WaitUntilMeasured() const {
   return absl::DeadlineExceededError("the nodes do not finish measuring");
 }
 
-absl::StatusOr<ClusterReport> PlansCluster::Report() const {
+absl::StatusOr<ClusterSnapshot> PlansCluster::Report() const {
   auto report = CollectReport(client_->address());
   if (!report.ok()) return report.status();
   const auto place = [this](const NodeReport& node) {
@@ -98,7 +98,7 @@ absl::StatusOr<ClusterReport> PlansCluster::Report() const {
   return report;
 }
 
-absl::StatusOr<wire::Epoch> PlansCluster::NextEpoch(const ClusterReport& report) const {
+absl::StatusOr<wire::Epoch> PlansCluster::NextEpoch(const ClusterSnapshot& report) const {
   for (const NodeReport& node : report.nodes) {
     if (node.id() != report.cluster.coordinator() || node.client == nullptr) continue;
     auto epoch = ClusterStub(node.client->address(), kAnswerMs).NextEpoch();

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "coordinator/models/cluster_report.h"
+#include "coordinator/models/cluster_snapshot.h"
 #include "node/client/cluster_client.h"
 #include "tests/net/limits.h"
 #include "tests/net/network.h"
@@ -31,8 +31,8 @@ class PlansCluster {
   static absl::StatusOr<std::unique_ptr<PlansCluster>> Start(std::vector<Machine> machines);
 
   // As all nodes say now; nodes in the order of the machines.
-  absl::StatusOr<ClusterReport> Report() const;
-  absl::StatusOr<wire::Epoch> NextEpoch(const ClusterReport& report) const;
+  absl::StatusOr<ClusterSnapshot> Report() const;
+  absl::StatusOr<wire::Epoch> NextEpoch(const ClusterSnapshot& report) const;
   std::string host() const { return AddressOf(0); }  // of the first machine
 
  private:

@@ -19,9 +19,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "coordinator/generation/generation_engine.h"
 #include "coordinator/generation/node_client.h"
 #include "coordinator/generation/pipeline.h"
-#include "coordinator/generation/text_server.h"
 #include "nlohmann/json.hpp"
 #include "shard/model/model_file.h"
 
@@ -45,13 +45,13 @@ struct Options {
 };
 
 // When each token of a text came.
-class Times final : public TextListener {
+class Times final : public GenerationListener {
  public:
   void OnToken(const wire::SampledToken&) override {
     absl::MutexLock lock(mu_);
     at_.push_back(absl::Now());
   }
-  void OnEnd(absl::Status status, FinishReason, const TextUsage&) override {
+  void OnEnd(absl::Status status, FinishReason, const GenerationUsage&) override {
     absl::MutexLock lock(mu_);
     end_ = std::move(status);
     ended_ = true;
@@ -101,8 +101,8 @@ class Bench {
   absl::Status Run();
 
  private:
-  TextRequest Ask(uint32_t prompt_tokens, uint32_t tokens_max);
-  absl::StatusOr<std::shared_ptr<Times>> Start(TextRequest request, uint64_t* id = nullptr);
+  GenerationRequest Ask(uint32_t prompt_tokens, uint32_t tokens_max);
+  absl::StatusOr<std::shared_ptr<Times>> Start(GenerationRequest request, uint64_t* id = nullptr);
   // Runs `n_streams` texts side by side, each of `prompt_tokens` and `tokens` more.
   absl::Status Prefill(uint32_t prompt_tokens);
   absl::Status Decode(uint32_t n_streams);
@@ -137,7 +137,7 @@ class Bench {
   std::minstd_rand random_{1};
   uint32_t n_vocab_ = 0;
   std::vector<std::unique_ptr<NodeClient>> nodes_;
-  TextServer server_;
+  GenerationEngine server_;
   std::unique_ptr<Pipeline> pipeline_;
   SchedulerStats before_;
   absl::Time since_;
@@ -173,8 +173,8 @@ absl::Status Bench::Load() {
   return server_.Start(pipeline_.get());
 }
 
-TextRequest Bench::Ask(uint32_t prompt_tokens, uint32_t tokens_max) {
-  TextRequest request;
+GenerationRequest Bench::Ask(uint32_t prompt_tokens, uint32_t tokens_max) {
+  GenerationRequest request;
   for (uint32_t i = 0; i < prompt_tokens; ++i) {
     request.prompt.push_back(static_cast<int32_t>(random_() % std::max(1u, n_vocab_)));
   }
@@ -188,7 +188,7 @@ TextRequest Bench::Ask(uint32_t prompt_tokens, uint32_t tokens_max) {
   return request;
 }
 
-absl::StatusOr<std::shared_ptr<Times>> Bench::Start(TextRequest request, uint64_t* id) {
+absl::StatusOr<std::shared_ptr<Times>> Bench::Start(GenerationRequest request, uint64_t* id) {
   auto times = std::make_shared<Times>();
   auto added = server_.Add(std::move(request), times);
   if (!added.ok()) return added.status();
@@ -197,7 +197,7 @@ absl::StatusOr<std::shared_ptr<Times>> Bench::Start(TextRequest request, uint64_
 }
 
 absl::StatusOr<double> Bench::PrefillSpeed(uint32_t prompt_tokens) {
-  TextRequest request = Ask(prompt_tokens, 1);
+  GenerationRequest request = Ask(prompt_tokens, 1);
   const absl::Time begin = absl::Now();
   auto times = Start(std::move(request));
   if (!times.ok()) return times.status();
@@ -218,7 +218,7 @@ absl::Status Bench::Prefill(uint32_t prompt_tokens) {
 absl::Status Bench::Decode(uint32_t n_streams) {
   // The prompts first, which stay in the caches, so that all begin to decode at once and stand at
   // the same position.
-  std::vector<TextRequest> requests;
+  std::vector<GenerationRequest> requests;
   std::vector<std::shared_ptr<Times>> streams;
   for (uint32_t i = 0; i < n_streams; ++i) {
     requests.push_back(Ask(kShortPrompt, 1));

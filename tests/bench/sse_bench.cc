@@ -31,7 +31,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "node/api/openai/openai_call.h"
+#include "node/api/openai/completion_session.h"
 #include "node/api/openai/openai_error.h"
 #include "node/api/openai/openai_request.h"
 #include "node/http/http_server.h"
@@ -50,7 +50,7 @@ struct Load {
   size_t streams = 500;
   double tokens_per_s = 20;  // of each stream
   double seconds = 10;
-  size_t step_texts = 500;
+  size_t step_requests = 500;
 
   uint32_t tokens() const { return static_cast<uint32_t>(seconds * tokens_per_s); }
 };
@@ -69,13 +69,14 @@ void AllowDescriptors() {
 }
 
 // Every text's next token, one step after another, in time.
-class ClockTexts final : public TextSource {
+class ClockTexts final : public GenerationSource {
  public:
   explicit ClockTexts(const Load& load) : load_(load) {}
 
-  std::shared_ptr<TextControl> Generate(const wire::GenerateTextRequest&,
-                                        std::shared_ptr<TextSink> sink, GenerateOptions) override {
-    class Control final : public TextControl {
+  std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest&,
+                                             std::shared_ptr<GenerationSink> sink,
+                                             GenerateOptions) override {
+    class Control final : public GenerationHandle {
       void Cancel() override {}
       void Finish() override {}
     };
@@ -87,7 +88,7 @@ class ClockTexts final : public TextSource {
 
   // False: not all clients came.
   bool Run() {
-    std::vector<std::shared_ptr<TextSink>> sinks;
+    std::vector<std::shared_ptr<GenerationSink>> sinks;
     {
       absl::MutexLock lock(mu_);
       const auto all = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
@@ -99,18 +100,18 @@ class ClockTexts final : public TextSource {
     const int64_t begin = NowNs() + kSettleNs;
     const double period_ns = 1e9 / load_.tokens_per_s;
     for (uint32_t i = 0; i < load_.tokens(); ++i) {
-      for (size_t first = 0; first < sinks.size(); first += load_.step_texts) {
+      for (size_t first = 0; first < sinks.size(); first += load_.step_requests) {
         const double part = static_cast<double>(first) / static_cast<double>(sinks.size());
         const int64_t due = begin + static_cast<int64_t>(period_ns * (i + part));
         std::this_thread::sleep_for(std::chrono::nanoseconds(due - NowNs()));
         wire::SampledToken token;
         token.set_piece(absl::StrFormat("%0*d%0*d", kSequenceDigits, i, kTimeDigits, due));
-        const size_t end = std::min(first + load_.step_texts, sinks.size());
+        const size_t end = std::min(first + load_.step_requests, sinks.size());
         for (size_t text = first; text < end; ++text) sinks[text]->OnToken(token);
       }
     }
     for (const auto& sink : sinks) {
-      sink->OnEnd(absl::OkStatus(), FinishReason::kLength, TextUsage());
+      sink->OnEnd(absl::OkStatus(), FinishReason::kLength, GenerationUsage());
     }
     return true;
   }
@@ -118,7 +119,7 @@ class ClockTexts final : public TextSource {
  private:
   const Load load_;
   absl::Mutex mu_;
-  std::vector<std::shared_ptr<TextSink>> sinks_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<GenerationSink>> sinks_ ABSL_GUARDED_BY(mu_);
 };
 
 // One client, its socket and what of the stream it has not read yet.
@@ -214,7 +215,7 @@ int RunClients(uint16_t port, const Load& load) {
                            : 1e-6 * static_cast<double>(late_ns[std::min(at, late_ns.size() - 1)]);
   };
   absl::PrintF("| %d | %d | %.0f | %d of %d | %d | %.2f | %.2f | %.2f | %.2f | %.2f |",
-               load.streams, load.step_texts, load.tokens_per_s, late_ns.size(),
+               load.streams, load.step_requests, load.tokens_per_s, late_ns.size(),
                load.streams * load.tokens(), incomplete + wrong, ms(0.5), ms(0.9), ms(0.99), ms(1),
                testing::CpuSeconds() / load.seconds);
   return incomplete + wrong == 0 ? 0 : 1;
@@ -232,14 +233,14 @@ int RunServer(const Load& load) {
       responder->Answer(ErrorResponse(request.status()));
       return;
     }
-    ApiCall::Options call;
+    CompletionSession::Options call;
     call.answer = {
         .chat = false, .id = "cmpl-0123456789abcdef01234567", .created_s = 1, .model = "m"};
     call.request_id = http.id;
     call.client = http.client;
     call.tokens_max = request->tokens_max.value_or(1);
     call.request = *std::move(request);
-    ApiCall::Start(&texts, std::move(call), std::move(responder), counters);
+    CompletionSession::Start(&texts, std::move(call), std::move(responder), counters);
   };
   auto server = HttpServer::Start(std::move(options));
   if (!server.ok()) {
@@ -254,7 +255,7 @@ int RunServer(const Load& load) {
                   absl::StrCat(load.streams),
                   absl::StrCat(load.tokens_per_s),
                   absl::StrCat(load.seconds),
-                  absl::StrCat(load.step_texts)};
+                  absl::StrCat(load.step_requests)};
   std::string row;
   clients.on_stdout_line = [&row](absl::string_view line) { row = line; };
   clients.on_stderr_line = [](absl::string_view line) { absl::FPrintF(stderr, "%s\n", line); };
@@ -285,9 +286,9 @@ int Main(std::vector<std::string> args) {
   const bool understood = (args.empty() || absl::SimpleAtoi(args[0], &load.streams)) &&
                           (args.size() < 2 || absl::SimpleAtod(args[1], &load.tokens_per_s)) &&
                           (args.size() < 3 || absl::SimpleAtod(args[2], &load.seconds));
-  load.step_texts = load.streams;
-  if (!understood || (args.size() >= 4 && !absl::SimpleAtoi(args[3], &load.step_texts)) ||
-      args.size() > 4 || load.streams == 0 || load.step_texts == 0 || load.tokens() == 0) {
+  load.step_requests = load.streams;
+  if (!understood || (args.size() >= 4 && !absl::SimpleAtoi(args[3], &load.step_requests)) ||
+      args.size() > 4 || load.streams == 0 || load.step_requests == 0 || load.tokens() == 0) {
     absl::FPrintF(stderr,
                   "usage: sse_bench [STREAMS [TOKENS_PER_S [SECONDS [TEXTS_IN_A_STEP]]]]\n");
     return 2;

@@ -27,9 +27,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "coordinator/generation/generation_engine.h"
 #include "coordinator/generation/node_client.h"
 #include "coordinator/generation/pipeline.h"
-#include "coordinator/generation/text_server.h"
 #include "node/keys/node_security.h"
 #include "shard/model/model_file.h"
 #include "transport/base/clock.h"
@@ -43,7 +43,7 @@ constexpr uint32_t kPromptTokens = 16;
 // Looks at each result on its way to the texts, and at each step on its way to the pipeline.
 class Turns final : public Pipeline::Listener, public Pipeline {
  public:
-  explicit Turns(TextServer* texts) : texts_(texts) {}
+  explicit Turns(GenerationEngine* texts) : texts_(texts) {}
   void SetPipeline(Pipeline* pipeline) { pipeline_ = pipeline; }  // before the first step
 
   absl::StatusOr<uint64_t> Submit(wire::Step step) override {
@@ -102,7 +102,7 @@ class Turns final : public Pipeline::Listener, public Pipeline {
   }
 
  private:
-  TextServer* const texts_;
+  GenerationEngine* const texts_;
   Pipeline* pipeline_ = nullptr;
   // Of the last stage's link's thread, then of main.
   int64_t last_us_ = 0;
@@ -112,10 +112,10 @@ class Turns final : public Pipeline::Listener, public Pipeline {
   std::map<std::string, std::vector<int64_t>> us_;
 };
 
-class Text final : public TextListener {
+class Text final : public GenerationListener {
  public:
   void OnToken(const wire::SampledToken&) override {}
-  void OnEnd(absl::Status status, FinishReason, const TextUsage&) override {
+  void OnEnd(absl::Status status, FinishReason, const GenerationUsage&) override {
     status_ = std::move(status);
     ended_.Notify();
   }
@@ -149,14 +149,14 @@ absl::Status Run(const std::string& path, uint32_t tokens, const std::vector<std
   }
   build.n_ctx = kPromptTokens + tokens + 16;
   build.n_threads = 1;
-  TextServer texts({});
+  GenerationEngine texts({});
   Turns turns(&texts);
   auto pipeline = Pipeline::Build(std::move(build), &turns,
                                   [](size_t, const wire::LoadProgress&) { return true; });
   if (!pipeline.ok()) return pipeline.status();
   turns.SetPipeline(pipeline->get());
   if (auto s = texts.Start(&turns); !s.ok()) return s;
-  TextRequest request;
+  GenerationRequest request;
   for (uint32_t i = 0; i < kPromptTokens; ++i)
     request.prompt.push_back(static_cast<int32_t>(i + 5));
   request.tokens_max = tokens;

@@ -107,7 +107,7 @@ void FuzzedCluster::Run(absl::string_view input) {
     runtime->Start({.address = {.host = "127.0.0.1", .port = 7}, .advertise = {"127.0.0.1:7"}});
   });
   {
-    ClusterService service(loop_.get(), runtime.get(), /*surveys=*/nullptr);
+    ClusterService service(loop_.get(), runtime.get(), /*benchmarks=*/nullptr);
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
     int port = 0;

@@ -22,16 +22,16 @@ void Check(bool right) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace strata;  // NOLINT(google-build-using-namespace): one function
   const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
-  if (const auto answer = DecodeTemplateAnswer(bytes); !answer.ok()) {
+  if (const auto answer = DecodeTemplateResult(bytes); !answer.ok()) {
     Check(absl::IsDataLoss(answer.status()));
   } else {
-    const auto again = DecodeTemplateAnswer(EncodeTemplateAnswer(*answer));
+    const auto again = DecodeTemplateResult(EncodeTemplateResult(*answer));
     Check(again.ok() && again->is_read == answer->is_read);
     Check(again->prompt.status() == answer->prompt.status());
     if (answer->prompt.ok()) Check(again->prompt->text == answer->prompt->text);
   }
-  if (const auto question = DecodeTemplateQuestion(bytes); question.ok()) {
-    const auto again = DecodeTemplateQuestion(EncodeTemplateQuestion(*question));
+  if (const auto question = DecodeTemplateRequest(bytes); question.ok()) {
+    const auto again = DecodeTemplateRequest(EncodeTemplateRequest(*question));
     Check(again.ok() && again->messages.size() == question->messages.size());
     Check(again->source.text == question->source.text && again->now == question->now);
   }

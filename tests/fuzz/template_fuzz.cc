@@ -34,7 +34,7 @@ TemplatePool* ThePool() {
 }
 
 absl::Status Render(absl::string_view source, absl::string_view said) {
-  TemplateQuestion question;
+  TemplateRequest question;
   question.source = {.text = std::string(source), .bos = "<s>", .eos = "</s>"};
   question.messages = {{.role = "system", .content = "Be brief."},
                        {.role = "user", .content = std::string(said)},

@@ -305,7 +305,7 @@ TEST_P(BadInput, TextsAreTheSameWhateverOthersSend) {
   for (const Text& text : texts) EXPECT_EQ(Stream(0, text.asked), text.text);
 }
 
-INSTANTIATE_TEST_SUITE_P(TextsAtATime, BadInput, ::testing::Values(1, 16));
+INSTANTIATE_TEST_SUITE_P(RequestsAtATime, BadInput, ::testing::Values(1, 16));
 
 }  // namespace
 }  // namespace strata

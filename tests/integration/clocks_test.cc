@@ -26,7 +26,7 @@ constexpr absl::Duration kDelayMax = absl::Seconds(5);  // of what a clock may d
 
 class Clocks : public ApiCluster {
  protected:
-  std::unique_ptr<Program> BeginText(int n_tokens) {
+  std::unique_ptr<Program> BeginRequest(int n_tokens) {
     return Strata(0, {"run", name_, "The old captain", "--max-tokens", absl::StrCat(n_tokens),
                       "--ignore-eos", "--temperature", "0", "--json"});
   }
@@ -45,14 +45,14 @@ class Clocks : public ApiCluster {
 
 TEST_F(Clocks, NoTextWaitsForAClockThatJumps) {
   constexpr int kTokens = 600;
-  const auto first = BeginText(kTokens);
+  const auto first = BeginRequest(kTokens);
   ASSERT_EQ(first->ExitStatus(), 0) << first->err();
   const Json tokens = Json::parse(first->out())["tokens"];
   ASSERT_EQ(tokens.size(), size_t{kTokens});
   for (const absl::Duration shift : {absl::Hours(-5), absl::Hours(5), absl::Hours(-12), 60 * kDay,
                                      -3652 * kDay, absl::ZeroDuration()}) {
     SCOPED_TRACE(absl::FormatDuration(shift));
-    const auto text = BeginText(kTokens);
+    const auto text = BeginRequest(kTokens);
     ASSERT_TRUE(WaitForTokens(50));
     clock_.Set(shift);
     ASSERT_EQ(text->ExitStatus(), 0) << text->err();
@@ -90,7 +90,7 @@ TEST_F(Clocks, ANodeWhoseClockIsWrongIsAMemberAndStaysOneWhenItIsSet) {
 
 // gRPC's timers go on: calls of a node that hangs end.
 TEST_F(Clocks, ANodeThatHangsIsNoticedAfterTheClockWasPutBack) {
-  const auto text = BeginText(600);
+  const auto text = BeginRequest(600);
   ASSERT_TRUE(WaitForTokens(50));
   clock_.Set(absl::Hours(-5));
   const size_t asked = 0;

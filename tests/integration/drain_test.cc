@@ -36,12 +36,12 @@ class DrainWithoutRoomBeside : public TwoNodes {
     wire::LoadModelRequest request;
     request.mutable_source()->set_path(STRATA_DEMO_MODEL);
     request.set_hold(hold);
-    wire::PlanWishes& wishes = *request.mutable_wishes();
-    wishes.set_assign("attic=0,cellar=1-5");
-    wishes.set_n_ctx(20'000);
-    wishes.set_n_seqs(4);
-    wishes.mutable_cache()->set_type_k("f32");
-    wishes.mutable_cache()->set_type_v("f32");
+    wire::PlacementOptions& placement = *request.mutable_placement();
+    placement.set_assign("attic=0,cellar=1-5");
+    placement.set_n_ctx(20'000);
+    placement.set_n_seqs(4);
+    placement.mutable_cache()->set_type_k("f32");
+    placement.mutable_cache()->set_type_v("f32");
     ASSERT_THAT(client->LoadModel(request, [](const wire::LoadModelEvent&) {}), IsOk());
   }
   std::vector<std::string> NodeArgsOf(size_t node) const override {

@@ -278,7 +278,7 @@ TEST_F(Models, ADrainedNodeIsFreeAndTheOtherMergesItsStages) {
   EXPECT_THAT(unknown->err(), HasSubstr("kitchen"));
 }
 
-// Each time it is left alone for longer; the other is mended meanwhile.
+// Each time it is left alone for longer; the other is recovered meanwhile.
 TEST_F(Models, OneThatIsLostAgainAndAgainHoldsUpNoOther) {
   const size_t coordinator = Coordinator();
   ASSERT_LT(coordinator, 2u);

@@ -16,14 +16,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/membership/losses.h"
+#include "coordinator/membership/flap_tracker.h"
 #include "coordinator/request/request_status.h"
 #include "gmock/gmock.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "llama.h"
-#include "node/gateway/text_wire.h"
+#include "node/gateway/generation_proto.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/frame.pb.h"
 #include "shard/device/engine.h"
@@ -59,7 +59,7 @@ class Recovery : public TwoNodes {
 
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(LoadModel());
-    BeginTexts();
+    BeginRequests();
   }
   void StartBoth() {
     ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
@@ -73,7 +73,7 @@ class Recovery : public TwoNodes {
     model_ = loaded["model"];
   }
   static std::string PromptOf(int i) { return absl::StrCat("Chapter ", i, "\n"); }
-  std::unique_ptr<Program> BeginText(int i) {
+  std::unique_ptr<Program> BeginRequest(int i) {
     std::vector<std::string> args = {
         "run",          model_,  PromptOf(i), "--max-tokens", absl::StrCat(kTokens),
         "--ignore-eos", "--json"};
@@ -87,8 +87,8 @@ class Recovery : public TwoNodes {
                         const std::vector<int32_t>& tokens) const {
     return testing::NearTies(whole, prompt, tokens, kNearTie);
   }
-  void BeginTexts() {
-    for (int i = 0; i < kTexts; ++i) texts_.push_back(BeginText(i));
+  void BeginRequests() {
+    for (int i = 0; i < kTexts; ++i) texts_.push_back(BeginRequest(i));
     ASSERT_TRUE(Eventually([this] { return TokensWritten() > HowManyFirst(); }));
   }
   virtual uint64_t HowManyFirst() const { return 60; }
@@ -110,8 +110,8 @@ class Recovery : public TwoNodes {
   }
   uint64_t TokensWritten() { return Metric("strata_tokens_total").value_or(0); }
 
-  void ExpectWholeTexts(const char* said = "is served again",
-                        const char* kept = "1 of 2 stages kept") {
+  void ExpectWholeOutputs(const char* said = "is served again",
+                          const char* kept = "1 of 2 stages kept") {
     StartEngine();
     auto whole = WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = Context(), .n_seq_max = 1});
     ASSERT_TRUE(whole.ok()) << whole.status();
@@ -159,26 +159,26 @@ class Recovery : public TwoNodes {
 // llama.cpp #25938 #22643 #17647, gpustack #1151, distributed-llama #140.
 TEST_F(Recovery, TextsGoOnWhenAWorkerIsKilled) {
   testing::SendSignal(Worker(1 - coordinator_), SIGKILL);
-  ExpectWholeTexts();
+  ExpectWholeOutputs();
 }
 
 TEST_F(Recovery, TextsGoOnWhenAWorkerOfTheCoordinatorsOwnNodeAborts) {
   testing::SendSignal(Worker(coordinator_), SIGABRT);
-  ExpectWholeTexts();
+  ExpectWholeOutputs();
 }
 
 TEST_F(Recovery, TextsGoOnWhenANodeIsKilled) {
   kill((*nodes_[1 - coordinator_])->pid(), SIGKILL);
-  ExpectWholeTexts();
+  ExpectWholeOutputs();
 }
 
 TEST_F(Recovery, TextsGoOnWhenANodeIsStopped) {
   kill((*nodes_[1 - coordinator_])->pid(), SIGTERM);
-  ExpectWholeTexts();
+  ExpectWholeOutputs();
 }
 
 TEST_F(Recovery, TextsGoOnWhenANodeFreezes) {
-  WhileFrozen(1 - coordinator_, [this] { ExpectWholeTexts(); });
+  WhileFrozen(1 - coordinator_, [this] { ExpectWholeOutputs(); });
 }
 
 // Of tokens that are drawn: what is drawn is a function of the seed and the position.
@@ -204,12 +204,12 @@ class RecoveryOfDrawnTexts : public Recovery {
 
 TEST_F(RecoveryOfDrawnTexts, GoOnWithTheirSeedWhenANodeIsKilled) {
   kill((*nodes_[1 - coordinator_])->pid(), SIGKILL);
-  ExpectWholeTexts();
+  ExpectWholeOutputs();
 }
 
 // Longer than their context, the first half of which they forget whenever it is full.
 template <typename Base>
-class WithShiftedTexts : public Base {
+class WithShiftedSequences : public Base {
  protected:
   uint32_t Context() const override { return 256; }
   uint64_t HowManyFirst() const override { return Base::kTexts * 400; }
@@ -221,11 +221,11 @@ class WithShiftedTexts : public Base {
     return testing::NearTies(whole, prompt, tokens, kNearTie, {.shifted_at = Context()});
   }
 };
-using RecoveryOfShiftedTexts = WithShiftedTexts<Recovery>;
+using RecoveryOfShiftedTexts = WithShiftedSequences<Recovery>;
 
 TEST_F(RecoveryOfShiftedTexts, GoOnWhenAWorkerIsKilled) {
   testing::SendSignal(Worker(1 - coordinator_), SIGKILL);
-  ExpectWholeTexts();
+  ExpectWholeOutputs();
 }
 
 TEST_F(Recovery, TextsGoOnWhileANodeIsDrained) {
@@ -236,7 +236,7 @@ TEST_F(Recovery, TextsGoOnWhileANodeIsDrained) {
   for (const auto& node : status["nodes"]) {
     EXPECT_EQ(node["stages"].size(), node["name"] == kNames[coordinator_] ? 2u : 0u) << status;
   }
-  ExpectWholeTexts("has moved");
+  ExpectWholeOutputs("has moved");
   EXPECT_THAT(nodes_[coordinator_]->err(), HasSubstr("with their caches"));
 }
 
@@ -265,7 +265,7 @@ TEST_F(Recovery, LayersGoBackToANodeThatReturns) {
   ASSERT_TRUE(Eventually([&] {
     return absl::StrContains(nodes_[coordinator_]->err(), "has moved") && Worker(other) != 0;
   })) << nodes_[coordinator_]->err();
-  ExpectWholeTexts("has moved");
+  ExpectWholeOutputs("has moved");
 }
 
 // Whose layers come together in one stage while nothing is written, and part again under texts.
@@ -292,12 +292,12 @@ void RecoveryOfMergedLayers::ExpectTheyPartAfterTheReturnOf(size_t other) {
       return !(*text)->WaitForExit(absl::ZeroDuration());
     };
     if (absl::Now() > next && std::ranges::count_if(texts_, is_being_written) < kTexts) {
-      texts_.push_back(BeginText(static_cast<int>(texts_.size())));
+      texts_.push_back(BeginRequest(static_cast<int>(texts_.size())));
       next = absl::Now() + absl::Milliseconds(500);
     }
     return Worker(other) != 0;
   })) << nodes_[coordinator_]->err();
-  ExpectWholeTexts("moves to where its layers were assigned", "0 of 2 stages kept");
+  ExpectWholeOutputs("moves to where its layers were assigned", "0 of 2 stages kept");
   EXPECT_THAT(nodes_[coordinator_]->err(), ContainsRegex("go on: [1-9][0-9]*, with their caches"));
 }
 
@@ -317,23 +317,23 @@ class RecoveryOfTheCoordinator : public Recovery {
 
 TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItIsKilled) {
   kill((*nodes_[coordinator_])->pid(), SIGKILL);
-  ExpectWholeTexts();
+  ExpectWholeOutputs();
 }
 
 TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItIsStopped) {
   kill((*nodes_[coordinator_])->pid(), SIGTERM);
-  ExpectWholeTexts();
+  ExpectWholeOutputs();
 }
 
 TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItFreezes) {
-  WhileFrozen(coordinator_, [this] { ExpectWholeTexts(); });
+  WhileFrozen(coordinator_, [this] { ExpectWholeOutputs(); });
 }
 
-using RecoveryOfShiftedTextsAndTheCoordinator = WithShiftedTexts<RecoveryOfTheCoordinator>;
+using RecoveryOfShiftedTextsAndTheCoordinator = WithShiftedSequences<RecoveryOfTheCoordinator>;
 
 TEST_F(RecoveryOfShiftedTextsAndTheCoordinator, GoOnWhenItIsKilled) {
   kill((*nodes_[coordinator_])->pid(), SIGKILL);
-  ExpectWholeTexts();
+  ExpectWholeOutputs();
 }
 
 // The first loss costs nothing, the second one ten seconds.
@@ -429,7 +429,7 @@ class RecoveryOfAHeldModel : public RecoveryOfTheCoordinator {
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(StartBoth());
     model_ = STRATA_DEMO_MODEL;
-    texts_.push_back(BeginText(0));
+    texts_.push_back(BeginRequest(0));
     ASSERT_TRUE(Eventually([this] { return TokensWritten() > 60; }));
   }
   std::vector<std::string> HowTheyAreChosen() const override {
@@ -441,7 +441,7 @@ class RecoveryOfAHeldModel : public RecoveryOfTheCoordinator {
             absl::StrCat(kNames[coordinator_], "=0-2,", kNames[1 - coordinator_], "=3-5")};
   }
   void ExpectItGoesWithItsText() {
-    ExpectWholeTexts();
+    ExpectWholeOutputs();
     Json node;
     EXPECT_TRUE(Eventually([&] {
       node = Node(1 - coordinator_, 1 - coordinator_);
@@ -580,14 +580,14 @@ TEST_F(TwoNodes, ATextComesBackFromANodeThatDoesNotCoordinate) {
   const auto stub = wire::Coordinator::NewStub(MakeChannel(addresses_[1 - coordinator]));
   grpc::ClientContext context;
   context.AddMetadata(kForwardedKey, "1");
-  wire::GenerateTextRequest request;
+  wire::GenerateRequest request;
   request.set_model("any");
   request.set_prompt("One");
-  const auto reader = stub->GenerateText(&context, request);
-  wire::GenerateTextEvent event;
+  const auto reader = stub->Generate(&context, request);
+  wire::GenerateEvent event;
   EXPECT_FALSE(reader->Read(&event)) << event.ShortDebugString();
   const absl::Status status = TextStatusFromGrpc(reader->Finish());
-  EXPECT_TRUE(IsHandedOver(status)) << status;
+  EXPECT_TRUE(IsLeaderChanged(status)) << status;
 }
 
 TEST_F(TwoNodes, AModelThatHasNoPlaceLeftSaysWhatIsMissingAndComesBackWithItsNode) {

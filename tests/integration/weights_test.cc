@@ -276,11 +276,11 @@ TEST_F(WeightsReachTheNodes, PeersTogetherReplaceASourceThatIsGone) {
   FolderNode other("other", folder_ + "/other"), third("third", folder_ + "/third");
   const Text halves = Write({without_->client(), other.client()}, {3});
   ASSERT_TRUE(halves.status.ok()) << halves.status;
-  const auto go_on = [](const wire::LoadProgress&) { return true; };
+  const auto should_continue = [](const wire::LoadProgress&) { return true; };
   wire::StageSpec middle = SpecOf({2, 3});
   middle.set_stage(1);
   middle.set_n_stages(3);
-  const auto one = third.client()->LoadStage(middle, go_on);
+  const auto one = third.client()->LoadStage(middle, should_continue);
   ASSERT_TRUE(one.ok()) << one.status();
   const double before = third.MebibytesFrom(with_->client()->address());
   EXPECT_GT(before, 0);
@@ -290,7 +290,7 @@ TEST_F(WeightsReachTheNodes, PeersTogetherReplaceASourceThatIsGone) {
   for (NodeClient* const peer : {without_->client(), other.client()}) {
     all.add_weight_peers()->set_address(peer->address());
   }
-  const auto loaded = third.client()->LoadStage(all, go_on);
+  const auto loaded = third.client()->LoadStage(all, should_continue);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const double first = third.MebibytesFrom(without_->client()->address());
   const double second = third.MebibytesFrom(other.client()->address());

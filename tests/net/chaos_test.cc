@@ -277,7 +277,7 @@ void ChaosTest::ExpectRight(const ChaosRound& round, const std::vector<Client>& 
       seen->ties += testing::NearTies(whole_.get(), prompt, tokens, testing::kNearTie,
                                       {.held = &whole_holds_});
       seen->tokens += tokens.size();
-      seen->longest_text = std::max(seen->longest_text, prompt.size() + tokens.size());
+      seen->longest_sequence = std::max(seen->longest_sequence, prompt.size() + tokens.size());
       if (!was_hit) continue;
       double* const longest = by_victim ? &seen->own_pause : &seen->pause;
       *longest = std::max(*longest, report["longest_pause_ms"].get<double>() / 1000);

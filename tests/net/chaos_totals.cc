@@ -28,7 +28,7 @@ void ChaosTotals::Add(const std::string& fault, const ChaosSeen& seen) {
   excused_ += seen.excused;
   tokens_ += seen.tokens;
   ties_ += seen.ties;
-  longest_text_ = std::max(longest_text_, seen.longest_text);
+  longest_sequence_ = std::max(longest_sequence_, seen.longest_sequence);
 }
 
 std::string ChaosTotals::Text() const {
@@ -49,7 +49,7 @@ std::string ChaosTotals::Text() const {
       "are as likely as the likeliest within rounding, the others are it\n",
       rounds, Percentiles(pauses_.all), Percentiles(pauses_.loading), Percentiles(ended_),
       share(hit_coordinator_), share(hit_gateway_), excused_, texts_, ties_, tokens_,
-      longest_text_);
+      longest_sequence_);
   return text;
 }
 

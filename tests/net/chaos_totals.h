@@ -19,8 +19,8 @@ struct ChaosSeen {
   size_t texts = 0;
   size_t excused = 0;  // of them: their own node went
   size_t tokens = 0;
-  size_t ties = 0;          // of them: as likely as the likeliest within rounding
-  size_t longest_text = 0;  // tokens, with its prompt
+  size_t ties = 0;              // of them: as likely as the likeliest within rounding
+  size_t longest_sequence = 0;  // tokens, with its prompt
 };
 
 class ChaosTotals {
@@ -41,7 +41,7 @@ class ChaosTotals {
   std::map<std::string, Pauses> pauses_of_;  // by fault
   std::vector<double> ended_;                // by round
   size_t hit_coordinator_ = 0, hit_gateway_ = 0;
-  size_t texts_ = 0, excused_ = 0, tokens_ = 0, ties_ = 0, longest_text_ = 0;
+  size_t texts_ = 0, excused_ = 0, tokens_ = 0, ties_ = 0, longest_sequence_ = 0;
 };
 
 }  // namespace strata

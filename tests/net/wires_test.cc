@@ -32,7 +32,7 @@ constexpr uint32_t kSlowMbitPerS = 20;
 constexpr int kLoadsMax = 5;
 
 // Two machines on one switch, and a cable from one to the other beside it.
-class WiresTest : public ::testing::Test {
+class LinkSelectorNetTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (absl::Status status = CanMakeNetworks(); !status.ok()) GTEST_SKIP() << status.message();
@@ -113,7 +113,7 @@ class WiresTest : public ::testing::Test {
   std::string model_;
 };
 
-TEST_F(WiresTest, MachinesThatTrustNoNetworkInCommonKeepToGrpc) {
+TEST_F(LinkSelectorNetTest, MachinesThatTrustNoNetworkInCommonKeepToGrpc) {
   ASSERT_NO_FATAL_FAILURE(StartNodes({}));
   ASSERT_NO_FATAL_FAILURE(Load());
   const nlohmann::json stage = FirstStage();
@@ -126,7 +126,7 @@ TEST_F(WiresTest, MachinesThatTrustNoNetworkInCommonKeepToGrpc) {
 }
 
 // Which of both is faster is this machine's affair; that both were measured is not.
-TEST_F(WiresTest, ATrustedNetworkIsUsedAndNoOther) {
+TEST_F(LinkSelectorNetTest, ATrustedNetworkIsUsedAndNoOther) {
   ASSERT_NO_FATAL_FAILURE(StartNodes({"--trust-link", "eth1"}));
   ASSERT_NO_FATAL_FAILURE(Load());
   const nlohmann::json stage = FirstStage();
@@ -151,7 +151,7 @@ TEST_F(WiresTest, ATrustedNetworkIsUsedAndNoOther) {
 }
 
 // Wi-Fi between two rooms, say. The figures that it prints are in tests/bench/README.md.
-TEST_F(WiresTest, AutoSendsFewerBytesOverASlowLink) {
+TEST_F(LinkSelectorNetTest, AutoSendsFewerBytesOverASlowLink) {
   for (const auto& host : hosts_) lan_->SetSpeed(*host, "eth0", kSlowMbitPerS);
   ASSERT_NO_FATAL_FAILURE(StartNodes({"--no-ucx"}, /*on_switch_only=*/true));
   StartEngine();
@@ -190,7 +190,7 @@ TEST_F(WiresTest, AutoSendsFewerBytesOverASlowLink) {
 }
 
 // A second and more for what a step of a prompt brings: 128 rows of a model that is 4096 wide.
-TEST_F(WiresTest, APayloadThatTakesLongIsNoSilence) {
+TEST_F(LinkSelectorNetTest, APayloadThatTakesLongIsNoSilence) {
   // Its packets are large; of those that wait there is room for a few.
   hosts_[0]->Shell("tc qdisc add dev lo root tbf rate 10mbit burst 128k limit 384k");
   std::string said;
@@ -203,7 +203,7 @@ TEST_F(WiresTest, APayloadThatTakesLongIsNoSilence) {
       << said;
 }
 
-TEST_F(WiresTest, ATextOutlivesTheTrustedNetwork) {
+TEST_F(LinkSelectorNetTest, ATextOutlivesTheTrustedNetwork) {
   ASSERT_NO_FATAL_FAILURE(StartNodes({"--trust-link", "eth1"}, /*on_switch_only=*/true));
   for (int loads = 1;; ++loads) {
     ASSERT_NO_FATAL_FAILURE(Load());

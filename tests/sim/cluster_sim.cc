@@ -18,7 +18,7 @@ constexpr uint32_t kNoNode = UINT32_MAX;  // the message is one of calls_
 constexpr size_t kTraceLinesMax = 60;
 constexpr size_t kFetchAhead = 6;  // events
 // Between tries to connect to a node that may have ended.
-constexpr int64_t kKnockUs = 100'000;
+constexpr int64_t kConnectProbeUs = 100'000;
 // After which a firewall is known not to say that a node has ended.
 constexpr int64_t kFirewallUs = 1'000'000;
 
@@ -31,7 +31,7 @@ ClusterSim::ClusterSim(const Options& options)
       cut_(options.nodes * options.nodes, 0),
       refuses_(cut_),
       refused_since_(cut_.size(), 0),
-      knocks_(cut_) {
+      connect_probes_(cut_) {
   for (size_t n = 0; n < nodes_.size(); ++n) {
     Node& node = nodes_[n];
     node.id = NodeId{absl::Uniform<uint64_t>(random_), n + 1};
@@ -195,11 +195,11 @@ bool ClusterSim::IsRefused(size_t from, size_t to) const {
 }
 
 // As coordinator/cluster/cluster_runtime.cc does when a request fails.
-void ClusterSim::Knock(size_t from, size_t to, int64_t delay_us) {
-  char& knocks = knocks_[from * nodes_.size() + to];
-  if (std::exchange(knocks, 1) != 0) return;
+void ClusterSim::ConnectProbe(size_t from, size_t to, int64_t delay_us) {
+  char& connect_probes = connect_probes_[from * nodes_.size() + to];
+  if (std::exchange(connect_probes, 1) != 0) return;
   At(now_us_ + delay_us, [this, from, to, boot = nodes_[from].boot] {
-    knocks_[from * nodes_.size() + to] = 0;
+    connect_probes_[from * nodes_.size() + to] = 0;
     Node& node = nodes_[from];
     if (!running(from) || node.boot != boot || node.paused_until_us > now_us_) return;
     const ClusterView::Node* const seen = View(from).Find(nodes_[to].id);
@@ -211,7 +211,7 @@ void ClusterSim::Knock(size_t from, size_t to, int64_t delay_us) {
     node.membership->OnRefused(nodes_[to].id, tried_us, tried_us);
     CheckNode(from);
     Schedule(from);
-    Knock(from, to, kKnockUs);
+    ConnectProbe(from, to, kConnectProbeUs);
   });
 }
 
@@ -327,7 +327,7 @@ void ClusterSim::Send(size_t from, size_t to, bool reply, Heartbeat&& heartbeat)
   ++messages_;
   if (cut_[from * nodes_.size() + to] != 0) return;
   if (!reply && IsRefused(from, to)) {
-    Knock(from, to, absl::Uniform<int64_t>(random_, 100, options_.delay_max_us));
+    ConnectProbe(from, to, absl::Uniform<int64_t>(random_, 100, options_.delay_max_us));
     return;
   }
   if (loss_ > 0 && absl::Bernoulli(random_, loss_)) return;

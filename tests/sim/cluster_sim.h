@@ -132,7 +132,7 @@ class ClusterSim {
   int64_t Local(const Node& node) const;
   int64_t Global(const Node& node, int64_t local_us) const;
   void Push(int64_t at_us, size_t node, uint32_t message);
-  void Knock(size_t from, size_t to, int64_t delay_us);
+  void ConnectProbe(size_t from, size_t to, int64_t delay_us);
   bool IsRefused(size_t from, size_t to) const;
   size_t Receiver(size_t from, const OutgoingHeartbeat& out);
   void DropNewFirewalls(size_t from, size_t to);
@@ -152,7 +152,7 @@ class ClusterSim {
   std::vector<char> cut_;               // [from, to]
   std::vector<char> refuses_;           // the same
   std::vector<int64_t> refused_since_;  // the same: when the firewall came up
-  std::vector<char> knocks_;            // the same: it is being found out whether `to` has ended
+  std::vector<char> connect_probes_;    // the same: it is being found out whether `to` has ended
   double loss_ = 0;
   int64_t now_us_ = 0;
   uint64_t order_ = 0;

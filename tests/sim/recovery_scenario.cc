@@ -34,7 +34,7 @@ class Run {
       PlayWildly();
     }
     Quiet();
-    for (int64_t ms = 0; ms < kEndMs && sim_.open_texts() > 0 && ok(); ms += kStepMs)
+    for (int64_t ms = 0; ms < kEndMs && sim_.active_generations() > 0 && ok(); ms += kStepMs)
       RunMs(kStepMs);
     sim_.CheckEnded();
     if (ok()) CheckFates();
@@ -146,7 +146,7 @@ class Run {
     }
   }
 
-  // Everything is mended.
+  // Everything is recovered.
   void Quiet() {
     ClusterSim& cluster = sim_.cluster();
     cluster.Heal();
@@ -185,9 +185,9 @@ RecoveryOutcome Play(const RecoveryScenario& scenario) {
   if (!scenario.gentle && scenario.seed % 4 == 0) options.step_failures_per_mille = 4;
   options.small_disks = scenario.seed % 5 == 0;
   options.plans_past_memory = scenario.plans_past_memory;
-  options.forgets_orphans = scenario.forgets_orphans;
+  options.forgets_pending_reloads = scenario.forgets_pending_reloads;
   options.forgets_tokens = scenario.forgets_tokens;
-  options.forgets_texts = scenario.forgets_texts;
+  options.forgets_requests = scenario.forgets_requests;
   options.ends_twice = scenario.ends_twice;
   options.forgets_bounds = scenario.forgets_bounds;
   options.takes_any_epoch = scenario.takes_any_epoch;

@@ -18,9 +18,9 @@ struct RecoveryScenario {
   bool gentle = false;
   // Break the protocol, to show that it is noticed.
   bool plans_past_memory = false;
-  bool forgets_orphans = false;
+  bool forgets_pending_reloads = false;
   bool forgets_tokens = false;
-  bool forgets_texts = false;
+  bool forgets_requests = false;
   bool ends_twice = false;
   bool forgets_bounds = false;
   bool takes_any_epoch = false;

@@ -106,7 +106,7 @@ void RecoverySim::Start(size_t n) {
   coordinator.nodes = nodes_.size();
   coordinator.model = &model_;
   coordinator.texts = {.policy = policy_, .clock = node.clock.get()};
-  coordinator.forgets_orphans = options_.forgets_orphans;
+  coordinator.forgets_pending_reloads = options_.forgets_pending_reloads;
   coordinator.forgets_bounds = options_.forgets_bounds;
   node.coordinator = std::make_unique<SimCoordinator>(std::move(coordinator));
   SimGateway::Options gateway;
@@ -115,7 +115,7 @@ void RecoverySim::Start(size_t n) {
   gateway.gateway_of = [this](size_t k) { return nodes_[k].gateway.get(); };
   gateway.coordinator = node.coordinator.get();
   gateway.forgets_tokens = options_.forgets_tokens;
-  gateway.forgets_texts = options_.forgets_texts;
+  gateway.forgets_requests = options_.forgets_requests;
   gateway.ends_twice = options_.ends_twice;
   node.gateway = std::make_unique<SimGateway>(std::move(gateway));
   node.coordinator->Start();
@@ -128,7 +128,7 @@ void RecoverySim::End(size_t n) {
   for (const auto& client : clients_) {
     if (client->node() == n) client->Gone();
   }
-  ended_.mends += node.coordinator->mends();
+  ended_.recoveries += node.coordinator->recoveries();
   ended_.adoptions += node.coordinator->adoptions();
   ended_.resumed += node.gateway->resumed();
   ended_.strays += node.host->refused();
@@ -171,7 +171,7 @@ void RecoverySim::Ask(size_t n) {
   options.n_ctx = model_.cache.n_ctx;
   options.steps_fail = options_.step_failures_per_mille > 0;
   options.violation = [this](const std::string& what) { cluster_.Fail(what); };
-  wire::GenerateTextRequest& request = options.request;
+  wire::GenerateRequest& request = options.request;
   // Many begin alike.
   const size_t alike = cluster_.Random(24);
   const size_t length = 1 + alike + cluster_.Random(12);
@@ -226,7 +226,8 @@ void RecoverySim::CheckBounds() {
   for (size_t n = 0; n < nodes_.size(); ++n) {
     if (nodes_[n].coordinator == nullptr) continue;
     std::string wrong = nodes_[n].coordinator->OverBound();
-    if (nodes_[n].gateway->waiting() > kTextsWaitingMax) wrong = "texts that wait at its gateway";
+    if (nodes_[n].gateway->waiting() > kRequestsWaitingMax)
+      wrong = "texts that wait at its gateway";
     if (!wrong.empty()) cluster_.Fail(absl::StrCat("node ", n, ": over its bound: ", wrong));
   }
 }
@@ -240,7 +241,7 @@ void RecoverySim::RunMs(int64_t ms) {
   }
 }
 
-size_t RecoverySim::open_texts() const {
+size_t RecoverySim::active_generations() const {
   return static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(),
                                            [](const auto& client) { return client->open(); }));
 }
@@ -249,7 +250,7 @@ RecoverySim::Counts RecoverySim::counts() const {
   Counts counts = ended_;
   for (const Node& node : nodes_) {
     if (node.host == nullptr) continue;
-    counts.mends += node.coordinator->mends();
+    counts.recoveries += node.coordinator->recoveries();
     counts.adoptions += node.coordinator->adoptions();
     counts.resumed += node.gateway->resumed();
     counts.strays += node.host->refused();
@@ -291,7 +292,7 @@ void RecoverySim::Counts::Add(const Counts& other) {
   gone += other.gone;
   stopped += other.stopped;
   tokens += other.tokens;
-  mends += other.mends;
+  recoveries += other.recoveries;
   adoptions += other.adoptions;
   kept += other.kept;
   resumed += other.resumed;
@@ -303,7 +304,7 @@ void RecoverySim::Counts::Add(const Counts& other) {
 std::string RecoverySim::Counts::ToString() const {
   return absl::StrCat(asked, " texts: ", complete, " complete, ", refused, " refused, ", failed,
                       " failed, ", stopped, " stopped, ", gone, " whose node went; ", tokens,
-                      " tokens, ", mends, " mends, ", adoptions, " adoptions, ", kept,
+                      " tokens, ", recoveries, " recoveries, ", adoptions, " adoptions, ", kept,
                       " stages kept, ", resumed, " resumed, ", strays, " late steps refused");
 }
 

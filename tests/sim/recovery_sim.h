@@ -33,9 +33,9 @@ class RecoverySim {
     bool small_disks = false;  // of nodes without the file
     // Break the protocol, to show that it is noticed.
     bool plans_past_memory = false;
-    bool forgets_orphans = false;
+    bool forgets_pending_reloads = false;
     bool forgets_tokens = false;
-    bool forgets_texts = false;
+    bool forgets_requests = false;
     bool ends_twice = false;
     bool forgets_bounds = false;
     bool takes_any_epoch = false;
@@ -61,10 +61,10 @@ class RecoverySim {
   void RunMs(int64_t ms);
 
   // Texts whose clients wait still.
-  size_t open_texts() const;
+  size_t active_generations() const;
   struct Counts {
     uint64_t asked = 0, complete = 0, refused = 0, failed = 0, gone = 0, stopped = 0;
-    uint64_t tokens = 0, mends = 0, adoptions = 0, kept = 0, resumed = 0, strays = 0;
+    uint64_t tokens = 0, recoveries = 0, adoptions = 0, kept = 0, resumed = 0, strays = 0;
     std::map<std::string, uint64_t> failures, refusals;  // by their words
 
     void Add(const Counts& other);

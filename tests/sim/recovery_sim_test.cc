@@ -39,7 +39,7 @@ TEST(RecoverySim, EveryTextEndsOnceAndIsRight) {
   const RecoverySim::Counts all = PlayAll({}, 150);
   // All of it was tried.
   EXPECT_GT(all.complete, 0u);
-  EXPECT_GT(all.mends, 0u);
+  EXPECT_GT(all.recoveries, 0u);
   EXPECT_GT(all.kept, 0u);
   EXPECT_GT(all.resumed, 0u);
 }
@@ -61,7 +61,7 @@ TEST(RecoverySim, NoticesPlansThatTakeMoreMemoryThanThereIs) {
 }
 
 TEST(RecoverySim, NoticesModelsThatGoWithTheirCoordinator) {
-  EXPECT_TRUE(Noticed({.gentle = true, .forgets_orphans = true}, "no node has the model"));
+  EXPECT_TRUE(Noticed({.gentle = true, .forgets_pending_reloads = true}, "no node has the model"));
 }
 
 TEST(RecoverySim, NoticesTextsThatAreWrittenAgainFromTheirBeginning) {
@@ -69,7 +69,7 @@ TEST(RecoverySim, NoticesTextsThatAreWrittenAgainFromTheirBeginning) {
 }
 
 TEST(RecoverySim, NoticesTextsThatNeverEnd) {
-  EXPECT_TRUE(Noticed({.forgets_texts = true}, "never ends"));
+  EXPECT_TRUE(Noticed({.forgets_requests = true}, "never ends"));
 }
 
 TEST(RecoverySim, NoticesTextsThatEndTwice) {

@@ -10,20 +10,20 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/generation/text_call.h"
+#include "coordinator/generation/generation_call.h"
+#include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
-#include "coordinator/request/text_request.h"
 #include "proto/coordinator.pb.h"
 #include "tests/sim/sim_text.h"
 
 namespace strata {
 
-class SimClient final : public TextSink {
+class SimClient final : public GenerationSink {
  public:
   struct Options {
     size_t number = 0;
     size_t node = 0;  // that was asked
-    wire::GenerateTextRequest request;
+    wire::GenerateRequest request;
     uint32_t layers = 1;
     uint32_t n_ctx = 1;
     bool steps_fail = false;
@@ -52,7 +52,7 @@ class SimClient final : public TextSink {
   const absl::Status& status() const { return status_; }
   bool has_control() const { return control_ != nullptr; }
 
-  void SetControl(std::shared_ptr<TextControl> control) { control_ = std::move(control); }
+  void SetControl(std::shared_ptr<GenerationHandle> control) { control_ = std::move(control); }
   void Stop(bool finish) {
     stopped_ = true;
     if (finish) {
@@ -90,7 +90,7 @@ class SimClient final : public TextSink {
     if (tokens() > options_.request.tokens_max()) Wrong("gets more tokens than it asked for");
   }
 
-  void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override {
+  void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
     if (fate_ == Fate::kGone) return;
     if (!open()) return Wrong("ends a second time");
     status_ = std::move(status);
@@ -135,7 +135,7 @@ class SimClient final : public TextSink {
   bool started_ = false;
   bool stopped_ = false;
   absl::Status status_;
-  std::shared_ptr<TextControl> control_;  // shared with the text's source
+  std::shared_ptr<GenerationHandle> control_;  // shared with the text's source
 };
 
 }  // namespace strata

@@ -1,4 +1,4 @@
-// The role: what coordinator/models/coordinator.cc and coordinator_office.cc do.
+// The role: what coordinator/models/coordinator.cc and leadership.cc do.
 // sim_coordinator_mend.cc has what takes a plan.
 #include "tests/sim/sim_coordinator.h"
 
@@ -15,10 +15,10 @@
 namespace strata {
 namespace {
 
-// As in coordinator/models/coordinator.cc and coordinator_office.cc.
+// As in coordinator/models/coordinator.cc and leadership.cc.
 constexpr int64_t kTickUs = 200'000;
-constexpr int64_t kOfficeUs = 200'000;
-constexpr int64_t kSweepUs = 5'000'000;
+constexpr int64_t kLeadershipUs = 200'000;
+constexpr int64_t kReclaimUs = 5'000'000;
 constexpr int64_t kUnloadTimeoutUs = 1'000'000;
 
 }  // namespace
@@ -36,7 +36,7 @@ void SimCoordinator::After(int64_t us, std::function<void()> fn) {
 
 void SimCoordinator::Start() {
   Tick();
-  Keep();
+  RunLeadershipLoop();
 }
 
 void SimCoordinator::Stop() {
@@ -44,24 +44,26 @@ void SimCoordinator::Stop() {
   if (model_ != nullptr) lost_.push_back(std::exchange(model_, nullptr));
   const absl::Status why = absl::UnavailableError("the node that coordinates is stopping");
   for (const DeploymentPtr& model : std::exchange(lost_, {})) {
-    if (has_heirs_) {
-      model->HandOver(why);
+    if (has_successors_) {
+      model->AnnounceLeaderChange(why);
     } else {
       model->Unload(why);
     }
   }
 }
 
-bool SimCoordinator::in_office() const { return cluster().View(options_.node).is_coordinator; }
+bool SimCoordinator::is_leader() const { return cluster().View(options_.node).is_coordinator; }
 absl::Status SimCoordinator::Answers() const {
   if (model_ == nullptr) return WhyNot();
   return model_->answers() ? absl::OkStatus() : Coordinator::LoadingAgain();
 }
 absl::Status SimCoordinator::WhyNot() const {
-  if (orphan_.has_value() || adopts_) return Coordinator::LoadingAgain();
+  if (pending_reload_.has_value() || reloads_unseen_) return Coordinator::LoadingAgain();
   return absl::NotFoundError("no model is loaded");
 }
-bool SimCoordinator::Adopts() const { return in_office_ && (adopts_ || orphan_untried_); }
+bool SimCoordinator::MayReload() const {
+  return is_leader_ && (reloads_unseen_ || reload_untried_);
+}
 
 bool SimCoordinator::IsGone(size_t node) const {
   const ClusterView& view = cluster().View(options_.node);
@@ -77,25 +79,25 @@ std::vector<size_t> SimCoordinator::Members() const {
   return members;
 }
 
-void SimCoordinator::Generate(const wire::GenerateTextRequest& request,
-                              std::shared_ptr<TextCall> call) {
+void SimCoordinator::Generate(const wire::GenerateRequest& request,
+                              std::shared_ptr<GenerationCall> call) {
   if (model_ != nullptr) return model_->Generate(request, std::move(call));
   call->Refuse(WhyNot());
 }
 
-void SimCoordinator::LookAtOffice() {
+void SimCoordinator::RefreshLeadership() {
   const ClusterView& view = cluster().View(options_.node);
-  if (in_office_ && !view.is_coordinator) LeaveOffice();
-  in_office_ = view.is_coordinator;
+  if (is_leader_ && !view.is_coordinator) StepDown();
+  is_leader_ = view.is_coordinator;
   settled_ = view.settled;
-  has_heirs_ = view.members.size() > 1;
+  has_successors_ = view.members.size() > 1;
 }
 
-void SimCoordinator::LeaveOffice() {
-  adopts_ = true;
-  orphan_.reset();
-  orphan_untried_ = false;
-  stays_.clear();
+void SimCoordinator::StepDown() {
+  reloads_unseen_ = true;
+  pending_reload_.reset();
+  reload_untried_ = false;
+  pinned_.clear();
   if (model_ != nullptr) lost_.push_back(std::exchange(model_, nullptr));
 }
 
@@ -103,51 +105,53 @@ void SimCoordinator::Tick() {
   After(kTickUs, [this] { Tick(); });
   if (stopping_) return;
   const ClusterView& view = cluster().View(options_.node);
-  const bool members_changed = lost_members_.Look(view, Now(), &losses_);
-  uint32_t live = orphan_.has_value() ? 1 : 0;
+  const bool members_changed = lost_members_.Look(view, Now(), &flap_tracker_);
+  uint32_t live = pending_reload_.has_value() ? 1 : 0;
   if (model_ != nullptr) {
     live += 1 + model_->texts();
-    if (model_->mending()) mend_due_ = true;
+    if (model_->recovering()) recovery_due_ = true;
   }
   if (members_changed) retry_due_ = true;
   if (live != live_) cluster().SetLive(options_.node, live_ = live);
-  LookAtOffice();
-  TellHeritage();
+  RefreshLeadership();
+  PublishDesiredState();
   if (members_changed) ++members_seen_;
-  KeepMending();
+  RunRecoveryLoop();
 }
 
-void SimCoordinator::TellHeritage() {
-  std::vector<std::string> heritage;
-  if (in_office_) {
-    if (model_ == nullptr) stays_.clear();
-    if (serving()) stays_ = model_->Origin().SerializeAsString();
-    if (!stays_.empty()) heritage.push_back(stays_);
-    if (orphan_.has_value() && stays_.empty()) heritage.push_back(orphan_->SerializeAsString());
-    const auto& inherited = cluster().membership(options_.node).heritage();
-    if (adopts_) heritage.insert(heritage.end(), inherited.begin(), inherited.end());
+void SimCoordinator::PublishDesiredState() {
+  std::vector<std::string> desired_state;
+  if (is_leader_) {
+    if (model_ == nullptr) pinned_.clear();
+    if (serving()) pinned_ = model_->Origin().SerializeAsString();
+    if (!pinned_.empty()) desired_state.push_back(pinned_);
+    if (pending_reload_.has_value() && pinned_.empty())
+      desired_state.push_back(pending_reload_->SerializeAsString());
+    const auto& inherited = cluster().membership(options_.node).desired_state();
+    if (reloads_unseen_)
+      desired_state.insert(desired_state.end(), inherited.begin(), inherited.end());
   }
-  cluster().membership(options_.node).SetHeritage(std::move(heritage), now_us());
+  cluster().membership(options_.node).SetDesiredState(std::move(desired_state), now_us());
   cluster().Touch(options_.node);
 }
 
-void SimCoordinator::Keep() {
-  After(kOfficeUs, [this] { Keep(); });
+void SimCoordinator::RunLeadershipLoop() {
+  After(kLeadershipUs, [this] { RunLeadershipLoop(); });
   if (stopping_) return;
-  const bool in_office = in_office_ && settled_;
-  if (!in_office_) LeaveOffice();
+  const bool is_leader = is_leader_ && settled_;
+  if (!is_leader_) StepDown();
   for (const DeploymentPtr& lost : std::exchange(lost_, {})) {
-    lost->Unload(AsHandedOver(
+    lost->Unload(AsLeaderChanged(
         absl::UnavailableError("another node coordinates the cluster now; load the model again")));
   }
-  if (in_office && !sweeping_ && (members_seen_ != swept_ || now_us() >= sweep_at_us_)) {
+  if (is_leader && !sweeping_ && (members_seen_ != swept_ || now_us() >= sweep_at_us_)) {
     swept_ = members_seen_;
-    sweep_at_us_ = now_us() + kSweepUs;
-    Sweep();
+    sweep_at_us_ = now_us() + kReclaimUs;
+    ReclaimStaleStages();
   }
 }
 
-void SimCoordinator::Sweep() {
+void SimCoordinator::ReclaimStaleStages() {
   sweeping_ = true;
   CollectSimReport(options_.cluster, options_.node, Members(),
                    [this](const SimReport& report) { OnSwept(report); });
@@ -155,14 +159,14 @@ void SimCoordinator::Sweep() {
 
 void SimCoordinator::OnSwept(const SimReport& report) {
   sweeping_ = false;
-  if (stopping_ || !in_office_ || !settled_) return;
-  const bool adopts = adopts_;
-  std::optional<wire::LoadModelRequest> orphan;
-  std::vector<SimLeftover> leftovers;
+  if (stopping_ || !is_leader_ || !settled_) return;
+  const bool adopts = reloads_unseen_;
+  std::optional<wire::LoadModelRequest> pending_reload;
+  std::vector<SimStaleStage> leftovers;
   if (adopts) {
-    for (const std::string& one : cluster().membership(options_.node).heritage()) {
+    for (const std::string& one : cluster().membership(options_.node).desired_state()) {
       wire::LoadModelRequest origin;
-      if (origin.ParseFromString(one)) orphan = std::move(origin);
+      if (origin.ParseFromString(one)) pending_reload = std::move(origin);
     }
   }
   for (const SimReport::Node& node : report.nodes) {
@@ -173,44 +177,44 @@ void SimCoordinator::OnSwept(const SimReport& report) {
       wire::LoadModelRequest origin;
       if (adopts && was_served && !stage.origin().empty() &&
           origin.ParseFromString(stage.origin())) {
-        orphan = std::move(origin);
+        pending_reload = std::move(origin);
       }
       // The next plan may keep it.
       const bool is_lost = model_ != nullptr && !model_->serving();
       if (stage.state() == wire::StageStatus::SERVING &&
-          (is_lost || orphan_.has_value() || orphan.has_value())) {
+          (is_lost || pending_reload_.has_value() || pending_reload.has_value())) {
         continue;
       }
       leftovers.push_back({node.node, StageKeyOf(stage.epoch(), stage.stage())});
     }
   }
-  if (options_.forgets_orphans) orphan.reset();
-  if (leftovers.empty()) return Adopted(std::move(orphan));
+  if (options_.forgets_pending_reloads) pending_reload.reset();
+  if (leftovers.empty()) return Reloaded(std::move(pending_reload));
   sweeping_ = true;
   const auto left = std::make_shared<size_t>(leftovers.size());  // shared by the calls
-  for (const SimLeftover& one : leftovers) {
+  for (const SimStaleStage& one : leftovers) {
     SimAsk(
         options_.cluster.processes, options_.node, one.node, kUnloadTimeoutUs,
         [cluster = options_.cluster, one](const SimAnswer& answer) {
           cluster.host_of(one.node)->Unload(one.key);
           answer([] {});
         },
-        [this, left, orphan](bool) {
+        [this, left, pending_reload](bool) {
           if (--*left > 0) return;
           sweeping_ = false;
-          Adopted(orphan);
+          Reloaded(pending_reload);
         });
   }
 }
 
-void SimCoordinator::Adopted(std::optional<wire::LoadModelRequest> orphan) {
-  if (!adopts_ || !in_office_) return;
-  adopts_ = false;
-  if (orphan.has_value() && model_ == nullptr) {
-    orphan_ = std::move(orphan);
+void SimCoordinator::Reloaded(std::optional<wire::LoadModelRequest> pending_reload) {
+  if (!reloads_unseen_ || !is_leader_) return;
+  reloads_unseen_ = false;
+  if (pending_reload.has_value() && model_ == nullptr) {
+    pending_reload_ = std::move(pending_reload);
     retry_due_ = true;
   }
-  orphan_untried_ = orphan_.has_value();
+  reload_untried_ = pending_reload_.has_value();
 }
 
 void SimCoordinator::StartWork(std::function<void()> job) {

@@ -1,8 +1,9 @@
-// The role of a coordinator on a simulated node: when it plans, loads, mends, adopts, unloads and
-// hands over. A model of coordinator/models/coordinator.h, whose threads wait for what is answered
-// over gRPC; here each wait is a call back. Its order of acts, its times and its conditions are
-// kept, and what it works with is real: Deployment with TextServer and Scheduler, Losses,
-// RoomCapOf() and the planner, and the view of Membership. One model.
+// The role of a coordinator on a simulated node: when it plans, loads, recovers, reloads, unloads
+// and hands over. A model of coordinator/models/coordinator.h, whose threads wait for what is
+// answered over gRPC; here each wait is a call back. Its order of acts, its times and its
+// conditions are kept, and what it works with is real: Deployment with GenerationEngine and
+// Scheduler, NodeFlapTracker, CapacityLimitOf() and the planner, and the view of Membership. One
+// model.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +14,9 @@
 #include <optional>
 #include <vector>
 
-#include "coordinator/generation/text_call.h"
-#include "coordinator/membership/losses.h"
-#include "coordinator/membership/lost_members.h"
+#include "coordinator/generation/generation_call.h"
+#include "coordinator/membership/flap_tracker.h"
+#include "coordinator/membership/loss_detector.h"
 #include "coordinator/models/deployment.h"
 #include "tests/sim/sim_planning.h"
 #include "transport/base/clock.h"
@@ -29,9 +30,9 @@ class SimCoordinator {
     size_t node = 0;
     size_t nodes = 0;
     const SimModel* model = nullptr;
-    TextServerOptions texts;
+    GenerationEngineOptions texts;
     // Break the protocol, to show that it is noticed.
-    bool forgets_orphans = false;
+    bool forgets_pending_reloads = false;
     bool forgets_bounds = false;
   };
   explicit SimCoordinator(Options options) : options_(std::move(options)) {}
@@ -42,18 +43,18 @@ class SimCoordinator {
   // In order: texts and models are handed over.
   void Stop();
 
-  bool in_office() const;
+  bool is_leader() const;
   absl::Status Answers() const;
-  bool Adopts() const;
-  bool HasModel() const { return model_ != nullptr || orphan_.has_value(); }
+  bool MayReload() const;
+  bool HasModel() const { return model_ != nullptr || pending_reload_.has_value(); }
   bool serving() const { return model_ != nullptr && model_->serving(); }
-  void Generate(const wire::GenerateTextRequest& request, std::shared_ptr<TextCall> call);
+  void Generate(const wire::GenerateRequest& request, std::shared_ptr<GenerationCall> call);
   // Somebody on `source`'s node has the model loaded, to stay.
   void Load(size_t source);
 
   // Empty: every queue is within its bound.
   std::string OverBound() const;
-  uint32_t mends() const { return mends_; }
+  uint32_t recoveries() const { return recoveries_; }
   uint32_t adoptions() const { return adoptions_; }
 
  private:
@@ -72,37 +73,37 @@ class SimCoordinator {
   std::vector<size_t> Members() const;
   SteadyTime Now() const { return SteadyTime() + absl::Microseconds(now_us()); }
 
-  void LookAtOffice();
-  void LeaveOffice();
+  void RefreshLeadership();
+  void StepDown();
   void Tick();
-  void TellHeritage();
-  void Keep();
-  void Sweep();
+  void PublishDesiredState();
+  void RunLeadershipLoop();
+  void ReclaimStaleStages();
   void OnSwept(const SimReport& report);
-  void Adopted(std::optional<wire::LoadModelRequest> orphan);
+  void Reloaded(std::optional<wire::LoadModelRequest> pending_reload);
 
   void StartWork(std::function<void()> job);
   void NextWork();
   void EndWork();
   void AfterUnloads(std::function<void()> fn);
 
-  void KeepMending();
-  void EndMending();
+  void RunRecoveryLoop();
+  void EndRecovery();
   bool WantsRoom() const;
-  void Adopt();
-  void Mend(const DeploymentPtr& lost);
-  void MendNow(const DeploymentPtr& lost, const Then& then);
+  void Reload();
+  void Recover(const DeploymentPtr& lost);
+  void RecoverNow(const DeploymentPtr& lost, const Then& then);
   void PlaceAgain(const DeploymentPtr& lost, uint32_t in_a_row, bool healthy,
                   const absl::Status& why, SimReport report, const Then& then);
-  void LoadNow(const wire::LoadModelRequest& request, bool in_haste, const Then& then);
+  void LoadNow(const wire::LoadModelRequest& request, bool skip_measurement_wait, const Then& then);
   void Deploy(SimPlanning planning, int plans, const wire::LoadModelRequest& request,
               const Then& then);
   using PlannedPtr = std::unique_ptr<PlannedModel>;
   void DeployNow(PlannedPtr* planned, const SimPlanning& planning, int plans,
                  const wire::LoadModelRequest& request, const Then& then);
   void TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, uint32_t in_a_row,
-                const std::vector<RoomCap>& caps, const Then& then);
-  void UnloadLeftovers(const PlannedModel& planned, std::function<void()> then);
+                const std::vector<CapacityLimit>& caps, const Then& then);
+  void UnloadStaleStages(const PlannedModel& planned, std::function<void()> then);
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   // Loads its stages, then the deployment.
   void Carry(const DeploymentPtr& deployment, bool stays, const Then& then);
@@ -110,38 +111,39 @@ class SimCoordinator {
 
   const Options options_;
   DeploymentPtr model_;
-  std::vector<DeploymentPtr> lost_;  // of an office that has gone; Keep() unloads them
+  std::vector<DeploymentPtr>
+      lost_;  // of a leadership that has ended; RunLeadershipLoop() unloads them
   std::map<const Deployment*, Times> times_;
   // What the deployment that is built next becomes its pipeline by.
   absl::StatusOr<SimLoadPtr> loaded_ = absl::UnknownError("nothing is loaded");
   bool built_ = false;
   bool stopping_ = false;
-  bool in_office_ = false;
+  bool is_leader_ = false;
   bool settled_ = false;
-  bool has_heirs_ = false;
+  bool has_successors_ = false;
   uint64_t members_seen_ = 0;
   uint64_t swept_ = 0;
   int64_t sweep_at_us_ = 0;
   bool sweeping_ = false;
-  bool mend_due_ = false;
+  bool recovery_due_ = false;
   bool retry_due_ = false;
-  bool adopts_ = false;
-  bool orphan_untried_ = false;
-  absl::Status orphan_why_;  // it could not be loaded
-  std::optional<wire::LoadModelRequest> orphan_;
-  std::string stays_;  // what loads the model again, once it was loaded
-  Losses losses_;
-  LostMembers lost_members_;
+  bool reloads_unseen_ = false;
+  bool reload_untried_ = false;
+  absl::Status reload_why_;  // it could not be loaded
+  std::optional<wire::LoadModelRequest> pending_reload_;
+  std::string pinned_;  // what loads the model again, once it was loaded
+  NodeFlapTracker flap_tracker_;
+  LossDetector lost_members_;
   uint32_t live_ = 0;
 
-  bool mending_ = false;  // the thread that mends is at it
+  bool recovering_ = false;  // the recovery thread is at it
   int64_t retry_at_us_ = 0;
   int64_t retry_after_us_ = 0;
   bool working_ = false;
   std::deque<std::function<void()>> waiting_;  // for their turn
   uint32_t unloads_ = 0;
   std::vector<std::function<void()>> after_unloads_;
-  uint32_t mends_ = 0;
+  uint32_t recoveries_ = 0;
   uint32_t adoptions_ = 0;
 };
 

@@ -1,19 +1,19 @@
-// What coordinator/models/coordinator.cc, coordinator_deploy.cc and coordinator_mend.cc do: loads,
+// What coordinator/models/coordinator.cc, model_loader.cc and recovery.cc do: loads,
 // and what is done about lost stages.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/models/loaded_stages.h"
+#include "coordinator/models/reusable_stages.h"
 #include "tests/sim/sim_coordinator.h"
 #include "transport/base/epoch.h"
 
 namespace strata {
 namespace {
 
-// As in coordinator/models/coordinator_mend.cc and coordinator_deploy.cc.
+// As in coordinator/models/recovery.cc and model_loader.cc.
 constexpr int64_t kHealthyUs = 30'000'000;
-constexpr uint32_t kMendsInARowMax = 5;
+constexpr uint32_t kRecoveriesInARowMax = 5;
 constexpr int64_t kPauseUs = 250'000;
 constexpr int64_t kPatienceUs = 10'000'000;
 constexpr int64_t kRetryAfterUs = 10'000'000, kRetryAfterUsMax = 60'000'000;
@@ -48,8 +48,8 @@ absl::StatusOr<Deployment::Options> SimCoordinator::OptionsFor(
   options.texts = options_.texts;
   if (options_.forgets_bounds) options.texts.policy.queue_max *= 8;
   options.broken = [this] {
-    mend_due_ = true;
-    After(0, [this] { KeepMending(); });
+    recovery_due_ = true;
+    After(0, [this] { RunRecoveryLoop(); });
   };
   options.build = [this](const PipelineOptions& build, Pipeline::Listener* listener,
                          const Pipeline::Progress&) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
@@ -82,19 +82,19 @@ SimPlanning SimCoordinator::PlanningFor(const wire::LoadModelRequest& request,
   planning.report = std::move(report);
   planning.coordinator = options_.node;
   planning.source = request.source();
-  planning.kept_out = losses_.KeptOut(Now());
-  planning.n_seqs = request.wishes().n_seqs();
+  planning.kept_out = flap_tracker_.KeptOut(Now());
+  planning.n_seqs = request.placement().n_seqs();
   return planning;
 }
 
-void SimCoordinator::UnloadLeftovers(const PlannedModel& planned, std::function<void()> then) {
-  std::vector<SimLeftover> leftovers;
-  for (const PlannedModel::Leftover& left : planned.leftovers) {
+void SimCoordinator::UnloadStaleStages(const PlannedModel& planned, std::function<void()> then) {
+  std::vector<SimStaleStage> leftovers;
+  for (const PlannedModel::StaleStage& left : planned.leftovers) {
     const auto node = NodeId::FromHex(planned.report.nodes[left.node].info.node_id());
     leftovers.push_back({.node = cluster().NumberOf(*node),
                          .key = StageKeyOf(left.stage.epoch(), left.stage.stage())});
   }
-  UnloadSimLeftovers(
+  UnloadSimStaleStages(
       options_.cluster, options_.node, leftovers, [this](size_t node) { return IsGone(node); },
       std::move(then));
 }
@@ -141,16 +141,17 @@ void SimCoordinator::Carry(const DeploymentPtr& deployment, bool stays, const Th
 }
 
 bool SimCoordinator::WantsRoom() const {
-  if (!in_office_) return false;
-  return (orphan_.has_value() && MayFindRoom(orphan_why_)) ||
-         (model_ != nullptr && model_->lost_a_stage() && !model_->mending() &&
-          MayFindRoom(model_->why()));
+  if (!is_leader_) return false;
+  return (pending_reload_.has_value() && IsCapacityError(reload_why_)) ||
+         (model_ != nullptr && model_->lost_a_stage() && !model_->recovering() &&
+          IsCapacityError(model_->why()));
 }
 
 // At each tick, too.
-void SimCoordinator::KeepMending() {
-  if (stopping_ || mending_) return;
-  const bool any_lost = orphan_.has_value() || (model_ != nullptr && model_->lost_a_stage());
+void SimCoordinator::RunRecoveryLoop() {
+  if (stopping_ || recovering_) return;
+  const bool any_lost =
+      pending_reload_.has_value() || (model_ != nullptr && model_->lost_a_stage());
   if (retry_due_ || !any_lost) {
     retry_after_us_ = kRetryAfterUs;
     retry_at_us_ = 0;
@@ -160,69 +161,69 @@ void SimCoordinator::KeepMending() {
     retry_after_us_ = std::min(2 * retry_after_us_, kRetryAfterUsMax);
   }
   const bool again = retry_at_us_ != 0 && now_us() >= retry_at_us_;
-  if (!(mend_due_ || retry_due_ || again)) return;
+  if (!(recovery_due_ || retry_due_ || again)) return;
   const bool retry = std::exchange(retry_due_, false) || again;
   if (again) retry_at_us_ = 0;
-  mend_due_ = false;
-  const bool may_mend = in_office_ && settled_ && model_ != nullptr;
-  if (may_mend && (model_->mending() || (retry && model_->lost_a_stage()))) {
-    mending_ = true;
-    Mend(model_);
-  } else if (retry && orphan_.has_value()) {
-    mending_ = true;
-    Adopt();
+  recovery_due_ = false;
+  const bool may_recover = is_leader_ && settled_ && model_ != nullptr;
+  if (may_recover && (model_->recovering() || (retry && model_->lost_a_stage()))) {
+    recovering_ = true;
+    Recover(model_);
+  } else if (retry && pending_reload_.has_value()) {
+    recovering_ = true;
+    Reload();
   }
 }
 
-void SimCoordinator::EndMending() {
-  mending_ = false;
-  After(0, [this] { KeepMending(); });
+void SimCoordinator::EndRecovery() {
+  recovering_ = false;
+  After(0, [this] { RunRecoveryLoop(); });
 }
 
-void SimCoordinator::Adopt() {
-  LoadNow(*orphan_, /*in_haste=*/true, [this](const absl::Status& status) {
-    orphan_untried_ = false;
-    orphan_why_ = status;
+void SimCoordinator::Reload() {
+  LoadNow(*pending_reload_, /*skip_measurement_wait=*/true, [this](const absl::Status& status) {
+    reload_untried_ = false;
+    reload_why_ = status;
     if (status.ok()) {
-      orphan_.reset();
+      pending_reload_.reset();
       ++adoptions_;
       cluster().Note("the model is adopted");
     }
-    EndMending();
+    EndRecovery();
   });
 }
 
 void SimCoordinator::Load(size_t source) {
   wire::LoadModelRequest request;
   request.mutable_source()->set_node(cluster().IdOf(source).ToHex());
-  request.mutable_wishes()->set_n_seqs(options_.model->cache.n_seqs);
+  request.mutable_placement()->set_n_seqs(options_.model->cache.n_seqs);
   request.set_model_id(options_.model->file->id());
-  LoadNow(request, /*in_haste=*/false, [](const absl::Status&) {});
+  LoadNow(request, /*skip_measurement_wait=*/false, [](const absl::Status&) {});
 }
 
-void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool in_haste,
+void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool skip_measurement_wait,
                              const Then& then) {
-  LookAtOffice();
-  if (!in_office()) return then(absl::UnavailableError("this node does not coordinate"));
-  StartWork([this, request, in_haste, then = [this, then](const absl::Status& status) {
+  RefreshLeadership();
+  if (!is_leader()) return then(absl::UnavailableError("this node does not coordinate"));
+  StartWork([this, request, skip_measurement_wait, then = [this, then](const absl::Status& status) {
     EndWork();
     then(status);
   }] {
-    if (stopping_ || !in_office()) return then(absl::UnavailableError("not any more"));
+    if (stopping_ || !is_leader()) return then(absl::UnavailableError("not any more"));
     if (model_ != nullptr) {
-      if (model_->mending()) return then(absl::UnavailableError("its layers are placed again"));
+      if (model_->recovering()) return then(absl::UnavailableError("its layers are placed again"));
       if (model_->serving()) return then(absl::OkStatus());
       // Failed: it makes room for this.
       const DeploymentPtr failed = std::exchange(model_, nullptr);
       failed->Unload(absl::UnavailableError("the model is loaded again"));
     }
-    AfterUnloads([this, request, in_haste, then] {
+    AfterUnloads([this, request, skip_measurement_wait, then] {
       CollectSimReport(options_.cluster, options_.node, Members(),
-                       [this, request, in_haste, then](SimReport report) {
+                       [this, request, skip_measurement_wait, then](SimReport report) {
                          SimPlanning planning = PlanningFor(request, std::move(report));
                          // Of the coordinator before.
                          planning.loaded = PlanningOptions::Loaded::kAround;
-                         planning.in_haste = in_haste;
+                         planning.skip_measurement_wait = skip_measurement_wait;
                          Deploy(std::move(planning), 1, request, then);
                        });
     });
@@ -234,7 +235,7 @@ void SimCoordinator::Deploy(SimPlanning planning, int plans, const wire::LoadMod
   auto planned = PlanSimModel(options_.cluster, planning);
   if (!planned.ok()) return then(planned.status());
   const auto held = std::make_shared<PlannedPtr>(*std::move(planned));  // while it is unloaded
-  UnloadLeftovers(**held, [this, held, planning = std::move(planning), plans, request, then] {
+  UnloadStaleStages(**held, [this, held, planning = std::move(planning), plans, request, then] {
     DeployNow(held.get(), planning, plans, request, then);
   });
 }
@@ -244,27 +245,27 @@ void SimCoordinator::DeployNow(PlannedPtr* planned, const SimPlanning& planning,
   auto options = OptionsFor(request);
   if (!options.ok()) return then(options.status());
   if (stopping_) return then(absl::UnavailableError("the node is stopping"));
-  options->texts_wait = planning.in_haste;
+  options->requests_wait = planning.skip_measurement_wait;
   const auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(*planned));
   cluster().Note(absl::StrCat("node ", options_.node, " loads the model, epoch ",
                               deployment->epoch().counter()));
   model_ = deployment;
-  Carry(deployment, /*stays=*/planning.in_haste,
+  Carry(deployment, /*stays=*/planning.skip_measurement_wait,
         [this, deployment, planning, plans, request, then](const absl::Status& status) {
           if (status.ok()) {
             cluster().Note("the model is loaded");
             return then(status);
           }
           cluster().Note(absl::StrCat("it was not loaded: ", status.ToString()));
-          const std::optional<RoomCap> cap = RoomCapOf(deployment->planned(), status);
+          const std::optional<CapacityLimit> cap = CapacityLimitOf(deployment->planned(), status);
           const bool was_there = model_ == deployment;
           if (was_there) model_ = nullptr;
-          if (was_there && planning.in_haste) {
-            deployment->HandOver(status);
+          if (was_there && planning.skip_measurement_wait) {
+            deployment->AnnounceLeaderChange(status);
           } else {
             deployment->Unload(status);
           }
-          const bool enough = plans == kPlansMax || planning.caps.size() == kRoomCapsMax;
+          const bool enough = plans == kPlansMax || planning.caps.size() == kCapacityLimitsMax;
           if (!cap.has_value() || enough) return then(status);
           SimPlanning again = planning;
           again.caps.push_back(*cap);
@@ -278,54 +279,54 @@ void SimCoordinator::DeployNow(PlannedPtr* planned, const SimPlanning& planning,
         });
 }
 
-void SimCoordinator::Mend(const DeploymentPtr& lost) {
+void SimCoordinator::Recover(const DeploymentPtr& lost) {
   const auto begin = [this, lost] {
-    if (stopping_ || model_ != lost) return EndMending();
+    if (stopping_ || model_ != lost) return EndRecovery();
     StartWork([this, lost] {
       const auto end = [this] {
         EndWork();
-        EndMending();
+        EndRecovery();
       };
       if (stopping_ || model_ != lost) return end();
-      const bool was_mending = lost->mending();
+      const bool was_recovering = lost->recovering();
       const bool lost_a_node = absl::IsUnavailable(lost->why());
-      MendNow(lost, [this, lost, was_mending, lost_a_node, end](const absl::Status& status) {
-        const bool gave_up = !status.ok() && !stopping_ && model_ == lost && in_office();
+      RecoverNow(lost, [this, lost, was_recovering, lost_a_node, end](const absl::Status& status) {
+        const bool gave_up = !status.ok() && !stopping_ && model_ == lost && is_leader();
         const int64_t lost_for_us = now_us() - times_[lost.get()].since_us;
         const bool may_return =
             absl::IsUnavailable(status) || (absl::IsResourceExhausted(status) && lost_a_node);
-        const bool patient = may_return && was_mending && lost_for_us < kPatienceUs;
+        const bool patient = may_return && was_recovering && lost_for_us < kPatienceUs;
         if (gave_up && !patient) {
-          cluster().Note(absl::StrCat("it cannot be mended: ", status.ToString()));
+          cluster().Note(absl::StrCat("it cannot be recovered: ", status.ToString()));
           lost->Fail(status);
         }
         end();
       });
     });
   };
-  const std::optional<RoomCap> lacks = RoomCapOf(lost->planned(), lost->why());
+  const std::optional<CapacityLimit> lacks = CapacityLimitOf(lost->planned(), lost->why());
   const bool is_known = lacks && lacks->of_disk();
-  const bool waits = lost->mending() && lost->mends_in_a_row() > 0 && !is_known;
-  After(waits ? (int64_t{1} << lost->mends_in_a_row()) * kPauseUs : 0, begin);
+  const bool waits = lost->recovering() && lost->recoveries_in_a_row() > 0 && !is_known;
+  After(waits ? (int64_t{1} << lost->recoveries_in_a_row()) * kPauseUs : 0, begin);
 }
 
-void SimCoordinator::MendNow(const DeploymentPtr& lost, const Then& then) {
+void SimCoordinator::RecoverNow(const DeploymentPtr& lost, const Then& then) {
   Times& times = times_[lost.get()];
-  if (lost->BeginMending()) {
-    ++mends_;
+  if (lost->BeginRecovery()) {
+    ++recoveries_;
     times = {.since_us = now_us(), .served_for_us = now_us() - times.since_us};
   }
   const absl::Status why = lost->why();
-  const bool healthy = times.served_for_us >= kHealthyUs || !lost->mending();
-  const uint32_t in_a_row = healthy ? 0 : lost->mends_in_a_row();
-  const std::optional<RoomCap> cap = RoomCapOf(lost->planned(), why);
+  const bool healthy = times.served_for_us >= kHealthyUs || !lost->recovering();
+  const uint32_t in_a_row = healthy ? 0 : lost->recoveries_in_a_row();
+  const std::optional<CapacityLimit> cap = CapacityLimitOf(lost->planned(), why);
   const bool lacks_disk = cap && cap->of_disk();
-  if (lacks_disk && lost->caps().size() >= kRoomCapsMax) return then(why);
-  if (in_a_row >= kMendsInARowMax && !lacks_disk) {
+  if (lacks_disk && lost->caps().size() >= kCapacityLimitsMax) return then(why);
+  if (in_a_row >= kRecoveriesInARowMax && !lacks_disk) {
     return then(absl::AbortedError("lost too often"));
   }
-  cluster().Note(absl::StrCat("node ", options_.node, " mends epoch ", lost->epoch().counter()));
-  lost->LeaveStages();
+  cluster().Note(absl::StrCat("node ", options_.node, " recovers epoch ", lost->epoch().counter()));
+  lost->DisownStages();
   AfterUnloads([this, lost, in_a_row, healthy, why, then] {
     CollectSimReport(options_.cluster, options_.node, Members(),
                      [this, lost, in_a_row, healthy, why, then](SimReport report) {
@@ -341,33 +342,33 @@ void SimCoordinator::PlaceAgain(const DeploymentPtr& lost, uint32_t in_a_row, bo
   planning.loaded = KeptAfter(in_a_row, lost->planned(), why,
                               [&] { return AllServe(*lost, planning.report, cluster()); });
   if (!healthy) planning.caps = lost->caps();
-  const std::optional<RoomCap> cap = RoomCapOf(lost->planned(), why);
+  const std::optional<CapacityLimit> cap = CapacityLimitOf(lost->planned(), why);
   if (cap) planning.caps.push_back(*cap);
   auto planned = PlanSimModel(options_.cluster, planning);
   if (!planned.ok()) return then(planned.status());
   const auto held = std::make_shared<PlannedPtr>(*std::move(planned));  // while it is unloaded
   const uint32_t then_in_a_row = in_a_row + (cap && cap->of_disk() ? 0 : 1);
-  UnloadLeftovers(**held, [this, held, lost, then_in_a_row, caps = planning.caps, then] {
+  UnloadStaleStages(**held, [this, held, lost, then_in_a_row, caps = planning.caps, then] {
     TakeOver(held.get(), lost, then_in_a_row, caps, then);
   });
 }
 
 void SimCoordinator::TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, uint32_t in_a_row,
-                              const std::vector<RoomCap>& caps, const Then& then) {
+                              const std::vector<CapacityLimit>& caps, const Then& then) {
   auto options = OptionsFor(lost->request());
   if (!options.ok()) return then(options.status());
-  options->heritage = lost->heritage();
-  options->mends_in_a_row = in_a_row;
+  options->inherited = lost->engine();
+  options->recoveries_in_a_row = in_a_row;
   options->caps = caps;
   const auto next = std::make_shared<Deployment>(*std::move(options), std::move(*planned));
   if (stopping_ || model_ != lost) return then(absl::OkStatus());
-  next->TakeRequests(lost->Bequeath());
+  next->TakeRequests(lost->TransferRequests());
   model_ = next;
   times_.erase(lost.get());
   cluster().Note(absl::StrCat("placed again, epoch ", next->epoch().counter()));
   Carry(next, /*stays=*/true, [this, then](const absl::Status& status) {
     cluster().Note(absl::StrCat("loaded again: ", status.ToString()));
-    then(absl::OkStatus());  // if not, it is the one to mend now
+    then(absl::OkStatus());  // if not, it is the one to recover now
   });
 }
 

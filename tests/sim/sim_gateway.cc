@@ -4,8 +4,8 @@
 
 #include "absl/time/time.h"
 #include "coordinator/models/coordinator.h"
+#include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
-#include "coordinator/request/text_request.h"
 #include "node/gateway/gateway.h"
 
 namespace strata {
@@ -18,12 +18,12 @@ constexpr int64_t kConnectUs = absl::ToInt64Microseconds(kGatewayConnectTime);
 constexpr int64_t kTickUs = 100'000;  // as in node/gateway/gateway.cc
 
 // The text at the node that writes it, which tells the one that asked.
-class Told final : public TextSink {
+class Told final : public GenerationSink {
  public:
   struct To {
     std::function<void(std::vector<int32_t>)> started;
     std::function<void(wire::SampledToken)> token;
-    std::function<void(absl::Status, FinishReason, TextUsage)> end;
+    std::function<void(absl::Status, FinishReason, GenerationUsage)> end;
   };
   Told(std::shared_ptr<SimWire> wire, To to) : wire_(std::move(wire)), to_(std::move(to)) {}
 
@@ -33,7 +33,7 @@ class Told final : public TextSink {
   void OnToken(const wire::SampledToken& token) override {
     wire_->Send(1, [token, fn = to_.token] { fn(token); });
   }
-  void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override {
+  void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
     wire_->Send(1, [status, reason, usage, fn = to_.end] { fn(status, reason, usage); });
   }
 
@@ -45,34 +45,34 @@ class Told final : public TextSink {
 }  // namespace
 
 // As Gateway::Text.
-class SimGateway::Text final : public TextControl {
+class SimGateway::Text final : public GenerationHandle {
  public:
-  explicit Text(std::shared_ptr<TextSink> sink) : call_(std::move(sink)) {}
+  explicit Text(std::shared_ptr<GenerationSink> sink) : call_(std::move(sink)) {}
 
-  void Cancel() override { Say(&TextControl::Cancel); }
-  void Finish() override { Say(&TextControl::Finish); }
+  void Cancel() override { Say(&GenerationHandle::Cancel); }
+  void Finish() override { Say(&GenerationHandle::Finish); }
   bool wanted() const { return call_.wanted(); }
   void Refuse(absl::Status status) { call_.Refuse(std::move(status)); }
-  void SetSource(const std::shared_ptr<TextControl>& source) {
+  void SetSource(const std::shared_ptr<GenerationHandle>& source) {
     source_ = source;
     if (said_ != nullptr) (source.get()->*said_)();
   }
 
  private:
-  using Word = void (TextControl::*)();
+  using Word = void (GenerationHandle::*)();
   void Say(Word word) {
     (call_.*word)();
     if (said_ == nullptr) said_ = word;
     if (const auto source = source_) (source.get()->*word)();
   }
 
-  TextCall call_;
+  GenerationCall call_;
   Word said_ = nullptr;
-  std::shared_ptr<TextControl> source_;  // shared with who runs it
+  std::shared_ptr<GenerationHandle> source_;  // shared with who runs it
 };
 
 // As Gateway::Local.
-class SimGateway::Local final : public TextSink {
+class SimGateway::Local final : public GenerationSink {
  public:
   Local(SimGateway* gateway, Asked asked)
       : gateway_(gateway), asked_(std::move(asked)), to_(asked_.sink) {}
@@ -85,15 +85,15 @@ class SimGateway::Local final : public TextSink {
     to_->OnStarted(prompt);
   }
   void OnToken(const wire::SampledToken& token) override { to_->OnToken(token); }
-  void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override {
+  void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
     Asked asked = std::move(asked_);
-    const AfterSource next = WhatFollows({.status = status,
-                                          .started = started_,
-                                          .resumed = asked.resumed,
-                                          .wanted = asked.text->wanted()});
+    const RetryDecision next = DecideRetry({.status = status,
+                                            .started = started_,
+                                            .resumed = asked.resumed,
+                                            .wanted = asked.text->wanted()});
     asked.started = started_;
-    if (next != AfterSource::kEnds && asked.pass_on) {
-      gateway_->GoOn(std::move(asked), next, status);
+    if (next != RetryDecision::kFinish && asked.pass_on) {
+      gateway_->Resume(std::move(asked), next, status);
     } else {
       to_->OnEnd(std::move(status), reason, usage);
     }
@@ -102,12 +102,12 @@ class SimGateway::Local final : public TextSink {
  private:
   SimGateway* const gateway_;
   Asked asked_;
-  const std::shared_ptr<ResumableText> to_;  // shared with who asked
+  const std::shared_ptr<ResumableGeneration> to_;  // shared with who asked
   bool started_ = false;
 };
 
-// As Gateway::Reader and RemoteText: the call of a text that another node writes.
-class SimGateway::Remote final : public TextControl,
+// As Gateway::Reader and RemoteGeneration: the call of a text that another node writes.
+class SimGateway::Remote final : public GenerationHandle,
                                  public std::enable_shared_from_this<SimGateway::Remote> {
  public:
   Remote(SimGateway* gateway, Asked asked)
@@ -122,7 +122,7 @@ class SimGateway::Remote final : public TextControl,
       });
       return text->SetSource(self);
     }
-    const auto there = std::make_shared<std::shared_ptr<TextControl>>();  // with the other end
+    const auto there = std::make_shared<std::shared_ptr<GenerationHandle>>();  // with the other end
     wire_ = SimWire::Open(gateway_->options_.processes,
                           {gateway_->options_.node,
                            [self] {
@@ -140,7 +140,8 @@ class SimGateway::Remote final : public TextControl,
       to.token = [self](const wire::SampledToken& token) {
         if (!self->done_) self->to_->OnToken(token);
       };
-      to.end = [self](const absl::Status& status, FinishReason reason, const TextUsage& usage) {
+      to.end = [self](const absl::Status& status, FinishReason reason,
+                      const GenerationUsage& usage) {
         self->OnDone(status, /*said_by_peer=*/true, reason, usage);
       };
       *there = gateway_of(node)->Generate(request, std::make_shared<Told>(wire, std::move(to)),
@@ -178,21 +179,21 @@ class SimGateway::Remote final : public TextControl,
     to_->OnStarted(prompt);
   }
   void OnDone(const absl::Status& status, bool said_by_peer, FinishReason reason,
-              const TextUsage& usage) {
+              const GenerationUsage& usage) {
     if (std::exchange(done_, true)) return;
     if (wire_ != nullptr) wire_->Close(0);
     LetGo();
-    const AfterSource next = WhatFollows({.status = status,
-                                          .said_by_source = said_by_peer,
-                                          .started = started_,
-                                          .resumed = asked_.resumed,
-                                          .wanted = asked_.text->wanted()});
-    if (next == AfterSource::kEnds) {
+    const RetryDecision next = DecideRetry({.status = status,
+                                            .said_by_source = said_by_peer,
+                                            .started = started_,
+                                            .resumed = asked_.resumed,
+                                            .wanted = asked_.text->wanted()});
+    if (next == RetryDecision::kFinish) {
       to_->OnEnd(status, reason, usage);
       if (gateway_->options_.ends_twice) to_->OnEnd(status, reason, usage);
     } else {
       asked_.started = started_;
-      gateway_->GoOn(std::move(asked_), next, status);
+      gateway_->Resume(std::move(asked_), next, status);
     }
   }
 
@@ -204,9 +205,9 @@ class SimGateway::Remote final : public TextControl,
 
   SimGateway* const gateway_;
   Asked asked_;
-  const std::shared_ptr<ResumableText> to_;              // shared with who asked
-  std::shared_ptr<SimWire> wire_;                        // shared with both ends
-  std::shared_ptr<std::shared_ptr<TextControl>> there_;  // shared with the other end
+  const std::shared_ptr<ResumableGeneration> to_;             // shared with who asked
+  std::shared_ptr<SimWire> wire_;                             // shared with both ends
+  std::shared_ptr<std::shared_ptr<GenerationHandle>> there_;  // shared with the other end
   bool started_ = false;
   bool done_ = false;
 };
@@ -228,9 +229,10 @@ void SimGateway::Stop() {
   }
 }
 
-std::shared_ptr<TextControl> SimGateway::Generate(const wire::GenerateTextRequest& request,
-                                                  std::shared_ptr<TextSink> sink, bool pass_on) {
-  const auto resumable = std::make_shared<ResumableText>(request, std::move(sink));
+std::shared_ptr<GenerationHandle> SimGateway::Generate(const wire::GenerateRequest& request,
+                                                       std::shared_ptr<GenerationSink> sink,
+                                                       bool pass_on) {
+  const auto resumable = std::make_shared<ResumableGeneration>(request, std::move(sink));
   const auto text = std::make_shared<Text>(resumable);  // shared with who asked
   if (stopping_) {
     text->Refuse(absl::UnavailableError("the node is stopping"));
@@ -248,18 +250,18 @@ void SimGateway::Begin(Asked asked) {
   const ClusterView& view = cluster().View(options_.node);
   asked.begun_us = now_us();
   if (view.is_coordinator) {
-    const bool may_come = asked.resumed || options_.coordinator->Adopts();
+    const bool may_come = asked.resumed || options_.coordinator->MayReload();
     const absl::Status answers = may_come ? options_.coordinator->Answers() : absl::OkStatus();
     if (!answers.ok()) {
       asked.last = asked.resumed ? answers : Coordinator::LoadingAgain();
       Wait(std::move(asked));
     } else {
-      const wire::GenerateTextRequest request = asked.request;
+      const wire::GenerateRequest request = asked.request;
       const std::shared_ptr<Text> text = asked.text;                       // shared with who asked
       const auto local = std::make_shared<Local>(this, std::move(asked));  // shared with its text
       std::erase_if(locals_, [](const auto& other) { return other.expired(); });
       locals_.push_back(local);
-      const auto call = std::make_shared<TextCall>(local);
+      const auto call = std::make_shared<GenerationCall>(local);
       text->SetSource(call);
       options_.coordinator->Generate(request, call);
     }
@@ -267,7 +269,7 @@ void SimGateway::Begin(Asked asked) {
   }
   if (view.coordinator.is_nobody()) return Wait(std::move(asked));
   if (!asked.pass_on) {
-    asked.text->Refuse(AsHandedOver(absl::UnavailableError("another node coordinates")));
+    asked.text->Refuse(AsLeaderChanged(absl::UnavailableError("another node coordinates")));
     return;
   }
   const auto remote = std::make_shared<Remote>(this, std::move(asked));  // shared with its text
@@ -276,14 +278,14 @@ void SimGateway::Begin(Asked asked) {
   remote->Start(cluster().NumberOf(view.coordinator));
 }
 
-void SimGateway::GoOn(Asked asked, AfterSource how, const absl::Status& said) {
+void SimGateway::Resume(Asked asked, RetryDecision how, const absl::Status& said) {
   const int64_t had_us = now_us() - asked.begun_us;
   if (had_us > kConnectUs) asked.until_us += had_us;
-  const bool was_idle = how == AfterSource::kAsksAgain ||
-                        (how == AfterSource::kResumes && IsHandedOver(said) && !asked.started);
+  const bool was_idle = how == RetryDecision::kRetry ||
+                        (how == RetryDecision::kResume && IsLeaderChanged(said) && !asked.started);
   if (was_idle) asked.not_before_us = now_us() + kResumePauseUs;
-  if (how == AfterSource::kResumes) return Resume(std::move(asked));
-  if (how == AfterSource::kAsksAgain) asked.last = said;
+  if (how == RetryDecision::kResume) return Resume(std::move(asked));
+  if (how == RetryDecision::kRetry) asked.last = said;
   Wait(std::move(asked));
 }
 
@@ -295,7 +297,7 @@ void SimGateway::Resume(Asked asked) {
   asked.resumed = true;
   asked.started = false;
   asked.last = absl::OkStatus();
-  if (options_.forgets_texts) return;
+  if (options_.forgets_requests) return;
   Wait(std::move(asked));
 }
 
@@ -305,7 +307,7 @@ void SimGateway::Wait(Asked asked) {
     why = absl::CancelledError("nobody wants the text any more");
   } else if (stopping_) {
     why = absl::UnavailableError("the node is stopping");
-  } else if (now_us() < asked.until_us && waiting_.size() < kTextsWaitingMax) {
+  } else if (now_us() < asked.until_us && waiting_.size() < kRequestsWaitingMax) {
     waiting_.push_back(std::move(asked));
     return;
   }

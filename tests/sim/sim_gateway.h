@@ -1,6 +1,6 @@
 // How texts reach the coordinator from a simulated node, and go on with the next one. A model of
 // node/gateway/gateway.h, whose calls are gRPC's; what a client has heard is kept by the real
-// ResumableText, and a text's begin and end are put in order by the real TextCall.
+// ResumableGeneration, and a text's begin and end are put in order by the real GenerationCall.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "coordinator/generation/text_call.h"
-#include "node/gateway/resumable_text.h"
+#include "coordinator/generation/generation_call.h"
+#include "node/gateway/resumable_generation.h"
 #include "proto/coordinator.pb.h"
 #include "tests/sim/sim_coordinator.h"
 #include "tests/sim/sim_wire.h"
@@ -27,7 +27,7 @@ class SimGateway {
     SimCoordinator* coordinator = nullptr;               // this node's; outlives it
     // Break the protocol, to show that it is noticed.
     bool forgets_tokens = false;
-    bool forgets_texts = false;
+    bool forgets_requests = false;
     bool ends_twice = false;
   };
   explicit SimGateway(Options options) : options_(std::move(options)) {}
@@ -37,8 +37,8 @@ class SimGateway {
   // Whoever waits is told, and who comes from now on.
   void Stop();
 
-  std::shared_ptr<TextControl> Generate(const wire::GenerateTextRequest& request,
-                                        std::shared_ptr<TextSink> sink, bool pass_on);
+  std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest& request,
+                                             std::shared_ptr<GenerationSink> sink, bool pass_on);
   uint32_t resumed() const { return resumed_; }
   size_t waiting() const { return waiting_.size(); }
 
@@ -48,8 +48,8 @@ class SimGateway {
   class Remote;
   struct Asked {
     std::shared_ptr<Text> text;  // shared with who asked
-    wire::GenerateTextRequest request;
-    std::shared_ptr<ResumableText> sink;  // shared with the text's source
+    wire::GenerateRequest request;
+    std::shared_ptr<ResumableGeneration> sink;  // shared with the text's source
     bool pass_on = true;
     int64_t until_us = 0;
     int64_t begun_us = 0;
@@ -62,7 +62,7 @@ class SimGateway {
   ClusterSim& cluster() const { return options_.processes->cluster(); }
   int64_t now_us() const { return cluster().LocalUs(options_.node); }
   void Begin(Asked asked);
-  void GoOn(Asked asked, AfterSource how, const absl::Status& said);
+  void Resume(Asked asked, RetryDecision how, const absl::Status& said);
   void Resume(Asked asked);
   void Wait(Asked asked);
   void Tick();

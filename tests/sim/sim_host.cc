@@ -217,7 +217,7 @@ void SimHost::ConnectBack(const StageKey& key, std::shared_ptr<SimLink> link) {
   if (const HeldPtr held = Find(key)) held->out = std::move(link);
 }
 
-void SimHost::GoOn(const StageKey& key) {
+void SimHost::Resume(const StageKey& key) {
   if (const HeldPtr held = Find(key)) Pump(held);
 }
 

@@ -84,7 +84,7 @@ class SimHost {
   // To a stage of the same plan on another node, or to who takes results.
   void Connect(const StageKey& key, size_t next_node, Connected connected);
   // Its link takes frames again.
-  void GoOn(const StageKey& key);
+  void Resume(const StageKey& key);
   void ConnectBack(const StageKey& key, std::shared_ptr<SimLink> link);
   // A link into a stage. Null: it is not there, or has one.
   std::shared_ptr<SimLink> Accept(const StageKey& key, size_t from_node,

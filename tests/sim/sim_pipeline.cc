@@ -68,10 +68,10 @@ class SimPipeline final : public Pipeline {
     load_->on_broken = nullptr;
     if (!cluster_.processes->IsAlive(node_, start_)) return;
     load_->first->Close();
-    if (!stages_left_) unload_();
+    if (!stages_disowned_) unload_();
   }
 
-  void LeaveStages() override { stages_left_ = true; }
+  void DisownStages() override { stages_disowned_ = true; }
 
   absl::StatusOr<uint64_t> Submit(wire::Step step) override {
     step.set_model_id(load_->stages.spec.model_id());
@@ -107,7 +107,7 @@ class SimPipeline final : public Pipeline {
   const SimLoadPtr load_;
   Listener* const listener_;
   const std::function<void()> unload_;
-  bool stages_left_ = false;
+  bool stages_disowned_ = false;
   bool broken_ = false;
   uint64_t last_step_id_ = 0;
 };
@@ -186,7 +186,7 @@ void Loading::LinkBack() {
              .to = self->coordinator,
              .credits = kResultsMax,
              .on_writable = [host = self->cluster.host_of(node),
-                             key = KeyOf(self->load->stages, last)] { host->GoOn(key); },
+                             key = KeyOf(self->load->stages, last)] { host->ShouldContinue(key); },
              .on_closed = nullptr,
              .on_frame =
                  [weak, back = std::weak_ptr(link), cluster = self->cluster](const Frame& frame) {
@@ -275,12 +275,12 @@ void UnloadSimStages(const SimCluster& cluster, size_t coordinator, const SimSta
   }
 }
 
-void UnloadSimLeftovers(const SimCluster& cluster, size_t coordinator,
-                        const std::vector<SimLeftover>& leftovers,
-                        const std::function<bool(size_t)>& gone, std::function<void()> done) {
+void UnloadSimStaleStages(const SimCluster& cluster, size_t coordinator,
+                          const std::vector<SimStaleStage>& leftovers,
+                          const std::function<bool(size_t)>& gone, std::function<void()> done) {
   if (leftovers.empty()) return done();
   const auto unloaded = AfterAll(leftovers.size(), std::move(done));
-  for (const SimLeftover& one : leftovers) {
+  for (const SimStaleStage& one : leftovers) {
     UnloadOne(cluster, coordinator, one.node, one.key, gone, unloaded);
   }
 }

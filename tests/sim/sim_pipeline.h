@@ -42,13 +42,13 @@ struct SimStages {
 void UnloadSimStages(const SimCluster& cluster, size_t coordinator, const SimStages& stages,
                      const std::function<bool(size_t node)>& gone, std::function<void()> done);
 // The same of stages of any plans.
-struct SimLeftover {
+struct SimStaleStage {
   size_t node = 0;
   StageKey key;
 };
-void UnloadSimLeftovers(const SimCluster& cluster, size_t coordinator,
-                        const std::vector<SimLeftover>& leftovers,
-                        const std::function<bool(size_t node)>& gone, std::function<void()> done);
+void UnloadSimStaleStages(const SimCluster& cluster, size_t coordinator,
+                          const std::vector<SimStaleStage>& leftovers,
+                          const std::function<bool(size_t node)>& gone, std::function<void()> done);
 
 // Loads them all at once and links them from the last to the first. What was loaded is unloaded
 // again where one fails; the status says which (StageOf()).

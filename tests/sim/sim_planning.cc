@@ -6,7 +6,7 @@
 #include "absl/log/check.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/models/loaded_stages.h"
+#include "coordinator/models/reusable_stages.h"
 #include "coordinator/planner/layer_costs.h"
 #include "tests/coordinator/planner/planner_instance.h"
 #include "tests/support/gguf_builder.h"
@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kAnswerUs = 1'000'000;
 
 // What was planned for a stage that is left over.
-uint64_t BytesOf(const std::vector<LoadedStage>& loaded, const PlannedModel::Leftover& left,
+uint64_t BytesOf(const std::vector<LoadedStage>& loaded, const PlannedModel::StaleStage& left,
                  const PlannedModel& planned) {
   for (const LoadedStage& one : loaded) {
     if (one.at.node != left.node || one.at.stage.stage() != left.stage.stage() ||
@@ -32,8 +32,9 @@ uint64_t BytesOf(const std::vector<LoadedStage>& loaded, const PlannedModel::Lef
   return 0;
 }
 
-// As LimitDisks() in coordinator/models/planning.cc.
-void LimitDisk(const SimDisk& disk, const SimModel& model, const RoomCap& cap, PlanNode* node) {
+// As LimitDisks() in coordinator/models/model_planner.cc.
+void LimitDisk(const SimDisk& disk, const SimModel& model, const CapacityLimit& cap,
+               PlanNode* node) {
   const bool is_first = node->fetch_bytes.empty();
   node->disk_free_bytes = is_first ? cap.bytes : std::min(node->disk_free_bytes, cap.bytes);
   if (!is_first) return;
@@ -133,13 +134,13 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
                        {.round_trip_s = 1e-3, .bytes_per_s = 125e6});
   std::vector<LoadedStage> loaded;
   if (planning.loaded != PlanningOptions::Loaded::kIgnored) {
-    wire::PlanWishes wishes;
-    wishes.set_n_seqs(planning.n_seqs);
-    loaded = TakeLoaded(wishes, planned.get());
+    wire::PlacementOptions placement;
+    placement.set_n_seqs(planning.n_seqs);
+    loaded = TakeLoaded(placement, planned.get());
   }
   for (PlanDevice& device : request.devices) {
     const std::string& id = planned->report.nodes[device.node].info.node_id();
-    for (const RoomCap& cap : planning.caps) {
+    for (const CapacityLimit& cap : planning.caps) {
       if (cap.node_id != id) continue;
       if (cap.device == device.name) {
         device.memory_free_bytes = std::min(device.memory_free_bytes, cap.bytes);
@@ -166,7 +167,7 @@ absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& clu
       if (planning.report.nodes[place].node == told.node && !kept) bytes += stage.memory_bytes();
     }
     uint64_t free_then = told.free_bytes;
-    for (const PlannedModel::Leftover& left : planned->leftovers) {
+    for (const PlannedModel::StaleStage& left : planned->leftovers) {
       if (planning.report.nodes[left.node].node == told.node)
         free_then += BytesOf(loaded, left, *planned);
     }

@@ -1,6 +1,7 @@
 // Plans for a simulated cluster: the real planner (coordinator/planner/planner.h) on what the nodes
-// tell of their memory and on speeds that were made up. A model of coordinator/models/planning.h,
-// whose PlannedModel and RoomCapOf() are used as they are.
+// tell of their memory and on speeds that were made up. A model of
+// coordinator/models/model_planner.h, whose PlannedModel and CapacityLimitOf() are used as they
+// are.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/models/planning.h"
+#include "coordinator/models/model_planner.h"
 #include "coordinator/planner/plan.h"
 #include "shard/model/model_file.h"
 #include "tests/sim/sim_host.h"
@@ -51,11 +52,11 @@ struct SimPlanning {
   SimReport report;
   size_t coordinator = 0;
   wire::ModelSource source;
-  std::vector<RoomCap> caps;
+  std::vector<CapacityLimit> caps;
   std::map<std::string, std::string> kept_out;  // by node id
   uint32_t n_seqs = 1;
   PlanningOptions::Loaded loaded = PlanningOptions::Loaded::kIgnored;
-  bool in_haste = false;
+  bool skip_measurement_wait = false;
 };
 // As PlanModel(). `report` is left.
 absl::StatusOr<std::unique_ptr<PlannedModel>> PlanSimModel(const SimCluster& cluster,

@@ -32,10 +32,12 @@ class SilentNode : public NodeClient {
   absl::StatusOr<wire::BlockList> ListBlocks(const std::string&) override { return Nobody(); }
   absl::Status ConnectStage(const wire::ConnectStageRequest&) override { return Nobody(); }
   absl::StatusOr<wire::MoveCachesResponse> MoveCaches(const wire::MoveCachesRequest&,
-                                                      GoOn) override {
+                                                      ShouldContinue) override {
     return Nobody();
   }
-  absl::Status UnloadStage(const wire::UnloadStageRequest&, GoOn) override { return Nobody(); }
+  absl::Status UnloadStage(const wire::UnloadStageRequest&, ShouldContinue) override {
+    return Nobody();
+  }
   absl::StatusOr<wire::TokenizeResponse> Tokenize(const wire::TokenizeRequest&) override {
     return Nobody();
   }

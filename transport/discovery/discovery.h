@@ -22,7 +22,7 @@ struct DiscoveryRecord {
   PrintableText name;
   PrintableText cluster;
   PrintableText key_id;   // of the cluster's key (ClusterKey::id()); empty: it has none
-  bool waits = false;     // for a key (admission.h), at its port
+  bool waits = false;     // for a key (cluster_join.h), at its port
   uint32_t protocol = 0;  // kProtocolVersion of its program
   uint64_t nonce = 0;     // of its process; 0: not told
   std::vector<std::string> addresses;  // host:port, as gRPC takes them; the best is not known

@@ -18,7 +18,8 @@
 
 namespace strata {
 
-// Links that one sink takes at the same time; as many that have closed may wait for Sweep().
+// Links that one sink takes at the same time; as many that have closed may wait for
+// ReclaimStaleStages().
 inline constexpr size_t kRoundTripLinksMax = 8;
 
 // The dialler's end: its link's receiver.
@@ -52,10 +53,10 @@ class RoundTripSink {
   ~RoundTripSink();
 
   // What an AcceptLinkFn answers to a Hello with `probe`. kResourceExhausted: too many are open, or
-  // have closed since Sweep().
+  // have closed since ReclaimStaleStages().
   absl::StatusOr<AcceptedLink> Accept();
   // Lets go of those that have closed; of all. Not from a link's thread.
-  void Sweep();
+  void ReclaimStaleStages();
   void Clear();
 
  private:

@@ -44,7 +44,7 @@
 //                32 bytes
 //   admit IV     the same with info "admit iv" | transcript, 12 bytes
 //   proof        the same with info "admitted" | transcript, 32 bytes
-//   sealed       AES-256-GCM (NIST SP 800-38D) of the admission (pairing_admission.h) with admit
+//   sealed       AES-256-GCM (NIST SP 800-38D) of the admission (pairing_payload.h) with admit
 //                key and IV, once in a pairing; no additional data; the tag, 16 bytes, at the end
 //
 // Keys and nonces are of one pairing alone. Any thread; nothing here blocks.

@@ -176,11 +176,11 @@ absl::StatusOr<wire::PairingDiscloseResponse> PairingGuest::Disclose(
   return response;
 }
 
-absl::StatusOr<OpenedAdmission> PairingGuest::OpenAdmission(const Session& session,
-                                                            absl::string_view sealed) {
+absl::StatusOr<OpenedPairingPayload> PairingGuest::OpenPairingPayload(const Session& session,
+                                                                      absl::string_view sealed) {
   const absl::StatusOr<Secret> plain = UnsealPairing(*session.keys, sealed);
   if (!plain.ok()) return plain.status();
-  absl::StatusOr<OpenedAdmission> admission = ReadPairingAdmission(*plain);
+  absl::StatusOr<OpenedPairingPayload> admission = ReadPairingPayload(*plain);
   if (admission.ok()) admission->from.name = session.transcript.member_name;
   return admission;
 }
@@ -197,7 +197,7 @@ absl::StatusOr<wire::PairingAdmitResponse> PairingGuest::Admit(
   if (!(*found)->keys.has_value()) {
     return absl::FailedPreconditionError("the nonces come before the key");
   }
-  absl::StatusOr<OpenedAdmission> admission = OpenAdmission(**found, request.sealed());
+  absl::StatusOr<OpenedPairingPayload> admission = OpenPairingPayload(**found, request.sealed());
   if (!admission.ok()) {
     End(admission.status());
     return admission.status();

@@ -21,7 +21,7 @@
 #include "transport/base/clock.h"
 #include "transport/base/mutex.h"
 #include "transport/pairing/pairing.h"
-#include "transport/pairing/pairing_admission.h"
+#include "transport/pairing/pairing_payload.h"
 #include "transport/security/cluster_key.h"
 #include "transport/security/secret_text.h"
 
@@ -100,8 +100,8 @@ class PairingGuest {
                                             int64_t now_us);
   // The pairing that a request names.
   absl::StatusOr<Session*> Find(absl::string_view id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static absl::StatusOr<OpenedAdmission> OpenAdmission(const Session& session,
-                                                       absl::string_view sealed);
+  static absl::StatusOr<OpenedPairingPayload> OpenPairingPayload(const Session& session,
+                                                                 absl::string_view sealed);
 
   const Clock* const clock_;
 

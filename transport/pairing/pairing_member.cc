@@ -113,7 +113,7 @@ absl::Status PairingMember::OnDisclosed(const wire::PairingDiscloseResponse& res
 
 absl::StatusOr<wire::PairingAdmitRequest> PairingMember::MakeAdmit(const ClusterKey& key) {
   if (absl::Status status = Take(Turn::kAdmit); !status.ok()) return status;
-  const absl::StatusOr<Secret> admission = PairingAdmission(self_, key);
+  const absl::StatusOr<Secret> admission = PairingPayload(self_, key);
   absl::StatusOr<std::string> sealed =
       admission.ok() ? SealPairing(*keys_, *admission) : admission.status();
   if (!sealed.ok()) {

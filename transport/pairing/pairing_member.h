@@ -16,7 +16,7 @@
 #include "proto/pairing.pb.h"
 #include "transport/base/clock.h"
 #include "transport/pairing/pairing.h"
-#include "transport/pairing/pairing_admission.h"
+#include "transport/pairing/pairing_payload.h"
 #include "transport/security/cluster_key.h"
 #include "transport/security/secret_text.h"
 

@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "transport/base/clock.h"
-#include "transport/pairing/pairing_admission.h"
 #include "transport/pairing/pairing_guest.h"
+#include "transport/pairing/pairing_payload.h"
 #include "transport/security/cluster_key.h"
 
 namespace grpc {

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kKnownUs = int64_t{3600} * 1'000'000;
 // Looking through all sources takes a while: not for each connection of a flood.
-constexpr int64_t kSweepUs = 1'000'000;
+constexpr int64_t kReclaimUs = 1'000'000;
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void ConnectionLimiter::Fill(Bucket* bucket, uint32_t per_s, uint32_t burst, int
 }
 
 void ConnectionLimiter::ForgetFull(int64_t now_us) {
-  if (swept_us_ != INT64_MIN && now_us - swept_us_ < kSweepUs) return;
+  if (swept_us_ != INT64_MIN && now_us - swept_us_ < kReclaimUs) return;
   swept_us_ = now_us;
   std::erase_if(sources_, [&](auto& entry) {
     Source& source = entry.second;

@@ -28,7 +28,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
 // or somebody who notices sooner.
 std::shared_ptr<grpc::Channel> MakeQuietChannel(const std::string& address, int keepalive_ms = 0);
 // Calls under way on one connection of a server, at most: others wait at their caller. More than
-// the texts that one node asks another for (kTextCallsMax).
+// the texts that one node asks another for (kGenerateCallsMax).
 inline constexpr int kConnectionCallsMax = 4096;
 // That any call may answer. A frame's have far less, so that one a bit too large gets our own clear
 // refusal.

@@ -165,9 +165,9 @@ void Reset(const Descriptor& socket) {
 }
 
 // Who comes in at one port. Shared with connections whose handshakes have not ended.
-class Gate final : public HandshakeObserver {
+class CallbackGate final : public HandshakeObserver {
  public:
-  Gate(const ListeningServer::Options& options, uint16_t port)
+  CallbackGate(const ListeningServer::Options& options, uint16_t port)
       : handshake_max_ms_(options.handshake_max_ms),
         limiter_(options.limits, options.clock),
         refusals_(absl::StrCat(port), options.clock) {}
@@ -204,7 +204,7 @@ class ListeningServer::Acceptor {
 
   // Begins. `stop` is a pipe's ends.
   Acceptor(std::vector<Descriptor> listening, std::pair<Descriptor, Descriptor> stop,
-           std::shared_ptr<Gate> gate, std::unique_ptr<GrpcAcceptor> grpc)
+           std::shared_ptr<CallbackGate> gate, std::unique_ptr<GrpcAcceptor> grpc)
       : listening_(std::move(listening)),
         stop_read_(std::move(stop.first)),
         stop_write_(std::move(stop.second)),
@@ -286,7 +286,7 @@ class ListeningServer::Acceptor {
   const std::vector<Descriptor> listening_;
   const Descriptor stop_read_;
   Descriptor stop_write_;
-  const std::shared_ptr<Gate> gate_;  // shared with handshakes
+  const std::shared_ptr<CallbackGate> gate_;  // shared with handshakes
   const std::unique_ptr<GrpcAcceptor> grpc_;
   std::thread thread_;  // touches all of the above
 };
@@ -303,7 +303,7 @@ absl::StatusOr<std::unique_ptr<ListeningServer>> ListeningServer::Start(
   std::unique_ptr<ListeningServer> made(new ListeningServer);
   made->port_ = PortOf(listening->front().fd());
   WatchHandshakes();
-  // A millisecond more than Gate counts, for gRPC rounds.
+  // A millisecond more than CallbackGate counts, for gRPC rounds.
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, options.handshake_max_ms + 1);
   auto grpc = builder->experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, options.credentials);
@@ -312,9 +312,9 @@ absl::StatusOr<std::unique_ptr<ListeningServer>> ListeningServer::Start(
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", options.address, ": gRPC does not start"));
   }
-  made->acceptor_ =
-      std::make_unique<Acceptor>(*std::move(listening), std::move(stop),
-                                 std::make_shared<Gate>(options, made->port_), std::move(grpc));
+  made->acceptor_ = std::make_unique<Acceptor>(*std::move(listening), std::move(stop),
+                                               std::make_shared<CallbackGate>(options, made->port_),
+                                               std::move(grpc));
   return made;
 }
 

@@ -10,7 +10,7 @@
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "transport/base/mutex.h"
-#include "transport/rpc/call_gate.h"
+#include "transport/rpc/removed_peer_filter.h"
 #include "transport/security/tls_credentials.h"
 
 namespace strata {
@@ -24,7 +24,8 @@ struct Security {
   std::string cluster_id ABSL_GUARDED_BY(mu);
   // Shared with who renews them.
   std::shared_ptr<const ClusterCredentials> credentials ABSL_GUARDED_BY(mu);
-  const std::shared_ptr<CallGate> gate = std::make_shared<CallGate>();  // shared with all servers
+  const std::shared_ptr<RemovedPeerFilter> gate =
+      std::make_shared<RemovedPeerFilter>();  // shared with all servers
 };
 
 // Lives as long as the process, whose channels have it.

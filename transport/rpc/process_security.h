@@ -29,7 +29,7 @@ void SecureThisProcessAnew(std::string cluster_id,
 std::string ProcessClusterId();
 // The cluster's key has changed, and its id with it: `credentials` show the new one's certificates.
 void SetProcessClusterId(std::string cluster_id);
-// As CallGate::Refuse(), for all servers of the process (call_gate.h).
+// As RemovedPeerFilter::Refuse(), for all servers of the process (removed_peer_filter.h).
 void RefuseNode(const std::string& node_id, const std::string& cluster_id);
 inline bool ThisProcessIsSecured() { return !ProcessClusterId().empty(); }
 

@@ -40,7 +40,7 @@ enum class UcxKind : uint8_t {
 };
 
 // UCX tells of a message when all of it is there. A peer that sends pieces is not silent, unless a
-// network takes a second for one: stages do not use UCX on those (shard/serving/stage_wires.h).
+// network takes a second for one: stages do not use UCX on those (shard/serving/link_selector.h).
 inline constexpr uint64_t kUcxPieceBytes = 1u << 20;
 // Of a frame's header, beside its prefix, in an active message's header.
 inline constexpr size_t kUcxShortHeaderMax = 1024;

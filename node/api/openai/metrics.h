@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "coordinator/models/coordinator.h"
-#include "node/api/openai/openai_call.h"
+#include "node/api/openai/completion_session.h"
 #include "node/http/http_server.h"
 #include "proto/node.pb.h"
 

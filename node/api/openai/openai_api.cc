@@ -172,14 +172,14 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> unrec
 
 // Whether a text that is asked for here has somewhere to go.
 void OpenAiApi::Health(const Responder& responder) {
-  const Coordinator::Office office = coordinator_->office();
-  const bool knows = office.mine || !office.address.empty();
+  const Coordinator::Leadership leadership = coordinator_->leadership();
+  const bool knows = leadership.mine || !leadership.address.empty();
   nlohmann::ordered_json health = {{"status", knows ? "ok" : "unavailable"}};
   if (!knows) health["reason"] = "no node coordinates at present";
   if (options_.tokens == nullptr) {  // else anybody may ask
     health["node"] = {{"id", options_.node_id}, {"name", options_.node_name}};
-    health["coordinates"] = office.mine;
-    if (!office.refused.empty()) health["reason"] = office.refused;
+    health["coordinates"] = leadership.mine;
+    if (!leadership.refused.empty()) health["reason"] = leadership.refused;
     for (const std::string& problem : coordinator_->Problems()) {
       health["problems"].push_back(ValidUtf8(problem));
     }
@@ -293,7 +293,7 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
     responder->Answer(ErrorResponse(status));
     return;
   }
-  ApiCall::Options call;
+  CompletionSession::Options call;
   call.tool_form = ToolFormOf(model.chat_template());
   if (absl::Status status = Constrain(call.tool_form, &request); !status.ok()) {
     responder->Answer(ErrorResponse(status));
@@ -321,7 +321,7 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
                                                      "/v1/completions"))));
     return;
   }
-  TemplateQuestion question = {
+  TemplateRequest question = {
       .source = {.text = model.chat_template(), .bos = model.bos_text(), .eos = model.eos_text()},
       .messages = std::move(call.request.messages),
       .tools = call.request.tools,
@@ -345,7 +345,7 @@ void OpenAiApi::Write(ApiRequest request, const HttpRequest& http, const wire::M
       });
 }
 
-void OpenAiApi::Start(ApiCall::Options call, uint32_t n_ctx, const Responder& responder) {
+void OpenAiApi::Start(CompletionSession::Options call, uint32_t n_ctx, const Responder& responder) {
   for (const ApiPrompt& prompt : call.request.prompts) {
     if (prompt.text.size() / kTokenBytesMax <= n_ctx && prompt.tokens.size() <= n_ctx) continue;
     responder->Answer(ErrorResponse(WithErrorCode(
@@ -366,7 +366,7 @@ void OpenAiApi::Start(ApiCall::Options call, uint32_t n_ctx, const Responder& re
                                    kApiPromptBytesMax >> 20, " are taken at a time"))));
     return;
   }
-  ApiCall::Start(gateway_, std::move(call), responder, counters_);
+  CompletionSession::Start(gateway_, std::move(call), responder, counters_);
 }
 
 }  // namespace strata

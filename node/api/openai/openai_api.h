@@ -1,7 +1,8 @@
 // The HTTP API of a node: OpenAI's /v1/models, /v1/completions and /v1/chat/completions, answered
 // by the cluster through node/gateway/gateway.h; /health, and /metrics for Prometheus.
 //
-//   client ─▶ HttpServer ─▶ OpenAiApi ─▶ openai_request ─▶ template_pool ─▶ ApiCall ─▶ Gateway
+//   client ─▶ HttpServer ─▶ OpenAiApi ─▶ openai_request ─▶ template_pool ─▶ CompletionSession ─▶
+//   Gateway
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "coordinator/models/coordinator.h"
 #include "node/api/api_tokens.h"
-#include "node/api/openai/openai_call.h"
+#include "node/api/openai/completion_session.h"
 #include "node/api/request_record.h"
 #include "node/chat/template_pool.h"
 #include "node/gateway/gateway.h"
@@ -59,7 +60,7 @@ class OpenAiApi {
   void Write(ApiRequest request, const HttpRequest& http, const wire::ModelStatus& model,
              const Responder& responder, const Record& record);
   // Its prompts are there, for a model with a context of `n_ctx` tokens.
-  void Start(ApiCall::Options call, uint32_t n_ctx, const Responder& responder);
+  void Start(CompletionSession::Options call, uint32_t n_ctx, const Responder& responder);
   void Health(const Responder& responder);
   void Metrics(const Responder& responder);
 

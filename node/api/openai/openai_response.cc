@@ -159,8 +159,8 @@ std::string ErrorEvent(absl::string_view error_json) {
   return absl::StrCat("data: ", error_json, "\n\n");
 }
 
-std::string WholeAnswer(const ApiAnswer& answer, const std::vector<ApiPiece>& texts,
-                        const ApiUsage& usage) {
+std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& texts,
+                          const ApiUsage& usage) {
   OrderedJson choices = OrderedJson::array();
   for (const ApiPiece& text : texts) {
     OrderedJson choice = {{"index", text.index}};
@@ -197,8 +197,8 @@ const char* StateOf(const wire::ModelStatus& model) {
       return "unloading";
     case wire::ModelStatus::FAILED:
       return "failed";
-    case wire::ModelStatus::MENDING:
-      return "mending";
+    case wire::ModelStatus::RECOVERING:
+      return "recovering";
     default:
       return "unknown";
   }

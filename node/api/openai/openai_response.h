@@ -57,8 +57,8 @@ inline constexpr absl::string_view kDoneEvent = "data: [DONE]\n\n";
 inline constexpr absl::string_view kQuietComment = ": waiting\n\n";
 
 // The whole answer, `texts` by index.
-std::string WholeAnswer(const ApiAnswer& answer, const std::vector<ApiPiece>& texts,
-                        const ApiUsage& usage);
+std::string WholeResponse(const ApiAnswer& answer, const std::vector<ApiPiece>& texts,
+                          const ApiUsage& usage);
 
 // GET /v1/models and /v1/models/ID.
 std::string ModelsJson(const std::vector<wire::ModelStatus>& models, int64_t now_s);

@@ -100,7 +100,7 @@ class FakeStages {
   }
 
   // The tokens of a text that has the stages for itself, until it ends or has `n` tokens.
-  static std::vector<int32_t> Alone(const PipelineFacts& facts, const TextRequest& request,
+  static std::vector<int32_t> Alone(const PipelineFacts& facts, const GenerationRequest& request,
                                     size_t n) {
     const size_t n_ctx = facts.kv_cells != 0 ? std::min(facts.n_ctx, facts.kv_cells) : facts.n_ctx;
     const size_t keep = std::min<size_t>(request.keep_tokens, request.prompt.size());

@@ -145,7 +145,7 @@ class TestedNode final : public testing::SilentNode {
     loaded_ = true;
     return info;
   }
-  absl::Status UnloadStage(const wire::UnloadStageRequest&, GoOn) override {
+  absl::Status UnloadStage(const wire::UnloadStageRequest&, Resume) override {
     loaded_ = false;
     return absl::OkStatus();
   }

@@ -30,7 +30,7 @@ TEST_P(Prediction, ThePlanReckonsWhatLibllamaAllocates) {
   const Shape& shape = GetParam();
   constexpr uint32_t kContext = 1024, kSlots = 3, kBatch = 64;
   const std::string path = ModelPath(shape.model);
-  TextServer nobody({});
+  GenerationEngine nobody({});
   const auto pipeline = LocalPipeline::Open({.model_path = path,
                                              .cuts = shape.cuts,
                                              .n_ctx = kContext,
@@ -139,9 +139,9 @@ TEST_P(FewCells, EveryTextIsFinishedAndAsByItself) {
   EXPECT_EQ(stats.steps_failed, 0);  // libllama never ran out
   EXPECT_GT(stats.preemptions, 0);   // because some were fed again
   // One that needs more than all of it together ends where its room does.
-  TextRequest long_text = ask(1);
-  long_text.tokens_max = 1000;
-  EXPECT_EQ(serving.Write(long_text).tokens.size(), kContext - long_text.prompt.size());
+  GenerationRequest long_request = ask(1);
+  long_request.tokens_max = 1000;
+  EXPECT_EQ(serving.Write(long_request).tokens.size(), kContext - long_request.prompt.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, FewCells, ::testing::Values("llama", "falcon_h1", "gemma3_array"),
@@ -150,8 +150,8 @@ INSTANTIATE_TEST_SUITE_P(Models, FewCells, ::testing::Values("llama", "falcon_h1
 // A second prompt that leaves the first in its middle, where the cache cannot trim.
 class GoingBack : public ::testing::TestWithParam<std::string> {
  protected:
-  static TextRequest Request(int32_t last) {
-    TextRequest request = Ask(1, 90, 20);
+  static GenerationRequest Request(int32_t last) {
+    GenerationRequest request = Ask(1, 90, 20);
     for (int32_t i = 0; i < 10; ++i) request.prompt[80 + i] = 3 + (last * 17 + i) % 90;
     return request;
   }
@@ -234,7 +234,7 @@ TEST(ContextEnd, IsALengthUnlessItMayShiftAndCan) {
                      .cuts = {3},
                      .cache = {.type_k = type, .type_v = type}},
                     {.chunk_tokens = 16});
-    TextRequest request = Ask(1, 30, 300);
+    GenerationRequest request = Ask(1, 30, 300);
     request.keep_tokens = 4;
     for (const bool shifts : {true, false}) {
       request.shift_context = shifts;
@@ -250,7 +250,7 @@ TEST(ContextEnd, IsALengthUnlessItMayShiftAndCan) {
   for (const char* model : {"mamba2", "gemma3_array"}) {
     SCOPED_TRACE(model);
     Serving serving(model, {3});
-    TextRequest request = Ask(1, 30, 300);
+    GenerationRequest request = Ask(1, 30, 300);
     request.shift_context = true;
     EXPECT_EQ(serving.Write(request).tokens.size(), 128 - 30);
     EXPECT_EQ(serving.server->Stats().steps_failed, 0);

@@ -59,8 +59,8 @@ class IsolationTest : public ::testing::TestWithParam<Case> {
   }
 
   // Greedy, so that the text parts where rounding turns the two likeliest around, and nowhere else.
-  static TextRequest Request(int i) {
-    TextRequest request = Ask(i, 12 + 11 * static_cast<uint32_t>(i % 6), 24);
+  static GenerationRequest Request(int i) {
+    GenerationRequest request = Ask(i, 12 + 11 * static_cast<uint32_t>(i % 6), 24);
     request.sampler.set_temperature(0);
     return request;
   }
@@ -95,7 +95,7 @@ class IsolationTest : public ::testing::TestWithParam<Case> {
 TEST_P(IsolationTest, SixteenTogetherAreAsEachByItself) {
   std::vector<Text> alone;
   std::vector<Text> alone_next;
-  const auto next_turn = [](TextRequest request, const Text& text) {
+  const auto next_turn = [](GenerationRequest request, const Text& text) {
     request.prompt.insert(request.prompt.end(), text.tokens.begin(), text.tokens.begin() + 12);
     for (int32_t token = 20; token < 30; ++token) request.prompt.push_back(token);
     request.tokens_max = 16;
@@ -109,8 +109,8 @@ TEST_P(IsolationTest, SixteenTogetherAreAsEachByItself) {
     }
   }
   const auto together = Open(kTexts, /*keep_prefixes=*/true);
-  const auto run = [&](const std::vector<TextRequest>& requests, const std::vector<Text>& expected,
-                       const char* what) {
+  const auto run = [&](const std::vector<GenerationRequest>& requests,
+                       const std::vector<Text>& expected, const char* what) {
     difference_ = {};
     std::vector<std::shared_ptr<Listener>> listeners;
     for (int i = 0; i < kTexts; ++i) {
@@ -132,7 +132,7 @@ TEST_P(IsolationTest, SixteenTogetherAreAsEachByItself) {
       EXPECT_GT(cached, 0);
     }
   };
-  std::vector<TextRequest> first, second;
+  std::vector<GenerationRequest> first, second;
   for (int i = 0; i < kTexts; ++i) {
     first.push_back(Request(i));
     second.push_back(next_turn(Request(i), alone[i]));
@@ -150,7 +150,7 @@ TEST_P(IsolationTest, ARowOfSomebodyElseIsSeenFarBeyondRounding) {
   const auto by_itself = Open(1, /*keep_prefixes=*/false);
   float smallest = 1e9;
   for (int i = 0; i < 6; ++i) {
-    TextRequest request = Request(i);
+    GenerationRequest request = Request(i);
     request.tokens_max = 1;
     const Text right = by_itself->Write(request);
     // One that every layer still sees.

@@ -16,7 +16,7 @@
 
 #include "absl/log/check.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/generation/text_server.h"
+#include "coordinator/generation/generation_engine.h"
 #include "gtest/gtest.h"
 #include "shard/device/engine.h"
 #include "tests/support/local_pipeline.h"
@@ -83,7 +83,7 @@ inline void ExpectSame(const Text& got, const Text& alone) {
   }
 }
 
-class Listener final : public TextListener {
+class Listener final : public GenerationListener {
  public:
   void OnToken(const wire::SampledToken& token) override {
     std::lock_guard lock(mu_);
@@ -92,7 +92,7 @@ class Listener final : public TextListener {
     for (const wire::TokenLogprob& top : token.top()) logprobs.at(top.token()) = top.logprob();
     changed_.notify_all();
   }
-  void OnEnd(absl::Status status, FinishReason reason, const TextUsage& usage) override {
+  void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
     std::lock_guard lock(mu_);
     end_ = std::move(status);
     reason_ = reason;
@@ -115,7 +115,7 @@ class Listener final : public TextListener {
     std::lock_guard lock(mu_);
     return text_;
   }
-  TextUsage usage() {
+  GenerationUsage usage() {
     std::lock_guard lock(mu_);
     return usage_;
   }
@@ -129,12 +129,12 @@ class Listener final : public TextListener {
   std::condition_variable changed_;
   Text text_;
   std::optional<absl::Status> end_;
-  TextUsage usage_;
+  GenerationUsage usage_;
   FinishReason reason_ = FinishReason::kCancelled;
 };
 
-inline TextRequest Ask(int32_t i, uint32_t n_prompt, uint32_t tokens_max) {
-  TextRequest request;
+inline GenerationRequest Ask(int32_t i, uint32_t n_prompt, uint32_t tokens_max) {
+  GenerationRequest request;
   request.client = absl::StrCat(i % 3);
   for (uint32_t p = 0; p < n_prompt; ++p) {
     // Every third shares its beginning with others.
@@ -157,7 +157,7 @@ class Serving {
                 policy) {}
   // Keys and values are f32 where the options do not say.
   Serving(LocalPipelineOptions options, SchedulerPolicy policy) {
-    server.emplace(TextServerOptions{.policy = policy});
+    server.emplace(GenerationEngineOptions{.policy = policy});
     if (options.cache.type_k.empty()) options.cache.type_k = "f32";
     if (options.cache.type_v.empty()) options.cache.type_v = "f32";
     auto opened = LocalPipeline::Open(options, &*server);
@@ -171,7 +171,7 @@ class Serving {
     pipeline.reset();
   }
 
-  Text Write(const TextRequest& request) {
+  Text Write(const GenerationRequest& request) {
     const auto listener = std::make_shared<Listener>();
     const auto id = server->Add(request, listener);
     EXPECT_TRUE(id.ok()) << id.status();
@@ -181,7 +181,7 @@ class Serving {
     return listener->text();
   }
 
-  std::optional<TextServer> server;
+  std::optional<GenerationEngine> server;
   std::unique_ptr<LocalPipeline> pipeline;
   uint32_t cached = 0;  // of the last Write()
 };

@@ -20,7 +20,7 @@ struct Case {
 class ServingTest : public ::testing::TestWithParam<Case> {
  protected:
   static constexpr int kTexts = 12;
-  static TextRequest Request(int i) { return Ask(i, 20 + 5 * (i % 7), 24); }
+  static GenerationRequest Request(int i) { return Ask(i, 20 + 5 * (i % 7), 24); }
 
   // Each by itself, one after the other, with nothing kept between.
   std::vector<Text> Alone() {
@@ -110,7 +110,7 @@ TEST_P(ServingTest, AStepThatFailsInAnyStageIsMended) {
 TEST_P(ServingTest, TheNextTurnIsFedOnlyWhatIsNew) {
   Serving fresh(GetParam().model, GetParam().cuts, 4, {.keep_prefixes = false});
   Serving serving(GetParam().model, GetParam().cuts);
-  TextRequest request = Request(1);
+  GenerationRequest request = Request(1);
   const std::vector<int32_t> first = serving.Write(request).tokens;
   const auto n_fed = static_cast<uint32_t>(request.prompt.size() + first.size()) - 1;
   request.prompt.insert(request.prompt.end(), first.begin(), first.end());
@@ -123,7 +123,7 @@ TEST_P(ServingTest, OneThatDoesNotOpenEndsAlone) {
   Serving serving(GetParam().model, GetParam().cuts);
   const auto good = std::make_shared<Listener>();
   const auto bad = std::make_shared<Listener>();
-  TextRequest request = Request(1);
+  GenerationRequest request = Request(1);
   request.sampler.set_grammar("root ::= (((");
   ASSERT_TRUE(serving.server->Add(Request(2), good).ok());
   ASSERT_TRUE(serving.server->Add(request, bad).ok());
@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Models, ServingTest,
 
 TEST(Serving, ALongTextGoesOnPastTheContextWhereItMayShift) {
   Serving serving("llama", {3});
-  TextRequest request = Ask(1, 30, 300);
+  GenerationRequest request = Ask(1, 30, 300);
   request.shift_context = true;
   request.keep_tokens = 4;
   EXPECT_EQ(serving.Write(request).tokens.size(), 300);
@@ -150,7 +150,7 @@ TEST(Serving, ALongTextGoesOnPastTheContextWhereItMayShift) {
 }
 
 TEST(Serving, AShiftedTextGoesOnAfterAFailureAsItWouldHave) {
-  TextRequest request = Ask(1, 30, 400);
+  GenerationRequest request = Ask(1, 30, 400);
   request.shift_context = true;
   request.keep_tokens = 4;
   Serving calm("llama", {3});
@@ -170,9 +170,9 @@ TEST(Serving, AShiftedTextGoesOnAfterAFailureAsItWouldHave) {
 
 // Copies may stand in the cells of what they were copied from, which a shift moves.
 TEST(Serving, AShiftMovesNoOtherText) {
-  TextRequest shifted = Ask(2, 100, 60);
+  GenerationRequest shifted = Ask(2, 100, 60);
   shifted.shift_context = true;
-  TextRequest other = Ask(2, 100, 28);
+  GenerationRequest other = Ask(2, 100, 28);
   Serving calm("llama", {3});
   const Text expected_shifted = calm.Write(shifted);
   const Text expected = calm.Write(other);
@@ -190,7 +190,7 @@ TEST(Serving, AShiftMovesNoOtherText) {
 }
 
 TEST(Serving, MirostatAndPenaltiesGoOnAfterAFailure) {
-  TextRequest request = Ask(1, 30, 40);
+  GenerationRequest request = Ask(1, 30, 40);
   request.sampler.set_mirostat(2);
   request.sampler.set_mirostat_tau(3);
   request.sampler.set_mirostat_eta(0.1f);

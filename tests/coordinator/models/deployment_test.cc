@@ -8,10 +8,10 @@
 
 #include "absl/status/status_matchers.h"
 #include "absl/synchronization/notification.h"
+#include "coordinator/generation/generation_call.h"
 #include "coordinator/generation/pipeline.h"
-#include "coordinator/generation/text_call.h"
+#include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
-#include "coordinator/request/text_request.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "node/api/openai/openai_error.h"
@@ -43,8 +43,8 @@ class SlowNode final : public SilentNode {
     return absl::CancelledError("slow: cancelled");
   }
   absl::StatusOr<std::string> ShareModel(const std::string&) override { return model_id; }
-  absl::Status UnloadStage(const wire::UnloadStageRequest&, GoOn go_on) override {
-    while (go_on()) std::this_thread::yield();
+  absl::Status UnloadStage(const wire::UnloadStageRequest&, Resume should_continue) override {
+    while (should_continue()) std::this_thread::yield();
     return absl::CancelledError("slow: cancelled");
   }
 
@@ -90,12 +90,12 @@ Placed Place(Deployment::Options options = {}) {
   return {std::make_shared<Deployment>(std::move(options), std::move(planned)), slow};
 }
 
-bool GoOn(uint32_t, const wire::LoadProgress&) { return true; }
+bool Resume(uint32_t, const wire::LoadProgress&) { return true; }
 
 TEST(Deployment, ALoadEndsWithTheReasonForWhichItIsUnloaded) {
   const Placed placed = Place();
   absl::Status loaded;
-  std::thread loader([&] { loaded = placed.deployment->Load(GoOn); });
+  std::thread loader([&] { loaded = placed.deployment->Load(Resume); });
   placed.node->loading.WaitForNotification();
   placed.deployment->Unload(absl::UnavailableError("the node is stopping"));
   loader.join();
@@ -106,7 +106,7 @@ TEST(Deployment, ALoadEndsWithTheReasonForWhichItIsUnloaded) {
 TEST(Deployment, WhatIsUnloadedBeforeItsLoadIsNotLoaded) {
   const Placed placed = Place();
   placed.deployment->Unload(absl::UnavailableError("it was unloaded"));
-  EXPECT_THAT(placed.deployment->Load(GoOn),
+  EXPECT_THAT(placed.deployment->Load(Resume),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("it was unloaded")));
   EXPECT_FALSE(placed.node->loading.HasBeenNotified());
 }
@@ -122,7 +122,7 @@ TEST(Deployment, ANodeThatIsGoneIsNotWaitedForWhenItsStageIsUnloaded) {
   };
   const Placed placed = Place(std::move(options));
   placed.node->loads = true;
-  EXPECT_THAT(placed.deployment->Load(GoOn),
+  EXPECT_THAT(placed.deployment->Load(Resume),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nobody there")));
   EXPECT_EQ(asked, placed.node->id());
 }
@@ -143,11 +143,11 @@ TEST(Deployment, ANodeThatIsGoneLosesItsStage) {
     return std::make_unique<EndlessPipeline>(std::vector{info});
   };
   const Placed placed = Place(std::move(options));
-  ASSERT_TRUE(placed.deployment->Load(GoOn).ok());
+  ASSERT_TRUE(placed.deployment->Load(Resume).ok());
   placed.deployment->LoseNode(std::string(32, 'b'));
   EXPECT_TRUE(placed.deployment->serving());
   placed.deployment->LoseNode(std::string(32, 'a'));
-  EXPECT_TRUE(placed.deployment->mending());
+  EXPECT_TRUE(placed.deployment->recovering());
   EXPECT_THAT(placed.deployment->why(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("has gone")));
   // The link notices later, and again and again the node is gone.
@@ -158,11 +158,11 @@ TEST(Deployment, ANodeThatIsGoneLosesItsStage) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
 }
 
-class Ear final : public TextSink {
+class Ear final : public GenerationSink {
  public:
   void OnStarted(const std::vector<int32_t>&) override {}
   void OnToken(const wire::SampledToken&) override {}
-  void OnEnd(absl::Status status, FinishReason, const TextUsage&) override {
+  void OnEnd(absl::Status status, FinishReason, const GenerationUsage&) override {
     how = std::move(status);
     ended.Notify();
   }
@@ -173,21 +173,21 @@ class Ear final : public TextSink {
 // Its client may go long before the model is there.
 TEST(Deployment, ARequestThatWaitsForTheModelEndsWhenNobodyWantsItAnyMore) {
   Deployment::Options options;
-  options.texts_wait = true;
+  options.requests_wait = true;
   options.gone = [](const std::string&) { return true; };  // its unloads never end
   const Placed placed = Place(std::move(options));
-  std::thread loader([&] { placed.deployment->Load(GoOn).IgnoreError(); });
+  std::thread loader([&] { placed.deployment->Load(Resume).IgnoreError(); });
   placed.node->loading.WaitForNotification();
   const auto waits = std::make_shared<Ear>(), leaves = std::make_shared<Ear>();
-  placed.deployment->Generate({}, std::make_shared<TextCall>(waits));
-  const auto call = std::make_shared<TextCall>(leaves);
+  placed.deployment->Generate({}, std::make_shared<GenerationCall>(waits));
+  const auto call = std::make_shared<GenerationCall>(leaves);
   placed.deployment->Generate({}, call);
   EXPECT_FALSE(leaves->ended.HasBeenNotified());
   call->Cancel();
   ASSERT_TRUE(leaves->ended.HasBeenNotified());
   EXPECT_THAT(leaves->how, StatusIs(absl::StatusCode::kCancelled));
   const auto gone = std::make_shared<Ear>();
-  const auto late = std::make_shared<TextCall>(gone);
+  const auto late = std::make_shared<GenerationCall>(gone);
   late->Cancel();
   placed.deployment->Generate({}, late);
   EXPECT_TRUE(gone->ended.HasBeenNotified());
@@ -205,19 +205,19 @@ TEST(Deployment, TextsThatItNeverTookOverGoOn) {
   info.set_n_seq_max(1);
   info.set_n_batch(16);
   EndlessPipeline pipeline({info});
-  ASSERT_TRUE(lost.deployment->heritage()->Start(&pipeline).ok());
-  TextRequest text;
+  ASSERT_TRUE(lost.deployment->engine()->Start(&pipeline).ok());
+  GenerationRequest text;
   text.prompt = {1, 2, 3};
   text.tokens_max = 5;
   const auto ear = std::make_shared<Ear>();
-  ASSERT_TRUE(lost.deployment->heritage()->Add(text, ear).ok());
+  ASSERT_TRUE(lost.deployment->engine()->Add(text, ear).ok());
   Deployment::Options options;
-  options.heritage = lost.deployment->heritage();
+  options.inherited = lost.deployment->engine();
   Place(options).deployment->Unload(absl::CancelledError("not wanted any more"));
   EXPECT_FALSE(ear->ended.HasBeenNotified());
-  lost.deployment->HandOver(absl::UnavailableError("the node is stopping"));
+  lost.deployment->AnnounceLeaderChange(absl::UnavailableError("the node is stopping"));
   ASSERT_TRUE(ear->ended.HasBeenNotified());
-  EXPECT_TRUE(IsHandedOver(ear->how)) << ear->how;
+  EXPECT_TRUE(IsLeaderChanged(ear->how)) << ear->how;
 }
 
 TEST(Deployment, WhatLacksItsFileIsOutOfServiceAndDoesNotFailToExist) {
@@ -230,7 +230,7 @@ TEST(Deployment, WhatLacksItsFileIsOutOfServiceAndDoesNotFailToExist) {
     const Placed placed = Place();
     placed.deployment->Fail(why);
     const auto ear = std::make_shared<Ear>();
-    placed.deployment->Generate({}, std::make_shared<TextCall>(ear));
+    placed.deployment->Generate({}, std::make_shared<GenerationCall>(ear));
     ear->ended.WaitForNotification();
     EXPECT_EQ(HttpStatusOf(ear->how), 503) << ear->how;
     EXPECT_THAT(std::string(ear->how.message()), HasSubstr(why.message()));

@@ -7,29 +7,29 @@ namespace {
 
 constexpr NodeNames kKitchen = {.name = "kitchen", .id_hex = "6b69746368656e00"};
 
-TEST(MeansNode, ByItsNameInAnyCase) {
-  EXPECT_TRUE(MeansNode("kitchen", kKitchen));
-  EXPECT_TRUE(MeansNode("Kitchen", kKitchen));
-  EXPECT_FALSE(MeansNode("kitch", kKitchen));
+TEST(MatchesNode, ByItsNameInAnyCase) {
+  EXPECT_TRUE(MatchesNode("kitchen", kKitchen));
+  EXPECT_TRUE(MatchesNode("Kitchen", kKitchen));
+  EXPECT_FALSE(MatchesNode("kitch", kKitchen));
 }
 
-TEST(MeansNode, ByFourDigitsOfItsIdOrMore) {
-  EXPECT_TRUE(MeansNode("6b69", kKitchen));
-  EXPECT_TRUE(MeansNode("6B6974", kKitchen));
-  EXPECT_FALSE(MeansNode("6b6", kKitchen));
-  EXPECT_FALSE(MeansNode("6974", kKitchen));
+TEST(MatchesNode, ByFourDigitsOfItsIdOrMore) {
+  EXPECT_TRUE(MatchesNode("6b69", kKitchen));
+  EXPECT_TRUE(MatchesNode("6B6974", kKitchen));
+  EXPECT_FALSE(MatchesNode("6b6", kKitchen));
+  EXPECT_FALSE(MatchesNode("6974", kKitchen));
 }
 
 // Removing what nobody has named would end a machine's part in the cluster.
-TEST(MeansNode, ByNameAndIdAsNodesOfOneNameAreShown) {
-  EXPECT_TRUE(MeansNode("kitchen-6b697463", kKitchen));
-  EXPECT_FALSE(MeansNode("kitchen-6b69746f", kKitchen));
-  EXPECT_FALSE(MeansNode("attic-6b697463", kKitchen));
-  EXPECT_FALSE(MeansNode("kitchen-", kKitchen));
+TEST(MatchesNode, ByNameAndIdAsNodesOfOneNameAreShown) {
+  EXPECT_TRUE(MatchesNode("kitchen-6b697463", kKitchen));
+  EXPECT_FALSE(MatchesNode("kitchen-6b69746f", kKitchen));
+  EXPECT_FALSE(MatchesNode("attic-6b697463", kKitchen));
+  EXPECT_FALSE(MatchesNode("kitchen-", kKitchen));
 }
 
-TEST(MeansNode, OfSeveralTheIdsAreTold) {
-  const absl::Status status = MeansSeveralNodes(
+TEST(MatchesNode, OfSeveralTheIdsAreTold) {
+  const absl::Status status = MatchesSeveralNodes(
       "kitchen", {kKitchen, {.name = "Kitchen", .id_hex = "00112233445566778899aabbccddeeff"}});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("6b697463 (kitchen), 00112233 (Kitchen)"), std::string::npos)
@@ -46,9 +46,9 @@ TEST(FindNode, OneThatIsGoneOnlyWhereNoOtherIsMeant) {
   EXPECT_EQ(FindNode("attic", {before, kKitchen}).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(MeansNode, NotByNothing) {
-  EXPECT_FALSE(MeansNode("", kKitchen));
-  EXPECT_FALSE(MeansNode("", {.name = "attic", .id_hex = ""}));
+TEST(MatchesNode, NotByNothing) {
+  EXPECT_FALSE(MatchesNode("", kKitchen));
+  EXPECT_FALSE(MatchesNode("", {.name = "attic", .id_hex = ""}));
 }
 
 }  // namespace

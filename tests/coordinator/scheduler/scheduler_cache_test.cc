@@ -36,7 +36,7 @@ TEST(SchedulerCache, TheNextTurnOfAConversationIsFedOnlyWhatIsNew) {
     sim.RunToEnd();
     // The last token of the first turn was never fed.
     EXPECT_EQ(sim.seen[second].end->usage.cached_tokens, 49);
-    sim.ExpectTextsAsAlone();
+    sim.ExpectRequestsAsAlone();
   }
 }
 
@@ -52,7 +52,7 @@ TEST(SchedulerCache, AnotherQuestionReusesTheBeginningByTrim) {
   const uint64_t same = *sim.Add(Ask(prompt, 10));
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[same].end->usage.cached_tokens, 59);  // one row gives the logits
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(SchedulerCache, TextsThatRunAtTheSameTimeShareTheirBeginningByCopy) {
@@ -64,7 +64,7 @@ TEST(SchedulerCache, TextsThatRunAtTheSameTimeShareTheirBeginningByCopy) {
   const uint64_t second = *sim.Add(Ask(prompt, 10));
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[second].end->usage.cached_tokens, 40);
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 // Their first 150 tokens are the same, and one more is their own.
@@ -85,7 +85,7 @@ TEST(SchedulerCache, TextsThatComeTogetherFeedTheirBeginningOnce) {
   while (sim.seen[other].tokens.empty()) sim.Next();
   EXPECT_THAT(sim.seen[ids.front()].tokens, IsEmpty()) << "who does not share it waits for nobody";
   sim.RunToEnd();
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
   for (size_t i = 1; i < ids.size(); ++i) {
     EXPECT_EQ(sim.seen[ids[i]].end->usage.cached_tokens, 150);
   }
@@ -100,7 +100,7 @@ TEST(SchedulerCache, TextsThatShareTheirBeginningFeedItOnceInAnotherPipeline) {
   const uint64_t rows_before = sim.scheduler.Stats().rows;
   sim.Restart(Facts(2));
   sim.RunToEnd();
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
   EXPECT_LE(sim.scheduler.Stats().rows - rows_before, 150u + 8 * (1 + 39));
 }
 
@@ -112,7 +112,7 @@ TEST(SchedulerCache, WhoFeedsABeginningAndLeavesKeepsNobodyWaiting) {
   sim.scheduler.Cancel(first, Scheduler::Leave::kDrop, sim.now_us);
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[second].tokens.size(), 20);
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(SchedulerCache, ACacheThatCannotTrimGoesOnFromCheckpoints) {
@@ -137,7 +137,7 @@ TEST(SchedulerCache, ACacheThatCannotTrimGoesOnFromCheckpoints) {
     EXPECT_EQ(cached(ask(200)), 0);   // the second shows where texts part, and saves it
     EXPECT_EQ(cached(ask(300)), 50);
     EXPECT_EQ(cached(ask(400)), 50);
-    sim.ExpectTextsAsAlone();
+    sim.ExpectRequestsAsAlone();
   }
 }
 
@@ -159,7 +159,7 @@ TEST(SchedulerCache, TheCheckpointThatWasNotUsedForLongestGoes) {
   EXPECT_EQ(cached(500), 64);
   EXPECT_EQ(cached(100), 0);
   EXPECT_EQ(sim.scheduler.Stats().checkpoints, 3);
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(SchedulerCache, WhatOneStageLostIsNotGoneBackTo) {
@@ -181,7 +181,7 @@ TEST(SchedulerCache, WhatOneStageLostIsNotGoneBackTo) {
           sim.RunToEnd();
         }
         for (const auto& [id, s] : sim.seen) EXPECT_TRUE(s.end && s.end->status.ok()) << id;
-        sim.ExpectTextsAsAlone();
+        sim.ExpectRequestsAsAlone();
       }
     }
   }
@@ -204,7 +204,7 @@ TEST(SchedulerCache, AFullWindowIsNeverTrimmed) {
   EXPECT_EQ(cached(), 30);
   prompt[50] = 7;
   EXPECT_EQ(cached(), 0);
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(SchedulerCache, KeptSequencesMakeRoomTheLeastRecentlyUsedFirst) {
@@ -233,7 +233,7 @@ TEST(SchedulerCache, CountsTheCellsOfAllSlotsTogether) {
   sim.Submit();
   EXPECT_EQ(sim.scheduler.Stats().running, 2);
   sim.RunToEnd();
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
   EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
   EXPECT_LE(sim.scheduler.Stats().kv_cells_used, 300);
 }
@@ -248,14 +248,14 @@ TEST(SchedulerCache, SequencesThatGrowBeyondTheCellsAreFedAgainLater) {
   EXPECT_GT(sim.scheduler.Stats().preemptions, 0);
   EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
   for (uint64_t id : ids) EXPECT_EQ(sim.seen[id].tokens.size(), 200);
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(SchedulerCache, ShiftsTheContextOnlyWhereAskedAndPossible) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
   SchedulerSim sim(facts, {});
-  TextRequest request = AskShifting(Tokens(0, 20), 300, 4);
+  GenerationRequest request = AskShifting(Tokens(0, 20), 300, 4);
   const uint64_t shifted = *sim.Add(request);
   request.shift_context = false;
   const uint64_t plain = *sim.Add(request);
@@ -277,7 +277,7 @@ TEST(SchedulerCache, ATextThatMayShiftSharesNoCellsButGoesOnFromWhatIsKept) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 128;
   SchedulerSim sim(facts, {});
-  const TextRequest request = AskShifting(Tokens(0, 80), 200, 0);
+  const GenerationRequest request = AskShifting(Tokens(0, 80), 200, 0);
   const uint64_t shifted = *sim.Add(request);
   while (sim.seen[shifted].tokens.empty()) sim.Next();
   const uint64_t plain = *sim.Add(Ask(Tokens(0, 80), 10));
@@ -288,7 +288,7 @@ TEST(SchedulerCache, ATextThatMayShiftSharesNoCellsButGoesOnFromWhatIsKept) {
   const uint64_t next = *sim.Add(request);
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[next].end->usage.cached_tokens, 79);
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
   EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
 }
 

@@ -70,10 +70,10 @@ void ExpectStepsAsAlone(const SchedulerSim& sim) {
 }
 
 // Prompts that share beginnings of all lengths, and go on from each other's texts.
-std::vector<TextRequest> Requests(uint32_t seed) {
+std::vector<GenerationRequest> Requests(uint32_t seed) {
   std::mt19937 random(seed);
   const auto pick = [&](uint32_t low, uint32_t high) { return low + random() % (high - low + 1); };
-  std::vector<TextRequest> requests;
+  std::vector<GenerationRequest> requests;
   for (int i = 0; i < 40; ++i) {
     std::vector<int32_t> prompt = Tokens(0, pick(1, 100));
     if (pick(0, 1) == 0) prompt.back() = static_cast<int32_t>(pick(0, 50));
@@ -88,12 +88,12 @@ TEST(SchedulerExact, WhatIsComputedForATextDoesNotDependOnOthers) {
     SchedulerSim sim(ExactFacts(1 + seed % 3), kExact);
     sim.stages->KeepSteps();
     std::mt19937 random(seed);
-    for (TextRequest& request : Requests(seed)) {
+    for (GenerationRequest& request : Requests(seed)) {
       ASSERT_TRUE(sim.Add(std::move(request)).ok());
       for (uint32_t n = random() % 12; n > 0; --n) sim.Next();
     }
     sim.RunToEnd();
-    sim.ExpectTextsAsAlone();
+    sim.ExpectRequestsAsAlone();
     ExpectStepsAsAlone(sim);
     EXPECT_GT(sim.scheduler.Stats().cached_tokens, 0u);
     if (HasFatalFailure()) return;
@@ -120,7 +120,7 @@ TEST(SchedulerExact, ATextIsFedAgainAsItWasWritten) {
   sim.Restart(ExactFacts(2));
   sim.stages->KeepSteps();
   sim.RunToEnd();
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
   ExpectStepsAsAlone(sim);
   for (const auto& [id, seen] : sim.seen) EXPECT_EQ(seen.tokens.size(), 60u);
 }
@@ -134,7 +134,7 @@ TEST(SchedulerExact, AFailedStepChangesNothingOfThat) {
   };
   for (int i = 0; i < 6; ++i) ASSERT_TRUE(sim.Add(Ask(Tokens(i, 50), 30)).ok());
   sim.RunToEnd();
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
   for (const auto& [id, seen] : sim.seen) EXPECT_EQ(seen.tokens.size(), 30u);
 }
 

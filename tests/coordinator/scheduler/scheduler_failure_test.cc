@@ -35,14 +35,14 @@ TEST(SchedulerFailure, ATextThatAlwaysFailsAtOnePlaceEnds) {
   EXPECT_THAT(sim.seen[bad].end->status, StatusIs(Code::kInternal));
   ASSERT_TRUE(sim.seen[good].end.has_value());
   EXPECT_TRUE(sim.seen[good].end->status.ok());
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(SchedulerFailure, AShiftedTextIsFedAgainAfterAFailure) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
   SchedulerSim sim(facts, {});
-  TextRequest request = AskShifting(Tokens(0, 20), 300, 4);
+  GenerationRequest request = AskShifting(Tokens(0, 20), 300, 4);
   const uint64_t id = *sim.Add(request);
   sim.make_fault = [&](const wire::Step& step) -> std::optional<FakeFault> {
     if (step.step_id() % 50 != 0) return std::nullopt;
@@ -51,7 +51,7 @@ TEST(SchedulerFailure, AShiftedTextIsFedAgainAfterAFailure) {
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[id].tokens.size(), 300);
   EXPECT_TRUE(sim.seen[id].end->status.ok());
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(SchedulerFailure, AShiftedTextGoesOnInAnotherPipelineAsItWouldHave) {
@@ -68,14 +68,14 @@ TEST(SchedulerFailure, AShiftedTextGoesOnInAnotherPipelineAsItWouldHave) {
     }
     for (const auto& [id, s] : sim.seen) EXPECT_EQ(s.tokens.size(), 300);
     EXPECT_EQ(sim.scheduler.Stats().steps_failed, 0);
-    sim.ExpectTextsAsAlone();
+    sim.ExpectRequestsAsAlone();
   }
 }
 
 TEST(SchedulerFailure, AShiftedTextThatWasBegunElsewhereGoesOnAsItWouldHave) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
-  TextRequest request = AskShifting(Tokens(0, 20), 300, 4);
+  GenerationRequest request = AskShifting(Tokens(0, 20), 300, 4);
   const std::vector<int32_t> whole = FakeStages::Alone(facts, request, 300);
   for (const int64_t n : {1, 44, 45, 46, 200, 299}) {
     SCOPED_TRACE(n);
@@ -92,7 +92,7 @@ TEST(SchedulerFailure, ATextThatFilledItsContextElsewhereEndsAsItWouldHave) {
   PipelineFacts facts = Facts();
   facts.n_ctx = 64;
   SchedulerSim sim(facts, {});
-  TextRequest request = Ask(Tokens(0, 20), 300);
+  GenerationRequest request = Ask(Tokens(0, 20), 300);
   request.generated = Tokens(100, 45);
   const uint64_t id = *sim.Add(request);
   sim.RunToEnd();
@@ -121,7 +121,7 @@ TEST(SchedulerFailure, ACopyOfWhatAStageLostIsFedAgain) {
   sim.RunToEnd();
   EXPECT_EQ(sim.seen[copy].end->usage.cached_tokens, 49);
   for (const auto& [id, s] : sim.seen) EXPECT_TRUE(s.end->status.ok()) << s.end->status;
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(SchedulerFailure, AFailedStepInAnyStageIsMendedWithoutAnybodyNoticing) {
@@ -144,7 +144,7 @@ TEST(SchedulerFailure, AFailedStepInAnyStageIsMendedWithoutAnybodyNoticing) {
             return FakeFault{.stage = stage, .kind = kind};
           };
           sim.RunToEnd();
-          sim.ExpectTextsAsAlone();
+          sim.ExpectRequestsAsAlone();
           for (uint64_t id : ids) {
             EXPECT_EQ(sim.seen[id].tokens.size(), 12);
             EXPECT_TRUE(sim.seen[id].end->status.ok()) << sim.seen[id].end->status;
@@ -165,13 +165,13 @@ TEST(SchedulerFailure, OnlyTheRequestThatNoStageCanServeEnds) {
   sim.RunToEnd();
   EXPECT_THAT(sim.seen[bad].end->status, StatusIs(Code::kInvalidArgument, HasSubstr("bad token")));
   for (uint64_t id : good) EXPECT_TRUE(sim.seen[id].end->status.ok());
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(SchedulerFailure, ASequenceThatDoesNotOpenEndsAndNobodyElseIsTouched) {
   SchedulerSim sim(Facts(2), {});
   const uint64_t good = *sim.Add(Ask(Tokens(0, 20), 12));
-  TextRequest request = Ask(Tokens(50, 20), 12);
+  GenerationRequest request = Ask(Tokens(50, 20), 12);
   request.sampler.set_seed(FakeStages::kBadSeed);
   const uint64_t bad = *sim.Add(request);
   sim.RunToEnd();
@@ -193,7 +193,7 @@ TEST(SchedulerFailure, AStageThatAlwaysFailsEndsEverybodyWithItsStatus) {
   const uint64_t id = *sim.Add(Ask(Tokens(0, 20), 12));
   sim.RunToEnd();
   EXPECT_TRUE(sim.seen[id].end->status.ok());
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(SchedulerFailure, GoesOnInAnotherPipelineWhereTheTextsWere) {
@@ -210,7 +210,7 @@ TEST(SchedulerFailure, GoesOnInAnotherPipelineWhereTheTextsWere) {
   sim.RunToEnd();
   for (uint64_t id : ids) {
     EXPECT_EQ(sim.seen[id].tokens.size(), 40);
-    TextRequest rest = sim.seen[id].request;
+    GenerationRequest rest = sim.seen[id].request;
     rest.prompt.insert(rest.prompt.end(), sim.seen[id].tokens.begin(),
                        sim.seen[id].tokens.begin() + static_cast<int64_t>(before[id]));
     const std::vector<int32_t> expected = FakeStages::Alone(facts, rest, 40 - before[id]);
@@ -231,7 +231,7 @@ TEST(SchedulerFailure, GoesOnInAnotherPipelineThatHasTheCachesWithoutFeedingAgai
   for (uint64_t id : ids) tokens_before += sim.seen[id].tokens.size();
   ASSERT_TRUE(sim.Move());
   sim.RunToEnd();
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
   EXPECT_EQ(sim.stages->mismatches(), 0);
   // Each prompt was fed once, and each token but the last of its text.
   EXPECT_GT(before.rows, 0u);
@@ -247,7 +247,7 @@ TEST(SchedulerFailure, FeedsAgainWhereStepsWereUnderWayThoughTheCachesHaveMoved)
   sim.Submit();
   ASSERT_FALSE(sim.Move());
   sim.RunToEnd();
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
   EXPECT_EQ(sim.stages->mismatches(), 0);
 }
 
@@ -299,7 +299,7 @@ TEST(SchedulerFailure, BlamesNoTextThatWasNotInTheStepsOfABrokenPipeline) {
 
 TEST(SchedulerFailure, GoesOnWithATextThatWasBegunElsewhere) {
   SchedulerSim sim(Facts(2), {});
-  TextRequest request = Ask(Tokens(0, 20), 30);
+  GenerationRequest request = Ask(Tokens(0, 20), 30);
   const std::vector<int32_t> whole = FakeStages::Alone(Facts(2), request, 30);
   request.generated.assign(whole.begin(), whole.begin() + 12);
   const uint64_t id = *sim.Add(request);

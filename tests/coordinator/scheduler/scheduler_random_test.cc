@@ -91,7 +91,7 @@ class RandomRun {
   }
 
   void Add() {
-    TextRequest request;
+    GenerationRequest request;
     request.client = absl::StrCat("client ", Pick(0, 3));
     if (Flip()) {
       const std::vector<int32_t>& beginning = beginnings_[Pick(0, 2)];
@@ -146,7 +146,7 @@ class RandomRun {
   }
 
   void Check() {
-    sim_.ExpectTextsAsAlone();
+    sim_.ExpectRequestsAsAlone();
     for (const auto& [id, s] : sim_.seen) {
       ASSERT_TRUE(s.end.has_value()) << id;
       n_tokens_ += static_cast<int64_t>(s.tokens.size());
@@ -156,7 +156,7 @@ class RandomRun {
         EXPECT_TRUE(s.tokens.empty()) << id;
         continue;
       }
-      // Single failures are mended; three in a row of one text, by chance, are not.
+      // Single failures are recovered; three in a row of one text, by chance, are not.
       if (failures_per_mille_ < 5) {
         EXPECT_TRUE(s.end->status.ok()) << id << s.end->status;
       }

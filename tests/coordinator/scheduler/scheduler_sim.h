@@ -25,8 +25,9 @@ inline std::vector<int32_t> Tokens(int32_t first, size_t n) {
   return tokens;
 }
 
-inline TextRequest Ask(std::vector<int32_t> prompt, uint32_t tokens_max, std::string client = "") {
-  TextRequest request;
+inline GenerationRequest Ask(std::vector<int32_t> prompt, uint32_t tokens_max,
+                             std::string client = "") {
+  GenerationRequest request;
   request.prompt = std::move(prompt);
   request.tokens_max = tokens_max;
   request.client = std::move(client);
@@ -35,8 +36,9 @@ inline TextRequest Ask(std::vector<int32_t> prompt, uint32_t tokens_max, std::st
 }
 
 // May be longer than its context.
-inline TextRequest AskShifting(std::vector<int32_t> prompt, uint32_t tokens_max, uint32_t keep) {
-  TextRequest request = Ask(std::move(prompt), tokens_max);
+inline GenerationRequest AskShifting(std::vector<int32_t> prompt, uint32_t tokens_max,
+                                     uint32_t keep) {
+  GenerationRequest request = Ask(std::move(prompt), tokens_max);
   request.shift_context = true;
   request.keep_tokens = keep;
   return request;
@@ -55,7 +57,7 @@ inline int CountEdits(const wire::Step& step, wire::KvEdit::Kind kind) {
 class SchedulerSim {
  public:
   struct Seen {
-    TextRequest request;
+    GenerationRequest request;
     std::vector<int32_t> tokens;
     std::vector<int64_t> token_us;
     std::optional<SchedulerEvent::End> end;
@@ -66,7 +68,7 @@ class SchedulerSim {
     stages.emplace(facts, costs);
   }
 
-  absl::StatusOr<uint64_t> Add(TextRequest request) {
+  absl::StatusOr<uint64_t> Add(GenerationRequest request) {
     auto id = scheduler.Add(request, now_us);
     if (id.ok()) seen[*id].request = std::move(request);
     return id;
@@ -138,7 +140,7 @@ class SchedulerSim {
   }
 
   // What everybody got is the text they would have got alone.
-  void ExpectTextsAsAlone() {
+  void ExpectRequestsAsAlone() {
     for (auto& [id, s] : seen) {
       EXPECT_EQ(s.tokens, FakeStages::Alone(facts_, s.request, s.tokens.size())) << id;
     }

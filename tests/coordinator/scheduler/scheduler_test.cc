@@ -24,8 +24,8 @@ TEST(Scheduler, WritesATextAsItIsAlone) {
   ASSERT_TRUE(sim.seen[id].end.has_value());
   EXPECT_TRUE(sim.seen[id].end->status.ok());
   EXPECT_EQ(sim.seen[id].end->reason, FinishReason::kLength);
-  sim.ExpectTextsAsAlone();
-  const TextUsage& usage = sim.seen[id].end->usage;
+  sim.ExpectRequestsAsAlone();
+  const GenerationUsage& usage = sim.seen[id].end->usage;
   EXPECT_EQ(usage.prompt_tokens, 30);
   EXPECT_EQ(usage.tokens, 20);
   EXPECT_EQ(usage.cached_tokens, 0);
@@ -40,7 +40,7 @@ TEST(Scheduler, EndsAtTheEndOfGenerationWithoutShowingItsToken) {
   SchedulerSim sim(Facts(), {});
   int n_ended = 0;
   for (uint64_t seed = 2; seed < 10; ++seed) {
-    TextRequest request = Ask(Tokens(10, 5), 200);
+    GenerationRequest request = Ask(Tokens(10, 5), 200);
     request.sampler.set_seed(seed);
     const uint64_t id = *sim.Add(request);
     sim.RunToEnd();
@@ -48,7 +48,7 @@ TEST(Scheduler, EndsAtTheEndOfGenerationWithoutShowingItsToken) {
     EXPECT_THAT(sim.seen[id].tokens, testing::Not(testing::Contains(FakeStages::kEnd)));
   }
   EXPECT_GT(n_ended, 4);
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(Scheduler, FillsTheContextAndNoMore) {
@@ -81,7 +81,7 @@ TEST(Scheduler, KeepsEveryStageBusyWithGroupsOfSequences) {
     sim.stages->KeepSteps();
     const int64_t start_us = sim.now_us;
     sim.RunToEnd();
-    sim.ExpectTextsAsAlone();
+    sim.ExpectRequestsAsAlone();
     // Once all decode, each step has its share, and no stage waits.
     const auto& steps = sim.stages->steps();
     const wire::Step& middle = steps[steps.size() / 2];
@@ -107,7 +107,7 @@ TEST(Scheduler, AnotherSequenceJoinsAtTheNextStep) {
   while (sim.seen[second].tokens.empty()) sim.Next();
   EXPECT_LE(sim.seen[first].tokens.size(), 8);
   sim.RunToEnd();
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(Scheduler, FeedsAPromptInChunksThatFollowEachOther) {
@@ -163,7 +163,7 @@ TEST(Scheduler, NobodysNextTokenWaitsLongBehindAPrompt) {
         1e6 * static_cast<double>(2 * rows - n_decoding) / static_cast<double>(2 * step_us);
     EXPECT_GE(rate, 0.9 * rate_max) << n_decoding << ", longest " << longest_us;
     sim.RunToEnd();
-    sim.ExpectTextsAsAlone();
+    sim.ExpectRequestsAsAlone();
   }
 }
 
@@ -270,7 +270,7 @@ TEST(Scheduler, TextsThatAreFedAgainDoNotWaitForThoseThatAlreadyGoOn) {
   EXPECT_GT(longest_us, 0);
   EXPECT_LE(longest_us, 1'250'000);
   sim.RunToEnd();
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(Scheduler, ATextOfALostCoordinatorIsLetInBeforeNewOnes) {
@@ -280,7 +280,7 @@ TEST(Scheduler, ATextOfALostCoordinatorIsLetInBeforeNewOnes) {
   const uint64_t running = *sim.Add(Ask(Tokens(0, 10), 5));
   ASSERT_TRUE(sim.Next());
   const uint64_t waits = *sim.Add(Ask(Tokens(100, 10), 5));
-  TextRequest begun = Ask(Tokens(200, 10), 5);
+  GenerationRequest begun = Ask(Tokens(200, 10), 5);
   begun.generated = {7, 8};
   const uint64_t goes_on = *sim.Add(begun);
   EXPECT_TRUE(sim.Add(Ask(Tokens(300, 10), 5)).ok());
@@ -318,7 +318,7 @@ TEST(Scheduler, ClientsTakeTurnsHoweverManyRequestsEachHas) {
                           [&](uint64_t id) { return sim.seen[id].end.has_value(); }),
             4);
   sim.RunToEnd();
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(Scheduler, PromptsOfClientsShareTheStepsEqually) {
@@ -369,7 +369,7 @@ TEST(Scheduler, CancelDropsTheSlotWithTheNextStep) {
   EXPECT_EQ(CountEdits(sim.stages->steps()[0], wire::KvEdit::DROP), 1);
   EXPECT_EQ(sim.scheduler.Stats().slots_kept, 0);
   sim.RunToEnd();
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(Scheduler, AStepOfEditsAloneFreesTheLastCancelledSlot) {
@@ -399,7 +399,7 @@ TEST(Scheduler, CancelWhileItWaitsEndsIt) {
 TEST(Scheduler, TextsThatOpenTogetherFitIntoAFrame) {
   SchedulerSim sim(Facts(), {});
   for (int i = 0; i < 8; ++i) {
-    TextRequest request = Ask(Tokens(i * 10, 5), 5);
+    GenerationRequest request = Ask(Tokens(i * 10, 5), 5);
     request.sampler.set_grammar(std::string(3 << 20, 'x'));
     sim.Add(request).IgnoreError();
   }
@@ -407,7 +407,7 @@ TEST(Scheduler, TextsThatOpenTogetherFitIntoAFrame) {
   sim.RunToEnd();
   for (const wire::Step& step : sim.stages->steps()) EXPECT_LE(step.ByteSizeLong(), 9u << 20);
   for (const auto& [id, s] : sim.seen) EXPECT_EQ(s.tokens.size(), 5);
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(Scheduler, IgnoresWhatComesOutOfOrder) {
@@ -419,7 +419,7 @@ TEST(Scheduler, IgnoresWhatComesOutOfOrder) {
   sim.Submit();
   sim.scheduler.OnResult(result, sim.now_us);
   sim.RunToEnd();
-  sim.ExpectTextsAsAlone();
+  sim.ExpectRequestsAsAlone();
 }
 
 TEST(FactsOf, AreWhatAllStagesCanDo) {

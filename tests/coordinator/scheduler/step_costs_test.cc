@@ -156,7 +156,7 @@ TEST(ChunkWithin, LooksAheadToTheNextTokenOfThoseUnderWay) {
   const StepCosts costs = Linear(1, 10'000, 1000);
   const StepUnderWay decode = {.submitted_us = 0, .rows = 1, .samples = 1};
   // A step for prompts only delays the one that comes back by all it takes.
-  const ChunkQuestion question = {
+  const ChunkQuery question = {
       .in_flight = absl::MakeConstSpan(&decode, 1), .chunk_max = 128, .wait_us = 50'000};
   EXPECT_NEAR(ChunkWithin(costs, question), 40, 1);
 }
@@ -164,15 +164,15 @@ TEST(ChunkWithin, LooksAheadToTheNextTokenOfThoseUnderWay) {
 TEST(ChunkWithin, IsNothingBehindALongPromptThatIsUnderWayAlready) {
   const StepCosts costs = Linear(2, 10'000, 1000);
   const StepUnderWay prompt = {.submitted_us = 0, .rows = 200, .samples = 0};
-  const ChunkQuestion question = {.in_flight = absl::MakeConstSpan(&prompt, 1),
-                                  .decode_rows = 1,
-                                  .chunk_max = 128,
-                                  .wait_us = 50'000};
+  const ChunkQuery question = {.in_flight = absl::MakeConstSpan(&prompt, 1),
+                               .decode_rows = 1,
+                               .chunk_max = 128,
+                               .wait_us = 50'000};
   EXPECT_EQ(ChunkWithin(costs, question), 0);
 }
 
 // A stage of a GPU takes little longer for more rows, a CPU's takes so long for each.
-constexpr ThroughputQuestion kPrompts = {
+constexpr ThroughputQuery kPrompts = {
     .rows_left = 2000, .chunk_min = 128, .chunk_max = 512, .stage_us_max = 100'000};
 
 TEST(ChunkForThroughput, IsTheLeastWhileNothingIsKnown) {
@@ -191,7 +191,7 @@ TEST(ChunkForThroughput, IsLargeWhereStepsCostMoreThanTheirRows) {
 TEST(ChunkForThroughput, LeavesNoStageWithoutWork) {
   // Four chunks of 512 through four stages are seven times what one takes, sixteen of 128 nineteen.
   EXPECT_EQ(ChunkForThroughput(Linear(4, 30, 100), kPrompts), 128);
-  ThroughputQuestion question = kPrompts;
+  ThroughputQuery question = kPrompts;
   question.rows_left = 300;
   EXPECT_EQ(ChunkForThroughput(Linear(2, 3400, 100), question), 128);
   EXPECT_EQ(ChunkForThroughput(Linear(2, 3400, 40), question), 512);
@@ -200,13 +200,13 @@ TEST(ChunkForThroughput, LeavesNoStageWithoutWork) {
 TEST(ChunkForThroughput, KeepsNobodyWhoComesWaiting) {
   EXPECT_EQ(ChunkForThroughput(Linear(1, 10'000, 1000), kPrompts), 128);
   EXPECT_EQ(ChunkForThroughput(Linear(1, 10'000, 300), kPrompts), 256);
-  ThroughputQuestion question = kPrompts;
+  ThroughputQuery question = kPrompts;
   question.stage_us_max = 0;
   EXPECT_EQ(ChunkForThroughput(Linear(1, 100, 1), question), 128);
 }
 
 TEST(ChunkForThroughput, IsNoLargerThanWhatIsLeft) {
-  ThroughputQuestion question = kPrompts;
+  ThroughputQuery question = kPrompts;
   question.rows_left = 100;
   EXPECT_EQ(ChunkForThroughput(Linear(1, 3400, 16), question), 128);
   question.rows_left = 200;

@@ -59,14 +59,14 @@ TemplatePool::Options LimitsOfTime() {
   return options;
 }
 
-TemplateQuestion Question(const std::string& source, const std::string& content = "Hi") {
+TemplateRequest Question(const std::string& source, const std::string& content = "Hi") {
   return {.source = {.text = source, .bos = "<s>", .eos = "</s>"},
           .messages = {{.role = "user", .content = content}},
           .tools = {},
           .now = absl::UnixEpoch()};
 }
 
-Prompt Ask(TemplatePool* pool, TemplateQuestion question,
+Prompt Ask(TemplatePool* pool, TemplateRequest question,
            const TemplateTurns::Whose& whose = kSomebody) {
   Prompt prompt;
   absl::Notification done;
@@ -84,7 +84,7 @@ auto Says(const std::string& text) {
 
 TEST(TemplatePool, MakesThePromptsThatTheTemplateMakesHere) {
   TemplatePool pool(Limits());
-  TemplateQuestion question = Question(
+  TemplateRequest question = Question(
       "{{ bos_token }}{% for t in tools %}{{ t.function.name }};{% endfor %}{% for m in messages %}"
       "{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}|"
       "{% endfor %}{{ strftime_now('%Y') }}{{ mood }}{{ add_generation_prompt }}");

@@ -87,7 +87,7 @@ TEST_F(HostileMember, ThousandsOfCallsAtOnceAreAnsweredWithABoundedNumberOfThrea
   struct Call {
     grpc::ClientContext context;
     wire::GetReportRequest report;
-    wire::ClusterReport answer;
+    wire::ClusterSnapshot answer;
     grpc::Status status;
     absl::Notification done;
   };

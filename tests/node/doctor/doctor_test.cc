@@ -13,8 +13,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "node/doctor/doctor_advice.h"
 #include "node/doctor/doctor_machine.h"
-#include "node/doctor/doctor_words.h"
 #include "tests/support/temp_folder.h"
 
 namespace strata {

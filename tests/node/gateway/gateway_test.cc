@@ -10,8 +10,8 @@
 
 #include "absl/status/status_matchers.h"
 #include "absl/synchronization/notification.h"
+#include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
-#include "coordinator/request/text_request.h"
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/server.h"
@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "node/api/openai/openai_api.h"
-#include "node/gateway/text_wire.h"
+#include "node/gateway/generation_proto.h"
 #include "node/rpc/coordinator_service.h"
 #include "shard/weights/weight_fetcher.h"
 #include "transport/rpc/forwarding.h"
@@ -30,11 +30,11 @@ namespace {
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
-class Ear final : public TextSink {
+class Ear final : public GenerationSink {
  public:
   void OnStarted(const std::vector<int32_t>&) override { ADD_FAILURE() << "it started"; }
   void OnToken(const wire::SampledToken&) override {}
-  void OnEnd(absl::Status status, FinishReason, const TextUsage&) override {
+  void OnEnd(absl::Status status, FinishReason, const GenerationUsage&) override {
     end = std::move(status);
     ended.Notify();
   }
@@ -85,7 +85,7 @@ class GatewayTest : public ::testing::Test {
         Coordinator::Options{.node_id = std::string(32, 'a'), .listen_host = "127.0.0.1"});
     gateway_ =
         std::make_unique<Gateway>(loop_.get(), cluster_.get(), coordinator_.get(),
-                                  Gateway::Options{.office_time = waits, .begin_time = waits});
+                                  Gateway::Options{.leadership_time = waits, .begin_time = waits});
     api_ = std::make_unique<OpenAiApi>(gateway_.get(), coordinator_.get(),
                                        OpenAiApi::Options{.node_id = "aa", .node_name = "attic"},
                                        [](OpenAiApi::OnStages then) { std::move(then)({}); });
@@ -95,7 +95,7 @@ class GatewayTest : public ::testing::Test {
   void Serve() {
     service_ = std::make_unique<CoordinatorService>(
         coordinator_.get(), gateway_.get(),
-        CoordinatorService::Options{.node_id = "aa", .office_time = absl::Milliseconds(1)});
+        CoordinatorService::Options{.node_id = "aa", .leadership_time = absl::Milliseconds(1)});
     grpc::ServerBuilder builder;
     builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
@@ -157,7 +157,7 @@ TEST_F(GatewayTest, ATextGoesOnAsSoonAsANodeCoordinates) {
 TEST_F(GatewayTest, ANodeThatReachesNoOtherDoesNotSayThatAModelDoesNotExist) {
   Start(absl::InfiniteDuration(), {"127.0.0.1:1"});
   const auto ear = std::make_shared<Ear>();
-  wire::GenerateTextRequest request;
+  wire::GenerateRequest request;
   request.set_model("there");
   gateway_->Generate(request, ear, {});
   loop_->Post([this] { cluster_->Start({.address = {"127.0.0.1", 9}}); });
@@ -216,7 +216,7 @@ TEST_F(GatewayTest, ACallThatWasPassedOnHereInVainIsPassedOnAgain) {
     const absl::Status status =
         TextStatusFromGrpc(stub_->UnloadModel(&context, wire::UnloadModelRequest(), &response));
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
-    EXPECT_EQ(IsHandedOver(status), forwarded) << status;
+    EXPECT_EQ(IsLeaderChanged(status), forwarded) << status;
   }
 }
 

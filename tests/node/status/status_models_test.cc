@@ -28,8 +28,8 @@ wire::StageStatus* Add(NodeReport* node, const Given& given) {
   return stage;
 }
 
-ClusterReport TwoNodes() {
-  ClusterReport report;
+ClusterSnapshot TwoNodes() {
+  ClusterSnapshot report;
   for (const char* name : {"kitchen", "attic"}) {
     NodeReport& node = report.nodes.emplace_back();
     node.seen.mutable_record()->set_node_id(std::string("id of ") + name);
@@ -39,7 +39,7 @@ ClusterReport TwoNodes() {
 }
 
 TEST(ModelsOf, PutsStagesOfAllNodesInThePlansOrder) {
-  ClusterReport report = TwoNodes();
+  ClusterSnapshot report = TwoNodes();
   Add(&report.nodes.front(), {.stage = 2, .begin = 8, .end = 10});
   Add(&report.nodes.front(), {.stage = 0, .begin = 0, .end = 4});
   Add(&report.nodes[1], {.stage = 1, .begin = 4, .end = 8});
@@ -55,7 +55,7 @@ TEST(ModelsOf, PutsStagesOfAllNodesInThePlansOrder) {
 }
 
 TEST(ModelsOf, ModelsOfOneNameAreShownWithTheirIds) {
-  ClusterReport report = TwoNodes();
+  ClusterSnapshot report = TwoNodes();
   Add(&report.nodes.front(), {.stage = 0, .end = 4})->set_model_id(std::string(32, '\x11'));
   Add(&report.nodes[1], {.stage = 1, .begin = 4, .end = 8})->set_model_id(std::string(32, '\x22'));
   Add(&report.nodes[1], {.stage = 0, .end = 4, .model = "b"})
@@ -68,7 +68,7 @@ TEST(ModelsOf, ModelsOfOneNameAreShownWithTheirIds) {
 }
 
 TEST(ModelsOf, KeepsModelsAndPlansApartTheNewestFirst) {
-  ClusterReport report = TwoNodes();
+  ClusterSnapshot report = TwoNodes();
   Add(&report.nodes.front(), {.stage = 0, .end = 4, .epoch = 3, .model = "b"});
   Add(&report.nodes[1], {.stage = 0, .end = 4, .epoch = 12, .model = "b"});
   Add(&report.nodes[1], {.stage = 0, .end = 4, .epoch = 3, .model = "a"});
@@ -80,7 +80,7 @@ TEST(ModelsOf, KeepsModelsAndPlansApartTheNewestFirst) {
 }
 
 TEST(ModelsOf, ShowsWhatNobodyTellsOf) {
-  ClusterReport report = TwoNodes();
+  ClusterSnapshot report = TwoNodes();
   Add(&report.nodes.front(), {.stage = 2, .begin = 8, .end = 10})->set_n_stages(1'000'000'000);
   const auto models = ModelsOf(report, nullptr);
   ASSERT_EQ(models[0].stages.size(), 3u);
@@ -92,8 +92,8 @@ TEST(ModelsOf, ShowsWhatNobodyTellsOf) {
 }
 
 TEST(ModelsOf, CountsStepsByTheNodesOwnClock) {
-  ClusterReport before = TwoNodes(), now = TwoNodes();
-  for (ClusterReport* report : {&before, &now}) {
+  ClusterSnapshot before = TwoNodes(), now = TwoNodes();
+  for (ClusterSnapshot* report : {&before, &now}) {
     wire::StageStatus* stage = Add(&report->nodes.front(), {.stage = 0, .end = 4});
     stage->set_worker_pid(7);
     stage->set_told_ms(report == &before ? 1'000 : 1'500);

@@ -19,10 +19,10 @@ class StatusSourceTest : public ::testing::Test {
  protected:
   StatusSource Source(const std::string& address) {
     StatusSource::Ways ways;
-    ways.collect = [this](const std::string& asked) -> absl::StatusOr<ClusterReport> {
+    ways.collect = [this](const std::string& asked) -> absl::StatusOr<ClusterSnapshot> {
       asked_.push_back(asked);
       if (!up_[asked]) return absl::UnavailableError(absl::StrCat("no node answers at ", asked));
-      ClusterReport report;
+      ClusterSnapshot report;
       report.cluster.set_asked(asked);
       for (const auto& [other, up] : up_) {
         NodeReport& node = report.nodes.emplace_back();

@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Two nodes: "kitchen", which coordinates, and "attic"; the second has the link between them.
-ClusterReport Report() {
-  ClusterReport report;
+ClusterSnapshot Report() {
+  ClusterSnapshot report;
   report.cluster.set_cluster("home");
   for (const char* name : {"kitchen", "attic"}) {
     NodeReport& node = report.nodes.emplace_back();
@@ -50,7 +50,7 @@ TEST(StatusText, ShowsNodesDevicesAndLinks) {
 }
 
 TEST(StatusText, ShowsStagesAndHowTheyFailed) {
-  ClusterReport report = Report();
+  ClusterSnapshot report = Report();
   wire::StageStatus* stage = report.nodes[1].info.add_stages();
   stage->set_stage(1);
   stage->mutable_layers()->set_begin(10);
@@ -73,7 +73,7 @@ TEST(StatusText, ShowsStagesAndHowTheyFailed) {
 }
 
 TEST(StatusText, SaysWhyALinkGoesOverNoOtherWire) {
-  ClusterReport report = Report();
+  ClusterSnapshot report = Report();
   for (uint32_t i = 0; i < 2; ++i) {
     wire::StageStatus* stage = report.nodes[i].info.add_stages();
     stage->set_stage(i);
@@ -95,7 +95,7 @@ TEST(StatusText, SaysWhyALinkGoesOverNoOtherWire) {
 }
 
 TEST(StatusText, AStageThatLoadsIsNoProblem) {
-  ClusterReport report = Report();
+  ClusterSnapshot report = Report();
   wire::StageStatus* stage = report.nodes[1].info.add_stages();
   stage->mutable_layers()->set_end(16);
   stage->set_n_stages(1);
@@ -109,7 +109,7 @@ TEST(StatusText, AStageThatLoadsIsNoProblem) {
 }
 
 TEST(StatusText, SaysThatThereAreMoreLinksThanItShows) {
-  ClusterReport report = Report();
+  ClusterSnapshot report = Report();
   for (int i = 0; i < 10; ++i) {
     NodeReport& node = report.nodes.emplace_back();
     node.seen.mutable_record()->set_node_id(absl::StrCat("id ", i));
@@ -123,7 +123,7 @@ TEST(StatusText, SaysThatThereAreMoreLinksThanItShows) {
 }
 
 TEST(StatusText, SaysWhatIsWrong) {
-  ClusterReport report = Report();
+  ClusterSnapshot report = Report();
   report.cluster.clear_coordinator();
   report.nodes[0].info.mutable_devices(0)->clear_speed();
   report.nodes[0].info.mutable_devices(0)->set_problem("driver: no");
@@ -137,7 +137,7 @@ TEST(StatusText, SaysWhatIsWrong) {
 }
 
 TEST(StatusText, SaysThatTwoMachinesHaveOneId) {
-  ClusterReport report = Report();
+  ClusterSnapshot report = Report();
   wire::SharedId* shared = report.nodes[1].sees.add_shared_ids();
   shared->set_node_id("id of kitchen");
   shared->set_name("kitchen");
@@ -149,7 +149,7 @@ TEST(StatusText, SaysThatTwoMachinesHaveOneId) {
 }
 
 TEST(StatusText, TellsNodesOfOneNameApart) {
-  ClusterReport report = Report();
+  ClusterSnapshot report = Report();
   report.nodes[1].seen.mutable_record()->set_name("Kitchen");
   report.cluster.mutable_nodes(1)->mutable_record()->set_name("Kitchen");
   TellNodesApart(&report);
@@ -159,7 +159,7 @@ TEST(StatusText, TellsNodesOfOneNameApart) {
 }
 
 TEST(StatusJson, HasTheSame) {
-  ClusterReport report = Report();
+  ClusterSnapshot report = Report();
   wire::StageStatus* stage = report.nodes[0].info.add_stages();
   stage->mutable_layers()->set_end(16);
   stage->set_model_name("tinz");
@@ -179,8 +179,8 @@ TEST(StatusJson, HasTheSame) {
   EXPECT_TRUE(json["problems"].empty());
 }
 
-TEST(ClusterReport, MeasuresUntilEveryLinkAndDeviceIsKnown) {
-  ClusterReport report = Report();
+TEST(ClusterSnapshot, MeasuresUntilEveryLinkAndDeviceIsKnown) {
+  ClusterSnapshot report = Report();
   EXPECT_FALSE(report.measuring());
   report.nodes[0].info.set_measuring(true);
   EXPECT_TRUE(report.measuring());

@@ -49,8 +49,8 @@ wire::StageStatus* AddStage(NodeReport* node, uint32_t stage, wire::StageStatus:
 }
 
 // With devices, links and, on each node, one stage of one model.
-ClusterReport Cluster(int n_nodes) {
-  ClusterReport report;
+ClusterSnapshot Cluster(int n_nodes) {
+  ClusterSnapshot report;
   report.cluster.set_cluster("home");
   for (int i = 0; i < n_nodes; ++i) {
     NodeReport& node = report.nodes.emplace_back();
@@ -82,8 +82,8 @@ ClusterReport Cluster(int n_nodes) {
 }
 
 // One where all that can be wrong is wrong, and every name is too long.
-ClusterReport Trouble() {
-  ClusterReport report = Cluster(4);
+ClusterSnapshot Trouble() {
+  ClusterSnapshot report = Cluster(4);
   report.cluster.clear_coordinator();
   report.cluster.set_cluster(kLongName);
   report.nodes[0].seen.mutable_record()->set_name(kLongName);
@@ -135,7 +135,7 @@ Shown Show(const StatusView& view, ftxui::Dimensions size) {
   return shown;
 }
 
-StatusView ViewOf(const ClusterReport& report, const ClusterReport* before = nullptr) {
+StatusView ViewOf(const ClusterSnapshot& report, const ClusterSnapshot* before = nullptr) {
   StatusView view;
   view.report = &report;
   view.models = ModelsOf(report, before);
@@ -160,10 +160,10 @@ std::string AllPages(StatusView view, ftxui::Dimensions size) {
 }
 
 TEST(StatusView, NothingIsWiderOrHigherThanTheScreen) {
-  std::vector<ClusterReport> reports;
+  std::vector<ClusterSnapshot> reports;
   for (const int n_nodes : {0, 1, 4, 30}) reports.push_back(Cluster(n_nodes));
   reports.push_back(Trouble());
-  for (const ClusterReport& report : reports) {
+  for (const ClusterSnapshot& report : reports) {
     for (const ftxui::Dimensions size : Sizes()) {
       SCOPED_TRACE(absl::StrCat(report.nodes.size(), " nodes, ", size.dimx, "x", size.dimy));
       Show(ViewOf(report), size);
@@ -177,8 +177,8 @@ TEST(StatusView, NothingIsWiderOrHigherThanTheScreen) {
 }
 
 TEST(StatusView, OneScreenOf80ColumnsHasAllOfASmallCluster) {
-  ClusterReport before = Cluster(2), now = Cluster(2);
-  for (ClusterReport* report : {&before, &now}) {
+  ClusterSnapshot before = Cluster(2), now = Cluster(2);
+  for (ClusterSnapshot* report : {&before, &now}) {
     for (NodeReport& node : report->nodes) {
       wire::StageStatus* stage = node.info.mutable_stages(0);
       stage->set_told_ms(report == &before ? 1'000 : 2'000);
@@ -201,7 +201,7 @@ TEST(StatusView, OneScreenOf80ColumnsHasAllOfASmallCluster) {
 }
 
 TEST(StatusView, ANodeThatDoesNotMeasureShowsItsMemory) {
-  ClusterReport report = Cluster(1);
+  ClusterSnapshot report = Cluster(1);
   report.nodes[0].info.clear_devices();
   report.nodes[0].info.set_memory_total(4ull << 30);
   report.nodes[0].info.set_memory_free(3ull << 30);
@@ -210,7 +210,7 @@ TEST(StatusView, ANodeThatDoesNotMeasureShowsItsMemory) {
 }
 
 TEST(StatusView, SaysFirstWhatIsWrong) {
-  const ClusterReport report = Trouble();
+  const ClusterSnapshot report = Trouble();
   const Shown shown = Show(ViewOf(report), {.dimx = 80, .dimy = 50});
   EXPECT_THAT(shown.text,
               AllOf(HasSubstr("nobody coordinates"), HasSubstr("2 of 4 nodes"),
@@ -233,7 +233,7 @@ TEST(StatusView, AFewColumnsKeepWhatMatters) {
 }
 
 TEST(StatusView, ManyNodesAreSeenByScrolling) {
-  const ClusterReport report = Cluster(30);
+  const ClusterSnapshot report = Cluster(30);
   for (const ftxui::Dimensions size : Sizes()) {
     if (size.dimy < 10) continue;
     const std::string text = AllPages(ViewOf(report), size);
@@ -246,7 +246,7 @@ TEST(StatusView, ManyNodesAreSeenByScrolling) {
 }
 
 TEST(StatusView, ScrollingEndsAtTheLastLine) {
-  const ClusterReport report = Cluster(30);
+  const ClusterSnapshot report = Cluster(30);
   StatusView view = ViewOf(report);
   view.first_line = SIZE_MAX;
   const Shown shown = Show(view, {.dimx = 80, .dimy = 24});
@@ -255,14 +255,14 @@ TEST(StatusView, ScrollingEndsAtTheLastLine) {
   EXPECT_LT(shown.screen.first_line, 1'000u);
   EXPECT_THAT(shown.text, HasSubstr("395 more"));
   // What fits needs no scrolling.
-  const ClusterReport small = Cluster(1);
+  const ClusterSnapshot small = Cluster(1);
   view = ViewOf(small);
   view.first_line = 7;
   EXPECT_EQ(Show(view, {.dimx = 80, .dimy = 24}).screen.first_line, 0u);
 }
 
 TEST(StatusView, SaysThatItIsOldWhenNobodyAnswers) {
-  const ClusterReport report = Cluster(2);
+  const ClusterSnapshot report = Cluster(2);
   StatusView view = ViewOf(report);
   view.age_ms = 12'400;
   view.problem = "no node answers at 10.0.0.2:7400";
@@ -275,7 +275,7 @@ TEST(StatusView, SaysThatItIsOldWhenNobodyAnswers) {
 }
 
 TEST(StatusView, SaysWhenAnotherNodeTellsIt) {
-  const ClusterReport report = Cluster(2);
+  const ClusterSnapshot report = Cluster(2);
   StatusView view = ViewOf(report);
   view.gone = "10.0.0.1:7400";
   EXPECT_THAT(Show(view, {.dimx = 80, .dimy = 24}).text,

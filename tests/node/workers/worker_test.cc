@@ -228,7 +228,7 @@ TEST_F(TwoWorkers, AStageOfAnEarlierPlanIsKeptWithItsWeightsAndWithoutItsTexts) 
       pids[i] = pipeline->stages()[i].worker_pid();
     }
     token = NextToken(pipeline.get(), &first, Prompt());
-    pipeline->LeaveStages();
+    pipeline->DisownStages();
   }
   const std::unique_ptr<Pipeline> pipeline = Build(2, &second, /*kept=*/1);
   ASSERT_NE(pipeline, nullptr);

@@ -159,7 +159,7 @@ TEST(StepsAhead, ChangeNoLogits) {
                          const std::vector<int32_t>& slots) {
     std::vector<uint32_t> all(tokens.size());
     for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
-    return (*ahead)->BeginAhead(
+    return (*ahead)->BeginLookahead(
         {.tokens = tokens, .positions = positions, .slots = slots, .output_rows = all});
   };
   wire::KvEdit trim;
@@ -170,10 +170,10 @@ TEST(StepsAhead, ChangeNoLogits) {
   ASSERT_NO_FATAL_FAILURE(decode({100, 107, 114}, {0, 1, 2}, {0, 0, 0}));
   ASSERT_TRUE(begin({121}, {3}, {0}));
   ASSERT_NO_FATAL_FAILURE(decode({121}, {3}, {0}));  // right
-  EXPECT_TRUE((*ahead)->WasAhead());
+  EXPECT_TRUE((*ahead)->UsedLookahead());
   ASSERT_TRUE(begin({128}, {4}, {0}));
   ASSERT_NO_FATAL_FAILURE(decode({129}, {4}, {0}));  // another token
-  EXPECT_FALSE((*ahead)->WasAhead());
+  EXPECT_FALSE((*ahead)->UsedLookahead());
   // A batch that is refused leaves what was begun as it is.
   ASSERT_TRUE(begin({130}, {5}, {0}));
   const std::vector<int32_t> wrong = {99}, slot = {0};

@@ -29,12 +29,12 @@ class WholeStage final : public StageWithoutCaches {
     logits_[batch.tokens.back() + 1] = 1.0f;
     return absl::OkStatus();
   }
-  bool BeginAhead(const Batch&) override {
+  bool BeginLookahead(const Batch&) override {
     begin_();
     has_begun_ = true;
     return true;
   }
-  bool WasAhead() const override { return was_ahead_; }
+  bool UsedLookahead() const override { return was_ahead_; }
   Payload TakeActivations() override { return {}; }
   absl::Span<const float> Logits(size_t) override { return logits_; }
   absl::Status Apply(const wire::KvEdit&) override { return absl::OkStatus(); }

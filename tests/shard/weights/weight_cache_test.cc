@@ -265,7 +265,7 @@ class WeightCacheMishaps : public ::testing::TestWithParam<Mishap> {
     Fill(lease_.get(), original_);
   }
   // As a fetch goes on after that.
-  void ExpectMended() {
+  void ExpectRecovered() {
     GetParam().happen(lease_->path());
     auto lease = cache_->Lease(original_->id(), {0, 4}, {});
     EXPECT_THAT(lease, StatusIs(absl::StatusCode::kNotFound));
@@ -302,14 +302,14 @@ TEST_P(WeightCacheMishaps, AreNoticedWhileNothingIsLoaded) {
   EXPECT_TRUE(BytesOfSlice(Opened(path), {0, 4}) == BytesOfSlice(original_, {0, 4}));
 }
 
-TEST_P(WeightCacheMishaps, AreNoticedWhileAStageIsLoaded) { ExpectMended(); }
+TEST_P(WeightCacheMishaps, AreNoticedWhileAStageIsLoaded) { ExpectRecovered(); }
 
 TEST_P(WeightCacheMishaps, OfWhatIsGivenToOthersAreOfAnotherCopy) {
   const auto kept = cache_->WhatIsThere(original_->id());
   ASSERT_TRUE(kept.ok()) << kept.status();
   const auto& [block, hash] = *kept->hashes.begin();
   EXPECT_TRUE(cache_->Confirm(original_->id(), *kept, block, hash).ok());
-  ExpectMended();
+  ExpectRecovered();
   EXPECT_THAT(cache_->Confirm(original_->id(), *kept, block, hash),
               StatusIs(absl::StatusCode::kNotFound));
 }

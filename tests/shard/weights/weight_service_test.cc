@@ -104,7 +104,7 @@ TEST(SharedModel, ThatIsWrittenToWhileItIsReadIsGivenNoFurther) {
 }
 
 // A node that got layers 2 and 3 from one with the file, and gives them on.
-class CachedWeights : public ::testing::Test {
+class WeightLocator : public ::testing::Test {
  protected:
   void SetUp() override {
     GgufBuilder builder = TinyLlama({.n_layer = kLayers});
@@ -155,7 +155,7 @@ class CachedWeights : public ::testing::Test {
   wire::BlocksRequest request_;
 };
 
-TEST_F(CachedWeights, AreListedAndGiven) {
+TEST_F(WeightLocator, AreListedAndGiven) {
   AskForAll();
   uint64_t bytes = 0;
   EXPECT_THAT(giver_->Read(request_, &bytes), IsOk());
@@ -163,14 +163,14 @@ TEST_F(CachedWeights, AreListedAndGiven) {
   EXPECT_EQ(giver_->service().bytes_sent(), bytes);
 }
 
-TEST_F(CachedWeights, OfAFileAreAllListed) {
+TEST_F(WeightLocator, OfAFileAreAllListed) {
   const auto list = List(&origin_, request_.model_id());
   ASSERT_THAT(list, IsOk());
   ASSERT_EQ(list->blocks_size(), 1);
   EXPECT_EQ(list->blocks(0).end(), WeightBlocks(*Opened(path_)).size());
 }
 
-TEST_F(CachedWeights, SufficeForAThirdNode) {
+TEST_F(WeightLocator, SufficeForAThirdNode) {
   Receiver third;
   const auto fetched = third.Fetch(request_.model_id(), giver_->address(), kMiddle);
   ASSERT_THAT(fetched, IsOk());
@@ -178,14 +178,14 @@ TEST_F(CachedWeights, SufficeForAThirdNode) {
   EXPECT_EQ(giver_->service().bytes_sent(), SourceBytes(path_, kMiddle));
 }
 
-TEST_F(CachedWeights, ThatAreNotThereAreNotFound) {
+TEST_F(WeightLocator, ThatAreNotThereAreNotFound) {
   request_.add_blocks()->set_end(static_cast<uint32_t>(WeightBlocks(*Opened(path_)).size()));
   EXPECT_THAT(giver_->Read(request_), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(List(giver_.get(), std::string(32, 'x')), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(List(giver_.get(), ""), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST_F(CachedWeights, ThatAreDamagedAreDroppedAndNotGiven) {
+TEST_F(WeightLocator, ThatAreDamagedAreDroppedAndNotGiven) {
   Damage();
   AskForAll();
   EXPECT_THAT(giver_->Read(request_), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("damaged")));
@@ -200,7 +200,7 @@ TEST_F(CachedWeights, ThatAreDamagedAreDroppedAndNotGiven) {
   EXPECT_EQ(fetched->bytes_fetched, 1u << 20);
 }
 
-TEST_F(CachedWeights, ThatWereDroppedMeanwhileAreNotFound) {
+TEST_F(WeightLocator, ThatWereDroppedMeanwhileAreNotFound) {
   AskForAll();
   const auto kept = receiver_.cache()->WhatIsThere(request_.model_id());
   ASSERT_THAT(kept, IsOk());
@@ -215,7 +215,7 @@ TEST_F(CachedWeights, ThatWereDroppedMeanwhileAreNotFound) {
               StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST_F(CachedWeights, HashesOfABlockThatIsLostStayKnown) {
+TEST_F(WeightLocator, HashesOfABlockThatIsLostStayKnown) {
   const auto kept = receiver_.cache()->WhatIsThere(request_.model_id());
   ASSERT_THAT(kept, IsOk());
   const auto& [block, hash] = *kept->hashes.begin();

@@ -507,7 +507,7 @@ TEST(GrpcLink, ASentPayloadIsLetGo) {
 }
 
 // Takes no second frame until it is let go.
-class Gate : public Link::Receiver {
+class CallbackGate : public Link::Receiver {
  public:
   void OnFrame(Frame frame) override {
     if (n_++ == 0) open_.get_future().wait();
@@ -523,7 +523,7 @@ class Gate : public Link::Receiver {
 };
 
 TEST(GrpcLink, APayloadIsSentFromWhereItLies) {
-  Gate gate;
+  CallbackGate gate;
   std::promise<std::unique_ptr<Link>> opened;
   GrpcServer server({}, [&](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
     AcceptedLink accepted;

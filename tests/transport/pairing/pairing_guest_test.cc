@@ -105,7 +105,7 @@ TEST(PairingGuest, DoesAsTheDerivationSays) {
   EXPECT_THAT(t.codes, ElementsAre(*PairingCode(transcript)));
   const auto keys = DerivePairingKeys(*own->SharedWith(begun->guest_key()), transcript);
   ASSERT_THAT(keys.status(), IsOk());
-  const absl::StatusOr<Secret> admission = PairingAdmission(Anna(), KnownKey());
+  const absl::StatusOr<Secret> admission = PairingPayload(Anna(), KnownKey());
   ASSERT_THAT(admission.status(), IsOk());
   const auto admitted = t.guest.Admit(AdmitOf(begun->pairing(), *SealPairing(*keys, *admission)));
   ASSERT_THAT(admitted.status(), IsOk());

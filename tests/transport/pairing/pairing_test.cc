@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/pairing/pairing_fixture.h"
-#include "transport/pairing/pairing_admission.h"
+#include "transport/pairing/pairing_payload.h"
 
 namespace strata {
 namespace {
@@ -141,7 +141,7 @@ TEST(Pairing, CodesKeepTheirZeros) {
 
 // Sealed with the Python package cryptography.
 TEST(Pairing, SealsAsItAlwaysDid) {
-  const absl::StatusOr<Secret> plain = PairingAdmission(Anna(), KnownKey());
+  const absl::StatusOr<Secret> plain = PairingPayload(Anna(), KnownKey());
   ASSERT_THAT(plain, IsOk());
   EXPECT_EQ(absl::BytesToHexString(*SealPairing(KeysOf(Known()), *plain)),
             "cecbc5287c6f535f02f7f8fcb92b997e77bbb3f1eae9c684003a0a0e2a4573ef315ebd2557dd51e23c2158"
@@ -231,33 +231,33 @@ TEST(PairingName, IsTextOfSomeLength) {
   }
 }
 
-TEST(PairingAdmission, ComesBack) {
-  const absl::StatusOr<Secret> plain = PairingAdmission(Anna(), KnownKey());
+TEST(PairingPayload, ComesBack) {
+  const absl::StatusOr<Secret> plain = PairingPayload(Anna(), KnownKey());
   ASSERT_THAT(plain, IsOk());
   const auto sealed = SealPairing(KeysOf(Known()), *plain);
   ASSERT_THAT(sealed, IsOk());
   EXPECT_LE(sealed->size(), kPairingSealedBytesMax);
   const absl::StatusOr<Secret> unsealed = UnsealPairing(KeysOf(Known()), *sealed);
   ASSERT_THAT(unsealed, IsOk());
-  const absl::StatusOr<OpenedAdmission> read = ReadPairingAdmission(*unsealed);
+  const absl::StatusOr<OpenedPairingPayload> read = ReadPairingPayload(*unsealed);
   ASSERT_THAT(read, IsOk());
   EXPECT_EQ(read->key.id(), kKnownKeyId);
   EXPECT_EQ(read->from.node_id, Anna().node_id);
   EXPECT_EQ(read->from.cluster, "home");
 }
 
-TEST(PairingAdmission, TheLongestFits) {
+TEST(PairingPayload, TheLongestFits) {
   PairingIdentity from = Anna();
   from.cluster = std::string(kPairingNameBytesMax, 'c');
-  const absl::StatusOr<Secret> plain = PairingAdmission(from, KnownKey());
+  const absl::StatusOr<Secret> plain = PairingPayload(from, KnownKey());
   ASSERT_THAT(plain, IsOk());
   const auto sealed = SealPairing(KeysOf(Known()), *plain);
   ASSERT_THAT(sealed, IsOk());
   EXPECT_THAT(UnsealPairing(KeysOf(Known()), *sealed).status(), IsOk());
 }
 
-TEST(PairingAdmission, WhatWasChangedOrSealedByOthersIsNotOpened) {
-  const absl::StatusOr<Secret> plain = PairingAdmission(Anna(), KnownKey());
+TEST(PairingPayload, WhatWasChangedOrSealedByOthersIsNotOpened) {
+  const absl::StatusOr<Secret> plain = PairingPayload(Anna(), KnownKey());
   ASSERT_THAT(plain, IsOk());
   const std::string sealed = *SealPairing(KeysOf(Known()), *plain);
   const PairingKeys keys = KeysOf(Known());
@@ -277,27 +277,27 @@ TEST(PairingAdmission, WhatWasChangedOrSealedByOthersIsNotOpened) {
               StatusIs(absl::StatusCode::kUnauthenticated));
 }
 
-TEST(PairingAdmission, WhatIsCutOrLongerIsRefused) {
-  const absl::StatusOr<Secret> plain = PairingAdmission(Anna(), KnownKey());
+TEST(PairingPayload, WhatIsCutOrLongerIsRefused) {
+  const absl::StatusOr<Secret> plain = PairingPayload(Anna(), KnownKey());
   ASSERT_THAT(plain, IsOk());
   for (size_t size = 0; size < plain->Reveal().size(); ++size) {
-    EXPECT_THAT(ReadPairingAdmission(Secret(plain->Reveal().substr(0, size))).status(),
+    EXPECT_THAT(ReadPairingPayload(Secret(plain->Reveal().substr(0, size))).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument));
   }
   for (const size_t more : {1, 100, 1000}) {
-    EXPECT_THAT(ReadPairingAdmission(Secret(absl::StrCat(plain->Reveal(), std::string(more, '0'))))
-                    .status(),
-                StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(
+        ReadPairingPayload(Secret(absl::StrCat(plain->Reveal(), std::string(more, '0')))).status(),
+        StatusIs(absl::StatusCode::kInvalidArgument));
   }
 }
 
-TEST(PairingAdmission, SaysWhatIsWrongAndNothingOfTheKey) {
-  const absl::StatusOr<Secret> plain = PairingAdmission(Anna(), KnownKey());
+TEST(PairingPayload, SaysWhatIsWrongAndNothingOfTheKey) {
+  const absl::StatusOr<Secret> plain = PairingPayload(Anna(), KnownKey());
   ASSERT_THAT(plain, IsOk());
   for (const size_t at : {size_t{0}, size_t{32}, size_t{33}, plain->Reveal().size() - 1}) {
     std::string changed = plain->Reveal();
     changed[at] = '\x01';
-    EXPECT_THAT(ReadPairingAdmission(Secret(std::move(changed))).status(),
+    EXPECT_THAT(ReadPairingPayload(Secret(std::move(changed))).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, Not(HasSubstr("000g"))));
   }
 }
@@ -308,7 +308,7 @@ TEST(PairingIdentity, IsChecked) {
        {"", "0123", "0123456789ABCDEF0123456789ABCDEF", "0123456789abcdef0123456789abcdeg"}) {
     PairingIdentity wrong = Anna();
     wrong.node_id = id;
-    EXPECT_THAT(PairingAdmission(wrong, KnownKey()).status(),
+    EXPECT_THAT(PairingPayload(wrong, KnownKey()).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("node id")));
   }
   PairingIdentity wrong = Anna();

@@ -4,8 +4,8 @@
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/request/generation_request.h"
 #include "coordinator/request/request_status.h"
-#include "coordinator/request/text_request.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

@@ -63,13 +63,13 @@ TEST(OpenAiResponse, WhatIsNoUtf8IsReplaced) {
 TEST(OpenAiResponse, LogprobsComeInBothForms) {
   ApiPiece piece = {.text = "ab\xC3", .finish_reason = "length", .logprobs = true};
   piece.tokens = {Token("a", -0.5f), Token("b\xC3", -1.0f)};
-  const Json chat = Json::parse(WholeAnswer(kChat, {piece}, {}));
+  const Json chat = Json::parse(WholeResponse(kChat, {piece}, {}));
   const Json& content = chat["choices"][0]["logprobs"]["content"];
   ASSERT_EQ(content.size(), 2u);
   EXPECT_EQ(content[1]["bytes"], Json::array({98, 195}));
   EXPECT_EQ(content[0]["top_logprobs"][0]["logprob"], -0.5);
   piece.text_offsets = {10, 11};
-  const Json completion = Json::parse(WholeAnswer(kCompletion, {piece}, {}));
+  const Json completion = Json::parse(WholeResponse(kCompletion, {piece}, {}));
   const Json& logprobs = completion["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["token_logprobs"], Json::array({-0.5, -1.0}));
   EXPECT_EQ(logprobs["text_offset"], Json::array({10, 11}));
@@ -86,7 +86,7 @@ TEST(OpenAiResponse, TopLogprobsOfACompletionHaveTheTokenTaken) {
   piece.tokens.push_back(Token("z", -1.0f));
   piece.tokens[2].clear_top();  // "logprobs": 0
   piece.text_offsets = {0, 1, 2};
-  const Json whole = Json::parse(WholeAnswer(kCompletion, {piece}, {}));
+  const Json whole = Json::parse(WholeResponse(kCompletion, {piece}, {}));
   const Json& top = whole["choices"][0]["logprobs"]["top_logprobs"];
   EXPECT_EQ(top[0], Json({{"a", -0.5}, {"x", -9.0}}));
   EXPECT_EQ(top[1], Json::object({{"\uFFFD", -7.0}}));
@@ -96,7 +96,7 @@ TEST(OpenAiResponse, TopLogprobsOfACompletionHaveTheTokenTaken) {
 TEST(OpenAiResponse, SaysWhatEndedTheText) {
   const auto reason = [](ApiPiece piece) {
     return Json::parse(
-        WholeAnswer(kCompletion, {std::move(piece)}, {}))["choices"][0]["stop_reason"];
+        WholeResponse(kCompletion, {std::move(piece)}, {}))["choices"][0]["stop_reason"];
   };
   EXPECT_EQ(reason({.text = "", .finish_reason = "stop", .stop_string = "END"}), "END");
   EXPECT_EQ(reason({.text = "", .finish_reason = "stop", .stop_token = 7}), 7);
@@ -104,10 +104,11 @@ TEST(OpenAiResponse, SaysWhatEndedTheText) {
 }
 
 TEST(OpenAiResponse, AWholeAnswerHasAllTexts) {
-  const Json chat = Json::parse(WholeAnswer(kChat,
-                                            {{.index = 0, .text = "x", .finish_reason = "stop"},
-                                             {.index = 1, .text = "y", .finish_reason = "length"}},
-                                            {.prompt_tokens = 1, .completion_tokens = 2}));
+  const Json chat =
+      Json::parse(WholeResponse(kChat,
+                                {{.index = 0, .text = "x", .finish_reason = "stop"},
+                                 {.index = 1, .text = "y", .finish_reason = "length"}},
+                                {.prompt_tokens = 1, .completion_tokens = 2}));
   EXPECT_EQ(chat["object"], "chat.completion");
   EXPECT_EQ(chat["choices"][1]["message"]["content"], "y");
   EXPECT_TRUE(chat["choices"][0]["logprobs"].is_null());

@@ -1,0 +1,66 @@
+// Turns prompts into tokens on the node that holds a model's first stage: a few at a time, the
+// others wait here, so that a burst of prompts is neither refused there nor keeps its steps
+// waiting.
+//
+// Thread-safe; nothing blocks. Always made by make_shared: calls under way share it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/generation/node_client.h"
+#include "proto/node.pb.h"
+
+namespace strata {
+
+class RemoteTokenizer final : public std::enable_shared_from_this<RemoteTokenizer> {
+ public:
+  struct Options {
+    size_t under_way_max = 8;
+    size_t waiting_max = 1024;
+  };
+  // `node` outlives every call: who asks sees to it, say by what `done` holds.
+  RemoteTokenizer(NodeClient* node, Options options) : node_(node), options_(options) {}
+
+  // `done` is called once, on this thread or one of gRPC's. kResourceExhausted: too many wait
+  // (RetryAfterMs), maybe of this client (IsOfOneClient); kCancelled; else the node's answer. What
+  // it returns cancels: any thread, any number of times, also after the end.
+  struct Job {
+    wire::TokenizeRequest request;
+    std::string client;
+    NodeClient::Tokenized done;
+  };
+  NodeClient::CancelCall Tokenize(Job job);
+
+  size_t size() const;  // jobs that wait or are under way
+
+ private:
+  // Why one more of `client` may not wait, if so.
+  std::optional<absl::Status> Full(const std::string& client) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  void StartNext();
+  void OnDone(uint64_t id, absl::StatusOr<wire::TokenizeResponse> tokens);
+  void Cancel(uint64_t id);
+
+  NodeClient* const node_;
+  const Options options_;
+
+  struct UnderWay {
+    NodeClient::Tokenized done;
+    NodeClient::CancelCall cancel;  // empty: it is just being started
+    bool cancelled = false;
+  };
+  mutable absl::Mutex mu_;
+  uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<uint64_t, Job> waiting_ ABSL_GUARDED_BY(mu_);          // at most waiting_max
+  std::map<std::string, size_t> of_client_ ABSL_GUARDED_BY(mu_);  // of those
+  std::map<uint64_t, UnderWay> under_way_ ABSL_GUARDED_BY(mu_);   // at most under_way_max
+};
+
+}  // namespace strata

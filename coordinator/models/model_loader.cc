@@ -1,0 +1,92 @@
+// A plan carried out, and made again where there was less memory or disk than it counted on, or the
+// connection to a node broke.
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "coordinator/models/coordinator.h"
+#include "coordinator/request/request_status.h"
+#include "transport/base/steady_time.h"
+
+namespace strata {
+namespace {
+
+constexpr int kPlansMax = 4;  // besides those for want of disk
+// Stages that were still loading when another one failed are cancelled, not waited for.
+constexpr absl::Duration kMemoryComesBackTime = absl::Seconds(3);
+constexpr absl::Duration kMemoryComesBackPoll = absl::Milliseconds(300);
+
+}  // namespace
+
+void Coordinator::Refuse(const Deployment& deployment, const absl::Status& why) {
+  const std::optional<CapacityLimit> cap = CapacityLimitOf(deployment.planned(), why);
+  if (!cap || !cap->wrong_numbers) return;
+  absl::MutexLock lock(mu_);
+  if (refused_.size() >= kModelsMax && !refused_.contains(deployment.model_id())) {
+    refused_.erase(refused_.begin());
+  }
+  std::vector<CapacityLimit>& caps = refused_[deployment.model_id()];
+  if (caps.size() < kCapacityLimitsMax) caps.push_back(*cap);
+}
+
+std::vector<CapacityLimit> Coordinator::Refused(const std::string& model_id) {
+  absl::MutexLock lock(mu_);
+  const auto found = refused_.find(model_id);
+  return found == refused_.end() ? std::vector<CapacityLimit>() : found->second;
+}
+
+absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
+    PlanningOptions planning, std::unique_ptr<PlannedModel> planned,
+    const wire::LoadModelRequest& request, const wire::PlacementOptions& placement,
+    DeploymentPtr instead_of, const OperationContext& caller) {
+  planning.known = planned->model;
+  planning.model_id = planned->model->id();
+  const wire::ModelSource source = planned->source;
+  const bool is_assigned = !placement.assign().empty();
+  bool may_be_unavailable = true;
+  const auto give_up = [&](const absl::Status& why) -> absl::StatusOr<DeploymentPtr> {
+    if (instead_of != nullptr && !Remove(instead_of, why)) return nullptr;
+    return why;
+  };
+  for (int plans = 1;;) {
+    Failure failure;
+    auto deployment = Deploy(std::move(planned), request, instead_of, caller, &failure);
+    if (deployment.ok()) return deployment;
+    const absl::Status why = deployment.status();
+    if (failure.in_place != nullptr) instead_of = failure.in_place;
+    const bool is_tried_again =
+        (failure.cap && !is_assigned) ||
+        (failure.is_unavailable && std::exchange(may_be_unavailable, false));
+    if (plans == kPlansMax || !is_tried_again) return give_up(why);
+    if (planning.caps.size() == kCapacityLimitsMax) return give_up(why);
+    if (failure.cap) planning.caps.push_back(*failure.cap);
+    if (!failure.cap || !failure.cap->of_disk()) ++plans;
+    LOG(WARNING) << why.message() << "; the layers are placed again";
+    if (!caller.should_continue() ||
+        !caller.note(absl::StrCat(why.message(), "; planning again…"))) {
+      return give_up(absl::CancelledError("interrupted"));
+    }
+    auto again = PlanModel(planning, source, placement);
+    for (const SteadyTime until = SteadyTime::Now() + kMemoryComesBackTime;
+         absl::IsResourceExhausted(again.status()) && SteadyTime::Now() < until &&
+         caller.should_continue();) {
+      absl::SleepFor(kMemoryComesBackPoll);
+      again = PlanModel(planning, source, placement);
+    }
+    // Whoever coordinates now is asked.
+    if (IsLeaderChanged(again.status())) return give_up(again.status());
+    if (!again.ok()) {
+      // What the nodes told looked like room enough: the load's own words come first.
+      return give_up(absl::Status(again.status().code(), absl::StrCat(why.message(), "; then: ",
+                                                                      again.status().message())));
+    }
+    planned = *std::move(again);
+  }
+}
+
+}  // namespace strata

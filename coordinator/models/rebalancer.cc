@@ -1,0 +1,190 @@
+// Models that move while their texts go on: what the next plan has beside the one that serves is
+// loaded first, then the next one takes over the texts and the stages that stay.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "coordinator/models/coordinator.h"
+#include "transport/base/epoch.h"
+#include "transport/base/steady_time.h"
+
+namespace strata {
+namespace {
+
+// Nodes that have just come measure first, and those that come often do not come one by one.
+constexpr absl::Duration kLookAfter = absl::Seconds(5);
+// Planning takes time of the node's own.
+constexpr absl::Duration kRebalanceAfter = absl::Seconds(30);
+
+// Where the stages of `planned` that are not kept have their caches from; empty: nowhere, since
+// those that are kept are of some older plan, or nothing of `from` stays.
+std::vector<std::vector<PipelineOptions::CacheSource>> CachesFor(const PlannedModel& planned,
+                                                                 const Deployment& from) {
+  std::vector<std::vector<PipelineOptions::CacheSource>> caches;
+  for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
+    caches.push_back(from.CachesOf(planned.plan.stages[i].layers));
+    if (caches[i].empty()) return {};
+    if (i >= planned.kept.size() || !planned.kept[i]) continue;
+    const wire::KeptStage &kept = *planned.kept[i], &had = caches[i].front().stage;
+    if (CompareEpochs(kept.epoch(), had.epoch()) != 0 || kept.stage() != had.stage()) return {};
+  }
+  return caches;
+}
+
+std::string CarriedText(const Pipeline::Carried& carried) {
+  if (carried.contents != SlotContents::kAsBefore) return "they are fed again";
+  constexpr double kMib = 1 << 20;
+  return absl::StrFormat("with their caches, %.1f MiB before the pause and %.1f MiB in it",
+                         carried.bytes_before / kMib, carried.bytes_after / kMib);
+}
+
+}  // namespace
+
+absl::Status Coordinator::MigrateLive(const DeploymentPtr& from,
+                                      std::unique_ptr<PlannedModel> planned,
+                                      const wire::LoadModelRequest& request,
+                                      const OperationContext& caller) {
+  auto options = OptionsFor(request);
+  if (!options.ok()) return options.status();
+  options->inherited = from->engine();
+  options->caches = CachesFor(*planned, *from);
+  const bool carries = !options->caches.empty();
+  const auto next = std::make_shared<Deployment>(*std::move(options), std::move(planned));
+  {
+    absl::MutexLock lock(mu_);
+    prepared_ = next->epoch();
+  }
+  const absl::Cleanup done = [this] {
+    absl::MutexLock lock(mu_);
+    prepared_.reset();
+  };
+  const SteadyTime begin = SteadyTime::Now();
+  SteadyTime taken_over = SteadyTime::InfiniteFuture();
+  bool has_requests = false;
+  const auto take_over = [&]() -> absl::StatusOr<bool> {
+    taken_over = SteadyTime::Now();
+    const absl::StatusOr<bool> rests =
+        from->YieldToRecovery(/*comes_to_rest=*/carries, caller.should_continue);
+    if (!rests.ok()) return rests.status();
+    absl::MutexLock lock(mu_);
+    const auto entry = models_.find(from->model_id());
+    if (stopping_ || entry == models_.end() || entry->second != from) {
+      return absl::CancelledError("it was unloaded meanwhile");
+    }
+    next->TakeRequests(from->TransferRequests());
+    entry->second = next;
+    ++ended_;
+    has_requests = true;
+    return *rests;
+  };
+  absl::Status loaded = next->Load(
+      [&](uint32_t, const wire::LoadProgress&) {
+        return taken_over != SteadyTime::InfiniteFuture() ||
+               (caller.should_continue() && from->serving());
+      },
+      take_over);
+  if (!loaded.ok()) Refuse(*next, loaded);
+  if (!has_requests) return loaded;
+  // Whoever recovers finds it lost, and what is left over may be of use; or it was unloaded
+  // meanwhile.
+  if (loaded.ok() || !IsThere(next)) UnloadStaleStages(next->mutable_planned());
+  if (!loaded.ok()) return loaded;
+  LOG(WARNING) << next->name() << " has moved: loaded beside in "
+               << absl::ToInt64Milliseconds(taken_over - begin) << " ms, its texts paused for "
+               << absl::ToInt64Milliseconds(SteadyTime::Now() - taken_over) << " ms ("
+               << KeptText(next->stages()) << "); texts that go on: " << next->texts() << ", "
+               << CarriedText(next->carried());
+  return absl::OkStatus();
+}
+
+void Coordinator::ScheduleRebalance() { look_at_ = SteadyTime::Now() + kLookAfter; }
+
+void Coordinator::Rebalance() {
+  std::vector<DeploymentPtr> models;
+  {
+    absl::MutexLock lock(mu_);
+    look_at_ = SteadyTime::InfiniteFuture();
+    if (!is_leader_ || !settled_ || stopping_) return;
+    for (const auto& [id, model] : models_) {
+      if (model->recovering()) return ScheduleRebalance();  // which comes first
+      models.push_back(model);
+    }
+  }
+  bool again = false;
+  for (const DeploymentPtr& model : models) {
+    if (model->serving()) again = RebalanceOne(model) || again;
+  }
+  absl::MutexLock lock(mu_);
+  const SteadyTime now = SteadyTime::Now();
+  look_at_ = std::min(look_at_, flap_tracker_.NextBack(now));  // it comes into question again
+  if (again) look_at_ = std::min(look_at_, now + kRebalanceAfter);
+}
+
+void Coordinator::Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,
+                       const OperationContext& caller) {
+  const absl::Status moved = MigrateLive(model, std::move(planned), model->request(), caller);
+  if (!moved.ok()) LOG(WARNING) << model->name() << " does not move: " << moved.message();
+}
+
+// True: worth another look.
+bool Coordinator::RebalanceOne(const DeploymentPtr& model) {
+  OperationContext caller;
+  caller.skip_measurement_wait = true;
+  caller.should_continue = [this, &model] {
+    return !stopping() && IsThere(model) && !AnyRecovering();
+  };
+  caller.note = [](const std::string&) { return true; };
+  const auto work = StartWork(caller);
+  if (!work.ok() || !caller.should_continue() || !model->serving()) return false;
+  const PlannedModel& now = model->planned();
+  // They are not kept (coordinator/models/reusable_stages.h), and would be loaded again and again.
+  if (absl::c_any_of(now.plan.stages, [](const PlannedStage& s) { return s.n_cpu_moe != 0; })) {
+    return false;
+  }
+  wire::PlacementOptions placement = model->request().placement();
+  placement.set_n_ctx(now.inputs.request.cache.n_ctx);
+  PlanningOptions planning = PlanningFor(caller);
+  planning.known = now.model;
+  planning.model_id = now.model->id();
+  planning.loaded = PlanningOptions::Loaded::kAround;
+  planning.caps = Refused(planning.model_id);
+  if (!placement.assign().empty()) {
+    planning.beside = true;
+    auto as_asked = PlanModel(planning, now.source, placement);
+    if (as_asked.ok()) {
+      if ((*as_asked)->IsAllKept()) return false;
+      LOG(WARNING) << model->name() << " moves to where its layers were assigned";
+      Move(model, *std::move(as_asked), caller);
+      return false;
+    }
+    planning.beside = false;
+    placement.clear_assign();  // a node that it names has gone
+  }
+  const auto as_it_is = PlanModel(planning, now.source, placement);
+  planning.loaded = PlanningOptions::Loaded::kMatched;
+  planning.beside = true;
+  auto better = PlanModel(planning, now.source, placement);
+  if (!as_it_is.ok()) return false;
+  if ((*as_it_is)->report.measuring()) return true;
+  if (!better.ok()) return false;
+  const double gain = GainOf((*as_it_is)->plan, (*better)->plan);
+  const bool idle = model->texts() == 0;
+  const bool merges = (*better)->plan.stages.size() < now.plan.stages.size();
+  const MoveBenefit worth = BenefitOf(gain, merges);
+  if (worth == MoveBenefit::kNothing) return false;
+  if (worth == MoveBenefit::kMovingIdle && !idle) return true;
+  LOG(WARNING) << model->name() << absl::StrFormat(" moves: a step takes %.0f %% less", gain * 100)
+               << (idle ? " then, and it is idle" : " with the nodes there are now");
+  Move(model, *std::move(better), caller);
+  return false;
+}
+
+}  // namespace strata

@@ -1,0 +1,13 @@
+#include "coordinator/request/generation_request.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace strata {
+std::string PromptTooLong(uint64_t prompt_tokens, uint32_t n_ctx) {
+  return absl::StrCat("the prompt is too long: it has ", prompt_tokens,
+                      " tokens, this model's maximum context length is ", n_ctx,
+                      " tokens, and the context window holds the prompt and its answer. Shorten "
+                      "the prompt, or load the model with a larger --ctx");
+}
+
+}  // namespace strata

@@ -1,0 +1,345 @@
+#include "node/api/openai/completion_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "node/api/openai/openai_error.h"
+#include "transport/base/steady_time.h"
+
+namespace strata {
+namespace {
+
+// Nine letters and digits: some models' templates take no others.
+std::string NewCallId() {
+  constexpr absl::string_view kLetters =
+      "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  thread_local absl::BitGen random;
+  std::string id;
+  for (int i = 0; i < 9; ++i) id += kLetters[absl::Uniform<size_t>(random, 0, kLetters.size())];
+  return id;
+}
+
+}  // namespace
+
+void ApiCounters::CountFirstToken(absl::Duration after) {
+  const auto limit = std::lower_bound(kFirstTokenMs.begin(), kFirstTokenMs.end(),
+                                      absl::ToInt64Milliseconds(after));
+  ++first_tokens[static_cast<size_t>(limit - kFirstTokenMs.begin())];
+  first_token_us += static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Microseconds(after)));
+}
+
+class CompletionSession::Sink final : public GenerationSink {
+ public:
+  Sink(std::shared_ptr<CompletionSession> call, size_t index)
+      : call_(std::move(call)), index_(index) {}
+
+  void OnStarted(const std::vector<int32_t>& prompt) override {
+    call_->OnStarted(index_, prompt.size());
+  }
+  void OnToken(const wire::SampledToken& token) override { call_->OnToken(index_, token); }
+  void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
+    call_->OnEnd(index_, status, reason, usage);
+  }
+
+ private:
+  const std::shared_ptr<CompletionSession> call_;  // shared with the other texts' sinks
+  const size_t index_;
+};
+
+void CompletionSession::Start(GenerationSource* source, Options options,
+                              std::shared_ptr<HttpResponder> responder,
+                              std::shared_ptr<ApiCounters> counters) {
+  std::shared_ptr<CompletionSession> call(
+      new CompletionSession(std::move(options), std::move(responder), std::move(counters)));
+  call->Run(source);
+}
+
+CompletionSession::CompletionSession(Options options, std::shared_ptr<HttpResponder> responder,
+                                     std::shared_ptr<ApiCounters> counters)
+    : options_(std::move(options)),
+      responder_(std::move(responder)),
+      counters_(std::move(counters)) {
+  ++counters_->requests;
+  ++counters_->running;
+  const size_t texts = options_.request.prompts.size() * options_.request.n;
+  for (size_t i = 0; i < texts; ++i) {
+    Choice& choice = choices_.emplace_back(
+        StopStringFilter::Options{.stops = options_.request.stops,
+                                  .show_stop = options_.request.show_stop,
+                                  .tokens_min = options_.request.sampler.tokens_min()});
+    choice.piece.index = static_cast<uint32_t>(i);
+    choice.piece.first = true;
+    choice.piece.logprobs = options_.request.logprobs;
+    const ApiRequest& request = options_.request;
+    if (request.echo) {
+      choice.piece.text = request.prompts[i / request.n].text;
+      choice.characters.Add(choice.piece.text);
+    }
+    if (!request.tools.offered()) continue;
+    ToolReader::Options tools = {
+        .form = options_.tool_form, .names = {}, .calls_max = request.tools.parallel ? 0u : 1u};
+    for (const ChatTool& tool : request.tools.list) tools.names.push_back(tool.name);
+    choice.tools.emplace(std::move(tools));
+  }
+}
+
+CompletionSession::~CompletionSession() {
+  --counters_->running;
+  counters_->tokens += usage_.completion_tokens;
+  options_.record->SetTexts({.model = options_.answer.model,
+                             .texts = choices_.size(),
+                             .prompt_tokens = usage_.prompt_tokens,
+                             .cached_tokens = usage_.cached_tokens,
+                             .tokens = usage_.completion_tokens,
+                             .first_token = first_token_,
+                             .outcome = outcome_,
+                             .error = error_});
+}
+
+void CompletionSession::Run(GenerationSource* source) {
+  responder_->OnGone([weak = weak_from_this()] {
+    if (const auto call = weak.lock()) call->OnClientGone();
+  });
+  const ApiRequest& asked = options_.request;
+  wire::GenerateRequest request;
+  request.set_model(options_.model_id);
+  request.set_tokens_max(options_.tokens_max);
+  request.set_client(options_.client);
+  request.set_parse_special(options_.parse_special);
+  request.set_no_special(options_.no_special);
+  request.set_shift_context(asked.shift_context);
+  request.set_keep_tokens(asked.keep_tokens);
+  *request.mutable_sampler() = asked.sampler;
+  const size_t texts = asked.prompts.size() * asked.n;
+  for (size_t i = 0; i < texts; ++i) {
+    const ApiPrompt& prompt = asked.prompts[i / asked.n];
+    request.set_prompt(prompt.text);
+    request.mutable_tokens()->Assign(prompt.tokens.begin(), prompt.tokens.end());
+    request.set_id(i == 0 ? options_.request_id : absl::StrCat(options_.request_id, "/", i));
+    request.mutable_sampler()->set_seed(asked.sampler.seed() + i % asked.n);
+    auto control = source->Generate(request, std::make_shared<Sink>(shared_from_this(), i), {});
+    bool over = false, complete = false;
+    {
+      absl::MutexLock lock(mu_);
+      over = over_;
+      Choice& choice = choices_[i];
+      if (!choice.ended) choice.control = control;
+      complete = choice.complete();  // its tokens may come before
+    }
+    if (over) {
+      control->Cancel();
+    } else if (complete) {
+      control->Finish();
+    }
+  }
+}
+
+void CompletionSession::OnStarted(size_t index, size_t prompt_tokens) {
+  absl::MutexLock lock(mu_);
+  choices_[index].started = true;
+  if (index % options_.request.n == 0) usage_.prompt_tokens += prompt_tokens;
+  if (++started_ < choices_.size() || !options_.request.stream || over_) return;
+  // Until all are taken, one may still be refused, which has a status of its own.
+  begun_ = true;
+  std::string head;
+  if (options_.answer.chat) {
+    for (Choice& choice : choices_) {
+      if (!choice.piece.first) continue;
+      head += PieceEvent(options_.answer, choice.piece, options_.request.include_usage);
+      choice.piece.first = false;
+    }
+  }
+  responder_->Begin({.status = 200,
+                     .content_type = "text/event-stream; charset=utf-8",
+                     .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}},
+                     .body = head + std::exchange(pending_, {}),
+                     .when_quiet = std::string(kQuietComment)});
+}
+
+void CompletionSession::OnToken(size_t index, const wire::SampledToken& token) {
+  std::shared_ptr<GenerationHandle> complete;
+  {
+    absl::MutexLock lock(mu_);
+    Choice& choice = choices_[index];
+    if (over_ || choice.ended || choice.complete()) return;
+    choice.logprob += token.logprob();
+    ++choice.tokens;
+    ++usage_.completion_tokens;
+    if (!first_token_) {
+      first_token_ = SteadyTime::Now() - options_.record->since();
+      counters_->CountFirstToken(*first_token_);
+    }
+    if (options_.request.logprobs) choice.waiting.push_back(token);
+    Take(&choice, choice.shaper.Add(token.piece()), /*last=*/false);
+    if (options_.request.stream) Send(&choice);
+    if (choice.complete()) complete = choice.control;
+  }
+  if (complete != nullptr) complete->Finish();
+}
+
+void CompletionSession::OnEnd(size_t index, const absl::Status& status, FinishReason reason,
+                              const GenerationUsage& usage) {
+  Controls cancel;
+  {
+    absl::MutexLock lock(mu_);
+    Choice& choice = choices_[index];
+    choice.ended = true;
+    choice.control = nullptr;
+    ++ended_;
+    if (over_) return;
+    const bool stopped = choice.complete();
+    if (!stopped && !status.ok()) {
+      cancel = Fail(status);
+    } else if (!stopped && reason == FinishReason::kCancelled) {
+      cancel = Fail(absl::UnavailableError("the text was cancelled"));
+    } else {
+      if (index % options_.request.n == 0) usage_.cached_tokens += usage.cached_tokens;
+      Take(&choice, choice.shaper.Finish(), /*last=*/true);
+      choice.piece.finish_reason =
+          stopped || reason == FinishReason::kEndOfGeneration ? "stop" : "length";
+      choice.piece.stop_string = choice.shaper.stop();
+      const auto& stop_tokens = options_.request.sampler.stop_tokens();
+      if (!stopped && usage.end_token &&
+          std::find(stop_tokens.begin(), stop_tokens.end(), *usage.end_token) !=
+              stop_tokens.end()) {
+        choice.piece.stop_token = usage.end_token;
+      }
+      if (choice.tools && choice.tools->calls() > 0 && choice.piece.finish_reason == "stop") {
+        choice.piece.finish_reason = "tool_calls";
+      }
+      if (options_.request.stream) Send(&choice);
+      if (ended_ == choices_.size()) Complete();
+    }
+  }
+  for (const auto& control : cancel) control->Cancel();
+}
+
+void CompletionSession::OnClientGone() {
+  Controls cancel;
+  {
+    absl::MutexLock lock(mu_);
+    if (std::exchange(over_, true)) return;
+    ++counters_->client_gone;
+    outcome_ = "client_gone";
+    cancel = Controlled();
+  }
+  for (const auto& control : cancel) control->Cancel();
+}
+
+ToolPiece CompletionSession::Told(Choice* choice, std::string text, bool last) {
+  if (!choice->tools) return {.content = std::move(text), .calls = {}};
+  ToolPiece told = choice->tools->Add(text);
+  if (!last) return told;
+  ToolPiece rest = choice->tools->Finish();
+  told.content += rest.content;
+  for (ToolPiece::Call& call : rest.calls) told.calls.push_back(std::move(call));
+  return told;
+}
+
+void CompletionSession::Take(Choice* choice, std::string text, bool last) {
+  ToolPiece told = Told(choice, std::move(text), last);
+  choice->piece.text += told.content;
+  std::vector<ApiCallPiece>& calls = choice->piece.calls;
+  for (ToolPiece::Call& call : told.calls) {
+    if (!calls.empty() && calls.back().index == call.index && call.name.empty()) {
+      calls.back().arguments += call.arguments;
+      continue;
+    }
+    calls.push_back({.index = call.index,
+                     .id = call.name.empty() ? "" : NewCallId(),
+                     .name = std::move(call.name),
+                     .arguments = std::move(call.arguments)});
+  }
+  if (!options_.request.logprobs) return;
+  const size_t shown = choice->shaper.tokens_shown() - choice->tokens_shown;
+  choice->tokens_shown += shown;
+  const auto end = choice->waiting.begin() + static_cast<ptrdiff_t>(shown);
+  for (auto token = choice->waiting.begin(); token != end; ++token) {
+    choice->piece.text_offsets.push_back(choice->characters.PositionOf(token->piece()));
+    choice->characters.Add(token->piece());
+  }
+  choice->piece.tokens.insert(choice->piece.tokens.end(), choice->waiting.begin(), end);
+  choice->waiting.erase(choice->waiting.begin(), end);
+}
+
+void CompletionSession::Send(Choice* choice) {
+  ApiPiece& piece = choice->piece;
+  if (piece.text.empty() && piece.tokens.empty() && piece.finish_reason.empty() &&
+      piece.calls.empty()) {
+    return;
+  }
+  const std::string event = PieceEvent(options_.answer, piece, options_.request.include_usage);
+  if (begun_) {
+    responder_->Write(event);
+  } else {
+    pending_ += event;
+  }
+  piece.first = false;
+  piece.text.clear();
+  piece.tokens.clear();
+  piece.text_offsets.clear();
+  piece.calls.clear();
+}
+
+void CompletionSession::Complete() {
+  over_ = true;
+  outcome_ = "ok";
+  if (options_.request.stream) {
+    if (options_.request.include_usage) responder_->Write(UsageEvent(options_.answer, usage_));
+    responder_->Write(kDoneEvent);
+    responder_->End();
+    return;
+  }
+  responder_->Answer(
+      {.status = 200, .body = WholeResponse(options_.answer, BestChoices(), usage_)});
+}
+
+// With best_of the likeliest of each prompt's, by the mean of their tokens.
+std::vector<ApiPiece> CompletionSession::BestChoices() {
+  const size_t written = options_.request.n;
+  const size_t told = options_.request.best_of == 0 ? written : options_.request.best_of;
+  std::vector<ApiPiece> texts;
+  for (size_t from = 0; from < choices_.size(); from += written) {
+    std::vector<Choice*> order;
+    for (size_t i = from; i < from + written; ++i) order.push_back(&choices_[i]);
+    const auto mean = [](const Choice* choice) {
+      return choice->logprob / std::max<uint32_t>(choice->tokens, 1);
+    };
+    if (told < written) {
+      std::stable_sort(order.begin(), order.end(),
+                       [&](const Choice* a, const Choice* b) { return mean(a) > mean(b); });
+    }
+    for (size_t i = 0; i < told; ++i) {
+      order[i]->piece.index = static_cast<uint32_t>(texts.size());
+      texts.push_back(std::move(order[i]->piece));
+    }
+  }
+  return texts;
+}
+
+CompletionSession::Controls CompletionSession::Fail(const absl::Status& status) {
+  over_ = true;
+  ++counters_->failed;
+  outcome_ = absl::StatusCodeToString(status.code());
+  // What is wrong with a request may be said in its own words, which are not for a log.
+  if (HttpStatusOf(status) >= 500) error_ = std::string(status.message());
+  if (begun_) {
+    responder_->Write(ErrorEvent(ErrorJson(status)));
+    responder_->End();
+  } else {
+    responder_->Answer(ErrorResponse(status));
+  }
+  return Controlled();
+}
+
+CompletionSession::Controls CompletionSession::Controlled() {
+  Controls controls;
+  for (const Choice& choice : choices_) {
+    if (choice.control != nullptr) controls.push_back(choice.control);
+  }
+  return controls;
+}
+
+}  // namespace strata

@@ -1,0 +1,115 @@
+// One request for texts on its way: starts them through the gateway, and writes what they say to
+// the client, as a stream or at their end. Ends them where a stop string comes or the client goes.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "node/api/openai/openai_request.h"
+#include "node/api/openai/openai_response.h"
+#include "node/api/request_record.h"
+#include "node/api/stop_string_filter.h"
+#include "node/chat/tool_calls.h"
+#include "node/gateway/gateway.h"
+#include "node/http/http_server.h"
+
+namespace strata {
+
+struct ApiCounters {
+  std::atomic<uint64_t> requests{0}, running{0}, failed{0}, client_gone{0}, tokens{0};
+
+  // Until the first token, of each request that had one: how many, up to so many milliseconds.
+  static constexpr std::array<int64_t, 10> kFirstTokenMs = {50,    100,   250,    500,    1'000,
+                                                            2'500, 5'000, 10'000, 30'000, 60'000};
+  std::array<std::atomic<uint64_t>, kFirstTokenMs.size() + 1> first_tokens = {};
+  std::atomic<uint64_t> first_token_us{0};  // of all of them
+  void CountFirstToken(absl::Duration after);
+};
+
+// Thread-safe; lives until its texts have ended.
+class CompletionSession final : public std::enable_shared_from_this<CompletionSession> {
+ public:
+  struct Options {
+    ApiRequest request;  // its prompts are the final ones
+    ApiAnswer answer;
+    std::string request_id;
+    std::shared_ptr<RequestRecord> record;  // shared with the responder
+    std::string client;
+    std::string model_id;  // in hex
+    uint32_t tokens_max = 0;
+    ToolForm tool_form = ToolForm::kTagged;  // where the request offers tools
+    bool parse_special = false;              // of the prompts
+    bool no_special = false;
+  };
+  // `counters` shared with who counts.
+  static void Start(GenerationSource* source, Options options,
+                    std::shared_ptr<HttpResponder> responder,
+                    std::shared_ptr<ApiCounters> counters);
+  ~CompletionSession();
+
+ private:
+  class Sink;
+  struct Choice {
+    explicit Choice(StopStringFilter::Options options) : shaper(std::move(options)) {}
+    StopStringFilter shaper;
+    std::optional<ToolReader> tools;          // where there are any to be called
+    double logprob = 0;                       // of all its tokens
+    ApiPiece piece;                           // not sent yet; without a stream, all of it
+    CharacterCount characters;                // with logprobs: of the text, up to the last token
+    std::vector<wire::SampledToken> waiting;  // with logprobs: not shown yet
+    size_t tokens_shown = 0;
+    bool started = false;
+    bool ended = false;
+    uint32_t tokens = 0;
+    std::shared_ptr<GenerationHandle> control;  // until it has ended
+
+    // At a stop string, or with all that it called.
+    bool complete() const { return shaper.stopped() || (tools.has_value() && tools->done()); }
+  };
+
+  CompletionSession(Options options, std::shared_ptr<HttpResponder> responder,
+                    std::shared_ptr<ApiCounters> counters);
+  void Run(GenerationSource* source);
+
+  void OnStarted(size_t index, size_t prompt_tokens);
+  void OnToken(size_t index, const wire::SampledToken& token);
+  void OnEnd(size_t index, const absl::Status& status, FinishReason reason,
+             const GenerationUsage& usage);
+  void OnClientGone();
+
+  using Controls = std::vector<std::shared_ptr<GenerationHandle>>;
+  ToolPiece Told(Choice* choice, std::string text, bool last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<ApiPiece> BestChoices() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Take(Choice* choice, std::string text, bool last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Send(Choice* choice) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Complete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns what is to be cancelled, without the lock.
+  Controls Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Controls Controlled() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Options options_;
+  const std::shared_ptr<HttpResponder> responder_;  // shared with the connection
+  const std::shared_ptr<ApiCounters> counters_;     // shared with who counts
+  absl::Mutex mu_;
+  std::vector<Choice> choices_ ABSL_GUARDED_BY(mu_);  // prompts × n, those of a prompt together
+  ApiUsage usage_ ABSL_GUARDED_BY(mu_);
+  size_t started_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t ended_ ABSL_GUARDED_BY(mu_) = 0;
+  bool begun_ ABSL_GUARDED_BY(mu_) = false;   // the stream has its head
+  bool over_ ABSL_GUARDED_BY(mu_) = false;    // nothing more is said to the client
+  std::string pending_ ABSL_GUARDED_BY(mu_);  // events before its head: a few tokens
+  std::string outcome_ ABSL_GUARDED_BY(mu_) = "unanswered";
+  std::string error_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Duration> first_token_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace strata

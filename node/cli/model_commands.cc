@@ -1,0 +1,393 @@
+#include "node/cli/model_commands.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "coordinator/models/model_match.h"
+#include "coordinator/request/generation_request.h"
+#include "coordinator/request/request_status.h"
+#include "nlohmann/json.hpp"
+#include "node/base/interrupt.h"
+#include "node/base/progress.h"
+#include "node/base/standard_output.h"
+#include "node/client/coordinator_client.h"
+#include "node/client/generated_output.h"
+#include "node/client/generation_report.h"
+#include "transport/base/printable_text.h"
+#include "transport/base/steady_time.h"
+#include "transport/rpc/grpc_status.h"
+
+namespace strata {
+namespace {
+
+// For models that are being loaded again.
+constexpr absl::Duration kModelTime = absl::Seconds(60), kModelPoll = absl::Milliseconds(200);
+
+void Tell(absl::string_view note) {
+  absl::FPrintF(stderr, "%v\n", PrintableText::From(note, kShownMessageBytesMax));
+}
+
+// A folder that has a model's name is not the model.
+bool IsFile(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error) && !std::filesystem::is_directory(path, error);
+}
+
+// A path of this machine in full; one of another's as it is written.
+std::string PathOf(const std::string& model) {
+  if (!IsFile(model)) return model;
+  std::error_code error;
+  const std::string path = std::filesystem::absolute(model, error).string();
+  return error ? model : path;
+}
+
+// Where a model's file is for the node that is asked. kNotFound: a name that means nothing here.
+absl::StatusOr<std::string> SourceOf(const std::string& model) {
+  std::string path = PathOf(model);
+  if (std::filesystem::path(path).is_absolute()) return path;
+  std::error_code error;
+  if (std::filesystem::is_directory(model, error)) {
+    return absl::NotFoundError(absl::StrCat(model, ": is a folder; name the model's file in it"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat(model,
+                   ": no such file here; one on another machine wants its full path there, and "
+                   "--node to ask the node on it"));
+}
+
+// What a promise costs.
+std::string ExactCost(const wire::ModelStatus& model) {
+  return absl::StrFormat(
+      "exact: no two texts are computed together. Up to %d at a time keep the %d stage%s busy; "
+      "more "
+      "share that speed, and %d texts of the usual kind would be faster together",
+      model.stages_size(), model.stages_size(), model.stages_size() == 1 ? "" : "s",
+      model.n_seqs());
+}
+
+wire::PlacementOptions PlacementOptionsOf(const PlanOptions& options) {
+  wire::PlacementOptions placement;
+  placement.set_n_ctx(options.n_ctx);
+  placement.set_n_seqs(options.n_seqs);
+  placement.set_objective(options.objective);
+  placement.set_assign(options.assign);
+  placement.set_exclude(options.exclude);
+  placement.set_reserve(options.reserve);
+  placement.set_unverified(options.unverified);
+  placement.set_activations(options.activations);
+  placement.set_cpu_moe(options.cpu_moe);
+  placement.mutable_cache()->set_type_k(options.type_k);
+  placement.mutable_cache()->set_type_v(options.type_v);
+  placement.mutable_cache()->set_flash_attention(options.flash_attention);
+  placement.mutable_cache()->set_kv_cells(options.kv_cells);
+  placement.mutable_cache()->set_exact(options.exact);
+  if (options.checkpoints) placement.mutable_cache()->set_checkpoints(*options.checkpoints);
+  return placement;
+}
+
+GenerationReport ReportOf(const wire::ModelStatus& model) {
+  GenerationReport report;
+  report.model = {.name = PrintableText::From(model.name()),
+                  .id = model.model_id(),
+                  .architecture = PrintableText::From(model.architecture()),
+                  .n_layer = model.n_layer(),
+                  .tensor_bytes = model.tensor_bytes()};
+  for (const wire::ModelStage& stage : model.stages()) {
+    report.stages.push_back({.node = stage.node_name(),
+                             .layers = {stage.layers().begin(), stage.layers().end()},
+                             .info = stage.info()});
+  }
+  return report;
+}
+
+// A coordinator's client that Ctrl-C ends.
+class Session {
+ public:
+  absl::Status Connect(const ClientOptions& options) {
+    signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of a write
+    auto client = CoordinatorClient::Connect(options);
+    if (!client.ok()) return client.status();
+    client_ = *std::move(client);
+    interrupt_.emplace([this] { client_->Cancel(); });
+    return absl::OkStatus();
+  }
+  CoordinatorClient* operator->() { return client_.get(); }
+  bool interrupted() const { return interrupt_->requested(); }
+
+  // What the user asked to stop outweighs what failed because of it.
+  absl::Status Explain(const absl::Status& status) const {
+    return interrupted() ? absl::CancelledError("interrupted") : status;
+  }
+
+  // Loads with progress bars.
+  absl::StatusOr<CoordinatorClient::Loaded> Load(const wire::LoadModelRequest& request) {
+    std::unique_ptr<ProgressBars> bars;
+    auto loaded = client_->LoadModel(request, [&](const wire::LoadModelEvent& event) {
+      if (!event.note().empty()) Tell(event.note());
+      if (event.has_placed()) {
+        const GenerationReport report = ReportOf(event.placed());
+        Tell(ModelLine(report));
+        bars =
+            std::make_unique<ProgressBars>(stderr, isatty(STDERR_FILENO) != 0, StageLabels(report));
+      }
+      const wire::LoadProgress& done = event.progress().progress();
+      if (event.has_progress() && bars != nullptr) {
+        bars->Update(event.progress().stage(), done.bytes_done(), done.bytes_total());
+      }
+    });
+    if (!loaded.ok()) return Explain(loaded.status());
+    if (bars != nullptr) {
+      for (int i = 0; i < loaded->model.stages_size(); ++i) {
+        const uint64_t bytes = loaded->model.stages(i).info().slice_bytes();
+        bars->Update(static_cast<size_t>(i), bytes, bytes);
+      }
+      bars->Finish();
+    }
+    return loaded;
+  }
+
+ private:
+  std::unique_ptr<CoordinatorClient> client_;
+  std::optional<Interrupt> interrupt_;  // goes first: uses the client
+};
+
+class RunSession {
+ public:
+  explicit RunSession(const RunOptions& options) : options_(options) {}
+
+  absl::Status Run() {
+    if (auto s = session_.Connect(options_.plan.client); !s.ok()) return s;
+    if (auto s = GetModel(); !s.ok()) return s;
+    absl::Status status = Write();
+    session_->Release();
+    return status;
+  }
+
+ private:
+  absl::Status GetModel();
+  absl::Status FindLoaded();  // errors of FindModel()
+  absl::Status Write();
+  absl::Status WhyFailed(const absl::Status& status);
+
+  const RunOptions& options_;
+  Session session_;
+  GenerationReport report_;
+};
+
+absl::Status RunSession::FindLoaded() {
+  const auto models = session_->ListModels();
+  if (!models.ok()) return session_.Explain(models.status());
+  const std::vector<wire::ModelStatus> loaded(models->models().begin(), models->models().end());
+  const auto model = FindModel(loaded, options_.plan.model);
+  if (model.ok()) report_ = ReportOf(**model);
+  return model.status();
+}
+
+absl::Status RunSession::GetModel() {
+  if (!IsFile(options_.plan.model)) {
+    absl::Status found = FindLoaded();
+    // Those of a coordinator that has gone come back by themselves.
+    std::string told;
+    for (const SteadyTime until = SteadyTime::Now() + kModelTime;
+         RetryAfterMs(found) && !session_.interrupted() && SteadyTime::Now() < until;) {
+      const std::string why(found.message());
+      if (why != std::exchange(told, why)) Tell(why);
+      absl::SleepFor(kModelPoll);
+      found = FindLoaded();
+    }
+    if (!absl::IsNotFound(found)) return found;
+  }
+  const auto path = SourceOf(options_.plan.model);
+  if (!path.ok()) {
+    return absl::NotFoundError(
+        absl::StrCat("no model of that name is loaded, and ", path.status().message()));
+  }
+  wire::LoadModelRequest request;
+  request.mutable_source()->set_path(*path);
+  *request.mutable_placement() = PlacementOptionsOf(options_.plan);
+  request.mutable_placement()->set_n_ctx(options_.text.n_ctx);
+  request.mutable_placement()->set_unverified(options_.text.unverified);
+  // For one text there is nothing to go back to.
+  request.mutable_placement()->mutable_cache()->set_checkpoints(
+      options_.plan.checkpoints.value_or(0));
+  request.set_no_mmap(!options_.text.use_mmap);
+  request.set_allow_mixed_versions(options_.text.allow_mixed_versions);
+  request.set_hold(true);
+  auto loaded = session_.Load(request);
+  if (!loaded.ok()) return loaded.status();
+  report_ = ReportOf(loaded->model);
+  return absl::OkStatus();
+}
+
+absl::Status RunSession::Write() {
+  const GenerateFlags& options = options_.text;
+  wire::GenerateRequest request;
+  request.set_model(absl::BytesToHexString(report_.model.id));
+  request.set_prompt(options.prompt);
+  request.set_tokens_max(options.tokens_max);
+  *request.mutable_sampler() = SamplerOf(options);
+  request.set_shift_context(options_.context_shift);
+  report_.prompt = options.prompt;
+  report_.seed = options.seed;
+  GeneratedOutput out;
+  bool ended = false;
+  const absl::Status status = session_->Generate(request, [&](const wire::GenerateEvent& event) {
+    if (event.has_started()) {
+      report_.prompt_tokens.assign(event.started().prompt().begin(),
+                                   event.started().prompt().end());
+      if (options.json) return true;
+      absl::FPrintF(stderr, "\n");
+      return out.Write(options.prompt);
+    }
+    if (event.has_token()) {
+      report_.tokens.push_back(event.token());
+      report_.OnToken(SteadyTime::Now());
+      return options.json || out.Write(event.token().piece());
+    }
+    if (!event.has_ended()) return true;
+    const wire::GenerationEnded& end = event.ended();
+    ended = true;
+    report_.finish_reason = end.reason() == wire::GenerationEnded::LENGTH ? "length"
+                            : end.reason() == wire::GenerationEnded::STOP ? "stop"
+                                                                          : "cancelled";
+    report_.prompt_us = end.prompt_us();
+    report_.decode_us = end.decode_us();
+    const auto total = [](const wire::GenerationStageTotal& from) {
+      return StageTotal{.queue_us = from.queue_us(),
+                        .compute_us = from.compute_us(),
+                        .sample_us = from.sample_us(),
+                        .steps = from.steps()};
+    };
+    for (size_t i = 0; i < report_.stages.size(); ++i) {
+      const int stage = static_cast<int>(i);
+      if (stage < end.prompt_stages_size()) {
+        report_.stages[i].prompt = total(end.prompt_stages(stage));
+      }
+      if (stage < end.decode_stages_size()) {
+        report_.stages[i].decode = total(end.decode_stages(stage));
+      }
+    }
+    return true;
+  });
+  const bool shown = !options.json && !report_.prompt_tokens.empty();
+  absl::Status written = shown ? out.Finish() : absl::OkStatus();
+  if (!written.ok()) return written;
+  if (!status.ok()) return WhyFailed(status);
+  if (!ended) return absl::InternalError("the text ended without a word");
+  if (options.json) return WriteToStdout(GenerationJson(report_));
+  absl::FPrintF(stderr, "\n%s\n", GenerationSummary(report_));
+  return absl::OkStatus();
+}
+
+// The coordinator may know more of a model that failed than the text that ended with it.
+absl::Status RunSession::WhyFailed(const absl::Status& status) {
+  if (session_.Explain(status) != status || absl::IsInvalidArgument(status)) {
+    return session_.Explain(status);
+  }
+  const auto models = session_->ListModels();
+  if (!models.ok()) return session_.Explain(status);
+  for (const wire::ModelStatus& model : models->models()) {
+    if (model.model_id() == report_.model.id && model.state() == wire::ModelStatus::FAILED) {
+      return FromWire(model.status());
+    }
+  }
+  return session_.Explain(status);
+}
+
+}  // namespace
+
+absl::Status RunPlan(const PlanOptions& options) {
+  Session session;
+  if (auto s = session.Connect(options.client); !s.ok()) return s;
+  const auto path = SourceOf(options.model);
+  if (!path.ok()) return path.status();
+  wire::PlanModelRequest request;
+  request.mutable_source()->set_path(*path);
+  *request.mutable_placement() = PlacementOptionsOf(options);
+  const auto plan = session->PlanModel(request, Tell);
+  if (!plan.ok()) return session.Explain(plan.status());
+  return WriteToStdout(options.json ? plan->json() : plan->text());
+}
+
+absl::Status RunLoad(const LoadOptions& options) {
+  Session session;
+  if (auto s = session.Connect(options.plan.client); !s.ok()) return s;
+  const auto path = SourceOf(options.plan.model);
+  if (!path.ok()) return path.status();
+  wire::LoadModelRequest request;
+  request.mutable_source()->set_path(*path);
+  *request.mutable_placement() = PlacementOptionsOf(options.plan);
+  request.set_no_mmap(!options.use_mmap);
+  request.set_allow_mixed_versions(options.allow_mixed_versions);
+  const auto loaded = session.Load(request);
+  if (!loaded.ok()) return loaded.status();
+  const wire::ModelStatus& model = loaded->model;
+  if (options.plan.json) {
+    nlohmann::json stages = nlohmann::json::array();
+    for (const wire::ModelStage& stage : model.stages()) {
+      stages.push_back({{"node", stage.node_name()},
+                        {"device", stage.device()},
+                        {"layers", {stage.layers().begin(), stage.layers().end()}},
+                        {"slice_bytes", stage.info().slice_bytes()},
+                        {"host_bytes", stage.info().host_bytes()},
+                        {"kv_bytes", stage.info().kv_bytes()},
+                        {"load_ms", stage.info().load_ms()}});
+    }
+    const nlohmann::json out = {
+        {"model", model.name()},          {"id", absl::BytesToHexString(model.model_id())},
+        {"was_there", loaded->was_there}, {"ctx", model.n_ctx()},
+        {"seqs", model.n_seqs()},         {"exact", model.exact()},
+        {"stages", std::move(stages)}};
+    return WriteToStdout(out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  }
+  if (model.exact() && model.n_seqs() > 1) Tell(ExactCost(model));
+  return WriteToStdout(absl::StrFormat("%s %s: %d text%s at a time, %d tokens each\n", model.name(),
+                                       loaded->was_there ? "was loaded already" : "is loaded",
+                                       model.n_seqs(), model.n_seqs() == 1 ? "" : "s",
+                                       model.n_ctx()));
+}
+
+absl::Status RunUnload(const UnloadOptions& options) {
+  Session session;
+  if (auto s = session.Connect(options.client); !s.ok()) return s;
+  const auto name = session->UnloadModel(PathOf(options.model));
+  if (!name.ok()) return session.Explain(name.status());
+  return WriteToStdout(options.json ? nlohmann::json{{"unloaded", *name}}.dump() + "\n"
+                                    : absl::StrCat(*name, " is unloaded\n"));
+}
+
+absl::Status RunDrain(const DrainOptions& options) {
+  Session session;
+  if (auto s = session.Connect(options.client); !s.ok()) return s;
+  wire::DrainNodeRequest request;
+  request.set_node(options.node);
+  request.set_undo(options.undo);
+  if (auto s = session->DrainNode(request, Tell); !s.ok()) return session.Explain(s);
+  if (options.json) {
+    return WriteToStdout(
+        nlohmann::json{{"node", options.node}, {"draining", !options.undo}}.dump() + "\n");
+  }
+  return WriteToStdout(
+      options.undo ? absl::StrCat(options.node, " takes layers again, from the next load on\n")
+                   : absl::StrCat(options.node,
+                                  " holds nothing any more; it takes layers "
+                                  "again after: strata drain --undo ",
+                                  options.node, "\n"));
+}
+
+absl::Status RunRun(const RunOptions& options) { return RunSession(options).Run(); }
+
+}  // namespace strata

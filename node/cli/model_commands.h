@@ -1,0 +1,68 @@
+// The verbs about models on the cluster that is there: `strata plan` shows how one would be shared,
+// `load` and `unload` do and undo it, `run` writes a text with one, loading it first if need be and
+// then unloading it again, `drain` frees a node. All ask the coordinator, through any node.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "node/client/cluster_client.h"
+#include "node/demo/text_run.h"
+
+namespace strata {
+
+struct PlanOptions {
+  ClientOptions client;
+  std::string model;   // path of a GGUF, on the machine of the node that is asked
+  uint32_t n_ctx = 0;  // 0: the model's, at most kContextDefaultMax
+  uint32_t n_seqs = 1;
+  std::string objective = "latency";
+  std::string assign, exclude, reserve;  // coordinator/planner/plan_options.h
+  std::string activations;               // what goes between stages; empty: f32
+  std::string cpu_moe;                   // experts in the CPU's memory; empty: auto
+  std::string type_k, type_v;            // of the cache; empty: f16
+  std::string flash_attention;           // empty: auto
+  uint32_t kv_cells = 0;                 // positions of all texts together; 0: n_ctx for each
+  std::optional<uint32_t> checkpoints;
+  bool exact = false;  // what one text says never depends on others
+  bool unverified = false;
+  bool json = false;
+};
+
+// Each prints to stdout, notes and progress to stderr, and blocks. kUnavailable: no node, or none
+// that coordinates; else the coordinator's own errors (coordinator/models/coordinator.h).
+absl::Status RunPlan(const PlanOptions& options);
+
+struct LoadOptions {
+  PlanOptions plan;
+  bool use_mmap = true;
+  bool allow_mixed_versions = false;
+};
+absl::Status RunLoad(const LoadOptions& options);
+
+struct UnloadOptions {
+  ClientOptions client;
+  std::string model;  // name, path or start of its id; empty: the only one
+  bool json = false;
+};
+absl::Status RunUnload(const UnloadOptions& options);
+
+struct DrainOptions {
+  ClientOptions client;
+  std::string node;
+  bool undo = false;
+  bool json = false;
+};
+absl::Status RunDrain(const DrainOptions& options);
+
+struct RunOptions {
+  PlanOptions plan;  // its json is not used; `model` may also name one that is loaded
+  std::optional<std::string> prompt;  // as it was given: "-" and none mean stdin's
+  GenerateFlags text;                 // its prompt is the final one
+  bool context_shift = false;
+};
+absl::Status RunRun(const RunOptions& options);
+
+}  // namespace strata

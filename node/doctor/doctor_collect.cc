@@ -1,0 +1,300 @@
+#include "node/doctor/doctor_collect.h"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/models/node_match.h"
+#include "node/base/data_dir.h"
+#include "node/doctor/doctor_machine.h"
+#include "node/doctor/doctor_node.h"
+#include "node/doctor/doctor_reach.h"
+#include "transport/base/event_loop.h"
+#include "transport/base/node_id.h"
+#include "transport/base/peer_addresses.h"
+#include "transport/base/version.h"
+
+namespace strata {
+namespace {
+
+constexpr uint64_t kListenMs = 2'000;  // for nodes that announce themselves
+constexpr int64_t kClusterAnswerMs = 3'000;
+
+class Heard final : public Discovery::Listener {
+ public:
+  explicit Heard(std::vector<DiscoveryRecord>* records) : records_(records) {}
+  void OnFound(const DiscoveryRecord& record) override {
+    OnLost(record.node_id);
+    records_->push_back(record);
+  }
+  void OnLost(const std::string& node_id) override {
+    std::erase_if(*records_, [&](const auto& each) { return each.node_id == node_id; });
+  }
+
+ private:
+  std::vector<DiscoveryRecord>* const records_;
+};
+
+absl::Status ListenForNodes(std::vector<DiscoveryRecord>* records) {
+  const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+  Heard heard(records);
+  auto discovery = Discovery::StartMdns(loop.get(), {.self = {.node_id = NewNodeId()}}, &heard);
+  if (!discovery.ok()) return discovery.status();
+  const auto timer = loop->StartTimer({.delay_ms = kListenMs}, [&loop] { loop->Stop(); });
+  loop->Run();
+  return absl::OkStatus();
+}
+
+std::string HostOf(const std::string& address) {
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+  return parsed.ok() ? parsed->host : "";
+}
+
+// What a person may have meant: HOST, HOST:PORT, a bare IPv6 address, a name, the start of an id.
+struct Target {
+  explicit Target(const std::string& asked) : text(asked), host(asked) {
+    const absl::StatusOr<HostPort> parsed = ParseHostPort(asked);
+    if (!parsed.ok()) return;
+    host = parsed->host;
+    port = parsed->port;
+  }
+  bool IsAt(const std::string& address) const {
+    const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+    if (!parsed.ok() || (port != 0 && parsed->port != port)) return false;
+    return parsed->host == host || ips.contains(parsed->host);
+  }
+
+  std::string text;
+  std::string host;
+  uint16_t port = 0;  // 0: not said
+  std::set<std::string> ips;
+};
+
+class Gatherer {
+ public:
+  explicit Gatherer(const GatherOptions& options) : options_(options), target_(options.target) {}
+
+  absl::StatusOr<DoctorFacts> Run();
+
+ private:
+  absl::Status FindCluster();
+  bool IsHere(const std::string& address) const;
+  void ChooseNodes();
+  void LookAtHost();
+  void AskNodes(size_t first);
+  bool Means(const wire::NodeRecord& record) const;
+
+  const GatherOptions& options_;
+  Target target_;
+  DoctorFacts facts_;
+  std::vector<std::unique_ptr<OpenedDoor>> doors_;  // as facts_.nodes
+};
+
+absl::Status Gatherer::FindCluster() {
+  auto client = ConnectToCluster(options_.client);
+  if (absl::IsInvalidArgument(client.status())) return client.status();
+  facts_.asked = client.status();
+  facts_.asked_address = options_.client.node;
+  facts_.outside = !options_.client.node.empty() && !IsHere(options_.client.node);
+  if (!client.ok()) {
+    // Why does the one not answer that was named?
+    if (target_.text.empty() && !options_.client.node.empty()) {
+      target_ = Target(options_.client.node);
+    }
+    return absl::OkStatus();
+  }
+  facts_.asked_address = (*client)->address();
+  auto cluster = (*client)->GetCluster();
+  facts_.asked = cluster.status();
+  if (cluster.ok()) facts_.cluster = *std::move(cluster);
+  return absl::OkStatus();
+}
+
+bool Gatherer::IsHere(const std::string& address) const {
+  const std::string host = HostOf(address);
+  const std::vector<InterfaceAddress> own = ReadInterfaceAddresses();
+  return IsLoopbackHost(host) || address == facts_.last_address ||
+         std::any_of(own.begin(), own.end(), [&](const auto& each) { return each.ip == host; });
+}
+
+bool Gatherer::Means(const wire::NodeRecord& record) const {
+  if (MatchesNode(target_.text,
+                  {.name = record.name(), .id_hex = absl::BytesToHexString(record.node_id())})) {
+    return true;
+  }
+  return std::any_of(record.addresses().begin(), record.addresses().end(),
+                     [this](const std::string& address) { return target_.IsAt(address); });
+}
+
+// The node asked, first; then those to look at.
+void Gatherer::ChooseNodes() {
+  const auto add = [this](const wire::ClusterNode& seen) {
+    NodeFacts& node = facts_.nodes.emplace_back();
+    node.seen = seen;
+    return facts_.nodes.size() - 1;
+  };
+  for (const wire::ClusterNode& seen : facts_.cluster.nodes()) {
+    if (seen.record().node_id() == facts_.cluster.asked()) add(seen);
+  }
+  if (facts_.nodes.empty()) return;
+  facts_.nodes[0].here = IsHere(facts_.asked_address);
+  for (const wire::ClusterNode& seen : facts_.cluster.nodes()) {
+    const bool is_asked = seen.record().node_id() == facts_.cluster.asked();
+    if (target_.text.empty()) {
+      if (!is_asked && facts_.nodes.size() < kDoctorNodesMax) add(seen);
+    } else if (Means(seen.record())) {
+      // Several may be on one host: the one to worry about.
+      if (facts_.target.has_value() && (is_asked || seen.state() == "alive")) continue;
+      if (facts_.target.value_or(0) != 0) facts_.nodes.pop_back();
+      facts_.target = is_asked ? 0 : add(seen);
+    }
+  }
+}
+
+void Gatherer::LookAtHost() {
+  HostFacts& host = facts_.host.emplace();
+  host.host = target_.host;
+  host.port = target_.port;
+  std::vector<std::string> candidates;
+  const auto add = [&candidates](const std::string& address) {
+    if (std::find(candidates.begin(), candidates.end(), address) == candidates.end()) {
+      candidates.push_back(address);
+    }
+  };
+  for (const DiscoveryRecord& record : facts_.heard) {
+    const bool at = std::any_of(record.addresses.begin(), record.addresses.end(),
+                                [this](const std::string& each) { return target_.IsAt(each); });
+    if (!at && !MatchesNode(target_.text, {.name = record.name, .id_hex = record.node_id}))
+      continue;
+    host.heard.push_back(record);
+    for (const std::string& address : record.addresses) add(address);
+  }
+  host.port_guessed = host.port == 0 && host.heard.empty();
+  if (host.port_guessed) host.port = kUsualPort;
+  auto ips = ResolveHost(target_.host);
+  host.resolved = ips.status();
+  if (ips.ok()) host.ips = *std::move(ips);
+  if (host.port != 0) {
+    for (const std::string& ip : host.ips) add(JoinHostPort(ip, host.port));
+  }
+
+  NodeFacts node;
+  node.known = false;
+  std::unique_ptr<OpenedDoor> door;
+  AskNode(candidates, /*through=*/"", &node, &door);
+  host.tries = node.tries;
+  if (node.address.empty()) return;
+  for (const wire::ReachResult& tried : node.tries) {
+    if (tried.address() != node.address) continue;
+    node.seen.mutable_record()->set_cluster(tried.who().cluster());
+    node.seen.mutable_record()->mutable_versions()->set_protocol(tried.who().protocol());
+  }
+  for (const wire::ClusterNode& seen : node.sees.nodes()) {
+    if (seen.record().node_id() == node.id()) node.seen = seen;
+  }
+  // The cluster may know it by another address.
+  for (size_t i = 0; i < facts_.nodes.size(); ++i) {
+    if (facts_.nodes[i].id() != node.id()) continue;
+    facts_.target = i;
+    facts_.host.reset();
+    return;
+  }
+  for (const wire::ClusterNode& seen : facts_.cluster.nodes()) {
+    if (seen.record().node_id() != node.id()) continue;
+    node.seen = seen;
+    node.known = true;
+    facts_.host.reset();
+  }
+  facts_.target = facts_.nodes.size();
+  facts_.nodes.push_back(std::move(node));
+  doors_.push_back(std::move(door));
+}
+
+void Gatherer::AskNodes(size_t first) {
+  doors_.resize(facts_.nodes.size());
+  std::vector<std::thread> threads;
+  for (size_t i = first; i < facts_.nodes.size(); ++i) {
+    NodeFacts* node = &facts_.nodes[i];
+    std::vector<std::string> candidates;
+    const auto add = [&candidates](const std::string& address) {
+      if (!address.empty() &&
+          std::find(candidates.begin(), candidates.end(), address) == candidates.end()) {
+        candidates.push_back(address);
+      }
+    };
+    if (i == 0) {
+      add(facts_.asked_address);
+    } else {
+      // A scope means something on the machine of the node asked only.
+      if (facts_.nodes[0].here || !absl::StrContains(node->seen.address(), '%')) {
+        add(node->seen.address());
+      }
+      for (const std::string& address : node->seen.record().addresses()) {
+        if (IsDialable(address)) add(address);
+      }
+    }
+    std::unique_ptr<OpenedDoor>* door = &doors_[i];
+    const bool reached = i > 0 && node->seen.state() == "alive" && !node->seen.address().empty();
+    threads.emplace_back(
+        [candidates, node, door, through = reached ? facts_.asked_address : std::string()] {
+          AskNode(candidates, through, node, door);
+        });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+absl::StatusOr<DoctorFacts> Gatherer::Run() {
+  facts_.versions = LocalVersions();
+  const absl::StatusOr<std::string> dir = DataDir::PathOf(options_.client.data_dir);
+  if (dir.ok()) {
+    if (auto address = DataDir::ReadAddress(*dir); address.ok()) facts_.last_address = *address;
+  }
+  {
+    std::thread examine([this, folder = dir.ok() ? *dir : std::string()] {
+      facts_.here =
+          ExamineMachine({.data_dir = folder, .program = options_.program, .cancelled = nullptr});
+    });
+    std::thread listen([this] { facts_.mdns = ListenForNodes(&facts_.heard); });
+    const absl::Cleanup join = [&] {
+      examine.join();
+      listen.join();
+    };
+    if (absl::Status status = FindCluster(); !status.ok()) return status;
+    if (!target_.text.empty()) {
+      if (auto ips = ResolveHost(target_.host); ips.ok()) target_.ips = {ips->begin(), ips->end()};
+    }
+    ChooseNodes();
+    AskNodes(0);
+  }
+  if (!target_.text.empty() && !facts_.target.has_value()) LookAtHost();
+
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < facts_.nodes.size(); ++i) {
+    if (!facts_.nodes[i].status.ok() || facts_.nodes.size() == 1) continue;
+    threads.emplace_back([this, i] { AskWays(i, &facts_.nodes); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  doors_.clear();
+  if (facts_.asked.ok() && facts_.cluster.coordinator().empty()) {
+    // Nodes that have just started agree within this time.
+    auto now = ClusterStub(facts_.asked_address, kClusterAnswerMs).GetCluster();
+    if (now.ok()) facts_.cluster = *std::move(now);
+  }
+  return std::move(facts_);
+}
+
+}  // namespace
+
+absl::StatusOr<DoctorFacts> GatherFacts(const GatherOptions& options) {
+  return Gatherer(options).Run();
+}
+
+}  // namespace strata

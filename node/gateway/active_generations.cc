@@ -1,0 +1,50 @@
+#include "node/gateway/active_generations.h"
+
+#include <utility>
+
+#include "absl/random/random.h"
+
+namespace strata {
+
+ActiveGenerations::ActiveGenerations() {
+  absl::BitGen random;
+  last_ = absl::Uniform<uint64_t>(random, 1, uint64_t{1} << 62);
+}
+
+uint64_t ActiveGenerations::Open() {
+  absl::MutexLock lock(mu_);
+  texts_.try_emplace(++last_);
+  return last_;
+}
+
+void ActiveGenerations::SetControl(uint64_t text, std::shared_ptr<GenerationHandle> control) {
+  {
+    absl::MutexLock lock(mu_);
+    const auto found = texts_.find(text);
+    if (found == texts_.end()) return;
+    if (!found->second.finished) {
+      found->second.control = std::move(control);
+      return;
+    }
+  }
+  control->Finish();
+}
+
+void ActiveGenerations::Finish(uint64_t text) {
+  std::shared_ptr<GenerationHandle> control;
+  {
+    absl::MutexLock lock(mu_);
+    const auto found = texts_.find(text);
+    if (found == texts_.end()) return;
+    found->second.finished = true;
+    control = found->second.control;
+  }
+  if (control != nullptr) control->Finish();
+}
+
+void ActiveGenerations::Close(uint64_t text) {
+  absl::MutexLock lock(mu_);
+  texts_.erase(text);
+}
+
+}  // namespace strata

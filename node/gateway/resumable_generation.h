@@ -1,0 +1,87 @@
+// What a client has heard of its text, so that another node can go on with it when the one that
+// wrote it has gone. Stands between the text's source, one after the other, and who hears of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/generation/generation_call.h"
+#include "coordinator/request/generation_request.h"
+#include "coordinator/request/request_status.h"
+#include "proto/coordinator.pb.h"
+
+namespace strata {
+
+// How a source ended.
+struct SourceEnd {
+  absl::Status status;
+  bool said_by_source = true;  // false: the way to it broke
+  bool started = false;        // the text had, at this source
+  bool resumed = false;        // it had begun at one before
+  bool wanted = true;          // somebody still wants the text
+};
+enum class RetryDecision {
+  kFinish,      // with the source's status
+  kResume,      // with another source, which goes on where this one was
+  kRetryLater,  // for another source, which begins as this one did
+  kRetry,       // the same, after a pause: the next coordinator has to load the model first, or has
+                // more texts to go on with than it takes at once
+};
+inline RetryDecision DecideRetry(const SourceEnd& end) {
+  if (end.status.ok() || !end.wanted) return RetryDecision::kFinish;
+  if (IsLeaderChanged(end.status)) return RetryDecision::kResume;
+  if (!end.said_by_source) return end.started ? RetryDecision::kResume : RetryDecision::kRetryLater;
+  // Without a time to try again at, what is exhausted is room for the model.
+  const bool is_full = absl::IsResourceExhausted(end.status) && RetryAfterMs(end.status);
+  const bool too_early = is_full || absl::IsNotFound(end.status) || absl::IsUnavailable(end.status);
+  return end.resumed && !end.started && too_early ? RetryDecision::kRetry : RetryDecision::kFinish;
+}
+
+// Calls come as GenerationSink's: one source at a time, and a later one begins after the earlier
+// one's last call. Not thread-safe.
+class ResumableGeneration final : public GenerationSink {
+ public:
+  ResumableGeneration(const wire::GenerateRequest& request, std::shared_ptr<GenerationSink> sink)
+      : request_(request), sink_(std::move(sink)) {}
+
+  bool started() const { return started_; }
+
+  // What to ask the next source for, once the text has started.
+  wire::GenerateRequest Rest() const {
+    wire::GenerateRequest rest = request_;
+    rest.clear_prompt();
+    rest.mutable_tokens()->Assign(prompt_.begin(), prompt_.end());
+    rest.mutable_generated()->Add(tokens_.begin(), tokens_.end());
+    rest.mutable_mirostat_mu()->Add(mirostat_mu_.begin(), mirostat_mu_.end());
+    return rest;
+  }
+
+  void OnStarted(const std::vector<int32_t>& prompt) override {
+    if (std::exchange(started_, true)) return;
+    prompt_ = prompt;
+    sink_->OnStarted(prompt);
+  }
+  void OnToken(const wire::SampledToken& token) override {
+    tokens_.push_back(token.token());
+    if (request_.sampler().mirostat() != 0) mirostat_mu_.push_back(token.mirostat_mu());
+    sink_->OnToken(token);
+  }
+  void OnEnd(absl::Status status, FinishReason reason, const GenerationUsage& usage) override {
+    GenerationUsage all = usage;
+    all.prompt_tokens = static_cast<uint32_t>(prompt_.size());
+    all.tokens = static_cast<uint32_t>(tokens_.size());
+    sink_->OnEnd(std::move(status), reason, all);
+  }
+
+ private:
+  const wire::GenerateRequest request_;
+  const std::shared_ptr<GenerationSink> sink_;  // shared with who asked
+  bool started_ = false;
+  std::vector<int32_t> prompt_, tokens_;
+  std::vector<float> mirostat_mu_;
+};
+
+}  // namespace strata

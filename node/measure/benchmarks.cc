@@ -1,0 +1,78 @@
+#include "node/measure/benchmarks.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "coordinator/membership/membership_wire.h"
+#include "node/base/machine.h"
+
+namespace strata {
+namespace {
+
+// How soon a new node, another way to one, or the beginning of work is noticed.
+constexpr uint64_t kTickMs = 1'000;
+
+}  // namespace
+
+Benchmarks::Benchmarks(EventLoop* loop, Options options, ClusterRuntime* cluster, StageHost* host)
+    : offer_(std::move(options.offer)),
+      cluster_(cluster),
+      host_(host),
+      devices_(loop, {.program = std::move(options.program),
+                      .cache_path = std::move(options.cache_path),
+                      .n_threads = options.n_threads,
+                      .only = offer_.devices,
+                      .busy = [host] { return host->Busy(); },
+                      .bytes_on = [host](const std::string& on) { return host->BytesOn(on); }}),
+      links_(loop, {}) {
+  devices_.Start([] {});
+  timer_ = loop->StartTimer({.delay_ms = kTickMs, .repeat_ms = kTickMs}, [this] { Tick(); });
+}
+
+void Benchmarks::Tick() {
+  std::vector<LinkBenchmark::Peer> peers;
+  for (const ClusterView::Node& node : cluster_->view().nodes) {
+    if (node.record.id == cluster_->id() || !node.reachable) continue;
+    peers.push_back({.id = node.record.id, .address = cluster_->AddressOf(node.record.id)});
+  }
+  links_.SetPeers(peers);
+  // A way measured while this machine measures its cores would look slower than it is.
+  links_.SetBusy(host_->Busy() || devices_.measuring());
+}
+
+absl::Status Benchmarks::MeasureAgain() {
+  if (host_->Busy()) {
+    return absl::FailedPreconditionError("it computes, which measuring would disturb; ask later");
+  }
+  devices_.MeasureAgain();
+  links_.MeasureAgain();
+  return absl::OkStatus();
+}
+
+void Benchmarks::AddDevices(wire::GetInfoResponse* info) const {
+  for (wire::DeviceInfo& device : devices_.Devices()) {
+    if (const uint64_t limit = offer_.MemoryOf(device.name()); limit != 0) {
+      const uint64_t used = host_->BytesOn(device.name());
+      device.set_memory_limit(limit);
+      device.set_memory_total(std::min<uint64_t>(device.memory_total(), limit));
+      device.set_memory_free(
+          std::min<uint64_t>(device.memory_free(), limit - std::min(limit, used)));
+    }
+    *info->add_devices() = std::move(device);
+  }
+  info->set_measuring(devices_.measuring());
+  info->set_links_to_measure(links_.asked());
+  const MachineIds ids = ReadMachineIds();
+  info->set_machine_id(ids.memory);
+  info->set_cores_id(ids.cores);
+}
+
+void Benchmarks::AddLinks(wire::GetClusterResponse* cluster) const {
+  for (wire::ClusterNode& node : *cluster->mutable_nodes()) {
+    const wire::LinkSpeed* link = links_.Find(IdOf(node.record().node_id()));
+    if (link != nullptr) *node.mutable_link() = *link;
+  }
+}
+
+}  // namespace strata

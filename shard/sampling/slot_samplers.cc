@@ -1,0 +1,66 @@
+#include "shard/sampling/slot_samplers.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace strata {
+namespace {
+
+// Positions and offsets come from the wire. What is before the text stays so.
+int32_t InText(int64_t position) {
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(position, -1, std::numeric_limits<int32_t>::max()));
+}
+
+}  // namespace
+
+absl::Status SlotSamplers::Open(const wire::SequenceOpen& open) {
+  Slot& slot = slots_[open.slot()];
+  slot = Slot();
+  auto sampler = SequenceSampler::Open(open, vocab_);
+  if (!sampler.ok()) return sampler.status();
+  slot.sampler = *std::move(sampler);
+  slot.text_offset = open.text_offset();
+  return absl::OkStatus();
+}
+
+absl::Status SlotSamplers::Apply(const wire::KvEdit& edit) {
+  Slot& slot = slots_[edit.slot()];
+  switch (edit.kind()) {
+    case wire::KvEdit::DROP:
+    case wire::KvEdit::TRIM:
+    case wire::KvEdit::COPY:
+    case wire::KvEdit::RESTORE:
+      slot = Slot();
+      return absl::OkStatus();
+    case wire::KvEdit::SAVE:
+      return absl::OkStatus();
+    case wire::KvEdit::SHIFT:
+      if (edit.end() < 0) slot.text_offset -= edit.delta();
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("unknown KV edit ", edit.kind()));
+  }
+}
+
+absl::Status SlotSamplers::Feed(Row row) {
+  Slot& slot = slots_[row.slot];
+  if (slot.sampler == nullptr) return absl::OkStatus();
+  return slot.sampler->Feed(InText(row.position + slot.text_offset), row.token);
+}
+
+absl::StatusOr<wire::SampledToken> SlotSamplers::Sample(Row row, absl::Span<const float> logits) {
+  Slot& slot = slots_[row.slot];
+  if (slot.sampler == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("slot ", row.slot, " is sampled without an open sequence"));
+  }
+  auto token = slot.sampler->Sample(InText(row.position + 1 + slot.text_offset), logits);
+  if (token.ok()) token->set_slot(row.slot);
+  return token;
+}
+
+}  // namespace strata

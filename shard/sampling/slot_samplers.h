@@ -1,0 +1,52 @@
+// The texts of the sequences that are open on the last stage, one sampler a slot, kept in step with
+// the KV edits. Used by the compute thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/frame.pb.h"
+#include "shard/sampling/sampler.h"
+
+namespace strata {
+
+// Not thread-safe.
+class SlotSamplers {
+ public:
+  // `vocab` outlives this.
+  SlotSamplers(uint32_t n_seq_max, const llama_vocab* vocab) : slots_(n_seq_max), vocab_(vocab) {}
+
+  // kInvalidArgument: a sampler setting is wrong; the slot is closed then.
+  absl::Status Open(const wire::SequenceOpen& open);
+
+  // What a KV edit does to the text: SAVE and SHIFT keep it, all others close it.
+  absl::Status Apply(const wire::KvEdit& edit);
+
+  // A row of the batch feeds `token` at KV position `position`. Slots without a text are passed
+  // over.
+  struct Row {
+    int32_t slot = 0;
+    int32_t position = 0;
+    int32_t token = 0;
+  };
+  absl::Status Feed(Row row);
+
+  // Chooses the token that follows `row`. kFailedPrecondition: the slot has no open sequence.
+  absl::StatusOr<wire::SampledToken> Sample(Row row, absl::Span<const float> logits);
+
+ private:
+  struct Slot {
+    std::unique_ptr<SequenceSampler> sampler;
+    // Position in the text minus position in the KV cache: not 0 once the cache was shifted.
+    int64_t text_offset = 0;
+  };
+
+  std::vector<Slot> slots_;
+  const llama_vocab* const vocab_;
+};
+
+}  // namespace strata

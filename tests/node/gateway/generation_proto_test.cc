@@ -1,0 +1,79 @@
+#include "node/gateway/generation_proto.h"
+
+#include <string>
+
+#include "absl/status/status_matchers.h"
+#include "coordinator/request/request_status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "node/api/openai/openai_error.h"
+
+namespace strata {
+namespace {
+
+using ::absl_testing::StatusIs;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+absl::Status Through(const absl::Status& status) {
+  return TextStatusFromGrpc(TextStatusToGrpc(status));
+}
+
+TEST(TextWire, AFullQueueIsStillWhoseItIsAndWhenToTryAgain) {
+  const absl::Status full = WithRetryAfterMs(absl::ResourceExhaustedError("many wait"), 2'500);
+  absl::Status there = Through(full);
+  EXPECT_THAT(there, StatusIs(absl::StatusCode::kResourceExhausted, "many wait"));
+  EXPECT_EQ(RetryAfterMs(there), 2'500);
+  EXPECT_FALSE(IsOfOneClient(there));
+  EXPECT_EQ(HttpStatusOf(there), 503);
+  there = Through(AsOfOneClient(full));
+  EXPECT_EQ(RetryAfterMs(there), 2'500);
+  EXPECT_TRUE(IsOfOneClient(there));
+  EXPECT_EQ(HttpStatusOf(there), 429);
+}
+
+TEST(TextWire, WhatIsWrongWithWhichParameterGoesAlong) {
+  const auto error = nlohmann::json::parse(ErrorJson(Through(
+      WithErrorCode(BadParam("prompt", "longer\nthan = the context"), "context_length_exceeded"))));
+  EXPECT_EQ(error["error"]["param"], "prompt");
+  EXPECT_EQ(error["error"]["code"], "context_length_exceeded");
+  EXPECT_EQ(error["error"]["message"], "prompt: longer\nthan = the context");
+}
+
+TEST(TextWire, WhatGrpcSaysOfAConnectionIsNotForPeople) {
+  const absl::Status gone = TextStatusFromGrpc(
+      {grpc::StatusCode::UNAVAILABLE, "failed to connect to all addresses; last error: UNKNOWN"});
+  EXPECT_THAT(gone, StatusIs(absl::StatusCode::kUnavailable, Not(HasSubstr("all addresses"))));
+  EXPECT_THAT(TextStatusFromGrpc({grpc::StatusCode::INTERNAL, "RST_STREAM with error code 2"}),
+              StatusIs(absl::StatusCode::kUnavailable, Not(HasSubstr("RST_STREAM"))));
+  EXPECT_THAT(TextStatusFromGrpc({grpc::StatusCode::CANCELLED, "CANCELLED"}),
+              StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(Through(absl::UnavailableError("tiny is still loading")),
+              StatusIs(absl::StatusCode::kUnavailable, "tiny is still loading"));
+  EXPECT_TRUE(Through(absl::OkStatus()).ok());
+}
+
+// They come from another node, and go into JSON.
+TEST(TextWire, GarbledDetailsDoNoHarm) {
+  for (const std::string details :
+       {"strata\n=\n==\nx\n\n=y\nretry_after_ms=many\napi_param=\\", "strata\napi_param=\\377\\376",
+        "strata\nretry_after_ms=-99999999999999999999", "strataapi_code=1"}) {
+    const absl::Status status =
+        TextStatusFromGrpc({grpc::StatusCode::INVALID_ARGUMENT, "words", details});
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, "words"));
+    EXPECT_FALSE(nlohmann::json::parse(ErrorJson(status), nullptr, false).is_discarded());
+    ErrorResponse(status);
+  }
+}
+
+// The trailers have a bound: what does not fit is left out whole.
+TEST(TextWire, DetailsHaveABound) {
+  absl::Status status = WithRetryAfterMs(absl::ResourceExhaustedError("x"), 1'000);
+  status = WithErrorCode(std::move(status), std::string(100'000, 'x'));
+  EXPECT_LT(TextStatusToGrpc(status).error_details().size(), 2'000);
+  EXPECT_EQ(RetryAfterMs(Through(status)), 1'000);
+}
+
+}  // namespace
+}  // namespace strata
