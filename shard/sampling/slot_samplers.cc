@@ -23,7 +23,7 @@ absl::Status SlotSamplers::Open(const wire::SequenceOpen& open) {
   auto sampler = SequenceSampler::Open(open, vocab_);
   if (!sampler.ok()) return sampler.status();
   slot.sampler = *std::move(sampler);
-  slot.text_offset = open.text_offset();
+  slot.sequence_offset = open.sequence_offset();
   return absl::OkStatus();
 }
 
@@ -39,7 +39,7 @@ absl::Status SlotSamplers::Apply(const wire::KvEdit& edit) {
     case wire::KvEdit::SAVE:
       return absl::OkStatus();
     case wire::KvEdit::SHIFT:
-      if (edit.end() < 0) slot.text_offset -= edit.delta();
+      if (edit.end() < 0) slot.sequence_offset -= edit.delta();
       return absl::OkStatus();
     default:
       return absl::InvalidArgumentError(absl::StrCat("unknown KV edit ", edit.kind()));
@@ -49,7 +49,7 @@ absl::Status SlotSamplers::Apply(const wire::KvEdit& edit) {
 absl::Status SlotSamplers::Feed(Row row) {
   Slot& slot = slots_[row.slot];
   if (slot.sampler == nullptr) return absl::OkStatus();
-  return slot.sampler->Feed(InText(row.position + slot.text_offset), row.token);
+  return slot.sampler->Feed(InText(row.position + slot.sequence_offset), row.token);
 }
 
 absl::StatusOr<wire::SampledToken> SlotSamplers::Sample(Row row, absl::Span<const float> logits) {
@@ -58,7 +58,7 @@ absl::StatusOr<wire::SampledToken> SlotSamplers::Sample(Row row, absl::Span<cons
     return absl::FailedPreconditionError(
         absl::StrCat("slot ", row.slot, " is sampled without an open sequence"));
   }
-  auto token = slot.sampler->Sample(InText(row.position + 1 + slot.text_offset), logits);
+  auto token = slot.sampler->Sample(InText(row.position + 1 + slot.sequence_offset), logits);
   if (token.ok()) token->set_slot(row.slot);
   return token;
 }

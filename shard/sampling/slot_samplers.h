@@ -42,7 +42,7 @@ class SlotSamplers {
   struct Slot {
     std::unique_ptr<SequenceSampler> sampler;
     // Position in the text minus position in the KV cache: not 0 once the cache was shifted.
-    int64_t text_offset = 0;
+    int64_t sequence_offset = 0;
   };
 
   std::vector<Slot> slots_;

@@ -291,7 +291,7 @@ class FakeStages {
     Text& text = texts_.at(open.slot());
     text = {.open = open.sampler().seed() != kBadSeed,
             .tokens = {open.prompt().begin(), open.prompt().end()},
-            .offset = open.text_offset(),
+            .offset = open.sequence_offset(),
             .seed = open.sampler().seed()};
     text.tokens.insert(text.tokens.end(), open.generated().begin(), open.generated().end());
     has_failed_ |= !text.open;
