@@ -160,7 +160,7 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
   }
   pipeline_ = *std::move(pipeline);
   for (const wire::StageInfo& stage : pipeline_->stages()) {
-    if (options_.self_tests != nullptr) options_.self_tests->Track(stage.self_test());
+    if (options_.self_tests != nullptr) options_.self_tests->Keep(stage.self_test());
   }
   if (options_.inherited == nullptr) return texts_->Start(pipeline_.get());
   const absl::StatusOr<bool> went_on = texts_->Restart(pipeline_.get());

@@ -71,7 +71,7 @@ class CoordinatorClientImpl final : public CoordinatorClient {
       grpc::ClientContext context;
       context.set_deadline(DeadlineIn(kReleaseTime));
       wire::UnloadModelRequest request;
-      request.set_share(lease_);
+      request.set_lease(lease_);
       wire::UnloadModelResponse response;
       stub_->UnloadModel(&context, request, &response);
     }

@@ -29,8 +29,8 @@ inline constexpr int kCoordinatorLongCallsMax = 48;
 inline constexpr int kGenerateCallsMax = 2048;
 
 class CoordinatorService final
-    : public wire::Coordinator::WithCallbackMethod_GenerateText<
-          wire::Coordinator::WithCallbackMethod_FinishText<wire::Coordinator::Service>> {
+    : public wire::Coordinator::WithCallbackMethod_Generate<
+          wire::Coordinator::WithCallbackMethod_FinishGeneration<wire::Coordinator::Service>> {
  public:
   // All outlive it.
   struct Options {
