@@ -1,7 +1,8 @@
-// Models: loaded, shared, unloaded. leadership.cc has the role, drain.cc the
-// way of models off a node, recovery.cc what is done about lost stages.
+// Models: loaded, shared, unloaded.
 #include "coordinator/models/coordinator.h"
 
+#include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <utility>
 
@@ -10,7 +11,6 @@
 #include "absl/log/log.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/models/cluster_snapshot.h"
@@ -77,25 +77,25 @@ Coordinator::Coordinator(EventLoop* loop, ClusterRuntime* cluster, WeightFetcher
       cluster_(cluster),
       fetcher_(fetcher),
       options_(std::move(options)),
-      last_lease_(static_cast<uint64_t>(absl::ToUnixMicros(WallNow()))) {}
+      models_(static_cast<uint64_t>(absl::ToUnixMicros(WallNow()))) {}
 
 void Coordinator::Start(std::string self_address) {
   self_address_ = std::move(self_address);
   Tick();
   cluster_->OnChange([this] { Tick(); });
-  keeper_ = std::thread([this] {
-    NameThread("keeper");
+  leadership_thread_ = std::thread([this] {
+    NameThread("leadership");
     RunLeadershipLoop();
   });
   recovery_thread_ = std::thread([this] {
-    NameThread("mender");
+    NameThread("recovery");
     RunRecoveryLoop();
   });
 }
 
 Coordinator::~Coordinator() {
   cluster_->OnChange(nullptr);
-  if (keeper_.joinable()) Stop();
+  if (leadership_thread_.joinable()) Stop();
 }
 
 void Coordinator::StopCalls() {
@@ -111,10 +111,8 @@ void Coordinator::Stop() {
   {
     absl::MutexLock lock(mu_);
     models.swap(lost_);  // what RunLeadershipLoop() has not come to
-    for (auto& [id, model] : models_) models.push_back(model);
-    models_.clear();
-    leases_.clear();
-    has_successors = has_successors_;
+    std::ranges::move(models_.Clear(), std::back_inserter(models));
+    has_successors = role_.has_successors();
   }
   ForEach(models, [has_successors](Deployment* model) {
     const absl::Status why = absl::UnavailableError("the node that coordinates is stopping");
@@ -124,7 +122,7 @@ void Coordinator::Stop() {
       model->Unload(why);
     }
   });
-  if (keeper_.joinable()) keeper_.join();
+  if (leadership_thread_.joinable()) leadership_thread_.join();
 }
 
 void Coordinator::ForEach(const std::vector<DeploymentPtr>& models,
@@ -151,7 +149,7 @@ Coordinator::OperationContext Coordinator::UntilStopped(const OperationContext& 
 absl::Status Coordinator::Stopping() const {
   absl::Status why =
       absl::UnavailableError("the node that coordinates is stopping; try again in a few seconds");
-  return has_successors_ ? AsLeaderChanged(std::move(why)) : why;
+  return role_.has_successors() ? AsLeaderChanged(std::move(why)) : why;
 }
 
 // Nobody interrupted what ends because the node stops, and another one may do it.
@@ -222,7 +220,7 @@ absl::StatusOr<Deployment::Options> Coordinator::OptionsFor(const wire::LoadMode
   options.self_tests = options_.self_tests;
   options.broken = [this] {
     absl::MutexLock lock(mu_);
-    recovery_due_ = true;
+    recovery_.OnLost();
   };
   return options;
 }
@@ -238,12 +236,11 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Deploy(
   {
     absl::MutexLock lock(mu_);
     if (stopping_) return absl::UnavailableError("the node is stopping");
-    DeploymentPtr& model = models_[deployment->model_id()];
-    if (instead_of != nullptr && model != instead_of) {
-      if (model == nullptr) models_.erase(deployment->model_id());
+    if (instead_of == nullptr) {
+      models_.Put(deployment);
+    } else if (!models_.Replace(instead_of, deployment)) {
       return nullptr;
     }
-    model = deployment;
   }
   absl::Status status;
   if (caller.placed && !caller.placed(StatusOf(deployment))) {
@@ -293,45 +290,21 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::Load(const wire::LoadModelReque
   return loaded;
 }
 
-std::unique_ptr<Coordinator::Loaded> Coordinator::Join(const DeploymentPtr& there,
-                                                       const wire::LoadModelRequest& request) {
-  absl::MutexLock lock(mu_);
-  const auto entry = models_.find(there->model_id());
-  if (entry == models_.end() || entry->second != there) return nullptr;
-  auto loaded = std::make_unique<Loaded>(Loaded{.deployment = there, .was_there = true});
-  const auto leases = leases_.find(there->model_id());
-  if (leases == leases_.end()) return loaded;
-  if (request.hold()) {
-    loaded->lease = ++last_lease_;
-    leases->second.insert(loaded->lease);
-  } else {
-    leases_.erase(leases);  // from now on it stays
-    Pin(there);
-  }
-  return loaded;
-}
-
-void Coordinator::Pin(const DeploymentPtr& deployment) {
-  wire::LoadModelRequest& origin = pinned_[deployment->model_id()];
-  origin = deployment->Origin();
-  origin.clear_hold();
-}
-
 absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRequest& request,
                                                          const OperationContext& caller) {
   if (auto s = CheckLeadership(); !s.ok()) return s;
   const bool again = !request.model_id().empty();
   if (again) {
     absl::MutexLock lock(mu_);
-    loading_again_.insert(request.model_id());
+    reloads_.BeginLoad(request.model_id());
   }
   const absl::Cleanup loaded_again = [&] {
     absl::MutexLock lock(mu_);
-    if (again) loading_again_.erase(loading_again_.find(request.model_id()));
+    if (again) reloads_.EndLoad(request.model_id());
   };
   const auto work = StartWork(caller);
   if (!work.ok()) return work.status();
-  std::unique_ptr<Loaded> there;
+  std::optional<Loaded> there;
   wire::LoadModelRequest wanted = request;
   if (caller.ignore_assignment) wanted.mutable_placement()->clear_assign();
   PlanningOptions planning = PlanningFor(caller);
@@ -341,26 +314,24 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
   {
     absl::MutexLock lock(mu_);
     // It may be one of them.
-    left = left || !pending_reloads_.empty() ||
-           absl::c_any_of(models_, [](const auto& model) { return model.second->lost_a_stage(); });
+    left = left || !reloads_.entries().empty() ||
+           absl::c_any_of(models_.models(),
+                          [](const auto& model) { return model.second->lost_a_stage(); });
   }
   if (left) planning.loaded = PlanningOptions::Loaded::kAround;
   std::string comes_back;  // the id of what this takes the place of
   const auto failed = [&](const absl::Status& why) {
     absl::MutexLock lock(mu_);
-    const auto pending_reload = pending_reloads_.find(comes_back);
     // What was wrong with this load alone does not end the tries for want of room.
-    if (pending_reload != pending_reloads_.end() && IsCapacityError(why))
-      pending_reload->second.why = why;
+    if (IsCapacityError(why)) reloads_.OnTried(comes_back, why);
     return why;
   };
   planning.opened = [&](const ModelFile& model) {
     DeploymentPtr found;
     {
       absl::MutexLock lock(mu_);
-      const auto entry = models_.find(model.id());
-      if (entry != models_.end()) found = entry->second;
-      if (found == nullptr && models_.size() >= kModelsMax) {
+      found = models_.Get(model.id());
+      if (found == nullptr && models_.models().size() >= kModelsMax) {
         return absl::ResourceExhaustedError(absl::StrCat(
             "a cluster has ", kModelsMax, " models at most; unload one: strata unload MODEL"));
       }
@@ -375,41 +346,32 @@ absl::StatusOr<Coordinator::Loaded> Coordinator::LoadNow(const wire::LoadModelRe
       return absl::OkStatus();
     }
     if (auto s = Fits(found.get(), wanted); !s.ok()) return s;
-    there = Join(found, request);
-    return there == nullptr ? absl::OkStatus() : absl::AlreadyExistsError("");
+    absl::MutexLock lock(mu_);
+    const std::optional<uint64_t> lease = models_.Join(found, request.hold());
+    if (!lease.has_value()) return absl::OkStatus();
+    there = Loaded{.deployment = found, .was_there = true, .lease = *lease};
+    return absl::AlreadyExistsError("");
   };
   wire::LoadModelRequest sized = request;
   if (sized.placement().n_seqs() == 0) sized.mutable_placement()->set_n_seqs(kLoadSeqs);
   wire::PlacementOptions placement = sized.placement();
   if (caller.ignore_assignment) placement.clear_assign();
   auto planned = PlanModel(planning, sized.source(), placement);
-  if (there != nullptr) return *there;
+  if (there.has_value()) return *there;
   if (!planned.ok()) return failed(planned.status());
   auto deployment = DeployWhereItFits(planning, *std::move(planned), sized, placement,
                                       /*instead_of=*/nullptr, caller);
   if (!deployment.ok()) return failed(deployment.status());
   Loaded loaded{.deployment = *std::move(deployment)};
   absl::MutexLock lock(mu_);
-  if (!caller.is_recovery && !request.hold()) pending_reloads_.erase(loaded.deployment->model_id());
-  if (request.hold()) loaded.lease = ++last_lease_;
-  // It may be unloaded already; then the lease is of nothing.
-  if (models_.contains(loaded.deployment->model_id())) {
-    if (request.hold()) {
-      leases_[loaded.deployment->model_id()] = {loaded.lease};
-    } else {
-      Pin(loaded.deployment);
-    }
-  }
+  if (!caller.is_recovery && !request.hold()) reloads_.Remove(loaded.deployment->model_id());
+  loaded.lease = models_.OnLoaded(loaded.deployment, request.hold());
   return loaded;
 }
 
 bool Coordinator::TakeOut(const DeploymentPtr& deployment) {
-  const auto entry = models_.find(deployment->model_id());
-  if (entry == models_.end() || entry->second != deployment) return false;
-  leases_.erase(entry->first);
-  pinned_.erase(entry->first);
-  models_.erase(entry);
-  ++ended_;
+  if (!models_.Remove(deployment)) return false;
+  reclaimer_.OnDeploymentEnded(SteadyTime::Now());
   return true;
 }
 
@@ -438,9 +400,9 @@ bool Coordinator::Leave(const DeploymentPtr& deployment, const absl::Status& why
 }
 
 bool Coordinator::RequeueReload(const std::string& id, const absl::Status& why) {
-  const auto stays = pinned_.find(id);
-  if (stays == pinned_.end()) return false;
-  pending_reloads_[id] = {.request = stays->second, .why = why};
+  const auto pin = models_.pins().find(id);
+  if (pin == models_.pins().end()) return false;
+  reloads_.Add(id, pin->second, why);
   return true;
 }
 
@@ -465,15 +427,10 @@ std::optional<std::string> Coordinator::ForgetPendingReload(const std::string& m
   std::string name;
   {
     absl::MutexLock lock(mu_);
-    const auto means = [&model](const auto& each) {
-      const std::string& path = each.second.request.source().path();
-      const PrintableText name = each.second.Name();
-      return MatchModel(model, {.name = name, .path = path, .id = each.first}) != ModelMatch::kNone;
-    };
-    if (absl::c_count_if(pending_reloads_, means) != 1) return std::nullopt;
-    const auto meant = absl::c_find_if(pending_reloads_, means);
-    name = PrintableText::OfPath(meant->second.request.source().path()).str();
-    pending_reloads_.erase(meant);
+    const std::optional<std::string> id = reloads_.Match(model);
+    if (!id.has_value()) return std::nullopt;
+    name = PrintableText::OfPath(reloads_.entries().at(*id).request.source().path()).str();
+    reloads_.Remove(*id);
   }
   PublishDesiredStateNow();  // what is left of it goes with the next sweep
   return name;
@@ -481,67 +438,36 @@ std::optional<std::string> Coordinator::ForgetPendingReload(const std::string& m
 
 bool Coordinator::HasLease(uint64_t lease) {
   absl::MutexLock lock(mu_);
-  return absl::c_any_of(leases_, [&](const auto& of) { return of.second.contains(lease); });
+  return models_.HasLease(lease);
 }
 
 void Coordinator::Release(uint64_t lease) {
   DeploymentPtr last;
   {
     absl::MutexLock lock(mu_);
-    for (auto& [id, leases] : leases_) {
-      if (leases.erase(lease) == 0) continue;
-      if (leases.empty()) last = models_.at(id);
-      break;
-    }
+    last = models_.Release(lease);  // at once: nobody joins any more
     if (last == nullptr) return;
-    TakeOut(last);  // at once: nobody joins any more
+    reclaimer_.OnDeploymentEnded(SteadyTime::Now());
     ++unloads_;
   }
   last->Unload(WasUnloaded(*last));
   absl::MutexLock lock(mu_);
   --unloads_;
-  reload_due_ = true;
-}
-
-PrintableText Coordinator::ShownName(const DeploymentPtr& deployment) const {
-  const bool is_shared = absl::c_any_of(models_, [&](const auto& other) {
-    return other.first != deployment->model_id() && other.second->name() == deployment->name();
-  });
-  return ShownModelName(deployment->name(), deployment->model_id(), is_shared);
+  recovery_.OnRoomMade();
 }
 
 wire::ModelStatus Coordinator::StatusOf(const std::shared_ptr<Deployment>& deployment) {
   wire::ModelStatus status = deployment->Status();
   absl::MutexLock lock(mu_);
-  status.set_name(ShownName(deployment).str());
+  status.set_name(models_.ShownName(deployment).str());
   return status;
 }
 
 absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::Find(const std::string& model) {
-  std::vector<PrintableText> shown;
-  std::vector<std::string> listed;
-  std::vector<ModelNames> names;
-  std::vector<DeploymentPtr> found;
   absl::MutexLock lock(mu_);
-  shown.reserve(models_.size());
-  for (const auto& [id, deployment] : models_) {
-    const PrintableText& name = shown.emplace_back(ShownName(deployment));
-    listed.push_back(absl::StrCat(name, " (", ShortModelId(id), ")"));
-    names.push_back({.name = name, .path = deployment->planned().source.path(), .id = id});
-    found.push_back(deployment);
-  }
-  const std::vector<size_t> meant = MeantModels(model, names);
-  if (meant.size() == 1) return found[meant.front()];
-  if (stopping_) return Stopping();
-  const PrintableText asked = PrintableText::OfPath(model);
-  const std::string there = listed.empty() ? "no model is loaded (strata load MODEL)"
-                                           : absl::StrCat("loaded: ", absl::StrJoin(listed, ", "));
-  if (!meant.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(asked.empty() ? "which model?" : absl::StrCat(asked, " means several models"),
-                     "; ", there));
-  }
-  return absl::NotFoundError(asked.empty() ? there : absl::StrCat("no model ", asked, "; ", there));
+  auto found = models_.Find(model);
+  if (!found.ok() && stopping_) return Stopping();
+  return found;
 }
 
 absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
@@ -555,14 +481,14 @@ absl::StatusOr<std::string> Coordinator::Unload(const std::string& model) {
     PrintableText name;
     {
       absl::MutexLock lock(mu_);
-      name = ShownName(*deployment);
+      name = models_.ShownName(*deployment);
     }
     // Else another one has just taken its place, or somebody else unloads it.
     if (!Remove(*deployment, WasUnloaded(**deployment))) continue;
     {
       absl::MutexLock lock(mu_);
-      pending_reloads_.erase((*deployment)->model_id());
-      reload_due_ = true;
+      reloads_.Remove((*deployment)->model_id());
+      recovery_.OnRoomMade();
     }
     PublishDesiredStateNow();
     return name.str();
@@ -573,7 +499,7 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
   if (auto s = CheckLeadership(); !s.ok()) return s;
   {
     const auto looked = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-      return stopping_ || !MayReloadStill();
+      return stopping_ || !role_.is_leader() || !reloads_.MayLoadSoon();
     };
     absl::MutexLock lock(mu_);
     mu_.AwaitWithTimeout(absl::Condition(&looked), kReloadTime);
@@ -581,30 +507,31 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
   // What it was about to load may be another's by now.
   if (auto s = CheckLeadership(); !s.ok()) return s;
   std::vector<DeploymentPtr> models;
-  std::map<std::string, PendingReload> pending_reloads;
+  std::map<std::string, ReloadQueue::Entry> reloads;
   {
     absl::MutexLock lock(mu_);
     if (stopping_) return Stopping();
-    for (const auto& [id, model] : models_) models.push_back(model);
-    if (reloads_unseen_) return LoadingAgain();
-    if (models.empty() && pending_reloads_.empty() && !misses_.empty()) return Misses();
-    for (const auto& [id, pending_reload] : pending_reloads_) {
-      if (!models_.contains(id)) pending_reloads[id] = pending_reload;
+    for (const auto& [id, model] : models_.models()) models.push_back(model);
+    if (reloads_.is_unknown()) return LoadingAgain();
+    if (models.empty() && reloads_.entries().empty() && !role_.missed_nodes().empty()) {
+      return Misses();
+    }
+    for (const auto& [id, entry] : reloads_.entries()) {
+      if (models_.Get(id) == nullptr) reloads[id] = entry;
     }
   }
   std::vector<wire::ModelStatus> statuses;
   for (const DeploymentPtr& model : models) statuses.push_back(StatusOf(model));
-  for (const auto& [id, pending_reload] : pending_reloads) {
-    const PrintableText name = pending_reload.Name();
+  for (const auto& [id, entry] : reloads) {
+    const PrintableText name = entry.Name();
     const bool is_shared =
         absl::c_any_of(models, [&name](const auto& model) { return model->name() == name; });
     wire::ModelStatus& status = statuses.emplace_back();
     status.set_model_id(id);
     status.set_name(ShownModelName(name, id, is_shared).str());
-    *status.mutable_source() = pending_reload.request.source();
-    status.set_state(pending_reload.why.ok() ? wire::ModelStatus::LOADING
-                                             : wire::ModelStatus::FAILED);
-    ToWire(pending_reload.WhyNotHere(), "", status.mutable_status());
+    *status.mutable_source() = entry.request.source();
+    status.set_state(entry.why.ok() ? wire::ModelStatus::LOADING : wire::ModelStatus::FAILED);
+    ToWire(entry.WhyNotHere(), "", status.mutable_status());
   }
   return statuses;
 }
@@ -612,15 +539,15 @@ absl::StatusOr<std::vector<wire::ModelStatus>> Coordinator::Models() {
 std::vector<std::string> Coordinator::Problems() {
   std::vector<std::string> problems;
   absl::MutexLock lock(mu_);
-  if (!is_leader_) return problems;
+  if (!role_.is_leader()) return problems;
   if (absl::Status alone = Misses(); !alone.ok()) problems.emplace_back(alone.message());
-  for (const auto& [id, pending_reload] : pending_reloads_) {
-    if (models_.contains(id)) continue;
-    problems.push_back(absl::StrCat(pending_reload.WhyNotHere().message(),
+  for (const auto& [id, entry] : reloads_.entries()) {
+    if (models_.Get(id) != nullptr) continue;
+    problems.push_back(absl::StrCat(entry.WhyNotHere().message(),
                                     "; it is tried again by itself, until: ", "strata unload ",
                                     ShortModelId(id)));
   }
-  for (const auto& [id, model] : models_) {
+  for (const auto& [id, model] : models_.models()) {
     const absl::Status why = model->why_not_serving();
     if (!why.ok()) {
       problems.push_back(
@@ -633,8 +560,8 @@ std::vector<std::string> Coordinator::Problems() {
 std::vector<Coordinator::ModelStats> Coordinator::Stats() {
   std::vector<ModelStats> stats;
   absl::MutexLock lock(mu_);
-  for (const auto& [id, model] : models_) {
-    stats.push_back({.name = ShownName(model),
+  for (const auto& [id, model] : models_.models()) {
+    stats.push_back({.name = models_.ShownName(model),
                      .id = id,
                      .serving = model->serving(),
                      .tokenizing = model->tokenizing(),
@@ -647,13 +574,7 @@ std::vector<Coordinator::ModelStats> Coordinator::Stats() {
 bool Coordinator::MayReload() {
   absl::MutexLock lock(mu_);
   RefreshLeadership();  // a tick's look may be older than who asks
-  return MayReloadStill();
-}
-
-bool Coordinator::MayReloadStill() const {
-  return is_leader_ && (reloads_unseen_ || absl::c_any_of(pending_reloads_, [](const auto& each) {
-                          return each.second.why.ok();
-                        }));
+  return role_.is_leader() && reloads_.MayLoadSoon();
 }
 
 absl::Status Coordinator::LoadingAgain() {
@@ -664,40 +585,19 @@ absl::Status Coordinator::LoadingAgain() {
       kRetrySoonMs);
 }
 
-PrintableText Coordinator::PendingReload::Name() const {
-  return PrintableText::From(request.name().empty() ? ModelFileStem(request.source().path())
-                                                    : absl::string_view(request.name()));
-}
-
-absl::Status Coordinator::PendingReload::WhyNotHere() const {
-  return WithRetryAfterMs(
-      absl::UnavailableError(
-          why.ok() ? absl::StrCat(Name(), " was lost with a node, and is being loaded again")
-                   : absl::StrCat(Name(), " was lost with a node, and cannot be loaded again yet: ",
-                                  why.message())),
-      kRetrySoonMs);
-}
-
 absl::Status Coordinator::Misses() const {
-  if (misses_.empty()) return absl::OkStatus();
+  if (role_.missed_nodes().empty()) return absl::OkStatus();
   return WithRetryAfterMs(
       absl::UnavailableError(
-          absl::StrCat("this node is cut off: it does not reach ", misses_,
+          absl::StrCat("this node is cut off: it does not reach ", role_.missed_nodes(),
                        ", which may have models that it does not know (strata doctor says more)")),
       kRetrySoonMs);
 }
 
 absl::Status Coordinator::WhyNotHere(const std::string& model) const {
   if (stopping_) return Stopping();
-  if (reloads_unseen_) return LoadingAgain();
-  for (const auto& [id, pending_reload] : pending_reloads_) {
-    const PrintableText name = pending_reload.Name();
-    if (MatchModel(model,
-                   {.name = name, .path = pending_reload.request.source().path(), .id = id}) !=
-        ModelMatch::kNone) {
-      return pending_reload.WhyNotHere();
-    }
-  }
+  if (reloads_.is_unknown()) return LoadingAgain();
+  if (absl::Status why = reloads_.WhyNotHere(model); !why.ok()) return why;
   return Misses();
 }
 

@@ -17,7 +17,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,6 +31,12 @@
 #include "coordinator/membership/flap_tracker.h"
 #include "coordinator/membership/loss_detector.h"
 #include "coordinator/models/deployment.h"
+#include "coordinator/models/leader_role.h"
+#include "coordinator/models/model_table.h"
+#include "coordinator/models/rebalancer.h"
+#include "coordinator/models/recovery.h"
+#include "coordinator/models/reload_queue.h"
+#include "coordinator/models/stage_reclaimer.h"
 #include "proto/coordinator.pb.h"
 #include "shard/weights/weight_fetcher.h"
 #include "transport/base/event_loop.h"
@@ -169,11 +174,7 @@ class Coordinator {
   absl::StatusOr<Loaded> LoadNow(const wire::LoadModelRequest& request,
                                  const OperationContext& caller);
   absl::Status DrainNow(const wire::DrainNodeRequest& request, const OperationContext& caller);
-  // Takes a lease in `there` for `request`. Null: it is not there any more.
-  std::unique_ptr<Loaded> Join(const DeploymentPtr& there, const wire::LoadModelRequest& request);
   PlanningOptions PlanningFor(const OperationContext& caller);
-  // By which no other is known at present (coordinator/models/model_match.h).
-  PrintableText ShownName(const DeploymentPtr& deployment) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Remembers the device where `why` says that a load of `deployment` computed wrong numbers: plans
   // that nobody asked for leave it alone until the members change.
   void Refuse(const Deployment& deployment, const absl::Status& why);
@@ -194,9 +195,8 @@ class Coordinator {
                                        const DeploymentPtr& instead_of,
                                        const OperationContext& caller, Failure* failure);
   // Deploy(); where there is less memory or disk than was planned, plans with what there is and
-  // tries again, kPlansMax times besides want of disk; so it does once where the connection to a
-  // node broke. `planning` and `placement`, which may be fewer than the request's,
-  // made `planned`. Null: `instead_of`, or what took its place, is not there any more.
+  // tries again, as load_retries.h says. `planning` and `placement`, which may be fewer than the
+  // request's, made `planned`. Null: `instead_of`, or what took its place, is not there any more.
   absl::StatusOr<DeploymentPtr> DeployWhereItFits(PlanningOptions planning,
                                                   std::unique_ptr<PlannedModel> planned,
                                                   const wire::LoadModelRequest& request,
@@ -204,12 +204,10 @@ class Coordinator {
                                                   DeploymentPtr instead_of,
                                                   const OperationContext& caller);
   absl::Status EvacuateModel(const DeploymentPtr& from, const OperationContext& caller);
-  // rebalancer.cc; with the work begun. Not OK: `from` serves as before, or it is being
+  // With the work begun. Not OK: `from` serves as before, or it is being
   // recovered.
   absl::Status MigrateLive(const DeploymentPtr& from, std::unique_ptr<PlannedModel> planned,
                            const wire::LoadModelRequest& request, const OperationContext& caller);
-  void ScheduleRebalance()
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // soon, whether a plan is better by now
   void Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,
             const OperationContext& caller);
   void Rebalance();
@@ -219,13 +217,7 @@ class Coordinator {
   void Recover(const DeploymentPtr& lost);
   // False: something else had to be recovered first.
   bool Reload(const std::string& id, const wire::LoadModelRequest& pending_reload);
-  bool IsPendingReload(const std::string& id);
   bool AnyRecovering();
-  struct Lost {
-    bool any = false;         // models, and those of the coordinator before
-    bool wants_room = false;  // one was not placed, and may find room yet
-  };
-  Lost WhatIsLost();
   // Blocks until their memory is free, or their nodes have gone.
   void UnloadStaleStages(PlannedModel* planned);
   // With the stages on their nodes and the work begun.
@@ -247,24 +239,23 @@ class Coordinator {
   // meant: nothing.
   std::optional<std::string> ForgetPendingReload(const std::string& model);
 
-  void Tick();                              // loop
-  bool Look();                              // loop; true: look again soon
-  void LoseNodes(const ClusterView& view);  // loop
-  void Pin(const DeploymentPtr& deployment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Tick();                                                    // loop
+  bool Look();                                                    // loop; true: look again soon
+  void LoseNodes(const ClusterView& view);                        // loop
   void PublishDesiredState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // loop
-  void
-  PublishDesiredStateNow();  // not the loop: before who asked for a change hears that it is made
+  // Not on the loop: before the caller that asked for a change hears that it is made.
+  void PublishDesiredStateNow();
   // For all at once, each on its thread.
   static void ForEach(const std::vector<DeploymentPtr>& models,
                       absl::FunctionRef<void(Deployment*)> call);
   // What is loaded from now on is another leadership's.
   void StepDown() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool IsEmpty() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // This node does not coordinate, and has models nevertheless.
+  bool HasModelsOfAnother() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void RunLeadershipLoop();   // thread: takes and leaves leadership
   bool ReclaimStaleStages();  // true: it has seen all, and nothing was left over
   bool stopping();
   absl::Status Stopping() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool MayReloadStill() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   absl::Status WhyNotHere(const std::string& model) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Misses() const ABSL_SHARED_LOCKS_REQUIRED(mu_);  // OK: no other node
 
@@ -278,51 +269,24 @@ class Coordinator {
 
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::map<std::string, DeploymentPtr> models_ ABSL_GUARDED_BY(mu_);  // by id
-  // What loads again what was loaded to stay, by id; in models_, too.
-  std::map<std::string, wire::LoadModelRequest> pinned_ ABSL_GUARDED_BY(mu_);
-  // By id; one that stays has none. Shares are numbers that no coordinator before gave out.
-  std::map<std::string, std::set<uint64_t>> leases_ ABSL_GUARDED_BY(mu_);
-  uint64_t last_lease_ ABSL_GUARDED_BY(mu_);
-  uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;    // under way: memory that comes back
-  bool is_leader_ ABSL_GUARDED_BY(mu_) = false;  // as last looked at
+  ModelTable models_ ABSL_GUARDED_BY(mu_);
+  ReloadQueue reloads_ ABSL_GUARDED_BY(mu_);
+  LeaderRole role_ ABSL_GUARDED_BY(mu_);  // as last looked at
+  RecoverySchedule recovery_ ABSL_GUARDED_BY(mu_);
+  RebalanceSchedule rebalance_ ABSL_GUARDED_BY(mu_);
+  StageReclaimer reclaimer_ ABSL_GUARDED_BY(mu_);
+  uint32_t unloads_ ABSL_GUARDED_BY(mu_) = 0;  // under way: memory that comes back
   // Of a leadership that has ended; RunLeadershipLoop() unloads them.
   std::vector<DeploymentPtr> lost_ ABSL_GUARDED_BY(mu_);
-  bool settled_ ABSL_GUARDED_BY(mu_) = false;         // as last looked at
-  bool has_successors_ ABSL_GUARDED_BY(mu_) = false;  // the same: others may coordinate next
-  uint64_t members_seen_ ABSL_GUARDED_BY(mu_) = 0;    // grows when the members change
-  uint64_t ended_ ABSL_GUARDED_BY(mu_) = 0;           // deployments, whose stages may be left over
-  bool recovery_due_ ABSL_GUARDED_BY(mu_) = false;    // a model may want to be recovered
-  bool retry_due_ ABSL_GUARDED_BY(mu_) = false;       // those that could not be may be now
-  bool reload_due_ ABSL_GUARDED_BY(mu_) =
-      false;  // pending reloads may find room that there was not
-  bool reloads_unseen_ ABSL_GUARDED_BY(mu_) = false;  // has not looked since the leadership began
-  SteadyTime look_at_ ABSL_GUARDED_BY(mu_) = SteadyTime::InfiniteFuture();  // for better plans
   std::optional<wire::Epoch> prepared_ ABSL_GUARDED_BY(mu_);  // of a plan that takes over soon
-  // Ids of models whose next plans may keep stages: of those that are being loaded again, and of
-  // those that were held at the coordinator before, and until when.
-  std::multiset<std::string> loading_again_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, SteadyTime> held_ ABSL_GUARDED_BY(mu_);
   NodeFlapTracker flap_tracker_ ABSL_GUARDED_BY(mu_);
   // By model id, at most kModelsMax; of each, kCapacityLimitsMax at most.
   std::map<std::string, std::vector<CapacityLimit>> refused_ ABSL_GUARDED_BY(mu_);
-  // Models of the coordinator before, and those that were lost here in a way that a recovery cannot
-  // do with; by id, until they are loaded; at most kModelsMax of the former.
-  struct PendingReload {
-    wire::LoadModelRequest request;
-    absl::Status why;  // it could not be loaded; OK: it has not been tried
-
-    PrintableText Name() const;
-    absl::Status WhyNotHere() const;  // for who asks for it
-  };
-  std::map<std::string, PendingReload> pending_reloads_ ABSL_GUARDED_BY(mu_);
-  std::string misses_ ABSL_GUARDED_BY(mu_);  // ClusterRuntime::MissedNodes(), as last looked at
-
   LossDetector lost_members_;                 // loop
   std::unique_ptr<EventLoop::Handle> timer_;  // loop
   uint64_t tick_ms_ = 0;                      // loop
   uint64_t work_ = 0;  // loop: requests and models of the group, as last seen
-  std::thread keeper_, recovery_thread_;
+  std::thread leadership_thread_, recovery_thread_;
 };
 
 }  // namespace strata

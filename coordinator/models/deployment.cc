@@ -59,7 +59,7 @@ Deployment::Deployment(Options options, std::unique_ptr<PlannedModel> planned)
       texts_(options_.inherited != nullptr ? options_.inherited
                                            : std::make_shared<GenerationEngine>(TextsOf(options_))),
       has_requests_(options_.inherited == nullptr),
-      since_(SteadyTime::Now()) {
+      since_(options_.now()) {
   NodeClient* const first = planned_->NodeOf(planned_->plan.stages.front()).client.get();
   tokenizer_ = std::make_shared<RemoteTokenizer>(first, RemoteTokenizer::Options());
 }
@@ -89,7 +89,7 @@ absl::Status Deployment::Load(Progress progress, TakeOver take_over) {
     // Whatever came of it: Unload() waits for its turn.
     if (!unloaded_why_.ok()) return unloaded_why_;
     if (state_ != wire::ModelStatus::LOADING) return why_;  // it broke meanwhile
-    since_ = SteadyTime::Now();
+    since_ = options_.now();
     if (status.ok()) {
       infos_ = pipeline_->stages();
       state_ = wire::ModelStatus::SERVING;
@@ -254,7 +254,7 @@ void Deployment::OnBroken(absl::Status status) {
     if (is_recovery && state_ == wire::ModelStatus::RECOVERING && lost_a_stage_) return;
     if (state_ != wire::ModelStatus::UNLOADING && state_ != wire::ModelStatus::FAILED) {
       LOG(WARNING) << name_ << ": " << status.message();
-      const SteadyTime now = SteadyTime::Now();
+      const SteadyTime now = options_.now();
       served_for_ = state_ == wire::ModelStatus::LOADING ? absl::ZeroDuration() : now - since_;
       since_ = now;
       state_ = is_recovery ? wire::ModelStatus::RECOVERING : wire::ModelStatus::FAILED;
@@ -442,7 +442,7 @@ absl::Status Deployment::why_not_serving() const {
   }
   if (state_ != wire::ModelStatus::RECOVERING || why_.ok()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(name_, " is being placed again since ",
-                                             absl::ToInt64Seconds(SteadyTime::Now() - since_),
+                                             absl::ToInt64Seconds(options_.now() - since_),
                                              " s: ", why_.message()));
 }
 
@@ -453,7 +453,7 @@ absl::Duration Deployment::served_for() const {
 
 absl::Duration Deployment::lost_for() const {
   absl::MutexLock lock(mu_);
-  return SteadyTime::Now() - since_;
+  return options_.now() - since_;
 }
 
 void Deployment::Diagnose() {
@@ -679,7 +679,7 @@ wire::ModelStatus Deployment::Status() {
   if (state_ == wire::ModelStatus::FAILED || state_ == wire::ModelStatus::RECOVERING) {
     ToWire(why_, "", status.mutable_status());
   }
-  status.set_loaded_s_ago(absl::ToInt64Seconds(SteadyTime::Now() - since_));
+  status.set_loaded_s_ago(absl::ToInt64Seconds(options_.now() - since_));
   return status;
 }
 

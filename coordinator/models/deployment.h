@@ -57,8 +57,9 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
     SelfTestFile* self_tests = nullptr;
     std::vector<CapacityLimit> caps;                                // that it was planned with
     std::vector<std::vector<PipelineOptions::CacheSource>> caches;  // as of PipelineOptions
-    // For simulations: how a pipeline is built, and what texts are served with where nothing is
-    // inherited.
+    // For simulations: the time, how a pipeline is built, and what requests are served with where
+    // nothing is inherited.
+    std::function<SteadyTime()> now = SteadyTime::Now;
     std::function<absl::StatusOr<std::unique_ptr<Pipeline>>(PipelineOptions, Pipeline::Listener*,
                                                             Pipeline::Progress)>
         build = Pipeline::Build;

@@ -1,8 +1,8 @@
-// The role: what coordinator/models/coordinator.cc and leadership.cc do.
-// sim_coordinator_mend.cc has what takes a plan.
+// Leadership, requests, and what is left over. sim_coordinator_load.cc has what takes a plan.
 #include "tests/sim/sim_coordinator.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -15,16 +15,15 @@
 namespace strata {
 namespace {
 
-// As in coordinator/models/coordinator.cc and leadership.cc.
+// How often the product looks, where it is not woken.
 constexpr int64_t kTickUs = 200'000;
 constexpr int64_t kLeadershipUs = 200'000;
-constexpr int64_t kReclaimUs = 5'000'000;
 constexpr int64_t kUnloadTimeoutUs = 1'000'000;
 
 }  // namespace
 
 SimCoordinator::~SimCoordinator() {
-  if (model_ != nullptr) lost_.push_back(std::move(model_));
+  std::ranges::move(models_.Clear(), std::back_inserter(lost_));
   for (const DeploymentPtr& model : lost_) {
     model->Unload(absl::CancelledError("the process has ended"));
   }
@@ -41,10 +40,10 @@ void SimCoordinator::Start() {
 
 void SimCoordinator::Stop() {
   stopping_ = true;
-  if (model_ != nullptr) lost_.push_back(std::exchange(model_, nullptr));
+  std::ranges::move(models_.Clear(), std::back_inserter(lost_));
   const absl::Status why = absl::UnavailableError("the node that coordinates is stopping");
   for (const DeploymentPtr& model : std::exchange(lost_, {})) {
-    if (has_successors_) {
+    if (role_.has_successors()) {
       model->AnnounceLeaderChange(why);
     } else {
       model->Unload(why);
@@ -54,16 +53,14 @@ void SimCoordinator::Stop() {
 
 bool SimCoordinator::is_leader() const { return cluster().View(options_.node).is_coordinator; }
 absl::Status SimCoordinator::Answers() const {
-  if (model_ == nullptr) return WhyNot();
-  return model_->answers() ? absl::OkStatus() : Coordinator::LoadingAgain();
+  if (model() == nullptr) return WhyNot();
+  return model()->answers() ? absl::OkStatus() : Coordinator::LoadingAgain();
 }
 absl::Status SimCoordinator::WhyNot() const {
-  if (pending_reload_.has_value() || reloads_unseen_) return Coordinator::LoadingAgain();
+  if (!reloads_.entries().empty() || reloads_.is_unknown()) return Coordinator::LoadingAgain();
   return absl::NotFoundError("no model is loaded");
 }
-bool SimCoordinator::MayReload() const {
-  return is_leader_ && (reloads_unseen_ || reload_untried_);
-}
+bool SimCoordinator::MayReload() const { return role_.is_leader() && reloads_.MayLoadSoon(); }
 
 bool SimCoordinator::IsGone(size_t node) const {
   const ClusterView& view = cluster().View(options_.node);
@@ -81,24 +78,18 @@ std::vector<size_t> SimCoordinator::Members() const {
 
 void SimCoordinator::Generate(const wire::GenerateRequest& request,
                               std::shared_ptr<GenerationCall> call) {
-  if (model_ != nullptr) return model_->Generate(request, std::move(call));
+  if (model() != nullptr) return model()->Generate(request, std::move(call));
   call->Refuse(WhyNot());
 }
 
 void SimCoordinator::RefreshLeadership() {
-  const ClusterView& view = cluster().View(options_.node);
-  if (is_leader_ && !view.is_coordinator) StepDown();
-  is_leader_ = view.is_coordinator;
-  settled_ = view.settled;
-  has_successors_ = view.members.size() > 1;
+  if (role_.Refresh(cluster().View(options_.node), "", stopping_)) StepDown();
 }
 
 void SimCoordinator::StepDown() {
-  reloads_unseen_ = true;
-  pending_reload_.reset();
-  reload_untried_ = false;
-  pinned_.clear();
-  if (model_ != nullptr) lost_.push_back(std::exchange(model_, nullptr));
+  reloads_.Forget();
+  std::ranges::move(models_.Clear(), std::back_inserter(lost_));
+  reclaimer_.OnMembersChanged();
 }
 
 void SimCoordinator::Tick() {
@@ -106,29 +97,32 @@ void SimCoordinator::Tick() {
   if (stopping_) return;
   const ClusterView& view = cluster().View(options_.node);
   const bool members_changed = lost_members_.Look(view, Now(), &flap_tracker_);
-  uint32_t live = pending_reload_.has_value() ? 1 : 0;
-  if (model_ != nullptr) {
-    live += 1 + model_->texts();
-    if (model_->recovering()) recovery_due_ = true;
+  uint32_t live = static_cast<uint32_t>(reloads_.entries().size());
+  if (const DeploymentPtr there = model(); there != nullptr) {
+    live += 1 + there->texts();
+    if (there->recovering()) recovery_.OnLost();
   }
-  if (members_changed) retry_due_ = true;
+  if (members_changed) {
+    recovery_.OnMembersChanged();
+    reclaimer_.OnMembersChanged();
+  }
   if (live != live_) cluster().SetLive(options_.node, live_ = live);
   RefreshLeadership();
   PublishDesiredState();
-  if (members_changed) ++members_seen_;
   RunRecoveryLoop();
 }
 
 void SimCoordinator::PublishDesiredState() {
   std::vector<std::string> desired_state;
-  if (is_leader_) {
-    if (model_ == nullptr) pinned_.clear();
-    if (serving()) pinned_ = model_->Origin().SerializeAsString();
-    if (!pinned_.empty()) desired_state.push_back(pinned_);
-    if (pending_reload_.has_value() && pinned_.empty())
-      desired_state.push_back(pending_reload_->SerializeAsString());
+  if (role_.is_leader()) {
+    for (const auto& [id, origin] : models_.pins()) {
+      desired_state.push_back(origin.SerializeAsString());
+    }
+    for (const auto& [id, entry] : reloads_.entries()) {
+      if (!models_.pins().contains(id)) desired_state.push_back(entry.request.SerializeAsString());
+    }
     const auto& inherited = cluster().membership(options_.node).desired_state();
-    if (reloads_unseen_)
+    if (reloads_.is_unknown())
       desired_state.insert(desired_state.end(), inherited.begin(), inherited.end());
   }
   cluster().membership(options_.node).SetDesiredState(std::move(desired_state), now_us());
@@ -138,83 +132,62 @@ void SimCoordinator::PublishDesiredState() {
 void SimCoordinator::RunLeadershipLoop() {
   After(kLeadershipUs, [this] { RunLeadershipLoop(); });
   if (stopping_) return;
-  const bool is_leader = is_leader_ && settled_;
-  if (!is_leader_) StepDown();
+  if (!role_.is_leader() && HasModel()) StepDown();
   for (const DeploymentPtr& lost : std::exchange(lost_, {})) {
     lost->Unload(AsLeaderChanged(
         absl::UnavailableError("another node coordinates the cluster now; load the model again")));
   }
-  if (is_leader && !sweeping_ && (members_seen_ != swept_ || now_us() >= sweep_at_us_)) {
-    swept_ = members_seen_;
-    sweep_at_us_ = now_us() + kReclaimUs;
+  if (role_.may_act() && Now() >= reclaimer_.due_at()) {
+    reclaimer_.Begin();
     ReclaimStaleStages();
   }
 }
 
 void SimCoordinator::ReclaimStaleStages() {
-  sweeping_ = true;
   CollectSimReport(options_.cluster, options_.node, Members(),
                    [this](const SimReport& report) { OnSwept(report); });
 }
 
 void SimCoordinator::OnSwept(const SimReport& report) {
-  sweeping_ = false;
-  if (stopping_ || !is_leader_ || !settled_) return;
-  const bool adopts = reloads_unseen_;
-  std::optional<wire::LoadModelRequest> pending_reload;
-  std::vector<SimStaleStage> leftovers;
-  if (adopts) {
-    for (const std::string& one : cluster().membership(options_.node).desired_state()) {
-      wire::LoadModelRequest origin;
-      if (origin.ParseFromString(one)) pending_reload = std::move(origin);
-    }
+  if (stopping_ || !role_.may_act()) return reclaimer_.End(/*found_none=*/false, Now());
+  LoadedStages loaded;
+  loaded.learns = reloads_.is_unknown();
+  loaded.desired_state = cluster().membership(options_.node).desired_state();
+  loaded.kept = reloads_.KeptIds(Now());
+  if (const DeploymentPtr there = model(); there != nullptr) {
+    loaded.known.push_back(there->epoch());
+    if (!there->serving()) loaded.kept.insert(there->model_id());
   }
-  for (const SimReport::Node& node : report.nodes) {
-    for (const wire::StageStatus& stage : node.stages) {
-      if (model_ != nullptr && CompareEpochs(model_->epoch(), stage.epoch()) == 0) continue;
-      const bool was_served =
-          stage.state() == wire::StageStatus::SERVING || stage.state() == wire::StageStatus::FAILED;
-      wire::LoadModelRequest origin;
-      if (adopts && was_served && !stage.origin().empty() &&
-          origin.ParseFromString(stage.origin())) {
-        pending_reload = std::move(origin);
-      }
-      // The next plan may keep it.
-      const bool is_lost = model_ != nullptr && !model_->serving();
-      if (stage.state() == wire::StageStatus::SERVING &&
-          (is_lost || pending_reload_.has_value() || pending_reload.has_value())) {
-        continue;
-      }
-      leftovers.push_back({node.node, StageKeyOf(stage.epoch(), stage.stage())});
-    }
-  }
-  if (options_.forgets_pending_reloads) pending_reload.reset();
-  if (leftovers.empty()) return Reloaded(std::move(pending_reload));
-  sweeping_ = true;
-  const auto left = std::make_shared<size_t>(leftovers.size());  // shared by the calls
-  for (const SimStaleStage& one : leftovers) {
+  for (const SimReport::Node& node : report.nodes) loaded.nodes.push_back(node.stages);
+  StaleStages stale = FindStaleStages(loaded);
+  if (options_.forgets_pending_reloads) stale.reloads.clear();
+  if (stale.stages.empty()) return EndSweep(std::move(stale), loaded.learns);
+  const auto left = std::make_shared<size_t>(stale.stages.size());  // shared by the calls
+  for (const StaleStages::Stage& each : stale.stages) {
+    const wire::StageStatus& stage = loaded.nodes[each.node][each.stage];
+    const SimStaleStage one = {report.nodes[each.node].node,
+                               StageKeyOf(stage.epoch(), stage.stage())};
     SimAsk(
         options_.cluster.processes, options_.node, one.node, kUnloadTimeoutUs,
         [cluster = options_.cluster, one](const SimAnswer& answer) {
           cluster.host_of(one.node)->Unload(one.key);
           answer([] {});
         },
-        [this, left, pending_reload](bool) {
-          if (--*left > 0) return;
-          sweeping_ = false;
-          Reloaded(pending_reload);
+        [this, left, stale, learns = loaded.learns](bool) {
+          if (--*left == 0) EndSweep(stale, learns);
         });
   }
 }
 
-void SimCoordinator::Reloaded(std::optional<wire::LoadModelRequest> pending_reload) {
-  if (!reloads_unseen_ || !is_leader_) return;
-  reloads_unseen_ = false;
-  if (pending_reload.has_value() && model_ == nullptr) {
-    pending_reload_ = std::move(pending_reload);
-    retry_due_ = true;
+void SimCoordinator::EndSweep(StaleStages stale, bool learns) {
+  if (absl::c_any_of(stale.stages, [](const auto& stage) { return stage.makes_room; })) {
+    recovery_.OnRoomMade();
   }
-  reload_untried_ = pending_reload_.has_value();
+  reclaimer_.End(stale.found_none && !learns, Now());
+  if (!learns || !role_.is_leader()) return;
+  std::erase_if(stale.reloads,
+                [this](const auto& reload) { return models_.Get(reload.first) != nullptr; });
+  if (reloads_.Learn(std::move(stale.reloads), kModelsMax)) recovery_.OnMembersChanged();
 }
 
 void SimCoordinator::StartWork(std::function<void()> job) {
@@ -241,12 +214,13 @@ void SimCoordinator::AfterUnloads(std::function<void()> fn) {
 }
 
 std::string SimCoordinator::OverBound() const {
-  if (model_ == nullptr) return "";
-  const SchedulerStats stats = model_->Stats();
+  const DeploymentPtr there = model();
+  if (there == nullptr) return "";
+  const SchedulerStats stats = there->Stats();
   const auto over = [](const char* what, uint64_t is, uint64_t bound) {
     return is > bound ? absl::StrCat(what, ": ", is, " of ", bound) : std::string();
   };
-  const CacheShape& cache = model_->planned().inputs.request.cache;
+  const CacheShape& cache = there->planned().inputs.request.cache;
   const uint64_t stages = stats.stages.size();
   // Texts that have lost their slots wait beside those in the queue.
   for (const std::string& wrong :

@@ -1,9 +1,8 @@
-// The role of a coordinator on a simulated node: when it plans, loads, recovers, reloads, unloads
-// and hands over. A model of coordinator/models/coordinator.h, whose threads wait for what is
-// answered over gRPC; here each wait is a call back. Its order of acts, its times and its
-// conditions are kept, and what it works with is real: Deployment with GenerationEngine and
-// Scheduler, NodeFlapTracker, CapacityLimitOf() and the planner, and the view of Membership. One
-// model.
+// The coordinator of a simulated node. Its decisions are the product's: LeaderRole, ModelTable,
+// ReloadQueue, RecoverySchedule, DecideRecovery(), LoadRetries, StageReclaimer, Deployment with
+// GenerationEngine and Scheduler, the planner, and Membership's view. What it carries out is
+// simulated: where coordinator/models/coordinator.h waits on a thread for an answer over gRPC, this
+// is called back. One model.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +10,20 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/generation/generation_call.h"
 #include "coordinator/membership/flap_tracker.h"
 #include "coordinator/membership/loss_detector.h"
 #include "coordinator/models/deployment.h"
+#include "coordinator/models/leader_role.h"
+#include "coordinator/models/load_retries.h"
+#include "coordinator/models/model_table.h"
+#include "coordinator/models/recovery.h"
+#include "coordinator/models/reload_queue.h"
+#include "coordinator/models/stage_reclaimer.h"
 #include "tests/sim/sim_planning.h"
 #include "transport/base/clock.h"
 
@@ -35,7 +41,7 @@ class SimCoordinator {
     bool forgets_pending_reloads = false;
     bool forgets_bounds = false;
   };
-  explicit SimCoordinator(Options options) : options_(std::move(options)) {}
+  explicit SimCoordinator(Options options) : options_(std::move(options)), models_(0) {}
   // The process ends: nothing is told to anybody.
   ~SimCoordinator();
 
@@ -46,8 +52,8 @@ class SimCoordinator {
   bool is_leader() const;
   absl::Status Answers() const;
   bool MayReload() const;
-  bool HasModel() const { return model_ != nullptr || pending_reload_.has_value(); }
-  bool serving() const { return model_ != nullptr && model_->serving(); }
+  bool HasModel() const { return !models_.models().empty() || !reloads_.entries().empty(); }
+  bool serving() const { return model() != nullptr && model()->serving(); }
   void Generate(const wire::GenerateRequest& request, std::shared_ptr<GenerationCall> call);
   // Somebody on `source`'s node has the model loaded, to stay.
   void Load(size_t source);
@@ -60,11 +66,12 @@ class SimCoordinator {
  private:
   absl::Status WhyNot() const;                        // there is no model
   using DeploymentPtr = std::shared_ptr<Deployment>;  // shared with calls under way
-  struct Times {
-    int64_t since_us = 0;
-    int64_t served_for_us = 0;
-  };
   using Then = std::function<void(absl::Status)>;
+  using RetriesPtr = std::shared_ptr<LoadRetries>;  // shared by the steps of one load
+
+  DeploymentPtr model() const {
+    return models_.models().empty() ? nullptr : models_.models().begin()->second;
+  }
 
   ClusterSim& cluster() const { return options_.cluster.processes->cluster(); }
   int64_t now_us() const { return cluster().LocalUs(options_.node); }
@@ -80,7 +87,7 @@ class SimCoordinator {
   void RunLeadershipLoop();
   void ReclaimStaleStages();
   void OnSwept(const SimReport& report);
-  void Reloaded(std::optional<wire::LoadModelRequest> pending_reload);
+  void EndSweep(StaleStages stale, bool learns);
 
   void StartWork(std::function<void()> job);
   void NextWork();
@@ -88,21 +95,20 @@ class SimCoordinator {
   void AfterUnloads(std::function<void()> fn);
 
   void RunRecoveryLoop();
-  void EndRecovery();
-  bool WantsRoom() const;
-  void Reload();
-  void Recover(const DeploymentPtr& lost);
+  void EndRecovery(bool deferred);
+  void ReloadNext(std::vector<std::string> ids);
+  void Recover(const DeploymentPtr& lost, std::function<void()> then);
   void RecoverNow(const DeploymentPtr& lost, const Then& then);
-  void PlaceAgain(const DeploymentPtr& lost, uint32_t in_a_row, bool healthy,
-                  const absl::Status& why, SimReport report, const Then& then);
+  void PlaceAgain(const DeploymentPtr& lost, const RecoveryDecision& decision, SimReport report,
+                  const Then& then);
   void LoadNow(const wire::LoadModelRequest& request, bool skip_measurement_wait, const Then& then);
-  void Deploy(SimPlanning planning, int plans, const wire::LoadModelRequest& request,
-              const Then& then);
+  void Deploy(SimPlanning planning, const RetriesPtr& retries,
+              const wire::LoadModelRequest& request, const Then& then);
   using PlannedPtr = std::unique_ptr<PlannedModel>;
-  void DeployNow(PlannedPtr* planned, const SimPlanning& planning, int plans,
+  void DeployNow(PlannedPtr* planned, const SimPlanning& planning, const RetriesPtr& retries,
                  const wire::LoadModelRequest& request, const Then& then);
-  void TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, uint32_t in_a_row,
-                const std::vector<CapacityLimit>& caps, const Then& then);
+  void TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, const RecoveryDecision& decision,
+                const Then& then);
   void UnloadStaleStages(const PlannedModel& planned, std::function<void()> then);
   absl::StatusOr<Deployment::Options> OptionsFor(const wire::LoadModelRequest& request);
   // Loads its stages, then the deployment.
@@ -110,35 +116,21 @@ class SimCoordinator {
   SimPlanning PlanningFor(const wire::LoadModelRequest& request, SimReport report) const;
 
   const Options options_;
-  DeploymentPtr model_;
-  std::vector<DeploymentPtr>
-      lost_;  // of a leadership that has ended; RunLeadershipLoop() unloads them
-  std::map<const Deployment*, Times> times_;
+  ModelTable models_;
+  ReloadQueue reloads_;
+  LeaderRole role_;
+  RecoverySchedule recovery_;
+  StageReclaimer reclaimer_;
+  NodeFlapTracker flap_tracker_;
+  LossDetector lost_members_;
+  std::vector<DeploymentPtr> lost_;  // of a leadership that has ended
   // What the deployment that is built next becomes its pipeline by.
   absl::StatusOr<SimLoadPtr> loaded_ = absl::UnknownError("nothing is loaded");
   bool built_ = false;
   bool stopping_ = false;
-  bool is_leader_ = false;
-  bool settled_ = false;
-  bool has_successors_ = false;
-  uint64_t members_seen_ = 0;
-  uint64_t swept_ = 0;
-  int64_t sweep_at_us_ = 0;
-  bool sweeping_ = false;
-  bool recovery_due_ = false;
-  bool retry_due_ = false;
-  bool reloads_unseen_ = false;
-  bool reload_untried_ = false;
-  absl::Status reload_why_;  // it could not be loaded
-  std::optional<wire::LoadModelRequest> pending_reload_;
-  std::string pinned_;  // what loads the model again, once it was loaded
-  NodeFlapTracker flap_tracker_;
-  LossDetector lost_members_;
   uint32_t live_ = 0;
 
   bool recovering_ = false;  // the recovery thread is at it
-  int64_t retry_at_us_ = 0;
-  int64_t retry_after_us_ = 0;
   bool working_ = false;
   std::deque<std::function<void()>> waiting_;  // for their turn
   uint32_t unloads_ = 0;

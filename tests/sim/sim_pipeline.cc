@@ -186,7 +186,7 @@ void Loading::LinkBack() {
              .to = self->coordinator,
              .credits = kResultsMax,
              .on_writable = [host = self->cluster.host_of(node),
-                             key = KeyOf(self->load->stages, last)] { host->ShouldContinue(key); },
+                             key = KeyOf(self->load->stages, last)] { host->Resume(key); },
              .on_closed = nullptr,
              .on_frame =
                  [weak, back = std::weak_ptr(link), cluster = self->cluster](const Frame& frame) {

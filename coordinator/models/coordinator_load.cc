@@ -10,13 +10,13 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/models/coordinator.h"
+#include "coordinator/models/load_retries.h"
 #include "coordinator/request/request_status.h"
 #include "transport/base/steady_time.h"
 
 namespace strata {
 namespace {
 
-constexpr int kPlansMax = 4;  // besides those for want of disk
 // Stages that were still loading when another one failed are cancelled, not waited for.
 constexpr absl::Duration kMemoryComesBackTime = absl::Seconds(3);
 constexpr absl::Duration kMemoryComesBackPoll = absl::Milliseconds(300);
@@ -47,25 +47,19 @@ absl::StatusOr<Coordinator::DeploymentPtr> Coordinator::DeployWhereItFits(
   planning.known = planned->model;
   planning.model_id = planned->model->id();
   const wire::ModelSource source = planned->source;
-  const bool is_assigned = !placement.assign().empty();
-  bool may_be_unavailable = true;
+  LoadRetries retries(/*assigned=*/!placement.assign().empty(), planning.caps);
   const auto give_up = [&](const absl::Status& why) -> absl::StatusOr<DeploymentPtr> {
     if (instead_of != nullptr && !Remove(instead_of, why)) return nullptr;
     return why;
   };
-  for (int plans = 1;;) {
+  while (true) {
     Failure failure;
     auto deployment = Deploy(std::move(planned), request, instead_of, caller, &failure);
     if (deployment.ok()) return deployment;
     const absl::Status why = deployment.status();
     if (failure.in_place != nullptr) instead_of = failure.in_place;
-    const bool is_tried_again =
-        (failure.cap && !is_assigned) ||
-        (failure.is_unavailable && std::exchange(may_be_unavailable, false));
-    if (plans == kPlansMax || !is_tried_again) return give_up(why);
-    if (planning.caps.size() == kCapacityLimitsMax) return give_up(why);
-    if (failure.cap) planning.caps.push_back(*failure.cap);
-    if (!failure.cap || !failure.cap->of_disk()) ++plans;
+    if (!retries.OnFailed(failure.cap, failure.is_unavailable)) return give_up(why);
+    planning.caps = retries.limits();
     LOG(WARNING) << why.message() << "; the layers are placed again";
     if (!caller.should_continue() ||
         !caller.note(absl::StrCat(why.message(), "; planning again…"))) {

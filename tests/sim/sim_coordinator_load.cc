@@ -1,5 +1,4 @@
-// What coordinator/models/coordinator.cc, model_loader.cc and recovery.cc do: loads,
-// and what is done about lost stages.
+// Loads and recoveries.
 #include <algorithm>
 #include <utility>
 
@@ -10,14 +9,6 @@
 
 namespace strata {
 namespace {
-
-// As in coordinator/models/recovery.cc and model_loader.cc.
-constexpr int64_t kHealthyUs = 30'000'000;
-constexpr uint32_t kRecoveriesInARowMax = 5;
-constexpr int64_t kPauseUs = 250'000;
-constexpr int64_t kPatienceUs = 10'000'000;
-constexpr int64_t kRetryAfterUs = 10'000'000, kRetryAfterUsMax = 60'000'000;
-constexpr int kPlansMax = 4;
 
 bool AllServe(const Deployment& lost, const SimReport& report, const ClusterSim& cluster) {
   const PlannedModel& planned = lost.planned();
@@ -46,9 +37,10 @@ absl::StatusOr<Deployment::Options> SimCoordinator::OptionsFor(
   options.request = request;
   options.self_node = cluster().IdOf(options_.node).ToHex();
   options.texts = options_.texts;
+  options.now = [this] { return Now(); };
   if (options_.forgets_bounds) options.texts.policy.queue_max *= 8;
   options.broken = [this] {
-    recovery_due_ = true;
+    recovery_.OnLost();
     After(0, [this] { RunRecoveryLoop(); });
   };
   options.build = [this](const PipelineOptions& build, Pipeline::Listener* listener,
@@ -130,7 +122,6 @@ void SimCoordinator::Carry(const DeploymentPtr& deployment, bool stays, const Th
         absl::Status status =
             deployment->Load([](uint32_t, const wire::LoadProgress&) { return true; });
         loaded_ = absl::UnknownError("nothing is loaded");
-        times_[deployment.get()].since_us = now_us();
         if (built_ || !load.ok()) return then(status);
         // It was unloaded while it was loaded, and has not seen its stages.
         (*load)->first->Close();
@@ -140,57 +131,41 @@ void SimCoordinator::Carry(const DeploymentPtr& deployment, bool stays, const Th
       });
 }
 
-bool SimCoordinator::WantsRoom() const {
-  if (!is_leader_) return false;
-  return (pending_reload_.has_value() && IsCapacityError(reload_why_)) ||
-         (model_ != nullptr && model_->lost_a_stage() && !model_->recovering() &&
-          IsCapacityError(model_->why()));
-}
-
 // At each tick, too.
 void SimCoordinator::RunRecoveryLoop() {
   if (stopping_ || recovering_) return;
-  const bool any_lost =
-      pending_reload_.has_value() || (model_ != nullptr && model_->lost_a_stage());
-  if (retry_due_ || !any_lost) {
-    retry_after_us_ = kRetryAfterUs;
-    retry_at_us_ = 0;
-  }
-  if (WantsRoom() && retry_at_us_ == 0) {
-    retry_at_us_ = now_us() + retry_after_us_;
-    retry_after_us_ = std::min(2 * retry_after_us_, kRetryAfterUsMax);
-  }
-  const bool again = retry_at_us_ != 0 && now_us() >= retry_at_us_;
-  if (!(recovery_due_ || retry_due_ || again)) return;
-  const bool retry = std::exchange(retry_due_, false) || again;
-  if (again) retry_at_us_ = 0;
-  recovery_due_ = false;
-  const bool may_recover = is_leader_ && settled_ && model_ != nullptr;
-  if (may_recover && (model_->recovering() || (retry && model_->lost_a_stage()))) {
-    recovering_ = true;
-    Recover(model_);
-  } else if (retry && pending_reload_.has_value()) {
-    recovering_ = true;
-    Reload();
-  }
+  if (!recovery_.is_due() && Now() < recovery_.next_at()) return;
+  recovering_ = true;
+  RecoverySchedule::Round round = recovery_.Begin(models_, reloads_, role_.may_act(), Now());
+  const auto then = [this, reload = std::move(round.reload)] { ReloadNext(reload); };
+  if (round.recover.empty()) return then();
+  Recover(round.recover.front(), then);
 }
 
-void SimCoordinator::EndRecovery() {
+void SimCoordinator::EndRecovery(bool deferred) {
   recovering_ = false;
+  recovery_.End(models_, reloads_, role_.is_leader(), deferred, Now());
   After(0, [this] { RunRecoveryLoop(); });
+  if (recovery_.next_at() == SteadyTime::InfiniteFuture()) return;
+  After(absl::ToInt64Microseconds(std::max(recovery_.next_at() - Now(), absl::ZeroDuration())),
+        [this] { RunRecoveryLoop(); });
 }
 
-void SimCoordinator::Reload() {
-  LoadNow(*pending_reload_, /*skip_measurement_wait=*/true, [this](const absl::Status& status) {
-    reload_untried_ = false;
-    reload_why_ = status;
-    if (status.ok()) {
-      pending_reload_.reset();
-      ++adoptions_;
-      cluster().Note("the model is adopted");
-    }
-    EndRecovery();
-  });
+void SimCoordinator::ReloadNext(std::vector<std::string> ids) {
+  if (models_.AnyRecovering()) return EndRecovery(/*deferred=*/!ids.empty());
+  while (!ids.empty() && !reloads_.entries().contains(ids.back())) ids.pop_back();
+  if (ids.empty()) return EndRecovery(/*deferred=*/false);
+  const std::string id = ids.back();
+  ids.pop_back();
+  LoadNow(reloads_.entries().at(id).request, /*skip_measurement_wait=*/true,
+          [this, id, ids](const absl::Status& status) {
+            reloads_.OnTried(id, status);
+            if (status.ok()) {
+              ++adoptions_;
+              cluster().Note("the model is loaded again");
+            }
+            ReloadNext(ids);
+          });
 }
 
 void SimCoordinator::Load(size_t source) {
@@ -210,12 +185,11 @@ void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool skip_me
     then(status);
   }] {
     if (stopping_ || !is_leader()) return then(absl::UnavailableError("not any more"));
-    if (model_ != nullptr) {
-      if (model_->recovering()) return then(absl::UnavailableError("its layers are placed again"));
-      if (model_->serving()) return then(absl::OkStatus());
-      // Failed: it makes room for this.
-      const DeploymentPtr failed = std::exchange(model_, nullptr);
-      failed->Unload(absl::UnavailableError("the model is loaded again"));
+    if (const DeploymentPtr there = model(); there != nullptr) {
+      if (there->recovering()) return then(absl::UnavailableError("its layers are placed again"));
+      if (there->serving()) return then(absl::OkStatus());
+      models_.Remove(there);  // failed: it makes room for this
+      there->Unload(absl::UnavailableError("the model is loaded again"));
     }
     AfterUnloads([this, request, skip_measurement_wait, then] {
       CollectSimReport(options_.cluster, options_.node, Members(),
@@ -224,24 +198,27 @@ void SimCoordinator::LoadNow(const wire::LoadModelRequest& request, bool skip_me
                          // Of the coordinator before.
                          planning.loaded = PlanningOptions::Loaded::kAround;
                          planning.skip_measurement_wait = skip_measurement_wait;
-                         Deploy(std::move(planning), 1, request, then);
+                         const auto retries = std::make_shared<LoadRetries>(
+                             /*assigned=*/false, planning.caps);
+                         Deploy(std::move(planning), retries, request, then);
                        });
     });
   });
 }
 
-void SimCoordinator::Deploy(SimPlanning planning, int plans, const wire::LoadModelRequest& request,
-                            const Then& then) {
+void SimCoordinator::Deploy(SimPlanning planning, const RetriesPtr& retries,
+                            const wire::LoadModelRequest& request, const Then& then) {
   auto planned = PlanSimModel(options_.cluster, planning);
   if (!planned.ok()) return then(planned.status());
   const auto held = std::make_shared<PlannedPtr>(*std::move(planned));  // while it is unloaded
-  UnloadStaleStages(**held, [this, held, planning = std::move(planning), plans, request, then] {
-    DeployNow(held.get(), planning, plans, request, then);
+  UnloadStaleStages(**held, [this, held, planning = std::move(planning), retries, request, then] {
+    DeployNow(held.get(), planning, retries, request, then);
   });
 }
 
-void SimCoordinator::DeployNow(PlannedPtr* planned, const SimPlanning& planning, int plans,
-                               const wire::LoadModelRequest& request, const Then& then) {
+void SimCoordinator::DeployNow(PlannedPtr* planned, const SimPlanning& planning,
+                               const RetriesPtr& retries, const wire::LoadModelRequest& request,
+                               const Then& then) {
   auto options = OptionsFor(request);
   if (!options.ok()) return then(options.status());
   if (stopping_) return then(absl::UnavailableError("the node is stopping"));
@@ -249,122 +226,96 @@ void SimCoordinator::DeployNow(PlannedPtr* planned, const SimPlanning& planning,
   const auto deployment = std::make_shared<Deployment>(*std::move(options), std::move(*planned));
   cluster().Note(absl::StrCat("node ", options_.node, " loads the model, epoch ",
                               deployment->epoch().counter()));
-  model_ = deployment;
+  models_.Put(deployment);
   Carry(deployment, /*stays=*/planning.skip_measurement_wait,
-        [this, deployment, planning, plans, request, then](const absl::Status& status) {
+        [this, deployment, planning, retries, request, then](const absl::Status& status) {
           if (status.ok()) {
+            models_.OnLoaded(deployment, /*hold=*/false);
             cluster().Note("the model is loaded");
             return then(status);
           }
           cluster().Note(absl::StrCat("it was not loaded: ", status.ToString()));
           const std::optional<CapacityLimit> cap = CapacityLimitOf(deployment->planned(), status);
-          const bool was_there = model_ == deployment;
-          if (was_there) model_ = nullptr;
+          const bool was_there = models_.Remove(deployment);
+          reclaimer_.OnDeploymentEnded(Now());
           if (was_there && planning.skip_measurement_wait) {
             deployment->AnnounceLeaderChange(status);
           } else {
             deployment->Unload(status);
           }
-          const bool enough = plans == kPlansMax || planning.caps.size() == kCapacityLimitsMax;
-          if (!cap.has_value() || enough) return then(status);
+          if (!retries->OnFailed(cap, was_there && absl::IsUnavailable(status))) {
+            return then(status);
+          }
           SimPlanning again = planning;
-          again.caps.push_back(*cap);
-          const int plans_then = plans + (cap->of_disk() ? 0 : 1);
+          again.caps = retries->limits();
           CollectSimReport(options_.cluster, options_.node, Members(),
-                           [this, again, plans_then, request, then](SimReport report) {
+                           [this, again, retries, request, then](SimReport report) {
                              SimPlanning now = again;
                              now.report = std::move(report);
-                             Deploy(std::move(now), plans_then, request, then);
+                             Deploy(std::move(now), retries, request, then);
                            });
         });
 }
 
-void SimCoordinator::Recover(const DeploymentPtr& lost) {
-  const auto begin = [this, lost] {
-    if (stopping_ || model_ != lost) return EndRecovery();
-    StartWork([this, lost] {
-      const auto end = [this] {
-        EndWork();
-        EndRecovery();
-      };
-      if (stopping_ || model_ != lost) return end();
-      const bool was_recovering = lost->recovering();
-      const bool lost_a_node = absl::IsUnavailable(lost->why());
-      RecoverNow(lost, [this, lost, was_recovering, lost_a_node, end](const absl::Status& status) {
-        const bool gave_up = !status.ok() && !stopping_ && model_ == lost && is_leader();
-        const int64_t lost_for_us = now_us() - times_[lost.get()].since_us;
-        const bool may_return =
-            absl::IsUnavailable(status) || (absl::IsResourceExhausted(status) && lost_a_node);
-        const bool patient = may_return && was_recovering && lost_for_us < kPatienceUs;
-        if (gave_up && !patient) {
-          cluster().Note(absl::StrCat("it cannot be recovered: ", status.ToString()));
-          lost->Fail(status);
-        }
-        end();
-      });
+void SimCoordinator::Recover(const DeploymentPtr& lost, std::function<void()> then) {
+  StartWork([this, lost, then = std::move(then)] {
+    const auto end = [this, then] {
+      EndWork();
+      then();
+    };
+    if (stopping_ || !models_.Has(lost)) return end();
+    const bool was_recovering = lost->recovering();
+    const bool lost_a_node = absl::IsUnavailable(lost->why());
+    RecoverNow(lost, [this, lost, was_recovering, lost_a_node, end](const absl::Status& status) {
+      const bool gave_up = !status.ok() && !stopping_ && models_.Has(lost) && is_leader();
+      if (gave_up && !WaitsForReturn(*lost, was_recovering, lost_a_node, status)) {
+        cluster().Note(absl::StrCat("it cannot be recovered: ", status.ToString()));
+        lost->Fail(status);
+      }
+      end();
     });
-  };
-  const std::optional<CapacityLimit> lacks = CapacityLimitOf(lost->planned(), lost->why());
-  const bool is_known = lacks && lacks->of_disk();
-  const bool waits = lost->recovering() && lost->recoveries_in_a_row() > 0 && !is_known;
-  After(waits ? (int64_t{1} << lost->recoveries_in_a_row()) * kPauseUs : 0, begin);
+  });
 }
 
 void SimCoordinator::RecoverNow(const DeploymentPtr& lost, const Then& then) {
-  Times& times = times_[lost.get()];
-  if (lost->BeginRecovery()) {
-    ++recoveries_;
-    times = {.since_us = now_us(), .served_for_us = now_us() - times.since_us};
-  }
-  const absl::Status why = lost->why();
-  const bool healthy = times.served_for_us >= kHealthyUs || !lost->recovering();
-  const uint32_t in_a_row = healthy ? 0 : lost->recoveries_in_a_row();
-  const std::optional<CapacityLimit> cap = CapacityLimitOf(lost->planned(), why);
-  const bool lacks_disk = cap && cap->of_disk();
-  if (lacks_disk && lost->caps().size() >= kCapacityLimitsMax) return then(why);
-  if (in_a_row >= kRecoveriesInARowMax && !lacks_disk) {
-    return then(absl::AbortedError("lost too often"));
-  }
+  const RecoveryDecision decision = DecideRecovery(*lost);
+  if (!decision.give_up.ok()) return then(decision.give_up);
+  if (lost->BeginRecovery()) ++recoveries_;
   cluster().Note(absl::StrCat("node ", options_.node, " recovers epoch ", lost->epoch().counter()));
   lost->DisownStages();
-  AfterUnloads([this, lost, in_a_row, healthy, why, then] {
+  AfterUnloads([this, lost, decision, then] {
     CollectSimReport(options_.cluster, options_.node, Members(),
-                     [this, lost, in_a_row, healthy, why, then](SimReport report) {
-                       PlaceAgain(lost, in_a_row, healthy, why, std::move(report), then);
+                     [this, lost, decision, then](SimReport report) {
+                       PlaceAgain(lost, decision, std::move(report), then);
                      });
   });
 }
 
-void SimCoordinator::PlaceAgain(const DeploymentPtr& lost, uint32_t in_a_row, bool healthy,
-                                const absl::Status& why, SimReport report, const Then& then) {
+void SimCoordinator::PlaceAgain(const DeploymentPtr& lost, const RecoveryDecision& decision,
+                                SimReport report, const Then& then) {
   SimPlanning planning = PlanningFor(lost->request(), std::move(report));
   planning.source = lost->planned().source;
-  planning.loaded = KeptAfter(in_a_row, lost->planned(), why,
+  planning.loaded = KeptAfter(decision.in_a_row, lost->planned(), lost->why(),
                               [&] { return AllServe(*lost, planning.report, cluster()); });
-  if (!healthy) planning.caps = lost->caps();
-  const std::optional<CapacityLimit> cap = CapacityLimitOf(lost->planned(), why);
-  if (cap) planning.caps.push_back(*cap);
+  planning.caps = decision.limits;
   auto planned = PlanSimModel(options_.cluster, planning);
   if (!planned.ok()) return then(planned.status());
   const auto held = std::make_shared<PlannedPtr>(*std::move(planned));  // while it is unloaded
-  const uint32_t then_in_a_row = in_a_row + (cap && cap->of_disk() ? 0 : 1);
-  UnloadStaleStages(**held, [this, held, lost, then_in_a_row, caps = planning.caps, then] {
-    TakeOver(held.get(), lost, then_in_a_row, caps, then);
-  });
+  UnloadStaleStages(
+      **held, [this, held, lost, decision, then] { TakeOver(held.get(), lost, decision, then); });
 }
 
-void SimCoordinator::TakeOver(PlannedPtr* planned, const DeploymentPtr& lost, uint32_t in_a_row,
-                              const std::vector<CapacityLimit>& caps, const Then& then) {
+void SimCoordinator::TakeOver(PlannedPtr* planned, const DeploymentPtr& lost,
+                              const RecoveryDecision& decision, const Then& then) {
   auto options = OptionsFor(lost->request());
   if (!options.ok()) return then(options.status());
   options->inherited = lost->engine();
-  options->recoveries_in_a_row = in_a_row;
-  options->caps = caps;
+  options->recoveries_in_a_row = decision.next_in_a_row;
+  options->caps = decision.limits;
   const auto next = std::make_shared<Deployment>(*std::move(options), std::move(*planned));
-  if (stopping_ || model_ != lost) return then(absl::OkStatus());
+  if (stopping_ || !models_.Replace(lost, next)) return then(absl::OkStatus());
   next->TakeRequests(lost->TransferRequests());
-  model_ = next;
-  times_.erase(lost.get());
+  reclaimer_.OnDeploymentEnded(Now());
   cluster().Note(absl::StrCat("placed again, epoch ", next->epoch().counter()));
   Carry(next, /*stays=*/true, [this, then](const absl::Status& status) {
     cluster().Note(absl::StrCat("loaded again: ", status.ToString()));

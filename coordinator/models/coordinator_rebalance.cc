@@ -19,11 +19,6 @@
 namespace strata {
 namespace {
 
-// Nodes that have just come measure first, and those that come often do not come one by one.
-constexpr absl::Duration kLookAfter = absl::Seconds(5);
-// Planning takes time of the node's own.
-constexpr absl::Duration kRebalanceAfter = absl::Seconds(30);
-
 // Where the stages of `planned` that are not kept have their caches from; empty: nowhere, since
 // those that are kept are of some older plan, or nothing of `from` stays.
 std::vector<std::vector<PipelineOptions::CacheSource>> CachesFor(const PlannedModel& planned,
@@ -75,13 +70,11 @@ absl::Status Coordinator::MigrateLive(const DeploymentPtr& from,
         from->YieldToRecovery(/*comes_to_rest=*/carries, caller.should_continue);
     if (!rests.ok()) return rests.status();
     absl::MutexLock lock(mu_);
-    const auto entry = models_.find(from->model_id());
-    if (stopping_ || entry == models_.end() || entry->second != from) {
+    if (stopping_ || !models_.Replace(from, next)) {
       return absl::CancelledError("it was unloaded meanwhile");
     }
     next->TakeRequests(from->TransferRequests());
-    entry->second = next;
-    ++ended_;
+    reclaimer_.OnDeploymentEnded(SteadyTime::Now());
     has_requests = true;
     return *rests;
   };
@@ -105,16 +98,14 @@ absl::Status Coordinator::MigrateLive(const DeploymentPtr& from,
   return absl::OkStatus();
 }
 
-void Coordinator::ScheduleRebalance() { look_at_ = SteadyTime::Now() + kLookAfter; }
-
 void Coordinator::Rebalance() {
   std::vector<DeploymentPtr> models;
   {
     absl::MutexLock lock(mu_);
-    look_at_ = SteadyTime::InfiniteFuture();
-    if (!is_leader_ || !settled_ || stopping_) return;
-    for (const auto& [id, model] : models_) {
-      if (model->recovering()) return ScheduleRebalance();  // which comes first
+    rebalance_.Begin();
+    if (!role_.may_act() || stopping_) return;
+    for (const auto& [id, model] : models_.models()) {
+      if (model->recovering()) return rebalance_.OnChange(SteadyTime::Now());  // comes first
       models.push_back(model);
     }
   }
@@ -124,8 +115,7 @@ void Coordinator::Rebalance() {
   }
   absl::MutexLock lock(mu_);
   const SteadyTime now = SteadyTime::Now();
-  look_at_ = std::min(look_at_, flap_tracker_.NextBack(now));  // it comes into question again
-  if (again) look_at_ = std::min(look_at_, now + kRebalanceAfter);
+  rebalance_.End(again, flap_tracker_.NextBack(now), now);
 }
 
 void Coordinator::Move(const DeploymentPtr& model, std::unique_ptr<PlannedModel> planned,

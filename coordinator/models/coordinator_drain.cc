@@ -41,7 +41,7 @@ absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request,
   if (auto s = node->client->SetDraining(!request.undo()); !s.ok()) return s;
   if (request.undo()) {
     absl::MutexLock lock(mu_);
-    ScheduleRebalance();
+    rebalance_.OnChange(SteadyTime::Now());
     return absl::OkStatus();
   }
   absl::Cleanup undo = [&] {
@@ -52,7 +52,7 @@ absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request,
   std::vector<DeploymentPtr> models;
   {
     absl::MutexLock lock(mu_);
-    for (const auto& [id, model] : models_) {
+    for (const auto& [id, model] : models_.models()) {
       if (model->UsesNode(node->info.node_id())) models.push_back(model);
     }
   }
@@ -61,7 +61,7 @@ absl::Status Coordinator::DrainNow(const wire::DrainNodeRequest& request,
   }
   std::move(undo).Cancel();
   absl::MutexLock lock(mu_);
-  ScheduleRebalance();
+  rebalance_.OnChange(SteadyTime::Now());
   return absl::OkStatus();
 }
 
@@ -142,20 +142,14 @@ absl::Status Coordinator::EvacuateModel(const DeploymentPtr& from, const Operati
   const auto moved = DeployWhereItFits(planning, *std::move(planned), request, request.placement(),
                                        from, resolute);
   absl::MutexLock lock(mu_);
-  const auto pending_reload =
-      pending_reloads_.find(from->model_id());  // unless it was unloaded meanwhile
-  if (moved.ok()) {
-    if (pending_reload != pending_reloads_.end()) pending_reloads_.erase(pending_reload);
-    return absl::OkStatus();
-  }
-  if (pending_reload != pending_reloads_.end()) {
-    pending_reload->second.why = moved.status();
-    reload_due_ = true;
-  }
+  reloads_.OnTried(from->model_id(), moved.status());
+  if (moved.ok()) return absl::OkStatus();
+  const bool comes_back = reloads_.entries().contains(from->model_id());  // else it was unloaded
+  if (comes_back) recovery_.OnRoomMade();
   const absl::Status why(
       moved.status().code(),
       absl::StrCat(from->name(), " could not be loaded elsewhere: ", moved.status().message(),
-                   pending_reload != pending_reloads_.end()
+                   comes_back
                        ? "; it is loaded again as soon as there is room for it"
                        : absl::StrCat("; it is unloaded now: strata load ", now.source.path())));
   return IsLeaderChanged(moved.status()) ? AsLeaderChanged(why) : why;

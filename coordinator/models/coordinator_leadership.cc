@@ -1,0 +1,293 @@
+// Whether this node coordinates, and what follows from it: models go with the role, and what a
+// coordinator before has left behind goes when it comes.
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/log/log.h"
+#include "absl/time/time.h"
+#include "coordinator/models/cluster_snapshot.h"
+#include "coordinator/models/coordinator.h"
+#include "coordinator/request/request_status.h"
+#include "transport/base/epoch.h"
+#include "transport/base/steady_time.h"
+
+namespace strata {
+namespace {
+
+// While texts run or a model is being recovered, and else: what changes otherwise says so itself.
+constexpr uint64_t kBusyTickMs = 200, kTickMs = 1'000;
+// So long what was held at the coordinator before stays for who holds it.
+constexpr absl::Duration kHeldTime = absl::Seconds(10);
+
+absl::Status NotCoordinating() {
+  return AsLeaderChanged(
+      absl::UnavailableError("this node does not coordinate the cluster; try again"));
+}
+
+}  // namespace
+
+template <typename T>
+absl::StatusOr<T> Coordinator::CallOnLoop(std::function<T()> fn) {
+  struct Answer {
+    absl::Mutex mu;
+    std::optional<T> value ABSL_GUARDED_BY(mu);
+  };
+  const auto answer = std::make_shared<Answer>();  // shared with the loop
+  loop_->Post([answer, fn = std::move(fn)] {
+    T value = fn();
+    absl::MutexLock lock(answer->mu);
+    answer->value = std::move(value);
+  });
+  absl::MutexLock lock(answer->mu);
+  const auto there = [&answer]() ABSL_SHARED_LOCKS_REQUIRED(answer->mu) {
+    return answer->value.has_value();
+  };
+  while (!answer->mu.AwaitWithTimeout(absl::Condition(&there), kPoll)) {
+    if (stopping()) return absl::UnavailableError("the node is stopping");
+  }
+  return *std::move(answer->value);
+}
+
+Coordinator::Leadership Coordinator::leadership() {
+  const auto leadership = CallOnLoop<Leadership>([this, cluster = cluster_] {
+    {
+      // What is loaded next must not fall to a tick's older look.
+      absl::MutexLock lock(mu_);
+      RefreshLeadership();
+    }
+    const ClusterView& view = cluster->view();
+    Leadership now;
+    now.mine = view.is_coordinator;
+    now.settled = view.settled;
+    if (!now.mine && !view.coordinator.is_nobody())
+      now.address = cluster->AddressOf(view.coordinator);
+    now.refused = cluster->WhyRefused();
+    return now;
+  });
+  return leadership.ok() ? *leadership : Leadership();
+}
+
+absl::Status Coordinator::CheckLeadership() {
+  return leadership().mine ? absl::OkStatus() : NotCoordinating();
+}
+
+bool Coordinator::IsGone(const std::string& node_id) {
+  const absl::StatusOr<NodeId> id = NodeId::FromHex(node_id);
+  if (!id.ok()) return false;
+  const auto gone = CallOnLoop<bool>([cluster = cluster_, id = *id] {
+    const ClusterView::Node* const node = cluster->view().Find(id);
+    return node == nullptr || node->state == ClusterView::State::kGone;
+  });
+  return gone.ok() && *gone;
+}
+
+void Coordinator::RefreshLeadership() {
+  if (role_.Refresh(cluster_->view(), cluster_->MissedNodes(), stopping_)) StepDown();
+}
+
+bool Coordinator::HasModelsOfAnother() const {
+  return !role_.is_leader() && (!models_.is_empty() || !reloads_.entries().empty());
+}
+
+void Coordinator::StepDown() {
+  reloads_.Forget();
+  refused_.clear();
+  std::ranges::move(models_.Clear(), std::back_inserter(lost_));
+  reclaimer_.OnMembersChanged();
+}
+
+void Coordinator::Tick() {
+  const uint64_t work = work_;
+  const uint64_t every_ms = Look() ? kBusyTickMs : kTickMs;
+  if (work_ > work && options_.on_more_work) options_.on_more_work();
+  if (std::exchange(tick_ms_, every_ms) == every_ms) return;
+  timer_ = loop_->StartTimer({.delay_ms = every_ms, .repeat_ms = every_ms}, [this] { Tick(); });
+}
+
+void Coordinator::LoseNodes(const ClusterView& view) {
+  std::vector<DeploymentPtr> models;
+  {
+    absl::MutexLock lock(mu_);
+    for (const auto& [id, model] : models_.models()) models.push_back(model);
+  }
+  for (const ClusterView::Node& node : view.nodes) {
+    if (node.state != ClusterView::State::kGone || models.empty()) continue;
+    const std::string id = node.record.id.ToHex();
+    for (const DeploymentPtr& model : models) model->LoseNode(id);
+  }
+}
+
+bool Coordinator::Look() {
+  const ClusterView& view = cluster_->view();
+  LoseNodes(view);
+  uint32_t live = 0;
+  bool busy = false;
+  absl::MutexLock lock(mu_);
+  const bool members_changed = lost_members_.Look(view, SteadyTime::Now(), &flap_tracker_);
+  // A group that has models loaded is not given up for one that has none.
+  for (const auto& [id, model] : models_.models()) {
+    live += 1 + model->texts();
+    // Those that could not be recovered may be when a node has come.
+    if (model->recovering()) recovery_.OnLost();
+    busy = busy || model->recovering() || model->texts() > 0;
+  }
+  // Nor for one that knows nothing of the models that this one is about to load again.
+  live += static_cast<uint32_t>(reloads_.entries().size());
+  if (members_changed) {
+    refused_.clear();
+    recovery_.OnMembersChanged();
+    rebalance_.OnChange(SteadyTime::Now());
+    reclaimer_.OnMembersChanged();
+  }
+  work_ = live;
+  for (const ClusterView::Node& node : view.nodes) {
+    if (node.member && node.record.id != cluster_->id()) work_ += node.live_requests;
+  }
+  cluster_->membership()->SetLiveRequests(live);
+  cluster_->membership()->SetBusy(busy);
+  RefreshLeadership();
+  PublishDesiredState();
+  return busy;
+}
+
+// What is there to stay, and what this node has yet to load of what it has inherited itself. One
+// that stops leaves what it had.
+void Coordinator::PublishDesiredState() {
+  if (stopping_) return;
+  std::vector<std::string> desired_state;
+  if (role_.is_leader()) {
+    for (const auto& [id, origin] : models_.pins()) {
+      desired_state.push_back(origin.SerializeAsString());
+    }
+    for (const auto& [id, entry] : reloads_.entries()) {
+      if (!models_.pins().contains(id)) desired_state.push_back(entry.request.SerializeAsString());
+    }
+    if (reloads_.is_unknown()) {
+      const std::vector<std::string>& inherited = cluster_->membership()->desired_state();
+      desired_state.insert(desired_state.end(), inherited.begin(), inherited.end());
+    }
+  }
+  cluster_->SetDesiredState(std::move(desired_state));
+}
+
+void Coordinator::PublishDesiredStateNow() {
+  // Unless the node is stopping.
+  CallOnLoop<bool>([this] {
+    absl::MutexLock lock(mu_);
+    PublishDesiredState();
+    return true;
+  }).IgnoreError();
+}
+
+void Coordinator::RunLeadershipLoop() {
+  while (true) {
+    std::vector<DeploymentPtr> lost;
+    bool reclaims = false;
+    {
+      absl::MutexLock lock(mu_);
+      const bool could_act = role_.may_act();
+      const SteadyTime due_at = could_act ? reclaimer_.due_at() : SteadyTime::InfiniteFuture();
+      const auto changed = [&, this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return stopping_ || !lost_.empty() || role_.may_act() != could_act ||
+               (could_act && reclaimer_.due_at() < due_at) || HasModelsOfAnother();
+      };
+      mu_.AwaitWithTimeout(absl::Condition(&changed), due_at - SteadyTime::Now());
+      if (stopping_) return;
+      if (HasModelsOfAnother()) StepDown();  // a load may have ended after the role went
+      lost.swap(lost_);
+      reclaims = role_.may_act() && SteadyTime::Now() >= reclaimer_.due_at();
+      if (reclaims) reclaimer_.Begin();
+    }
+    ForEach(lost, [](Deployment* model) {
+      LOG(WARNING) << "another node coordinates now: " << model->name() << " is unloaded";
+      // Perhaps that one serves it, too.
+      model->Unload(AsLeaderChanged(absl::UnavailableError(
+          "another node coordinates the cluster now; load the model again")));
+    });
+    if (!reclaims) continue;
+    const bool found_none = ReclaimStaleStages();
+    absl::MutexLock lock(mu_);
+    reclaimer_.End(found_none, SteadyTime::Now());
+  }
+}
+
+bool Coordinator::ReclaimStaleStages() {
+  auto report = Report();
+  if (!report.ok()) return false;
+  LoadedStages loaded;
+  {
+    absl::MutexLock lock(mu_);
+    if (stopping_ || !role_.may_act()) return false;
+    loaded.learns = reloads_.is_unknown();
+    loaded.kept = reloads_.KeptIds(SteadyTime::Now());
+    // A model is here before its first stage is.
+    for (const auto& [id, model] : models_.models()) {
+      loaded.known.push_back(model->epoch());
+      if (!model->serving()) loaded.kept.insert(id);
+    }
+    if (prepared_) loaded.known.push_back(*prepared_);
+  }
+  if (loaded.learns) {
+    auto desired_state = CallOnLoop<std::vector<std::string>>(
+        [cluster = cluster_] { return cluster->membership()->desired_state(); });
+    if (!desired_state.ok()) return false;
+    loaded.desired_state = *std::move(desired_state);
+  }
+  bool all_answer = true;
+  for (const NodeReport& node : report->nodes) {
+    std::vector<wire::StageStatus>& stages = loaded.nodes.emplace_back();
+    if (!node.seen.member()) continue;
+    all_answer = all_answer && node.client != nullptr;
+    if (node.client != nullptr) stages.assign(node.info.stages().begin(), node.info.stages().end());
+  }
+  StaleStages stale = FindStaleStages(loaded);
+  const auto may_go_on = [this] {
+    absl::MutexLock lock(mu_);
+    return !stopping_ && role_.is_leader();
+  };
+  bool made_room = false;
+  {
+    absl::MutexLock lock(mu_);
+    for (const std::string& id : stale.held) reloads_.Hold(id, SteadyTime::Now() + kHeldTime);
+  }
+  for (const StaleStages::Stage& one : stale.stages) {
+    if (!may_go_on()) return false;
+    const NodeReport& node = report->nodes[one.node];
+    const wire::StageStatus& stage = loaded.nodes[one.node][one.stage];
+    LOG(WARNING) << node.name() << ": stage " << stage.stage() << " of epoch "
+                 << EpochString(stage.epoch()) << " is left over and unloaded";
+    wire::UnloadStageRequest request;
+    *request.mutable_epoch() = stage.epoch();
+    request.set_stage(stage.stage());
+    // Where it fails, the next look tries again.
+    const absl::Status gone = node.client->UnloadStage(
+        request, [&] { return may_go_on() && !IsGone(node.client->id()); });
+    made_room = made_room || (gone.ok() && one.makes_room);
+  }
+  absl::MutexLock lock(mu_);
+  if (made_room) recovery_.OnRoomMade();
+  if (!loaded.learns || !role_.is_leader()) return stale.found_none && all_answer;
+  std::erase_if(stale.reloads, [this](const auto& reload) ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return models_.Get(reload.first) != nullptr;
+  });
+  if (reloads_.Learn(std::move(stale.reloads), kModelsMax)) recovery_.OnMembersChanged();
+  return false;
+}
+
+absl::StatusOr<ClusterSnapshot> Coordinator::Report(const std::vector<std::string>& only) {
+  return CollectReport(self_address_, only);
+}
+
+absl::StatusOr<wire::Epoch> Coordinator::NextEpoch() {
+  auto epoch = CallOnLoop<absl::StatusOr<wire::Epoch>>([this] { return cluster_->NextEpoch(); });
+  if (!epoch.ok()) return epoch.status();
+  return *std::move(epoch);
+}
+
+}  // namespace strata

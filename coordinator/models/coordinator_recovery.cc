@@ -1,0 +1,245 @@
+// Lost stages: a worker or a node has died, or a link broke. The model's layers are placed again on
+// what is left, and its texts, which wait meanwhile, are fed again there and go on. Models of a
+// coordinator that has gone are loaded again; their texts wait at their gateways.
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "coordinator/generation/pipeline.h"
+#include "coordinator/models/coordinator.h"
+#include "coordinator/models/reusable_stages.h"
+#include "transport/base/steady_time.h"
+
+namespace strata {
+namespace {
+
+constexpr int64_t kLookMs = 300;  // for a node to say what it knows of its stage
+// What the nodes know of it: the words of a stage that failed, else `broken`.
+absl::Status WhyLost(const Deployment& lost, const absl::Status& broken) {
+  const PlannedModel& planned = lost.planned();
+  for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
+    const NodeReport& node = planned.NodeOf(planned.plan.stages[i]);
+    const auto info = node.client->GetInfo(kLookMs);
+    if (!info.ok()) return info.status();
+    if (auto failure = FailureOf(*info, lost.epoch(), i); !failure.ok()) return failure;
+  }
+  return broken;
+}
+
+bool AllServe(const Deployment& lost) {
+  const PlannedModel& planned = lost.planned();
+  for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
+    const auto info = planned.NodeOf(planned.plan.stages[i]).client->GetInfo(kLookMs);
+    if (!info.ok()) return false;
+    if (!Serves({info->stages().begin(), info->stages().end()}, lost.epoch(), i)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+// What is planned counts on their memory.
+void Coordinator::UnloadStaleStages(PlannedModel* planned) {
+  std::vector<std::thread> threads;
+  for (const PlannedModel::StaleStage& leftover : planned->leftovers) {
+    NodeClient* const node = planned->report.nodes[leftover.node].client.get();
+    threads.emplace_back([this, node, &leftover] {
+      wire::UnloadStageRequest request;
+      *request.mutable_epoch() = leftover.stage.epoch();
+      request.set_stage(leftover.stage.stage());
+      node->UnloadStage(request, [this, node] { return !stopping() && !IsGone(node->id()); })
+          .IgnoreError();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void Coordinator::RunRecoveryLoop() {
+  while (true) {
+    RecoverySchedule::Round round;
+    std::map<std::string, wire::LoadModelRequest> reloads;
+    bool rebalances = false;
+    {
+      absl::MutexLock lock(mu_);
+      const SteadyTime rebalance_at = rebalance_.at();
+      const auto due = [this, rebalance_at]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return stopping_ || recovery_.is_due() || rebalance_.at() != rebalance_at;
+      };
+      mu_.AwaitWithTimeout(absl::Condition(&due),
+                           std::min(rebalance_at, recovery_.next_at()) - SteadyTime::Now());
+      if (stopping_) return;
+      rebalances = SteadyTime::Now() >= rebalance_.at();
+      round = recovery_.Begin(models_, reloads_, role_.may_act(), SteadyTime::Now());
+      for (const std::string& id : round.reload) {
+        reloads[id] = reloads_.entries().at(id).request;
+      }
+    }
+    for (const DeploymentPtr& model : round.recover) Recover(model);
+    bool deferred = false;  // what serves comes first
+    for (const auto& [id, request] : reloads) {
+      deferred = AnyRecovering() || !Reload(id, request) || deferred;
+    }
+    if (rebalances) Rebalance();
+    absl::MutexLock lock(mu_);
+    recovery_.End(models_, reloads_, role_.is_leader(), deferred, SteadyTime::Now());
+  }
+}
+
+bool Coordinator::AnyRecovering() {
+  absl::MutexLock lock(mu_);
+  return models_.AnyRecovering();
+}
+
+// Again as it was asked for; its texts come again through their gateways. What fails is tried again
+// when the members change, or later.
+bool Coordinator::Reload(const std::string& id, const wire::LoadModelRequest& request) {
+  const auto is_wanted = [this, &id] {
+    absl::MutexLock lock(mu_);
+    return reloads_.entries().contains(id);
+  };
+  OperationContext caller;
+  caller.is_recovery = true;
+  caller.should_continue = [this, &is_wanted] { return is_wanted() && leadership().mine; };
+  caller.note = [](const std::string& note) {
+    LOG(INFO) << note;
+    return true;
+  };
+  const absl::StatusOr<Loaded> loaded = LoadAgain(request, caller);
+  const bool gave_way = !loaded.ok() && caller.should_continue() && AnyRecovering();
+  if (is_wanted()) {
+    absl::MutexLock lock(mu_);
+    if (!gave_way) reloads_.OnTried(id, loaded.status());
+    return !gave_way;
+  }
+  // Somebody unloaded it meanwhile, or this node coordinates no more.
+  if (loaded.ok() && !loaded->was_there) {
+    Remove(loaded->deployment, absl::UnavailableError("the model was unloaded"));
+  }
+  return true;
+}
+
+absl::StatusOr<Coordinator::Loaded> Coordinator::LoadAgain(const wire::LoadModelRequest& request,
+                                                           OperationContext caller) {
+  const SteadyTime begin = SteadyTime::Now();
+  caller.skip_measurement_wait = true;
+  auto loaded = Load(request, caller);
+  if (!loaded.ok() && caller.should_continue() && !request.placement().assign().empty()) {
+    caller.ignore_assignment = true;  // it may name who has gone
+    loaded = Load(request, caller);
+  }
+  if (loaded.ok()) {
+    LOG(WARNING) << loaded->deployment->name() << ", which was lost, is served again: loaded in "
+                 << absl::ToInt64Milliseconds(SteadyTime::Now() - begin) << " ms ("
+                 << KeptText(loaded->deployment->stages()) << ")";
+  } else if (!absl::IsCancelled(loaded.status())) {
+    LOG(WARNING) << request.source().path()
+                 << ", which was lost, cannot be loaded again: " << loaded.status().message();
+  }
+  return loaded;
+}
+
+bool Coordinator::IsThere(const DeploymentPtr& deployment) {
+  absl::MutexLock lock(mu_);
+  return models_.Has(deployment);
+}
+
+void Coordinator::Recover(const DeploymentPtr& lost) {
+  OperationContext caller;
+  caller.skip_measurement_wait = true;
+  caller.should_continue = [this, &lost] { return !stopping() && IsThere(lost); };
+  caller.note = [&lost](const std::string& note) {
+    LOG(INFO) << lost->name() << ": " << note;
+    return true;
+  };
+  const auto work = StartWork(caller);
+  if (!work.ok() || !caller.should_continue()) return;
+  const bool was_recovering = lost->recovering();
+  const bool lost_a_node = absl::IsUnavailable(lost->why());
+  const absl::Status status = RecoverNow(lost, caller);
+  if (status.ok() || !caller.should_continue()) return;
+  // Another node coordinates now, and the texts are handed over to it (Keep).
+  if (!leadership().mine) return;
+  absl::Status why = status;
+  {
+    absl::MutexLock lock(mu_);
+    // That the others are not reached says more than that this node alone has no room.
+    if (absl::Status cut_off = Misses(); !cut_off.ok()) why = std::move(cut_off);
+  }
+  if (WaitsForReturn(*lost, was_recovering, lost_a_node, why)) return;
+  LOG(WARNING) << lost->name() << " cannot be served now: " << why.message();
+  lost->Fail(why);
+}
+
+absl::Status Coordinator::RecoverNow(const DeploymentPtr& lost, const OperationContext& caller) {
+  const SteadyTime begin = SteadyTime::Now();
+  absl::Status why = lost->why();
+  const RecoveryDecision decision = DecideRecovery(*lost);
+  Refuse(*lost, why);
+  if (!decision.give_up.ok()) return decision.give_up;
+  if (lost->BeginRecovery()) {
+    LOG(WARNING) << lost->name() << " lost a stage (" << WhyLost(*lost, why).message()
+                 << "); its layers are placed again";
+  }
+  lost->DisownStages();
+  const PlannedModel& before = lost->planned();
+  PlanningOptions planning = PlanningFor(caller);
+  planning.known = before.model;
+  planning.model_id = before.model->id();
+  planning.loaded = KeptAfter(decision.in_a_row, before, why, [&lost] { return AllServe(*lost); });
+  planning.caps = decision.limits;
+  absl::c_copy(Refused(planning.model_id), std::back_inserter(planning.caps));
+  wire::PlacementOptions placement = lost->request().placement();
+  placement.set_n_ctx(before.inputs.request.cache.n_ctx);
+  auto planned = PlanModel(planning, before.source, placement);
+  if (!planned.ok() && !placement.assign().empty()) {
+    placement.clear_assign();  // it may name who has gone
+    planned = PlanModel(planning, before.source, placement);
+  }
+  if (!planned.ok() && decision.is_of_wrong_numbers) {
+    return absl::Status(planned.status().code(),
+                        absl::StrCat(why.message(), "; then: ", planned.status().message()));
+  }
+  if (!planned.ok()) return planned.status();
+  auto options = OptionsFor(lost->request());
+  if (!options.ok()) return options.status();
+  UnloadStaleStages(planned->get());
+  options->inherited = lost->engine();
+  options->recoveries_in_a_row = decision.next_in_a_row;
+  options->caps = planning.caps;
+  const auto next = std::make_shared<Deployment>(*std::move(options), *std::move(planned));
+  {
+    absl::MutexLock lock(mu_);
+    // Then whoever took the lost one away ends the requests.
+    if (stopping_ || !models_.Replace(lost, next)) return absl::OkStatus();
+    next->TakeRequests(lost->TransferRequests());
+    reclaimer_.OnDeploymentEnded(SteadyTime::Now());
+  }
+  const SteadyTime placed = SteadyTime::Now();
+  const absl::Status loaded =
+      next->Load([this](uint32_t, const wire::LoadProgress&) { return !stopping(); });
+  if (!loaded.ok()) {
+    LOG(WARNING) << next->name() << ": " << loaded.message();
+    return absl::OkStatus();  // it is the one to recover now
+  }
+  {
+    absl::MutexLock lock(mu_);
+    rebalance_.OnChange(SteadyTime::Now());
+  }
+  LOG(WARNING) << next->name() << " is served again: placed in "
+               << absl::ToInt64Milliseconds(placed - begin) << " ms, loaded in "
+               << absl::ToInt64Milliseconds(SteadyTime::Now() - placed) << " ms ("
+               << KeptText(next->stages()) << "); texts that go on: " << next->texts();
+  return absl::OkStatus();
+}
+
+}  // namespace strata

@@ -1,0 +1,67 @@
+// Models that are wanted and not loaded: those of a coordinator that has gone, and those that were
+// lost in a way that a recovery cannot mend. They are tried until they are loaded or somebody
+// unloads them. A state machine without I/O, thread or clock. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/coordinator.pb.h"
+#include "transport/base/printable_text.h"
+#include "transport/base/steady_time.h"
+
+namespace strata {
+
+class ReloadQueue {
+ public:
+  struct Entry {
+    wire::LoadModelRequest request;
+    absl::Status why;  // the last try failed so; OK: it has not been tried
+
+    PrintableText Name() const;
+    absl::Status WhyNotHere() const;  // for a request for it
+  };
+  // By model id.
+  const std::map<std::string, Entry>& entries() const { return entries_; }
+
+  // The role is new: until Learn() it is not known which models the coordinator before had.
+  bool is_unknown() const { return is_unknown_; }
+  // What it had, by id; at most `room` of them. True: there are some to be tried.
+  bool Learn(std::map<std::string, wire::LoadModelRequest> reloads, size_t room);
+  // The role has gone.
+  void Forget();
+
+  void Add(const std::string& id, wire::LoadModelRequest request, const absl::Status& why);
+  // It was tried. OK: it is loaded, and leaves the queue.
+  void OnTried(const std::string& id, const absl::Status& status);
+  void Remove(const std::string& id) { entries_.erase(id); }
+  // The id of the one entry that `model`, a name, path or start of an id, means; none or several:
+  // nothing.
+  std::optional<std::string> Match(const std::string& model) const;
+  // Why `model` is not here, if it is an entry. OK: it is not.
+  absl::Status WhyNotHere(const std::string& model) const;
+  // Some are not known yet, or not tried.
+  bool MayLoadSoon() const;
+  // Some lack nothing but room (IsCapacityError()).
+  bool AnyWantsRoom() const;
+
+  // Stages that the next plan of a model may keep are not reclaimed: of all entries, of models that
+  // are being loaded again, and until `until` of those whose holders are about to ask for them.
+  void BeginLoad(const std::string& id) { loading_.insert(id); }
+  void EndLoad(const std::string& id) { loading_.erase(loading_.find(id)); }
+  void Hold(const std::string& id, SteadyTime until) { held_[id] = until; }
+  std::set<std::string> KeptIds(SteadyTime now);
+
+ private:
+  bool is_unknown_ = true;
+  std::map<std::string, Entry> entries_;
+  std::multiset<std::string> loading_;
+  std::map<std::string, SteadyTime> held_;
+};
+
+}  // namespace strata

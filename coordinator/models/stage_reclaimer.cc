@@ -1,0 +1,83 @@
+#include "coordinator/models/stage_reclaimer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "transport/base/epoch.h"
+#include "transport/base/node_id.h"
+
+namespace strata {
+
+void StageReclaimer::OnMembersChanged() {
+  due_at_ = SteadyTime::InfinitePast();
+  after_ = kAfter;
+}
+
+void StageReclaimer::OnDeploymentEnded(SteadyTime now) {
+  after_ = kAfter;
+  due_at_ = std::min(due_at_, now + after_);
+}
+
+void StageReclaimer::End(bool found_none, SteadyTime now) {
+  due_at_ = std::min(due_at_, now + after_);  // earlier: something has changed meanwhile
+  after_ = found_none ? std::min(2 * after_, kAfterMax) : kAfter;
+}
+
+StaleStages FindStaleStages(const LoadedStages& loaded) {
+  StaleStages found;
+  // Programs that coordinate for themselves carry no node's id, and their stages are left alone.
+  const auto is_stale = [&](const wire::StageStatus& stage) {
+    return NodeId::FromHex(stage.epoch().coordinator_id()).ok() &&
+           absl::c_none_of(loaded.known, [&](const wire::Epoch& epoch) {
+             return CompareEpochs(epoch, stage.epoch()) == 0;
+           });
+  };
+  if (loaded.learns) {
+    for (const std::string& one : loaded.desired_state) {
+      wire::LoadModelRequest origin;
+      if (!origin.ParseFromString(one) || origin.model_id().empty()) continue;
+      found.reloads[origin.model_id()] = std::move(origin);
+    }
+  }
+  for (const std::vector<wire::StageStatus>& node : loaded.nodes) {
+    for (const wire::StageStatus& stage : node) {
+      // Stages of other states are left of what the coordinator before unloaded, or did not load.
+      const bool was_served =
+          stage.state() == wire::StageStatus::SERVING || stage.state() == wire::StageStatus::FAILED;
+      wire::LoadModelRequest origin;
+      if (!loaded.learns || !was_served || !is_stale(stage) || stage.origin().empty() ||
+          !origin.ParseFromString(stage.origin())) {
+        continue;
+      }
+      if (origin.hold()) {
+        found.held.insert(stage.model_id());
+      } else {
+        found.reloads[origin.model_id()] = std::move(origin);
+      }
+    }
+  }
+  const auto may_stay = [&](const std::string& id) {
+    return loaded.kept.contains(id) || found.held.contains(id) || found.reloads.contains(id);
+  };
+  found.found_none = loaded.kept.empty();
+  for (size_t n = 0; n < loaded.nodes.size(); ++n) {
+    for (size_t i = 0; i < loaded.nodes[n].size(); ++i) {
+      const wire::StageStatus& stage = loaded.nodes[n][i];
+      if (!is_stale(stage)) continue;
+      found.found_none = false;
+      const bool serves = stage.state() == wire::StageStatus::SERVING;
+      // No plan keeps a stage with experts in its host's memory (reusable_stages.h).
+      if (serves && stage.n_cpu_moe() == 0 && may_stay(stage.model_id())) continue;
+      // A failed stage took no room, and a model that is tried in vain must not be what has it
+      // tried again.
+      found.stages.push_back({.node = n,
+                              .stage = i,
+                              .makes_room = serves && !loaded.kept.contains(stage.model_id()) &&
+                                            !found.held.contains(stage.model_id())});
+    }
+  }
+  return found;
+}
+
+}  // namespace strata
