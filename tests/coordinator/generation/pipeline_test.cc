@@ -145,7 +145,7 @@ class TestedNode final : public testing::SilentNode {
     loaded_ = true;
     return info;
   }
-  absl::Status UnloadStage(const wire::UnloadStageRequest&, Resume) override {
+  absl::Status UnloadStage(const wire::UnloadStageRequest&, ShouldContinue) override {
     loaded_ = false;
     return absl::OkStatus();
   }

@@ -15,87 +15,22 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "node/api/openai/openai_error.h"
-#include "tests/shard/weights/weights_fixture.h"
-#include "tests/support/silent_node.h"
+#include "tests/coordinator/models/placed_model.h"
 
 namespace strata {
 namespace {
 
 using ::absl_testing::StatusIs;
-using ::strata::testing::Opened;
-using ::strata::testing::SilentNode;
-using ::strata::testing::TinyLlama;
-using ::strata::testing::Write;
+using ::strata::testing::Continue;
+using ::strata::testing::EndlessPipeline;
+using ::strata::testing::Place;
+using ::strata::testing::Placed;
 using ::testing::HasSubstr;
-
-// A node whose loads last until they are cancelled.
-class SlowNode final : public SilentNode {
- public:
-  SlowNode() : SilentNode("slow", std::string(32, 'a')) {}
-  absl::StatusOr<wire::StageInfo> LoadStage(const wire::StageSpec&, Progress progress) override {
-    loading.Notify();
-    if (loads) {
-      wire::StageInfo info;
-      info.set_link_address("127.0.0.1:1");
-      return info;
-    }
-    while (progress({})) std::this_thread::yield();
-    return absl::CancelledError("slow: cancelled");
-  }
-  absl::StatusOr<std::string> ShareModel(const std::string&) override { return model_id; }
-  absl::Status UnloadStage(const wire::UnloadStageRequest&, Resume should_continue) override {
-    while (should_continue()) std::this_thread::yield();
-    return absl::CancelledError("slow: cancelled");
-  }
-
-  absl::Notification loading;
-  std::string model_id;
-  bool loads = false;  // at once, and unloads never
-};
-
-// Takes steps and answers none.
-class EndlessPipeline final : public Pipeline {
- public:
-  explicit EndlessPipeline(std::vector<wire::StageInfo> stages) : stages_(std::move(stages)) {}
-  absl::StatusOr<uint64_t> Submit(wire::Step step) override { return step.step_id(); }
-  absl::Status Diagnose(const absl::Status& broken) override { return broken; }
-  const std::vector<wire::StageInfo>& stages() const override { return stages_; }
-
- private:
-  const std::vector<wire::StageInfo> stages_;
-};
-
-struct Placed {
-  std::shared_ptr<Deployment> deployment;
-  SlowNode* node = nullptr;
-};
-
-Placed Place(Deployment::Options options = {}) {
-  auto planned = std::make_unique<PlannedModel>();
-  planned->model = Opened(Write(TinyLlama({.n_layer = 2})));
-  planned->report.nodes.resize(1);
-  NodeReport& report = planned->report.nodes[0];
-  auto node = std::make_unique<SlowNode>();
-  node->model_id = planned->model->id();
-  SlowNode* const slow = node.get();
-  report.seen.mutable_record()->set_node_id(std::string(16, '\xaa'));
-  report.info.set_node_id(std::string(32, 'a'));
-  report.client = std::move(node);
-  planned->source.set_node(std::string(32, 'a'));
-  planned->inputs.places = {0};
-  planned->inputs.request.devices.resize(1);
-  planned->inputs.request.cache.n_ctx = 64;
-  planned->plan.stages.resize(1);
-  planned->plan.stages[0].layers = {0, 2};
-  return {std::make_shared<Deployment>(std::move(options), std::move(planned)), slow};
-}
-
-bool Resume(uint32_t, const wire::LoadProgress&) { return true; }
 
 TEST(Deployment, ALoadEndsWithTheReasonForWhichItIsUnloaded) {
   const Placed placed = Place();
   absl::Status loaded;
-  std::thread loader([&] { loaded = placed.deployment->Load(Resume); });
+  std::thread loader([&] { loaded = placed.deployment->Load(Continue); });
   placed.node->loading.WaitForNotification();
   placed.deployment->Unload(absl::UnavailableError("the node is stopping"));
   loader.join();
@@ -106,7 +41,7 @@ TEST(Deployment, ALoadEndsWithTheReasonForWhichItIsUnloaded) {
 TEST(Deployment, WhatIsUnloadedBeforeItsLoadIsNotLoaded) {
   const Placed placed = Place();
   placed.deployment->Unload(absl::UnavailableError("it was unloaded"));
-  EXPECT_THAT(placed.deployment->Load(Resume),
+  EXPECT_THAT(placed.deployment->Load(Continue),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("it was unloaded")));
   EXPECT_FALSE(placed.node->loading.HasBeenNotified());
 }
@@ -122,7 +57,7 @@ TEST(Deployment, ANodeThatIsGoneIsNotWaitedForWhenItsStageIsUnloaded) {
   };
   const Placed placed = Place(std::move(options));
   placed.node->loads = true;
-  EXPECT_THAT(placed.deployment->Load(Resume),
+  EXPECT_THAT(placed.deployment->Load(Continue),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nobody there")));
   EXPECT_EQ(asked, placed.node->id());
 }
@@ -130,20 +65,11 @@ TEST(Deployment, ANodeThatIsGoneIsNotWaitedForWhenItsStageIsUnloaded) {
 // On a link that nobody sends over nothing says so.
 TEST(Deployment, ANodeThatIsGoneLosesItsStage) {
   int broken = 0;
-  Deployment::Options options;
-  options.broken = [&] { ++broken; };
   Pipeline::Listener* listener = nullptr;
-  options.build = [&](const PipelineOptions&, Pipeline::Listener* of,
-                      const Pipeline::Progress&) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
-    listener = of;
-    wire::StageInfo info;
-    info.set_n_ctx(64);
-    info.set_n_seq_max(1);
-    info.set_n_batch(16);
-    return std::make_unique<EndlessPipeline>(std::vector{info});
-  };
+  Deployment::Options options = ::strata::testing::Loadable(&listener);
+  options.broken = [&] { ++broken; };
   const Placed placed = Place(std::move(options));
-  ASSERT_TRUE(placed.deployment->Load(Resume).ok());
+  ASSERT_TRUE(placed.deployment->Load(Continue).ok());
   placed.deployment->LoseNode(std::string(32, 'b'));
   EXPECT_TRUE(placed.deployment->serving());
   placed.deployment->LoseNode(std::string(32, 'a'));
@@ -176,7 +102,7 @@ TEST(Deployment, ARequestThatWaitsForTheModelEndsWhenNobodyWantsItAnyMore) {
   options.requests_wait = true;
   options.gone = [](const std::string&) { return true; };  // its unloads never end
   const Placed placed = Place(std::move(options));
-  std::thread loader([&] { placed.deployment->Load(Resume).IgnoreError(); });
+  std::thread loader([&] { placed.deployment->Load(Continue).IgnoreError(); });
   placed.node->loading.WaitForNotification();
   const auto waits = std::make_shared<Ear>(), leaves = std::make_shared<Ear>();
   placed.deployment->Generate({}, std::make_shared<GenerationCall>(waits));
