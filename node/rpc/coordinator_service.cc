@@ -65,13 +65,13 @@ auto WriteTo(grpc::ServerWriter<Event>* writer) {
 // What every long call of a coordinator's asks and tells.
 template <typename Event>
 Coordinator::OperationContext CallerOf(const grpc::ServerContext& context,
-                                       EventWriter<Event>* writer) {
+                                       EventWriter<Event>* events) {
   Coordinator::OperationContext caller;
   caller.should_continue = [&context] { return !context.IsCancelled(); };
-  caller.note = [writer](const std::string& note) {
+  caller.note = [events](const std::string& note) {
     Event event;
     event.set_note(note);
-    return writer->Tell(std::move(event));
+    return events->Tell(std::move(event));
   };
   return caller;
 }
@@ -157,9 +157,9 @@ grpc::Status CoordinatorService::PlanModel(grpc::ServerContext* context,
     return Pass(to->PlanModel(onward, filled), onward, WriteTo(writer), said);
   });
   if (passed_on) return *passed_on;
-  EventWriter<wire::PlanModelEvent> writer(WriteTo(writer));
-  auto plan = coordinator_->Plan(filled, CallerOf(*context, &writer));
-  writer.Finish();
+  EventWriter<wire::PlanModelEvent> events(WriteTo(writer));
+  auto plan = coordinator_->Plan(filled, CallerOf(*context, &events));
+  events.Finish();
   if (!plan.ok()) return TextStatusToGrpc(plan.status());
   wire::PlanModelEvent event;
   *event.mutable_plan() = *std::move(plan);
@@ -209,23 +209,23 @@ grpc::Status CoordinatorService::LoadModel(grpc::ServerContext* context,
 absl::Status CoordinatorService::LoadHere(
     const grpc::ServerContext& context, const wire::LoadModelRequest& request,
     absl::FunctionRef<bool(const wire::LoadModelEvent& event)> tell) {
-  EventWriter<wire::LoadModelEvent> writer(tell);
-  Coordinator::OperationContext caller = CallerOf(context, &writer);
-  caller.placed = [&writer](const wire::ModelStatus& placed) {
+  EventWriter<wire::LoadModelEvent> events(tell);
+  Coordinator::OperationContext caller = CallerOf(context, &events);
+  caller.placed = [&events](const wire::ModelStatus& placed) {
     wire::LoadModelEvent event;
     *event.mutable_placed() = placed;
-    return writer.Tell(std::move(event));
+    return events.Tell(std::move(event));
   };
-  caller.progress = [&writer](uint32_t stage, const wire::LoadProgress& progress) {
+  caller.progress = [&events](uint32_t stage, const wire::LoadProgress& progress) {
     wire::LoadModelEvent event;
     event.mutable_progress()->set_stage(stage);
     *event.mutable_progress()->mutable_progress() = progress;
-    return writer.Tell(std::move(event), stage);
+    return events.Tell(std::move(event), stage);
   };
   const bool was_loaded = !request.model_id().empty();
   auto loaded = was_loaded ? coordinator_->LoadAgain(request, std::move(caller))
                            : coordinator_->Load(request, caller);
-  writer.Finish();
+  events.Finish();
   if (!loaded.ok()) return loaded.status();
   wire::LoadModelEvent event;
   *event.mutable_loaded() = coordinator_->StatusOf(loaded->deployment);
@@ -314,9 +314,9 @@ grpc::Status CoordinatorService::DrainNode(grpc::ServerContext* context,
     return Pass(to->DrainNode(onward, *request), onward, WriteTo(writer), said);
   });
   if (passed_on) return *passed_on;
-  EventWriter<wire::DrainNodeEvent> writer(WriteTo(writer));
-  const absl::Status drained = coordinator_->Drain(*request, CallerOf(*context, &writer));
-  writer.Finish();
+  EventWriter<wire::DrainNodeEvent> events(WriteTo(writer));
+  const absl::Status drained = coordinator_->Drain(*request, CallerOf(*context, &events));
+  events.Finish();
   return TextStatusToGrpc(drained);
 }
 
