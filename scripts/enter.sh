@@ -44,12 +44,12 @@ for dir in /*; do
     ln -s "$(readlink "$dir")" "$new/$name"
   elif [[ -d $dir ]]; then
     mkdir "$new/$name"
-    # What the caller may not read (/lost+found of a second disk) is left empty.
+    # Folders that the caller may not read (/lost+found of a second disk) are left empty.
     mount --rbind "$dir" "$new/$name" 2>/dev/null || true
   fi
 done
 mount --rbind /var/tmp "$new/var/tmp"
-# Who is who, and which machine this is, the host knows best.
+# Users, groups and host names are the host's.
 for file in resolv.conf hosts passwd group; do
   if [[ -e /etc/$file && -e $new/etc/$file ]]; then mount --bind "$(realpath "/etc/$file")" "$new/etc/$file"; fi
 done
@@ -66,8 +66,8 @@ for dir in "$repo" "$cwd" "${HOME:-/}"; do
   esac
 done
 
-# The driver of an NVIDIA card belongs to the host's kernel, so its libraries are the host's, too: under
-# a name of their own, one by one, that nothing else of the host's is found there.
+# The driver of an NVIDIA card belongs to the host's kernel, so its libraries are the host's, too: one by
+# one in a folder of their own, so that no other library of the host is found there.
 driver=
 if [[ -e /dev/nvidiactl ]]; then
   mkdir "$new/.driver"

@@ -1,6 +1,5 @@
 # shellcheck shell=bash
-# Shared by every script: where things are, how to talk, how to make and enter the place commands run
-# in. That place is the host itself where libllama is packaged (Debian forky and later, macOS) and a
+# Shared by every script: paths, messages, and how to make and enter the place commands run in. That place is the host itself where libllama is packaged (Debian forky and later, macOS) and a
 # Debian forky root on every other Linux. Written for bash 3.2, which is what macOS has.
 #
 # Environment: STRATA_ROOT_DIR  the forky root (default ~/.cache/strata/forky)
@@ -49,11 +48,11 @@ strata_native() {
 # --- package sets -------------------------------------------------------------------------------
 
 # The packages of a set, separated by single spaces:
-#   base   what a build and the demo need
-#   test   what the tests, scripts/check and debugging need on top
-#   bench  what scripts/bench-serving compares with, on top of test
-#   train  what scripts/train_demo_model needs on top of base
-#   verbs  what scripts/test-verbs makes its machine with, on top of test
+#   base   for a build and the demo
+#   test   for the tests, scripts/check and debugging, on top of base
+#   bench  the programs that scripts/bench-* compare with, on top of test
+#   train  for scripts/train_demo_model, on top of base
+#   verbs  for the virtual machine of scripts/test-verbs, on top of test
 #   gpu    ggml's Vulkan plug-in; with an NVIDIA card it comes by itself, and the CUDA plug-in instead
 #          where the mirror has the one that fits (scripts/setup)
 strata_packages() {
@@ -72,7 +71,7 @@ strata_packages() {
       libclang-rt-dev gdb iproute2 nftables avahi-daemon avahi-utils dbus curl shellcheck
       llama.cpp-tools llama.cpp-tools-extra nodejs libggml0-backend-vulkan mesa-vulkan-drivers" ;;
     *:bench) names="libggml0-backend-rpc ucx-utils" ;;
-    # NVIDIA's Vulkan driver, which is the host's, wants libraries of X11 and glvnd even without a display.
+    # NVIDIA's Vulkan driver, which is the host's, needs libraries of X11 and glvnd even without a display.
     *:gpu) names="libggml0-backend-vulkan libxext6 libglvnd0" ;;
     *:verbs) names="qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core ibverbs-providers" ;;
     *:train) names="python3-torch libtorch-dev python3-numpy python3-gguf python3-tokenizers" ;;
@@ -82,7 +81,7 @@ strata_packages() {
 }
 
 # True where the kernel has an NVIDIA card and its driver.
-# A container may have been given any one of several.
+# A container may see any one of several.
 strata_nvidia() {
   if [[ -n ${STRATA_NVIDIA_DEVICE:-} ]]; then [[ -e $STRATA_NVIDIA_DEVICE ]]; else compgen -G '/dev/nvidia[0-9]*' >/dev/null; fi
 }
@@ -95,7 +94,7 @@ strata_set_mib() {
 # The file that says a set is installed: it holds the set's package list and is written last.
 strata_stamp() {
   local name=$1
-  # Of a machine before it had its NVIDIA card, or the driver, it says nothing.
+  # The stamp of a machine without its NVIDIA card, or the driver, does not count once it has them.
   if [[ $1 == gpu ]] && strata_nvidia; then name=gpu-nvidia; fi
   if strata_native; then echo "$strata_cache/native/$name"; else echo "$strata_root/var/lib/strata/$name"; fi
 }
@@ -121,13 +120,13 @@ strata_need() {
 strata_bin_dir() { echo "$strata_repo/build/$1/bin"; }
 
 # Replaces this shell by a command, run in the place, in the current folder. Signals and exit status
-# are the command's own: nothing stands between it and the caller.
+# are the command's own, as this shell becomes the command.
 strata_exec() {
   # Relative paths in the cache's keys: a second clone finds what the first one compiled. Not with clang
   # (CMakePresets.json): its precompiled headers name the folder that they were made in.
   export CCACHE_DIR=${CCACHE_DIR:-$strata_cache/ccache} CCACHE_BASEDIR=$strata_repo CCACHE_NOHASHDIR=1
   export CCACHE_SLOPPINESS=pch_defines,time_macros # With precompiled headers, ccache asks for this.
-  # Behind the release build comes a stand-in that builds it first.
+  # After the release build's folder comes a stand-in that builds `strata` first.
   local path
   path=$(strata_bin_dir release):$strata_repo/scripts/shim
   if strata_native; then
@@ -197,7 +196,7 @@ strata_failed() {
     say "failed with status $status (the whole log: $log)"
   fi
 }
-# What debootstrap, apt and Homebrew say then.
+# The errors of debootstrap, apt and Homebrew without a network.
 strata_no_network="Failed getting release file|Couldn't download|Unable to connect to|Could not (connect to|resolve)|Temporary failure resolving|E: Failed to fetch|Invalid Release file, no entry|curl: \\((6|7|28)\\)"
 
 # The first folder existing at or above $1.
@@ -221,8 +220,8 @@ strata_random_model() {
   strata_phase "random-${1:-1b}" "Making a random model (${1:-1b})" strata_run "$bin/random_llama" "$model" "$@"
 }
 
-# Prints those of the folders written to whose disk is full; false where none is. Some tools delete
-# what they could not finish, so less than 64 MiB counts as full.
+# Prints a folder that is written to and whose disk is full; false where there is none. Some tools
+# delete incomplete files, so less than 64 MiB counts as full.
 strata_disk_full() {
   local dir
   for dir in "$strata_root" "$strata_cache" "$strata_repo"; do
@@ -234,7 +233,7 @@ strata_disk_full() {
   return 1
 }
 
-# Why a folder cannot be written, in words.
+# Prints why a folder cannot be written.
 strata_why() {
   local dir
   dir=$(strata_existing "$1")
@@ -256,7 +255,7 @@ strata_build() {
   fi
   cd "$strata_repo" || return 1
   if [[ ! -e $dir/build.ninja ]] || ! cmp -s CMakePresets.json "$dir/.presets"; then
-    # A cache that belongs to another folder or compiler is no use: start it afresh.
+    # A CMake cache of another folder or compiler cannot be used: makes a new one.
     strata_run cmake --preset "$preset" 8>&- || strata_run cmake --fresh --preset "$preset" 8>&- || return 1
     cp CMakePresets.json "$dir/.presets"
   fi

@@ -1,5 +1,5 @@
-// What fewer bytes between stages cost in exactness, as a table: the demo's model and random ones
-// of several architectures, each cut in three. activation_errors DEMO.gguf
+// Prints the errors that fewer bytes between stages cause, as a table: the demo's model and random
+// ones of several architectures, each cut in three. activation_errors DEMO.gguf
 #include "tests/support/activation_errors.h"
 
 #include <cstdio>

@@ -1,5 +1,4 @@
-// Splitting layers by free memory, which is what exo and llama.cpp do: what the planner is compared
-// with. Pure.
+// Splits layers by free memory, as exo and llama.cpp do, to compare the planner with. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +9,11 @@
 namespace strata {
 
 // Layers of each device of the request, in its order: in proportion to free memory. Where the
-// vocabulary or buffers make a share too large, a layer goes on to whoever has the most room left.
+// vocabulary or buffers make a slice too large, a layer goes to the device with the most room left.
 std::vector<uint32_t> LayersByMemory(const PlanRequest& request);
 
-// The same by hand. Ranges follow each other in the order of the devices; those with none are left
-// out. Cuts that the architecture does not allow are not looked at.
+// A plan by hand. Ranges follow each other in the order of the devices; those with none are left
+// out. Does not check that the architecture allows the cuts.
 std::vector<Assignment> AssignLayers(const PlanRequest& request,
                                      const std::vector<uint32_t>& layers);
 

@@ -5,7 +5,8 @@
 //
 //   delay_switch MACHINES MBIT_PER_S DELAY_US
 //
-// Each way between a machine and the switch carries a frame at a time; in between lies the delay.
+// Each direction between a machine and the switch carries a frame at a time; the delay is between
+// both.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
@@ -39,7 +40,7 @@ namespace {
 
 constexpr size_t kFrameBytesMax = 2048;
 constexpr size_t kMacBytes = 6;
-constexpr size_t kQueueBytesMax = 8 << 20;  // to one machine; what comes beyond is dropped
+constexpr size_t kQueueBytesMax = 8 << 20;  // to one machine; frames beyond are dropped
 constexpr int64_t kNsPerS = 1'000'000'000;
 
 int64_t NowNs() {
@@ -164,7 +165,7 @@ class Switch {
     for (Port& port : ports_) {
       while (!port.out.empty() && port.out.front().due_ns <= now_ns) {
         const std::string& bytes = port.out.front().bytes;
-        if (write(port.tap, bytes.data(), bytes.size()) < 0) ++n_lost_;  // as a cable loses
+        if (write(port.tap, bytes.data(), bytes.size()) < 0) ++n_lost_;  // as on a cable
         port.out_bytes -= bytes.size();
         port.out.pop_front();
       }

@@ -1,5 +1,5 @@
-// Links over gRPC on the loopback: one frame there and one back, as between two stages, and one way
-// with several in flight, as when long prompts stream through.
+// Links over gRPC on the loopback: round trips of one frame, as between two stages, and one
+// direction with several in flight, as with long prompts.
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -13,7 +13,7 @@
 namespace strata {
 namespace {
 
-// Several in flight; and so many that one at a time never waits for credit.
+// Several frames in flight; and enough that a single one never waits for credit.
 constexpr uint32_t kFewCredits = 8;
 constexpr uint32_t kManyCredits = 256;
 

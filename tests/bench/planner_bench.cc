@@ -1,5 +1,5 @@
-// How long the planner thinks: exact plans of up to 12 devices, bounded search for more, and how
-// far from exact the search is where both can be had.
+// Time of the planner: exact plans of up to 12 devices, bounded search for more, and how far from
+// exact the search is where both are possible.
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -60,9 +60,9 @@ void Plan(benchmark::State& state, Objective objective, bool search_only, double
 
 void Exact(benchmark::State& state, Objective objective) { Plan(state, objective, false, 2); }
 void Search(benchmark::State& state, Objective objective) { Plan(state, objective, true, 2); }
-// Every device is far too small for much.
+// Every device is far too small for many layers.
 void SearchTight(benchmark::State& state, Objective objective) { Plan(state, objective, true, 2); }
-// Machines large enough that many would do.
+// Machines so large that many of them suffice.
 void SearchRoomy(benchmark::State& state, Objective objective) {
   Plan(state, objective, true, static_cast<double>(state.range(0)) / 6);
 }

@@ -1,5 +1,5 @@
-// Prints what splitting by free memory costs (what exo and llama.cpp do) against the planner, on
-// the devices of prima.cpp's paper. Predicted times, from data sheets: nothing is measured here.
+// Compares splitting by free memory (as exo and llama.cpp do) with the planner, on the devices of
+// prima.cpp's paper. Predicted times, from data sheets: nothing is measured here.
 //
 // Devices and free memory: Li et al., "Prima.cpp", arXiv 2504.08791, and Table 1 of the README of
 // github.com/Lizonghang/prima.cpp: Mac M1 2.4 GiB; laptop 4.1 GiB and an RTX 3070 with 8 GiB;
@@ -154,7 +154,7 @@ void Row(const ModelShape& shape, bool explain) {
 int main(int argc, char** argv) {
   const bool explain = argc > 1 && std::string(argv[1]) == "--explain";
   std::printf(
-      "Predicted ms: one token of one text / slowest stage or hop; Q4_K, 512 positions.\n\n"
+      "Predicted ms: one token of one sequence / slowest stage or hop; Q4_K, 512 positions.\n\n"
       "| model | by free memory | planner (latency / throughput) | times faster | layers (latency) "
       "|\n| --- | --- | --- | --- | --- |\n");
   for (const strata::ModelShape& shape : strata::kModels) strata::Row(shape, explain);

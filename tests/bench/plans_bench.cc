@@ -75,7 +75,7 @@ struct Model {
   CutRule rule;
 };
 
-// A plan, and what became of it.
+// A plan, and its measurements.
 struct Entry {
   const Model* model = nullptr;
   uint32_t batch = 1;
@@ -87,7 +87,7 @@ struct Entry {
   std::vector<double> round_s;              // median step of each round
   std::vector<std::vector<double>> stages;  // [rounds][stages] median compute
   std::vector<double> queue_s;              // [rounds] median of all inboxes together
-  std::vector<double> rest_s;               // [rounds] median of what is neither compute nor queue
+  std::vector<double> rest_s;  // [rounds] median of the time that is neither compute nor queue
 
   double measured_s() const { return Median(round_s); }
   double error() const { return predicted_s / measured_s() - 1; }

@@ -102,7 +102,7 @@ absl::StatusOr<wire::Epoch> PlansCluster::NextEpoch(const ClusterSnapshot& repor
   for (const NodeReport& node : report.nodes) {
     if (node.id() != report.cluster.coordinator() || node.client == nullptr) continue;
     auto epoch = ClusterStub(node.client->address(), kAnswerMs).NextEpoch();
-    // In no node's name: the coordinator would unload what it does not know.
+    // With no node's id in the epoch: the coordinator would unload stages that it does not know.
     if (epoch.ok()) epoch->set_coordinator_id("plans_bench");
     return epoch;
   }

@@ -25,12 +25,12 @@ struct Machine {
 class PlansCluster {
  public:
   // Starts a node on each machine and waits until they know each other and each has measured itself
-  // and the ways to the others, while the others did nothing. The calling thread, and those it
+  // and the links to the others, while the others were idle. The calling thread, and those it
   // starts from then on, are in the first machine's network. kPermissionDenied: no networks or
   // control groups here.
   static absl::StatusOr<std::unique_ptr<PlansCluster>> Start(std::vector<Machine> machines);
 
-  // As all nodes say now; nodes in the order of the machines.
+  // The current reports of all nodes, in the order of the machines.
   absl::StatusOr<ClusterSnapshot> Report() const;
   absl::StatusOr<wire::Epoch> NextEpoch(const ClusterSnapshot& report) const;
   std::string host() const { return AddressOf(0); }  // of the first machine

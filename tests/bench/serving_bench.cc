@@ -1,6 +1,6 @@
-// Serves many texts at a time over nodes that run already, one stage each, and says how fast.
-// Prints a line of JSON for each thing measured. tests/bench/serving.py starts the nodes and asks
-// for it.
+// Serves many requests at a time over running nodes, one stage each, and measures the speed.
+// Prints a line of JSON for each measurement. tests/bench/serving.py starts the nodes and this
+// program.
 //
 //   serving_bench --model FILE --node HOST:PORT… [--ctx N] [--slots N] [--chunk N] [--wait-ms N]
 //                 prefill:512 decode:8 beside:2048 …
@@ -28,8 +28,8 @@
 namespace strata {
 namespace {
 
-constexpr uint32_t kShortPrompt = 32;  // of a text that is to decode
-constexpr size_t kWarmTokens = 4;      // of each text, before it counts
+constexpr uint32_t kShortPrompt = 32;  // of a request that is to decode
+constexpr size_t kWarmTokens = 4;      // of each request, before it counts
 constexpr absl::Duration kLong = absl::Minutes(5);
 
 struct Options {
@@ -39,13 +39,13 @@ struct Options {
   uint32_t ctx = 2304;
   uint32_t slots = 2;
   uint32_t batch = 512;
-  uint32_t tokens = 48;  // of each text that decodes
+  uint32_t tokens = 48;  // of each request that decodes
   SchedulerPolicy policy;
   std::vector<std::pair<std::string, uint32_t>> work;
 };
 
-// When each token of a text came.
-class Times final : public GenerationListener {
+// The time of each token of a request.
+class TokenTimes final : public GenerationListener {
  public:
   void OnToken(const wire::SampledToken&) override {
     absl::MutexLock lock(mu_);
@@ -64,7 +64,7 @@ class Times final : public GenerationListener {
       return absl::DeadlineExceededError("no token comes");
     }
     if (at_.size() >= n) return absl::OkStatus();
-    return end_.ok() ? absl::InternalError("the text ended early") : end_;
+    return end_.ok() ? absl::InternalError("the request ended early") : end_;
   }
   void WaitForEnd() {
     absl::MutexLock lock(mu_);
@@ -94,25 +94,26 @@ uint64_t CountIn(const std::vector<absl::Time>& times, absl::Time begin, absl::T
 
 class Bench {
  public:
-  explicit Bench(Options options) : options_(std::move(options)), server_({options_.policy}) {}
-  ~Bench() { server_.Stop(absl::OkStatus()); }
+  explicit Bench(Options options) : options_(std::move(options)), engine_({options_.policy}) {}
+  ~Bench() { engine_.Stop(absl::OkStatus()); }
 
   absl::Status Load();
   absl::Status Run();
 
  private:
-  GenerationRequest Ask(uint32_t prompt_tokens, uint32_t tokens_max);
-  absl::StatusOr<std::shared_ptr<Times>> Start(GenerationRequest request, uint64_t* id = nullptr);
-  // Runs `n_streams` texts side by side, each of `prompt_tokens` and `tokens` more.
+  GenerationRequest MakeRequest(uint32_t prompt_tokens, uint32_t tokens_max);
+  absl::StatusOr<std::shared_ptr<TokenTimes>> Start(GenerationRequest request,
+                                                    uint64_t* id = nullptr);
+  // Each runs a part of the benchmark and prints its line.
   absl::Status Prefill(uint32_t prompt_tokens);
   absl::Status Decode(uint32_t n_streams);
   absl::Status Beside(uint32_t prompt_tokens);
   absl::StatusOr<double> PrefillSpeed(uint32_t prompt_tokens);
-  absl::StatusOr<double> StreamSpeed(Times* stream);
+  absl::StatusOr<double> StreamSpeed(TokenTimes* stream);
 
-  // The line, and what the stages have done since Mark().
+  // The line, with the work of the stages since Mark().
   nlohmann::json WithWork(nlohmann::json line) {
-    const SchedulerStats now = server_.Stats();
+    const SchedulerStats now = engine_.Stats();
     const double wall_us = absl::ToDoubleMicroseconds(absl::Now() - since_);
     const auto steps = static_cast<double>(now.steps - before_.steps);
     line["steps"] = now.steps - before_.steps;
@@ -129,7 +130,7 @@ class Bench {
     return line;
   }
   void Mark() {
-    before_ = server_.Stats();
+    before_ = engine_.Stats();
     since_ = absl::Now();
   }
 
@@ -137,7 +138,7 @@ class Bench {
   std::minstd_rand random_{1};
   uint32_t n_vocab_ = 0;
   std::vector<std::unique_ptr<NodeClient>> nodes_;
-  GenerationEngine server_;
+  GenerationEngine engine_;
   std::unique_ptr<Pipeline> pipeline_;
   SchedulerStats before_;
   absl::Time since_;
@@ -165,21 +166,21 @@ absl::Status Bench::Load() {
   build.n_batch = options_.batch;
   build.n_threads = 1;
   build.listen_host = options_.listen_host;
-  auto pipeline = Pipeline::Build(std::move(build), &server_,
+  auto pipeline = Pipeline::Build(std::move(build), &engine_,
                                   [](size_t, const wire::LoadProgress&) { return true; });
   if (!pipeline.ok()) return pipeline.status();
   pipeline_ = *std::move(pipeline);
   n_vocab_ = pipeline_->stages()[0].n_vocab();
-  return server_.Start(pipeline_.get());
+  return engine_.Start(pipeline_.get());
 }
 
-GenerationRequest Bench::Ask(uint32_t prompt_tokens, uint32_t tokens_max) {
+GenerationRequest Bench::MakeRequest(uint32_t prompt_tokens, uint32_t tokens_max) {
   GenerationRequest request;
   for (uint32_t i = 0; i < prompt_tokens; ++i) {
     request.prompt.push_back(static_cast<int32_t>(random_() % std::max(1u, n_vocab_)));
   }
   request.tokens_max = tokens_max;
-  // As `strata run` by default.
+  // The defaults of `strata run`.
   request.sampler.set_temperature(0.4f);
   request.sampler.set_top_k(40);
   request.sampler.set_top_p(0.95f);
@@ -188,16 +189,16 @@ GenerationRequest Bench::Ask(uint32_t prompt_tokens, uint32_t tokens_max) {
   return request;
 }
 
-absl::StatusOr<std::shared_ptr<Times>> Bench::Start(GenerationRequest request, uint64_t* id) {
-  auto times = std::make_shared<Times>();
-  auto added = server_.Add(std::move(request), times);
+absl::StatusOr<std::shared_ptr<TokenTimes>> Bench::Start(GenerationRequest request, uint64_t* id) {
+  auto times = std::make_shared<TokenTimes>();
+  auto added = engine_.Add(std::move(request), times);
   if (!added.ok()) return added.status();
   if (id != nullptr) *id = *added;
   return times;
 }
 
 absl::StatusOr<double> Bench::PrefillSpeed(uint32_t prompt_tokens) {
-  GenerationRequest request = Ask(prompt_tokens, 1);
+  GenerationRequest request = MakeRequest(prompt_tokens, 1);
   const absl::Time begin = absl::Now();
   auto times = Start(std::move(request));
   if (!times.ok()) return times.status();
@@ -216,12 +217,12 @@ absl::Status Bench::Prefill(uint32_t prompt_tokens) {
 }
 
 absl::Status Bench::Decode(uint32_t n_streams) {
-  // The prompts first, which stay in the caches, so that all begin to decode at once and stand at
+  // First the prompts, which stay in the caches, so that all streams begin to decode at once and at
   // the same position.
   std::vector<GenerationRequest> requests;
-  std::vector<std::shared_ptr<Times>> streams;
+  std::vector<std::shared_ptr<TokenTimes>> streams;
   for (uint32_t i = 0; i < n_streams; ++i) {
-    requests.push_back(Ask(kShortPrompt, 1));
+    requests.push_back(MakeRequest(kShortPrompt, 1));
     auto times = Start(requests.back());
     if (!times.ok()) return times.status();
     streams.push_back(*std::move(times));
@@ -233,7 +234,7 @@ absl::Status Bench::Decode(uint32_t n_streams) {
   streams.clear();
   std::vector<uint64_t> ids(n_streams);
   for (uint32_t i = 0; i < n_streams; ++i) {
-    // None ends by itself: while it is measured, all decode.
+    // No stream ends by itself, so that all decode during the measurement.
     requests[i].tokens_max = options_.ctx - kShortPrompt;
     auto times = Start(std::move(requests[i]), &ids[i]);
     if (!times.ok()) return times.status();
@@ -251,26 +252,26 @@ absl::Status Bench::Decode(uint32_t n_streams) {
   for (const auto& stream : streams) n += CountIn(stream->at(), begin, end);
   Print(WithWork({{"what", absl::StrCat("decode ", n_streams)},
                   {"tokens_per_s", static_cast<double>(n) / absl::ToDoubleSeconds(end - begin)}}));
-  for (const uint64_t id : ids) server_.Cancel(id);
+  for (const uint64_t id : ids) engine_.Cancel(id);
   for (const auto& stream : streams) stream->WaitForEnd();
   return absl::OkStatus();
 }
 
-// Of one text that decodes, over as many tokens as --tokens says.
-absl::StatusOr<double> Bench::StreamSpeed(Times* stream) {
+// The speed of one stream that decodes, over as many tokens as --tokens says.
+absl::StatusOr<double> Bench::StreamSpeed(TokenTimes* stream) {
   const size_t first = stream->at().size();
   if (auto s = stream->WaitForTokens(first + options_.tokens); !s.ok()) return s;
   const auto at = stream->at();
   return static_cast<double>(at.size() - first) / absl::ToDoubleSeconds(at.back() - at[first - 1]);
 }
 
-// Each alone is measured before and after: the machine's speed may change meanwhile.
+// Each is measured alone before and after, as the machine's speed may change meanwhile.
 absl::Status Bench::Beside(uint32_t prompt_tokens) {
   const auto mean = [](double a, double b) { return 2 / (1 / a + 1 / b); };
   auto alone = PrefillSpeed(prompt_tokens);
   if (!alone.ok()) return alone.status();
   uint64_t id = 0;
-  auto stream = Start(Ask(kShortPrompt, options_.ctx - kShortPrompt), &id);
+  auto stream = Start(MakeRequest(kShortPrompt, options_.ctx - kShortPrompt), &id);
   if (!stream.ok()) return stream.status();
   if (auto s = (*stream)->WaitForTokens(kWarmTokens); !s.ok()) return s;
   auto decode_alone = StreamSpeed(stream->get());
@@ -301,7 +302,7 @@ absl::Status Bench::Beside(uint32_t prompt_tokens) {
                       {"p95", gaps_ms[gaps_ms.size() * 95 / 100]},
                       {"max", gaps_ms.back()}};
   }
-  server_.Cancel(id);
+  engine_.Cancel(id);
   (*stream)->WaitForEnd();
   auto after = PrefillSpeed(prompt_tokens);
   if (!after.ok()) return after.status();

@@ -1,8 +1,8 @@
-// Many streams at a time from one node: how much later than it was known a token is with its
-// client. What is real: the HTTP server, OpenAI's forms, the sockets; tokens come from a clock
-// instead of a cluster, some texts' at a time as a step's result brings them.
+// Many streams at a time from one node: the time from when a token is known until its client has
+// it. HTTP server, OpenAI's forms and sockets are real; tokens come from a clock instead of a
+// cluster, those of several requests at a time as from a step's result.
 //
-//   sse_bench [STREAMS [TOKENS_PER_S [SECONDS [TEXTS_IN_A_STEP]]]]
+//   sse_bench [STREAMS [TOKENS_PER_S [SECONDS [REQUESTS_IN_A_STEP]]]]
 //
 // The clients are one other process, which reads all streams on one thread.
 #include <arpa/inet.h>
@@ -68,25 +68,25 @@ void AllowDescriptors() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Every text's next token, one step after another, in time.
-class ClockTexts final : public GenerationSource {
+// Generates the next token of every request, one step after another, at fixed times.
+class ClockSource final : public GenerationSource {
  public:
-  explicit ClockTexts(const Load& load) : load_(load) {}
+  explicit ClockSource(const Load& load) : load_(load) {}
 
   std::shared_ptr<GenerationHandle> Generate(const wire::GenerateRequest&,
                                              std::shared_ptr<GenerationSink> sink,
                                              GenerateOptions) override {
-    class Control final : public GenerationHandle {
+    class NullHandle final : public GenerationHandle {
       void Cancel() override {}
       void Finish() override {}
     };
     sink->OnStarted({1, 2, 3});
     absl::MutexLock lock(mu_);
     sinks_.push_back(std::move(sink));
-    return std::make_shared<Control>();
+    return std::make_shared<NullHandle>();
   }
 
-  // False: not all clients came.
+  // False: not all clients have connected.
   bool Run() {
     std::vector<std::shared_ptr<GenerationSink>> sinks;
     {
@@ -107,7 +107,7 @@ class ClockTexts final : public GenerationSource {
         wire::SampledToken token;
         token.set_piece(absl::StrFormat("%0*d%0*d", kSequenceDigits, i, kTimeDigits, due));
         const size_t end = std::min(first + load_.step_requests, sinks.size());
-        for (size_t text = first; text < end; ++text) sinks[text]->OnToken(token);
+        for (size_t request = first; request < end; ++request) sinks[request]->OnToken(token);
       }
     }
     for (const auto& sink : sinks) {
@@ -122,7 +122,7 @@ class ClockTexts final : public GenerationSource {
   std::vector<std::shared_ptr<GenerationSink>> sinks_ ABSL_GUARDED_BY(mu_);
 };
 
-// One client, its socket and what of the stream it has not read yet.
+// One client, its socket and the bytes of an incomplete event.
 struct Client {
   int fd = -1;
   std::string in;
@@ -141,7 +141,7 @@ void Read(Client* client, int64_t now_ns, std::vector<int64_t>* late_ns) {
     const size_t at = event.find(kText);
     if (at == absl::string_view::npos) continue;
     const absl::string_view piece = event.substr(at + kText.size());
-    if (piece.substr(0, 1) == "\"") continue;  // the last: why it ends
+    if (piece.substr(0, 1) == "\"") continue;  // the last event, which has the finish reason
     uint32_t sequence = 0;
     int64_t due = 0;
     if (!absl::SimpleAtoi(piece.substr(0, kSequenceDigits), &sequence) ||
@@ -223,7 +223,7 @@ int RunClients(uint16_t port, const Load& load) {
 
 int RunServer(const Load& load) {
   AllowDescriptors();
-  ClockTexts texts(load);
+  ClockSource source(load);
   const auto counters = std::make_shared<ApiCounters>();  // shared with calls
   HttpServer::Options options;
   options.error = [](int status, const std::string& words) { return ErrorResponse(status, words); };
@@ -240,7 +240,7 @@ int RunServer(const Load& load) {
     call.client = http.client;
     call.tokens_max = request->tokens_max.value_or(1);
     call.request = *std::move(request);
-    CompletionSession::Start(&texts, std::move(call), std::move(responder), counters);
+    CompletionSession::Start(&source, std::move(call), std::move(responder), counters);
   };
   auto server = HttpServer::Start(std::move(options));
   if (!server.ok()) {
@@ -264,13 +264,12 @@ int RunServer(const Load& load) {
     absl::FPrintF(stderr, "%s\n", child.status().ToString());
     return 1;
   }
-  const bool ran = texts.Run();
+  const bool ran = source.Run();
   const double cpu = testing::CpuSeconds() / load.seconds;
   if (!ran || !(*child)->WaitForExit(kLong)) return 1;
   absl::PrintF(
-      "| streams | texts in a step | tokens/s each | tokens | streams not whole | p50 ms | p90 ms "
-      "| "
-      "p99 ms | max ms | cores: clients | server |\n"
+      "| streams | requests in a step | tokens/s each | tokens | incomplete streams | p50 ms "
+      "| p90 ms | p99 ms | max ms | cores: clients | server |\n"
       "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n%s %.2f |\n",
       row, cpu);
   return (*child)->exit().code;
@@ -290,7 +289,7 @@ int Main(std::vector<std::string> args) {
   if (!understood || (args.size() >= 4 && !absl::SimpleAtoi(args[3], &load.step_requests)) ||
       args.size() > 4 || load.streams == 0 || load.step_requests == 0 || load.tokens() == 0) {
     absl::FPrintF(stderr,
-                  "usage: sse_bench [STREAMS [TOKENS_PER_S [SECONDS [TEXTS_IN_A_STEP]]]]\n");
+                  "usage: sse_bench [STREAMS [TOKENS_PER_S [SECONDS [REQUESTS_IN_A_STEP]]]]\n");
     return 2;
   }
   return is_clients ? RunClients(static_cast<uint16_t>(port), load) : RunServer(load);

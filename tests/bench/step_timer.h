@@ -1,5 +1,5 @@
-// Drives steps through a pipeline as a scheduler would, with nothing between them, and says how
-// long each took: so many texts, a prompt each, then one token for each in every step. Blocks.
+// Drives steps through a pipeline as a scheduler would, back to back, and measures the time of
+// each: so many sequences, a prompt each, then one token for each in every step. Blocks.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ class StepTimer final : public Pipeline::Listener {
  public:
   struct Options {
     uint32_t n_seqs = 1;
-    uint32_t prompt_tokens = 32;  // of each text
+    uint32_t prompt_tokens = 32;  // of each sequence
     uint32_t chunk_tokens = 64;   // rows of a prompt step
     uint32_t steps = 12;
     uint32_t warm_steps = 2;  // before them, not timed
     uint32_t n_vocab = 0;     // ids of tokens are drawn below it
   };
-  // The pipeline was built with this as its listener and is used by nobody else. A step that fails
-  // ends it with the step's status.
+  // REQUIRES: the pipeline was built with this as its listener and is used by nobody else. Errors:
+  // the status of a step that fails.
   absl::StatusOr<StepTimes> Run(Pipeline* pipeline, const Options& options);
 
  private:

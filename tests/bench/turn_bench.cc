@@ -1,12 +1,12 @@
-// Where a decoded token's time goes between one step and the next, over nodes that run already, one
-// stage each: one text, the likeliest token, through the real scheduler. With one node, what is
-// left of a step beside computing and sampling is the turn: from the last stage's token, by way of
-// the coordinator, to the first stage's next start.
+// Times of the parts of a decoding step, over running nodes, one stage each: one request, with the
+// likeliest token, through the real scheduler. With one node, the step without computing and
+// sampling is the turn: from the last stage's token, through the coordinator, to the first stage's
+// next start.
 //
 //   turn_bench MODEL TOKENS HOST:PORT…     lines of "part p50 p90 p99 mean share", us
 //
-// The means of what is computed, sampled, in inboxes, scheduled (with the first send) and on links
-// add up to the step's; medians need not.
+// The means of computing, sampling, inboxes, scheduler (with the first send) and links add up to
+// the step's; medians need not.
 //
 // STRATA_KEY_FILE names the nodes' key; without it they are --open.
 #include <algorithm>
@@ -40,10 +40,10 @@ namespace {
 constexpr size_t kWarmSteps = 20;
 constexpr uint32_t kPromptTokens = 16;
 
-// Looks at each result on its way to the texts, and at each step on its way to the pipeline.
-class Turns final : public Pipeline::Listener, public Pipeline {
+// Times each result between pipeline and engine, and each step between engine and pipeline.
+class TurnTimer final : public Pipeline::Listener, public Pipeline {
  public:
-  explicit Turns(GenerationEngine* texts) : texts_(texts) {}
+  explicit TurnTimer(GenerationEngine* engine) : engine_(engine) {}
   void SetPipeline(Pipeline* pipeline) { pipeline_ = pipeline; }  // before the first step
 
   absl::StatusOr<uint64_t> Submit(wire::Step step) override {
@@ -75,17 +75,17 @@ class Turns final : public Pipeline::Listener, public Pipeline {
     parts.emplace_back("scheduler", scheduled_us_ - sent_us_);
     parts.emplace_back("first send", sent_us_);
     parts.emplace_back("links", rest_us - scheduled_us_);
-    texts_->OnResult(std::move(result));  // sends the next step
+    engine_->OnResult(std::move(result));  // sends the next step
     scheduled_us_ = Clock::Real()->NowUs() - now_us;
     last_us_ = now_us;
     if (!decode || ++seen_ <= kWarmSteps) return;
     for (const auto& [part, us] : parts) us_[part].push_back(us);
   }
-  void OnStepError(wire::StepError error) override { texts_->OnStepError(std::move(error)); }
-  void OnWritable() override { texts_->OnWritable(); }
-  void OnBroken(absl::Status status) override { texts_->OnBroken(std::move(status)); }
+  void OnStepError(wire::StepError error) override { engine_->OnStepError(std::move(error)); }
+  void OnWritable() override { engine_->OnWritable(); }
+  void OnBroken(absl::Status status) override { engine_->OnBroken(std::move(status)); }
 
-  // Once no more results come.
+  // REQUIRES: no more results come.
   void Print() {
     const auto& steps = us_["step"];
     if (steps.empty()) return;
@@ -102,17 +102,17 @@ class Turns final : public Pipeline::Listener, public Pipeline {
   }
 
  private:
-  GenerationEngine* const texts_;
+  GenerationEngine* const engine_;
   Pipeline* pipeline_ = nullptr;
-  // Of the last stage's link's thread, then of main.
+  // Used by the last stage's link's thread, then by main.
   int64_t last_us_ = 0;
-  int64_t scheduled_us_ = 0;  // of the last result, with what it took to send the next step
+  int64_t scheduled_us_ = 0;  // for the last result, with the sending of the next step
   int64_t sent_us_ = 0;
   size_t seen_ = 0;
   std::map<std::string, std::vector<int64_t>> us_;
 };
 
-class Text final : public GenerationListener {
+class EndWaiter final : public GenerationListener {
  public:
   void OnToken(const wire::SampledToken&) override {}
   void OnEnd(absl::Status status, FinishReason, const GenerationUsage&) override {
@@ -149,22 +149,22 @@ absl::Status Run(const std::string& path, uint32_t tokens, const std::vector<std
   }
   build.n_ctx = kPromptTokens + tokens + 16;
   build.n_threads = 1;
-  GenerationEngine texts({});
-  Turns turns(&texts);
+  GenerationEngine engine({});
+  TurnTimer turns(&engine);
   auto pipeline = Pipeline::Build(std::move(build), &turns,
                                   [](size_t, const wire::LoadProgress&) { return true; });
   if (!pipeline.ok()) return pipeline.status();
   turns.SetPipeline(pipeline->get());
-  if (auto s = texts.Start(&turns); !s.ok()) return s;
+  if (auto s = engine.Start(&turns); !s.ok()) return s;
   GenerationRequest request;
   for (uint32_t i = 0; i < kPromptTokens; ++i)
     request.prompt.push_back(static_cast<int32_t>(i + 5));
   request.tokens_max = tokens;
   request.sampler.set_ignore_eog(true);
-  const auto text = std::make_shared<Text>();  // shared with the server
-  if (auto id = texts.Add(std::move(request), text); !id.ok()) return id.status();
-  const absl::Status status = text->Wait();
-  texts.Stop(absl::OkStatus());
+  const auto listener = std::make_shared<EndWaiter>();  // shared with the engine
+  if (auto id = engine.Add(std::move(request), listener); !id.ok()) return id.status();
+  const absl::Status status = listener->Wait();
+  engine.Stop(absl::OkStatus());
   pipeline->reset();
   if (status.ok()) turns.Print();
   return status;

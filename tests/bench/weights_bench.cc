@@ -1,5 +1,5 @@
-// How fast weights travel from one node to another, beside what transport/link/link_probe measures
-// of the link between them.
+// The speed of weights from one node to another, beside the speed of the link between them, by
+// transport/link/link_probe.
 //
 //   weights_bench FILE CACHE                  both nodes in this process, over the loopback
 //   weights_bench serve HOST:PORT             the node that has FILE

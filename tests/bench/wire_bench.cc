@@ -1,6 +1,6 @@
-// Frames one way between two processes of this host, over each wire: how long one takes that
-// nothing hurries, how many bytes pass with several in flight, and how soon a killed peer is
-// noticed. Both processes read the same clock, so each frame carries when it was sent.
+// Frames in one direction between two processes of this host, over each transport: the latency of a
+// single frame, the throughput with several in flight, and the time until a killed peer is noticed.
+// Both processes read the same clock, so each frame carries the time when it was sent.
 // scripts/bench-links.
 //
 //   wire_bench [FRAMES [WIRE…]]                the table; tcp, grpc, ucx-tcp, ucx-shm, these two
@@ -54,7 +54,7 @@ constexpr size_t kThroughputFrames = 1000;
 constexpr uint32_t kThroughputCredits = 8;
 constexpr int kKills = 10;
 constexpr char kGrpcTls[] = "grpc-tls";
-// TLS comes last: all that is dialled or served after it is TLS.
+// TLS comes last: all links dialled or served after it use TLS.
 constexpr const char* kWires[] = {"tcp",          "grpc",         "ucx-tcp", "ucx-shm",
                                   "ucx-tcp-spin", "ucx-shm-spin", kGrpcTls};
 constexpr char kKeyVariable[] = "WIRE_BENCH_KEY";  // of the bench's own cluster
@@ -65,7 +65,7 @@ int64_t NowNs() {
       .count();
 }
 
-// In a file that both processes map.
+// Counters in a file that both processes map.
 struct Samples {
   std::atomic<uint64_t> received;
   std::atomic<int64_t> last_ns;
@@ -90,7 +90,7 @@ Samples* Map(const std::string& path) {
   return static_cast<Samples*>(mapped);
 }
 
-// All that this process dials or serves is TLS from now on, as between nodes.
+// All links that this process dials or serves from now on use TLS, as between nodes.
 void Secure(const ClusterKey& key) {
   const auto authority = ClusterAuthority::Of(key);
   CHECK_OK(authority);
@@ -212,7 +212,7 @@ class Taker : public Link::Receiver {
 // --- the process that sends
 // ------------------------------------------------------------------------
 
-// This program once more; killed at the end.
+// Another process of this program; killed at the end.
 class Other {
  public:
   Other(const std::string& wire, uint32_t credits) {
@@ -290,7 +290,7 @@ class Sender : public Link::Receiver {
   int64_t closed_ns_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// A link to another process and all that it needs.
+// A link to another process, with the objects that it needs.
 struct Way {
   Way(const std::string& wire, uint32_t credits) : other(wire, credits) {
     std::istringstream said(other.said);

@@ -1,5 +1,5 @@
-// Bodies of the HTTP API: whatever they say, reading ends in a request within its bounds or in an
-// error that the client may be told, and so does making a grammar of what it asks for.
+// Any bytes as a body of the HTTP API: parsing ends in a request within its bounds or in an error
+// for the client, and so does making its grammar.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // A peer's bytes as a sequence's state, taken apart by layers and put together: it ends in a state
-// of the layers that were asked for, or in an error that the headers name. (That it ends in the
-// right one is cache_layers_test's to say: bytes made for it may read in two ways.)
+// of the wanted layers, or in an error that the headers name. (cache_layers_test checks that the
+// state is the right one: bytes made for it may be read as two different states.)
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

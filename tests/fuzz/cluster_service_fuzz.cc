@@ -1,6 +1,6 @@
-// Calls of the service by which nodes know each other: heartbeats of nodes that are made up, and
-// questions between them, to a node that is new for each input and reaches nobody. What is asked of
-// the network goes to a transport that refuses.
+// Calls of the service by which nodes know each other: heartbeats of made-up nodes, and queries
+// between them, to a node that is new for each input and reaches nobody: its calls go to a
+// transport that refuses them.
 #include <unistd.h>
 
 #include <chrono>

@@ -52,7 +52,7 @@ void ParseAsItsType(const Frame& frame) {
 void Try(const std::string& bytes) {
   const auto whole = DecodeFrame(Payload::Own(bytes));
 
-  // The same bytes in pieces, which have their length from the first byte, are the same frame.
+  // The same bytes in pieces, whose length the first byte gives, are the same frame.
   auto owner = std::make_shared<std::string>(bytes);
   const size_t piece = bytes.empty() ? 1 : 1 + static_cast<unsigned char>(bytes[0]);
   std::vector<absl::string_view> parts;
@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   strata::Try(bytes);
   if (size < strata::kFramePrefixBytes) return 0;
 
-  // Again as a peer would that computes the sizes and the checksum right, to get behind them.
+  // Again with right sizes and checksum, to get behind those checks.
   const size_t rest = size - strata::kFramePrefixBytes;
   const size_t header = rest == 0 ? 0 : static_cast<unsigned char>(bytes[12]) % (rest + 1);
   auto store = [&](size_t at, uint64_t value, size_t n) {

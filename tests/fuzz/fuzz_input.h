@@ -8,12 +8,12 @@
 
 namespace strata {
 
-// Reads from its front; zeros behind its end. The bytes outlive it.
+// Reads from the front; zeros behind the end. REQUIRES: the bytes outlive it.
 class FuzzInput {
  public:
   FuzzInput(const uint8_t* data, size_t size) : data_(data), size_(size) {}
   bool empty() const { return size_ == 0; }
-  // Of so many bytes, at most four, the highest first.
+  // A number of so many bytes, at most four, the highest first.
   uint32_t Number(size_t bytes) {
     uint32_t number = 0;
     for (; bytes > 0 && size_ > 0; --bytes, ++data_, --size_) number = number << 8 | *data_;

@@ -1,5 +1,5 @@
-// Any bytes as a GGUF file: reading ends in an error or in a header that is sound, and what is
-// written of a sound header reads back the same.
+// Any bytes as a GGUF file: reading ends in an error or in a sound header, and a sound header
+// that is written reads back the same.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

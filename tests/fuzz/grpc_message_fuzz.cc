@@ -1,5 +1,5 @@
 // Frames put together of a call's messages: any bytes between messages of right frames, some of
-// them left out or of another length. What is whole is what was sent.
+// them left out or of another length. A complete frame is one that was sent.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +21,8 @@ void Check(bool right) {
 
 class Peer {
  public:
-  // Sends a right frame of which message `wrong`, if there is such a one, is `change` bytes longer,
-  // or left out where that is 0.
+  // Sends a right frame, but message `wrong`, if it exists, is `change` bytes longer, or left out
+  // where that is 0.
   void SendFrame(uint32_t id, size_t payload_bytes, size_t wrong, int change) {
     wire::Step step;
     step.set_step_id(id);

@@ -1,5 +1,5 @@
-// Heartbeats, one after another, each behind two bytes of its length: whatever peers say, a node's
-// membership answers or refuses, keeps within its bounds and obeys at most whom it may.
+// Heartbeats, one after another, each behind two bytes of its length: a node's membership
+// answers or refuses each, keeps within its bounds and follows no other coordinator than it may.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -45,7 +45,7 @@ class Node {
     for (const OutgoingHeartbeat& out : membership_.Tick(now_us_)) {
       Check(FromWire(ToWire(out.message)).ok());
     }
-    // What a tick did may be due for another, but they come to rest.
+    // A tick may make another one due at once, but not endlessly.
     for (int i = 0; membership_.next_wake_us() <= now_us_; ++i) {
       Check(i < 8);
       (void)membership_.Tick(now_us_);

@@ -1,5 +1,5 @@
-// Any text as a JSON Schema, and as a grammar: what comes of a schema is a grammar that libllama
-// may be given, and what is printed of a grammar that was read reads back the same.
+// Any text as a JSON Schema, and as a grammar: a schema becomes a grammar that libllama can take,
+// and a grammar that was read and printed reads back the same.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -50,7 +50,8 @@ void TryGrammar(absl::string_view text) {
   if (absl::Status status = CheckGbnf(*grammar); !status.ok()) CheckError(status);
   for (size_t rule : EndlessGbnfRules(*grammar)) Check(rule < grammar->rules.size());
   const std::string printed = PrintGbnf(*grammar);
-  if (printed.size() > kGrammarBytesMax) return;  // escapes are longer than what they stand for
+  if (printed.size() > kGrammarBytesMax)
+    return;  // escapes are longer than the characters they stand for
   const absl::StatusOr<GbnfGrammar> again = ParseGbnf(printed);
   Check(again.ok());
   Check(PrintGbnf(*again) == printed);

@@ -1,5 +1,5 @@
-// What a member may send to change the key: steps in any order, with keys that are none, others'
-// and right ones. Whatever comes, the node has one key, which is the one in its file.
+// Steps of a key change from a member, in any order, with right keys, other keys and none. After
+// all of them the node has one key, the one in its file.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@
 namespace strata {
 namespace {
 
-// So that inputs get past the first check: a key of that number stands for the number's text.
+// Numbers of keys in inputs, each replaced by the key's text, so that inputs pass the first check.
 constexpr size_t kKeys = 4;
 
 class FuzzedNode {
@@ -56,7 +56,7 @@ class FuzzedNode {
       const grpc::Status status = service_->TakeStep(nullptr, &step, &response);
       CHECK(status.ok() || !status.error_message().empty());
     }
-    // Nothing is on its way when the next input begins.
+    // Ends all key changes before the next input.
     for (const ClusterKey& key : keys_) {
       wire::KeyStep step;
       wire::KeyStepResponse response;

@@ -1,5 +1,5 @@
-// TXT records as DNS-SD carries them, strings with a length before each: what is taken for a node's
-// is plain, and what that node would say of itself reads back the same.
+// TXT records as DNS-SD carries them, strings with a length before each: a record that is accepted
+// is plain text, and written and parsed again it is the same.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -42,9 +42,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Check(IsNodeId(record->node_id));
   Check(IsPrintable(record->name) && IsPrintable(record->cluster) && IsPrintable(record->key_id));
   Check(MdnsInstanceName(*record).size() <= 63);
-  const std::vector<std::string> told = MdnsText(*record, 1);
-  for (const std::string& text : told) Check(text.size() <= 255);
-  const absl::StatusOr<DiscoveryRecord> again = Read(told);
+  const std::vector<std::string> written = MdnsText(*record, 1);
+  for (const std::string& text : written) Check(text.size() <= 255);
+  const absl::StatusOr<DiscoveryRecord> again = Read(written);
   Check(again.ok() && again->node_id == record->node_id && again->protocol == record->protocol);
   return 0;
 }

@@ -1,6 +1,5 @@
 // Calls of a node's services, Exchange of heartbeats apart (cluster_service_fuzz.cc): a node in
-// this process, alone in its cluster, whose workers cannot start and who knows nobody whom it could
-// dial.
+// this process, alone in its cluster, whose workers cannot start and which knows no other node.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -32,12 +31,12 @@
 namespace strata {
 namespace {
 
-// What the corpus calls the model's file and its id, and where it is.
+// The names that the corpus has for the model's file and its id.
 constexpr absl::string_view kModel = "/model.gguf";
 constexpr absl::string_view kModelId = "model";
-// Who plans waits while the node measures: a call ends after what it says of that and a plan.
+// A plan waits while the node measures: a call is cancelled after the events of that and of a plan.
 constexpr int kPlanAnswersMax = 2;
-// What the node hears when it runs this program to measure its devices.
+// The output of this program when the node runs it to measure its devices.
 constexpr char kDevices[] =
     R"({"name":"CPU","memoryTotal":"9000000000","memoryFree":"8000000000","sharesMachineMemory":true,)"
     R"("speed":{"memoryBytesPerS":1e10,"opS":1e-6,"types":[{"type":"f32","bytesPerS":[1e9,1e9,1e9,1e9,1e9]}]}})";
@@ -71,7 +70,7 @@ class FuzzedNode {
     // Plans wait for devices.
     const absl::Time until = absl::Now() + absl::Seconds(60);
     while (!HasDevices()) CHECK(absl::Now() < until);
-    // From then on it coordinates, and looks for nothing that another one has left.
+    // From then on the node coordinates, and looks for no stages of another coordinator.
     const auto coordinator = wire::Coordinator::NewStub(channel);
     while (true) {
       grpc::ClientContext context;
@@ -104,7 +103,7 @@ class FuzzedNode {
     return info.devices_size() > 0 && !info.measuring();
   }
 
-  // A node has room for so many stages, those that failed among them.
+  // The number of a node's stages is bounded, failed ones included.
   void UnloadAll() {
     grpc::ClientContext context;
     wire::GetInfoResponse info;
@@ -131,7 +130,7 @@ class FuzzedNode {
 FuzzedNode* TheNode() {
   static FuzzedNode* const node = [] {
     fuzz::BeQuiet();
-    (void)fuzz::FuzzFolder();  // goes after the node
+    (void)fuzz::FuzzFolder();  // destroyed after the node
     auto* started = new FuzzedNode;
     std::atexit([] { TheNode()->Stop(); });
     return started;
@@ -154,7 +153,7 @@ void Tame(wire::LoadStageRequest* request) {
   for (wire::WeightPeer& peer : *spec->mutable_weight_peers()) {
     if (!peer.address().empty()) peer.set_address(TheNode()->address());
   }
-  // What an old epoch is depends on what came before; one coordinator's are all taken.
+  // Whether an epoch is old depends on earlier calls; all epochs of one coordinator are taken.
   if (spec->epoch().counter() != 0) spec->mutable_epoch()->set_coordinator_id("c");
 }
 
@@ -166,18 +165,18 @@ void TameSource(Request* request) {
   request->mutable_source()->set_path(PathOf(request->source().path()));
 }
 
-// It would send to the network's multicast group.
+// Without a node, the call would send to the network's multicast group.
 void Tame(wire::ExamineRequest* request) {
   if (request->node().empty()) request->set_node(std::string(16, 'x'));
 }
 
-// The node knows this machine's loopback, and nothing else there is dialled.
+// Of loopback's addresses only the node's own and a closed port are dialled.
 void Tame(wire::CheckReachRequest* request) {
   for (wire::ReachTarget& target : *request->mutable_targets()) {
     const auto address = ParseHostPort(target.address());
     if (!address.ok()) continue;
     if (address->host != "127.0.0.1") {
-      target.set_address("203.0.113.7:80");  // nobody's; nor does the node know it
+      target.set_address("203.0.113.7:80");  // nobody has it, and the node does not know it
     } else {
       target.set_address(address->port % 2 == 0 ? TheNode()->address() : fuzz::kNowhere);
     }

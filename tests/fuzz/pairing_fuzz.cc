@@ -1,5 +1,5 @@
-// What strangers say to a guest: messages as bytes, in any order, some of them naming the pairing
-// that is there, while time goes by. Each message is an operation, a length and so many bytes.
+// Messages of strangers to a guest: any bytes, in any order, some of them with the id of the
+// current pairing, while time passes. Each message is an operation, a length and so many bytes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -24,7 +24,7 @@ class HandClock final : public Clock {
   int64_t now_us = 0;
 };
 
-// Whether a guest may say that of what a stranger sent.
+// Checks that `status` is one with which a guest may answer a stranger.
 void CheckSaid(const absl::Status& status) {
   Check(status.ok() || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
         absl::IsResourceExhausted(status) || absl::IsUnauthenticated(status));
@@ -43,7 +43,7 @@ void CheckName(absl::string_view name) {
 class Strangers {
  public:
   void Say(uint8_t operation, absl::string_view bytes) {
-    // From 4 on with what is right in it, so that not only the first check is seen.
+    // From 4 on with right fields, so that inputs pass the first checks.
     const bool helped = (operation & 4) != 0;
     switch (operation & 3) {
       case 0:
@@ -108,7 +108,7 @@ class Strangers {
     } else if (!Parse(bytes, &request)) {
       return;
     }
-    // Nobody here knows a secret.
+    // The strangers know no secret.
     const auto response = guest_.Admit(request);
     CheckSaid(response.status());
     Check(!response.ok());

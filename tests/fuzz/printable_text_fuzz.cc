@@ -1,5 +1,6 @@
-// Any bytes as text that is shown, cut to any length: what comes of them is UTF-8 without control
-// characters, line ends and invisible characters, not longer than it may be, and stays as it is.
+// Any bytes as text that is shown, cut to any length: the result is UTF-8 without control
+// characters, line ends and invisible characters, is not too long, and does not change a second
+// time.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,7 +17,7 @@ void Check(bool right) {
   if (!right) std::abort();
 }
 
-// Not by the tables of the code under test.
+// Independent of the tables of the code under test.
 void CheckCharacters(absl::string_view text) {
   while (!text.empty()) {
     const size_t n = Utf8CharacterBytes(text);

@@ -1,4 +1,4 @@
-// Keys and tokens as somebody typed them: any bytes, alone and behind the prefix that keys have.
+// Keys and tokens as a person types them: any bytes, alone and behind the prefix of keys.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -21,7 +21,7 @@ void Read(absl::string_view text) {
     Check(absl::IsInvalidArgument(key.status()));
     return;
   }
-  // What is taken is a key's text but for its dress.
+  // An accepted text is a key's, but for its formatting.
   const Secret again = key->ToText();
   const absl::StatusOr<ClusterKey> same = ClusterKey::FromText(again.Reveal());
   Check(same.ok() && same->id() == key->id());

@@ -23,7 +23,7 @@
 namespace strata::fuzz {
 namespace {
 
-// On a machine that is busy with other things a call may be late, but not each time.
+// On a busy machine a call may be late, but not each time.
 constexpr absl::Duration kCallMax = absl::Seconds(1);
 constexpr int kTries = 4;
 constexpr std::chrono::seconds kDeadline(8);
@@ -61,7 +61,7 @@ grpc::Status ServiceCaller::Once(const Method& method, absl::string_view bytes) 
     call->WritesDone(nullptr);
     going = next();
   }
-  // Also where the server has heard enough: the call's end comes behind what it wrote.
+  // Reads on also where the server reads no more: the call's end comes behind its messages.
   going = true;
   for (int answers = 0; going; ++answers) {
     if (method.answers_max > 0 && answers == method.answers_max) context.TryCancel();
@@ -79,15 +79,16 @@ grpc::Status ServiceCaller::Once(const Method& method, absl::string_view bytes) 
 }
 
 void ServiceCaller::Call(const Method& method, std::string bytes) {
-  // Of a stream either may be.
+  // A stream's bytes may be right or wrong.
   const bool known = method.prepare != nullptr;
   const bool parses = known && method.prepare(&bytes);
   for (int i = 0; i < kTries; ++i) {
     const absl::Time begin = absl::Now();
     const grpc::Status status = Once(method, bytes);
-    // gRPC has no words for bytes that are no message.
-    if (parses && !status.ok() && status.error_message().empty()) Fail(method, "no words");
-    if (known && !parses && status.ok()) Fail(method, "took what it cannot read");
+    // gRPC itself has no message for bytes that do not parse.
+    if (parses && !status.ok() && status.error_message().empty())
+      Fail(method, "an error without a message");
+    if (known && !parses && status.ok()) Fail(method, "took bytes that do not parse");
     if (absl::Now() - begin < kCallMax) return;
   }
   Fail(method, "takes too long");

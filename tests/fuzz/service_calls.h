@@ -1,4 +1,4 @@
-// Bytes as calls of a gRPC server in this process, whatever its methods make of them.
+// Any bytes as calls of a gRPC server in this process.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,23 @@
 
 namespace strata::fuzz {
 
-// One method of a service, by what it is asked with.
+// One method of a service, with its requests.
 struct Method {
   std::string name;  // "/strata.wire.Node/GetInfo"
-  // Whether the bytes are its request. Where they would lead out of this process (an address to
-  // dial, a path to write), they are changed. Null: that cannot be told.
+  // Whether the bytes are its request. Values that would reach out of this process (an address to
+  // dial, a path to write) are changed. Null: unknown.
   bool (*prepare)(std::string* bytes);
   int answers_max = 0;  // after so many the call is cancelled; 0: it ends by itself
   // The messages of a call that has several; null: the bytes are one.
   std::vector<std::string> (*messages)(absl::string_view bytes) = nullptr;
 };
 
-// Of a `Request`, as it is.
+// `prepare` for a `Request` that stays as it is.
 template <typename Request>
 bool Parses(std::string* bytes) {
   return Request().ParseFromString(*bytes);
 }
-// Of a `Request`, after `tame`.
+// `prepare` for a `Request` that `tame` changes.
 template <typename Request, void (*tame)(Request*)>
 bool ParsesTamed(std::string* bytes) {
   Request request;
@@ -43,7 +43,7 @@ class ServiceCaller {
  public:
   explicit ServiceCaller(const std::string& address);
 
-  // Aborts where the call takes longer than it may, or ends with an error that has no words.
+  // Aborts where the call takes too long, or ends with an error without a message.
   void Call(const Method& method, std::string bytes);
 
   // Calls one after the other: the method's number, two bytes of length, so many bytes.
@@ -55,13 +55,13 @@ class ServiceCaller {
   std::unique_ptr<grpc::GenericStub> stub_;
 };
 
-// Nothing listens there: whoever dials it is refused at once.
+// Nothing listens there: connections are refused at once.
 inline constexpr char kNowhere[] = "127.0.0.1:1";
 
-// What a fuzz target that has gRPC's threads begins with: a log of nothing but failed checks.
+// Silences the log but for failed checks. For fuzz targets with gRPC's threads, at their start.
 void BeQuiet();
 
-// The first two bytes, the lower one first; then they are gone. Without two: 0.
+// Removes the first two bytes and returns their number, the lower byte first; 0: there are not two.
 size_t TakeSize(absl::string_view* bytes);
 
 // Removed with all that is in it when the process ends.

@@ -1,5 +1,5 @@
-// A peer's step: the header as protobuf, after a byte that says how many bytes of activations come
-// with it. A step that passes has the shapes that the stage counts on.
+// A peer's step: the header as protobuf, after a byte with the number of bytes of activations
+// behind it. A step that passes has the shapes that the stage relies on.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// What a process that ran a stranger's chat template may say: any bytes are an answer that is sound
-// or none. Templates themselves are not fed here: what they do to minja is what that process is for
+// Any bytes as the answer of a process that ran a stranger's chat template: they are a sound answer
+// or refused. Templates themselves are not fed here: that process contains what they do to minja
 // (tests/node/chat/template_pool_test.cc).
 #include <cstddef>
 #include <cstdint>
@@ -22,18 +22,18 @@ void Check(bool right) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace strata;  // NOLINT(google-build-using-namespace): one function
   const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
-  if (const auto answer = DecodeTemplateResult(bytes); !answer.ok()) {
-    Check(absl::IsDataLoss(answer.status()));
+  if (const auto result = DecodeTemplateResult(bytes); !result.ok()) {
+    Check(absl::IsDataLoss(result.status()));
   } else {
-    const auto again = DecodeTemplateResult(EncodeTemplateResult(*answer));
-    Check(again.ok() && again->is_read == answer->is_read);
-    Check(again->prompt.status() == answer->prompt.status());
-    if (answer->prompt.ok()) Check(again->prompt->text == answer->prompt->text);
+    const auto again = DecodeTemplateResult(EncodeTemplateResult(*result));
+    Check(again.ok() && again->is_read == result->is_read);
+    Check(again->prompt.status() == result->prompt.status());
+    if (result->prompt.ok()) Check(again->prompt->text == result->prompt->text);
   }
-  if (const auto question = DecodeTemplateRequest(bytes); question.ok()) {
-    const auto again = DecodeTemplateRequest(EncodeTemplateRequest(*question));
-    Check(again.ok() && again->messages.size() == question->messages.size());
-    Check(again->source.text == question->source.text && again->now == question->now);
+  if (const auto request = DecodeTemplateRequest(bytes); request.ok()) {
+    const auto again = DecodeTemplateRequest(EncodeTemplateRequest(*request));
+    Check(again.ok() && again->messages.size() == request->messages.size());
+    Check(again->source.text == request->source.text && again->now == request->now);
   }
   return 0;
 }

@@ -1,7 +1,7 @@
-// A chat template's source: the first two bytes are its length, the rest is what a person wrote.
-// Templates may recurse and loop as they like, so they run where a node runs them, in processes of
-// the pool with small limits: whatever they do there, the pool answers once, in words where it
-// refuses, and goes on. Nothing is seen of what they reach in there, so the corpus has to say much.
+// A chat template's source: the first two bytes are its length, the rest is the user's message.
+// Templates may recurse and loop endlessly, so they run as in a node, in processes of the pool with
+// small limits: for each the pool answers once, with a message where it refuses, and goes on. The
+// fuzzer sees no coverage of those processes, so the corpus has to be rich.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -34,16 +34,16 @@ TemplatePool* ThePool() {
 }
 
 absl::Status Render(absl::string_view source, absl::string_view said) {
-  TemplateRequest question;
-  question.source = {.text = std::string(source), .bos = "<s>", .eos = "</s>"};
-  question.messages = {{.role = "system", .content = "Be brief."},
-                       {.role = "user", .content = std::string(said)},
-                       {.role = "assistant", .content = "Yes."},
-                       {.role = "user", .content = "Go on."}};
-  question.now = absl::UnixEpoch();
+  TemplateRequest request;
+  request.source = {.text = std::string(source), .bos = "<s>", .eos = "</s>"};
+  request.messages = {{.role = "system", .content = "Be brief."},
+                      {.role = "user", .content = std::string(said)},
+                      {.role = "assistant", .content = "Yes."},
+                      {.role = "user", .content = "Go on."}};
+  request.now = absl::UnixEpoch();
   absl::Notification answered;
   absl::StatusOr<ChatTemplate::Prompt> prompt;
-  ThePool()->Render({}, std::move(question), [&](absl::StatusOr<ChatTemplate::Prompt> made) {
+  ThePool()->Render({}, std::move(request), [&](absl::StatusOr<ChatTemplate::Prompt> made) {
     CHECK(!answered.HasBeenNotified());
     prompt = std::move(made);
     answered.Notify();
@@ -52,7 +52,7 @@ absl::Status Render(absl::string_view source, absl::string_view said) {
   if (prompt.ok()) {
     CHECK(prompt->text.size() <= kChatPromptBytesMax);
   } else {
-    // On a machine that is busy a process may not have started in time.
+    // On a busy machine a process may not have started in time.
     CHECK(absl::IsInvalidArgument(prompt.status()) || absl::IsUnavailable(prompt.status()))
         << prompt.status();
     CHECK(!prompt.status().message().empty());
@@ -69,7 +69,7 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // Refusals say nothing where no template can run.
+  // Refusals would show nothing where no template can run.
   [[maybe_unused]] static const bool runs = [] {
     CHECK_OK(strata::Render("{{ messages[1].content }}", "hello"));
     return true;

@@ -1,6 +1,6 @@
 // Frames put together of a UCX link's messages: any messages between those of right frames, some of
 // which are left out, of another kind or length, or with a wrong checksum. Only a message whose
-// size is right is taken, as on a wire, and what is whole then is what was sent.
+// size is right is taken, as on a link, and a complete frame is one that was sent.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -36,8 +36,7 @@ UcxKind KindOf(uint32_t number) { return static_cast<UcxKind>(1 + number % 6); }
 
 class Wire {
  public:
-  // A right frame's messages, of which `wrong`, if there is such a one, is what `change` makes of
-  // it.
+  // A right frame's messages, but `change` is applied to message `wrong`, if it exists.
   void SendFrame(size_t header_bytes, size_t payload_bytes, size_t wrong, uint32_t change) {
     Frame frame;
     frame.type = FrameType::kStep;
@@ -65,7 +64,7 @@ class Wire {
     Check(!right || between());
   }
 
-  // What its receiver does with a message; the frame, once it is whole.
+  // Handles a message as its receiver does; returns the frame, once it is complete.
   std::optional<Frame> Take(const UcxMessage& message, bool sum_is_right) {
     const std::string header = UcxHeaderOf(message.front);
     if (!CheckMessageSize(message.kind, header, message.data.size(), &rest_).ok() ||

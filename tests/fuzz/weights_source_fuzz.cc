@@ -1,10 +1,10 @@
-// Nodes that say they have a model and send what they like: their answers, to a node that fetches.
-// The first byte says whether the model is described as it is, so that what comes behind is looked
-// at (bit 0), and whether there is a peer besides the source, which answers alike (bit 1); then
-// answers: the method (0 DescribeModel, 1 HashBlocks, 2 ReadBlocks, 3 ListBlocks), two bytes of
-// length, so many bytes. Those that are no message are left out: what ends such a call is a limit
-// of time (weight_fetcher_test AnAnswerThatIsNoMessageEndsTheFetch). Weights that are taken have
-// the hashes that came with them, and nothing else is.
+// Nodes that claim to have a model and send any bytes: their answers, to a node that fetches. In
+// the first byte, bit 0: the model is described as it is, so that the answers behind are looked at;
+// bit 1: there is a peer besides the source, which answers alike. Then answers: the method (0
+// DescribeModel, 1 HashBlocks, 2 ReadBlocks, 3 ListBlocks), two bytes of length, so many bytes.
+// Answers that are no message are left out: only a time limit ends such a call (weight_fetcher_test
+// AnAnswerThatIsNoMessageEndsTheFetch). The fetcher takes only weights that have the hashes that
+// came with them.
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -44,7 +44,7 @@ namespace {
 constexpr uint32_t kLayers = 2;
 constexpr absl::Duration kFetchMax = absl::Seconds(8);
 
-// What is written to each who asks for a method.
+// The messages that answer each call of a method.
 using Answers = std::array<std::vector<std::string>, 4>;
 
 class FuzzedSource final : public grpc::CallbackGenericService {
@@ -129,7 +129,7 @@ class FuzzedSource final : public grpc::CallbackGenericService {
 FuzzedSource* TheSource() {
   static FuzzedSource* const source = [] {
     fuzz::BeQuiet();
-    (void)fuzz::FuzzFolder();  // goes after the source
+    (void)fuzz::FuzzFolder();  // destroyed after the source
     auto* started = new FuzzedSource;
     std::atexit([] { TheSource()->Stop(); });
     return started;

@@ -1,6 +1,6 @@
 // Calls of a worker's service and links into its stages: a worker in this process that holds a tiny
-// model as one stage, and the second half of it as another. What libllama makes of a model that
-// does load is not meant here, but what a peer says is believed no more than when it does not.
+// model as one stage, and the second half of it as another. libllama itself is not the target, but
+// a peer's data is checked as when no model is loaded.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -30,11 +30,11 @@
 namespace strata {
 namespace {
 
-// What the corpus calls the model's file and its id.
+// The names that the corpus has for the model's file and its id.
 constexpr absl::string_view kModel = "/model.gguf";
 constexpr absl::string_view kModelId = "model";
 constexpr uint32_t kLayers = 2;
-// Of what a stage may take, as a node tells its worker.
+// The memory that a stage may take, as a node tells its worker.
 constexpr uint64_t kStageBytesMax = 64u << 20;
 
 std::string ModelPath() { return absl::StrCat(fuzz::FuzzFolder(), kModel); }
@@ -61,7 +61,7 @@ class FuzzedWorker {
   const std::string& model_id() const { return model_id_; }
   fuzz::ServiceCaller* caller() { return caller_.get(); }
 
-  // The two stages as they were, and no other one; fresh ones where a link may have fed them.
+  // Restores the two stages, anew where a link may have fed them, and unloads all others.
   void Reset() {
     grpc::ClientContext context;
     wire::PingResponse ping;
@@ -82,7 +82,7 @@ class FuzzedWorker {
     }
     fed_.clear();
   }
-  // A link into the stage of this epoch comes.
+  // Notes that a link into the stage of this epoch is opened.
   void Feed(uint64_t epoch) { fed_.insert(epoch); }
 
  private:
@@ -128,7 +128,7 @@ class FuzzedWorker {
 FuzzedWorker* TheWorker() {
   static FuzzedWorker* const worker = [] {
     fuzz::BeQuiet();
-    (void)fuzz::FuzzFolder();  // goes after the worker
+    (void)fuzz::FuzzFolder();  // destroyed after the worker
     auto* started = new FuzzedWorker;
     // After the engine has set its own.
     llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
@@ -154,15 +154,14 @@ void Tame(wire::ConnectStageRequest* request) {
   if (!request->next_address().empty()) request->set_next_address(fuzz::kNowhere);
 }
 
-// From itself, or from nobody.
+// Caches come from the worker itself, or from nobody.
 void Tame(wire::MoveCachesRequest* request) {
   for (wire::CacheSource& from : *request->mutable_from()) {
     from.set_address(from.address().size() % 2 == 0 ? TheWorker()->address() : fuzz::kNowhere);
   }
 }
 
-// Frames: the type, a byte that says how many bytes of payload, two bytes of the header's length,
-// the header.
+// Frames: the type, a byte with the payload's size, two bytes with the header's size, the header.
 std::vector<std::string> Frames(absl::string_view bytes) {
   std::vector<std::string> frames;
   while (bytes.size() >= 4) {

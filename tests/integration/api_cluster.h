@@ -42,9 +42,9 @@ class ApiCluster : public TwoNodes {
     name_ = loaded["model"];
   }
 
-  // Texts at a time.
+  // Sequences at a time.
   virtual uint32_t seqs() const { return 16; }
-  // More words for `strata load`.
+  // More options for `strata load`.
   virtual std::vector<std::string> LoadArgs() const { return {}; }
 
   Json Completion(size_t node, const Json& body) {
@@ -52,7 +52,7 @@ class ApiCluster : public TwoNodes {
     EXPECT_EQ(reply.status, 200) << reply.body;
     return Json::parse(reply.body, nullptr, false);
   }
-  // Of that node's /metrics; -1: it does not say it.
+  // From that node's /metrics; -1: it has no such metric.
   double MetricOf(size_t node, const std::string& name) {
     const HttpReply reply = Get(node, "/metrics");
     for (absl::string_view line : absl::StrSplit(reply.body, '\n')) {
@@ -64,7 +64,7 @@ class ApiCluster : public TwoNodes {
     }
     return -1;
   }
-  // A model's, of the node that coordinates; -1: neither says it.
+  // A metric of a model, which only the coordinator has; -1: neither node has it.
   double Metric(const std::string& name) { return std::max(MetricOf(0, name), MetricOf(1, name)); }
   Json Ask(Json more = Json::object()) const {
     Json body = {{"model", name_},   {"prompt", "The old captain"},

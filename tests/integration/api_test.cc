@@ -80,7 +80,7 @@ TEST_F(Api, AChatGoesThroughTheModelsTemplate) {
   EXPECT_EQ(Json(text), plain["choices"][0]["text"]);
 }
 
-TEST_F(Api, AStopStringEndsTheTextAndFreesItsPlace) {
+TEST_F(Api, AStopStringEndsTheGenerationAndFreesItsSlot) {
   const std::string text = Completion(0, Ask({{"max_tokens", 64}}))["choices"][0]["text"];
   ASSERT_GT(text.size(), 40u);
   const std::string stop = text.substr(20, 7);
@@ -97,7 +97,7 @@ TEST_F(Api, AStopStringEndsTheTextAndFreesItsPlace) {
   EXPECT_EQ(Metric("strata_texts_cancelled_total"), cancelled);  // complete, at either node
 }
 
-TEST_F(Api, AClientThatGoesEndsItsText) {
+TEST_F(Api, AClientThatGoesEndsItsRequest) {
   for (size_t node : {0, 1}) {
     const double before = Metric("strata_texts_cancelled_total");
     {
@@ -114,8 +114,8 @@ TEST_F(Api, AClientThatGoesEndsItsText) {
   }
 }
 
-// What each says may differ from what it says alone by the rounding of a batch, so it is not
-// compared here.
+// Rounding in a batch may make each stream differ from what it is alone, so they are not compared
+// here.
 TEST_F(Api, SixteenStreamsAtATimeAreComplete) {
   std::vector<HttpReply> replies(16);
   std::vector<std::thread> threads;
@@ -139,7 +139,7 @@ TEST_F(Api, SixteenStreamsAtATimeAreComplete) {
   }
 }
 
-TEST_F(Api, SeveralTextsInOneAnswer) {
+TEST_F(Api, SeveralChoicesInOneResponse) {
   const Json both = Completion(
       1,
       Ask({{"n", 2}, {"prompt", {"The old captain", "One"}}, {"logprobs", 2}, {"max_tokens", 6}}));
@@ -186,7 +186,7 @@ TEST_F(Api, KeepsWhatOtherServersTakeAndRefusesTheRest) {
   EXPECT_EQ(chosen["choices"][0]["finish_reason"], "stop");
   const Json json = Completion(1, Ask({{"json_schema", {{"const", "42"}}}}));
   EXPECT_EQ(json["choices"][0]["text"], "\"42\"");
-  // Which token it writes, and then the same ended by it.
+  // The third token that it writes, and then the same request with that as its stop string.
   const Json tokens = Completion(0, Ask({{"max_tokens", 3}, {"temperature", 0}, {"logprobs", 0}}));
   const std::string third = tokens["choices"][0]["logprobs"]["tokens"][2];
   const Json shown = Completion(

@@ -1,6 +1,6 @@
-// Bad input under load: while texts are streamed at both nodes, others send what is wrong, too
-// large, too slow or too much. Each is told what is wrong in the API's form, or closed at a bound
-// of node/http/http_server.h, and the texts are what they are without all that.
+// Bad input under load: while both nodes stream, other clients send requests that are wrong, too
+// large, too slow or too many. Each gets an error in the API's form, or is closed at a bound of
+// node/http/http_server.h, and the streams are what they are without all that.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ std::string PostOf(absl::string_view path, absl::string_view body) {
                       body);
 }
 
-// How many connections this process may have to each of two nodes, at most `wanted`.
+// Returns how many connections this process may have to each of two nodes, at most `wanted`.
 size_t AllowConnections(size_t wanted) {
   rlimit limit = {};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -62,18 +62,18 @@ size_t AllowConnections(size_t wanted) {
   return std::min<size_t>(wanted, (limit.rlim_cur - 256) / 2);
 }
 
-// With one text at a time, what a model says is the same to the last bit. With many, it is up to
-// rounding who shares its steps with whom, so each text is held to a token of its own.
+// With one sequence at a time, a model's output is the same to the last bit. With many, it depends
+// on the rounding of the steps that they share, so each request is biased to a token of its own.
 class BadInput : public ApiCluster, public ::testing::WithParamInterface<uint32_t> {
  protected:
-  struct Text {
-    Json asked;
+  struct Expectation {
+    Json ask;
     std::string text;  // undisturbed
   };
 
   uint32_t seqs() const override { return GetParam(); }
 
-  Text TextOf(size_t i) {
+  Expectation ExpectationOf(size_t i) {
     Json ask = Ask({{"ignore_eos", true},
                     {"logprobs", 0},
                     {"max_tokens", kStreamTokens},
@@ -85,10 +85,10 @@ class BadInput : public ApiCluster, public ::testing::WithParamInterface<uint32_
       ask["logit_bias"] = {{absl::StrCat(token), 100}};
       ask["temperature"] = 0;
     }
-    return {.asked = ask, .text = Stream(0, ask)};
+    return {.ask = ask, .text = Stream(0, ask)};
   }
 
-  // What a stream says; each piece is where it says it is, and it is whole.
+  // The text of a stream; checks that it is complete and that each piece is at its `text_offset`.
   std::string Stream(size_t node, const Json& ask) {
     const HttpReply reply = Post(node, "/v1/completions", ask);
     EXPECT_EQ(reply.status, 200) << reply.body;
@@ -115,7 +115,7 @@ class BadInput : public ApiCluster, public ::testing::WithParamInterface<uint32_
   void Flood(size_t node, size_t connections);
 };
 
-// What is HTTP, and wrong.
+// Valid HTTP with wrong requests.
 void BadInput::WrongRequests(size_t node) {
   const auto refused = [this, node](absl::string_view body, int status, absl::string_view what) {
     for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
@@ -130,7 +130,7 @@ void BadInput::WrongRequests(size_t node) {
   refused("{\"prompt\": \"\xff\xfe\"}", 400, "no UTF-8");
   refused("{\"prompt\": \"\\ud8\"}", 400, "half of an escape");
   refused(std::string(100'000, '['), 400, "deep JSON");
-  refused("{\"prompt\":7,\"messages\":7}", 400, "numbers for texts");
+  refused("{\"prompt\":7,\"messages\":7}", 400, "numbers for strings");
   refused("{\"prompt\":{},\"messages\":[{\"role\":\"user\",\"content\":{}}]}", 400, "objects");
   refused("{\"prompt\":\"a\",\"messages\":[{\"role\":\"pirate\",\"content\":\"a\"}],\"n\":-1}", 400,
           "a role");
@@ -170,7 +170,7 @@ void BadInput::WrongRequests(size_t node) {
   refused(Ask({{"prompt", most}, {"n", 64}}).dump(), 400, "many times the prompt");
 }
 
-// What is no HTTP, or too much of it.
+// Bytes that are no HTTP, or too many of them.
 void BadInput::WrongHttp(size_t node) {
   const std::string chunked =
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n";
@@ -218,9 +218,9 @@ void BadInput::PipelinedAndHalfClosed(size_t node) {
   EXPECT_EQ(client.ReadToEnd(), "");
 
   // Half a connection is a client that has gone.
-  const std::string text =
+  const std::string post =
       PostOf("/v1/completions", Ask({{"max_tokens", 1900}, {"ignore_eos", true}}).dump());
-  for (const std::string& bytes : {text.substr(0, 30), text.substr(0, text.size() - 5), text}) {
+  for (const std::string& bytes : {post.substr(0, 30), post.substr(0, post.size() - 5), post}) {
     HttpClient half(ports_[node]);
     half.Send(bytes);
     half.CloseSending();
@@ -228,7 +228,7 @@ void BadInput::PipelinedAndHalfClosed(size_t node) {
   }
 }
 
-// More connections than a node has room for; some say a byte.
+// Opens more connections than a node has room for; some send a byte.
 void BadInput::Flood(size_t node, size_t connections) {
   std::vector<std::unique_ptr<HttpClient>> clients;
   for (size_t i = 0; i < connections; ++i) {
@@ -241,21 +241,21 @@ void BadInput::Flood(size_t node, size_t connections) {
   EXPECT_LE(open, kHttpConnectionsMax + kHttpRefusalsMax);
 }
 
-TEST_P(BadInput, TextsAreTheSameWhateverOthersSend) {
-  std::vector<Text> texts(kStreams);
+TEST_P(BadInput, StreamsAreTheSameWhateverOthersSend) {
+  std::vector<Expectation> expected(kStreams);
   for (size_t i = 0; i < kStreams; ++i) {
-    texts[i] = TextOf(i);
-    ASSERT_THAT(texts[i].text.size(), Ge(kStreamTokens));
-    ASSERT_NE(texts[i].text, texts[i == 0 ? kStreams - 1 : i - 1].text);
+    expected[i] = ExpectationOf(i);
+    ASSERT_THAT(expected[i].text.size(), Ge(kStreamTokens));
+    ASSERT_NE(expected[i].text, expected[i == 0 ? kStreams - 1 : i - 1].text);
   }
 
   std::atomic<bool> over{false};
   std::atomic<size_t> compared{0};
   std::vector<std::thread> streams;
   for (size_t i = 0; i < kStreams; ++i) {
-    streams.emplace_back([this, i, &texts, &over, &compared] {
+    streams.emplace_back([this, i, &expected, &over, &compared] {
       do {
-        EXPECT_EQ(Stream(i % 2, texts[i].asked), texts[i].text) << "stream " << i;
+        EXPECT_EQ(Stream(i % 2, expected[i].ask), expected[i].text) << "stream " << i;
         ++compared;
       } while (!over && !HasFailure());
     });
@@ -290,7 +290,7 @@ TEST_P(BadInput, TextsAreTheSameWhateverOthersSend) {
     }
   });
   for (std::thread& thread : bad) thread.join();
-  // Whoever does not read is dropped, and its texts end.
+  // A client that does not read is dropped, and its requests end.
   for (size_t node : {0, 1}) {
     EXPECT_TRUE(
         Eventually([&] { return MetricOf(node, "strata_http_clients_dropped_total") >= 1; }));
@@ -302,7 +302,7 @@ TEST_P(BadInput, TextsAreTheSameWhateverOthersSend) {
   EXPECT_TRUE(Eventually([this] {
     return Metric("strata_texts_running") == 0 && Metric("strata_texts_waiting") == 0;
   }));
-  for (const Text& text : texts) EXPECT_EQ(Stream(0, text.asked), text.text);
+  for (const Expectation& each : expected) EXPECT_EQ(Stream(0, each.ask), each.text);
 }
 
 INSTANTIATE_TEST_SUITE_P(RequestsAtATime, BadInput, ::testing::Values(1, 16));

@@ -1,4 +1,4 @@
-// Wrong models and wrong words: one clear line, the right exit status, nothing left behind.
+// Wrong models and wrong options: one clear line, the right exit status, nothing left behind.
 #include <sys/stat.h>
 #include <unistd.h>
 

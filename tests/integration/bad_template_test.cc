@@ -1,5 +1,5 @@
-// Models whose chat templates mean ill: each chat is told what the template did, and the nodes go
-// on as if nothing had been.
+// Models with hostile chat templates: each chat gets an error that says what the template did, and
+// the nodes go on as if nothing had been.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -74,9 +74,9 @@ TEST_F(BadTemplate, CostsAChatAndNothingElse) {
     const HttpReply reply = Chat(good);
     EXPECT_EQ(reply.status, 200) << reply.body;
   }
-  const HttpReply text =
+  const HttpReply completion =
       Post(0, "/v1/completions", {{"model", models[0]}, {"prompt", "The"}, {"max_tokens", 4}});
-  EXPECT_EQ(text.status, 200) << text.body;
+  EXPECT_EQ(completion.status, 200) << completion.body;
   EXPECT_EQ(Get(0, "/health").status, 200);
 }
 

@@ -1,5 +1,5 @@
-// The client libraries that people have, from the npm registry and unmodified, against two nodes:
-// what they check is in tests/clients.
+// The client libraries that people use, from the npm registry and unmodified, against two nodes:
+// their checks are in tests/clients.
 #include <memory>
 #include <string>
 #include <utility>

@@ -22,7 +22,7 @@ namespace {
 
 using ::strata::testing::ApiCluster;
 constexpr absl::Duration kDay = absl::Hours(24);
-constexpr absl::Duration kDelayMax = absl::Seconds(5);  // of what a clock may delay
+constexpr absl::Duration kDelayMax = absl::Seconds(5);  // that a clock may cause
 
 class Clocks : public ApiCluster {
  protected:
@@ -43,7 +43,7 @@ class Clocks : public ApiCluster {
   testing::WallClockShift clock_;
 };
 
-TEST_F(Clocks, NoTextWaitsForAClockThatJumps) {
+TEST_F(Clocks, NoRequestWaitsForAClockThatJumps) {
   constexpr int kTokens = 600;
   const auto first = BeginRequest(kTokens);
   ASSERT_EQ(first->ExitStatus(), 0) << first->err();
@@ -52,14 +52,14 @@ TEST_F(Clocks, NoTextWaitsForAClockThatJumps) {
   for (const absl::Duration shift : {absl::Hours(-5), absl::Hours(5), absl::Hours(-12), 60 * kDay,
                                      -3652 * kDay, absl::ZeroDuration()}) {
     SCOPED_TRACE(absl::FormatDuration(shift));
-    const auto text = BeginRequest(kTokens);
+    const auto run = BeginRequest(kTokens);
     ASSERT_TRUE(WaitForTokens(50));
     clock_.Set(shift);
-    ASSERT_EQ(text->ExitStatus(), 0) << text->err();
-    const Json report = Json::parse(text->out());
+    ASSERT_EQ(run->ExitStatus(), 0) << run->err();
+    const Json report = Json::parse(run->out());
     EXPECT_EQ(report["tokens"], tokens);
     EXPECT_LT(absl::Milliseconds(report["longest_pause_ms"].get<double>()), kDelayMax);
-    // And those that begin then, through either node.
+    // Requests that begin then are not delayed either, through either node.
     for (const size_t node : {0, 1}) {
       const SteadyTime begun = SteadyTime::Now();
       EXPECT_EQ(Completion(node, Ask())["choices"].size(), 1u);
@@ -90,15 +90,14 @@ TEST_F(Clocks, ANodeWhoseClockIsWrongIsAMemberAndStaysOneWhenItIsSet) {
 
 // gRPC's timers go on: calls of a node that hangs end.
 TEST_F(Clocks, ANodeThatHangsIsNoticedAfterTheClockWasPutBack) {
-  const auto text = BeginRequest(600);
+  const auto run = BeginRequest(600);
   ASSERT_TRUE(WaitForTokens(50));
   clock_.Set(absl::Hours(-5));
-  const size_t asked = 0;
-  const std::vector<pid_t> frozen = WithDescendants((*nodes_[1 - asked])->pid());
+  const std::vector<pid_t> frozen = WithDescendants((*nodes_[1])->pid());
   for (const pid_t pid : frozen) kill(pid, SIGSTOP);
-  EXPECT_EQ(text->ExitStatus(), 0) << text->err();
+  EXPECT_EQ(run->ExitStatus(), 0) << run->err();
   for (const pid_t pid : frozen) kill(pid, SIGCONT);
-  EXPECT_EQ(Json::parse(text->out())["tokens"].size(), 600u);
+  EXPECT_EQ(Json::parse(run->out())["tokens"].size(), 600u);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A machine that was cloned with its data dir, while the one that it is a clone of runs.
+// A machine that was cloned with its data dir, while the original runs.
 #include <signal.h>
 
 #include <filesystem>
@@ -28,7 +28,7 @@ using ::testing::Not;
 
 class CloneTest : public TwoNodes {
  protected:
-  // Of the cellar; it knows the attic.
+  // Starts a clone of the cellar, with the attic as its peer.
   void StartClone() {
     const std::string folder = testing::MakeTestFolder();
     std::filesystem::copy(folders_[1], folder,
@@ -61,7 +61,7 @@ class CloneTest : public TwoNodes {
   uint16_t port_ = 0;
 };
 
-// What users of others miss: a cloned machine that is told so, gpustack #4578 #3922 #4244.
+// What users of others miss: a cloned machine that gets an error, gpustack #4578 #3922 #4244.
 TEST_F(CloneTest, TheOriginalServesAndTheCloneWaitsForItsPlace) {
   const size_t coordinator = Coordinator();
   const std::string epoch = Run(0, {"status", "--json"})["epoch"].dump();
@@ -69,7 +69,7 @@ TEST_F(CloneTest, TheOriginalServesAndTheCloneWaitsForItsPlace) {
   bool refused = false;
   const std::string said = absl::StrCat(addresses_[1], " is taken, ", address_, " is refused");
   ASSERT_TRUE(Eventually([&] {
-    // Both go on all the while.
+    // Both nodes serve all the while.
     for (const size_t node : {0, 1}) {
       const HttpReply health = Get(node, "/health"), models = Get(node, "/v1/models");
       if (health.status != 200 || models.status != 200) {
@@ -88,7 +88,7 @@ TEST_F(CloneTest, TheOriginalServesAndTheCloneWaitsForItsPlace) {
   EXPECT_TRUE(refused);
   EXPECT_EQ(Coordinator(), coordinator);
   EXPECT_EQ(Run(0, {"status", "--json"})["epoch"].dump(), epoch);
-  // Both addresses and what to do, wherever one looks.
+  // Health, models, logs and doctor name both addresses and the remedy.
   EXPECT_THAT(GetClone("/health").body, AllOf(HasSubstr(said), HasSubstr(id_file_)));
   const HttpReply models = GetClone("/v1/models");
   EXPECT_EQ(models.status, 503);
@@ -100,7 +100,7 @@ TEST_F(CloneTest, TheOriginalServesAndTheCloneWaitsForItsPlace) {
     doctor->ExitStatus();
     EXPECT_THAT(doctor->out(), HasSubstr(said)) << doctor->err();
   }
-  // The other one goes, and the clone has the place.
+  // The original stops, and the clone takes its place.
   kill((*nodes_[1])->pid(), SIGTERM);
   EXPECT_EQ(nodes_[1]->ExitStatus(), 0);
   EXPECT_TRUE(Eventually([&] { return GetClone("/health").status == 200; }));

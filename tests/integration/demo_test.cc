@@ -1,4 +1,4 @@
-// The main job: several nodes share one model and write the text that one node writes.
+// The main job: several nodes with one model generate the same tokens as one node.
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-// One thread a stage: libllama shares attention over a long context among its threads, and adds up
+// One thread a stage: libllama splits attention over a long context among its threads, and adds up
 // in another order with another number of them.
 json Demo(std::vector<std::string> args) {
   args.insert(args.begin(), {"demo", "--json", "--threads", "1", "--model", STRATA_DEMO_MODEL});
@@ -38,14 +38,14 @@ TEST(Demo, AnyNumberOfNodesWritesTheSameTokens) {
   }
 }
 
-TEST(Demo, GreedyTextIsTheSameOnThreeNodesAsOnOne) {
+TEST(Demo, GreedyOutputIsTheSameOnThreeNodesAsOnOne) {
   const json one = Demo({"--nodes", "1", "--temperature", "0"});
   const json three = Demo({"--nodes", "3", "--temperature", "0"});
   EXPECT_EQ(three["tokens"], one["tokens"]);
   EXPECT_EQ(three["text"], one["text"]);
 }
 
-TEST(Demo, TheSeedChoosesTheText) {
+TEST(Demo, TheSeedChoosesTheOutput) {
   const json first = Demo({"--seed", "1"});
   EXPECT_EQ(Demo({"--seed", "1"})["tokens"], first["tokens"]);
   EXPECT_NE(Demo({"--seed", "2"})["tokens"], first["tokens"]);

@@ -1,4 +1,4 @@
-// Nodes with a second device beside the CPU: what they offer, and texts that pass through both.
+// Nodes with a second device beside the CPU: what they offer, and sequences that pass through both.
 #include <iostream>
 #include <string>
 #include <utility>
@@ -25,11 +25,11 @@ using ::testing::UnorderedElementsAre;
 
 const bool shown = (testing::ShowSoftwareDevices(), true);
 
-// Of logits up to 20: see second_device_test.cc.
+// For logits up to 20: see second_device_test.cc.
 constexpr float kNearTie = 0.5f;
 
 // The demo model's last three layers need 64 MiB of a device by the plan, and all of it 67; 4 MiB
-// less of one with memory of its own, as logits are handed over in the machine's.
+// less of one with memory of its own, as logits come back through the machine's.
 constexpr char kTooLittleForAll[] = "65MiB";
 constexpr char kTooLittleOfItsOwn[] = "62MiB";
 
@@ -59,7 +59,7 @@ class Devices : public TwoNodes {
 
 // One test, because each start measures the devices anew.
 // What users of others miss: devices of several kinds together, exo #913 #1102, gpustack #1343.
-TEST_F(Devices, OnlyWhatIsOfferedIsUsedAndTextsPassThroughDevicesOfOneNodeAndOfTwo) {
+TEST_F(Devices, OnlyOfferedDevicesAreUsedAndSequencesPassThroughThoseOfOneNodeAndOfTwo) {
   const Json status = Run(0, {"status", "--json"});
   for (const auto& node : status["nodes"]) {
     for (const auto& device : node["devices"]) {
@@ -89,11 +89,11 @@ TEST_F(Devices, OnlyWhatIsOfferedIsUsedAndTextsPassThroughDevicesOfOneNodeAndOfT
                                      "--ignore-eos",
                                      "--json"};
     args.insert(args.end(), placed.begin(), placed.end());
-    const Json text = Run(1, args);
-    ASSERT_TRUE(text.is_object()) << text;
-    const std::vector<int32_t> tokens = text["tokens"];
+    const Json run = Run(1, args);
+    ASSERT_TRUE(run.is_object()) << run;
+    const std::vector<int32_t> tokens = run["tokens"];
     EXPECT_EQ(tokens.size(), 60u);
-    const size_t ties = NearTies(whole->get(), text["prompt"]["tokens"], tokens, kNearTie);
+    const size_t ties = NearTies(whole->get(), run["prompt"]["tokens"], tokens, kNearTie);
     std::cout << placed[1] << ": " << ties << " of 60 tokens are as likely as the CPU's likeliest "
               << "within " << kNearTie << ", the others are it\n";
   };
@@ -106,7 +106,7 @@ TEST_F(Devices, OnlyWhatIsOfferedIsUsedAndTextsPassThroughDevicesOfOneNodeAndOfT
     expect_right({"--assign", assign});
   }
 
-  // By the planner: over both devices of one node, and over two nodes.
+  // Placed by the planner: over both devices of one node, and over two nodes.
   const std::string other = absl::StrCat("attic/", second_);
   for (const auto& [excluded, used] :
        {std::pair{std::string("cellar"), UnorderedElementsAre("attic/CPU", other)},

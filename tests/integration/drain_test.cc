@@ -1,5 +1,5 @@
-// A node that is drained where its layers find no room beside what is loaded: they go to the others
-// once what serves has gone, and that may take two tries.
+// A node that is drained where its layers find no room beside the loaded stages: they go to the
+// others once these are unloaded, and that may take two tries.
 #include <signal.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ class DrainWithoutRoomBeside : public TwoNodes {
   std::vector<pid_t> Workers(size_t node) {
     return OfVerb(Descendants((*nodes_[node])->pid()), "worker");
   }
-  // That serve, by node: attic, cellar, loft. One that failed may be told of a little longer.
+  // Serving stages by node: attic, cellar, loft. One that failed may still be listed for a moment.
   std::vector<size_t> Stages() {
     const Json status = Run(0, {"status", "--json"});
     std::vector<size_t> stages;
@@ -85,7 +85,7 @@ class DrainWithoutRoomBeside : public TwoNodes {
     return stages;
   }
   // Drains the cellar. The attic's new worker is killed before it loads all layers, which looks
-  // like want of memory, and by then there is a loft.
+  // like a lack of memory, and by then there is a loft.
   void DrainInTwoTries(bool is_interrupted = false) {
     const std::vector<pid_t> before = Workers(0);
     const auto drain = Strata(0, {"drain", "cellar"});
@@ -113,7 +113,7 @@ class DrainWithoutRoomBeside : public TwoNodes {
   std::optional<Program> loft_;
 };
 
-TEST_F(DrainWithoutRoomBeside, AModelThatIsHeldGoesWithWhoHoldsIt) {
+TEST_F(DrainWithoutRoomBeside, AModelGoesWithItsLastLease) {
   const auto client = Client();
   ASSERT_NO_FATAL_FAILURE(Load(client.get(), /*hold=*/true));
   ASSERT_NO_FATAL_FAILURE(DrainInTwoTries());
@@ -121,8 +121,8 @@ TEST_F(DrainWithoutRoomBeside, AModelThatIsHeldGoesWithWhoHoldsIt) {
   EXPECT_TRUE(Eventually([this] { return Stages() == std::vector<size_t>{0, 0, 0}; }));
 }
 
-// From where its model is unloaded, a drain is carried through.
-TEST_F(DrainWithoutRoomBeside, AModelThatIsHeldMovesThoughNobodyWaitsForTheDrain) {
+// Once it has unloaded the model, a drain is completed.
+TEST_F(DrainWithoutRoomBeside, ALeasedModelMovesThoughNobodyWaitsForTheDrain) {
   const auto client = Client();
   ASSERT_NO_FATAL_FAILURE(Load(client.get(), /*hold=*/true));
   ASSERT_NO_FATAL_FAILURE(DrainInTwoTries(/*is_interrupted=*/true));

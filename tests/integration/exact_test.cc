@@ -1,4 +1,4 @@
-// A model that was loaded with --exact: what a request says does not depend on others, bit for bit.
+// A model that was loaded with --exact: a request's output does not depend on others, bit for bit.
 #include <signal.h>
 
 #include <string>
@@ -51,7 +51,7 @@ class Exact : public testing::ApiCluster {
   }
 };
 
-// What users of others miss: the same text beside others, llama.cpp #7052, vllm #17524.
+// What users of others miss: the same output beside other requests, llama.cpp #7052, vllm #17524.
 TEST_F(Exact, ManyRequestsAtOnceSayWhatEachSaysAlone) {
   constexpr size_t kRequests = 24;
   const std::vector<Json> first = AllAtOnce(kRequests);
@@ -82,7 +82,7 @@ TEST_F(Exact, EachChoiceIsWhatItsSeedSaysAlone) {
   EXPECT_EQ(twice[0]["logprobs"], twice[1]["logprobs"]);
 }
 
-TEST_F(Exact, TextsThatAreFedAgainAfterALossSayTheSame) {
+TEST_F(Exact, SequencesThatAreReplayedAfterALossSayTheSame) {
   std::vector<Json> alone;
   for (size_t i = 0; i < 4; ++i) {
     Json ask = Ask(i);

@@ -1,5 +1,5 @@
-// A model with experts on a node with a CPU and a second device: its layers are on the one, the
-// experts in the memory of the other.
+// A model with experts on a node with a CPU and a second device: its layers are on the device, the
+// experts in the CPU's memory.
 #include <unistd.h>
 
 #include <iostream>
@@ -87,16 +87,16 @@ TEST_F(ExpertsOnCpu, TheLayersAreOnTheDeviceAndTheExpertsWithTheCpu) {
   StartEngine();
   auto whole = WholeModel::Open(model_, {.n_ctx = 256, .n_seq_max = 1});
   ASSERT_TRUE(whole.ok()) << whole.status();
-  const Json text =
+  const Json run =
       Run(1, {"run", model_, "The old captain", "--assign", assign, "--cpu-moe", "all", "--ctx",
               "256", "--max-tokens", "40", "--temperature", "0", "--ignore-eos", "--json"});
-  ASSERT_TRUE(text.is_object()) << text;
-  const auto on_host = text["stages"][0]["host_bytes"].get<uint64_t>();
-  EXPECT_GT(on_host + (64 << 10), experts) << "libllama rounds what it tells";
-  EXPECT_EQ(text["stages"][1]["host_bytes"], 0);
-  const std::vector<int32_t> tokens = text["tokens"];
+  ASSERT_TRUE(run.is_object()) << run;
+  const auto on_host = run["stages"][0]["host_bytes"].get<uint64_t>();
+  EXPECT_GT(on_host + (64 << 10), experts) << "libllama rounds what it reports";
+  EXPECT_EQ(run["stages"][1]["host_bytes"], 0);
+  const std::vector<int32_t> tokens = run["tokens"];
   EXPECT_THAT(tokens, SizeIs(40));
-  const size_t ties = testing::NearTies(whole->get(), text["prompt"]["tokens"], tokens, kNearTie);
+  const size_t ties = testing::NearTies(whole->get(), run["prompt"]["tokens"], tokens, kNearTie);
   std::cout << ties << " of 40 tokens are as likely as the CPU's likeliest within " << kNearTie
             << ", the others are it\n";
 

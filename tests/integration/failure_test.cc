@@ -1,4 +1,5 @@
-// What dies, and what is left: of a demo that is interrupted, killed, or loses a node or a worker.
+// Processes that die, and those that are left: of a demo that is interrupted or killed, or that
+// loses a node or a worker.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -19,11 +20,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// A demo that writes until it is stopped, caught in the middle of its text.
+// A demo that writes until it is stopped, caught in the middle of its output.
 class Failure : public ::testing::Test {
  protected:
   void SetUp() override {
-    // The context is long enough that the text does not end on its own within the test.
+    // The context is long enough that the sequence does not end on its own within the test.
     program_ = std::make_unique<Program>(std::vector<std::string>{
         "demo", "--model", STRATA_DEMO_MODEL, "--nodes", "3", "--ctx", "60000", "--max-tokens",
         "50000", "--ignore-eos", "--prompt", "One\n"});
@@ -36,7 +37,7 @@ class Failure : public ::testing::Test {
   }
   void TearDown() override { EXPECT_THAT(StillRunning(below_, absl::Seconds(20)), IsEmpty()); }
 
-  // In the middle of a step for certain: the worker is stopped, and the text waits for it.
+  // In the middle of a step for certain: the worker is stopped, and the sequence waits for it.
   pid_t StoppedWorker() {
     kill(workers_[1], SIGSTOP);
     return workers_[1];
@@ -68,7 +69,7 @@ TEST_F(Failure, ADemoThatIsStoppedAndContinuedGoesOn) {
   absl::SleepFor(absl::Seconds(4));  // longer than any of them may be silent
   const size_t n_lines = program_->out_lines().size();
   for (const pid_t pid : all) kill(pid, SIGCONT);
-  // More than what was on its way.
+  // More than the output that was in flight.
   const auto goes_on = [&] { return program_->out_lines().size() > n_lines + 1; };
   const SteadyTime until = SteadyTime::Now() + Program::kLong;
   while (!goes_on() && SteadyTime::Now() < until &&
@@ -84,14 +85,14 @@ TEST_F(Failure, NothingOutlivesAKilledDemo) {
   EXPECT_TRUE((*program_)->WaitForExit(Program::kLong));
 }
 
-TEST_F(Failure, AKilledWorkerEndsTheTextWithItsStage) {
+TEST_F(Failure, AKilledWorkerEndsTheDemoAndNamesItsStage) {
   kill(StoppedWorker(), SIGKILL);
-  EXPECT_EQ(program_->ExitStatus(), 4);  // what the out-of-memory killer does
+  EXPECT_EQ(program_->ExitStatus(), 4);  // as with the out-of-memory killer
   EXPECT_THAT(program_->err(),
               AllOf(HasSubstr("stage "), HasSubstr("on node-"), HasSubstr("signal 9")));
 }
 
-TEST_F(Failure, AWorkerThatAbortsInAStepEndsTheTextWithItsStage) {
+TEST_F(Failure, AWorkerThatAbortsInAStepEndsTheDemoAndNamesItsStage) {
   const pid_t worker = StoppedWorker();
   kill(worker, SIGABRT);
   kill(worker, SIGCONT);
@@ -106,7 +107,7 @@ TEST_F(Failure, AHungWorkerIsKilledAndNamed) {
   EXPECT_THAT(program_->err(), AllOf(HasSubstr("stage "), HasSubstr("on node-")));
 }
 
-TEST_F(Failure, AKilledNodeEndsTheTextAndIsNamed) {
+TEST_F(Failure, AKilledNodeEndsTheDemoAndIsNamed) {
   kill(nodes_[2], SIGKILL);
   EXPECT_EQ(program_->ExitStatus(), 5);
   EXPECT_THAT(program_->err(), HasSubstr("node-"));

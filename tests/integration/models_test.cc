@@ -35,7 +35,7 @@ constexpr char kModel[] = STRATA_DEMO_MODEL;
 
 class Models : public TwoNodes {
  protected:
-  // Stages on all nodes, as the first that answers sees it.
+  // Number of stages on all nodes, by the status of `node`.
   size_t Stages(size_t node) {
     size_t stages = 0;
     const Json status = Run(node, {"status", "--json"});
@@ -43,7 +43,7 @@ class Models : public TwoNodes {
     for (const auto& each : status["nodes"]) stages += each["stages"].size();
     return stages;
   }
-  // Of the only stage that serves on a node; 0: there is none.
+  // The worker of the only serving stage on a node; 0: there is none.
   pid_t Worker(size_t node) {
     const Json stages = Node(Coordinator(), node)["stages"];
     for (const auto& stage : stages) {
@@ -67,18 +67,18 @@ TEST_F(Models, LoadedThroughOneNodeIsUsedThroughAnyAndGoneWhenUnloaded) {
   EXPECT_TRUE(Run(1, {"load", kModel, "--json"})["was_there"].get<bool>());
   EXPECT_EQ(Stages(1), 2u);
 
-  const std::vector<std::string> text = {"The old captain", "--max-tokens", "24", "--seed", "7"};
-  Json texts[2];
+  const std::vector<std::string> args = {"The old captain", "--max-tokens", "24", "--seed", "7"};
+  Json reports[2];
   for (size_t node : {0, 1}) {
     std::vector<std::string> run = {"run", name_, "--json"};
-    run.insert(run.end(), text.begin(), text.end());
-    texts[node] = Run(node, run);
-    ASSERT_TRUE(texts[node].is_object()) << texts[node];
-    EXPECT_THAT(texts[node]["tokens"], SizeIs(24));
+    run.insert(run.end(), args.begin(), args.end());
+    reports[node] = Run(node, run);
+    ASSERT_TRUE(reports[node].is_object()) << reports[node];
+    EXPECT_THAT(reports[node]["tokens"], SizeIs(24));
   }
-  EXPECT_EQ(texts[0]["tokens"], texts[1]["tokens"]);
-  ASSERT_THAT(texts[0]["stages"], SizeIs(2));
-  EXPECT_EQ(texts[0]["stages"][1]["node"], "cellar");
+  EXPECT_EQ(reports[0]["tokens"], reports[1]["tokens"]);
+  ASSERT_THAT(reports[0]["stages"], SizeIs(2));
+  EXPECT_EQ(reports[0]["stages"][1]["node"], "cellar");
   EXPECT_EQ(Stages(0), 2u);  // it stays
 
   const auto other = Strata(0, {"load", kModel, "--ctx", "4096"});
@@ -92,7 +92,7 @@ TEST_F(Models, LoadedThroughOneNodeIsUsedThroughAnyAndGoneWhenUnloaded) {
   EXPECT_THAT(again->err(), HasSubstr("no model is loaded"));
 }
 
-TEST_F(Models, StagesSendAsToldAlsoAfterOneWasLost) {
+TEST_F(Models, StagesSendTheChosenTypeAlsoAfterOneWasLost) {
   const std::vector<std::string> places = {"--assign", "attic=0-2,cellar=3-5"};
   std::vector<std::string> load = {"load", kModel, "--activations", "q8_0", "--json"};
   load.insert(load.end(), places.begin(), places.end());
@@ -157,7 +157,7 @@ TEST_F(Models, RunUnloadsWhatItLoadedEvenWhenItIsKilled) {
   EXPECT_TRUE(Eventually([this] { return Stages(0) == 0; }));
 }
 
-// As on a machine so busy that it gets no turn for longer than a link waits for its peer.
+// As on a machine so busy that the program does not run for longer than a link waits for its peer.
 TEST_F(Models, ARunThatStandsStillGoesOn) {
   const auto run =
       Strata(0, {"run", kModel, "One\n", "--ctx", "8000", "--max-tokens", "4000", "--ignore-eos"});
@@ -196,7 +196,7 @@ TEST_F(Models, WhatIsLoadedToStayOutlivesTheRunThatHeldIt) {
   EXPECT_GT(Stages(0), 0u);
 }
 
-TEST_F(Models, ACoordinatorThatStopsLeavesTheTextsOfAFileToTheNext) {
+TEST_F(Models, ACoordinatorThatStopsLeavesTheRequestsOfAFileToTheNext) {
   const size_t coordinator = Coordinator();
   ASSERT_LT(coordinator, 2u);
   const auto run =
@@ -207,7 +207,7 @@ TEST_F(Models, ACoordinatorThatStopsLeavesTheTextsOfAFileToTheNext) {
   EXPECT_EQ(run->ExitStatus(), 0) << run->err();
 }
 
-TEST_F(Models, TheLastNodeThatStopsEndsTheTextsWithAWord) {
+TEST_F(Models, TheLastNodeThatStopsEndsItsRequestsWithAnError) {
   const size_t last = Coordinator();
   ASSERT_LT(last, 2u);
   kill((*nodes_[1 - last])->pid(), SIGTERM);
@@ -226,7 +226,7 @@ TEST_F(Models, TheLastNodeThatStopsEndsTheTextsWithAWord) {
   EXPECT_THAT(run->err(), HasSubstr("stopping"));
 }
 
-TEST_F(Models, ANodeThatStopsEndsTheTextsThatItPassesOn) {
+TEST_F(Models, ANodeThatStopsEndsTheRequestsThatItPassesOn) {
   const size_t coordinator = Coordinator();
   ASSERT_LT(coordinator, 2u);
   const std::string assign = coordinator == 0 ? "attic=0-5" : "cellar=0-5";
@@ -240,7 +240,7 @@ TEST_F(Models, ANodeThatStopsEndsTheTextsThatItPassesOn) {
   EXPECT_TRUE(Eventually([&] { return Stages(coordinator) == 0; }));
 }
 
-TEST_F(Models, UnloadingEndsTheTextsWithAWord) {
+TEST_F(Models, UnloadingEndsTheRequestsWithAnError) {
   LoadOnBoth();
   const auto run = Strata(0, {"run", name_, "One\n", "--max-tokens", "8000", "--ignore-eos"});
   ASSERT_EQ(run->FirstLine(), "One") << run->err();
@@ -260,7 +260,8 @@ TEST_F(Models, ADrainedNodeIsFreeAndTheOtherMergesItsStages) {
   for (const auto& node : status["nodes"]) {
     EXPECT_TRUE(node["name"] != "cellar" || node["stages"].empty()) << status.dump(1);
   }
-  // The other took the other's layers beside its own, and has them as one stage once nobody waits.
+  // The attic took the cellar's layers beside its own, and merges them into one stage when it is
+  // idle.
   EXPECT_TRUE(Eventually([this] { return Stages(0) == 1; })) << nodes_[Coordinator()]->err();
   // Nothing new comes there, and there is nowhere else to go.
   const auto nowhere = Strata(0, {"drain", "attic"});
@@ -278,7 +279,7 @@ TEST_F(Models, ADrainedNodeIsFreeAndTheOtherMergesItsStages) {
   EXPECT_THAT(unknown->err(), HasSubstr("kitchen"));
 }
 
-// Each time it is left alone for longer; the other is recovered meanwhile.
+// Each retry of its recovery waits longer; the other model is recovered meanwhile.
 TEST_F(Models, OneThatIsLostAgainAndAgainHoldsUpNoOther) {
   const size_t coordinator = Coordinator();
   ASSERT_LT(coordinator, 2u);
@@ -327,15 +328,15 @@ TEST_F(Models, AModelThatStaysOutlivesItsCoordinator) {
   EXPECT_TRUE(Eventually([&] { return Stages(other) == 1; }));
 }
 
-// The demo model under a name of its own, so that it can go.
+// A copy of the demo model, so that its file can be moved away.
 TEST_F(Models, OneWhoseFileIsGoneIsOutOfServiceUntilTheFileIsBack) {
   const std::string file = testing::MakeTestFolder() + "/fleeting.gguf";
   std::filesystem::copy_file(kModel, file);
   const Json loaded = Run(0, {"load", file, "--assign", "attic=0-2,cellar=3-5", "--json"});
   ASSERT_TRUE(loaded.is_object()) << loaded;
   std::filesystem::rename(file, file + ".away");
-  const size_t asked = Coordinator();
-  const pid_t worker = Worker(1 - asked);
+  const size_t coordinator = Coordinator();
+  const pid_t worker = Worker(1 - coordinator);
   ASSERT_NE(worker, 0);
   testing::SendSignal(worker, SIGKILL);
   const Json ask = {{"model", "fleeting"}, {"prompt", "The"}, {"max_tokens", 4}};
@@ -353,7 +354,8 @@ TEST_F(Models, OneWhoseFileIsGoneIsOutOfServiceUntilTheFileIsBack) {
     EXPECT_THAT(status->out(), ContainsRegex("! .*cannot be served now: .*fleeting.gguf"));
   }
   std::filesystem::rename(file + ".away", file);
-  EXPECT_TRUE(Eventually([&] { return Post(1 - asked, "/v1/completions", ask).status == 200; }));
+  EXPECT_TRUE(
+      Eventually([&] { return Post(1 - coordinator, "/v1/completions", ask).status == 200; }));
   EXPECT_THAT(Strata(0, {"status"})->out(), Not(HasSubstr("!")));
 }
 
@@ -397,9 +399,9 @@ TEST_F(Models, APromptComesFromStdinWhereNoneIsGiven) {
     ASSERT_TRUE(run.ok()) << run.status();
     EXPECT_TRUE((*run)->WaitForExit(Program::kLong));
     EXPECT_EQ((*run)->exit().Words(), "exited with status 0") << (*run)->exit().last_words;
-    const Json told = Json::parse(said, nullptr, false);
-    ASSERT_TRUE(told.is_object()) << said;
-    EXPECT_EQ(told["prompt"]["text"], "The old");
+    const Json report = Json::parse(said, nullptr, false);
+    ASSERT_TRUE(report.is_object()) << said;
+    EXPECT_EQ(report["prompt"]["text"], "The old");
   }
 }
 

@@ -1,6 +1,6 @@
 // Models whose names and files come from strangers: bytes that are no text, escapes, line ends,
-// names that others have, too. Whatever a model is called, it is served by every node and steers
-// nothing.
+// names that other models have. Whatever a model is called, every node serves it, and its name
+// controls no terminal and no log.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -72,7 +72,7 @@ class Names : public TwoNodes {
     return Post(node, "/v1/completions", {{"model", model}, {"prompt", "The"}, {"max_tokens", 2}})
         .status;
   }
-  // Of all stages, as status says.
+  // The models of all stages in `strata status`.
   std::vector<std::string> StageModels() {
     std::vector<std::string> names;
     const Json status = Run(1, {"status", "--json"});
@@ -180,7 +180,7 @@ TEST_F(Names, TwoModelsOfOneNameHaveTwoIds) {
   EXPECT_EQ(Run(1, {"unload", second, "--json"})["unloaded"], second);
   EXPECT_THAT(Ids(1), ElementsAre("twin"));
   const std::string first = ids[0] == second ? ids[1] : ids[0];
-  EXPECT_EQ(Writes(1, first), 200);  // clients go on asking for what they were shown
+  EXPECT_EQ(Writes(1, first), 200);  // clients go on with the id that they were shown
 }
 
 TEST_F(Names, AFolderIsNoModelAndSaysSo) {

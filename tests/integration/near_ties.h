@@ -1,5 +1,5 @@
-// Whether a text is the one that libllama alone would write, where another order of additions may
-// decide between tokens that are as likely.
+// Whether a sequence is the one that libllama alone would generate, where another order of
+// additions may decide between tokens that are as likely.
 #pragma once
 
 #include <algorithm>
@@ -18,14 +18,15 @@
 
 namespace strata::testing {
 
-// What rounding can do: a text that is fed again goes through the kernels in other batches. Between
-// libllama's own logits of eight texts side by side and of 64 tokens at once, 33600 tokens of the
-// demo model on an AVX-512 CPU, one logit differs by up to 0.37; two may in opposite directions.
+// What rounding can do: a sequence that is replayed goes through the kernels in other batches.
+// Between libllama's own logits of eight sequences side by side and of 64 tokens at once, 33600
+// tokens of the demo model on an AVX-512 CPU, one logit differs by up to 0.37; two may in opposite
+// directions.
 inline constexpr float kNearTie = 0.5f;
 
 struct Feeding {
-  // What the call before has left in the model's slot, for texts that begin alike; null: it is
-  // empty, and again in the end.
+  // Tokens that the previous call left in the model's slot, for sequences that begin alike; null:
+  // the slot is empty, and is emptied again at the end.
   std::vector<int32_t>* held = nullptr;
   // Where the first half of the context is forgotten, each time it is full; 0: nowhere.
   size_t shifted_at = 0;
@@ -37,27 +38,28 @@ inline void ForEachToken(WholeModel* model, const std::vector<int32_t>& prompt,
                          absl::FunctionRef<void(size_t token, absl::Span<const float>)> each) {
   const llama_vocab* const vocab = llama_model_get_vocab(model->model());
   const auto n_vocab = static_cast<size_t>(llama_vocab_n_tokens(vocab));
-  std::vector<int32_t> text = prompt;
-  text.insert(text.end(), tokens.begin(), tokens.end());
+  std::vector<int32_t> sequence = prompt;
+  sequence.insert(sequence.end(), tokens.begin(), tokens.end());
   size_t known = 0;
   if (how.held != nullptr) {
-    const auto same = std::mismatch(how.held->begin(), how.held->end(), text.begin(), text.end());
+    const auto same =
+        std::mismatch(how.held->begin(), how.held->end(), sequence.begin(), sequence.end());
     known = std::min<size_t>(same.first - how.held->begin(), prompt.size() - 1);
     model->Trim(0, static_cast<int32_t>(known));
     how.held->clear();
   }
   size_t forgotten = 0, end = 0;
-  for (size_t begin = known; begin + 1 < text.size(); begin = end) {
+  for (size_t begin = known; begin + 1 < sequence.size(); begin = end) {
     if (how.shifted_at != 0 && begin - forgotten == how.shifted_at) {
       const size_t half = how.shifted_at / 2;
       model->Shift(0, static_cast<int32_t>(half), -static_cast<int32_t>(half));
       forgotten += half;
     }
-    end = std::min(begin + 64, text.size() - 1);
+    end = std::min(begin + 64, sequence.size() - 1);
     if (how.shifted_at != 0) end = std::min(end, forgotten + how.shifted_at);
     std::vector<BatchRow> rows;
     for (size_t i = begin; i < end; ++i) {
-      rows.push_back({.token = text[i],
+      rows.push_back({.token = sequence[i],
                       .position = static_cast<int32_t>(i - forgotten),
                       .wants_logits = i + 1 >= prompt.size()});
     }
@@ -76,7 +78,7 @@ inline void ForEachToken(WholeModel* model, const std::vector<int32_t>& prompt,
   if (how.held == nullptr) {
     model->Drop(0);
   } else {
-    how.held->assign(text.begin(), text.end() - 1);
+    how.held->assign(sequence.begin(), sequence.end() - 1);
   }
 }
 
@@ -101,10 +103,10 @@ inline size_t NearTies(WholeModel* model, const std::vector<int32_t>& prompt,
   return ties;
 }
 
-// Logits within `near` / 2 of `logits`, one set after the other until `is_it`, for what a draw may
-// make of them. A token is drawn by where a number falls among the sums of the probabilities, the
-// likeliest first: so `token`, those before it and those behind it are moved apart or together;
-// then all at random, but alike in each call.
+// Calls `is_it` with logits within `near` / 2 of `logits`, one set after the other, until it
+// returns true, to find the tokens that a draw may give for them. A token is drawn by where a
+// number falls among the sums of the probabilities, the likeliest first: so `token`, those before
+// it and those behind it are moved apart or together; then all at random, but alike in each call.
 inline void ForEachRounding(absl::Span<const float> logits, int32_t token, float near,
                             absl::FunctionRef<bool(absl::Span<const float>)> is_it) {
   constexpr int kSteps = 16;
@@ -113,11 +115,11 @@ inline void ForEachRounding(absl::Span<const float> logits, int32_t token, float
   std::vector<float> rounded(logits.size());
   for (int step = 1; step <= kSteps; ++step) {
     const float by = near / 2 * static_cast<float>(step) / kSteps;
-    for (int ways = 0; ways < 27; ++ways) {
-      const int way_at = ways / 3 % 3, way_behind = ways / 9;
-      const float before = by * static_cast<float>(ways % 3 - 1);
-      const float at = by * static_cast<float>(way_at - 1);
-      const float behind = by * static_cast<float>(way_behind - 1);
+    for (int signs = 0; signs < 27; ++signs) {
+      const int sign_at = signs / 3 % 3, sign_behind = signs / 9;
+      const float before = by * static_cast<float>(signs % 3 - 1);
+      const float at = by * static_cast<float>(sign_at - 1);
+      const float behind = by * static_cast<float>(sign_behind - 1);
       for (size_t i = 0; i < logits.size(); ++i) {
         rounded[i] = logits[i] + (logits[i] > its ? before : behind);
       }
@@ -134,7 +136,7 @@ inline void ForEachRounding(absl::Span<const float> logits, int32_t token, float
   }
 }
 
-// The same for a text that is drawn: how many of `tokens` behind the prompt of `open` its sampler
+// The same for a sampled sequence: how many of `tokens` behind the prompt of `open` its sampler
 // does not choose from the logits that libllama alone finds, though it does from others that are
 // the same within `near` / 2.
 inline size_t NearDraws(WholeModel* model, const wire::SequenceOpen& open,

@@ -1,6 +1,5 @@
-// What a cluster of two nodes tells of itself and of its requests: ids in the logs from HTTP to
-// both stages, metrics, who is refused and when to try again, and what is said when the coordinator
-// dies.
+// What a cluster of two nodes reports of itself and of its requests: ids in the logs from HTTP to
+// both stages, metrics, refusals with the time of a retry, and errors when the coordinator dies.
 #include <memory>
 #include <string>
 #include <thread>
@@ -36,7 +35,7 @@ class Observe : public TwoNodes {
   std::vector<std::string> NodeArgs() const override {
     return {"--log-requests", "--log-format", "json"};
   }
-  // For so many texts at a time.
+  // `seqs`: sequences at a time.
   void Load(uint32_t seqs) {
     const Json loaded = LoadOnBoth(seqs, 2048);
     ASSERT_TRUE(loaded.is_object()) << loaded;
@@ -49,14 +48,14 @@ class Observe : public TwoNodes {
     body.update(more);
     return body;
   }
-  // `n` prompts in one request, of texts that go on for long.
+  // `n` prompts in one request, whose sequences go on for long.
   static Json AskLong(size_t n) {
     return Ask({{"prompt", std::vector<std::string>(n, kPrompt)},
                 {"max_tokens", 2000},
                 {"ignore_eos", true},
                 {"stream", true}});
   }
-  // What a node has logged of `event`, with `id`.
+  // A node's log lines of `event` with `id`.
   std::vector<Json> Logged(size_t node, const std::string& event, const std::string& id) {
     std::vector<Json> lines;
     for (const std::string& line : nodes_[node]->err_lines()) {
@@ -100,7 +99,7 @@ TEST_F(Observe, OneIdGoesFromHttpToBothStages) {
     EXPECT_EQ(stage["stage"], node);
     EXPECT_EQ(stage["prompt_tokens"], end["prompt_tokens"]);
   }
-  // An id that is none, and one of a request that fails.
+  // A request that fails, with an id that is too long to be taken.
   ASSERT_TRUE(client.connected());
   HttpClient odd(ports_[other_]);
   odd.Send(absl::StrCat(
@@ -185,10 +184,10 @@ TEST_F(Observe, TwoHundredPromptsAtOnceAreAllWritten) {
 TEST_F(Observe, AFullQueueIsOneClientsOrEverybodys) {
   Load(1);
   std::vector<std::unique_ptr<HttpClient>> clients;
-  const auto fill = [&](const char* from, size_t texts) {
+  const auto fill = [&](const char* from, size_t n_prompts) {
     clients.push_back(
         std::make_unique<HttpClient>(ports_[other_], HttpClient::Options{.from = from}));
-    ASSERT_TRUE(clients.back()->Post("/v1/completions", AskLong(texts).dump()));
+    ASSERT_TRUE(clients.back()->Post("/v1/completions", AskLong(n_prompts).dump()));
     EXPECT_EQ(clients.back()->ReadHead().status, 200);
   };
   const auto refused = [&](const char* from) {
@@ -201,7 +200,7 @@ TEST_F(Observe, AFullQueueIsOneClientsOrEverybodys) {
     EXPECT_FALSE(reply.Header("retry-after-ms").empty());
     return reply;
   };
-  // One text is written and the others wait, of 256 that may, 192 of them of one client.
+  // One sequence runs and the others wait: at most 256, of which 192 of one client.
   for (int i = 0; i < 3; ++i) fill("127.0.0.1", 64);
   const HttpReply too_many = refused("127.0.0.1");
   EXPECT_EQ(too_many.status, 429) << too_many.body;
@@ -210,20 +209,20 @@ TEST_F(Observe, AFullQueueIsOneClientsOrEverybodys) {
   const HttpReply full = refused("127.0.0.3");
   EXPECT_EQ(full.status, 503) << full.body;
   EXPECT_EQ(Json::parse(full.body)["error"]["type"], "server_error");
-  // Those who were let in go on.
+  // Accepted clients go on.
   for (const auto& client : clients) EXPECT_TRUE(client->connected());
 }
 
-TEST_F(Observe, WhenTheCoordinatorDiesStreamsGoOnAndOthersAreToldInWordsForPeople) {
+TEST_F(Observe, WhenTheCoordinatorDiesStreamsGoOnAndOthersGetErrorsInPlainWords) {
   Load(4);
   HttpClient streaming(ports_[other_]);
   ASSERT_TRUE(streaming.Post("/v1/completions", AskLong(1).dump()));
   ASSERT_EQ(streaming.ReadHead().status, 200);
   EXPECT_THAT(streaming.ReadChunk(), HasSubstr("data: "));
-  // So that it knows the models.
+  // So that the node knows the models.
   ASSERT_EQ(Get(other_, "/v1/models").status, 200);
   (*nodes_[coordinator_])->Kill();
-  // It waits for the next coordinator, which may be loading the model still.
+  // The request waits for the next coordinator, which may still be loading the model.
   const HttpReply reply = Complete(other_, Ask());
   const std::string rest = streaming.ReadUntil("\r\n0\r\n\r\n");
   EXPECT_THAT(reply.status, AnyOf(200, 503)) << reply.body;

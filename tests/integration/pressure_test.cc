@@ -1,5 +1,5 @@
-// Nodes whose machine gives less memory than it tells: a load fails with a word, and the layers are
-// placed again.
+// Nodes whose machine gives less memory than it reports: a load fails with an error, and the layers
+// are placed again.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ constexpr char kModel[] = STRATA_DEMO_MODEL;
 const std::vector<std::string> kLarge = {"--ctx",          "20000", "--seqs",         "4",
                                          "--cache-type-k", "f32",   "--cache-type-v", "f32"};
 
-// What a process has written to or may write to, as RLIMIT_DATA counts it.
+// A process's writable memory, as RLIMIT_DATA counts it.
 uint64_t DataBytes(pid_t pid) {
   const std::string status = ReadProc(pid, "status");
   const size_t at = status.find("VmData:");
@@ -43,7 +43,7 @@ class Pressure : public TwoNodes {
   void SetUp() override {
     if (testing::kHasAddressSanitizer) GTEST_SKIP() << "it takes address space of its own";
     ASSERT_NO_FATAL_FAILURE(TwoNodes::SetUp());
-    // What a worker takes that has next to nothing loaded, which depends on the machine's cores.
+    // The memory of a worker with next to nothing loaded, which depends on the machine's cores.
     ASSERT_TRUE(LoadOnBoth(/*seqs=*/1, /*n_ctx=*/64).is_object());
     const Json status = Run(0, {"status", "--json"});
     for (const auto& node : status["nodes"]) {
@@ -52,7 +52,7 @@ class Pressure : public TwoNodes {
     ASSERT_GT(worker_bytes_, 0u);
     ASSERT_EQ(Strata(0, {"unload"})->ExitStatus(), 0);
   }
-  // Workers that a node starts from now on can have so much more, whatever the machine has free.
+  // Limits workers that the node starts from now on to so much more memory.
   void Limit(size_t node, uint64_t bytes) {
     const rlimit limit = {.rlim_cur = worker_bytes_ + bytes, .rlim_max = worker_bytes_ + bytes};
     ASSERT_EQ(prlimit((*nodes_[node])->pid(), RLIMIT_DATA, &limit, nullptr), 0);
@@ -75,7 +75,7 @@ TEST_F(Pressure, TheLayersArePlacedAgainWithWhatThereIs) {
                                  HasSubstr("planning again")));
   const Json status = Run(0, {"status", "--json"});
   for (const auto& node : status["nodes"]) {
-    // The one that failed may be told of a little longer.
+    // The stage that failed may still be listed for a moment.
     const auto serves = [](const Json& stage) { return stage["state"] == "serving"; };
     EXPECT_EQ(std::count_if(node["stages"].begin(), node["stages"].end(), serves), 1)
         << status.dump(1);
@@ -91,7 +91,7 @@ TEST_F(Pressure, APlacementByHandFailsWithTheDeviceAndTheBytesAndLeavesNothing) 
   EXPECT_THAT(load->err(),
               AllOf(HasSubstr("stage 0 (layers 0-5) on cellar: not enough memory on CPU"),
                     HasSubstr("MiB")));
-  // All of it is free again: a smaller one has room.
+  // All memory is free again: a smaller load has room.
   const auto small = Strata(0, {"load", kModel, "--ctx", "1024", "--assign", "cellar=0-5"});
   EXPECT_EQ(small->ExitStatus(), 0) << small->err();
 }

@@ -1,4 +1,4 @@
-// Looks at the machine's processes from outside, for tests of what is left behind.
+// Inspects the machine's processes, for tests that none is left behind.
 #pragma once
 
 #include <dirent.h>
@@ -37,7 +37,7 @@ inline bool Runs(pid_t pid) {
   return state != std::string::npos && stat[state + 2] != 'Z' && stat[state + 2] != 'X';
 }
 
-// All that runs below `pid`: children, their children and so on.
+// All processes below `pid`: children, their children and so on.
 inline std::vector<pid_t> Descendants(pid_t pid) {
   std::vector<std::pair<pid_t, pid_t>> parents;  // child, parent
   DIR* proc = opendir("/proc");
@@ -70,7 +70,7 @@ inline std::vector<pid_t> WithDescendants(pid_t pid) {
   return pids;
 }
 
-// What a process is and does, for a failure's message.
+// Describes a process, for a failure's message.
 inline std::string DescribeProcess(pid_t pid) {
   const auto spaced = [](std::string text) {
     std::replace(text.begin(), text.end(), '\0', ' ');
@@ -95,7 +95,7 @@ inline std::vector<std::string> StillRunning(const std::vector<pid_t>& pids, abs
   return left;
 }
 
-// Of `pids`, those that are strata's `verb` ("node", "worker").
+// Those of `pids` that run strata's `verb` ("node", "worker").
 inline std::vector<pid_t> OfVerb(const std::vector<pid_t>& pids, absl::string_view verb) {
   std::vector<pid_t> found;
   for (pid_t pid : pids) {

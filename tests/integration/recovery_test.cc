@@ -1,4 +1,4 @@
-// What is lost in the middle of texts, and the texts that go on as if nothing had been.
+// Workers and nodes that are lost in the middle of requests, which go on as if nothing had been.
 #include <signal.h>
 
 #include <algorithm>
@@ -51,10 +51,10 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The demo model on both nodes, and texts on their way through both.
+// The demo model on both nodes, and requests in flight through both.
 class Recovery : public TwoNodes {
  protected:
-  static constexpr int kTexts = 3;
+  static constexpr int kRequests = 3;
   static constexpr size_t kTokens = 900;
 
   void SetUp() override {
@@ -68,7 +68,7 @@ class Recovery : public TwoNodes {
   }
   void LoadModel() {
     ASSERT_NO_FATAL_FAILURE(StartBoth());
-    const Json loaded = LoadOnBoth(/*seqs=*/kTexts, Context());
+    const Json loaded = LoadOnBoth(/*seqs=*/kRequests, Context());
     ASSERT_TRUE(loaded.is_object()) << loaded;
     model_ = loaded["model"];
   }
@@ -77,23 +77,23 @@ class Recovery : public TwoNodes {
     std::vector<std::string> args = {
         "run",          model_,  PromptOf(i), "--max-tokens", absl::StrCat(kTokens),
         "--ignore-eos", "--json"};
-    for (const std::string& arg : HowTheyAreChosen()) args.push_back(arg);
+    for (const std::string& arg : SamplingArgs()) args.push_back(arg);
     return Strata(AskedNode(), std::move(args));
   }
   virtual uint32_t Context() const { return 1024; }
-  virtual std::vector<std::string> HowTheyAreChosen() const { return {"--temperature", "0"}; }
-  // How many tokens are not those of libllama alone, though within rounding.
+  virtual std::vector<std::string> SamplingArgs() const { return {"--temperature", "0"}; }
+  // Returns how many tokens are not those of libllama alone, though within rounding.
   virtual size_t Differ(WholeModel* whole, const std::vector<int32_t>& prompt,
                         const std::vector<int32_t>& tokens) const {
     return testing::NearTies(whole, prompt, tokens, kNearTie);
   }
   void BeginRequests() {
-    for (int i = 0; i < kTexts; ++i) texts_.push_back(BeginRequest(i));
-    ASSERT_TRUE(Eventually([this] { return TokensWritten() > HowManyFirst(); }));
+    for (int i = 0; i < kRequests; ++i) requests_.push_back(BeginRequest(i));
+    ASSERT_TRUE(Eventually([this] { return TokensWritten() > TokensBeforeTheFault(); }));
   }
-  virtual uint64_t HowManyFirst() const { return 60; }
+  virtual uint64_t TokensBeforeTheFault() const { return 60; }
 
-  // Whose connections outlive what the test does.
+  // The node that clients use: their connections outlive what the test does.
   virtual size_t AskedNode() const { return coordinator_; }
 
   // The first sample of a family; nullopt: there is none.
@@ -117,10 +117,10 @@ class Recovery : public TwoNodes {
     ASSERT_TRUE(whole.ok()) << whole.status();
     size_t ties = 0;
     double pause_ms = 0;
-    for (const auto& text : texts_) {
-      ASSERT_EQ(text->ExitStatus(), 0) << text->err();
-      const Json report = Json::parse(text->out(), nullptr, /*allow_exceptions=*/false);
-      ASSERT_TRUE(report.is_object()) << text->out();
+    for (const auto& request : requests_) {
+      ASSERT_EQ(request->ExitStatus(), 0) << request->err();
+      const Json report = Json::parse(request->out(), nullptr, /*allow_exceptions=*/false);
+      ASSERT_TRUE(report.is_object()) << request->out();
       const std::vector<int32_t> tokens = report["tokens"];
       EXPECT_EQ(tokens.size(), kTokens);
       pause_ms = std::max(pause_ms, report["longest_pause_ms"].get<double>());
@@ -130,12 +130,12 @@ class Recovery : public TwoNodes {
     ASSERT_THAT(log, HasSubstr(said)) << "nothing was lost";
     EXPECT_THAT(log, HasSubstr(kept));
     std::cout << log.substr(log.rfind(said)) << "; the longest pause was " << pause_ms << " ms; "
-              << ties << " of " << texts_.size() * kTokens
+              << ties << " of " << requests_.size() * kTokens
               << " tokens are those of libllama alone within rounding, the others are the same\n";
     if (std::getenv("STRATA_CHAOS_LOGS") != nullptr) std::cout << log << "\n";
   }
 
-  // Of a node's stage; 0: it has none.
+  // The worker of a node's stage; 0: it has none.
   pid_t Worker(size_t node) {
     const Json stages = Node(coordinator_, node)["stages"];
     return stages.empty() ? 0 : stages[0]["worker_pid"].get<pid_t>();
@@ -152,39 +152,39 @@ class Recovery : public TwoNodes {
 
   std::string model_;
   size_t coordinator_ = 99;
-  std::vector<std::unique_ptr<Program>> texts_;
+  std::vector<std::unique_ptr<Program>> requests_;
 };
 
 // What users of others miss most: a worker's death that ends nothing, exo #2120 #1591, petals #587,
 // llama.cpp #25938 #22643 #17647, gpustack #1151, distributed-llama #140.
-TEST_F(Recovery, TextsGoOnWhenAWorkerIsKilled) {
+TEST_F(Recovery, RequestsGoOnWhenAWorkerIsKilled) {
   testing::SendSignal(Worker(1 - coordinator_), SIGKILL);
   ExpectWholeOutputs();
 }
 
-TEST_F(Recovery, TextsGoOnWhenAWorkerOfTheCoordinatorsOwnNodeAborts) {
+TEST_F(Recovery, RequestsGoOnWhenAWorkerOfTheCoordinatorsOwnNodeAborts) {
   testing::SendSignal(Worker(coordinator_), SIGABRT);
   ExpectWholeOutputs();
 }
 
-TEST_F(Recovery, TextsGoOnWhenANodeIsKilled) {
+TEST_F(Recovery, RequestsGoOnWhenANodeIsKilled) {
   kill((*nodes_[1 - coordinator_])->pid(), SIGKILL);
   ExpectWholeOutputs();
 }
 
-TEST_F(Recovery, TextsGoOnWhenANodeIsStopped) {
+TEST_F(Recovery, RequestsGoOnWhenANodeIsStopped) {
   kill((*nodes_[1 - coordinator_])->pid(), SIGTERM);
   ExpectWholeOutputs();
 }
 
-TEST_F(Recovery, TextsGoOnWhenANodeFreezes) {
+TEST_F(Recovery, RequestsGoOnWhenANodeFreezes) {
   WhileFrozen(1 - coordinator_, [this] { ExpectWholeOutputs(); });
 }
 
-// Of tokens that are drawn: what is drawn is a function of the seed and the position.
-class RecoveryOfDrawnTexts : public Recovery {
+// Tokens that are sampled: each is a function of the seed and the position.
+class RecoveryOfSampledSequences : public Recovery {
  protected:
-  std::vector<std::string> HowTheyAreChosen() const override {
+  std::vector<std::string> SamplingArgs() const override {
     return {"--temperature", "0.8",     "--top-k", "40",     "--top-p",
             "0.95",          "--min-p", "0",       "--seed", "11"};
   }
@@ -202,18 +202,18 @@ class RecoveryOfDrawnTexts : public Recovery {
   }
 };
 
-TEST_F(RecoveryOfDrawnTexts, GoOnWithTheirSeedWhenANodeIsKilled) {
+TEST_F(RecoveryOfSampledSequences, GoOnWithTheirSeedWhenANodeIsKilled) {
   kill((*nodes_[1 - coordinator_])->pid(), SIGKILL);
   ExpectWholeOutputs();
 }
 
-// Longer than their context, the first half of which they forget whenever it is full.
+// Sequences longer than their context, whose first half they forget whenever it is full.
 template <typename Base>
 class WithShiftedSequences : public Base {
  protected:
   uint32_t Context() const override { return 256; }
-  uint64_t HowManyFirst() const override { return Base::kTexts * 400; }
-  std::vector<std::string> HowTheyAreChosen() const override {
+  uint64_t TokensBeforeTheFault() const override { return Base::kRequests * 400; }
+  std::vector<std::string> SamplingArgs() const override {
     return {"--temperature", "0", "--context-shift"};
   }
   size_t Differ(WholeModel* whole, const std::vector<int32_t>& prompt,
@@ -221,17 +221,17 @@ class WithShiftedSequences : public Base {
     return testing::NearTies(whole, prompt, tokens, kNearTie, {.shifted_at = Context()});
   }
 };
-using RecoveryOfShiftedTexts = WithShiftedSequences<Recovery>;
+using RecoveryOfShiftedSequences = WithShiftedSequences<Recovery>;
 
-TEST_F(RecoveryOfShiftedTexts, GoOnWhenAWorkerIsKilled) {
+TEST_F(RecoveryOfShiftedSequences, GoOnWhenAWorkerIsKilled) {
   testing::SendSignal(Worker(1 - coordinator_), SIGKILL);
   ExpectWholeOutputs();
 }
 
-TEST_F(Recovery, TextsGoOnWhileANodeIsDrained) {
+TEST_F(Recovery, RequestsGoOnWhileANodeIsDrained) {
   const auto drain = Strata(coordinator_, {"drain", kNames[1 - coordinator_]});
   EXPECT_EQ(drain->ExitStatus(), 0) << drain->err();
-  EXPECT_LT(TokensWritten(), kTexts * kTokens) << "they have ended before";
+  EXPECT_LT(TokensWritten(), kRequests * kTokens) << "they have ended before";
   const Json status = Run(coordinator_, {"status", "--json"});
   for (const auto& node : status["nodes"]) {
     EXPECT_EQ(node["stages"].size(), node["name"] == kNames[coordinator_] ? 2u : 0u) << status;
@@ -240,15 +240,15 @@ TEST_F(Recovery, TextsGoOnWhileANodeIsDrained) {
   EXPECT_THAT(nodes_[coordinator_]->err(), HasSubstr("with their caches"));
 }
 
-// While one plan takes over from the other, which is when the model serves neither way.
-TEST_F(Recovery, TextsEndWhenTheirModelIsUnloadedWhileItMoves) {
+// While one plan takes over from the other: then neither serves the model.
+TEST_F(Recovery, RequestsEndWhenTheirModelIsUnloadedWhileItMoves) {
   const auto drain = Strata(coordinator_, {"drain", kNames[1 - coordinator_]});
   EXPECT_TRUE(
       Eventually([this] { return Metric("strata_model_serving") == 0u; }, absl::Milliseconds(1)));
   EXPECT_TRUE(Run(coordinator_, {"unload", model_, "--json"}).is_object());
-  for (const auto& text : texts_) {
-    EXPECT_NE(text->ExitStatus(), 0);
-    EXPECT_THAT(text->err(), HasSubstr("was unloaded"));
+  for (const auto& request : requests_) {
+    EXPECT_NE(request->ExitStatus(), 0);
+    EXPECT_THAT(request->err(), HasSubstr("was unloaded"));
   }
   drain->ExitStatus();
   EXPECT_TRUE(Eventually([this] { return Node(coordinator_, coordinator_)["stages"].empty(); }));
@@ -268,7 +268,7 @@ TEST_F(Recovery, LayersGoBackToANodeThatReturns) {
   ExpectWholeOutputs("has moved");
 }
 
-// Whose layers come together in one stage while nothing is written, and part again under texts.
+// Layers that are merged into one stage while the model is idle, and split again under requests.
 class RecoveryOfMergedLayers : public Recovery {
  protected:
   void SetUp() override { ASSERT_NO_FATAL_FAILURE(LoadModel()); }
@@ -285,14 +285,14 @@ void RecoveryOfMergedLayers::ExpectTheyPartAfterTheReturnOf(size_t other) {
     return absl::StrContains(nodes_[coordinator_]->err(), "has moved") && Stages(coordinator_) == 1;
   })) << nodes_[coordinator_]->err();
   ASSERT_NO_FATAL_FAILURE(StartAgain(other));
-  // The node measures itself before it gets layers, so texts begin one after the other until then.
+  // The node measures itself before it gets layers: until then new requests replace those that end.
   absl::Time next = absl::InfinitePast();
   ASSERT_TRUE(Eventually([&] {
-    const auto is_being_written = [](const auto& text) {
-      return !(*text)->WaitForExit(absl::ZeroDuration());
+    const auto is_running = [](const auto& request) {
+      return !(*request)->WaitForExit(absl::ZeroDuration());
     };
-    if (absl::Now() > next && std::ranges::count_if(texts_, is_being_written) < kTexts) {
-      texts_.push_back(BeginRequest(static_cast<int>(texts_.size())));
+    if (absl::Now() > next && std::ranges::count_if(requests_, is_running) < kRequests) {
+      requests_.push_back(BeginRequest(static_cast<int>(requests_.size())));
       next = absl::Now() + absl::Milliseconds(500);
     }
     return Worker(other) != 0;
@@ -309,29 +309,29 @@ TEST_F(RecoveryOfMergedLayers, PartWithTheirCachesWhenTheCoordinatorReturns) {
   ExpectTheyPartAfterTheReturnOf(coordinator_);
 }
 
-// Through the node that does not coordinate: it keeps its texts, and coordinates from then on.
+// Through the node that does not coordinate: it keeps its requests, and coordinates from then on.
 class RecoveryOfTheCoordinator : public Recovery {
  protected:
   size_t AskedNode() const override { return 1 - coordinator_; }
 };
 
-TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItIsKilled) {
+TEST_F(RecoveryOfTheCoordinator, RequestsGoOnWhenItIsKilled) {
   kill((*nodes_[coordinator_])->pid(), SIGKILL);
   ExpectWholeOutputs();
 }
 
-TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItIsStopped) {
+TEST_F(RecoveryOfTheCoordinator, RequestsGoOnWhenItIsStopped) {
   kill((*nodes_[coordinator_])->pid(), SIGTERM);
   ExpectWholeOutputs();
 }
 
-TEST_F(RecoveryOfTheCoordinator, TextsGoOnWhenItFreezes) {
+TEST_F(RecoveryOfTheCoordinator, RequestsGoOnWhenItFreezes) {
   WhileFrozen(coordinator_, [this] { ExpectWholeOutputs(); });
 }
 
-using RecoveryOfShiftedTextsAndTheCoordinator = WithShiftedSequences<RecoveryOfTheCoordinator>;
+using RecoveryOfShiftedSequencesAndTheCoordinator = WithShiftedSequences<RecoveryOfTheCoordinator>;
 
-TEST_F(RecoveryOfShiftedTextsAndTheCoordinator, GoOnWhenItIsKilled) {
+TEST_F(RecoveryOfShiftedSequencesAndTheCoordinator, GoOnWhenItIsKilled) {
   kill((*nodes_[coordinator_])->pid(), SIGKILL);
   ExpectWholeOutputs();
 }
@@ -343,7 +343,7 @@ TEST_F(RecoveryOfMergedLayers, StayAwayLongerFromANodeThatComesAndGoes) {
   for (int i = 0; i < 2; ++i) {
     const absl::Time lost = absl::Now();
     kill((*nodes_[other])->pid(), SIGKILL);
-    // Only who is gone was lost.
+    // Only a node that is gone counts as lost.
     ASSERT_TRUE(Eventually([&] { return Node(coordinator_, other)["state"] == "gone"; }));
     ASSERT_NO_FATAL_FAILURE(StartAgain(other));
     ASSERT_TRUE(Eventually([&] { return Worker(other) != 0; })) << nodes_[coordinator_]->err();
@@ -353,13 +353,13 @@ TEST_F(RecoveryOfMergedLayers, StayAwayLongerFromANodeThatComesAndGoes) {
   EXPECT_GE(away[1], kKeptOutFirst);
 }
 
-// What clients of the API read, of the node that is asked and stays.
+// Streams of the API, read from the node that stays.
 class RecoveryOfStreams : public RecoveryOfTheCoordinator,
                           public ::testing::WithParamInterface<bool> {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(LoadModel());
-    for (int i = 0; i < kTexts; ++i) {
+    for (int i = 0; i < kRequests; ++i) {
       streams_.push_back(std::make_unique<HttpClient>(ports_[AskedNode()]));
       const Json ask = {{"model", model_},    {"prompt", PromptOf(i)}, {"max_tokens", kTokens},
                         {"ignore_eos", true}, {"temperature", 0},      {"stream", true},
@@ -368,7 +368,7 @@ class RecoveryOfStreams : public RecoveryOfTheCoordinator,
     }
     ASSERT_TRUE(Eventually([this] { return TokensWritten() > 60; }));
   }
-  // Either way the node that coordinates or the other one goes.
+  // With true the node that coordinates goes, with false the other one.
   size_t AskedNode() const override { return GetParam() ? 1 - coordinator_ : coordinator_; }
 
   std::vector<std::unique_ptr<HttpClient>> streams_;
@@ -383,7 +383,7 @@ TEST_P(RecoveryOfStreams, GoOnWhenANodeIsKilled) {
   auto whole = WholeModel::Open(STRATA_DEMO_MODEL, {.n_ctx = Context(), .n_seq_max = 1});
   ASSERT_TRUE(whole.ok()) << whole.status();
   const llama_vocab* const vocab = llama_model_get_vocab((*whole)->model());
-  std::map<std::string, int32_t> ids;  // by what the token says
+  std::map<std::string, int32_t> ids;  // by the token's text
   for (int32_t id = 0; id < llama_vocab_n_tokens(vocab); ++id) {
     char piece[256];
     const int32_t n = llama_token_to_piece(vocab, id, piece, sizeof(piece), 0, true);
@@ -391,7 +391,7 @@ TEST_P(RecoveryOfStreams, GoOnWhenANodeIsKilled) {
     if (n > 0 && !is_byte) ids[std::string(piece, static_cast<size_t>(n))] = id;
   }
   size_t ties = 0;
-  for (int i = 0; i < kTexts; ++i) {
+  for (int i = 0; i < kRequests; ++i) {
     ASSERT_EQ(replies[i].status, 200) << replies[i].body;
     const std::vector<Json> events = EventsOf(replies[i].body);
     ASSERT_FALSE(events.empty());
@@ -417,22 +417,23 @@ TEST_P(RecoveryOfStreams, GoOnWhenANodeIsKilled) {
         static_cast<int32_t>(prompt_tokens.size()), true, true)));
     ties += testing::NearTies(whole->get(), prompt_tokens, tokens, kNearTie);
   }
-  std::cout << ties << " of " << kTexts * kTokens
+  std::cout << ties << " of " << kRequests * kTokens
             << " tokens are those of libllama alone within rounding, the others are the same\n";
 }
 
 INSTANTIATE_TEST_SUITE_P(OfTheOtherNode, RecoveryOfStreams, ::testing::Bool());
 
-// A file's model that stays for one text: no longer than that, also where its coordinator goes.
-class RecoveryOfAHeldModel : public RecoveryOfTheCoordinator {
+// A model that is loaded for one request alone: it stays no longer, also where its coordinator
+// goes.
+class RecoveryOfALeasedModel : public RecoveryOfTheCoordinator {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(StartBoth());
     model_ = STRATA_DEMO_MODEL;
-    texts_.push_back(BeginRequest(0));
+    requests_.push_back(BeginRequest(0));
     ASSERT_TRUE(Eventually([this] { return TokensWritten() > 60; }));
   }
-  std::vector<std::string> HowTheyAreChosen() const override {
+  std::vector<std::string> SamplingArgs() const override {
     return {"--temperature",
             "0",
             "--ctx",
@@ -440,7 +441,7 @@ class RecoveryOfAHeldModel : public RecoveryOfTheCoordinator {
             "--assign",
             absl::StrCat(kNames[coordinator_], "=0-2,", kNames[1 - coordinator_], "=3-5")};
   }
-  void ExpectItGoesWithItsText() {
+  void ExpectItGoesWithItsRequest() {
     ExpectWholeOutputs();
     Json node;
     EXPECT_TRUE(Eventually([&] {
@@ -450,21 +451,21 @@ class RecoveryOfAHeldModel : public RecoveryOfTheCoordinator {
   }
 };
 
-TEST_F(RecoveryOfAHeldModel, StaysForItsTextWhenItsCoordinatorIsKilled) {
+TEST_F(RecoveryOfALeasedModel, StaysForItsRequestWhenItsCoordinatorIsKilled) {
   kill((*nodes_[coordinator_])->pid(), SIGKILL);
-  ExpectItGoesWithItsText();
+  ExpectItGoesWithItsRequest();
 }
 
-TEST_F(RecoveryOfAHeldModel, StaysForItsTextWhenItsCoordinatorIsStopped) {
+TEST_F(RecoveryOfALeasedModel, StaysForItsRequestWhenItsCoordinatorIsStopped) {
   kill((*nodes_[coordinator_])->pid(), SIGTERM);
-  ExpectItGoesWithItsText();
+  ExpectItGoesWithItsRequest();
 }
 
-TEST_F(RecoveryOfAHeldModel, StaysForItsTextWhenItsCoordinatorFreezes) {
-  WhileFrozen(coordinator_, [this] { ExpectItGoesWithItsText(); });
+TEST_F(RecoveryOfALeasedModel, StaysForItsRequestWhenItsCoordinatorFreezes) {
+  WhileFrozen(coordinator_, [this] { ExpectItGoesWithItsRequest(); });
 }
 
-// All stages where it coordinates: the other node knows of the model by its word alone.
+// All stages are on the coordinator: the other node knows of the model from its messages alone.
 class RecoveryOfAllStages : public TwoNodes {
  protected:
   void SetUp() override {
@@ -478,12 +479,12 @@ class RecoveryOfAllStages : public TwoNodes {
     model_ = loaded["model"];
   }
 
-  void ExpectATextThatGoesOnAfter(int signal) {
-    const auto text =
+  void ExpectRequestGoesOnAfter(int signal) {
+    const auto run =
         Strata(1 - coordinator_, {"run", model_, "One\n", "--max-tokens", "900", "--ignore-eos"});
-    ASSERT_EQ(text->FirstLine(), "One") << text->err();
+    ASSERT_EQ(run->FirstLine(), "One") << run->err();
     kill((*nodes_[coordinator_])->pid(), signal);
-    EXPECT_EQ(text->ExitStatus(), 0) << text->err();
+    EXPECT_EQ(run->ExitStatus(), 0) << run->err();
     EXPECT_THAT(nodes_[1 - coordinator_]->err(), HasSubstr("is served again"));
   }
 
@@ -492,20 +493,20 @@ class RecoveryOfAllStages : public TwoNodes {
 };
 
 TEST_F(RecoveryOfAllStages, AreLoadedAgainWhenTheirCoordinatorIsKilled) {
-  ExpectATextThatGoesOnAfter(SIGKILL);
+  ExpectRequestGoesOnAfter(SIGKILL);
 }
 
 TEST_F(RecoveryOfAllStages, AreLoadedAgainWhenTheirCoordinatorIsStopped) {
-  ExpectATextThatGoesOnAfter(SIGTERM);
+  ExpectRequestGoesOnAfter(SIGTERM);
 }
 
-// While it hands over, and before the next one has the model.
-TEST_F(RecoveryOfAllStages, AreThereForTextsThatBeginWhileTheirCoordinatorStops) {
-  constexpr int kAsked = 30;
-  std::vector<HttpReply> replies(kAsked);
+// While the leadership changes, and before the next coordinator has the model.
+TEST_F(RecoveryOfAllStages, AreThereForRequestsThatBeginWhileTheirCoordinatorStops) {
+  constexpr int kNumRequests = 30;
+  std::vector<HttpReply> replies(kNumRequests);
   std::vector<std::thread> threads;
-  for (int i = 0; i < kAsked; ++i) {
-    if (i == kAsked / 3) kill((*nodes_[coordinator_])->pid(), SIGTERM);
+  for (int i = 0; i < kNumRequests; ++i) {
+    if (i == kNumRequests / 3) kill((*nodes_[coordinator_])->pid(), SIGTERM);
     threads.emplace_back([this, i, &replies] {
       replies[i] = Post(1 - coordinator_, "/v1/completions",
                         {{"prompt", absl::StrCat(i, "\n")}, {"max_tokens", 8}});
@@ -536,7 +537,7 @@ TEST_F(RecoveryOfAllStages, AreNotLoadedAgainOnceTheyWereUnloaded) {
   EXPECT_THAT(nodes_[other]->err(), Not(HasSubstr("is served again")));
 }
 
-// Asked of the other node: it passes the load on to the next coordinator, which it is itself.
+// A load through the other node, which passes it on to the next coordinator: to itself.
 class RecoveryOfALoad : public TwoNodes {
  protected:
   void SetUp() override {
@@ -544,7 +545,7 @@ class RecoveryOfALoad : public TwoNodes {
     coordinator_ = Coordinator();
     ASSERT_LT(coordinator_, 2u);
     load_ = Strata(1 - coordinator_, {"load", STRATA_DEMO_MODEL, "--json"});
-    // It takes some tens of milliseconds.
+    // The load takes some tens of milliseconds.
     ASSERT_TRUE(Eventually([this] { return absl::StrContains(load_->err(), " layers, "); },
                            absl::Milliseconds(1)))
         << load_->err();
@@ -572,8 +573,9 @@ TEST_F(RecoveryOfALoad, DoesNotGoOnWhenItsModelIsUnloaded) {
   EXPECT_NE(run->ExitStatus(), 0);
 }
 
-// As when who passed it on still took this node for the one that coordinates: it waits for neither.
-TEST_F(TwoNodes, ATextComesBackFromANodeThatDoesNotCoordinate) {
+// A forwarded request, as from a node that still takes this one for the coordinator: it fails at
+// once.
+TEST_F(TwoNodes, ARequestComesBackFromANodeThatDoesNotCoordinate) {
   const size_t coordinator = Coordinator();
   ASSERT_LT(coordinator, 2u);
   testing::UseTestKey();
@@ -598,11 +600,11 @@ TEST_F(TwoNodes, AModelThatHasNoPlaceLeftSaysWhatIsMissingAndComesBackWithItsNod
       Run(coordinator, {"load", STRATA_DEMO_MODEL, "--exclude", kNames[coordinator], "--json"});
   ASSERT_TRUE(loaded.is_object()) << loaded;
   const std::string model = loaded["model"];
-  std::vector<std::unique_ptr<Program>> texts;
+  std::vector<std::unique_ptr<Program>> runs;
   for (int i = 0; i < 3; ++i) {
-    texts.push_back(
+    runs.push_back(
         Strata(coordinator, {"run", model, "One\n", "--max-tokens", "900", "--ignore-eos"}));
-    ASSERT_EQ(texts.back()->FirstLine(), "One") << texts.back()->err();
+    ASSERT_EQ(runs.back()->FirstLine(), "One") << runs.back()->err();
   }
   HttpClient stream(ports_[coordinator]);
   ASSERT_TRUE(stream.Post("/v1/completions", Json({{"model", model},
@@ -612,16 +614,16 @@ TEST_F(TwoNodes, AModelThatHasNoPlaceLeftSaysWhatIsMissingAndComesBackWithItsNod
                                                    {"stream", true}})
                                                  .dump()));
   kill((*nodes_[other])->pid(), SIGKILL);
-  // One error each, with what is missing.
-  for (const auto& text : texts) {
-    EXPECT_NE(text->ExitStatus(), 0);
-    EXPECT_THAT(text->err(), ContainsRegex("[0-9.]+ MiB are needed"));
+  // Each request ends with one error that says what is missing.
+  for (const auto& run : runs) {
+    EXPECT_NE(run->ExitStatus(), 0);
+    EXPECT_THAT(run->err(), ContainsRegex("[0-9.]+ MiB are needed"));
   }
   EXPECT_THAT(stream.Read().body, ContainsRegex("[0-9.]+ MiB are needed"));
   const auto late = Strata(coordinator, {"run", model, "One", "--max-tokens", "4"});
   EXPECT_NE(late->ExitStatus(), 0);
   EXPECT_THAT(late->err(), ContainsRegex("[0-9.]+ MiB are needed"));
-  // Nor does somebody who tries by hand keep it from coming back.
+  // Nor does a load by hand that fails keep the model from coming back.
   const auto load =
       Strata(coordinator, {"load", STRATA_DEMO_MODEL, "--exclude", kNames[coordinator]});
   EXPECT_NE(load->ExitStatus(), 0);
@@ -636,20 +638,20 @@ TEST_F(TwoNodes, AModelThatHasNoPlaceLeftSaysWhatIsMissingAndComesBackWithItsNod
   })) << last;
 }
 
-// The next one, which is the text's own node, waits a minute for a node to come.
-TEST_F(TwoNodes, ATextThatTheNextCoordinatorHasNoPlaceForSaysWhatIsMissing) {
+// The next coordinator, which is the request's own node, waits a minute for a node to come.
+TEST_F(TwoNodes, ARequestThatTheNextCoordinatorHasNoPlaceForSaysWhatIsMissing) {
   const size_t coordinator = Coordinator();
   ASSERT_LT(coordinator, 2u);
   const size_t other = 1 - coordinator;
   const Json loaded =
       Run(coordinator, {"load", STRATA_DEMO_MODEL, "--exclude", kNames[other], "--json"});
   ASSERT_TRUE(loaded.is_object()) << loaded;
-  const auto text =
+  const auto run =
       Strata(other, {"run", loaded["model"], "One\n", "--max-tokens", "900", "--ignore-eos"});
-  ASSERT_EQ(text->FirstLine(), "One") << text->err();
+  ASSERT_EQ(run->FirstLine(), "One") << run->err();
   kill((*nodes_[coordinator])->pid(), SIGKILL);
-  EXPECT_NE(text->ExitStatus(), 0);
-  EXPECT_THAT(text->err(), ContainsRegex("[0-9.]+ MiB are needed"));
+  EXPECT_NE(run->ExitStatus(), 0);
+  EXPECT_THAT(run->err(), ContainsRegex("[0-9.]+ MiB are needed"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What whoever reaches a cluster's ports without its key can do there: nothing. Each port that
-// nodes and workers have, each method of each service.
+// Somebody who reaches a cluster's ports without its key can do nothing there: each method of each
+// service is tried at each port of nodes and workers.
 #include <sys/types.h>
 
 #include <chrono>
@@ -50,7 +50,7 @@ using Credentials = std::shared_ptr<grpc::ChannelCredentials>;
 
 constexpr char kSomebody[] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
-// By service, the methods' paths.
+// The methods' paths, by service.
 std::vector<std::vector<std::string>> AllMethods() {
   std::vector<std::vector<std::string>> all = {{"/strata.wire.Link/Stream"}};
   const google::protobuf::Descriptor* const some[] = {
@@ -77,7 +77,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, const Cred
   return grpc::CreateCustomChannel(address, how, arguments);
 }
 
-// How an empty request ends.
+// Calls with an empty request; returns the status code.
 grpc::StatusCode Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
@@ -131,10 +131,10 @@ class Strangers : public TwoNodes {
     member_ = CredentialsFrom(*authority);
   }
 
-  // UCX's ports speak no gRPC, and would be waited for: transport/ucx/ucx_seal.h is their lock.
+  // UCX's ports speak no gRPC, so calls there would time out; transport/ucx/ucx_seal.h guards them.
   std::vector<std::string> NodeArgs() const override { return {"--no-ucx"}; }
 
-  // Of somebody who finds nothing wrong with the nodes, with a certificate that `issuer` gave.
+  // Credentials that accept the nodes' certificates, with one of their own that `issuer` gave.
   Credentials CredentialsFrom(const ClusterAuthority& issuer) const {
     const auto certificate = issuer.Issue({.node_id = kSomebody});
     CHECK_OK(certificate.status());
@@ -142,7 +142,7 @@ class Strangers : public TwoNodes {
         ->ForChannel();
   }
 
-  // Where a member is answered, of nodes and workers.
+  // Addresses of nodes and workers that answer a member.
   std::vector<std::string> Doors() {
     std::vector<std::string> doors;
     for (const auto& node : nodes_) {
@@ -166,7 +166,7 @@ class Strangers : public TwoNodes {
 // What users of others miss: unauthenticated control planes, exo #1833, llama.cpp #13061 #25542.
 TEST_F(Strangers, CanCallNothingAnywhere) {
   const std::vector<std::string> doors = Doors();
-  // Two nodes', two workers', and the coordinator's for what stages send back.
+  // Two nodes', two workers', and the coordinator's for the results of stages.
   ASSERT_THAT(doors, SizeIs(5));
   const auto other_key = ClusterKey::New();
   ASSERT_TRUE(other_key.ok()) << other_key.status();
@@ -192,10 +192,10 @@ TEST_F(Strangers, CanCallNothingAnywhere) {
       }
     }
   }
-  // As if nobody had asked.
-  const Json text = Run(1, {"run", model_, "The old captain", "--max-tokens", "8", "--json"});
-  ASSERT_TRUE(text.is_object()) << text;
-  EXPECT_THAT(text["tokens"], SizeIs(8));
+  // The cluster serves as if nobody had called.
+  const Json run = Run(1, {"run", model_, "The old captain", "--max-tokens", "8", "--json"});
+  ASSERT_TRUE(run.is_object()) << run;
+  EXPECT_THAT(run["tokens"], SizeIs(8));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Who may use the HTTP API of a node that listens for others.
+// Tokens of the HTTP API, of a node that listens for the network.
 #include <sys/stat.h>
 
 #include <cstdint>
@@ -50,7 +50,7 @@ class Tokens : public ::testing::Test {
         "\r\n")));
     return client.Read();
   }
-  // Until that is the answer, or for a few seconds: the file is looked at once a second.
+  // Waits for that status, for a few seconds at most: the file is checked once a second.
   int Settles(const std::string& authorization, int wanted) {
     int status = 0;
     const absl::Time until = absl::Now() + absl::Seconds(10);
@@ -59,7 +59,7 @@ class Tokens : public ::testing::Test {
     }
     return status;
   }
-  // What it writes comes by a thread of its own.
+  // Waits for a line of the log, which another thread reads.
   bool Says(const std::string& words) {
     const absl::Time until = absl::Now() + absl::Seconds(10);
     while (node_->err().find(words) == std::string::npos) {
@@ -91,7 +91,7 @@ TEST_F(Tokens, WithoutOneNobodyIsLetInFromElsewhere) {
     EXPECT_THAT(reply.body, HasSubstr("\"code\":\"invalid_api_key\""));
     EXPECT_THAT(reply.body, Not(HasSubstr("attic")));
   }
-  // Who watches over nodes asks without one, and hears no more than it needs.
+  // A monitor asks for /health without a token, and gets no more than it needs.
   HttpReply health = Get("/health");
   for (int i = 0; i < 200 && health.status == 503; ++i) {  // until it coordinates
     absl::SleepFor(absl::Milliseconds(50));
@@ -140,7 +140,7 @@ TEST_F(Tokens, AreMadeListedAndRevokedWhileTheNodeRuns) {
   const auto gone = Token({"revoke", "kitchen"});
   EXPECT_NE(gone->ExitStatus(), 0);
   EXPECT_THAT(gone->err(), HasSubstr("no token kitchen"));
-  // Who asked is in the log, with what is not.
+  // The log names the token's owner, but not the token.
   EXPECT_TRUE(Says("kitchen")) << node_->err();
   EXPECT_THAT(node_->err(), Not(HasSubstr(token.substr(20))));
 }
@@ -172,7 +172,7 @@ TEST_F(Tokens, AFileThatOthersMayReadLetsNobodyIn) {
   EXPECT_THAT(Get("/v1/models", bearer).body, Not(HasSubstr(folder_)));
 }
 
-TEST_F(Tokens, AreNotAskedForOnThisMachineOrWhereAPersonSaysSo) {
+TEST_F(Tokens, AreNotNeededOnThisMachineOrWithNoAuth) {
   Start({"--http", "0"});
   EXPECT_EQ(Get("/v1/models").status, 200);
   node_.reset();
@@ -188,7 +188,7 @@ TEST_F(Tokens, ANodeThatKeepsNothingHasNone) {
   EXPECT_THAT(node.err(), HasSubstr("--no-auth"));
 }
 
-TEST_F(Tokens, PagesOfListedOriginsAreToldThatTheyMayAsk) {
+TEST_F(Tokens, PagesOfListedOriginsAreAllowedToAsk) {
   Start({"--http", "0.0.0.0:0", "--allow-origin", "https://chat.example"});
   const auto ask = [this](const std::string& line, const std::string& headers) {
     HttpClient client(port_);
@@ -206,7 +206,7 @@ TEST_F(Tokens, PagesOfListedOriginsAreToldThatTheyMayAsk) {
   EXPECT_EQ(reply.Header("Access-Control-Allow-Headers"),
             "Authorization, Content-Type, X-Request-Id");
 
-  // That it may ask lets it in no more than others; it reads why.
+  // A listed origin needs a token all the same; the page can read the error.
   reply = ask("GET /v1/models", "Origin: https://chat.example\r\n");
   EXPECT_EQ(reply.status, 401);
   EXPECT_EQ(reply.Header("Access-Control-Allow-Origin"), "https://chat.example");
@@ -230,7 +230,7 @@ TEST_F(Tokens, PagesOfListedOriginsAreToldThatTheyMayAsk) {
   }
 }
 
-TEST_F(Tokens, EveryOriginIsNone) {
+TEST_F(Tokens, AWildcardOriginIsRefused) {
   Program node({"node", "--listen", "127.0.0.1:0", "--no-mdns", "--no-measure", "--data-dir",
                 folder_, "--allow-origin", "*"});
   EXPECT_NE(node.ExitStatus(), 0);

@@ -1,4 +1,4 @@
-// Two nodes that have found each other, asked by the program's verbs and by HTTP.
+// Two nodes that have found each other, used through the program's verbs and by HTTP.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,8 @@ class TwoNodes : public ::testing::Test {
     }));
   }
 
-  // All devices of both nodes: software devices, too, whose shaders are compiled first.
+  // Waits for all devices of both nodes: also for software devices, whose shaders are compiled
+  // first.
   bool WaitUntilMeasured() {
     const auto measured = [this] {
       const Json status = Run(0, {"status", "--json"});
@@ -59,7 +60,7 @@ class TwoNodes : public ::testing::Test {
     return Eventually(measured, absl::Milliseconds(500), 3 * Program::kLong);
   }
 
-  // Which node it is, once both say the same: each has begun as its own. 99: they don't.
+  // The node that coordinates, once both agree: each began as its own coordinator. 99: they don't.
   size_t Coordinator() {
     size_t found = 99;
     EXPECT_TRUE(Eventually([&] {
@@ -81,11 +82,11 @@ class TwoNodes : public ::testing::Test {
     StartNode(node, addresses_[1 - node]);
   }
 
-  // More words for `strata node`.
+  // More options for `strata node`.
   virtual std::vector<std::string> NodeArgs() const { return {}; }
   virtual std::vector<std::string> NodeArgsOf(size_t /*node*/) const { return NodeArgs(); }
 
-  // The demo model, half of its layers on each; what `strata load` says.
+  // Loads the demo model, half of its layers on each; returns the JSON of `strata load`.
   Json LoadOnBoth(uint32_t seqs, uint32_t n_ctx, const std::vector<std::string>& more = {}) {
     std::vector<std::string> args = {
         "load",   STRATA_DEMO_MODEL,  "--assign", "attic=0-2,cellar=3-5",
@@ -111,13 +112,13 @@ class TwoNodes : public ::testing::Test {
     args.insert(args.end(), {"--node", addresses_[node]});
     return std::make_unique<Program>(std::move(args));
   }
-  // What it wrote, or a string: what it wrote of why it failed.
+  // The JSON that it wrote; where it failed, a string: its stderr.
   Json Run(size_t node, std::vector<std::string> args) {
     const auto program = Strata(node, std::move(args));
     if (program->ExitStatus() != 0) return program->err();
     return Json::parse(program->out(), nullptr, /*allow_exceptions=*/false);
   }
-  // A node, as status says on one that lives.
+  // Node `node` in the status that node `asked` shows.
   Json Node(size_t asked, size_t node) {
     const Json status = Run(asked, {"status", "--json"});
     for (const auto& each : status["nodes"]) {

@@ -66,8 +66,8 @@ class FolderNode {
     EXPECT_TRUE(started.ok()) << started.status();
     process_ = *std::move(started);
     absl::MutexLock lock(mu_);
-    const auto told = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !address_.empty(); };
-    EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&told), kStartTime));
+    const auto is_up = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !address_.empty(); };
+    EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&is_up), kStartTime));
     testing::UseTestKey();
     auto client = NodeClient::Connect({.address = address_});
     EXPECT_TRUE(client.ok()) << client.status();
@@ -95,7 +95,7 @@ class FolderNode {
     return sum;
   }
 
-  // What the node's cache takes of the disk.
+  // The disk space of the node's cache.
   uint64_t CacheBytes() const {
     uint64_t bytes = 0;
     for (const auto& file : std::filesystem::recursive_directory_iterator(folder_ + "/cache")) {
@@ -130,15 +130,15 @@ class WeightsReachTheNodes : public ::testing::Test {
     model_ = *std::move(model);
   }
 
-  struct Text {
+  struct Output {
     absl::Status status;
     std::vector<int32_t> tokens;
     std::vector<uint64_t> bytes_total;  // to load, by stage
   };
   // Loads the model on the nodes, cut at `cuts`, and writes a few tokens.
-  Text Write(std::vector<NodeClient*> nodes, const std::vector<uint32_t>& cuts) {
-    Text text;
-    text.bytes_total.resize(nodes.size());
+  Output Write(std::vector<NodeClient*> nodes, const std::vector<uint32_t>& cuts) {
+    Output output;
+    output.bytes_total.resize(nodes.size());
     PipelineOptions options;
     options.model_path = kModel;
     options.model_id = model_->id();
@@ -155,12 +155,12 @@ class WeightsReachTheNodes : public ::testing::Test {
     Generator generator;
     auto pipeline =
         Pipeline::Build(options, &generator, [&](size_t stage, const wire::LoadProgress& progress) {
-          text.bytes_total[stage] = std::max(text.bytes_total[stage], progress.bytes_total());
+          output.bytes_total[stage] = std::max(output.bytes_total[stage], progress.bytes_total());
           return true;
         });
     if (!pipeline.ok()) {
-      text.status = pipeline.status();
-      return text;
+      output.status = pipeline.status();
+      return output;
     }
     GenerateRequest request;
     request.prompt = {1, 20, 30, 40, 50};
@@ -170,13 +170,13 @@ class WeightsReachTheNodes : public ::testing::Test {
     request.sampler.set_ignore_eog(true);
     auto result =
         generator.Run(pipeline->get(), request, [](const wire::SampledToken&) { return true; });
-    text.status = result.status();
-    if (!result.ok()) return text;
-    for (const wire::SampledToken& token : result->tokens) text.tokens.push_back(token.token());
-    return text;
+    output.status = result.status();
+    if (!result.ok()) return output;
+    for (const wire::SampledToken& token : result->tokens) output.tokens.push_back(token.token());
+    return output;
   }
 
-  // Of a load on one node alone.
+  // The spec of a load on one node alone.
   wire::StageSpec SpecOf(LayerRange layers) {
     wire::StageSpec spec;
     spec.set_model_id(model_->id());
@@ -203,27 +203,27 @@ class WeightsReachTheNodes : public ::testing::Test {
 // What users of others miss: loading that does not send everything again, exo #2117, llama.cpp
 // #10095 #8114 #25890.
 TEST_F(WeightsReachTheNodes, OnlyOneNeedsTheFile) {
-  const Text alone = Write({with_->client()}, {});
+  const Output alone = Write({with_->client()}, {});
   ASSERT_TRUE(alone.status.ok()) << alone.status;
   ASSERT_EQ(alone.tokens.size(), 12u);
 
-  const Text fetched = Write({with_->client(), without_->client()}, {2});
+  const Output fetched = Write({with_->client(), without_->client()}, {2});
   ASSERT_TRUE(fetched.status.ok()) << fetched.status;
   EXPECT_EQ(fetched.tokens, alone.tokens);
   EXPECT_LT(without_->CacheBytes(), model_->tensor_bytes());
 
-  const Text again = Write({with_->client(), without_->client()}, {2});
+  const Output again = Write({with_->client(), without_->client()}, {2});
   ASSERT_TRUE(again.status.ok()) << again.status;
   EXPECT_EQ(again.tokens, alone.tokens);
   EXPECT_LT(again.bytes_total[1], fetched.bytes_total[1]);
 
-  const Text first = Write({without_->client(), with_->client()}, {1});
+  const Output first = Write({without_->client(), with_->client()}, {1});
   ASSERT_TRUE(first.status.ok()) << first.status;
   EXPECT_EQ(first.tokens, alone.tokens);
 }
 
-// Under the running node: by somebody who wants the room, by the disk, between two loads. A stage
-// that is the whole model as well as one that is cut out of it.
+// The cache is removed or damaged under the running node, between two loads: with a stage that is
+// the whole model, and with one that is a slice of it.
 TEST_F(WeightsReachTheNodes, WhatBecomesOfTheCacheIsNoticedBeforeAToken) {
   namespace fs = std::filesystem;
   const std::string cached =
@@ -247,15 +247,15 @@ TEST_F(WeightsReachTheNodes, WhatBecomesOfTheCacheIsNoticedBeforeAToken) {
         bytes.seekp(static_cast<std::streamoff>(offset));
         bytes.put(static_cast<char>(byte ^ 0x40));
       }};
-  const Text alone = Write({with_->client()}, {});
+  const Output alone = Write({with_->client()}, {});
   ASSERT_TRUE(alone.status.ok()) << alone.status;
   const auto expect_same = [&] {
-    const Text half = Write({with_->client(), without_->client()}, {2});
+    const Output half = Write({with_->client(), without_->client()}, {2});
     ASSERT_TRUE(half.status.ok()) << half.status;
     EXPECT_EQ(half.tokens, alone.tokens);
   };
   const auto expect_same_of_whole = [&] {
-    const Text whole = Write({without_->client()}, {});
+    const Output whole = Write({without_->client()}, {});
     ASSERT_TRUE(whole.status.ok()) << whole.status;
     EXPECT_EQ(whole.tokens, alone.tokens);
   };
@@ -274,7 +274,7 @@ TEST_F(WeightsReachTheNodes, WhatBecomesOfTheCacheIsNoticedBeforeAToken) {
 // the node with the file and learnt all hashes then, needs it all when that node is gone.
 TEST_F(WeightsReachTheNodes, PeersTogetherReplaceASourceThatIsGone) {
   FolderNode other("other", folder_ + "/other"), third("third", folder_ + "/third");
-  const Text halves = Write({without_->client(), other.client()}, {3});
+  const Output halves = Write({without_->client(), other.client()}, {3});
   ASSERT_TRUE(halves.status.ok()) << halves.status;
   const auto should_continue = [](const wire::LoadProgress&) { return true; };
   wire::StageSpec middle = SpecOf({2, 3});
@@ -300,12 +300,12 @@ TEST_F(WeightsReachTheNodes, PeersTogetherReplaceASourceThatIsGone) {
   EXPECT_NEAR(before + first + second, bytes, 0.3);
 }
 
-TEST_F(WeightsReachTheNodes, AllThatHaveThemAreAskedAtOnce) {
+TEST_F(WeightsReachTheNodes, AllThatHaveThemGiveThemAtOnce) {
   FolderNode third("third", folder_ + "/third");
-  const Text all = Write({without_->client()}, {});
+  const Output all = Write({without_->client()}, {});
   ASSERT_TRUE(all.status.ok()) << all.status;
   weight_peers_ = {with_->client(), without_->client(), third.client()};
-  const Text shared = Write({third.client()}, {});
+  const Output shared = Write({third.client()}, {});
   ASSERT_TRUE(shared.status.ok()) << shared.status;
   EXPECT_EQ(shared.tokens, all.tokens);
   const double sum = third.MebibytesFrom(with_->client()->address()) +

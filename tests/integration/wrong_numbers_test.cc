@@ -1,5 +1,5 @@
-// A node whose weights are not what they were, though every hash says so: what its stage computes
-// is compared with what was computed before.
+// A node whose weights have changed, though every hash is as before: the results of its stage are
+// compared with earlier ones.
 #include <signal.h>
 #include <unistd.h>
 
@@ -42,7 +42,7 @@ class WrongNumbers : public testing::TwoNodes {
     ASSERT_LT(coordinator_, 2u);
   }
 
-  // The node is started right after this is asked.
+  // The node is started right after this call, in the folder that this changes to.
   std::vector<std::string> NodeArgsOf(size_t node) const override {
     EXPECT_EQ(chdir(runs_in_[node].c_str()), 0);
     return {};
@@ -55,8 +55,8 @@ class WrongNumbers : public testing::TwoNodes {
   }
   Json Unload() { return Run(kAttic, {"unload", "--json"}); }
 
-  // Of one tensor of the node's copy, away from what the model's id is made of, many rows become
-  // like the first.
+  // Overwrites many rows of one tensor of the node's copy with its first row. None of these bytes
+  // is among those that the model's id is made of.
   void Damage(size_t node) {
     const auto model = ModelFile::Open(FileOf(node));
     ASSERT_TRUE(model.ok()) << model.status();
@@ -96,8 +96,8 @@ TEST_F(WrongNumbers, AStageThatComputesThemIsRefusedAndNamed) {
   EXPECT_THAT(loaded.get<std::string>(), is_refused);
   EXPECT_TRUE(Node(kAttic, kCellar)["stages"].empty()) << Node(kAttic, kCellar);
 
-  // What was computed before is known when both have gone and come back, and what was refused has
-  // not taken its place.
+  // Earlier results are still known when both nodes have restarted, and refused ones have not
+  // replaced them.
   for (size_t node : {kCellar, kAttic}) StartAgain(node);
   ASSERT_EQ(Coordinator() < 2u, true);
   ASSERT_TRUE(WaitUntilMeasured());
@@ -109,7 +109,7 @@ TEST_F(WrongNumbers, AStageThatComputesThemIsRefusedAndNamed) {
   EXPECT_TRUE(loaded.is_object()) << loaded;
 }
 
-TEST_F(WrongNumbers, LayersGoElsewhereWhereAMendFindsThem) {
+TEST_F(WrongNumbers, LayersGoElsewhereWhereRecoveryFindsThem) {
   const Json loaded = Load();
   ASSERT_TRUE(loaded.is_object()) << loaded;
   const Json before = Run(kAttic, {"run", loaded["model"], "The old captain", "--max-tokens", "12",

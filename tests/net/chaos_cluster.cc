@@ -34,7 +34,7 @@ std::vector<std::vector<std::string>> RowsOf(const Host& host, const char* table
   return rows;
 }
 
-// Sockets of one network namespace, by inode; those that the kernel only winds up have none, nor
+// Sockets of one network namespace, by inode. Those that the kernel is closing have no inode, nor
 // have those that wait to be accepted.
 struct Socket {
   std::string ends;          // as the kernel writes them
@@ -55,8 +55,8 @@ std::map<std::string, Socket> SocketsOf(const Host& host) {
           .half_closed = row[kState] == kCloseWait};
     }
   }
-  // One of these belongs to the network of whoever made it, and is there for as long as a process
-  // has it. A node hands them to nobody but what it starts.
+  // A Unix socket belongs to the network of the process that made it, and exists for as long as a
+  // process has it. A node passes them to nobody but its children.
   for (const std::vector<std::string>& row : RowsOf(host, "net/unix")) {
     constexpr size_t kInode = 6, kPath = 7;
     if (row.size() <= kInode || row[kInode] == kNoInode) continue;
@@ -66,7 +66,7 @@ std::map<std::string, Socket> SocketsOf(const Host& host) {
   return sockets;
 }
 
-// Ports at which they listen.
+// Number of ports at which `pids` listen.
 size_t DoorsOf(const Host& host, const std::vector<pid_t>& pids) {
   const std::set<std::string> held = SocketsHeldBy(pids);
   size_t doors = 0;
@@ -76,8 +76,8 @@ size_t DoorsOf(const Host& host, const std::vector<pid_t>& pids) {
   return doors;
 }
 
-// Processes on the host that are neither what holds its network nor the node, whoever started them,
-// each described. What outlives the process that started it is no longer below this one.
+// Descriptions of the processes on the host that are neither the holder of its network nor the
+// node, whoever started them: a process that outlives its parent is no longer below this one.
 std::vector<std::string> StrangersOn(const Host& host, pid_t node) {
   std::vector<std::string> strangers;
   const std::string network = absl::StrCat("/proc/", host.holder(), "/ns/net");
@@ -129,7 +129,7 @@ ChaosCluster::ChaosCluster(const std::string& model, uint64_t disk_bytes)
     : nodes_(kNodes), doors_(kNodes), log_read_(kNodes) {
   const std::string folder = testing::MakeTestFolder();
   model_path_ = folder + "/model.gguf";
-  // A copy: what this process reads of the model does not keep it in memory for the nodes.
+  // A copy, so that this process's reads of the model do not keep the nodes' pages in memory.
   std::filesystem::copy_file(model, model_path_);
   if (auto disk = SlowDisk::Make(model_path_); disk.ok()) {
     slow_disk_ = *std::move(disk);
@@ -150,7 +150,7 @@ ChaosCluster::ChaosCluster(const std::string& model, uint64_t disk_bytes)
   for (size_t i = 0; i < kNodes; ++i) StartNode(i);
 }
 
-// What runs there goes before what it stands on.
+// The nodes end before the hosts and disks that they run on.
 ChaosCluster::~ChaosCluster() { nodes_.clear(); }
 
 bool ChaosCluster::HasDisks() const {
@@ -179,7 +179,7 @@ void ChaosCluster::StartNode(size_t node) {
                                           NodeOn::Measure::kYes);
   if (slow_disk_ != nullptr) slow_disk_->Add(nodes_[node]->pid());
   log_read_[node] = 0;
-  // What the one before has started may listen for a moment yet.
+  // Children of the node before may listen for a moment yet: only this node's ports count.
   doors_[node] = DoorsOf(*hosts_[node], ProcessesOf(node));
 }
 
@@ -206,8 +206,8 @@ bool ChaosCluster::Settles() const {
       kSettlesWithin);
 }
 
-size_t ChaosCluster::Coordinator(size_t asked) const {
-  const Json nodes = nodes_[asked]->Nodes();
+size_t ChaosCluster::Coordinator(size_t at) const {
+  const Json nodes = nodes_[at]->Nodes();
   if (!nodes.is_object()) return kNodes;
   for (size_t i = 0; i < kNodes; ++i) {
     if (nodes["coordinator"] == nodes_[i]->id()) return i;
@@ -252,8 +252,8 @@ std::vector<std::string> ChaosCluster::LeftOver() const {
     size_t doors = 0;
     for (const auto& [inode, socket] : SocketsOf(*hosts_[i])) {
       doors += socket.listens;
-      if (!held.contains(inode)) left.push_back(absl::StrCat(socket.ends, " is nobody's"));
-      if (socket.half_closed) left.push_back(absl::StrCat(socket.ends, " was closed over there"));
+      if (!held.contains(inode)) left.push_back(absl::StrCat(socket.ends, " has no process"));
+      if (socket.half_closed) left.push_back(absl::StrCat(socket.ends, " was closed by its peer"));
     }
     if (doors > doors_[i]) {
       left.push_back(

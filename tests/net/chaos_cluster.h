@@ -30,7 +30,7 @@ class StrataRun {
   // False: it has not ended by then.
   bool WaitUntil(absl::Time limit);
   bool ok() const { return process_->exit().signal == 0 && process_->exit().code == 0; }  // ended
-  // What it printed, or a string: why it failed.
+  // The JSON that it printed; where it failed, a string: its stderr.
   nlohmann::json Report();
 
  private:
@@ -44,13 +44,13 @@ class StrataRun {
 class ChaosCluster {
  public:
   static constexpr size_t kNodes = 4;
-  // The first nodes have the model's file, and the others fetch what they need of it. Whichever two
-  // are cut off from the others, one of them has it.
+  // The first nodes have the model's file, and the others fetch their layers. Of any two nodes that
+  // are cut off from the others, one has it.
   static constexpr size_t kWithFile = 3;
   static constexpr char kInterface[] = "eth0";
   static constexpr absl::Duration kSettlesWithin = absl::Seconds(60);
 
-  // Starts the nodes. They find `model` at model_path(), and have so much room for what they fetch.
+  // Starts the nodes. They find `model` at model_path(); each has `disk_bytes` for its cache.
   ChaosCluster(const std::string& model, uint64_t disk_bytes);
   ~ChaosCluster();
 
@@ -60,40 +60,40 @@ class ChaosCluster {
   const NodeOn& node(size_t node) const { return *nodes_[node]; }
   testing::SmallDisk& disk(size_t node) { return *disks_[node]; }
   bool HasDisks() const;
-  // Of the model's file; null: none can be made here.
+  // The disk of the model's file; null: none can be made here.
   SlowDisk* slow_disk() { return slow_disk_.get(); }
-  // What disks cannot be made here, and why, a line each; empty: all can.
+  // The kinds of disks that cannot be made here, with the reason, a line each; empty: all can.
   const std::string& without() const { return without_; }
 
-  // With nothing on its disk.
+  // Starts the node with nothing on its disk.
   void StartNode(size_t node);
   void StopNode(size_t node) { nodes_[node]->Stop(); }
-  // False: it could not be told that it takes layers again.
+  // Lets a drained node take layers again. False: the command failed; `said` is its output.
   bool Undrain(size_t node, std::string* said);
-  // All that it has of models, under it while it runs.
+  // Removes all weights in the cache of the node, while it runs.
   void RemoveCachedWeights(size_t node);
-  // The node's, and those it started.
+  // The node's process, and those it started.
   std::vector<pid_t> ProcessesOf(size_t node) const;
 
-  // What `strata ARGS… --json` says at a node, or a string: why it failed.
+  // The JSON of `strata ARGS… --json` at a node; where it failed, a string: its stderr.
   nlohmann::json Strata(size_t node, std::vector<std::string> args);
-  // Everybody sees everybody, and all name the same coordinator.
+  // Waits until all nodes see each other and name the same coordinator.
   bool Settles() const;
-  // The node that coordinates, as another says; kNodes: nobody.
-  size_t Coordinator(size_t asked) const;
+  // The node that coordinates, as node `at` reports; kNodes: none.
+  size_t Coordinator(size_t at) const;
 
-  // What the nodes' logs say of loads since ForgetLogs(), s: the longest.
+  // The longest load in the nodes' logs since ForgetLogs(), s.
   double LoadedFor() const;
-  // How often they say that since then.
+  // How often `words` are in the logs since then.
   size_t Says(absl::string_view words) const;
   void ForgetLogs();
 
-  // Processes and sockets of hosts that no node has, and what a node without a model should not
-  // have: workers, more doors than when it started, ends of connections that are no more.
+  // Processes and sockets of hosts that belong to no node, and those that a node without a model
+  // should not have: workers, more listening ports than when it started, half-closed connections.
   std::vector<std::string> LeftOver() const;
 
  private:
-  // Calls with what stands behind `words` in the nodes' logs since ForgetLogs(), each time.
+  // Calls for each occurrence of `words` in the nodes' logs since ForgetLogs(): with its rest.
   void ForEachSaid(absl::string_view words, absl::FunctionRef<void(const char* rest)> call) const;
 
   Switch lan_{"lan"};

@@ -21,8 +21,8 @@ constexpr uint64_t kSlowDiskBytesPerS = 2'000'000;
 constexpr int kLossPercent = 30;
 constexpr uint32_t kSlowMbitPerS = 2;
 
-// The first six are as unlike each other as they can be, for those who have time for no more. Those
-// that cannot be made everywhere come last.
+// The first six are as unlike each other as they can be, for short runs. Those that cannot be made
+// everywhere come last.
 constexpr FaultKind kFaults[] = {
     {Fault::kKill, "killed"},
     {Fault::kFreeze, "frozen"},
@@ -53,24 +53,25 @@ void AbortWorkers(const ChaosCluster& cluster, size_t node) {
   Signal(workers, SIGABRT);
 }
 
-// Between two faults: the second comes while the first is being mended, or just has been.
+// Between two faults: the second comes during the recovery from the first, or just after it.
 void PauseBetween(std::mt19937* random, std::string* what) {
   const absl::Duration pause = absl::Milliseconds((*random)() % 1000);
   absl::StrAppend(what, " (", absl::ToInt64Milliseconds(pause), " ms between)");
   absl::SleepFor(pause);
 }
 
-// By way of `asked`, which is another node where that can be.
-std::shared_ptr<StrataRun> BeginDrain(ChaosCluster* cluster, size_t node, size_t asked) {
-  if (asked == node) asked = (node + 1) % kNodes;
+// Asks `via`, or the next node where that is the drained one itself.
+std::shared_ptr<StrataRun> BeginDrain(ChaosCluster* cluster, size_t node, size_t via) {
+  if (via == node) via = (node + 1) % kNodes;
   return std::make_shared<StrataRun>(
-      cluster->host(asked), std::vector<std::string>{"drain", cluster->host(node).name(), "--node",
-                                                     cluster->node(asked).address()});
+      cluster->host(via), std::vector<std::string>{"drain", cluster->host(node).name(), "--node",
+                                                   cluster->node(via).address()});
 }
 
-// Whatever came of it, the node takes layers again.
+// Whether the drain succeeded or not, the node takes layers again.
 void EndDrain(ChaosCluster* cluster, size_t node, StrataRun* drain) {
-  EXPECT_TRUE(drain->WaitUntil(absl::Now() + ChaosCluster::kSettlesWithin)) << "it drains still";
+  EXPECT_TRUE(drain->WaitUntil(absl::Now() + ChaosCluster::kSettlesWithin))
+      << "it is still draining";
   std::string said;
   EXPECT_TRUE(
       Eventually([&] { return cluster->Undrain(node, &said); }, ChaosCluster::kSettlesWithin))
@@ -89,7 +90,7 @@ void LoseTo(ChaosCluster* cluster, size_t node, int percent) {
   }
 }
 
-// The two on one side, the others on the other.
+// Separates the two nodes from the others.
 void Split(ChaosCluster* cluster, size_t node, size_t with) {
   for (const size_t from : {node, with}) {
     for (size_t to = 0; to < kNodes; ++to) {
@@ -211,7 +212,7 @@ std::function<void()> Begin(Fault fault, ChaosCluster* cluster, FaultPlace place
         restart();
       };
     case Fault::kSlowDisk:
-      // It has something to load, then.
+      // So the node has to load from the slow disk.
       EXPECT_TRUE(cluster->slow_disk()->SetSpeed(kSlowDiskBytesPerS).ok());
       AbortWorkers(*cluster, node);
       cluster->slow_disk()->ForgetPages();

@@ -1,4 +1,4 @@
-// What may go wrong under a ChaosCluster.
+// Faults that a ChaosCluster may have.
 #pragma once
 
 #include <cstddef>
@@ -32,30 +32,30 @@ enum class Fault {
 };
 struct FaultKind {
   Fault fault;
-  const char* name;  // what has happened to the node
+  const char* name;  // in words, about the node
 };
 
-// Those that can be made there, always in the same order.
+// The kinds that can be made in the cluster, always in the same order.
 std::vector<FaultKind> FaultsFor(ChaosCluster* cluster);
 
-// Does beforehand what takes a while, under which texts would end: disks fill up.
+// Does beforehand the slow part, during which requests would end: disks fill up.
 void Prepare(Fault fault, ChaosCluster* cluster);
 
-// Where.
+// The nodes that are hit.
 struct FaultPlace {
   size_t node = 0;
-  size_t other = 0;  // of two faults, the second's; may be the same
+  size_t other = 0;  // hit by the second of two faults; may be the same
 };
 
-// Lets it happen, at once; what is returned mends it, while the cluster lives. `what` is the name
-// of its kind, to which it adds what has been drawn besides.
+// Makes the fault, at once. Returns a function that repairs it, which may be called while the
+// cluster lives. `what` is the name of the kind, to which Begin adds what it has drawn besides.
 std::function<void()> Begin(Fault fault, ChaosCluster* cluster, FaultPlace place,
                             std::mt19937* random, std::string* what);
 
-// Whether the node's own texts go with it; those of the other place.
+// Whether the fault ends the node's own requests with its process; those of the other node.
 bool EndsItsProcess(Fault fault);
 bool EndsOthersProcess(Fault fault);
-// Whether it happens to the node's worker, which must be there.
+// Whether the fault hits the node's worker. REQUIRES: there is one.
 bool AbortsItsWorker(Fault fault);
 
 }  // namespace strata

@@ -16,19 +16,19 @@ std::string Percentiles(std::vector<double> values) {
 
 }  // namespace
 
-void ChaosTotals::Add(const std::string& fault, const ChaosSeen& seen) {
+void ChaosTotals::Add(const std::string& fault, const RoundStats& stats) {
   for (Pauses* const pauses : {&pauses_, &pauses_of_[fault]}) {
-    pauses->all.push_back(seen.pause);
-    pauses->loading.push_back(seen.loading);
+    pauses->all.push_back(stats.pause);
+    pauses->loading.push_back(stats.loading);
   }
-  ended_.push_back(seen.ended);
-  hit_coordinator_ += seen.hit_coordinator;
-  hit_gateway_ += seen.hit_gateway;
-  texts_ += seen.texts;
-  excused_ += seen.excused;
-  tokens_ += seen.tokens;
-  ties_ += seen.ties;
-  longest_sequence_ = std::max(longest_sequence_, seen.longest_sequence);
+  ended_.push_back(stats.ended);
+  hit_coordinator_ += stats.hit_coordinator;
+  hit_gateway_ += stats.hit_gateway;
+  requests_ += stats.requests;
+  excused_ += stats.excused;
+  tokens_ += stats.tokens;
+  ties_ += stats.ties;
+  longest_sequence_ = std::max(longest_sequence_, stats.longest_sequence);
 }
 
 std::string ChaosTotals::Text() const {
@@ -38,17 +38,17 @@ std::string ChaosTotals::Text() const {
                           pauses.all.size(), Percentiles(pauses.all), Percentiles(pauses.loading));
   }
   const size_t rounds = ended_.size();
-  const auto share = [&](size_t hit) {
+  const auto percent = [&](size_t hit) {
     return 100.0 * static_cast<double>(hit) / static_cast<double>(rounds);
   };
   absl::StrAppendFormat(
       &text,
-      "%u rounds: texts paused for %s, the longest in each round, of which loading %s; the last "
-      "text ended %s after the fault was mended; %.0f %% of the rounds hit the coordinator, %.0f "
-      "%% a node that takes texts; %u of %u texts excused; %u of %u tokens, in texts of up to %u, "
+      "%u rounds: requests paused for %s, the longest in each round, of which loading %s; the last "
+      "request ended %s after the fault was repaired; %.0f %% of the rounds hit the coordinator, "
+      "%.0f %% a gateway; %u of %u requests excused; %u of %u tokens, in sequences of up to %u, "
       "are as likely as the likeliest within rounding, the others are it\n",
       rounds, Percentiles(pauses_.all), Percentiles(pauses_.loading), Percentiles(ended_),
-      share(hit_coordinator_), share(hit_gateway_), excused_, texts_, ties_, tokens_,
+      percent(hit_coordinator_), percent(hit_gateway_), excused_, requests_, ties_, tokens_,
       longest_sequence_);
   return text;
 }

@@ -1,5 +1,5 @@
-// Real nodes in a network of namespaces: who finds whom, over which address, and how soon. Times
-// are printed; only bounds that say "never" are asserted.
+// Real nodes in a network of namespaces: which find each other, at which address, and how soon.
+// Times are printed; only bounds that say "never" are asserted.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -107,7 +107,7 @@ TEST_F(DiscoveryTest, AMultiHomedNodeIsReachedOnEachOfItsNetworks) {
   EXPECT_TRUE(Eventually([&] { return m.Sees(l) && m.Sees(r) && l.Sees(m) && r.Sees(m); }));
   EXPECT_THAT(l.Node(m.id())["address"].get<std::string>(), StartsWith("10.77.0.1:"));
   EXPECT_THAT(r.Node(m.id())["address"].get<std::string>(), StartsWith("10.88.0.1:"));
-  // Told of by the one in the middle, but out of reach.
+  // Announced by the node in the middle, but out of reach.
   EXPECT_TRUE(Eventually([&] { return l.Node(r.id()).is_object(); }));
   EXPECT_EQ(l.Node(r.id())["reachable"], false);
 }
@@ -135,7 +135,7 @@ TEST_F(DiscoveryTest, TwoClustersOfOneNetworkDoNotMix) {
   NodeOn red_1(AddHost("r1", 1), "red-1", {"--cluster", "red"});
   NodeOn red_2(AddHost("r2", 2), "red-2", {"--cluster", "red"});
   NodeOn blue_1(AddHost("b1", 3), "blue-1", {"--cluster", "blue"});
-  // Named by hand, and refused.
+  // Named by --peer, and refused.
   NodeOn blue_2(AddHost("b2", 4), "blue-2",
                 {"--cluster", "blue", "--peer", absl::StrCat("10.77.0.1:", red_1.port())});
   ASSERT_TRUE(Eventually([&] {
@@ -145,11 +145,11 @@ TEST_F(DiscoveryTest, TwoClustersOfOneNetworkDoNotMix) {
     EXPECT_EQ(node->Nodes()["nodes"].size(), 2u) << node->name();
   }
   EXPECT_TRUE(Eventually([&] { return blue_2.errors().find("red") != std::string::npos; }))
-      << "a person is told why: " << blue_2.errors();
+      << "a person can see why: " << blue_2.errors();
 }
 
 // What users of others miss: discovery without multicast, LocalAI #3968, cake #56.
-TEST_F(DiscoveryTest, WithoutMulticastAPeerIsEnoughAndTellsOfOthers) {
+TEST_F(DiscoveryTest, WithoutMulticastAPeerIsEnoughAndAnnouncesOthers) {
   Host* a = AddHost("a", 1);
   Host* b = AddHost("b", 2);
   Host* c = AddHost("c", 3);
@@ -227,7 +227,7 @@ TEST_F(DiscoveryTest, OtherMdnsToolsSeeTheService) {
   Host* tools = AddHost("tools", 2);
   NodeOn node(a, "kitchen", {"--cluster", "home"});
   std::string out;
-  // In a process namespace of its own, whose end ends the daemons.
+  // The daemons run in a process namespace of their own, and end with it.
   const bool ran = tools->TryShell(
       "exec unshare --mount --pid --fork --kill-child --mount-proc /bin/sh -euc '\n"
       "mount -t tmpfs tmpfs /run\n"

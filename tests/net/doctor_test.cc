@@ -49,7 +49,7 @@ class DoctorNetTest : public ::testing::Test {
   }
   std::string AddressOfB() const { return absl::StrCat("10.79.0.2:", node_b_->port()); }
 
-  // Runs the doctor on "a". The status is in `exit_status_`, all it said in `said_`.
+  // Runs the doctor on "a". The status is in `exit_status_`, all that it printed in `said_`.
   nlohmann::json Doctor(const std::string& target = "") {
     const std::string node =
         node_a_ == nullptr ? "" : absl::StrCat("--node 127.0.0.1:", node_a_->port());
@@ -71,7 +71,7 @@ class DoctorNetTest : public ::testing::Test {
     }
     return nullptr;
   }
-  // It is wrong, and says so; returns "text > advice".
+  // Expects the check to be wrong; returns "text > advice".
   std::string Wrong(const nlohmann::json& json, const std::string& id, const std::string& target) {
     EXPECT_EQ(exit_status_, "6");
     const nlohmann::json check = Find(json, id, target);
@@ -88,7 +88,7 @@ class DoctorNetTest : public ::testing::Test {
   std::string exit_status_, said_;
 };
 
-// What comes in to the host and matches is lost.
+// Drops packets that come in to the host and match.
 void Drop(const Host& host, const std::string& match) {
   host.Shell(
       absl::StrCat("nft -f - <<'END'\n"
@@ -166,7 +166,7 @@ TEST_F(DoctorNetTest, NoNodeHereAndAFirewallThatKeepsMdnsOut) {
 TEST_F(DoctorNetTest, AFirewallThatDropsTheNodesPort) {
   Drop(*b_, "tcp dport 7400");
   StartNodes({}, {"--listen", "[::]:7400"});
-  // It is heard of, and calls, but cannot be called.
+  // The node is known, and calls others, but cannot be called.
   ASSERT_TRUE(Eventually([&] { return node_a_->Node(node_b_->id()).is_object(); }));
   EXPECT_THAT(Wrong(Doctor("node-b"), "node", "node-b"),
               AllOf(HasSubstr("drops what comes to port 7400"),
@@ -184,7 +184,7 @@ TEST_F(DoctorNetTest, AFirewallThatLetsOnlyTheNodesPortIn) {
   EXPECT_EQ(Find(json, "way", "node-b")["state"], "ok") << said_;
 }
 
-TEST_F(DoctorNetTest, AWayThatWorksInOneDirectionOnly) {
+TEST_F(DoctorNetTest, APathThatWorksInOneDirectionOnly) {
   StartNodes();
   AwaitCluster();
   Drop(*a_, absl::StrCat("ip saddr 10.79.0.2 tcp dport ", node_a_->port(), " ct state new"));
@@ -215,7 +215,7 @@ TEST_F(DoctorNetTest, ANodeOfAnotherCluster) {
   EXPECT_THAT(Wrong(Doctor(AddressOfB()), "host", "10.79.0.2"),
               AllOf(HasSubstr("a node called node-b"), HasSubstr("in cluster blue, not in red"),
                     HasSubstr("--cluster red")));
-  // By its name too, which mDNS tells.
+  // The name is found too: mDNS announces it.
   EXPECT_THAT(Wrong(Doctor("node-b"), "host", "node-b"), HasSubstr("in cluster blue, not in red"));
 }
 
@@ -225,7 +225,7 @@ TEST_F(DoctorNetTest, ANodeOfTheClusterThatIsNotHeard) {
   EXPECT_THAT(Wrong(json, "host", "10.79.0.2"),
               AllOf(HasSubstr("node-a has not heard of it"),
                     HasSubstr(absl::StrCat("--peer ", AddressOfB()))));
-  // Ways are tried although the two do not know each other.
+  // Paths are tried although the two do not know each other.
   EXPECT_EQ(Find(json, "way", "node-b")["state"], "ok") << said_;
 }
 

@@ -1,5 +1,5 @@
-// Nodes that have no room for the weights that a plan has them fetch: the layers go elsewhere, to
-// nodes that have them, as many as need be.
+// Nodes that have no room for the weights that a plan has them fetch: the layers go to other nodes,
+// as many as are needed.
 #include <signal.h>
 
 #include <cstdint>
@@ -30,13 +30,13 @@ using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
 // One host has the file and memory for a part of the model, one has room on its disk for a part of
-// it, and the third lacks nothing and has the model until it is killed. The parameter: whether that
-// one coordinates, so that whoever takes over loads the model again.
+// it, and the third lacks nothing and has the model until it is killed. The parameter: whether the
+// third coordinates, so that the next coordinator reloads the model.
 class FullDiskTest : public testing::ThreeHosts, public ::testing::WithParamInterface<bool> {
  protected:
   static constexpr size_t kTokens = 24;
   static constexpr size_t kFile = 0, kSmallDisk = 1, kDies = 2;
-  // Besides what the cache leaves to others.
+  // Besides the space that a cache leaves free.
   static constexpr uint64_t kDiskBytes = (64u << 20) + (5u << 20);
   static constexpr absl::Duration kSenior = absl::Milliseconds(2500);
 
@@ -61,7 +61,7 @@ class FullDiskTest : public testing::ThreeHosts, public ::testing::WithParamInte
     for (const size_t host : {kSmallDisk, kDies}) hosts_[host]->Hide(folder);
     file_ = folder + "/model.gguf";
     std::filesystem::copy_file(STRATA_DEMO_MODEL, file_);
-    // Who has coordinated for seconds stays what it is when another one comes.
+    // A node that has coordinated for seconds stays the coordinator when another one comes.
     const size_t coordinator = GetParam() ? kDies : kFile;
     const size_t last = GetParam() ? kFile : kDies;
     for (const size_t host : {coordinator, kSmallDisk, last}) {
@@ -89,7 +89,7 @@ class FullDiskTest : public testing::ThreeHosts, public ::testing::WithParamInte
     for (const pid_t pid : pids) kill(pid, SIGKILL);
     nodes_[kDies]->Stop();
   }
-  // How many layers the hosts have; empty: the model is not served as it was.
+  // The number of layers by host; empty: the model is not served as before.
   std::map<std::string, size_t> Served() const {
     const nlohmann::json report = Json(kFile, run_);
     std::map<std::string, size_t> layers;
@@ -112,18 +112,18 @@ class FullDiskTest : public testing::ThreeHosts, public ::testing::WithParamInte
   std::vector<int32_t> tokens_;
 };
 
-TEST_P(FullDiskTest, TheLayersGoToWhoHasRoomForThem) {
+TEST_P(FullDiskTest, TheLayersGoToNodesWithRoom) {
   ASSERT_NO_FATAL_FAILURE(LoadThenKill("97MiB"));
   Kill();
   std::map<std::string, size_t> layers;
-  // Who asks in the first moment may be told of the stages that there were.
+  // In the first moment the old stages may still be reported.
   ASSERT_TRUE(Eventually([&] {
     layers = Served();
     return !layers.empty() && !layers.contains(hosts_[kDies]->name());
   })) << Errors();
   EXPECT_THAT(layers, UnorderedElementsAre(Pair(hosts_[kFile]->name(), Gt(0)),
                                            Pair(hosts_[kSmallDisk]->name(), Gt(0))));
-  // Nobody has come or gone since. Which node is faster is measured, and the first plan may be one
+  // No node has come or gone since. Which node is faster is measured, and the first plan may be one
   // that fits; mostly it has the whole model on the second node.
   const bool had_no_room = absl::StrContains(Errors(), "no room for");
   std::cout << "the first plan " << (had_no_room ? "found no room" : "happened to fit") << "\n";
@@ -138,7 +138,7 @@ TEST_P(FullDiskTest, ItIsTriedAgainWhenThereIsRoom) {
   EXPECT_TRUE(Eventually([&] { return !Served().empty(); }, absl::Minutes(2))) << Errors();
 }
 
-TEST_P(FullDiskTest, WhatFindsNoRoomMayBeUnloaded) {
+TEST_P(FullDiskTest, AModelWithoutRoomMayBeUnloaded) {
   ASSERT_NO_FATAL_FAILURE(LoadThenKill("80MiB"));
   disk_.Fill();
   Kill();

@@ -1,5 +1,5 @@
-// Machines unlike each other: one so slow that it is better left out, three too small for the
-// model, which hold it together, and a fast one that joins a slow one. Slow and small by control
+// Machines unlike each other: one so slow that it is better left out, three that are too small for
+// the model alone, and a fast one that joins a slow one. Slow and small by control
 // groups; skipped where none can be made.
 #include <cstdint>
 #include <memory>
@@ -28,7 +28,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Of a small machine: the system's share, a worker and its buffers, and some 180 MiB of weights.
+// Memory of a small machine: the system, a worker with its buffers, and some 180 MiB of weights.
 constexpr uint64_t kSmallBytes = 256 << 20;
 
 class HeterogeneousTest : public ::testing::Test {
@@ -86,7 +86,7 @@ class HeterogeneousTest : public ::testing::Test {
     return path;
   }
 
-  // Asks the first node. What it wrote to stdout, and to stderr when it failed.
+  // Runs a verb at the first node. Its output, with stderr where it failed.
   nlohmann::json Json(const std::string& verb_and_options) const {
     const std::string errors = testing::ProcessTempFolder() + "/errors";
     std::string out;
@@ -108,7 +108,8 @@ class HeterogeneousTest : public ::testing::Test {
 // What users of others miss: more nodes that are slower without a word, llama.cpp #10047 #10654,
 // distributed-llama #262 #179, exo #2070.
 TEST_F(HeterogeneousTest, ASlowNodeIsLeftOut) {
-  // Neither of the fast ones can hold it alone; both together can, and so could the slow one.
+  // Neither of the fast nodes can hold the model alone; both together can, and so could the slow
+  // one.
   const std::string model = ModelOf(24);  // 203 MiB
   ASSERT_NO_FATAL_FAILURE(AddNode({.name = "desk", .memory_bytes = kSmallBytes}));
   ASSERT_NO_FATAL_FAILURE(AddNode({.name = "shelf", .memory_bytes = kSmallBytes}));
@@ -137,13 +138,14 @@ TEST_F(HeterogeneousTest, AModelThatFitsNoNodeRunsOnThree) {
   for (const char* name : {"one", "two", "three"}) {
     ASSERT_NO_FATAL_FAILURE(AddNode({.name = name, .memory_bytes = kSmallBytes}));
   }
-  const std::string text = " \"one two\" --ctx 128 --max-tokens 8 --ignore-eos --temperature 0";
+  const std::string prompt_args =
+      " \"one two\" --ctx 128 --max-tokens 8 --ignore-eos --temperature 0";
 
   const nlohmann::json alone = Json(absl::StrCat("plan ", model, " --ctx 128 --exclude two,three"));
   ASSERT_TRUE(alone.is_string()) << alone.dump(1);
   EXPECT_THAT(alone.get<std::string>(), HasSubstr("does not fit"));
 
-  const nlohmann::json together = Json(absl::StrCat("run ", model, text));
+  const nlohmann::json together = Json(absl::StrCat("run ", model, prompt_args));
   ASSERT_TRUE(together.is_object()) << together;
   EXPECT_THAT(together["stages"], SizeIs(3)) << together["stages"].dump(1);
   for (const auto& stage : together["stages"]) {
@@ -154,15 +156,16 @@ TEST_F(HeterogeneousTest, AModelThatFitsNoNodeRunsOnThree) {
     EXPECT_EQ(limits->OutOfMemoryKills(), 0u);
   }
 
-  // The same text as on one machine that is large enough.
+  // The same output as on one machine that is large enough.
   ASSERT_NO_FATAL_FAILURE(AddNode("large", nullptr));
-  const nlohmann::json whole = Json(absl::StrCat("run ", model, text, " --assign large=0-47"));
+  const nlohmann::json whole =
+      Json(absl::StrCat("run ", model, prompt_args, " --assign large=0-47"));
   ASSERT_TRUE(whole.is_object()) << whole;
   EXPECT_THAT(whole["stages"], SizeIs(1));
   EXPECT_EQ(together["tokens"], whole["tokens"]);
 }
 
-TEST_F(HeterogeneousTest, AModelMovesToAFasterNodeThatJoinsWhileItsTextIsWritten) {
+TEST_F(HeterogeneousTest, AModelMovesToAFasterNodeThatJoinsWhileItsRequestRuns) {
   constexpr size_t kTokens = 600;
   const std::string path = ModelOf(24);
   ASSERT_NO_FATAL_FAILURE(AddNode({.name = "attic", .cpu_cores = 0.1}));
@@ -177,8 +180,8 @@ TEST_F(HeterogeneousTest, AModelMovesToAFasterNodeThatJoinsWhileItsTextIsWritten
   });
   AddNode("desk", nullptr);
   writer.join();
-  const nlohmann::json text = nlohmann::json::parse(out, nullptr, /*allow_exceptions=*/false);
-  ASSERT_TRUE(text.is_object()) << nodes_[0]->errors();
+  const nlohmann::json report = nlohmann::json::parse(out, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(report.is_object()) << nodes_[0]->errors();
   EXPECT_THAT(nodes_[0]->errors(),
               AllOf(HasSubstr("less with the nodes there are now"), HasSubstr("has moved"),
                     HasSubstr("texts that go on: 1, with their caches")));
@@ -189,9 +192,9 @@ TEST_F(HeterogeneousTest, AModelMovesToAFasterNodeThatJoinsWhileItsTextIsWritten
   StartEngine();
   auto whole = testing::WholeModel::Open(path, {.n_ctx = 1024, .n_seq_max = 1});
   ASSERT_TRUE(whole.ok()) << whole.status();
-  const std::vector<int32_t> tokens = text["tokens"];
+  const std::vector<int32_t> tokens = report["tokens"];
   EXPECT_THAT(tokens, SizeIs(kTokens));
-  testing::NearTies(whole->get(), text["prompt"]["tokens"], tokens, testing::kNearTie);
+  testing::NearTies(whole->get(), report["prompt"]["tokens"], tokens, testing::kNearTie);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The cluster's key changes while its nodes run: all have the new one, or all but the one that is
-// to go; texts that are being written are not disturbed.
+// The cluster's key changes while its nodes run: all get the new one, or all but the one that is
+// removed; requests in flight are not disturbed.
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -36,9 +36,9 @@ std::string KeyOf(const Machine& machine) {
   return key;
 }
 
-// What is known of a node; null: nothing.
-nlohmann::json StateOf(const Machine& asked, const std::string& name) {
-  const auto json = nlohmann::json::parse(asked.Output("nodes --json"), nullptr, false);
+// The state of a node, as `machine` reports it; null: it does not know the node.
+nlohmann::json StateOf(const Machine& machine, const std::string& name) {
+  const auto json = nlohmann::json::parse(machine.Output("nodes --json"), nullptr, false);
   if (!json.is_object()) return nullptr;
   for (const auto& node : json["nodes"]) {
     if (node["name"] == name) return node["state"];
@@ -58,10 +58,10 @@ class KeyChange : public Machines {
   }
 };
 
-constexpr char kText[] =
+constexpr char kRunArgs[] =
     " 'Once upon a time' --ctx 1024 --max-tokens 400 --temperature 0 --ignore-eos --json";
 
-// What `strata run` has written; null: nothing.
+// The report of `strata run`; null: there is none.
 nlohmann::json Report(const std::string& output) {
   const size_t at = output.find('{');
   const auto json =
@@ -69,28 +69,28 @@ nlohmann::json Report(const std::string& output) {
   return json.is_object() && json.contains("tokens") ? json : nullptr;
 }
 
-// As ids of tokens.
+// The ids of the tokens.
 std::string Tokens(const std::string& output) {
   const nlohmann::json report = Report(output);
   return report.is_null() ? "none: " + output : report["tokens"].dump();
 }
 
-// Text after text of the loaded model, on one machine, until somebody wants to see them.
-class Writing {
+// Sends request after request to the loaded model, on one machine, until Outputs() is called.
+class RequestLoop {
  public:
-  explicit Writing(const Machine& machine)
+  explicit RequestLoop(const Machine& machine)
       : thread_([this, &machine] {
-          while (!stop_) outputs_.push_back(machine.Output(absl::StrCat("run ", kModel, kText)));
+          while (!stop_) outputs_.push_back(machine.Output(absl::StrCat("run ", kModel, kRunArgs)));
         }) {}
   std::vector<std::string> Outputs() {
     stop_ = true;
     thread_.join();
     return outputs_;
   }
-  std::vector<std::string> Texts() {
-    std::vector<std::string> texts;
-    for (const std::string& output : Outputs()) texts.push_back(Tokens(output));
-    return texts;
+  std::vector<std::string> AllTokens() {
+    std::vector<std::string> tokens;
+    for (const std::string& output : Outputs()) tokens.push_back(Tokens(output));
+    return tokens;
   }
 
  private:
@@ -99,8 +99,8 @@ class Writing {
   std::thread thread_;
 };
 
-// Their model has moved meanwhile, and they were fed again: of tokens that are as likely another
-// one may follow.
+// The model has moved meanwhile, and the sequences were replayed: of tokens that are as likely
+// another one may follow.
 void ExpectWhole(const std::vector<std::string>& outputs) {
   StartEngine();
   auto whole = WholeModel::Open(kModel, {.n_ctx = 1024, .n_seq_max = 1});
@@ -115,28 +115,28 @@ void ExpectWhole(const std::vector<std::string>& outputs) {
   }
 }
 
-TEST_F(KeyChange, AllGetANewKeyWhileATextIsWritten) {
+TEST_F(KeyChange, AllGetANewKeyWhileARequestRuns) {
   measure_ = true;  // for plans
   const auto attic = AddFounder("attic");
   const auto cellar = AddMember(*attic, "cellar");
   ASSERT_TRUE(AllSee({attic.get(), cellar.get()})) << attic->log();
   const std::string before = KeyOf(*attic);
-  const std::string whole = Tokens(attic->Output(absl::StrCat("run ", kModel, kText)));
+  const std::string whole = Tokens(attic->Output(absl::StrCat("run ", kModel, kRunArgs)));
   std::string said;
   const std::string load =
       absl::StrCat("load ", kModel, " --ctx 1024 --assign attic=0-2,cellar=3-5");
   ASSERT_TRUE(attic->Run(load, &said)) << said;
-  Writing writing(*attic);
+  RequestLoop requests(*attic);
   EXPECT_TRUE(cellar->Run("key rotate", &said)) << said;
   EXPECT_THAT(said, AllOf(HasSubstr("attic"), HasSubstr("cellar"), Not(HasSubstr("Not with"))));
-  const std::vector<std::string> texts = writing.Texts();
-  EXPECT_THAT(texts, AllOf(Not(IsEmpty()), Each(whole)));
+  const std::vector<std::string> tokens = requests.AllTokens();
+  EXPECT_THAT(tokens, AllOf(Not(IsEmpty()), Each(whole)));
 
   EXPECT_NE(KeyOf(*attic), before);
   EXPECT_EQ(KeyOf(*attic), KeyOf(*cellar));
   EXPECT_THAT(said, Not(HasSubstr(KeyOf(*attic).substr(20))));
   EXPECT_TRUE(AllSee({attic.get(), cellar.get()})) << attic->log();
-  // The key of before opens nothing any more.
+  // The old key opens nothing any more.
   const auto stranger = Add("stranger");
   EXPECT_TRUE(stranger->Run("key set", &said, before)) << said;
   EXPECT_FALSE(stranger->Run("nodes --node 10.80.0.1:7400", &said));
@@ -144,14 +144,14 @@ TEST_F(KeyChange, AllGetANewKeyWhileATextIsWritten) {
   // New stages, with their own connections, work as before.
   EXPECT_TRUE(attic->Run(absl::StrCat("unload ", kModel), &said)) << said;
   EXPECT_TRUE(attic->Run(load, &said)) << said;
-  EXPECT_EQ(Tokens(cellar->Output(absl::StrCat("run ", kModel, kText))), whole);
-  // And so do those who start again.
+  EXPECT_EQ(Tokens(cellar->Output(absl::StrCat("run ", kModel, kRunArgs))), whole);
+  // Nodes that start again work, too.
   cellar->Stop();
   cellar->Start();
   EXPECT_TRUE(AllSee({attic.get(), cellar.get()})) << cellar->log();
 }
 
-TEST_F(KeyChange, WhoWasAwayIsNamedAndGetsItByHand) {
+TEST_F(KeyChange, AMissingNodeIsNamedAndGetsTheKeyByHand) {
   const auto attic = AddFounder("attic");
   const auto cellar = AddMember(*attic, "cellar");
   ASSERT_TRUE(AllSee({attic.get(), cellar.get()}));
@@ -170,7 +170,7 @@ TEST_F(KeyChange, WhoWasAwayIsNamedAndGetsItByHand) {
   EXPECT_TRUE(AllSee({attic.get(), cellar.get()})) << cellar->log();
 }
 
-TEST_F(KeyChange, WhereOneCannotKeepItNothingChanges) {
+TEST_F(KeyChange, TheKeyDoesNotChangeWhereANodeCannotStoreIt) {
   const auto attic = AddFounder("attic");
   const std::string folder = testing::MakeTestFolder();
   std::filesystem::copy_file(attic->KeyPath(), folder + "/key");
@@ -208,7 +208,7 @@ TEST_F(KeyChange, TwoAtOnceEndWithOneKey) {
   EXPECT_THAT(said + other, HasSubstr("is being changed already"));
 }
 
-TEST_F(KeyChange, ANodeIsRemovedWhileATextIsWritten) {
+TEST_F(KeyChange, ANodeIsRemovedWhileARequestRuns) {
   measure_ = true;  // for plans
   const auto attic = AddFounder("attic");
   const auto cellar = AddMember(*attic, "cellar");
@@ -225,10 +225,10 @@ TEST_F(KeyChange, ANodeIsRemovedWhileATextIsWritten) {
   ASSERT_TRUE(
       attic->Run(absl::StrCat("load ", kModel, " --ctx 1024 --assign attic=0-2,shed=3-5"), &said))
       << said;
-  Writing writing(*cellar);
+  RequestLoop requests(*cellar);
   EXPECT_TRUE(attic->Run("nodes remove shed", &said)) << said;
   EXPECT_THAT(said, AllOf(HasSubstr("shed is removed"), HasSubstr("attic"), HasSubstr("cellar")));
-  ASSERT_NO_FATAL_FAILURE(ExpectWhole(writing.Outputs()));
+  ASSERT_NO_FATAL_FAILURE(ExpectWhole(requests.Outputs()));
 
   EXPECT_EQ(KeyOf(*shed), before);
   EXPECT_NE(KeyOf(*attic), before);
@@ -239,7 +239,7 @@ TEST_F(KeyChange, ANodeIsRemovedWhileATextIsWritten) {
   EXPECT_EQ(StateOf(*attic, "shed"), "gone");
   EXPECT_TRUE(shed->Says("this node was removed from the cluster")) << shed->log();
 
-  // It may be admitted again, as any other.
+  // The removed node may be admitted again, as any other.
   shed->Stop();
   std::filesystem::remove(shed->KeyPath());
   shed->Start();
@@ -260,13 +260,13 @@ TEST_F(KeyChange, TheOneThatCoordinatesIsRemovedAtOnce) {
     }
     return false;
   };
-  const Machine& asked = coordinates(*attic) ? *cellar : *attic;
+  const Machine& client = coordinates(*attic) ? *cellar : *attic;
   const Machine& removed = coordinates(*attic) ? *attic : coordinates(*cellar) ? *cellar : *shed;
   std::string said;
-  EXPECT_TRUE(asked.Run(absl::StrCat("nodes remove --now ", removed.name()), &said)) << said;
-  EXPECT_TRUE(Eventually([&] { return asked.Alive() == 2; })) << asked.log();
-  EXPECT_EQ(StateOf(asked, removed.name()), "gone");
-  EXPECT_TRUE(asked.Run(absl::StrCat("run ", kModel, " Hello --max-tokens 4"), &said)) << said;
+  EXPECT_TRUE(client.Run(absl::StrCat("nodes remove --now ", removed.name()), &said)) << said;
+  EXPECT_TRUE(Eventually([&] { return client.Alive() == 2; })) << client.log();
+  EXPECT_EQ(StateOf(client, removed.name()), "gone");
+  EXPECT_TRUE(client.Run(absl::StrCat("run ", kModel, " Hello --max-tokens 4"), &said)) << said;
 }
 
 TEST_F(KeyChange, OpenNodesHaveNoKeyToChange) {

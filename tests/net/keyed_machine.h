@@ -20,18 +20,18 @@
 
 namespace strata {
 
-// How a node says that it listens.
+// The line with which a node says that it listens.
 inline constexpr char kListens[] = "{\"node\":";
 
 // A machine on the network with a node that has no key, and a data dir of its own.
 class Machine {
  public:
-  // Its node measures nothing unless it is said: that takes the cores for seconds.
+  // `measures`: the node measures its devices, which takes the cores for seconds.
   Machine(Switch* lan, const std::string& name, int last, bool measures)
       : host_(name), name_(name), measures_(measures) {
     lan->Plug(host_, "eth0", {absl::StrCat("10.80.0.", last, "/24")});
   }
-  // Does not wait: it may listen only once it was admitted.
+  // Does not wait: the node may listen only once it was admitted.
   void Start(const std::vector<std::string>& more = {}) {
     std::vector<std::string> args = {"/usr/bin/env",
                                      testing::kNoTestKey,
@@ -59,12 +59,13 @@ class Machine {
   }
   void Stop() { process_.reset(); }
 
-  // All that its node has written.
+  // All output of its node.
   std::string log() const { return lines_->All(); }
   bool Says(const std::string& words) const {
     return Eventually([&] { return log().find(words) != std::string::npos; });
   }
-  // A verb on this machine: its status is 0 and what it wrote; without, that of a stranger.
+  // Runs a verb on this machine, with `input` on its stdin. Whether its status is 0; `out` is its
+  // output.
   bool Run(const std::string& verb, std::string* out, const std::string& input = "") const {
     return host_.TryShell(absl::StrCat("echo '", input, "' | ", testing::kNoTestKey, " ",
                                        STRATA_PROGRAM, " ", verb, " --data-dir ", folder_, " 2>&1"),
@@ -75,7 +76,7 @@ class Machine {
     Run(verb, &out, input);
     return out;
   }
-  // Nodes that are alive, as this one's `strata nodes` says.
+  // Number of alive nodes in this machine's `strata nodes`.
   size_t Alive() const {
     const auto json = nlohmann::json::parse(Output("nodes --json"), nullptr, false);
     size_t alive = 0;
@@ -121,7 +122,7 @@ class Machines : public ::testing::Test {
   std::unique_ptr<Machine> Add(const std::string& name) {
     return std::make_unique<Machine>(lan_.get(), name, ++last_, measure_);
   }
-  // A cluster of one.
+  // Founds a cluster.
   std::unique_ptr<Machine> AddFounder(const std::string& name,
                                       const std::vector<std::string>& options = {}) {
     auto machine = Add(name);

@@ -54,7 +54,7 @@ bool IsVersion2() { return std::filesystem::exists(absl::StrCat(kMounts, "/cgrou
 absl::StatusOr<std::unique_ptr<Limits>> Limits::Make(const Options& options) {
   std::unique_ptr<Limits> limits(new Limits());
   const std::string name = absl::StrCat("strata-test-", getpid(), "-", options.name);
-  // A group of its own below the one of everything.
+  // A group of its own below the root group.
   const auto folder = [&](const char* controller) -> absl::StatusOr<std::string> {
     std::string path = IsVersion2() ? absl::StrCat(kMounts, "/", name)
                                     : absl::StrCat(kMounts, "/", controller, "/", name);
@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<Limits>> Limits::Make(const Options& options) {
   if (!options.cpus.empty()) {
     auto path = folder("cpuset");
     if (!path.ok()) return path.status();
-    if (!IsVersion2()) {  // has no memory of its own until it is told
+    if (!IsVersion2()) {  // has no memory nodes of its own until they are set
       const std::string nodes = Read(absl::StrCat(kMounts, "/cpuset/cpuset.mems"));
       if (auto s = Write(*path + "/cpuset.mems", nodes); !s.ok()) return s;
     }

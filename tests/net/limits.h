@@ -1,4 +1,4 @@
-// A control group with limits, for nodes on machines unlike each other: a slow one has a share of a
+// A control group with limits, for nodes on machines unlike each other: a slow one has a part of a
 // core, a small one little memory. Version 1 or 2, whichever the system has; needs root, as
 // networks do.
 #pragma once
@@ -28,14 +28,14 @@ class Limits {
   };
   // kPermissionDenied: the system does not let this process make it.
   static absl::StatusOr<std::unique_ptr<Limits>> Make(const Options& options);
-  // Whoever was in it must be ending.
+  // REQUIRES: processes that were in it are ending.
   ~Limits();
   Limits(const Limits&) = delete;
   Limits& operator=(const Limits&) = delete;
 
-  // What to run to run `args` inside.
+  // The command that runs `args` inside.
   std::vector<std::string> Inside(std::vector<std::string> args) const;
-  // The most that was used at one moment, files that were read included.
+  // The most memory used at one moment, with the pages of files that were read.
   uint64_t PeakMemoryBytes() const;
   // Processes that the kernel killed because the memory did not suffice.
   uint64_t OutOfMemoryKills() const;

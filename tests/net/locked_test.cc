@@ -1,5 +1,5 @@
-// Nodes as a person starts them, without any option: who founds a cluster, who waits, who is
-// admitted, and what somebody without the key gets to see.
+// Nodes as a person starts them, without any option: which one founds a cluster, which ones wait,
+// how they are admitted, and what somebody without the key can see.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -48,7 +48,7 @@ TEST_F(Locked, TwoThatStartTogetherBecomeOneCluster) {
   })) << founder.Output("nodes");
 }
 
-TEST_F(Locked, WhoIsNotAdmittedStaysOut) {
+TEST_F(Locked, ANodeThatIsNotAdmittedStaysOut) {
   const auto attic = AddFounder("attic");
   const auto cellar = Add("cellar");
   cellar->Start();
@@ -61,7 +61,7 @@ TEST_F(Locked, WhoIsNotAdmittedStaysOut) {
   EXPECT_EQ(attic->Alive(), 1u);
   EXPECT_FALSE(attic->Run("approve nobody", &said, "y"));
   EXPECT_THAT(said, AllOf(HasSubstr("no node nobody is seen to wait"), HasSubstr("(cellar ")));
-  // By its address, as where mDNS does not reach.
+  // Approves it by its address, as needed where mDNS does not reach.
   ASSERT_TRUE(Eventually([&] { return attic->Run("approve 10.80.0.2:7400", &said, "y"); })) << said;
   EXPECT_TRUE(Eventually([&] { return attic->Alive() == 2; })) << cellar->log();
 }
@@ -73,7 +73,7 @@ TEST_F(Locked, ANodeKeepsItsKey) {
   EXPECT_EQ(about.st_mode & 0777, 0600u);
   const std::string key = attic->Output("key show");
   attic->Stop();
-  // Nothing of its certificates is left.
+  // None of its certificates is left.
   EXPECT_FALSE(std::filesystem::exists(attic->folder() + "/tls"));
   attic->Start();
   EXPECT_TRUE(Eventually([&] { return attic->Alive() == 1; })) << attic->log();
@@ -130,7 +130,7 @@ TEST_F(Locked, OpenNodesAreAClusterOfTheirOwnAndSaySo) {
   EXPECT_THAT(said, HasSubstr("say --open here"));
 }
 
-// What a program shows of itself to others of this machine.
+// What other users of this machine can see of a process.
 std::string Shown(pid_t pid) {
   std::ostringstream all;
   for (const char* file : {"cmdline", "environ"}) {

@@ -176,9 +176,9 @@ NodeOn::NodeOn(const Host* host, std::string name, std::vector<std::string> opti
   std::string line;
   {
     absl::MutexLock lock(lines_->mu);
-    const auto told = [this]()
-                          ABSL_SHARED_LOCKS_REQUIRED(lines_->mu) { return !lines_->out.empty(); };
-    lines_->mu.AwaitWithTimeout(absl::Condition(&told), absl::Seconds(60));
+    const auto is_up = [this]()
+                           ABSL_SHARED_LOCKS_REQUIRED(lines_->mu) { return !lines_->out.empty(); };
+    lines_->mu.AwaitWithTimeout(absl::Condition(&is_up), absl::Seconds(60));
     if (!lines_->out.empty()) line = lines_->out[0];
   }
   ready_ = absl::Now();

@@ -25,23 +25,23 @@ namespace strata {
 // A network namespace with loopback up.
 class Host {
  public:
-  // What programs inside see below /sys: this machine's, with its control groups, or the host's
-  // own, with its interfaces, which is where UCX looks for them.
+  // The /sys that programs inside see: this machine's, with its control groups, or the host's own,
+  // with its interfaces, where UCX looks for them.
   enum class Sys { kShared, kOwn };
   explicit Host(std::string name, Sys sys = Sys::kShared);
   ~Host();
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
-  // What starts inside from now on finds an empty folder there.
+  // Programs started inside from now on find an empty folder there.
   void Hide(const std::string& folder) { hidden_.push_back(folder); }
 
   const std::string& name() const { return name_; }
   pid_t holder() const { return holder_; }  // a process inside
 
-  // What to run to run `args` inside.
+  // The command that runs `args` inside.
   std::vector<std::string> Inside(std::vector<std::string> args) const;
-  // Runs a shell script inside, to its end. Returns what it wrote; a failure fails the test.
+  // Runs a shell script inside, to its end. Returns its output; a failure fails the test.
   std::string Shell(const std::string& script) const;
   // The same; false when the script failed, `out` may be null.
   bool TryShell(const std::string& script, std::string* out,
@@ -60,18 +60,18 @@ class Switch {
     host_.Shell("ip link add br0 type bridge mcast_snooping 0 && ip link set br0 up");
   }
   // Connects the host's new interface, with addresses like "10.77.0.1/24" and no others; without
-  // any it gets one of IPv6 that means something on this link only.
+  // any it gets a link-local address of IPv6.
   void Plug(const Host& host, const std::string& interface,
             const std::vector<std::string>& addresses);
-  // What is at the other end of the cable; the host sees its carrier go and come.
+  // Plugs or unplugs the other end of the cable; the host sees its carrier come or go.
   void SetCable(const Host& host, const std::string& interface, bool plugged);
 
-  // Makes the cable that slow, both ways. Little is let through at once, so that a small frame
-  // takes its time, too.
+  // Makes the cable that slow, in both directions. Bursts are small, so that a small frame takes
+  // its time, too.
   void SetSpeed(const Host& host, const std::string& interface, uint32_t mbit_per_s);
   void SetFullSpeed(const Host& host, const std::string& interface);
 
-  // So many of a hundred packets that `from` sends to `to`, or to anybody if it is null, are lost.
+  // Drops so many of a hundred packets that `from` sends to `to`, or to any host if it is null.
   void Lose(const Host& from, const Host* to, const std::string& interface, int percent);
   void LoseNothing();
 
@@ -87,30 +87,30 @@ class NodeOn {
  public:
   // Waits until it listens. Measures nothing unless asked: it takes the cores for seconds.
   enum class Measure { kNo, kYes };
-  // `limits`: it and its workers keep to them; null: none. Keeps its id where `options` have a
-  // --data-dir.
+  // `limits`: for the node and its workers; null: none. The node keeps its id where `options` have
+  // a --data-dir.
   NodeOn(const Host* host, std::string name, std::vector<std::string> options = {},
          Measure measure = Measure::kNo, const Limits* limits = nullptr);
 
   const std::string& id() const { return id_; }
   const std::string& name() const { return name_; }
-  const std::string& address() const { return address_; }  // as it said when it listened
+  const std::string& address() const { return address_; }  // as it reported when it listened
   uint16_t port() const { return port_; }
   std::string errors() const;
   absl::Time ready() const { return ready_; }
 
-  // The cluster as it says, by `strata nodes --json`; null when it does not answer.
+  // The cluster by its `strata nodes --json`; null when it does not answer.
   nlohmann::json Nodes() const;
-  // What it says of one; null when it does not know it.
+  // Its entry for node `id`; null when it does not know that node.
   nlohmann::json Node(const std::string& id) const;
   static nlohmann::json Find(const nlohmann::json& nodes, const std::string& id);
-  // Hears it, and has a way to it.
+  // The node is heard and has an address that works.
   static bool IsAlive(const nlohmann::json& node);
   bool Sees(const NodeOn& other) const;
   bool SeesGone(const NodeOn& other) const;
 
   pid_t pid() const { return process_ == nullptr ? 0 : process_->pid(); }
-  // As a person would stop it, and as a failing machine would.
+  // Ends the process: by SIGTERM, and by SIGKILL where that takes too long.
   void Stop() { process_.reset(); }
 
  private:
@@ -130,10 +130,11 @@ class NodeOn {
   std::unique_ptr<ChildProcess> process_;
 };
 
-// Whether all name the same one of them as their coordinator: which. Null ones do not run.
+// Whether all nodes name the same one of them as their coordinator, `coordinator`. Null ones are
+// skipped.
 bool AgreeOn(const std::vector<std::unique_ptr<NodeOn>>& nodes, size_t* coordinator);
 
-// Asks until it is so, for at most `limit`, which is far more than it should take.
+// Waits until `is_so`, for at most `limit`, which is far more than it should take.
 bool Eventually(const std::function<bool()>& is_so, absl::Duration limit = absl::Seconds(30));
 
 // Why no network can be made here; OK where one can.

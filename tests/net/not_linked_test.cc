@@ -59,7 +59,7 @@ TEST_F(NotLinkedTest, EachCoordinatorPlansForWhoObeysIt) {
   const std::vector<int32_t> tokens = Run(end);
   ASSERT_THAT(tokens, SizeIs(24));
 
-  // It sees the one between, whose coordinator is another.
+  // The node sees the one between, whose coordinator is another one.
   EXPECT_TRUE(nodes_[alone]->Sees(*nodes_[kBetween]));
   outcome = Strata(alone, load + halves(alone));
   EXPECT_FALSE(outcome.ok) << outcome.text;

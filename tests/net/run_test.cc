@@ -1,4 +1,4 @@
-// A model on real nodes of a network: what they measured, the plan made from it, and the text.
+// A model on real nodes of a network: their measurements, the plan made from them, and the output.
 #include <string>
 #include <thread>
 
@@ -18,8 +18,8 @@ using ::testing::SizeIs;
 
 using RunTest = testing::ThreeHosts;
 
-TEST_F(RunTest, PlansFromMeasurementsAndWritesTheSameTextAsOneMachine) {
-  const std::string text_options = "\"The old captain\" --max-tokens 24 --seed 7";
+TEST_F(RunTest, PlansFromMeasurementsAndWritesTheSameTokensAsOneMachine) {
+  const std::string run_options = "\"The old captain\" --max-tokens 24 --seed 7";
 
   // Everything is measured: the plan waits for that.
   const nlohmann::json plan = Json(0, absl::StrCat("plan ", STRATA_DEMO_MODEL));
@@ -38,8 +38,8 @@ TEST_F(RunTest, PlansFromMeasurementsAndWritesTheSameTextAsOneMachine) {
   }
 
   const nlohmann::json one =
-      Json(0, absl::StrCat("run ", STRATA_DEMO_MODEL, " ", text_options, " --assign host-1=0-5"));
-  const nlohmann::json three = Json(2, absl::StrCat("run ", STRATA_DEMO_MODEL, " ", text_options,
+      Json(0, absl::StrCat("run ", STRATA_DEMO_MODEL, " ", run_options, " --assign host-1=0-5"));
+  const nlohmann::json three = Json(2, absl::StrCat("run ", STRATA_DEMO_MODEL, " ", run_options,
                                                     " --assign host-2=0-1,host-1=2-3,host-3=4-5"));
   ASSERT_TRUE(one.is_object() && three.is_object());
   ASSERT_THAT(three["stages"], SizeIs(3));
@@ -53,7 +53,7 @@ TEST_F(RunTest, PlansFromMeasurementsAndWritesTheSameTextAsOneMachine) {
   for (const auto& node : after["nodes"]) EXPECT_TRUE(node["stages"].empty());
 }
 
-// It may have no layers itself, so that it could say at once that the model does not fit.
+// The node has no layers itself, so it could find at once that the model does not fit.
 TEST_F(RunTest, ANodeThatIsCutOffWaitsForTheOthersThatHaveItsModel) {
   const nlohmann::json nodes = Json(0, "nodes");
   ASSERT_TRUE(nodes.is_object());
@@ -67,24 +67,24 @@ TEST_F(RunTest, ANodeThatIsCutOffWaitsForTheOthersThatHaveItsModel) {
       Strata(alone, absl::StrCat("load ", STRATA_DEMO_MODEL, " --exclude ", host.name()));
   ASSERT_TRUE(loaded.ok) << loaded.text;
 
-  // The second as long as it takes for the others to have another coordinator.
+  // The second cut is long enough for the others to get another coordinator.
   for (const auto cut : {absl::Milliseconds(1700), absl::Milliseconds(2500)}) {
     nlohmann::json report;
-    std::thread text([&] {
+    std::thread client([&] {
       report = Json(alone, "run \"Strata demo\" \"The old captain\" --max-tokens 900 --ignore-eos");
     });
     absl::SleepFor(absl::Milliseconds(500));
     lan_->SetCable(host, "eth0", false);
     absl::SleepFor(cut);
     lan_->SetCable(host, "eth0", true);
-    text.join();
+    client.join();
     ASSERT_TRUE(report.is_object());
     EXPECT_THAT(report["tokens"], SizeIs(900));
-    EXPECT_GT(report["longest_pause_ms"].get<double>(), 500);  // it was being written
+    EXPECT_GT(report["longest_pause_ms"].get<double>(), 500);  // it was running
   }
 }
 
-TEST_F(RunTest, WrongHandsGetOneLine) {
+TEST_F(RunTest, WrongOptionsGetOneLine) {
   const auto run = [&](const std::string& options) {
     const Outcome outcome = Strata(0, absl::StrCat("plan ", STRATA_DEMO_MODEL, " ", options));
     EXPECT_FALSE(outcome.ok) << outcome.text;

@@ -53,7 +53,7 @@ SlowDisk::~SlowDisk() {
 }
 
 void SlowDisk::Add(pid_t pid) {
-  // One that has ended needs no group.
+  // A process that has ended needs no group.
   Write(absl::StrCat(folder_, "/cgroup.procs"), absl::StrCat(pid)).IgnoreError();
 }
 

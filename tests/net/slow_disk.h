@@ -17,16 +17,16 @@ class SlowDisk {
  public:
   // The disk that `file` is on. kUnavailable: the system does not let this process slow it down.
   static absl::StatusOr<std::unique_ptr<SlowDisk>> Make(const std::string& file);
-  // Whoever was in it must be ending.
+  // REQUIRES: processes that were in it are ending.
   ~SlowDisk();
   SlowDisk(const SlowDisk&) = delete;
   SlowDisk& operator=(const SlowDisk&) = delete;
 
-  // That process, and what it starts from now on.
+  // Slows that process, and its later children.
   void Add(pid_t pid);
-  // For all of them; 0: as fast as the disk is.
+  // The speed for all of them; 0: as fast as the disk is.
   absl::Status SetSpeed(uint64_t bytes_per_s);
-  // What of the file nobody has mapped is read from the disk next time.
+  // Pages of the file that no process has mapped are read from the disk next time.
   void ForgetPages() const;
 
  private:

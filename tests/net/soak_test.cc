@@ -1,9 +1,9 @@
-// Nodes that stay while others come and go, under texts of all kinds: what the processes that live
-// long have of memory, descriptors and threads is looked at whenever all is quiet, and is at the
-// end what it was at the beginning. Every text ends.
+// Nodes that stay while others come and go, under requests of all kinds: memory, descriptors and
+// threads of the long-lived processes are measured whenever the cluster is idle, and are at the end
+// what they were at the beginning. Every request ends.
 //
-// STRATA_SOAK_S says for how many seconds, and that the looks are judged; without, it only tries
-// whether all of this works. STRATA_SOAK_SEED chooses what happens (scripts/soak).
+// STRATA_SOAK_S says for how many seconds, and makes growth a failure; without it, the test only
+// tries whether all of this works. STRATA_SOAK_SEED chooses the events (scripts/soak).
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -52,23 +52,23 @@ using ::strata::testing::HttpClient;
 using ::strata::testing::HttpReply;
 
 constexpr size_t kNodes = 4;
-constexpr size_t kStay = 2;  // the first ones, which take the texts
+constexpr size_t kStay = 2;  // the first ones, which clients use
 constexpr size_t kClients = 4;
 constexpr uint16_t kHttpPort = 7480;
 constexpr char kInterface[] = "eth0";
-// One model whose stages stay, and one with a stage at each of those that come and go.
+// One model on the nodes that stay, and one with a stage on each node that comes and goes.
 constexpr char kDemoName[] = "Strata demo";
 constexpr char kStayName[] = "Strata stay";
 constexpr char kPlaces[] = "host-0=0-1,host-2=2-3,host-3=4-5";
 constexpr int kSeqs = 6, kContext = 1024;
 constexpr absl::Duration kSettlesWithin = absl::Seconds(90);
 constexpr absl::Duration kTrial = absl::Seconds(3);
-// Looks, and how many of them are the beginning: a process has met everything once by then.
+// Looks at the processes, and how many of them are warm-up: by then each has seen everything once.
 constexpr int kLooks = 16;
 constexpr int kWarmUp = 4;
 constexpr size_t kCompared = 3;
 constexpr double kGrowthMax = 0.05;
-constexpr size_t kSpareMax = 4;             // what gRPC keeps of threads and sockets comes and goes
+constexpr size_t kSpareMax = 4;             // threads and sockets that gRPC keeps come and go
 constexpr size_t kComparedMin = 2 * kStay;  // each with its worker
 
 int FromEnvironment(const char* name, int otherwise) {
@@ -77,15 +77,15 @@ int FromEnvironment(const char* name, int otherwise) {
   return value != nullptr && absl::SimpleAtoi(value, &number) ? number : otherwise;
 }
 
-// What a process has.
-struct Use {
+// Resources of a process.
+struct Usage {
   double rss_mib = std::numeric_limits<double>::infinity();
   double file_mib = std::numeric_limits<double>::infinity();  // of rss_mib: mapped files' pages
   size_t descriptors = SIZE_MAX;
   size_t threads = SIZE_MAX;
 
-  // The least of both.
-  void Take(const Use& other) {
+  // Takes the least of both, by field.
+  void Take(const Usage& other) {
     rss_mib = std::min(rss_mib, other.rss_mib);
     file_mib = std::min(file_mib, other.file_mib);
     descriptors = std::min(descriptors, other.descriptors);
@@ -99,7 +99,7 @@ size_t EntriesOf(const std::string& folder) {
   return error ? 0 : static_cast<size_t>(std::distance(begin(entries), end(entries)));
 }
 
-std::optional<Use> UseOf(pid_t pid) {
+std::optional<Usage> UsageOf(pid_t pid) {
   const std::string status = ReadProc(pid, "status");
   const auto mib_of = [&status](absl::string_view what) -> std::optional<double> {
     const size_t at = status.find(what);
@@ -108,16 +108,16 @@ std::optional<Use> UseOf(pid_t pid) {
   };
   const std::optional<double> rss = mib_of("VmRSS:"), file = mib_of("RssFile:");
   if (!rss || !file) return std::nullopt;
-  return Use{.rss_mib = *rss,
-             .file_mib = *file,
-             .descriptors = EntriesOf(absl::StrCat("/proc/", pid, "/fd")),
-             .threads = EntriesOf(absl::StrCat("/proc/", pid, "/task"))};
+  return Usage{.rss_mib = *rss,
+               .file_mib = *file,
+               .descriptors = EntriesOf(absl::StrCat("/proc/", pid, "/fd")),
+               .threads = EntriesOf(absl::StrCat("/proc/", pid, "/task"))};
 }
 
-// Clients do one thing at a time, and nothing while all is to be quiet.
+// Lets clients in, one action each, unless the cluster is to be idle.
 class Turnstile {
  public:
-  // False: they may go home.
+  // Waits until clients are let in. False: the test is over.
   bool Enter() {
     absl::MutexLock lock(mu_);
     const auto open = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !closed_ || ended_; };
@@ -129,7 +129,7 @@ class Turnstile {
     absl::MutexLock lock(mu_);
     --inside_;
   }
-  // Waits until nobody is inside; false: they do not come out.
+  // Keeps clients out and waits until none is inside; false: one does not come out.
   bool Close() {
     absl::MutexLock lock(mu_);
     closed_ = true;
@@ -152,7 +152,7 @@ class Turnstile {
 };
 
 struct Counts {
-  std::atomic<int> texts = 0, cancelled = 0, looks = 0, refused = 0, failed = 0;
+  std::atomic<int> completed = 0, cancelled = 0, looks = 0, refused = 0, failed = 0;
 };
 
 class SoakTest : public ::testing::Test {
@@ -179,7 +179,7 @@ class SoakTest : public ::testing::Test {
     ASSERT_NO_FATAL_FAILURE(Load(folder + "/stay.gguf", "host-0=0-2,host-1=3-5"));
     ASSERT_NO_FATAL_FAILURE(Load(model_path_, kPlaces));
     for (size_t i = 0; i < kClients; ++i) {
-      clients_.emplace_back([this, i] { BeClient(i); });
+      clients_.emplace_back([this, i] { RunClient(i); });
     }
   }
   void TearDown() override {
@@ -199,7 +199,7 @@ class SoakTest : public ::testing::Test {
                                  absl::StrCat("127.0.0.1:", kHttpPort)},
         NodeOn::Measure::kYes);
   }
-  // Those that stay see everybody.
+  // Waits until the nodes that stay see all others.
   bool Settles() {
     return Eventually(
         [this] {
@@ -212,7 +212,7 @@ class SoakTest : public ::testing::Test {
         },
         kSettlesWithin);
   }
-  // What a verb says on the first host, or a string: why it failed.
+  // The JSON that a verb prints on the first host; where it failed, a string: its stderr.
   Json Strata(const std::string& verb) {
     const std::string errors = testing::ProcessTempFolder() + "/errors";
     std::string out;
@@ -234,26 +234,26 @@ class SoakTest : public ::testing::Test {
         << loaded;
   }
 
-  void GoTo(size_t host);  // this thread's network
-  // Touches all that the caches of the model that stays will ever take, before the first look.
+  void GoTo(size_t host);  // moves this thread into the host's network
+  // Touches all memory that the caches of the model that stays can take, before the first look.
   void FillCaches();
-  // A thread: texts and questions, at a node that stays, from its own machine.
-  void BeClient(size_t i);
-  void DoOneThing(size_t host, std::mt19937* random);
+  // A client's thread: requests and queries to a node that stays, from that node's host.
+  void RunClient(size_t i);
+  void SendOne(size_t host, std::mt19937* random);
   void Complete(const Json& ask);
   void Stream(const Json& ask, int events_max);
-  // One goes, in one of three ways, and comes back.
-  void LetOneGo(std::mt19937* random);
-  // Who runs on the nodes that stay.
-  void Meet();
-  // Looks at what stays when all is quiet.
+  // A node is stopped, killed or drained, and comes back.
+  void RestartOne(std::mt19937* random);
+  // Lists the processes on the nodes that stay.
+  void FindProcesses();
+  // Measures the processes of the nodes that stay, while the cluster is idle.
   void Look();
   bool Judge() const;
 
   struct Process {
     std::string what;
-    bool stays = false;       // was there when it began, and has to be there at every look
-    std::map<int, Use> uses;  // by look
+    bool stays = false;         // existed at the beginning, and has to exist at every look
+    std::map<int, Usage> uses;  // by look
   };
 
   Switch lan_{"lan"};
@@ -291,18 +291,18 @@ void SoakTest::FillCaches() {
   for (std::thread& thread : threads) thread.join();
 }
 
-void SoakTest::BeClient(size_t i) {
+void SoakTest::RunClient(size_t i) {
   const size_t host = i % kStay;
   ASSERT_NO_FATAL_FAILURE(GoTo(host));
   std::mt19937 random(static_cast<uint32_t>(seed_) * 100 + static_cast<uint32_t>(i));
   while (turnstile_.Enter()) {
-    DoOneThing(host, &random);
+    SendOne(host, &random);
     turnstile_.Leave();
     absl::SleepFor(absl::Milliseconds(random() % 200));
   }
 }
 
-void SoakTest::DoOneThing(size_t host, std::mt19937* random) {
+void SoakTest::SendOne(size_t host, std::mt19937* random) {
   const auto below = [random](uint32_t n) { return (*random)() % n; };
   Json ask = {{"model", below(2) == 0 ? kDemoName : kStayName},
               {"prompt", absl::StrCat("Chapter ", below(1000), "\n")},
@@ -342,7 +342,7 @@ void SoakTest::Complete(const Json& ask) {
   client.Post("/v1/completions", ask.dump());
   const HttpReply reply = client.Read();
   if (reply.status == 200) {
-    ++counts_.texts;
+    ++counts_.completed;
   } else if (reply.status == 503 || reply.status == 429) {
     ++counts_.refused;
   } else {
@@ -372,14 +372,14 @@ void SoakTest::Stream(const Json& ask, int events_max) {
   }
   if (reply.status == 200 && absl::StrContains(all, "data: [DONE]") &&
       !absl::StrContains(all, "\"error\"")) {
-    ++counts_.texts;
+    ++counts_.completed;
   } else {
     ++counts_.failed;
     ADD_FAILURE() << reply.head << all.substr(all.size() - std::min<size_t>(all.size(), 1000));
   }
 }
 
-void SoakTest::LetOneGo(std::mt19937* random) {
+void SoakTest::RestartOne(std::mt19937* random) {
   const size_t node = kStay + (*random)() % (kNodes - kStay);
   const std::string name = hosts_[node]->name();
   const absl::Duration away = absl::Milliseconds(500 + (*random)() % 4000);
@@ -407,7 +407,7 @@ void SoakTest::LetOneGo(std::mt19937* random) {
   StartNode(node);
 }
 
-void SoakTest::Meet() {
+void SoakTest::FindProcesses() {
   const bool begins = processes_.empty();
   for (size_t i = 0; i < kStay; ++i) {
     ASSERT_TRUE(Runs(nodes_[i]->pid())) << nodes_[i]->errors();
@@ -427,9 +427,9 @@ void SoakTest::Meet() {
 }
 
 void SoakTest::Look() {
-  ASSERT_TRUE(turnstile_.Close()) << "a text does not end";
+  ASSERT_TRUE(turnstile_.Close()) << "a request does not end";
   ASSERT_TRUE(Settles()) << nodes_[0]->errors();
-  // Where it was at first: a look compares like with like.
+  // Loads the model where it was at first, so that looks compare like with like.
   Json unloaded;
   ASSERT_TRUE(Eventually(
       [&] {
@@ -440,11 +440,11 @@ void SoakTest::Look() {
       << unloaded;
   ASSERT_NO_FATAL_FAILURE(Load(model_path_, kPlaces));
   absl::SleepFor(absl::Seconds(2));
-  ASSERT_NO_FATAL_FAILURE(Meet());
+  ASSERT_NO_FATAL_FAILURE(FindProcesses());
   for (int times = 0; times < 5; ++times) {
     if (times > 0) absl::SleepFor(absl::Milliseconds(300));
     for (auto& [pid, process] : processes_) {
-      if (const std::optional<Use> use = UseOf(pid)) process.uses[look_].Take(*use);
+      if (const std::optional<Usage> use = UsageOf(pid)) process.uses[look_].Take(*use);
     }
   }
   ++look_;
@@ -463,7 +463,7 @@ bool SoakTest::Judge() const {
       std::cout << absl::StreamFormat("%-16s  RESTARTED: %d was there at %u looks of %d\n",
                                       process.what, pid, process.uses.size(), look_);
     }
-    std::vector<Use> uses;
+    std::vector<Usage> uses;
     for (const auto& [look, use] : process.uses) {
       if (look >= std::min(kWarmUp, look_ / 4)) uses.push_back(use);
     }
@@ -475,7 +475,7 @@ bool SoakTest::Judge() const {
     }
     compared += process.stays;
     double before = 0, after = 0;
-    Use first, last;
+    Usage first, last;
     for (size_t i = 0; i < n; ++i) {
       before += uses[i].rss_mib / static_cast<double>(n);
       after += uses[uses.size() - 1 - i].rss_mib / static_cast<double>(n);
@@ -498,7 +498,8 @@ bool SoakTest::Judge() const {
     }
     std::cout << "\n";
   }
-  std::cout << short_lived << " processes are not compared: they came or went, or looks are few\n";
+  std::cout << short_lived
+            << " processes are not compared: they came or went, or there were few looks\n";
   if (compared < kComparedMin) {
     good = false;
     std::cout << "only " << compared << " of the " << kComparedMin << " that stay are compared\n";
@@ -512,27 +513,27 @@ TEST_F(SoakTest, WhatStaysDoesNotGrow) {
   const int looks = seconds > 0 ? kLooks : 1;
   std::mt19937 random(static_cast<uint32_t>(seed_));
   if (seconds > 0) FillCaches();
-  ASSERT_NO_FATAL_FAILURE(Meet());
+  ASSERT_NO_FATAL_FAILURE(FindProcesses());
   const absl::Time begin = absl::Now();
   for (int i = 0; i < looks; ++i) {
     do {
       absl::SleepFor(absl::Milliseconds(500 + random() % 2000));
-      LetOneGo(&random);
+      RestartOne(&random);
     } while (absl::Now() < begin + lasts * (i + 1) / looks);
     ASSERT_NO_FATAL_FAILURE(Look());
     if (seconds > 0) {
-      std::cout << absl::StreamFormat("%4.0f min: %d texts, %d cancelled, %d failed\n",
-                                      absl::ToDoubleMinutes(absl::Now() - begin), counts_.texts,
+      std::cout << absl::StreamFormat("%4.0f min: %d requests, %d cancelled, %d failed\n",
+                                      absl::ToDoubleMinutes(absl::Now() - begin), counts_.completed,
                                       counts_.cancelled, counts_.failed)
                 << std::flush;
     }
   }
   ASSERT_TRUE(turnstile_.Close());
   std::cout << absl::StreamFormat(
-      "seed %d: %d texts, %d cancelled by their client, %d refused for now, %d failed; %d pages\n",
-      seed_, counts_.texts, counts_.cancelled, counts_.refused, counts_.failed, counts_.looks);
+      "seed %d: %d requests, %d cancelled by their client, %d refused, %d failed; %d pages\n",
+      seed_, counts_.completed, counts_.cancelled, counts_.refused, counts_.failed, counts_.looks);
   for (const auto& [how, times] : gone_) std::cout << "  " << times << " times " << how << "\n";
-  EXPECT_GT(counts_.texts, 0);
+  EXPECT_GT(counts_.completed, 0);
   const bool is_flat = Judge();
   if (seconds > 0) {
     EXPECT_TRUE(is_flat);

@@ -1,4 +1,4 @@
-// Three nodes that know each other, on hosts of one switch, asked by the program's verbs.
+// Three nodes that know each other, on hosts of one switch, used through the program's verbs.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class ThreeHosts : public ::testing::Test {
     }
   }
 
-  // Also again, once it has gone: with the id and the cache that it had.
+  // Also restarts a node that has ended, with its id and its cache.
   void StartNode(size_t host) {
     const std::string& folder = folders_[host];
     std::vector<std::string> options = OptionsOf(host);
@@ -54,7 +54,7 @@ class ThreeHosts : public ::testing::Test {
     return {"--cache-dir", folders_[host] + "/cache"};
   }
 
-  // Runs strata on a host; what it wrote to stdout and, at the end, to stderr.
+  // Runs strata on a host; its output, stdout and stderr.
   struct Outcome {
     bool ok = false;
     std::string text;
@@ -69,13 +69,13 @@ class ThreeHosts : public ::testing::Test {
     return outcome;
   }
 
-  // The tokens of a text that `run ...` writes on a host; none: it could not be run.
+  // The tokens that `run ...` generates on a host; none: it failed.
   std::vector<int32_t> TokensOf(size_t host, const std::string& run) const {
     const nlohmann::json report = Json(host, run);
     if (!report.is_object()) return {};
     return report["tokens"];
   }
-  // What it wrote to stdout; discarded: it failed.
+  // The JSON on its stdout; discarded: it failed.
   nlohmann::json Json(size_t host, const std::string& verb_and_options) const {
     std::string out;
     hosts_[host]->TryShell(

@@ -1,5 +1,5 @@
-// Links over UCX between machines: on the network that both trust and on no other, and what becomes
-// of a text when that network goes; and what goes over a slow one.
+// Links over UCX between machines: on the network that both trust and on no other. A request goes
+// on when that network fails, and fewer bytes are sent over a slow link.
 #include <cstdint>
 #include <future>
 #include <iostream>
@@ -28,7 +28,7 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 constexpr uint32_t kSlowMbitPerS = 20;
-// Each measures anew which wire is faster, which this machine's other work may decide.
+// Each load measures anew which transport is faster, which this machine's other work may decide.
 constexpr int kLoadsMax = 5;
 
 // Two machines on one switch, and a cable from one to the other beside it.
@@ -47,12 +47,12 @@ class LinkSelectorNetTest : public ::testing::Test {
 
   void StartNodes(const std::vector<std::string>& options, bool on_switch_only = false) {
     for (const auto& host : hosts_) {
-      std::vector<std::string> its = options;
+      std::vector<std::string> args = options;
       if (on_switch_only) {
-        its.insert(its.end(), {"--listen", absl::StrCat("10.81.0.", nodes_.size() + 1, ":0")});
+        args.insert(args.end(), {"--listen", absl::StrCat("10.81.0.", nodes_.size() + 1, ":0")});
       }
       nodes_.push_back(
-          std::make_unique<NodeOn>(host.get(), host->name(), its, NodeOn::Measure::kYes));
+          std::make_unique<NodeOn>(host.get(), host->name(), args, NodeOn::Measure::kYes));
     }
     for (const auto& node : nodes_) {
       for (const auto& other : nodes_) {
@@ -66,7 +66,7 @@ class LinkSelectorNetTest : public ::testing::Test {
     hosts_[0]->TryShell(absl::StrCat(STRATA_PROGRAM, " ", verb_and_options, " --json --node ",
                                      nodes_[0]->address(), " 2>&1"),
                         &out);
-    // Behind what it says meanwhile; or why it failed.
+    // The JSON is behind the lines about progress; where there is none, all that it printed.
     const size_t line = out.rfind("\n{");
     const auto json = nlohmann::json::parse(out.substr(line == std::string::npos ? 0 : line + 1),
                                             nullptr, /*allow_exceptions=*/false);
@@ -82,8 +82,8 @@ class LinkSelectorNetTest : public ::testing::Test {
     model_ = absl::StrCat("'", loaded["model"].get<std::string>(), "'");
   }
 
-  // Of the stage with the model's first layers, as status says once its worker has told of so many
-  // rows.
+  // The stage with the model's first layers in `strata status`, once its worker has reported so
+  // many rows.
   nlohmann::json FirstStage(uint64_t rows = 0) const {
     nlohmann::json first;
     Eventually([&] {
@@ -125,7 +125,7 @@ TEST_F(LinkSelectorNetTest, MachinesThatTrustNoNetworkInCommonKeepToGrpc) {
   }
 }
 
-// Which of both is faster is this machine's affair; that both were measured is not.
+// Which of both is faster depends on the machine; that both were measured does not.
 TEST_F(LinkSelectorNetTest, ATrustedNetworkIsUsedAndNoOther) {
   ASSERT_NO_FATAL_FAILURE(StartNodes({"--trust-link", "eth1"}));
   ASSERT_NO_FATAL_FAILURE(Load());
@@ -160,38 +160,38 @@ TEST_F(LinkSelectorNetTest, AutoSendsFewerBytesOverASlowLink) {
   std::string prompt = "The old captain";
   while (prompt.size() < 1500) prompt += " told the crew of the ship that came home";
   std::map<std::string, uint64_t> sent;
-  for (const std::string wish : {"f32", "auto"}) {
-    SCOPED_TRACE(wish);
-    ASSERT_NO_FATAL_FAILURE(Load("--activations " + wish));
+  for (const std::string activations : {"f32", "auto"}) {
+    SCOPED_TRACE(activations);
+    ASSERT_NO_FATAL_FAILURE(Load("--activations " + activations));
     const nlohmann::json stage = FirstStage();
     ASSERT_TRUE(stage.is_object()) << stage;
-    if (wish == "auto") {
+    if (activations == "auto") {
       EXPECT_THAT(stage["activations"], AnyOf("f16", "q8_0"));
     } else {
       EXPECT_EQ(stage["activations"], "f32");
     }
-    const nlohmann::json text = Strata(absl::StrCat(
+    const nlohmann::json run = Strata(absl::StrCat(
         "run ", model_, " \"", prompt, "\" --max-tokens 40 --temperature 0 --ignore-eos"));
-    ASSERT_TRUE(text.is_object()) << text;
-    const std::vector<int32_t> tokens = text["tokens"];
+    ASSERT_TRUE(run.is_object()) << run;
+    const std::vector<int32_t> tokens = run["tokens"];
     EXPECT_THAT(tokens, SizeIs(40));
     const size_t ties =
-        testing::NearTies(whole->get(), text["prompt"]["tokens"], tokens, testing::kNearTie);
-    const size_t n_prompt = text["prompt"]["tokens"].size();
-    sent[wish] = FirstStage(n_prompt + tokens.size() - 1)["bytes_out"];
-    std::cout << wish << " over " << kSlowMbitPerS << " Mbit/s: sent as " << stage["activations"]
-              << " above " << stage["f32_rows_max"] << " rows, " << sent[wish]
-              << " bytes; a prompt of " << n_prompt << " tokens in " << text["prompt_ms"]
-              << " ms, 40 tokens in " << text["decode_ms"] << " ms; " << ties
+        testing::NearTies(whole->get(), run["prompt"]["tokens"], tokens, testing::kNearTie);
+    const size_t n_prompt = run["prompt"]["tokens"].size();
+    sent[activations] = FirstStage(n_prompt + tokens.size() - 1)["bytes_out"];
+    std::cout << activations << " over " << kSlowMbitPerS << " Mbit/s: sent as "
+              << stage["activations"] << " above " << stage["f32_rows_max"] << " rows, "
+              << sent[activations] << " bytes; a prompt of " << n_prompt << " tokens in "
+              << run["prompt_ms"] << " ms, 40 tokens in " << run["decode_ms"] << " ms; " << ties
               << " of 40 tokens are as likely as the likeliest\n";
     EXPECT_TRUE(Strata(absl::StrCat("unload ", model_)).is_object());
   }
   EXPECT_LT(sent["auto"], sent["f32"] * 6 / 10);
 }
 
-// A second and more for what a step of a prompt brings: 128 rows of a model that is 4096 wide.
-TEST_F(LinkSelectorNetTest, APayloadThatTakesLongIsNoSilence) {
-  // Its packets are large; of those that wait there is room for a few.
+// A prompt's step takes more than a second to send: 128 rows of a model that is 4096 wide.
+TEST_F(LinkSelectorNetTest, ALongPayloadIsNotTakenForSilence) {
+  // Loopback's packets are large; the queue has room for a few.
   hosts_[0]->Shell("tc qdisc add dev lo root tbf rate 10mbit burst 128k limit 384k");
   std::string said;
   EXPECT_TRUE(hosts_[0]->TryShell(
@@ -203,7 +203,7 @@ TEST_F(LinkSelectorNetTest, APayloadThatTakesLongIsNoSilence) {
       << said;
 }
 
-TEST_F(LinkSelectorNetTest, ATextOutlivesTheTrustedNetwork) {
+TEST_F(LinkSelectorNetTest, ARequestOutlivesTheTrustedNetwork) {
   ASSERT_NO_FATAL_FAILURE(StartNodes({"--trust-link", "eth1"}, /*on_switch_only=*/true));
   for (int loads = 1;; ++loads) {
     ASSERT_NO_FATAL_FAILURE(Load());
@@ -217,14 +217,14 @@ TEST_F(LinkSelectorNetTest, ATextOutlivesTheTrustedNetwork) {
     }
     ASSERT_TRUE(Strata(absl::StrCat("unload ", model_)).is_object());
   }
-  std::future<nlohmann::json> text = std::async(std::launch::async, [this] {
+  std::future<nlohmann::json> run = std::async(std::launch::async, [this] {
     return Strata(absl::StrCat("run ", model_,
                                " \"Chapter 1\" --max-tokens 900 --temperature 0 --ignore-eos"));
   });
   ASSERT_TRUE(Eventually([this] { return FirstStage()["rows"].get<uint64_t>() > 60; }));
   cable_->SetCable(*hosts_[1], "eth1", /*plugged=*/false);
 
-  const nlohmann::json report = text.get();
+  const nlohmann::json report = run.get();
   ASSERT_TRUE(report.is_object()) << report;
   const std::vector<int32_t> tokens = report["tokens"];
   EXPECT_THAT(tokens, SizeIs(900));
@@ -237,7 +237,7 @@ TEST_F(LinkSelectorNetTest, ATextOutlivesTheTrustedNetwork) {
   EXPECT_EQ(stage["link_wire"], "gRPC") << nodes_[0]->errors();
   const std::string note = stage["link_note"];
   EXPECT_THAT(note, AnyOf(HasSubstr("UCX failed"), HasSubstr("UCX does not start")));
-  // A person is told, too: by the log when the link broke, and by status.
+  // People see it, too: in the log when the link broke, and in status.
   EXPECT_TRUE(Eventually([this] {
     return absl::StrContains(nodes_[0]->errors(), "go over gRPC for the next");
   })) << nodes_[0]->errors();

@@ -1,5 +1,4 @@
-// A model whose file went with the machine that had it: the caches of the others are all that is
-// left of its weights.
+// A model whose file is gone with its machine: its weights are only in the caches of the others.
 #include <signal.h>
 
 #include <cstdint>
@@ -20,12 +19,11 @@ namespace {
 using ::testing::SizeIs;
 
 // One host has the file and no layers, the others half of the layers each and no file. The
-// parameter: whether the one with the file coordinates, so that whoever takes over finds the model
-// so.
+// parameter: whether the one with the file coordinates, so that the next coordinator finds no file.
 class WithoutFileTest : public testing::ThreeHosts, public ::testing::WithParamInterface<bool> {
  protected:
   static constexpr size_t kTokens = 24;
-  // It waits for a node that may be back, and says so.
+  // A request waits for a node that may come back, and says so.
   static constexpr absl::Duration kWaits = absl::Seconds(5);
 
   void SetUp() override {

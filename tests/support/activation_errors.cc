@@ -17,7 +17,7 @@
 namespace strata::testing {
 namespace {
 
-constexpr uint32_t kPromptTokens = 48;  // of a random one; a prompt of text has at most so many
+constexpr uint32_t kPromptTokens = 48;  // of a random prompt; one made of text has at most so many
 constexpr uint32_t kCtx = 256;
 constexpr uint32_t kPromptSeed = 5;
 
@@ -54,7 +54,7 @@ class ActivationProbeImpl final : public ActivationProbe {
   using Rows = std::vector<std::vector<float>>;  // [rows][n_vocab]
 
   absl::Status Forget();
-  // Of tokens [begin, end) of the text; logits of each are appended.
+  // Runs tokens [begin, end) of the sequence; appends the logits of each.
   absl::Status Run(wire::ActivationType type, size_t begin, size_t end, Rows* logits);
 
   std::vector<std::unique_ptr<Stage>> stages_;

@@ -1,4 +1,4 @@
-// How much of the processors this process has had.
+// The processor time of this process.
 #pragma once
 
 #include <sys/resource.h>
@@ -6,7 +6,7 @@
 
 namespace strata::testing {
 
-// All its threads, in user and in kernel mode.
+// Of all its threads, in user and in kernel mode.
 inline double CpuSeconds() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);

@@ -1,4 +1,4 @@
-// Reads what /metrics says as strictly as Prometheus' text format 0.0.4 is written
+// Reads a page of /metrics as strictly as Prometheus' text format 0.0.4 is written
 // (https://prometheus.io/docs/instrumenting/exposition_formats/), and checks the conventions for
 // names and units (https://prometheus.io/docs/practices/naming/).
 #pragma once
@@ -39,13 +39,13 @@ class Exposition {
     for (const auto& [name, family] : families_) CheckFamily(name, family);
   }
 
-  // Each wrong line, and why.
+  // Each wrong line, with the reason.
   const std::vector<std::string>& problems() const { return problems_; }
   std::string TypeOf(const std::string& family) const {
     const auto found = families_.find(family);
     return found == families_.end() ? "" : found->second.type;
   }
-  // Of all samples of that name whose labels hold all of `wanted`.
+  // The values of all samples of that name whose labels have all of `wanted`.
   std::vector<double> Values(const std::string& name, const Labels& wanted = {}) const {
     std::vector<double> values;
     for (const auto& [key, value] : samples_) {
@@ -58,7 +58,7 @@ class Exposition {
     }
     return values;
   }
-  // Of the only one; NaN: there is none, or several.
+  // The value of the only such sample; NaN: there is none, or several.
   double Value(const std::string& name, const Labels& wanted = {}) const {
     const std::vector<double> values = Values(name, wanted);
     return values.size() == 1 ? values[0] : std::numeric_limits<double>::quiet_NaN();

@@ -1,5 +1,5 @@
-// A clock that a test moves by hand. What waits on it (FakeEventLoop) runs on the thread that moves
-// it, in the order of the times it waits for.
+// A clock that a test moves by hand. Work that waits on it (FakeEventLoop) runs on the thread that
+// moves it, in the order of due times.
 #pragma once
 
 #include <atomic>
@@ -15,11 +15,11 @@ class FakeClock : public Clock {
  public:
   static constexpr int64_t kNever = INT64_MAX;
 
-  // Something with work that falls due.
+  // Has work that falls due.
   class Sleeper {
    public:
     virtual ~Sleeper() = default;
-    // When the next piece of work is due, kNever if there is none; at most now when it is ready.
+    // When the next piece of work is due, at most now when it is ready; kNever if there is none.
     virtual int64_t NextDueUs() const = 0;
     // Does one piece of work that is due, if any.
     virtual void RunOne() = 0;
@@ -33,10 +33,10 @@ class FakeClock : public Clock {
   void AdvanceUs(int64_t us);
   void AdvanceMs(int64_t ms) { AdvanceUs(ms * 1000); }
 
-  // Runs everything that is due now, and what that makes ready.
+  // Runs all work that is due now, and work that becomes due by it.
   void RunDue() { AdvanceUs(0); }
 
-  // `sleeper` leaves before it dies.
+  // REQUIRES: `sleeper` is removed before it is destroyed.
   void Add(Sleeper* sleeper);
   void Remove(Sleeper* sleeper);
 

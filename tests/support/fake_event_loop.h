@@ -33,7 +33,7 @@ class FakeEventLoop : public EventLoop, private FakeClock::Sleeper {
   void Post(absl::AnyInvocable<void() &&> fn) override;
   std::unique_ptr<Handle> StartTimer(TimerOptions options, absl::AnyInvocable<void()> fn) override;
   std::unique_ptr<Handle> OnSignal(int signum, absl::AnyInvocable<void()> fn) override;
-  // A bug: the kernel's descriptors know nothing of this loop's time.
+  // Fails a CHECK: the kernel's descriptors know nothing of this loop's time.
   std::unique_ptr<Handle> WatchFd(int fd, FdEvents wanted,
                                   absl::AnyInvocable<void(FdEvents)> fn) override;
   bool InLoopThread() const override;
@@ -41,9 +41,9 @@ class FakeEventLoop : public EventLoop, private FakeClock::Sleeper {
   // As if the process got `signum`: calls its watches.
   void Raise(int signum);
 
-  // Timers and signal watches that exist; what a test checks for leaks.
+  // Timers and signal watches that exist: tests check that none is leaked.
   size_t watches() const { return watches_.size(); }
-  // Calls of timers so far: what idle code must not make many of.
+  // Calls of timers so far, of which idle code must not make many.
   size_t timer_calls() const { return timer_calls_; }
 
  private:

@@ -9,7 +9,7 @@ namespace strata {
 FaultyLink::FaultyLink(Faults faults, Link::Receiver* receiver)
     : receiver_(receiver), faults_(std::move(faults)) {}
 
-FaultyLink::~FaultyLink() { inner_.reset(); }  // before what its last calls use
+FaultyLink::~FaultyLink() { inner_.reset(); }  // before the members that its last calls use
 
 void FaultyLink::SetInner(std::unique_ptr<Link> inner) {
   CHECK(inner_ == nullptr);

@@ -1,5 +1,5 @@
-// Wraps any link and goes wrong on command: frames changed on the way, held back, or the link
-// broken after a number of them. Order is kept: links never reorder.
+// Wraps any link and fails on command: frames are changed or held back, or the link breaks after a
+// number of them. Order is kept: links never reorder.
 //
 //   FaultyLink::Faults faults;
 //   faults.break_after_frames = 3;
@@ -28,8 +28,7 @@ class FaultyLink final : public Link, private Link::Receiver {
     // never.
     int64_t break_after_frames = -1;
     absl::Status break_status = absl::UnavailableError("the wire was cut");
-    // So many calls of Send() are refused with kResourceExhausted first; OnWritable() follows each
-    // What the receiver hears instead of how the link really closed.
+    // The status that the receiver gets instead of the one with which the link really closed.
     std::optional<absl::Status> closed_status;
     // May change each frame that passes. Called one frame at a time.
     absl::AnyInvocable<void(Frame*)> tamper;
@@ -38,12 +37,12 @@ class FaultyLink final : public Link, private Link::Receiver {
   FaultyLink(Faults faults, Link::Receiver* receiver);
   ~FaultyLink() override;
 
-  // What the inner link is made with.
+  // The receiver of the inner link.
   Link::Receiver* inner_receiver() { return this; }
-  // Once, before anything else but receiver calls.
+  // REQUIRES: called once, before anything else but receiver calls.
   void SetInner(std::unique_ptr<Link> inner);
 
-  // While held, Send() takes frames and keeps them; LetGo() sends them in their order.
+  // After Hold(), Send() keeps frames; LetGo() sends them in their order.
   void Hold();
   void LetGo();
 

@@ -16,7 +16,7 @@
 
 namespace strata::testing {
 
-// Appends values as GGUF has them.
+// Appends values in GGUF's encoding.
 class GgufBytes {
  public:
   GgufBytes& Raw(absl::string_view bytes);
@@ -46,7 +46,7 @@ class GgufBuilder {
   GgufBuilder& Set(absl::string_view key, GgufValue value);  // replaces or appends
   GgufBuilder& Erase(absl::string_view key);
 
-  // F32. What its bytes are depends on the name alone.
+  // Of F32; its bytes depend on the name alone.
   GgufBuilder& Tensor(absl::string_view name, std::vector<uint64_t> dims);
   GgufBuilder& EraseTensor(absl::string_view name);
   // Of any type; zeros where it is not F32.
@@ -58,7 +58,7 @@ class GgufBuilder {
   // The same as `parts` files, tensors spread evenly, and all metadata in the first.
   std::vector<std::string> BuildParts(uint16_t parts) const;
 
-  // What Tensor() puts there.
+  // The bytes that Tensor() writes.
   static std::string DataOf(absl::string_view name, uint64_t bytes);
 
  private:

@@ -1,4 +1,4 @@
-// What is logged while this lives, warnings and worse.
+// Captures the log while it lives: warnings and worse.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ class HeardLog final : public absl::LogSink {
     changed_.NotifyAll();
   }
 
-  // Those with `part`, as soon as there is one; none after half a minute.
+  // The lines with `part`, as soon as there is one; none after half a minute.
   std::vector<std::string> WaitFor(const std::string& part) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     MutexLock lock(&mu_);
@@ -41,7 +41,7 @@ class HeardLog final : public absl::LogSink {
     MutexLock lock(&mu_);
     return With(part);
   }
-  // Since the last Take().
+  // The lines since the last Take().
   std::vector<std::string> Take() {
     MutexLock lock(&mu_);
     return std::exchange(lines_, {});

@@ -1,5 +1,5 @@
-// An HTTP client of raw bytes on a blocking socket, for tests: sends what it is told, as slowly and
-// wrongly as it is told, and reads what comes.
+// An HTTP client of raw bytes on a blocking socket, for tests: sends any bytes, also wrong ones and
+// slowly, and reads the reply.
 #pragma once
 
 #include <arpa/inet.h>
@@ -74,7 +74,7 @@ class HttpClient {
     fd_ = -1;
   }
 
-  // What nobody says any more; it still reads.
+  // Ends its side of the connection; it can still read.
   void CloseSending() { shutdown(fd_, SHUT_WR); }
 
   // False: the other side has closed.
@@ -95,7 +95,7 @@ class HttpClient {
                              body));
   }
 
-  // Up to and including `end`; what came, where the connection ends before.
+  // Reads up to and including `end`; where the connection ends before, all that came.
   std::string ReadUntil(absl::string_view end) {
     size_t at;
     while ((at = in_.find(end)) == std::string::npos) {

@@ -21,7 +21,7 @@ namespace {
 
 constexpr char kModelId[] = "a model of a test";
 
-// What fails next in one stage.
+// The next failure of one stage.
 class Faults {
  public:
   void Set(uint32_t nth, LocalPipeline::Failure failure) {
@@ -29,7 +29,7 @@ class Faults {
     nth_ = nth;
     failure_ = failure;
   }
-  // Of a batch, or of an edit.
+  // The failure of this batch or edit; nullopt: it succeeds.
   std::optional<LocalPipeline::Failure> Next(bool is_edit) {
     absl::MutexLock lock(mu_);
     const bool wants_edit = failure_ == LocalPipeline::Failure::kEdits;

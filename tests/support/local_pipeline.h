@@ -1,5 +1,5 @@
 // A whole pipeline in one process: real stages of a model file behind stage servers, linked in
-// memory, that fail steps on command. For tests of what feeds pipelines.
+// memory, that fail steps on command. For tests of code that feeds pipelines.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class LocalPipeline : public Pipeline {
 
   // How the `nth` batch from now on fails in `stage`, 0 being the next one.
   enum class Failure {
-    kBefore,    // nothing of it is done
+    kBefore,    // before anything of it is done
     kDataLoss,  // the slots of the batch are dropped
     kEdits,     // the `nth` edit from now on fails instead
   };

@@ -52,7 +52,7 @@ class LoopExecutor final : public Executor {
 
 class ThreadExecutor final : public Executor {
  public:
-  // The thread is detached, because an end's last work is what lets go of its executor.
+  // The thread is detached, because an end's last work releases its executor.
   ThreadExecutor() : state_(std::make_shared<State>()) {
     std::thread([state = state_] {
       while (std::optional<Work> work = Next(state.get())) std::move (*work)();
@@ -116,7 +116,7 @@ class ThreadExecutor final : public Executor {
   const std::shared_ptr<State> state_;  // shared with the thread
 };
 
-// A frame as it lies on the wire.
+// A frame as it lies in a queue.
 struct Sent {
   std::string front;
   Payload payload;
@@ -132,7 +132,7 @@ class WireEnd;
 // Both directions. Shared by the two ends and the test.
 class Pipe final : public MemoryWire, public std::enable_shared_from_this<Pipe> {
  public:
-  // `loop` is for what takes `delay_ms` > 0.
+  // `loop` delivers frames where `delay_ms` > 0.
   Pipe(FakeEventLoop* loop, int64_t delay_ms) : delay_ms_(delay_ms), delayed_(loop) {}
 
   void Break() override;
@@ -144,17 +144,17 @@ class Pipe final : public MemoryWire, public std::enable_shared_from_this<Pipe> 
   static constexpr int kDialler = 0;
   static constexpr int kAcceptor = 1;
 
-  // `side` is the index of an end. Each end connects before anything else.
+  // `side` is the index of an end. REQUIRES: called once for each end, before anything else.
   void Connect(int side, const std::shared_ptr<WireEnd>& end) { ends_[side] = end; }
   void StartRead(int side);
   // These take effect after the delay.
   void Push(int from, Sent sent);
   void EndSide(int side);
-  // At once.
+  // These take effect at once.
   void SideEnded(int side);
 
  private:
-  // Locked before mu_ and let go after it, because an end that dies comes back here.
+  // Locked before mu_ and released after it, because an end that is destroyed calls back here.
   struct Ends {
     explicit Ends(const std::weak_ptr<WireEnd>* ends) : of{ends[0].lock(), ends[1].lock()} {}
     const std::shared_ptr<WireEnd> of[2];
@@ -164,7 +164,7 @@ class Pipe final : public MemoryWire, public std::enable_shared_from_this<Pipe> 
     std::optional<size_t> flip;  // bit of the next frame to this side
     bool reading = false;
     bool read_over = false;
-    bool ended = false;  // it writes nothing any more
+    bool ended = false;  // it sends nothing any more
     bool told_ended = false;
   };
 
@@ -174,12 +174,12 @@ class Pipe final : public MemoryWire, public std::enable_shared_from_this<Pipe> 
     MutexLock lock(&mu_);
     sides_[side].flip = bit;
   }
-  // Completes what can be completed now.
+  // Completes the reads and writes that can be completed now.
   void Progress(const Ends& ends) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   std::weak_ptr<WireEnd> ends_[2];  // constant after Connect()
   const int64_t delay_ms_;
-  LoopExecutor delayed_;  // loop thread only; outlives an end whose last frames are under way
+  LoopExecutor delayed_;  // loop thread only; outlives an end whose last frames are in flight
 
   Mutex mu_;
   bool broken_ ABSL_GUARDED_BY(mu_) = false;
@@ -191,7 +191,7 @@ class WireEnd final : public LinkSession::Wire, public std::enable_shared_from_t
  public:
   WireEnd(std::shared_ptr<Pipe> pipe, int side, std::unique_ptr<Executor> executor)
       : pipe_(std::move(pipe)), side_(side), executor_(std::move(executor)) {}
-  // Behind what is still under way.
+  // Runs after the frames in flight.
   ~WireEnd() override { pipe_->EndSide(side_); }
 
   void Read() override { pipe_->StartRead(side_); }

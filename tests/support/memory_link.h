@@ -1,6 +1,6 @@
 // Links between two ends of one process: the same protocol as every link
-// (transport/link/link_session.h) over a wire that is a pair of queues, and that breaks, stalls or
-// garbles on command.
+// (transport/link/link_session.h) over a transport that is a pair of queues, and that breaks,
+// stalls or garbles on command.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@
 
 namespace strata {
 
-// The wire between two ends. Thread-safe.
+// The transport between two ends. Thread-safe.
 class MemoryWire {
  public:
   virtual ~MemoryWire() = default;
-  // Nothing passes any more, and both ends get kUnavailable: a peer that died.
+  // Nothing passes any more, and both ends get kUnavailable, as with a peer that died.
   virtual void Break() = 0;
-  // Nothing passes, and nobody is told, until Resume(): a peer that hangs.
+  // Nothing passes until Resume(), and neither end gets an error, as with a peer that hangs.
   virtual void Stall() = 0;
   virtual void Resume() = 0;
   // One bit of the next frame to the acceptor (or dialler) arrives flipped.
@@ -33,7 +33,7 @@ struct MemoryDialOptions {
   int64_t timeout_ms = 10'000;
   // Null: each end calls its receiver on a thread of its own. Else both do on this loop, each frame
   // `delay_ms` after it was sent. Such links belong to the loop's thread; dialling moves `clock` by
-  // the two ways of a Hello, and nothing waits for the clock when they are destroyed.
+  // the round trip of a Hello, and nothing waits for the clock when they are destroyed.
   FakeEventLoop* loop = nullptr;
   FakeClock* clock = nullptr;
   int64_t delay_ms = 0;
@@ -44,7 +44,7 @@ struct MemoryDialled {
   std::shared_ptr<MemoryWire> wire;  // shared with both ends
 };
 
-// Dials `accept` as if it were at some address. The same errors as DialGrpcLink().
+// Dials `accept` as if it were listening at an address. The same errors as DialGrpcLink().
 absl::StatusOr<MemoryDialled> DialMemoryLink(MemoryDialOptions options, AcceptLinkFn accept,
                                              Link::Receiver* receiver);
 

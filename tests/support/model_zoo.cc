@@ -352,7 +352,8 @@ const std::vector<ZooModel>& ModelZoo() {
        "attention.head_count_kv=[0,2,0,0,2,0,0,2,2] "
        "feed_forward_length=[0,0,96,0,0,96,0,0,96] expert_weights_scale=1.0 nextn_predict_layers=1",
        "nextn.embed_tokens nextn.shared_head_head"},
-      // What else is taken for another model by its number of layers and its vocabulary.
+      // Other models that are taken for a special one by their number of layers and their
+      // vocabulary.
       {"deepseek2_giga", "deepseek2", 48,
        "$moe expert_shared_count=1 leading_dense_block_count=2 "
        "attention.kv_lora_rank=32 attention.key_length=40 "

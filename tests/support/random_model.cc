@@ -83,7 +83,7 @@ struct TensorShape {
 
 void RecordShape(ggml_tensor* tensor, void* user_data) {
   auto* shapes = static_cast<std::vector<TensorShape>*>(user_data);
-  // A tied output is asked for a second time under the embedding's name.
+  // libllama asks for a tied output a second time, under the embedding's name.
   for (const TensorShape& shape : *shapes) {
     if (shape.name == tensor->name) return;
   }
@@ -92,8 +92,8 @@ void RecordShape(ggml_tensor* tensor, void* user_data) {
   shapes->push_back(shape);
 }
 
-// What values make a tensor of this name do its work: norms near one, decays below zero, matrices
-// scaled by their rows so that activations neither vanish nor grow.
+// The range of values with which a tensor of this name works: norms near one, decays below zero,
+// matrices scaled by their rows so that activations neither vanish nor grow.
 struct Distribution {
   double mean;
   double deviation;
@@ -169,7 +169,7 @@ uint32_t PredictLayers(const RandomModelSpec& spec) {
   return 0;
 }
 
-// What a layer for multi-token prediction has in some architectures, where it is not like the
+// The tensors of a layer for multi-token prediction in architectures where it is not like the
 // model's last layer.
 struct PredictLayerKind {
   absl::string_view architecture;

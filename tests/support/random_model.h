@@ -22,12 +22,12 @@ using MetadataValue = std::variant<uint32_t, float, bool, std::string, std::vect
                                    std::vector<float>, std::vector<std::string>>;
 
 struct RandomModelSpec {
-  std::string name;          // what is tested with it; the file is NAME.gguf
+  std::string name;          // names the test; the file is NAME.gguf
   std::string architecture;  // as general.architecture
   uint32_t n_layer = 4;
   uint32_t n_vocab = 96;
-  // Added to what every model gets, or instead of it. A key without a dot in front is the
-  // architecture's own ("attention.head_count"); ".general.x" is the key "general.x" itself.
+  // Added to the metadata that every model gets, or instead of it. A key without a dot in front is
+  // the architecture's own ("attention.head_count"); ".general.x" is the key "general.x" itself.
   // "nextn_predict_layers" makes so many of the n_layer, at the end, layers for multi-token
   // prediction, with their tensors.
   std::vector<std::pair<std::string, MetadataValue>> metadata;

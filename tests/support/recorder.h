@@ -1,4 +1,4 @@
-// A receiver that remembers what it heard, for tests of anything that talks over links.
+// A receiver that records its calls, for tests of code that uses links.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace strata {
 
-// Thread-safe. Waits give up after half a minute and then return false or what there is.
+// Thread-safe. Waits give up after half a minute and then return false or the current state.
 class Recorder : public Link::Receiver {
  public:
   void OnFrame(Frame frame) override;

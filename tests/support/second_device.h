@@ -9,12 +9,12 @@
 
 namespace strata::testing {
 
-// In main(), or before the first test; programs that are started see it, too. A GPU that a person
-// named stays the one.
+// REQUIRES: called in main(), or before the first test. Child programs see it, too. A device that
+// the environment names already stays the one.
 inline void ShowSoftwareDevices() { setenv("GGML_VK_VISIBLE_DEVICES", "0", /*overwrite=*/0); }
 
-// As ggml names it; empty: there is none. The process lists its devices once: ShowSoftwareDevices()
-// comes first.
+// The name that ggml has for it; empty: there is none. REQUIRES: ShowSoftwareDevices() was called,
+// as the process lists its devices once.
 inline std::string SecondDevice() {
   for (const DeviceFacts& device : ListDevices()) {
     if (device.name != "CPU") return device.name;

@@ -1,4 +1,4 @@
-// Signals to processes that a test was told of, and which may not be there.
+// Signals to processes whose pids a test has read, and which may not exist.
 #pragma once
 
 #include <signal.h>
@@ -8,7 +8,7 @@
 
 namespace strata::testing {
 
-// Fails without a process: kill(0, …) would end the tests and what runs them.
+// Fails without a process: kill(0, …) would end the tests and their runner.
 inline void SendSignal(pid_t pid, int signum) {
   ASSERT_GT(pid, 0) << "no process to send signal " << signum << " to";
   EXPECT_EQ(kill(pid, signum), 0) << pid;

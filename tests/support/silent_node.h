@@ -1,5 +1,5 @@
-// A node that nobody reaches: every call of its client ends with that. Tests override those that
-// are answered.
+// A client of a node that is out of reach: every call ends with kUnavailable. Tests override the
+// calls that are answered.
 #pragma once
 
 #include <string>

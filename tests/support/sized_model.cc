@@ -162,7 +162,7 @@ void WriteRandomBlocks(uint64_t bytes, uint64_t* random, std::ostream* out) {
   }
 }
 
-// Norms are ones; what f32 matrices there are (which expert takes a token) is around zero.
+// Norms are ones; matrices of f32 (routers) are around zero.
 void WriteFloats(const GgufTensor& tensor, uint64_t* random, std::ostream* out) {
   std::vector<float> values(tensor.bytes / sizeof(float), 1.0f);
   if (tensor.n_dims > 1) {
@@ -179,7 +179,7 @@ void WriteFloats(const GgufTensor& tensor, uint64_t* random, std::ostream* out) 
 absl::Status WriteSizedModel(const SizedModel& model, const std::string& path) {
   GgufHeader header = MakeHeader(model);
   const std::string front = SerializeGgufHeader(header);
-  // Under another name until it is whole.
+  // Under another name until it is complete.
   const std::string part = path + ".part";
   std::ofstream out(part, std::ios::binary);
   out << front;

@@ -1,4 +1,4 @@
-// Models of random weights in the shape of real ones, streamed to a file: the text is noise, the
+// Models of random weights in the shape of real ones, streamed to a file: the output is noise, the
 // work is the same. Matrices are Q4_0, a vocabulary reads any text a byte at a time. For measuring
 // and for tests that need weights to have a size; random_model.h makes small ones of any
 // architecture.

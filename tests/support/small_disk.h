@@ -1,5 +1,5 @@
-// A small file system in memory, which becomes full when a test wants it. Not everywhere can one be
-// made: it takes a mount of one's own.
+// A small file system in memory, which becomes full when a test wants it. It needs a mount, which
+// is not allowed everywhere.
 #pragma once
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ class SmallDisk {
       problem_ = strerror(errno);
       return;
     }
-    // Nobody else shall see it.
+    // Hidden from other processes.
     if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         mount("tmpfs", path_.c_str(), "tmpfs", 0, absl::StrCat("size=", bytes).c_str()) != 0) {
       problem_ = strerror(errno);
@@ -38,9 +38,9 @@ class SmallDisk {
     if (problem_.empty()) umount2(path_.c_str(), MNT_DETACH);
   }
   const std::string& path() const { return path_; }
-  const std::string& problem() const { return problem_; }  // why it is not there; empty: it is
+  const std::string& problem() const { return problem_; }  // why there is none; empty: there is
 
-  // Somebody else writes a file until nothing is left.
+  // Writes a file until the file system is full.
   void Fill() {
     const int fd = open(filler().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     ASSERT_GE(fd, 0);

@@ -1,4 +1,4 @@
-// A port of 127.0.0.1 that somebody else has, who says nothing.
+// A port of 127.0.0.1 that is taken, by a listener that never answers.
 #pragma once
 
 #include <arpa/inet.h>

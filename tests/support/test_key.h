@@ -1,6 +1,5 @@
-// Nodes and verbs that a test starts are of one cluster, whose key is this test's own: their
-// environment says where it is (STRATA_KEY_FILE). A program that is to have none gets
-// kNoTestKey.
+// Nodes and verbs that a test starts are of one cluster with a key of this test: STRATA_KEY_FILE in
+// their environment names its file. A program that is to have no key gets kNoTestKey.
 #pragma once
 
 #include <cstdlib>
@@ -26,7 +25,7 @@ inline std::string MakeTestKey() {
 // Before main(): programs are started by the tests' own fixtures in many places.
 inline const bool kTestKeyIsThere = setenv("STRATA_KEY_FILE", MakeTestKey().c_str(), 1) == 0;
 
-// For tests that ask such nodes from their own process.
+// For tests that call such nodes from their own process.
 inline void UseTestKey() { CHECK_OK(SecureClient({.file = getenv("STRATA_KEY_FILE")}, "")); }
 
 }  // namespace strata::testing

@@ -1,4 +1,4 @@
-// The messages of a link over UCX that a frame goes in, as they leave but for their checksums.
+// The messages of a link over UCX that carry a frame, as they are sent but for their checksums.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ inline std::vector<UcxMessage> UcxMessagesOf(Frame frame) {
   return messages;
 }
 
-// With a checksum's room in front.
+// The header of a message, with room for a checksum in front.
 inline std::string UcxHeaderOf(absl::string_view front) {
   return std::string(kUcxSumBytes, '\0') + std::string(front);
 }

@@ -1,6 +1,6 @@
-// Preloaded into a program: its wall clock is the machine's, shifted by what a file says at each
-// moment (wall_clock_shift.h), and waits for a moment of it end when it is there, as with a clock
-// that was really set. The machine's own clock stays as it is.
+// Preloaded into a program: its wall clock is the machine's, shifted by the current value of a file
+// (wall_clock_shift.h), and waits until a time of it end at that time, as with a clock that was
+// really set. The machine's own clock stays as it is.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

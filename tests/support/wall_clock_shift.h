@@ -1,5 +1,5 @@
 // A wall clock for the programs that this process starts, which may be set while they run. Linux,
-// without sanitizers. STRATA_WALL_CLOCK_SHIFT names what is preloaded (tests' CMake).
+// without sanitizers. STRATA_WALL_CLOCK_SHIFT names the preloaded library (tests' CMake).
 #pragma once
 
 #include <fcntl.h>
@@ -39,7 +39,7 @@ class WallClockShift {
     setenv("STRATA_TEST_WALL_CLOCK", path_.c_str(), 1);
     setenv("LD_PRELOAD", STRATA_WALL_CLOCK_SHIFT, 1);
   }
-  // From the machine's own.
+  // Sets the shift from the machine's own clock.
   void Set(absl::Duration shift) {
     __atomic_store_n(shift_ns_, absl::ToInt64Nanoseconds(shift), __ATOMIC_RELAXED);
   }

@@ -1,5 +1,4 @@
-// A whole model run by libllama alone, with nothing of ours between: what chained stages are
-// compared with. Not thread-safe.
+// A whole model run by libllama alone, with which chained stages are compared. Not thread-safe.
 #pragma once
 
 #include <cstdint>
