@@ -133,7 +133,7 @@ absl::Status NodeSecurity::Trust(ClusterKey next) {
   return status;
 }
 
-absl::Status NodeSecurity::Reload(const std::string& key_id) {
+absl::Status NodeSecurity::Use(const std::string& key_id) {
   const auto found =
       absl::c_find_if(keys_, [&](const Trusted& each) { return each.key.id() == key_id; });
   if (found == keys_.end()) return absl::NotFoundError("this node does not know the new key");

@@ -60,7 +60,7 @@ class NodeSecurity {
   absl::Status Trust(ClusterKey next);
   // Keeps that one, which is trusted, as the cluster's, and shows its certificates. kNotFound: it
   // is not trusted.
-  absl::Status Reload(const std::string& key_id);
+  absl::Status Use(const std::string& key_id);
   // Trusts no other key than the cluster's any more; nor that one, which is not the cluster's.
   absl::Status ForgetOthers();
   absl::Status Forget(const std::string& key_id);

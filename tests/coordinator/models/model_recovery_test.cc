@@ -1,4 +1,4 @@
-#include "coordinator/models/recovery.h"
+#include "coordinator/models/model_recovery.h"
 
 #include <memory>
 
