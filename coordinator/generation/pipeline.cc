@@ -126,10 +126,14 @@ class PipelineImpl final : public Pipeline {
   void AddWeightSources(size_t stage, wire::StageSpec* spec) const;
   // "/CUDA0"; empty: the CPU.
   std::string DeviceText(size_t stage) const {
-    return options_.devices.empty() ? "" : absl::StrCat("/", options_.devices[stage]);
+    const std::string& device = options_.stages[stage].device;
+    return device.empty() ? "" : absl::StrCat("/", device);
   }
-  bool IsKept(size_t stage) const {
-    return !options_.kept.empty() && options_.kept[stage].has_value();
+  bool IsKept(size_t stage) const { return options_.stages[stage].kept.has_value(); }
+  // Caches of stages that are not kept come with them.
+  bool MovesCaches() const {
+    return std::ranges::any_of(options_.stages,
+                               [](const StagePlacement& stage) { return !stage.caches.empty(); });
   }
   absl::Status LoadStages(const std::vector<size_t>& which, Progress* progress);
   // Caches that stages take over while the plan before goes on. False: they cannot be had.
@@ -181,16 +185,16 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
   spec.set_n_stages(static_cast<uint32_t>(n_stages()));
   spec.set_model_path(options_.model_path);
   spec.set_model_name(options_.model_name.str());
-  spec.mutable_layers()->set_begin(options_.stages[stage].begin);
-  spec.mutable_layers()->set_end(options_.stages[stage].end);
+  spec.mutable_layers()->set_begin(options_.stages[stage].layers.begin);
+  spec.mutable_layers()->set_end(options_.stages[stage].layers.end);
   spec.set_n_ctx(options_.n_ctx);
   spec.set_n_seq_max(options_.n_seq_max);
   spec.set_n_batch(options_.n_batch);
   spec.set_n_threads(options_.n_threads);
-  if (!options_.devices.empty()) spec.set_device(options_.devices[stage]);
-  if (!options_.n_cpu_moe.empty()) spec.set_n_cpu_moe(options_.n_cpu_moe[stage]);
+  spec.set_device(options_.stages[stage].device);
+  spec.set_n_cpu_moe(options_.stages[stage].n_cpu_moe);
   if (IsKept(stage)) {
-    *spec.mutable_kept() = *options_.kept[stage];
+    *spec.mutable_kept() = *options_.stages[stage].kept;
     spec.mutable_kept()->set_with_caches(carries_);
   }
   spec.set_unverified(options_.unverified);
@@ -203,17 +207,17 @@ wire::StageSpec PipelineImpl::SpecOf(size_t stage) const {
 
 void PipelineImpl::AddWeightSources(size_t stage, wire::StageSpec* spec) const {
   const NodeClient* const source = options_.source;
-  const std::string& self = options_.nodes[stage]->id();
+  const std::string& self = options_.stages[stage].node->id();
   if (source != nullptr) {
     if (source->id() == self) return;
     spec->set_source_address(source->address());
     spec->set_source_node(source->id());
   }
-  if (options_.weight_peers.empty()) return;
-  spec->set_no_source(source == nullptr);
-  for (const NodeClient* const node : options_.weight_peers[stage]) {
+  spec->set_no_source(options_.from_caches);
+  for (const NodeClient* const node : options_.stages[stage].weight_peers) {
     if (spec->weight_peers_size() == kWeightPeersMax) break;
-    if (source != nullptr && (node->id() == source->id() || node->id() == self)) continue;
+    if (source != nullptr && node->id() == source->id()) continue;
+    if (!options_.from_caches && node->id() == self) continue;
     wire::WeightPeer* const peer = spec->add_weight_peers();
     peer->set_address(node->address());
     peer->set_node_id(node->id());
@@ -238,7 +242,7 @@ absl::Status PipelineImpl::Load(Progress progress) {
   }
   if (options_.take_over == nullptr) return LoadStages(all, &progress);
   if (auto s = LoadStages(anew, &progress); !s.ok()) return s;
-  if (!options_.caches.empty()) {
+  if (MovesCaches()) {
     const absl::StatusOr<bool> copied = CopyCaches(&progress);
     if (!copied.ok()) return copied.status();
     carries_ = *copied;
@@ -261,7 +265,7 @@ absl::Status PipelineImpl::Load(Progress progress) {
   const bool carried = carries_ && std::all_of(kept.begin(), kept.end(), [this](size_t i) {
                          return stages_[i].caches_kept();
                        });
-  if (!options_.caches.empty()) {
+  if (MovesCaches()) {
     carried_.contents = carried ? SlotContents::kAsBefore : SlotContents::kAnything;
   }
   return absl::OkStatus();
@@ -294,7 +298,7 @@ wire::MoveCachesRequest PipelineImpl::MoveOf(size_t stage) const {
   wire::MoveCachesRequest request;
   *request.mutable_epoch() = options_.epoch;
   request.set_stage(static_cast<uint32_t>(stage));
-  for (const PipelineOptions::CacheSource& source : options_.caches[stage]) {
+  for (const CacheSource& source : options_.stages[stage].caches) {
     wire::CacheSource* const from = request.add_from();
     *from->mutable_stage() = source.stage;
     from->set_address(source.address);
@@ -317,7 +321,7 @@ absl::StatusOr<PipelineImpl::Copied> PipelineImpl::CopyChanges(Progress* progres
   for (size_t i = 0; i < n_stages(); ++i) {
     if (IsKept(i)) continue;
     threads.emplace_back([&, i] {
-      auto moved = options_.nodes[i]->MoveCaches(MoveOf(i), [&] {
+      auto moved = options_.stages[i].node->MoveCaches(MoveOf(i), [&] {
         absl::MutexLock lock(mu);
         wanted = wanted && (*progress)(i, wire::LoadProgress());
         return wanted && SteadyTime::Now() < until;
@@ -347,15 +351,16 @@ absl::Status PipelineImpl::LoadStages(const std::vector<size_t>& which, Progress
   std::vector<std::thread> threads;
   for (const size_t i : which) {
     threads.emplace_back([&, i] {
-      auto info = options_.nodes[i]->LoadStage(SpecOf(i), [&](const wire::LoadProgress& done) {
-        absl::MutexLock lock(progress_mu);
-        if (!(*progress)(i, done)) cancelled = true;
-        return !cancelled;
-      });
+      auto info =
+          options_.stages[i].node->LoadStage(SpecOf(i), [&](const wire::LoadProgress& done) {
+            absl::MutexLock lock(progress_mu);
+            if (!(*progress)(i, done)) cancelled = true;
+            return !cancelled;
+          });
       if (info.ok()) {
         stages_[i] = *std::move(info);
         stages_[i].set_link_address(
-            LinkAddress(stages_[i].link_address(), options_.nodes[i]->address()));
+            LinkAddress(stages_[i].link_address(), options_.stages[i].node->address()));
       } else {
         outcomes[i] = WithStage(info.status(), static_cast<uint32_t>(i));
         cancelled = true;  // the others need not go on
@@ -371,10 +376,10 @@ absl::Status PipelineImpl::LoadStages(const std::vector<size_t>& which, Progress
     if (right.ok()) continue;
     // Also where what is loaded stays on an error: no plan is to keep this one.
     UnloadStage(i);
-    const LayerRange& layers = options_.stages[i];
+    const LayerRange& layers = options_.stages[i].layers;
     outcomes[i] =
         WithStage(Prefixed(absl::StrCat("stage ", i, " (layers ", layers.begin, "-", layers.end - 1,
-                                        ") on ", options_.nodes[i]->name(), DeviceText(i)),
+                                        ") on ", options_.stages[i].node->name(), DeviceText(i)),
                            right),
                   static_cast<uint32_t>(i));
   }
@@ -410,11 +415,9 @@ absl::Status PipelineImpl::ConnectLinks() {
     request.set_stage(static_cast<uint32_t>(i));
     const bool last = i + 1 == n_stages();
     request.set_next_address(last ? return_address_ : stages_[i + 1].link_address());
-    request.set_next_node(last ? options_.coordinator_node : options_.nodes[i + 1]->id());
-    if (!last && !options_.activations.empty()) {
-      *request.mutable_activations() = options_.activations[i];
-    }
-    if (auto s = options_.nodes[i]->ConnectStage(request); !s.ok()) return s;
+    request.set_next_node(last ? options_.coordinator_node : options_.stages[i + 1].node->id());
+    if (!last) *request.mutable_activations() = options_.stages[i].sends;
+    if (auto s = options_.stages[i].node->ConnectStage(request); !s.ok()) return s;
   }
   DialOptions dial;
   dial.address = stages_[0].link_address();
@@ -505,7 +508,7 @@ absl::Status PipelineImpl::Diagnose(const absl::Status& broken) {
   while (true) {
     absl::Status unreachable;
     for (size_t i = 0; i < n_stages(); ++i) {
-      auto info = options_.nodes[i]->GetInfo(kInfoTimeoutMs);
+      auto info = options_.stages[i].node->GetInfo(kInfoTimeoutMs);
       if (!info.ok()) {
         unreachable = info.status();
         continue;
@@ -532,7 +535,7 @@ void PipelineImpl::UnloadStage(size_t stage) {
   *request.mutable_epoch() = options_.epoch;
   request.set_stage(static_cast<uint32_t>(stage));
   // A node that is gone has unloaded already, or the node that coordinates next has it unload.
-  NodeClient* const node = options_.nodes[stage];
+  NodeClient* const node = options_.stages[stage].node;
   node->UnloadStage(request, [&] { return options_.gone == nullptr || !options_.gone(node->id()); })
       .IgnoreError();
   stages_[stage].clear_link_address();  // nothing is loaded any more
@@ -552,13 +555,7 @@ absl::Status FailureOf(const wire::GetInfoResponse& info, const wire::Epoch& epo
 
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Build(PipelineOptions options,
                                                           Listener* listener, Progress progress) {
-  CHECK(!options.stages.empty() && options.stages.size() == options.nodes.size());
-  CHECK(options.caches.empty() || options.caches.size() == options.stages.size());
-  for (size_t i = 0; i < options.caches.size(); ++i) {
-    CHECK(!options.caches[i].empty() || (i < options.kept.size() && options.kept[i]));
-  }
-  CHECK(options.devices.empty() || options.devices.size() == options.stages.size());
-  CHECK(options.weight_peers.empty() || options.weight_peers.size() == options.stages.size());
+  CHECK(!options.stages.empty());
   const bool leave = options.leave_on_error;
   auto pipeline = std::make_unique<PipelineImpl>(std::move(options), listener);
   if (leave) pipeline->DisownStages();

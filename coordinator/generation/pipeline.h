@@ -27,40 +27,50 @@ inline constexpr uint32_t kResultsRelease = kResultsMax / 2;  // told free toget
 
 inline constexpr int kWeightPeersMax = 7;
 
+// What a stage of an earlier plan has of its sequences' caches.
+struct CacheSource {
+  wire::KeptStage stage;
+  std::string address;  // of its links
+  std::string node_id;
+  LayerRange layers;
+};
+
+// One stage of a pipeline.
+struct StagePlacement {
+  LayerRange layers;
+  NodeClient* node = nullptr;  // holds them; outlives the pipeline
+  std::string device = {};     // as ggml names it; empty: the node's CPU
+  uint32_t n_cpu_moe = 0;      // as of StageSpec
+  // By which it sends to the next stage; the last one's is not read.
+  wire::ActivationRule sends = {};
+  // The stage of an earlier plan that becomes this one, where it is there; nothing: it is loaded.
+  std::optional<wire::KeptStage> kept = {};
+  // Caches move with the stages: one of `kept` keeps its own, and every other one takes over what
+  // these stages have, which together have its layers, in order. Empty for all stages: all begin
+  // with nothing.
+  std::vector<CacheSource> caches = {};
+  // Nodes that may have blocks of its weights, the likeliest first; outlive the pipeline. The
+  // stage's node asks kWeightPeersMax of them at most, and the source; itself only where
+  // `from_caches`.
+  std::vector<NodeClient*> weight_peers = {};
+};
+
 struct PipelineOptions {
   std::string
       model_path;  // on `source`; other nodes use a file of the same path if it is the model
   PrintableText model_name;  // for people; empty: that of the file
   std::string model_id;
   wire::Epoch epoch;
-  std::vector<LayerRange> stages;  // in order
-  std::vector<NodeClient*> nodes;  // nodes[i] holds stages[i]; outlive the pipeline
-  // The others get their weights from it; null: all have the file, or, with weight_peers, none has.
+  std::vector<StagePlacement> stages;  // in order; at least one
+  // The other nodes get their weights from it; null: all have the file, or `from_caches`.
   NodeClient* source = nullptr;
-  // [stages] Nodes that may have blocks of its weights, the likeliest first; outlive the pipeline.
-  // A stage's node asks kWeightPeersMax of them at most, and the source; itself only without a
-  // source. May be empty.
-  std::vector<std::vector<NodeClient*>> weight_peers;
-  uint32_t n_ctx = 512;  // positions per sequence
+  bool from_caches = false;  // no node has the file: all weights come from the stages' weight_peers
+  uint32_t n_ctx = 512;      // positions per sequence
   uint32_t n_seq_max = 1;
   uint32_t n_batch = 512;
-  uint32_t n_threads = 0;            // per stage; 0: the node's default
-  std::vector<std::string> devices;  // [stages] as ggml names them; empty: the CPU of each node
-  std::vector<uint32_t> n_cpu_moe;   // [stages] as of StageSpec; empty: none
-  // [stages] of an earlier plan that become these, where they are there; empty: all are loaded.
-  std::vector<std::optional<wire::KeptStage>> kept;
-  // Caches move with the stages: those of `kept` keep them, and every other one takes over what
-  // these stages of an earlier plan have, which together have its layers, in order. [stages], not
-  // read of `kept`; empty: all begin with nothing.
-  struct CacheSource {
-    wire::KeptStage stage;
-    std::string address;  // of its links
-    std::string node_id;
-    LayerRange layers;
-  };
-  std::vector<std::vector<CacheSource>> caches;
-  // Called once all other stages are loaded, before those of `kept` are taken from the plan that
-  // has them: it is to let go of them. True: with no step under way, so that caches are worth
+  uint32_t n_threads = 0;  // per stage; 0: the node's default
+  // Called once all other stages are loaded, before those that are kept are taken from the plan
+  // that has them: it is to let go of them. True: with no step under way, so that caches are worth
   // having. Not OK ends the load. Null: they are nobody's.
   std::function<absl::StatusOr<bool>()> take_over;
   // What stages of the model computed earlier, of all nodes that can be asked; a stage that
@@ -69,8 +79,7 @@ struct PipelineOptions {
   std::function<std::vector<wire::SelfTest>()> self_tests;
   bool leave_on_error = false;  // Build() unloads nothing: the next plan keeps what is loaded
   wire::CacheSpec cache;
-  std::vector<wire::ActivationRule> activations;  // [stages], by which each sends; empty: f32
-  std::string origin;                             // as of StageSpec
+  std::string origin;  // as of StageSpec
   bool unverified = false;
   bool use_mmap = true;
   bool allow_mixed_versions = false;

@@ -21,9 +21,9 @@ namespace {
 
 // Where the stages of `planned` that are not kept have their caches from; empty: nowhere, since
 // those that are kept are of some older plan, or nothing of `from` stays.
-std::vector<std::vector<PipelineOptions::CacheSource>> CachesFor(const PlannedModel& planned,
-                                                                 const Deployment& from) {
-  std::vector<std::vector<PipelineOptions::CacheSource>> caches;
+std::vector<std::vector<CacheSource>> CachesFor(const PlannedModel& planned,
+                                                const Deployment& from) {
+  std::vector<std::vector<CacheSource>> caches;
   for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
     caches.push_back(from.CachesOf(planned.plan.stages[i].layers));
     if (caches[i].empty()) return {};

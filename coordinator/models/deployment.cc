@@ -120,19 +120,24 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
   build.model_name = name_;
   build.model_id = model_id();
   build.epoch = options_.epoch;
-  for (const PlannedStage& stage : planned_->plan.stages) {
-    build.stages.push_back(stage.layers);
-    build.nodes.push_back(planned_->NodeOf(stage).client.get());
-    build.devices.push_back(request.devices[stage.device].name);
-    build.n_cpu_moe.push_back(stage.n_cpu_moe);
-    build.activations.push_back(stage.sends);
+  const std::vector<std::vector<NodeClient*>> weight_peers = planned_->WeightPeers();
+  for (size_t i = 0; i < planned_->plan.stages.size(); ++i) {
+    const PlannedStage& planned = planned_->plan.stages[i];
+    StagePlacement& stage = build.stages.emplace_back();
+    stage.layers = planned.layers;
+    stage.node = planned_->NodeOf(planned).client.get();
+    stage.device = request.devices[planned.device].name;
+    stage.n_cpu_moe = planned.n_cpu_moe;
+    stage.sends = planned.sends;
+    if (i < planned_->kept.size()) stage.kept = planned_->kept[i];
+    if (take_over != nullptr && i < options_.caches.size()) stage.caches = options_.caches[i];
+    stage.weight_peers = weight_peers[i];
   }
-  build.kept = planned_->kept;
   build.leave_on_error = take_over == nullptr &&
                          (options_.inherited != nullptr || options_.requests_wait) &&
                          StagesMayStay();
   build.source = planned_->Source();
-  build.weight_peers = planned_->WeightPeers();
+  build.from_caches = build.source == nullptr;
   build.n_ctx = request.cache.n_ctx;
   build.n_seq_max = request.cache.n_seqs;
   build.n_batch = std::min(request.cache.n_ctx, kBatchRowsMax);
@@ -147,7 +152,6 @@ absl::Status Deployment::Build(Progress progress, TakeOver take_over) {
   build.coordinator_node = options_.self_node;
   build.gone = options_.gone;
   build.self_tests = [this] { return EarlierSelfTests(); };
-  if (take_over != nullptr) build.caches = options_.caches;
   build.take_over = std::move(take_over);
   const bool leave_on_error = build.leave_on_error;
   auto pipeline =
@@ -296,14 +300,14 @@ bool Deployment::StagesMayStay() const {
                               [](const PlannedStage& stage) { return stage.n_cpu_moe != 0; });
 }
 
-std::vector<PipelineOptions::CacheSource> Deployment::CachesOf(LayerRange layers) const {
-  std::vector<PipelineOptions::CacheSource> sources;
+std::vector<CacheSource> Deployment::CachesOf(LayerRange layers) const {
+  std::vector<CacheSource> sources;
   if (!StagesMayStay()) return sources;
   absl::MutexLock lock(mu_);
   for (size_t i = 0; i < infos_.size(); ++i) {
     const PlannedStage& stage = planned_->plan.stages[i];
     if (stage.layers.end <= layers.begin || stage.layers.begin >= layers.end) continue;
-    PipelineOptions::CacheSource& source = sources.emplace_back();
+    CacheSource& source = sources.emplace_back();
     *source.stage.mutable_epoch() = options_.epoch;
     source.stage.set_stage(static_cast<uint32_t>(i));
     source.address = infos_[i].link_address();

@@ -55,8 +55,8 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
     bool requests_wait = false;
     // What stages computed of the self-test; outlives the deployment. Null: is not kept.
     SelfTestFile* self_tests = nullptr;
-    std::vector<CapacityLimit> caps;                                // that it was planned with
-    std::vector<std::vector<PipelineOptions::CacheSource>> caches;  // as of PipelineOptions
+    std::vector<CapacityLimit> caps;               // that it was planned with
+    std::vector<std::vector<CacheSource>> caches;  // [stages], as of StagePlacement
     // For simulations: the time, how a pipeline is built, and what requests are served with where
     // nothing is inherited.
     std::function<SteadyTime()> now = SteadyTime::Now;
@@ -95,7 +95,7 @@ class Deployment final : public std::enable_shared_from_this<Deployment>,
   absl::StatusOr<bool> YieldToRecovery(bool comes_to_rest, absl::FunctionRef<bool()> wanted);
   // For the next deployment's stages of these layers to take over caches: the stages that have
   // them, in order; none: they will not be there.
-  std::vector<PipelineOptions::CacheSource> CachesOf(LayerRange layers) const;
+  std::vector<CacheSource> CachesOf(LayerRange layers) const;
   // As they were loaded; none before Load() and where that failed.
   std::vector<wire::StageInfo> stages() const {
     absl::MutexLock lock(mu_);

@@ -71,8 +71,6 @@ absl::Status TextRun::Impl::BuildPipeline() {
   build.model_id = to_.model->id();
   build.source = to_.source;
   build.epoch = to_.epoch;
-  build.stages = to_.layers;
-  build.devices = to_.devices;
   build.listen_host = to_.listen_host;
   build.allow_mixed_versions = options_.allow_mixed_versions;
   build.n_ctx = n_ctx_;
@@ -86,7 +84,8 @@ absl::Status TextRun::Impl::BuildPipeline() {
   model.n_layer = to_.model->n_layer();
   model.tensor_bytes = to_.model->tensor_bytes();
   for (size_t i = 0; i < to_.layers.size(); ++i) {
-    build.nodes.push_back(to_.nodes[i]);
+    build.stages.push_back({.layers = to_.layers[i], .node = to_.nodes[i]});
+    if (!to_.devices.empty()) build.stages[i].device = to_.devices[i];
     report_.stages.push_back({.node = to_.nodes[i]->name(), .layers = to_.layers[i]});
     if (!to_.node_pids.empty()) report_.stages[i].node_pid = to_.node_pids[i];
   }

@@ -218,9 +218,9 @@ absl::Status Bench::Measure(Entry* entry) {
   build.epoch = *std::move(epoch);
   for (const PlannedStage& stage : entry->plan.stages) {
     const PlanDevice& device = entry->request.devices[stage.device];
-    build.stages.push_back(stage.layers);
-    build.nodes.push_back(report_.nodes[device.node].client.get());
-    build.devices.push_back(device.name);
+    build.stages.push_back({.layers = stage.layers,
+                            .node = report_.nodes[device.node].client.get(),
+                            .device = device.name});
   }
   build.n_ctx = entry->request.cache.n_ctx;
   build.n_seq_max = entry->batch;

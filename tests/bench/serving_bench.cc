@@ -156,10 +156,10 @@ absl::Status Bench::Load() {
   for (uint32_t i = 0; i < n_nodes; ++i) {
     auto client = NodeClient::Connect({.address = options_.nodes[i]});
     if (!client.ok()) return client.status();
-    build.nodes.push_back(client->get());
     nodes_.push_back(*std::move(client));
     const uint32_t n_layer = (*file)->n_layer();
-    build.stages.push_back({n_layer * i / n_nodes, n_layer * (i + 1) / n_nodes});
+    build.stages.push_back({.layers = {n_layer * i / n_nodes, n_layer * (i + 1) / n_nodes},
+                            .node = nodes_.back().get()});
   }
   build.n_ctx = options_.ctx;
   build.n_seq_max = options_.slots;

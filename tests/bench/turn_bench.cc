@@ -142,10 +142,10 @@ absl::Status Run(const std::string& path, uint32_t tokens, const std::vector<std
   for (uint32_t i = 0; i < n_nodes; ++i) {
     auto client = NodeClient::Connect({.address = nodes[i]});
     if (!client.ok()) return client.status();
-    build.nodes.push_back(client->get());
     clients.push_back(*std::move(client));
     const uint32_t n_layer = (*file)->n_layer();
-    build.stages.push_back({n_layer * i / n_nodes, n_layer * (i + 1) / n_nodes});
+    build.stages.push_back({.layers = {n_layer * i / n_nodes, n_layer * (i + 1) / n_nodes},
+                            .node = clients.back().get()});
   }
   build.n_ctx = kPromptTokens + tokens + 16;
   build.n_threads = 1;

@@ -145,11 +145,13 @@ class WeightsReachTheNodes : public ::testing::Test {
     options.epoch.set_counter(++epoch_);
     options.epoch.set_coordinator_id("test");
     uint32_t begin = 0;
-    for (const uint32_t cut : cuts) options.stages.push_back({std::exchange(begin, cut), cut});
-    options.stages.push_back({begin, model_->n_layer()});
-    options.nodes = std::move(nodes);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const uint32_t end = i < cuts.size() ? cuts[i] : model_->n_layer();
+      options.stages.push_back({.layers = {std::exchange(begin, end), end},
+                                .node = nodes[i],
+                                .weight_peers = weight_peers_});
+    }
     options.source = with_->client();
-    options.weight_peers.assign(options.stages.size(), weight_peers_);
     options.n_ctx = kContext;
     options.n_batch = kContext;
     Generator generator;

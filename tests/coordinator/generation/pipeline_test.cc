@@ -72,10 +72,12 @@ class PipelineSources : public ::testing::Test {
     PipelineOptions options;
     options.model_path = "/model.gguf";
     options.model_id = kModel;
-    for (uint32_t i = 0; i < nodes.size(); ++i) options.stages.push_back({i, i + 1});
-    options.nodes = std::move(nodes);
+    for (uint32_t i = 0; i < nodes.size(); ++i) {
+      options.stages.push_back({.layers = {i, i + 1}, .node = nodes[i]});
+      if (!peers.empty()) options.stages[i].weight_peers = peers[i];
+    }
     options.source = source;
-    options.weight_peers = std::move(peers);
+    options.from_caches = source == nullptr && !peers.empty();
     NoListener listener;
     const auto built = Pipeline::Build(std::move(options), &listener,
                                        [](size_t, const wire::LoadProgress&) { return true; });
@@ -159,9 +161,8 @@ class TestedNode final : public testing::SilentNode {
 // Both as they were, but that the second stage computed `second` when it was here before.
 absl::Status LoadTested(TestedNode* first, TestedNode* second, float before, bool leave) {
   PipelineOptions options;
-  options.stages = {{0, 1}, {1, 3}};
-  options.nodes = {first, second};
-  options.devices = {"CPU", "Vulkan0"};
+  options.stages = {{.layers = {0, 1}, .node = first, .device = "CPU"},
+                    {.layers = {1, 3}, .node = second, .device = "Vulkan0"}};
   options.leave_on_error = leave;
   options.self_tests = [before] {
     TestedNode other("attic", before);

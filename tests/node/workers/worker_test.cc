@@ -144,12 +144,12 @@ class TwoWorkers : public ::testing::Test {
     options.model_path = path_;
     options.model_id = (*model)->id();
     options.epoch = EpochOf(epoch);
-    options.stages = {{0, 3}, {3, 6}};
-    options.nodes = {clients_[0].get(), clients_[1].get()};
+    options.stages = {{.layers = {0, 3}, .node = clients_[0].get()},
+                      {.layers = {3, 6}, .node = clients_[1].get()}};
     options.n_ctx = 128;
     options.n_batch = kBatch;
     for (uint32_t i = 0; kept != 0 && i < 2; ++i) {
-      wire::KeptStage& stage = options.kept.emplace_back().emplace();
+      wire::KeptStage& stage = options.stages[i].kept.emplace();
       *stage.mutable_epoch() = EpochOf(kept);
       stage.set_stage(i);
     }
