@@ -14,7 +14,7 @@
 namespace strata {
 namespace {
 
-// Version 1 has no word for "no limit" but a number that no machine has.
+// Version 1 writes "no limit" as a number that no machine has.
 constexpr uint64_t kNoLimitBytes = 1ull << 62;
 
 std::vector<std::string> ReadWords(const std::string& path) {

@@ -108,7 +108,7 @@ absl::StatusOr<DeviceSpeed> ProbeDevice(const ProbeOptions& options) {
   ggml_backend_dev_get_props(device, &props);
   sized.large_matrices =
       KindOf(props) == DeviceFacts::Kind::kGpu && free / 4 >= kLargeWorkingSetBytes;
-  // Not so much that somebody else's program is pushed out for a measurement.
+  // Not so much that a measurement would push another program out of memory.
   sized.working_set_bytes = std::min<uint64_t>(sized.working_set_bytes, free / 4);
   std::optional<absl::Duration> quota_period;
   if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) {
@@ -116,7 +116,7 @@ absl::StatusOr<DeviceSpeed> ProbeDevice(const ProbeOptions& options) {
     const double share = limits.cpu_cores / std::max(1u, options.n_threads);
     if (share < 1) {
       quota_period = limits.cpu_period;
-      // Less of everything, so that as many types fit into the budget.
+      // Smaller working sets, so that as many types fit into the budget.
       sized.working_set_bytes =
           std::max(kWorkingSetMinBytes,
                    static_cast<uint64_t>(static_cast<double>(options.working_set_bytes) * share));

@@ -59,15 +59,15 @@ bool IsCpu(ggml_backend_dev_t device) {
   return ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
 }
 
-// Without a graphics device Vulkan has software only, which ggml hides unless it is asked for; to
-// load it and LLVM with it takes each process 62 MiB and 75 ms.
+// Without a graphics device Vulkan has only a software device, which ggml hides unless requested;
+// loading it, with LLVM, costs each process 62 MiB and 75 ms.
 void LeaveOutSoftwareVulkan() {
 #ifdef __linux__
   if (getenv("GGML_VK_VISIBLE_DEVICES") != nullptr) return;
   for (const char* device : {"/dev/dri", "/dev/nvidiactl", "/dev/dxg"}) {
     if (access(device, F_OK) == 0) return;
   }
-  // Of the Vulkan loader; its documentation, LoaderDriverInterface.md.
+  // The Vulkan loader's variables, see its LoaderDriverInterface.md.
   setenv("VK_LOADER_DRIVERS_DISABLE", "~all~", /*overwrite=*/0);
 #endif
 }
@@ -134,7 +134,7 @@ uint64_t LogCapture::CacheBytes() const {
 }
 
 uint64_t LogCapture::ForgettingBytes(const SlotSamplers& of) const {
-  // Said before the sizes of the cache that it speaks of.
+  // This line comes before the sizes of its cache.
   bool is_windowed = false;
   double bytes = 0;
   for (const std::string& line : sizes_) {

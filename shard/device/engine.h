@@ -1,6 +1,6 @@
-// libllama as this process uses it: started once, its back ends found, its devices named, and its
-// log listened to. What libllama says only in its log (why a load failed, how large a buffer
-// became) is read from there.
+// libllama in this process: starts it once, finds its back ends and devices, and captures its log.
+// Facts that libllama reports only in its log (why a load failed, how large a buffer became) are
+// parsed from there.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ void StartEngine();
 // kInvalidArgument when there is none, with the names there are. Calls StartEngine().
 absl::StatusOr<ggml_backend_dev_t> FindDevice(absl::string_view name);
 
-// Keeps what libllama and ggml log on this thread for as long as it lives; an outer one hears
-// nothing meanwhile.
+// Captures what libllama and ggml log on this thread while it lives; an outer capture gets nothing
+// meanwhile.
 class LogCapture {
  public:
   LogCapture();
@@ -36,7 +36,7 @@ class LogCapture {
 
   // Bytes of the caches for keys and values and of recurrent states.
   uint64_t CacheBytes() const;
-  // Of those, what one sequence has in caches that forget: windows and states.
+  // The share of one sequence in caches that forget: windows and states.
   struct SlotSamplers {
     uint32_t window = 0;  // positions
     uint32_t n_seq_max = 1;
@@ -53,14 +53,14 @@ class LogCapture {
   void Add(int level, absl::string_view text);  // for the log callback
 
  private:
-  // Sum of the figures after `mark` in the wanted lines that have it, in bytes.
+  // Sum of the figures after `mark` in the matching lines, in bytes.
   uint64_t Sum(absl::string_view mark,
                absl::FunctionRef<bool(absl::string_view line)> wanted) const;
 
   LogCapture* const outer_;  // of this thread, or nullptr
   std::vector<std::string> errors_;
-  std::vector<std::string> sizes_;  // lines that speak of bytes
-  std::string line_;                // not ended yet
+  std::vector<std::string> sizes_;  // lines with sizes
+  std::string line_;                // incomplete
   int level_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Which machine this process is on, and whom it can reach without a network.
+// Identifies the machine of this process, and the processes it can reach without a network.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@ namespace strata {
 std::string BootId();
 
 // Equal for processes that reach each other over loopback and share memory: one machine, one
-// network namespace, one IPC namespace. Empty: not known, so nobody is on this host.
+// network namespace, one IPC namespace. Empty: not known, so no other process counts as on this
+// host.
 std::string HostIdentity();
 
 }  // namespace strata

@@ -117,7 +117,7 @@ constexpr GroupFiles kVersion1 = {"/sys/fs/cgroup/memory", "memory.limit_in_byte
 constexpr GroupFiles kVersion2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file",
                                   "active_file"};
 
-// What is left in the group at `path` and in those above it.
+// Bytes left in the group at `path` and in those above it.
 uint64_t LeftInGroup(const GroupFiles& files, std::string path) {
   uint64_t left = std::numeric_limits<uint64_t>::max();
   while (true) {

@@ -1,4 +1,4 @@
-// How much memory this process has and may still take, and what it gives back.
+// The memory that this process has and may still allocate, and its release.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +10,22 @@ namespace strata {
 // Memory this process has resident, bytes.
 uint64_t ResidentBytes();
 
-// Bytes that may be allocated without swapping: what the system counts as available, or what is
-// left below the limit of a control group that this process is in, whichever is less.
+// Bytes that may be allocated without swapping: the system's available memory, or the rest below
+// the limit of this process's control group, whichever is less.
 uint64_t AvailableBytes();
 
-// Takes the pages of mapped files out of this process; what is read again comes back from the page
-// cache. For weights that were copied out of the mapping and are not needed there any more.
+// Drops the pages of mapped files from this process; pages that are read again come from the page
+// cache. For weights that were copied out of the mapping.
 void DropMappedPages(const std::vector<std::string>& paths);
 
-// Gives what was freed back to the system, where the C library keeps it: others plan with it. Any
+// Returns freed memory to the system, where the C library keeps it, because planners count it. Any
 // thread.
 void ReleaseFreedMemory();
-// Large blocks go back as soon as they are freed, and of the rest little is kept. For a process
-// whose requests may be large; one that takes such blocks at each step would take them anew each
-// time.
+// Makes the C library return large blocks when they are freed, and keep little of the rest. For a
+// process whose requests may be large; not for one that allocates such blocks at each step.
 void KeepLittleFreedMemory();
-// Lets ReleaseFreedMemory() reach what any thread has freed. Once, before a process that loads
-// stages starts threads.
+// Makes ReleaseFreedMemory() cover memory that any thread has freed. Call once, in a process that
+// loads stages, before it starts threads.
 void UseOneHeap();
 
 }  // namespace strata

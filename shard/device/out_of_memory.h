@@ -1,5 +1,5 @@
-// How libraries below say that there was no memory: ggml's back ends throw or print what their
-// drivers do, and no code says it. Pure functions; any thread.
+// Detects out-of-memory errors of the libraries below: ggml's back ends throw or print their
+// drivers' messages, without an error code. Pure functions; any thread.
 #pragma once
 
 #include <exception>
@@ -9,11 +9,11 @@
 
 namespace strata {
 
-// Whether an exception's or a dying process's words say so, of whichever memory.
+// Whether the message of an exception or of a dying process reports a lack of memory, of any kind.
 bool SaysOutOfMemory(absl::string_view words);
 
-// What a step that libllama broke off is to its caller: kResourceExhausted where memory was
-// missing, else kInternal.
+// The error of a step that libllama broke off: kResourceExhausted where memory was missing, else
+// kInternal.
 absl::Status FromLlamaException(const std::exception& thrown);
 
 }  // namespace strata

@@ -25,9 +25,9 @@ constexpr int64_t kGpuRows = 14336;
 constexpr int64_t kExpertRows = 768;
 constexpr uint64_t kExpertBytesMax = 64ull << 20;  // of all experts
 constexpr int kPasses = 3;  // the middle one counts: that is what steps take, mostly
-// Passes that take longer need no repeating to be measured well.
+// Longer passes are measured once.
 constexpr double kLongPassSeconds = 0.02;
-// And those are too long: fewer bytes will do. Software devices take seconds otherwise.
+// Still longer passes use fewer bytes. Software devices would take seconds otherwise.
 constexpr double kPassSecondsMax = 0.2;
 constexpr int kBudgetsForTheFirst = 10;
 constexpr int kOpBlocks = 16;
@@ -38,11 +38,11 @@ constexpr int kQuotaPeriods = 5;
 constexpr absl::Duration kQuotaTimeMin = absl::Milliseconds(200);
 constexpr size_t kSlowdownsMore = 2;
 
-// The types that models are made of, the commonest first; f16 is the cache's as well.
+// The usual types of models, the commonest first; f16 is also the cache's.
 constexpr ggml_type kTypes[] = {GGML_TYPE_Q4_K, GGML_TYPE_F16,  GGML_TYPE_Q8_0,   GGML_TYPE_Q4_0,
                                 GGML_TYPE_Q6_K, GGML_TYPE_Q5_K, GGML_TYPE_MXFP4,  GGML_TYPE_BF16,
                                 GGML_TYPE_Q3_K, GGML_TYPE_Q2_K, GGML_TYPE_IQ4_NL, GGML_TYPE_F32};
-// And those that experts are made of.
+// The usual types of experts.
 constexpr ggml_type kExpertTypes[] = {GGML_TYPE_Q4_K, GGML_TYPE_Q4_0, GGML_TYPE_Q6_K,
                                       GGML_TYPE_Q8_0, GGML_TYPE_Q5_K, GGML_TYPE_MXFP4,
                                       GGML_TYPE_Q3_K, GGML_TYPE_Q2_K, GGML_TYPE_IQ4_NL};
@@ -319,7 +319,7 @@ absl::StatusOr<DeviceSpeed> Prober::Run() {
     each.type = ggml_type_name(type);
     each.bytes_per_s = *dense;
     limit_ = options_.budget;
-    // Somebody else may have been busy the other times.
+    // Other programs may have been busy during the other passes.
     if (quota_period_ && speed.types.size() <= kSlowdownsMore && !OutOfTime()) {
       slowdown = std::min(*slowdown, MeasureSlowdown().value_or(*slowdown));
     }

@@ -1,5 +1,5 @@
-// One measurement of one device (device_probe.h): matrices multiplied with ggml as libllama would
-// have it done, in the buffers that it would choose. Used by one thread; blocks.
+// One measurement of one device (device_probe.h): multiplies matrices with ggml as libllama does,
+// in the buffers that it would choose. Used by one thread; blocks.
 #pragma once
 
 #include <cstdint>
@@ -43,16 +43,16 @@ class Prober {
   ggml_backend_buffer_type_t WeightBuffer(ggml_type type, Use use) const;
   bool Multiplies(ggml_type type, Use use, ggml_backend_buffer_type_t buffer_type) const;
   std::optional<Weights> MakeWeights(ggml_type type, Use use) const;
-  // Bytes per second for each of kProbeBatches; none when something failed or time ran out.
+  // Bytes per second for each of kProbeBatches; none on failure or when time ran out.
   std::optional<Speeds> Measure(ggml_type type, Use use) const;
-  // Seconds for one pass of `n` matrices from `first` on, round and round, with `batch` rows for
-  // each; none if it failed.
+  // Seconds for one pass over `n` matrices from `first` on, cyclically, with `batch` rows for each;
+  // none if it failed.
   std::optional<double> TimePass(const Weights& weights, size_t first, size_t n,
                                  uint32_t batch) const;
   std::optional<double> TimeGraph(ggml_cgraph* graph) const;
   // Seconds of an operation on so many rows.
   std::optional<double> MeasureOp(int64_t rows) const;
-  // How many times longer things take than Seconds() says.
+  // Factor by which real times are longer than Seconds().
   std::optional<double> MeasureSlowdown() const;
 
   // Seconds since some moment, as far as this process was let run: a quota lets it run at full

@@ -14,11 +14,11 @@ struct Format {
   wire::ActivationType type;
   absl::string_view name;
   ggml_type ggml;
-  float largest;  // that it can hold
+  float largest;  // representable value
 };
 
 constexpr float kF16Largest = 65504;
-// Of a block of q8_0 the scale, an f16, is a 127th.
+// The scale of a q8_0 block is an f16, a 127th of its largest value.
 constexpr Format kFormats[] = {
     {wire::F32, "f32", GGML_TYPE_F32, 0},
     {wire::F16, "f16", GGML_TYPE_F16, kF16Largest},

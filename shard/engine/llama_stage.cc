@@ -15,17 +15,17 @@
 namespace strata {
 namespace {
 
-// Positions per row of activations: multi-axis rotary embeddings want four (time, y, x, and one
-// that is zero); for tokens libllama makes them itself.
+// Positions per row of activations: multi-axis rotary embeddings need four (time, y, x, and a
+// zero); for tokens libllama makes them itself.
 int PositionsPerRow(const llama_model* model) {
   const llama_rope_type type = llama_model_rope_type(model);
   return type == LLAMA_ROPE_TYPE_MROPE || type == LLAMA_ROPE_TYPE_IMROPE ? 4 : 1;
 }
 
-absl::Status CheckLength(absl::string_view field, size_t length, size_t wanted) {
-  if (length == wanted) return absl::OkStatus();
+absl::Status CheckLength(absl::string_view field, size_t length, size_t expected) {
+  if (length == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(field, " has ", length, " entries; it must have ", wanted));
+      absl::StrCat(field, " has ", length, " entries; it must have ", expected));
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ bool LlamaStage::OnTensor(ggml_tensor* tensor, bool ask, void* user_data) {
   const bool is_watched = stage->watch_ != nullptr && stage->IsWatched(tensor);
   if (ask) return is_boundary || is_input || is_watched;
   if (is_input) return stage->WriteInput(tensor);
-  if (is_watched) stage->TellWatch(tensor);
+  if (is_watched) stage->CallWatch(tensor);
   if (!is_boundary) return true;
   stage->TakeBoundary(tensor);
   return false;  // ends the graph here: norm and head are never computed
@@ -85,7 +85,7 @@ void LlamaStage::TakeBoundary(const ggml_tensor* tensor) {
   const absl::Span<const uint32_t> rows = rows_.subspan(rows_out_, n);
   rows_out_ += n;
   const size_t n_embd = config_.facts.n_embd;
-  // Runs of rows that follow each other in the batch are copied at once; nearly always that is all.
+  // Runs of consecutive rows are copied at once; nearly always that is the whole batch.
   for (size_t i = 0; i < n;) {
     size_t end = i + 1;
     while (end < n && rows[end] == rows[end - 1] + 1) ++end;
@@ -100,7 +100,7 @@ bool LlamaStage::IsWatched(const ggml_tensor* tensor) const {
          absl::c_linear_search(config_.layer_tensors, tensor->name);
 }
 
-void LlamaStage::TellWatch(ggml_tensor* tensor) {
+void LlamaStage::CallWatch(ggml_tensor* tensor) {
   const size_t n = RowsOf(tensor, rows_.size());
   if (n != rows_.size()) return;
   std::vector<float> rows(n * config_.facts.n_embd);
@@ -123,7 +123,8 @@ absl::StatusOr<std::vector<float>> LlamaStage::DecodeApart(const Batch& batch,
   LogCapture log;
   LlamaContextPtr context(llama_init_from_model(model_.get(), params));
   if (context == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("no context beside its own: ", log.errors()));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a second context: ", log.errors()));
   }
   std::vector<int32_t> next(next_.size(), 0);
   context.swap(context_);
@@ -192,7 +193,7 @@ absl::Status LlamaStage::Check(const Batch& batch) const {
   if (!facts.is_last) return CheckLength("output_rows", batch.output_rows.size(), 0);
   if (batch.output_rows.size() > config_.n_outputs_max) {
     return absl::InvalidArgumentError(absl::StrCat("logits of ", batch.output_rows.size(),
-                                                   " rows are wanted; there is room for ",
+                                                   " rows are requested; there is room for ",
                                                    config_.n_outputs_max));
   }
   for (size_t i = 0; i < batch.output_rows.size(); ++i) {
@@ -208,18 +209,18 @@ absl::Status LlamaStage::Decode(const Batch& batch) {
   out_rows_ = 0;
   output_rows_.clear();
   kept_logits_.clear();
-  was_ahead_ = false;
+  used_lookahead_ = false;
   if (absl::Status status = Check(batch); !status.ok()) return status;
   if (absl::Status status = CheckMapped(); !status.ok()) return status;
 
   const size_t n = batch.positions.size();
-  was_ahead_ = FinishLookahead(batch);
-  if (!was_ahead_) {
+  used_lookahead_ = FinishLookahead(batch);
+  if (!used_lookahead_) {
     if (absl::Status status = RunAll(batch); !status.ok()) return RollBack(batch, status);
   }
-  // A GPU may still compute, and what it takes is the step's time, also where nobody reads logits.
+  // Wait for the GPU: its time belongs to the step, even if the logits are not read.
   absl::Status done = Synchronize();
-  done.Update(CheckMapped());  // a file that was cut short ends in a page of zeros
+  done.Update(CheckMapped());  // a truncated file ends in a page of zeros
   if (!done.ok()) return RollBack(batch, done);
   has_shifted_ = false;
   for (int32_t slot : batch.slots) ++next_[slot];
@@ -248,7 +249,8 @@ absl::Status LlamaStage::RunAll(const Batch& batch) {
       status = FromLlamaException(thrown);
     }
     if (!status.ok()) return status;
-    // Several graphs overwrite each other's, and one may have the rows in another order.
+    // Later graphs overwrite the logits of earlier ones, and a graph's rows may be in another
+    // order.
     const bool in_order = groups.size() == 1 && std::is_sorted(rows.begin(), rows.end());
     if (!in_order && config_.facts.is_last) KeepLogits(batch, rows);
   }
@@ -267,26 +269,26 @@ absl::Status LlamaStage::Synchronize() {
 bool LlamaStage::BeginLookahead(const Batch& batch) {
   UndoLookahead();
   const Facts& facts = config_.facts;
-  const bool comes_back =
+  const bool is_reversible =
       config_.ability.trim && !config_.has_equal_graphs && llama_model_n_swa(model_.get()) <= 0;
-  if (!config_.computes_apart || !facts.is_first || !facts.is_last || !comes_back || has_shifted_ ||
+  if (!config_.is_async || !facts.is_first || !facts.is_last || !is_reversible || has_shifted_ ||
       !Check(batch).ok()) {
     return false;
   }
-  ahead_.tokens.assign(batch.tokens.begin(), batch.tokens.end());
-  ahead_.positions.assign(batch.positions.begin(), batch.positions.end());
-  ahead_.slots.assign(batch.slots.begin(), batch.slots.end());
-  ahead_.output_rows.assign(batch.output_rows.begin(), batch.output_rows.end());
+  lookahead_.tokens.assign(batch.tokens.begin(), batch.tokens.end());
+  lookahead_.positions.assign(batch.positions.begin(), batch.positions.end());
+  lookahead_.slots.assign(batch.slots.begin(), batch.slots.end());
+  lookahead_.output_rows.assign(batch.output_rows.begin(), batch.output_rows.end());
   if (RunAll(batch).ok()) return true;
   UndoLookahead();
   return false;
 }
 
 bool LlamaStage::FinishLookahead(const Batch& batch) {
-  if (ahead_.tokens.empty()) return false;
-  if (batch.tokens == ahead_.tokens && batch.positions == ahead_.positions &&
-      batch.slots == ahead_.slots && batch.output_rows == ahead_.output_rows) {
-    ahead_ = {};
+  if (lookahead_.tokens.empty()) return false;
+  if (batch.tokens == lookahead_.tokens && batch.positions == lookahead_.positions &&
+      batch.slots == lookahead_.slots && batch.output_rows == lookahead_.output_rows) {
+    lookahead_ = {};
     return true;
   }
   UndoLookahead();
@@ -294,10 +296,10 @@ bool LlamaStage::FinishLookahead(const Batch& batch) {
 }
 
 void LlamaStage::UndoLookahead() {
-  if (ahead_.tokens.empty()) return;
-  Synchronize().IgnoreError();  // its result is of no use
-  for (const int32_t slot : ahead_.slots) llama_memory_seq_rm(memory(), slot, next_[slot], -1);
-  ahead_ = {};
+  if (lookahead_.tokens.empty()) return;
+  Synchronize().IgnoreError();  // its result is discarded
+  for (const int32_t slot : lookahead_.slots) llama_memory_seq_rm(memory(), slot, next_[slot], -1);
+  lookahead_ = {};
 }
 
 absl::Span<const float> LlamaStage::Incoming(const Batch& batch, absl::Span<const uint32_t> rows) {

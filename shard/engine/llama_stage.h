@@ -1,5 +1,5 @@
-// The stage as libllama runs it: a model, its context, and what stands in each slot of the KV
-// cache. Stage::Load() in stage.cc makes it. Used by one thread.
+// A stage run by libllama: a model, its context, and the state of each slot of the KV cache.
+// Stage::Load() in stage.cc makes it. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -32,21 +32,20 @@ class LlamaStage final : public Stage {
     // Where activations enter (see InputTensor() in architecture.h); empty: as llama_batch.embd.
     std::string input_tensor;
     std::string output_tensor;               // where the stage ends, if it is not the last
-    std::vector<std::string> layer_tensors;  // where its layers but the last end
+    std::vector<std::string> layer_tensors;  // where its layers end, all but the last
     llama_context_params params = {};        // of its context, without a callback
     uint32_t n_outputs_max = 0;
     // libllama runs graphs of equally many rows per sequence (row_groups.h).
     bool has_equal_graphs = false;
     // Graphs of more rows than n_unpooled_max end in pooled embeddings, for which libllama keeps no
-    // row of logits for every row, and makes a new graph every step; others are run again as they
-    // are.
+    // row of logits for every row, and makes a new graph every step; other graphs are reused.
     bool pools_embeddings = false;
     uint32_t n_unpooled_max = 0;
     bool has_vocabulary = false;
-    // The model's files where libllama has mapped them: what is written to them is computed with.
+    // The model's files where libllama has mapped them: a write to a file changes the weights.
     // Shared with the slice. Null: nothing is mapped.
     std::shared_ptr<const ModelFile> mapped;
-    bool computes_apart = false;  // a device that computes while its host does something else
+    bool is_async = false;  // the device computes while its host does something else
   };
 
   LlamaStage(Config config, LlamaModelPtr model);
@@ -58,16 +57,16 @@ class LlamaStage final : public Stage {
 
   llama_model* model() { return model_.get(); }
   Facts* mutable_facts() { return &config_.facts; }
-  // Before any other call.
+  // REQUIRES: called before any other method.
   void SetContext(LlamaContextPtr context) { context_ = std::move(context); }
-  // As Clear(), and what stood in the caches is overwritten.
+  // As Clear(), and overwrites the contents of the caches.
   void Erase();
-  // How many graphs were run again as they were. For tests.
+  // How many graphs were reused. For tests.
   int32_t n_graphs_reused() const { return llama_perf_context(context_.get()).n_reused; }
 
   absl::Status Decode(const Batch& batch) override;
   bool BeginLookahead(const Batch& batch) override;
-  bool UsedLookahead() const override { return was_ahead_; }
+  bool UsedLookahead() const override { return used_lookahead_; }
   Payload TakeActivations() override;
   absl::StatusOr<std::vector<float>> DecodeApart(const Batch& batch,
                                                  const LayerWatch& watch) override;
@@ -89,9 +88,9 @@ class LlamaStage final : public Stage {
   }
   // All rows, in one graph or several.
   absl::Status RunAll(const Batch& batch);
-  // Until the device has computed what was begun. Errors as of Decode().
+  // Waits until the device is done. Errors as of Decode().
   absl::Status Synchronize();
-  // True: the batch is what was begun ahead, and is done. Else what was begun is undone.
+  // True: the batch is the one that was begun ahead, and is done. Else undoes the lookahead.
   bool FinishLookahead(const Batch& batch);
   void UndoLookahead();
   // Runs `rows` of the batch as one call of libllama.
@@ -106,24 +105,24 @@ class LlamaStage final : public Stage {
   // False when the tensor is not as expected; the graph is stopped then.
   bool WriteInput(ggml_tensor* tensor);
   void TakeBoundary(const ggml_tensor* tensor);
-  // Whether watch_ wants the tensor.
+  // Whether watch_ is called with the tensor.
   bool IsWatched(const ggml_tensor* tensor) const;
-  void TellWatch(ggml_tensor* tensor);
+  void CallWatch(ggml_tensor* tensor);
 
-  // Brings the slots of a failed batch back to where they were; kDataLoss when one had to be
+  // Rolls the slots of a failed batch back to their state before it; kDataLoss when one had to be
   // dropped.
   absl::Status RollBack(const Batch& batch, absl::Status why);
-  // Whether positions from `begin` on can be forgotten without losing what position `begin` attends
-  // to.
+  // Whether positions from `begin` on can be removed without losing any that position `begin`
+  // attends to.
   bool CanTrim(int32_t slot, int32_t begin) const;
-  // Whether the cache still has what position `begin` attends to.
+  // Whether the cache still has all positions that position `begin` attends to.
   bool HasWindowBefore(int32_t slot, int32_t begin) const;
   bool TrimTo(int32_t slot, int32_t begin);
   void Drop(int32_t slot);
   absl::Status CheckSlot(int32_t slot) const;
-  // The slot does not hold any more what it held.
+  // Gives the slot a new version: its earlier contents are gone.
   void Changed(int32_t slot) { versions_[slot] = ++last_version_; }
-  // A sequence that is no slot's. Where SplitsCaches().
+  // A sequence id that belongs to no slot. REQUIRES: SplitsCaches().
   llama_seq_id spare() const { return static_cast<llama_seq_id>(config_.facts.n_seq_max); }
   absl::Status Trim(int32_t slot, int32_t begin);
   absl::Status Copy(int32_t slot, int32_t from);
@@ -136,42 +135,42 @@ class LlamaStage final : public Stage {
   const std::string boundary_;  // name of the tensor where the stage ends
   const int n_pos_per_row_;     // positions libllama wants for a row of activations
   LlamaModelPtr model_;
-  LlamaContextPtr context_;  // goes before the model
+  LlamaContextPtr context_;  // destroyed before the model
 
   std::vector<int32_t> next_;       // [n_seq_max] position that follows the last one in each slot
-  std::vector<uint64_t> versions_;  // [n_seq_max] as of Held
+  std::vector<uint64_t> versions_;  // [n_seq_max] Held::version
   uint64_t last_version_ = 0;
-  bool has_shifted_ = false;           // and keys turn with the next batch only
+  bool has_shifted_ = false;           // the next batch will rotate the keys
   const LayerWatch* watch_ = nullptr;  // in DecodeApart()
 
-  // What a sequence of `length` positions left behind in the parts of the cache that forget: states
-  // and windows. What every position keeps stays in its slot.
+  // The state of a sequence of `length` positions in the parts of the cache that forget: recurrent
+  // states and windows. The part that every position keeps stays in its slot.
   struct Checkpoint {
     int32_t length = 0;  // 0: nothing is kept
     std::vector<uint8_t> bytes;
   };
   std::vector<Checkpoint> checkpoints_;  // [n_checkpoints], of checkpoint_bytes together
 
-  // What BeginLookahead() has begun; no tokens: nothing. next_ knows nothing of it.
-  struct Ahead {
+  // The batch that BeginLookahead() has begun; no tokens: none. next_ does not include it.
+  struct LookaheadBatch {
     std::vector<int32_t> tokens, positions, slots;
     std::vector<uint32_t> output_rows;
   };
-  Ahead ahead_;
-  bool was_ahead_ = false;
+  LookaheadBatch lookahead_;
+  bool used_lookahead_ = false;
 
-  // Of the batch that runs or ran last.
+  // State of the batch that runs or ran last.
   std::shared_ptr<float[]> out_;  // [n_tokens, n_embd] f32, rows in batch order
   size_t out_rows_ = 0;
   // The rows that run, in the order in which libllama takes them, in one graph or several.
   absl::Span<const uint32_t> rows_;
-  absl::Span<const float> in_;  // what goes into input_tensor
+  absl::Span<const float> in_;  // the values for input_tensor
   size_t rows_in_ = 0;          // of in_ that were written
   size_t rows_out_ = 0;         // of rows_ that arrived at the boundary
   std::string boundary_error_;
   std::vector<uint32_t> output_rows_;  // last stage
   std::vector<float> kept_logits_;     // [output_rows, n_vocab], unless libllama has them in order
-  std::vector<int32_t> token_;         // columns of llama_batch, kept to spare allocations
+  std::vector<int32_t> token_;         // columns of llama_batch, reused to avoid allocations
   std::vector<int32_t> position_;
   std::vector<int32_t> n_slot_;
   std::vector<int32_t> slot_;

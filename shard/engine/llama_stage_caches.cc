@@ -1,4 +1,4 @@
-// What a stage's slots hold, out to another stage and in from one.
+// Reads and writes the contents of a stage's slots, for transfer between stages.
 #include <algorithm>
 #include <new>
 
@@ -27,7 +27,7 @@ absl::StatusOr<Stage::CachePart> LlamaStage::ReadCache(int32_t slot, uint32_t be
     return absl::InvalidArgumentError(
         absl::StrCat("positions from ", begin, " of slot ", slot, ", which has ", length));
   }
-  if (has_shifted_) return absl::UnavailableError("positions are on their way to other places");
+  if (has_shifted_) return absl::UnavailableError("the slots' positions are being shifted");
   const bool splits = SplitsCaches();
   if (!splits && begin > 0) return absl::UnimplementedError("this cache cannot be read in parts");
   CachePart part = {.begin = begin,
@@ -38,7 +38,7 @@ absl::StatusOr<Stage::CachePart> LlamaStage::ReadCache(int32_t slot, uint32_t be
     llama_memory_seq_cp(memory(), slot, from, static_cast<llama_pos>(part.begin),
                         static_cast<llama_pos>(part.end));
   }
-  const absl::Cleanup give_back = [&] {
+  const absl::Cleanup clear_spare = [&] {
     if (!whole) llama_memory_seq_rm(memory(), from, -1, -1);
   };
   LogCapture log;
@@ -83,8 +83,8 @@ absl::Status LlamaStage::WriteCache(int32_t slot, const CachePart& part) {
   }
   if (!written) {
     Drop(slot);
-    return absl::DataLossError(absl::StrCat("what another stage held in slot ", slot,
-                                            " does not fit into this one: ", log.errors()));
+    return absl::DataLossError(absl::StrCat("another stage's cache for slot ", slot,
+                                            " does not fit into this stage: ", log.errors()));
   }
   next_[slot] = static_cast<int32_t>(part.end);
   return absl::OkStatus();

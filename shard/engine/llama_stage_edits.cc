@@ -1,5 +1,4 @@
-// How a stage edits its KV cache: what it can do, and what libllama would abort or lose a sequence
-// for, which is refused.
+// The KV edits of a stage. Edits for which libllama would abort or lose a sequence are refused.
 #include <algorithm>
 #include <new>
 
@@ -14,7 +13,7 @@ bool LlamaStage::CanTrim(int32_t slot, int32_t begin) const {
   return config_.ability.trim && HasWindowBefore(slot, begin);
 }
 
-// A sliding window's cache has forgotten what lay behind the window of the last position.
+// A sliding window's cache has dropped all positions before the window of the last one.
 bool LlamaStage::HasWindowBefore(int32_t slot, int32_t begin) const {
   const int32_t n_swa = llama_model_n_swa(model_.get());
   const int32_t oldest = llama_memory_seq_pos_min(memory(), slot);
@@ -86,7 +85,7 @@ absl::Status LlamaStage::Trim(int32_t slot, int32_t begin) {
   if (begin < 0) return absl::InvalidArgumentError(absl::StrCat("trim from position ", begin));
   if (begin >= next_[slot]) return absl::OkStatus();
   if (!CanTrim(slot, begin) || !TrimTo(slot, begin)) {
-    return absl::UnimplementedError(absl::StrCat("this model's cache cannot forget positions from ",
+    return absl::UnimplementedError(absl::StrCat("this model's cache cannot remove positions from ",
                                                  begin, " of slot ", slot, " on"));
   }
   next_[slot] = begin;
@@ -105,7 +104,7 @@ absl::Status LlamaStage::Copy(int32_t slot, int32_t from) {
   return absl::OkStatus();
 }
 
-// What stood in [begin + delta, begin) is forgotten, and what follows moves down into its place.
+// Removes [begin + delta, begin) and moves the positions after it down.
 absl::Status LlamaStage::Shift(const wire::KvEdit& edit) {
   const int32_t slot = edit.slot();
   const bool reaches_end = edit.end() < 0 || edit.end() >= next_[slot];
@@ -121,7 +120,7 @@ absl::Status LlamaStage::Shift(const wire::KvEdit& edit) {
   }
   const int32_t to = edit.begin() + edit.delta();
   if (!llama_memory_seq_rm(memory(), slot, to, edit.begin())) {
-    return absl::UnimplementedError("this model's cache cannot forget a part of a sequence");
+    return absl::UnimplementedError("this model's cache cannot remove a part of a sequence");
   }
   llama_memory_seq_add(memory(), slot, edit.begin(), -1, edit.delta());
   next_[slot] += edit.delta();
@@ -134,7 +133,7 @@ void LlamaStage::Save(const wire::KvEdit& edit) {
   Checkpoint& checkpoint = checkpoints_[edit.checkpoint()];
   checkpoint.length = 0;
   checkpoint.bytes.clear();
-  // Rows of a step that failed may be missing.
+  // Not at its expected length: rows of a failed step may be missing.
   if (edit.begin() <= 0 || edit.begin() != next_[edit.slot()]) return;
   constexpr llama_state_seq_flags kFlags = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
   const size_t size = llama_state_seq_get_size_ext(context_.get(), edit.slot(), kFlags);

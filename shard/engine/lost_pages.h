@@ -1,14 +1,14 @@
-// Last words of a process that reads a mapped file of which a part is gone.
+// The last message of a process that reads a mapped file of which a part is gone.
 #pragma once
 
 #include <string>
 
 namespace strata {
 
-// From now on, where a page of a mapped file cannot be had, because the file became shorter or its
-// disk failed, the process ends by SIGBUS, as it would anyway, but with words on standard error
-// that name `path` and say what to do. Of several files, the one told of last is named. One thread
-// at a time.
-void TellOfLostPages(const std::string& path);
+// Installs a SIGBUS handler: when a page of a mapped file cannot be read, because the file became
+// shorter or its disk failed, the process still ends by SIGBUS, but first writes a message to
+// standard error that names `path` and says what to do. Of several files, the last one reported is
+// named. One thread at a time.
+void ReportLostPages(const std::string& path);
 
 }  // namespace strata

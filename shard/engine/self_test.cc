@@ -22,12 +22,12 @@
 namespace strata {
 namespace {
 
-// What a block of random bits is for.
+// The purpose of a block of random bits.
 enum class Purpose : uint32_t { kTokens = 0, kActivations = 1, kProjections = 2 };
 
 constexpr size_t kBlockBits = 32;  // numbers for which one block has the signs of each projection
 constexpr float kMaskedLogit = 1e30f;
-// Of a row's own length: what its layers add to it may be tiny, and is rounded with it.
+// A norm is at least this share of the row's length: a tiny sum of layers is rounded with the row.
 constexpr double kNormShareMin = 0.01;
 
 std::array<uint32_t, 4> RandomBlock(Purpose purpose, size_t index) {
@@ -59,7 +59,7 @@ std::vector<float> Activations(size_t n) {
   return values;
 }
 
-// A logit may be minus infinity: a token that the model never gives.
+// A logit may be minus infinity: a token that the model never chooses.
 bool AreNumbers(absl::Span<const float> values, bool logits) {
   return std::all_of(values.begin(), values.end(), [logits](float value) {
     return std::isfinite(value) || (logits && value == -std::numeric_limits<float>::infinity());
@@ -148,8 +148,8 @@ wire::SelfTest RunSelfTest(const wire::StageSpec& spec, Stage* stage) {
   uint32_t begin = facts.layers.begin;
   const auto add = [&](uint32_t end, absl::Span<const float> rows, bool logits) {
     if (test.fault().empty() && !AreNumbers(rows, logits)) {
-      test.set_fault(absl::StrCat("what ", logits ? "the head behind " : "", "layer ", end - 1,
-                                  " gives is not all numbers"));
+      test.set_fault(absl::StrCat(logits ? "the head after " : "", "layer ", end - 1,
+                                  " gives values that are not numbers"));
     }
     const bool of_tokens = facts.is_first && begin == facts.layers.begin;
     wire::SelfTestPoint& point = *test.add_points();

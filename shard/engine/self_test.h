@@ -1,13 +1,13 @@
-// A short test of a stage that has just been loaded, before it takes its first step: it computes a
-// fixed input of a few rows, and what comes out is told with the answer to the load. Weights that
-// differ from those of another device with the same layers give other numbers there
-// (coordinator/generation/self_tests.h compares them), also where every hash was right: memory that
-// flips bits, a file that changed under its mapping, a kernel that is wrong.
+// A short test of a stage that has just been loaded, before its first step: it computes a fixed
+// input of a few rows, and the output is reported in the response to the load. Weights that differ
+// from those of another device with the same layers give other numbers
+// (coordinator/generation/self_tests.h compares them), even where every hash was right: memory that
+// flips bits, a file that changed under its mapping, a wrong kernel.
 //
-// Every layer gets the same input, whatever the layer before it gave, so that its result is the
+// Every layer gets the same input instead of the previous layer's output, so that its result is the
 // same in every stage that has it; only the model's first layer gets tokens. Results are small: a
-// hash, and a sketch of every row that estimates how far two results are apart without either being
-// kept.
+// hash, and a sketch of every row, which estimates the distance of two results without keeping
+// either.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ inline constexpr size_t kSelfTestProjections = 4;
 // output is not numbers, in `fault`. `spec` is the stage's.
 wire::SelfTest RunSelfTest(const wire::StageSpec& spec, Stage* stage);
 
-// The sketch of `rows` [n_rows, n], for tests of what compares them. `input` is what entered the
-// layers, of the same shape, and is subtracted, so that a large input does not hide a small
+// The sketch of `rows` [n_rows, n]; public for tests of the comparison. `input` is the layers'
+// input, of the same shape, and is subtracted, so that a large input does not hide a small
 // difference; empty: nothing is. Numbers beyond 1e30, with which models mask logits, count as 0.
 wire::SelfTestPoint SketchOf(absl::Span<const float> rows, absl::Span<const float> input,
                              size_t n_rows);

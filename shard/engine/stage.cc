@@ -27,13 +27,13 @@ namespace {
 // libllama reserves a row of logits, on the device and on the host, for every row that may be an
 // output.
 constexpr uint64_t kLogitsBytesMax = 64 << 20;
-// As much of them, never computed, is copied in less time than a graph of a few layers is made.
+// Copying this many bytes of uncomputed logits takes less time than making a graph of a few layers.
 constexpr uint64_t kUnusedLogitsBytesMax = 1 << 20;
 
-// libllama keeps so much about each cell of a cache beside its keys and values.
+// Bytes that libllama keeps for each cell of a cache besides its keys and values.
 constexpr uint64_t kCellBytes = 48;
-// What a checkpoint has beside keys, values and states; and what libllama's figures, which are
-// rounded to hundredths of a MiB, may lack.
+// Bytes of a checkpoint besides keys, values and states, including the rounding error of libllama's
+// figures, which are in hundredths of a MiB.
 constexpr uint64_t kCheckpointHeadBytes = 24 << 10;
 
 uint64_t Mib(uint64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
@@ -43,8 +43,8 @@ absl::Status CheckOptions(const StageOptions& options) {
     return absl::InvalidArgumentError("n_ctx, n_batch and n_threads must be 1 or more");
   }
   if (options.n_threads > GGML_MAX_N_THREADS) {
-    return absl::InvalidArgumentError(absl::StrCat("n_threads is ", options.n_threads, "; at most ",
-                                                   GGML_MAX_N_THREADS, " can be"));
+    return absl::InvalidArgumentError(absl::StrCat("n_threads is ", options.n_threads,
+                                                   "; it must be at most ", GGML_MAX_N_THREADS));
   }
   const size_t n_seq_limit = llama_max_parallel_sequences();
   if (options.n_seq_max == 0 || options.n_seq_max > n_seq_limit) {
@@ -67,22 +67,22 @@ uint32_t VocabularySize(const llama_model* model) {
   return static_cast<uint32_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
 }
 
-// libllama makes room for a batch with as many rows of each sequence, and aborts where that does
-// not come out even.
+// libllama reserves room for a batch with equally many rows of each sequence, and aborts where the
+// rows do not divide evenly.
 uint32_t EvenBatch(uint32_t n_batch, uint32_t n_seq_max, uint32_t n_ctx) {
   const uint32_t even = (n_batch + n_seq_max - 1) / n_seq_max * n_seq_max;
   return even <= std::max(n_ctx, n_seq_max) ? even : even - n_seq_max;
 }
 
-// Of options that CheckCacheOptions() has seen.
+// REQUIRES: CheckCacheOptions() has accepted `options.cache`.
 llama_context_params ContextParams(const Slice& slice, const StageOptions& options,
                                    const llama_model* model) {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = static_cast<uint32_t>(CellsOf(options.cache, options.n_ctx, options.n_seq_max));
   params.kv_unified = SharesCache(options.cache, slice.model().header());
   params.n_seq_max = options.n_seq_max;
-  // Cells of one pool can be lent to a sequence that no slot has, to read a part of one. States and
-  // windows cannot be split, nor can pools of which each slot has its own.
+  // In a shared pool, a spare sequence can borrow cells, to read a part of a slot. States and
+  // windows cannot be split, nor can the pool of a single slot.
   const bool splits = CacheAbilityFor(slice.model().header()).trim && params.kv_unified &&
                       !IsRecurrent(model) && llama_model_n_swa(model) <= 0;
   if (splits && options.n_seq_max < llama_max_parallel_sequences()) ++params.n_seq_max;
@@ -94,8 +94,7 @@ llama_context_params ContextParams(const Slice& slice, const StageOptions& optio
   params.type_v = static_cast<ggml_type>(*CacheType("type_v", options.cache.type_v));
   params.flash_attn_type =
       static_cast<llama_flash_attn_type>(*FlashAttentionType(options.cache.flash_attention));
-  params.swa_full =
-      false;  // a window's cache has the window's size: what these models are made for
+  params.swa_full = false;  // a window's cache has the window's size, as these models intend
   params.no_perf = true;
   if (slice.is_last()) {
     params.pooling_type = LLAMA_POOLING_TYPE_NONE;
@@ -103,18 +102,18 @@ llama_context_params ContextParams(const Slice& slice, const StageOptions& optio
     params.n_outputs_max = static_cast<uint32_t>(std::min<uint64_t>(
         params.n_batch, std::max<uint64_t>(options.n_seq_max, kLogitsBytesMax / row_bytes)));
   } else {
-    // Pooled embeddings make libllama hand over every row and keep no logits. Without a vocabulary
-    // there are none to keep; recurrent models would run one sequence at a time then.
+    // Pooled embeddings make libllama output every row and keep no logits. Without a vocabulary it
+    // has no logits; recurrent models would then run one sequence at a time.
     params.embeddings = slice.has_vocabulary() && !IsRecurrent(model);
     params.pooling_type = params.embeddings ? LLAMA_POOLING_TYPE_MEAN : LLAMA_POOLING_TYPE_NONE;
   }
   return params;
 }
 
-// As LlamaStage::Config::n_unpooled_max, for a stage that pools embeddings.
+// LlamaStage::Config::n_unpooled_max of a stage that pools embeddings.
 uint32_t UnpooledMax(uint32_t n_host_layers, const llama_model* model) {
-  // What the CPU computes in between divides the graph, and OnTensor() ends no more than its part:
-  // the head would be computed after it.
+  // Layers on the CPU split the graph, and OnTensor() ends only its own part: the head would be
+  // computed after it.
   if (n_host_layers > 0) return 0;
   return static_cast<uint32_t>(kUnusedLogitsBytesMax / sizeof(float) / VocabularySize(model));
 }
@@ -138,8 +137,8 @@ uint32_t HostLayers(const Slice& slice, const StageOptions& options, ggml_backen
   return device == nullptr ? 0 : std::min(options.n_cpu_moe, slice.layers().size());
 }
 
-// Whether libllama maps the model's own file. What the CPU computes beside a device is copied to
-// its liking.
+// Whether libllama maps the model's own file. Weights that the CPU computes beside a device are
+// copied to its preferred layout.
 bool IsMapped(const Slice& slice, const StageOptions& options, ggml_backend_dev_t device) {
   return options.use_mmap && slice.is_whole() && HostLayers(slice, options, device) == 0 &&
          llama_supports_mmap();
@@ -176,7 +175,7 @@ absl::StatusOr<LlamaModelPtr> LoadModel(const Slice& slice, const StageOptions& 
   if (!file.ok()) return file.status();
   LlamaModelPtr model(llama_model_load_from_file_ptr(*file, params));
   fclose(*file);
-  if (!read.ok()) return read;  // libllama says no more than that it could not read
+  if (!read.ok()) return read;  // libllama reports only that it could not read
   return model;
 }
 
@@ -188,19 +187,19 @@ uint64_t OutputBytes(const llama_context_params& params, const llama_model* mode
   return std::max(pooled, kUnusedLogitsBytesMax);
 }
 
-// Of a slice on a device with memory of its own, the token embedding or its placeholder, in which
-// libllama looks rows up in the machine's memory. Where there is no head beside it, it is the head
-// as well, of which the device has a copy.
+// Bytes of the token embedding or its placeholder, whose rows libllama looks up in the machine's
+// memory, for a slice on a device with its own memory. 0 without a separate head: the embedding is
+// the head as well, and the device has a copy.
 uint64_t EmbeddingBytes(const Slice& slice) {
   const GgufTensor* embedding = slice.header().FindTensor("token_embd.weight");
   const bool has_head = slice.header().FindTensor("output.weight") != nullptr;
   return embedding != nullptr && has_head ? embedding->bytes : 0;
 }
 
-// Where a stage takes its memory from, and how much of it there may be.
+// The memory that a stage allocates from, and its limit.
 class Room {
  public:
-  // `weight_bytes`: of those that it takes there.
+  // `weight_bytes`: of the weights that are stored there.
   Room(uint64_t weight_bytes, const StageOptions& options, ggml_backend_dev_t device)
       : weight_bytes_(weight_bytes),
         device_(device),
@@ -220,31 +219,31 @@ class Room {
     return Short(needed_bytes, free_bytes,
                  absl::StrCat("the stage needs ", Mib(needed_bytes), " MiB, of which ",
                               Mib(weight_bytes_), " MiB for weights; ", Mib(free_bytes),
-                              is_limit ? " MiB of what is offered are left" : " MiB are free"));
+                              is_limit ? " MiB of the memory limit are left" : " MiB are free"));
   }
 
-  // Why libllama did not load what needs so much, which is said in its log alone.
+  // The reason why libllama failed to load a stage of this size, which is only in its log.
   absl::Status LoadError(const LogCapture& log, uint64_t needed_bytes) const {
     const std::string errors = log.errors();
     // Both ggml and libllama say "allocate" when there was no memory.
     if (!absl::StrContains(errors, "allocate")) {
       return absl::InvalidArgumentError(absl::StrCat("libllama cannot load it: ", errors));
     }
-    // The device believed that there was room, so what it says of it may not be so.
-    return Short(
-        needed_bytes, std::min(FreeBytes(), Assumed(needed_bytes)),
-        absl::StrCat("the stage needs ", Mib(needed_bytes), " MiB, and got less: ", errors));
+    // The device had reported enough memory, so its figure may be wrong.
+    return Short(needed_bytes, std::min(FreeBytes(), Assumed(needed_bytes)),
+                 absl::StrCat("the stage needs ", Mib(needed_bytes),
+                              " MiB, which could not be allocated: ", errors));
   }
 
-  // Why it did not warm up.
+  // The reason why the warm-up failed.
   absl::Status WarmUpError(const absl::Status& why, uint64_t needed_bytes) const {
     if (!absl::IsResourceExhausted(why)) return why;
-    // What is free now is what it has left.
+    // The memory that is free now is what the stage has left over.
     return Short(needed_bytes, Assumed(needed_bytes), why.message());
   }
 
  private:
-  // That there was, where the device does not say.
+  // Assumed free bytes, where the device does not report them.
   static uint64_t Assumed(uint64_t needed_bytes) { return needed_bytes / 4 * 3; }
   absl::Status Short(uint64_t needed_bytes, uint64_t free_bytes, absl::string_view words) const {
     return WithShortage(
@@ -258,7 +257,7 @@ class Room {
   const uint64_t limit_bytes_;  // 0: none
 };
 
-// Where experts stay in the host's memory, and with them a device's token embedding.
+// Checks the host's memory for experts that stay there, and for a device's token embedding.
 // kResourceExhausted.
 absl::Status CheckHostRoom(uint64_t needed_bytes, const StageOptions& options) {
   uint64_t free_bytes = AvailableBytes();
@@ -312,13 +311,13 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
     const uint64_t kept_bytes = host_bytes + (own_memory ? EmbeddingBytes(slice) : 0);
     if (absl::Status status = CheckHostRoom(kept_bytes, options); !status.ok()) return status;
   }
-  // libllama takes the cells at once, also without data.
+  // libllama allocates the cells at once, even without data.
   if (cells_bytes > room.FreeBytes()) {
     if (absl::Status status = room.Check(weight_bytes + cells_bytes); !status.ok()) return status;
   }
 
-  // First without data: what libllama would allocate is known before anything is, and a shortage
-  // tells of all of it, which planners go by.
+  // First load without data: it gives all sizes before anything is allocated, so that a shortage
+  // reports the total, which planners rely on.
   uint64_t kv_bytes = 0;
   uint64_t compute_bytes = 0;
   uint64_t checkpoint_bytes = 0;
@@ -358,7 +357,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
       weight_bytes + kv_bytes + compute_bytes + (*device == nullptr ? checkpoint_bytes : 0);
   if (absl::Status status = room.Check(needed_bytes); !status.ok()) return status;
   if (*device != nullptr && checkpoint_bytes > AvailableBytes()) {
-    // The host's, of which a stage of fewer layers wants less.
+    // The host's memory; a stage of fewer layers needs less.
     return WithShortage(
         absl::ResourceExhaustedError(absl::StrCat(
             "not enough memory for ", n_checkpoints, " checkpoints of ", Mib(checkpoint_bytes),
@@ -366,7 +365,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
         {});
   }
 
-  if (IsMapped(slice, options, *device)) TellOfLostPages(slice.model().paths().front());
+  if (IsMapped(slice, options, *device)) ReportLostPages(slice.model().paths().front());
   LogCapture log;
   LoadProgress load = {.progress = &progress, .total_bytes = slice.tensor_bytes()};
   absl::StatusOr<LlamaModelPtr> model =
@@ -395,7 +394,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   config.pools_embeddings = params.embeddings;
   config.n_unpooled_max = UnpooledMax(HostLayers(slice, options, *device), model->get());
   config.has_vocabulary = slice.has_vocabulary();
-  config.computes_apart = *device != nullptr;
+  config.is_async = *device != nullptr;
   if (IsMapped(slice, options, *device)) config.mapped = slice.shared_model();
   Facts& facts = config.facts;
   facts.layers = slice.layers();
@@ -426,7 +425,7 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Load(const Slice& slice, const Sta
   }
   LlamaContextPtr context(llama_init_from_model(stage->model(), params));
   if (context == nullptr) {
-    stage.reset();  // its weights are free again before the device is asked what is
+    stage.reset();  // frees its weights before the device's free memory is read
     return room.LoadError(log, needed_bytes);
   }
   stage->mutable_facts()->n_batch = std::min(options.n_batch, llama_n_batch(context.get()));

@@ -11,8 +11,8 @@ namespace strata {
 // Longest text, bytes. A longer one is a mistake, and libllama counts in int32.
 inline constexpr size_t kTokenizeBytesMax = 16u << 20;
 
-// kInvalidArgument: the text is too long, or the model has no tokenizer, and never will. An empty
-// text gives what `add_special` adds.
+// kInvalidArgument: the text is too long, or the model has no tokenizer; retries are useless. An
+// empty text gives the special tokens of `add_special`.
 absl::StatusOr<wire::TokenizeResponse> TokenizeText(const llama_vocab* vocab,
                                                     const wire::TokenizeRequest& request,
                                                     uint32_t n_ctx_train);

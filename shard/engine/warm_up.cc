@@ -10,12 +10,12 @@
 namespace strata {
 namespace {
 
-// ggml multiplies a matrix by up to 8 rows with a kernel for just so many (Vulkan's
-// mul_mat_vec_max_cols, CUDA's MMVQ_MAX_BATCH_SIZE), by more with tiles of one of three sizes or
-// so.
+// ggml multiplies a matrix by up to 8 rows with a kernel for that exact number (Vulkan's
+// mul_mat_vec_max_cols, CUDA's MMVQ_MAX_BATCH_SIZE), by more rows with tiles of about
+// three sizes.
 constexpr uint32_t kTileRows[] = {128, 64, 32};
 constexpr uint32_t kVectorRowsMax = 8;
-// Mesa's software device compiles for seconds and computes on the CPU: what most steps are.
+// Mesa's software device compiles for seconds, on the CPU: only the sizes of most steps.
 constexpr uint32_t kSoftwareRows[] = {16, 1};
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace strata {
 namespace {
 
-// The magic number and the sequence's id, which nobody reads again.
+// The magic number and the sequence's id, which are not used.
 constexpr size_t kSequenceHeadBytes = 8;
 // A cell: its position, how many sequences it has (one), the place in an image of models with such
 // positions, the sequence's id.
@@ -28,7 +28,7 @@ void Append(uint32_t value, std::string* out) {
   out->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// Takes bytes from the front; once there are too few, ok() is false and all else is empty or 0.
+// Reads bytes from the front; once there are too few, ok() is false and all results are empty or 0.
 class Cursor {
  public:
   explicit Cursor(absl::string_view bytes) : bytes_(bytes) {}
@@ -40,7 +40,7 @@ class Cursor {
     bytes_.remove_prefix(n);
     return taken;
   }
-  // Products that do not fit are too many, too.
+  // A product that overflows counts as too many.
   absl::string_view Take(uint64_t n, uint64_t each, uint64_t times = 1) {
     uint64_t bytes = 0;
     ok_ = ok_ && !__builtin_mul_overflow(n, each, &bytes) &&
@@ -59,7 +59,7 @@ class Cursor {
   bool ok_ = true;
 };
 
-// What libllama's versions and models differ in.
+// The differences between libllama's versions and models.
 struct Layout {
   size_t cell_bytes = kCellBytes;
   size_t shape_bytes = 0;  // between the number of layers and the first of them
@@ -74,7 +74,7 @@ struct Block {
   absl::string_view data;
 };
 
-// All views are of the bytes that it was read from.
+// All views point into the bytes that it was parsed from.
 struct State {
   absl::string_view head;
   uint32_t n_cells = 0;
@@ -128,7 +128,7 @@ std::optional<State> ReadAs(const Layout& layout, absl::string_view bytes) {
   return state;
 }
 
-// It says nothing of its layout; that all of its bytes are read tells which it is.
+// The bytes do not name their layout: it is the one that parses to the last byte.
 std::optional<State> Read(absl::string_view bytes) {
   for (const size_t cell_bytes : {kCellBytes, kCellBytesWithPlace}) {
     for (const size_t shape_bytes : {8, 0}) {
@@ -151,8 +151,8 @@ int32_t PositionOf(const State& state, size_t cell) {
 
 class Writer {
  public:
-  // Of the cells of `first`, by position, of its layout, and with so many layers; so many bytes at
-  // most.
+  // Writes the head of a state with the cells of `first`, sorted by position, its layout and
+  // `n_layers` layers. `bytes_max` bounds the whole state.
   Writer(const State& first, uint32_t n_layers, size_t bytes_max) : order_(first.n_cells) {
     out_.reserve(bytes_max);
     const auto position = [&first](uint32_t cell) { return PositionOf(first, cell); };
@@ -191,7 +191,7 @@ class Writer {
   }
 
   std::vector<uint32_t> order_;  // cells by position
-  bool is_sorted_ = true;        // as they are
+  bool is_sorted_ = true;        // order_ is the identity
   std::string out_;
 };
 
@@ -203,7 +203,7 @@ bool Rises(const State& state) {
 }
 
 // The same positions in the same order, laid out alike.
-bool GoWith(const State& state, const State& first) {
+bool Matches(const State& state, const State& first) {
   if (state.n_cells != first.n_cells || state.cells.size() != first.cells.size() ||
       state.has_columns != first.has_columns || state.shape != first.shape ||
       state.values.empty() != first.values.empty()) {
@@ -216,7 +216,7 @@ bool GoWith(const State& state, const State& first) {
 }
 
 absl::Status NoMemory() {
-  return absl::ResourceExhaustedError("no memory to take a cache apart by layers");
+  return absl::ResourceExhaustedError("no memory to split a cache by layers");
 }
 
 }  // namespace
@@ -227,7 +227,7 @@ absl::StatusOr<std::string> LayersOf(absl::string_view state, uint32_t n_layers,
     const std::optional<State> all = Read(state);
     if (!all || all->keys.size() != n_layers || layers.begin >= layers.end ||
         layers.end > n_layers) {
-      return absl::UnimplementedError("the caches of this model do not come apart by layers");
+      return absl::UnimplementedError("the caches of this model cannot be split by layers");
     }
     Writer writer(*all, layers.size(), state.size());
     writer.Add(absl::MakeSpan(all->keys).subspan(layers.begin, layers.size()));
@@ -247,14 +247,14 @@ absl::StatusOr<std::string> JoinLayers(absl::Span<const absl::string_view> state
     size_t bytes = 0;
     for (const absl::string_view one : states) {
       std::optional<State> state = Read(one);
-      if (!state || !Rises(*state) || (!parts.empty() && !GoWith(*state, parts.front()))) {
-        return absl::InvalidArgumentError("what two stages hold does not go together");
+      if (!state || !Rises(*state) || (!parts.empty() && !Matches(*state, parts.front()))) {
+        return absl::InvalidArgumentError("the caches of two stages do not fit together");
       }
       n_layers += static_cast<uint32_t>(state->keys.size());
       bytes += one.size();
       parts.push_back(*std::move(state));
     }
-    if (parts.empty()) return absl::InvalidArgumentError("no stage holds anything");
+    if (parts.empty()) return absl::InvalidArgumentError("no stage has any caches");
     Writer writer(parts.front(), n_layers, bytes);
     for (const State& part : parts) writer.Add(part.keys);
     for (const State& part : parts) writer.Add(part.values);

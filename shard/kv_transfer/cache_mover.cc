@@ -21,28 +21,28 @@
 namespace strata {
 namespace {
 
-// What libllama writes beside the cells' own bytes: less than this for each position, and in all.
+// Bounds of libllama's bytes besides the cells' own: for each position, and in total.
 constexpr uint64_t kMetaBytes = 64, kHeadBytes = 1 << 20;
-// So many times the whole cache may come in a call, since texts go on meanwhile.
+// A call may transfer the whole cache this many times, since sequences continue meanwhile.
 constexpr uint64_t kTimesMax = 4;
 constexpr uint64_t kPiecePositionsMax = 4096;
 constexpr std::chrono::milliseconds kPoll(100);
 
-// Cancels calls that nobody wants any more, or that get nothing for too long.
-class Watch {
+// Cancels calls that are no longer needed, or that receive nothing for too long.
+class Watchdog {
  public:
   // `should_continue` and `cancel` outlive it.
-  Watch(const std::function<bool()>& should_continue, const std::function<void()>& cancel,
-        std::chrono::milliseconds limit)
+  Watchdog(const std::function<bool()>& should_continue, const std::function<void()>& cancel,
+           std::chrono::milliseconds limit)
       : thread_([this, &should_continue, &cancel, limit] { Run(should_continue, cancel, limit); }) {
   }
-  ~Watch() { Stop().IgnoreError(); }
+  ~Watchdog() { Stop().IgnoreError(); }
 
-  void Came() {
+  void OnPiece() {
     MutexLock lock(&mu_);
     last_ = Clock::now();
   }
-  // Why they were cancelled; OK: they were not.
+  // Returns why the calls were cancelled; OK: they were not.
   absl::Status Stop() {
     {
       MutexLock lock(&mu_);
@@ -64,11 +64,12 @@ class Watch {
         if (!stopping_) changed_.WaitUntil(&mu_, Clock::now() + std::min(kPoll, limit));
         if (stopping_) return;
         if (Clock::now() > last_ + limit) {
-          why_ = absl::DeadlineExceededError("nothing comes of the caches of another worker");
+          why_ = absl::DeadlineExceededError("another worker sends nothing of its caches");
         }
       }
-      if (why_.ok() && !should_continue())
-        why_ = absl::CancelledError("nobody wants the caches any more");
+      if (why_.ok() && !should_continue()) {
+        why_ = absl::CancelledError("the move of the caches was cancelled");
+      }
       if (why_.ok()) continue;
       cancel();
       return;
@@ -79,7 +80,7 @@ class Watch {
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   Clock::time_point last_ ABSL_GUARDED_BY(mu_) = Clock::now();
-  absl::Status why_;    // of the thread, until it is joined
+  absl::Status why_;    // the thread's, until it is joined
   std::thread thread_;  // last: it uses all of the above
 };
 
@@ -93,7 +94,7 @@ struct Source {
   bool is_done = false;
 };
 
-// What each of them is asked for. Errors of TakeCaches().
+// The stages with the requests to each. Errors of TakeCaches().
 absl::StatusOr<std::vector<Source>> SourcesOf(const wire::MoveCachesRequest& request,
                                               const Stage& stage) {
   const Stage::Facts& facts = stage.facts();
@@ -114,16 +115,16 @@ absl::StatusOr<std::vector<Source>> SourcesOf(const wire::MoveCachesRequest& req
     layer = end;
   }
   if (layer != own.end || static_cast<int>(sources.size()) != request.from_size()) {
-    return absl::InvalidArgumentError("the stages to take caches from have other layers");
+    return absl::InvalidArgumentError("the stages to copy caches from have other layers");
   }
   if (sources.size() == 1 && sources[0].had == own) {
     sources[0].read.clear_layers();
     return sources;
   }
   if (!stage.SplitsCaches()) {
-    return absl::UnimplementedError("the caches of this model do not come apart by layers");
+    return absl::UnimplementedError("the caches of this model cannot be split by layers");
   }
-  // All the same, or they would not fit together.
+  // The same for all, so that their parts fit together.
   const uint64_t layer_bytes = std::max<uint64_t>(1, facts.kv_bytes / facts.kv_cells / own.size());
   const uint64_t positions =
       std::clamp<uint64_t>(kCachePieceBytes / (layer_bytes * n_layers_max), 1, kPiecePositionsMax);
@@ -138,8 +139,8 @@ absl::Status Drop(int32_t slot, Stage* stage) {
   return stage->Apply(drop);
 }
 
-// What an earlier call that failed has left comes anew.
-absl::Status DropTheUnknown(Stage* stage, std::vector<Source>* sources) {
+// Drops slots that a failed earlier call has left, so that they are copied again.
+absl::Status DropUnknownSlots(Stage* stage, std::vector<Source>* sources) {
   for (int32_t slot = 0; slot < static_cast<int32_t>(stage->facts().n_seq_max); ++slot) {
     const uint32_t positions = stage->HeldIn(slot).positions;
     const auto knows = [&](const Source& source) {
@@ -155,8 +156,8 @@ absl::Status DropTheUnknown(Stage* stage, std::vector<Source>* sources) {
 
 class Mover {
  public:
-  Mover(Stage* stage, std::vector<Source>* sources, std::function<void()> came)
-      : stage_(stage), sources_(*sources), came_(std::move(came)) {}
+  Mover(Stage* stage, std::vector<Source>* sources, std::function<void()> on_piece)
+      : stage_(stage), sources_(*sources), on_piece_(std::move(on_piece)) {}
 
   absl::Status Run() {
     const auto done = [](const Source& source) { return source.is_done; };
@@ -171,7 +172,7 @@ class Mover {
       } else if (absl::Status status = WriteNext(); !status.ok()) {
         return status;
       }
-      came_();
+      on_piece_();
     }
     lags_ = lags_ || std::ranges::any_of(sources_, waits);
     return absl::OkStatus();
@@ -180,10 +181,10 @@ class Mover {
   bool lags() const { return lags_; }
 
  private:
-  // To the next part that is to be written. What slots hold no more comes first of all.
+  // Reads up to the next part that is to be written. Dropped slots come before all parts.
   absl::Status Advance(Source* source) {
     while (!source->is_done && !source->next) {
-      auto part = source->reader->Next(came_);
+      auto part = source->reader->Next(on_piece_);
       if (!part.ok()) return part.status();
       source->is_done = !part->has_value();
       if (source->is_done) break;
@@ -227,7 +228,7 @@ class Mover {
     return absl::OkStatus();
   }
 
-  // Slots come in their order: the first one of those that are next is not all there.
+  // Slots come in order, so the lowest of the next slots is missing at some source: it is skipped.
   void SkipFirst() {
     const auto slot_of = [](const Source& source) { return source.next->of.slot(); };
     const int32_t slot = slot_of(*std::ranges::min_element(sources_, {}, slot_of));
@@ -240,7 +241,7 @@ class Mover {
 
   Stage* const stage_;
   std::vector<Source>& sources_;
-  const std::function<void()> came_;
+  const std::function<void()> on_piece_;
   std::set<int32_t> late_;  // slots whose parts are for the next call
   bool lags_ = false;
 };
@@ -258,7 +259,7 @@ absl::StatusOr<wire::MoveCachesResponse> TakeCaches(const wire::MoveCachesReques
   const uint64_t part_bytes =
       stage->SplitsCaches() ? std::min(all_bytes, 4 * kCachePieceBytes + all_bytes / facts.kv_cells)
                             : all_bytes;
-  if (absl::Status status = DropTheUnknown(stage, &*sources); !status.ok()) return status;
+  if (absl::Status status = DropUnknownSlots(stage, &*sources); !status.ok()) return status;
   for (size_t i = 0; i < sources->size(); ++i) {
     Source& source = (*sources)[i];
     for (const auto& [slot, held] : source.has) *source.read.add_has() = held;
@@ -271,10 +272,10 @@ absl::StatusOr<wire::MoveCachesResponse> TakeCaches(const wire::MoveCachesReques
   const std::function<void()> cancel = [&sources] {
     for (Source& source : *sources) source.reader->Cancel();
   };
-  Watch watch(should_continue, cancel, piece_limit);
-  Mover mover(stage, &*sources, [&watch] { watch.Came(); });
+  Watchdog watchdog(should_continue, cancel, piece_limit);
+  Mover mover(stage, &*sources, [&watchdog] { watchdog.OnPiece(); });
   absl::Status moved = mover.Run();
-  if (absl::Status why = watch.Stop(); !why.ok()) return why;
+  if (absl::Status why = watchdog.Stop(); !why.ok()) return why;
   if (!moved.ok()) return moved;
   wire::MoveCachesResponse response;
   response.set_lags(mover.lags());

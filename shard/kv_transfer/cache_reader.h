@@ -1,4 +1,4 @@
-// What the slots of another worker's stage hold, as it comes: the client side of
+// Reads the contents of the slots of another worker's stage: the client side of
 // Worker.ReadCaches.
 #pragma once
 
@@ -17,10 +17,10 @@
 
 namespace strata {
 
-// Cancel() on any thread, all else on one.
+// Cancel() on any thread, all other methods on one.
 class CacheReader {
  public:
-  // What breaks them is no cache of a stage like the one that asks.
+  // Bounds that the cache of a stage like the caller's never exceeds.
   struct Limits {
     uint32_t n_slots = 0;
     uint64_t part_bytes = 0;  // of a part
@@ -28,29 +28,29 @@ class CacheReader {
   };
 
   CacheReader(const std::string& address, const wire::ReadCachesRequest& request, Limits limits);
-  // Nothing waits for a peer that stops, whatever it was about to send.
+  // Cancels the call if it is still running.
   ~CacheReader();
   CacheReader(const CacheReader&) = delete;
   CacheReader& operator=(const CacheReader&) = delete;
 
-  // A slot's positions [part.begin, part.end); with end 0 the slot holds nothing any more.
+  // A slot's positions [part.begin, part.end); with end 0 the slot is empty now.
   struct Part {
     wire::SlotCache of;
     Stage::CachePart part;
   };
-  // Blocks; `came` is called for each piece of the part. Nothing: that was all. kInvalidArgument:
-  // the other worker breaks the rules of Worker.ReadCaches; kDataLoss: a part does not have the
-  // hash that it had when it was read there; kResourceExhausted; else what it says. Not again after
-  // that, or an error.
-  absl::StatusOr<std::optional<Part>> Next(const std::function<void()>& came);
-  // Next() ends soon, and so does one that comes later.
+  // Returns the next part; nullopt: there are no more. Blocks; `on_piece` is called for each piece
+  // of the part. kInvalidArgument: the other worker breaks the rules of Worker.ReadCaches;
+  // kDataLoss: a part does not have the hash from its worker; kResourceExhausted; else the worker's
+  // error. REQUIRES: no earlier call returned nullopt or an error.
+  absl::StatusOr<std::optional<Part>> Next(const std::function<void()>& on_piece);
+  // Ends the current and all later calls of Next() soon.
   void Cancel() { context_.TryCancel(); }
 
-  uint64_t bytes() const { return bytes_; }  // that came
+  uint64_t bytes() const { return bytes_; }  // received
 
  private:
-  absl::Status Says(const absl::Status& why) const;  // as an error of that worker's
-  // Whether the piece goes on with `part`, or is the first where `in_part` is false.
+  absl::Status WorkerError(const absl::Status& why) const;  // names the worker
+  // Whether the piece continues `part`, or starts a part where `in_part` is false.
   bool Fits(const wire::CachePiece& piece, bool in_part, const Part& part) const;
 
   const std::string address_;
@@ -58,7 +58,7 @@ class CacheReader {
   const Limits limits_;
   const std::unique_ptr<wire::Worker::Stub> worker_;
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<wire::CachePiece>> reader_;  // null: not asked yet
+  std::unique_ptr<grpc::ClientReader<wire::CachePiece>> reader_;  // null: not called yet
   bool is_finished_ = false;
   uint64_t bytes_ = 0;
   uint64_t counted_ = 0;  // of all_bytes

@@ -15,11 +15,11 @@
 namespace strata {
 namespace {
 
-// What is read between two steps at most, and for how long. One part comes in any case.
+// The most that is read between two steps, and the longest time. At least one part is read.
 constexpr size_t kTurnBytes = 8 * kCachePieceBytes;
 constexpr std::chrono::milliseconds kTurnTime(20);
-// So many times what this side likes may be asked for in a part.
-constexpr uint32_t kTimesLiked = 4;
+// A request may set the positions of a part to at most this many times the default.
+constexpr uint32_t kPositionsFactorMax = 4;
 
 // Never used by two threads at once: one hands it to the other by Post() and StartWrite().
 class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
@@ -40,16 +40,16 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
   ~CacheStream() override = default;
 
   void OnWriteDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "nobody reads any more"));
+    if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the reader has gone"));
     if (written_ == parts_.front().part.bytes.size()) {
       parts_.pop_front();
       written_ = 0;
     }
-    GoOn();
+    Continue();
   }
   void OnDone() override { delete this; }
 
-  void GoOn() {
+  void Continue() {
     if (!parts_.empty()) {
       WritePiece();
     } else if (is_done_) {
@@ -65,13 +65,13 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     const absl::Status posted = server->Post([this](Stage* stage) {
       const absl::Status status = stage == nullptr ? Unloaded() : ReadTurn(stage);
       if (!status.ok()) return Finish(ToGrpc(status));
-      GoOn();
+      Continue();
     });
     if (!posted.ok()) Finish(ToGrpc(posted));
   }
 
-  // With no bytes and no positions: the slot is to be dropped.
-  struct Ready {
+  // With no bytes and no positions: the reader must drop the slot.
+  struct ReadPart {
     int32_t slot = 0;
     Stage::Held held;
     Stage::CachePart part;
@@ -80,7 +80,7 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
 
   static absl::Status Unloaded() { return absl::UnavailableError("the stage was unloaded"); }
 
-  // The next parts; is_done_: there are no more. Compute thread.
+  // Reads the next parts; sets is_done_ when there are no more. Compute thread.
   absl::Status ReadTurn(Stage* stage) {
     const auto until = std::chrono::steady_clock::now() + kTurnTime;
     size_t bytes = 0;
@@ -92,7 +92,7 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     return absl::OkStatus();
   }
 
-  // The next of them.
+  // Reads the next part.
   absl::Status Read(Stage* stage) {
     const Stage::Facts& facts = stage->facts();
     const auto n_slots = static_cast<int32_t>(facts.n_seq_max);
@@ -105,29 +105,29 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     if (!sent_.empty() && (sent_.begin()->first < 0 || sent_.rbegin()->first >= n_slots)) {
       return absl::InvalidArgumentError(absl::StrCat("the stage has ", n_slots, " slots"));
     }
-    // First what is no more: the other one needs the room.
+    // Slots to drop come first: the reader needs the room.
     for (; dropped_ < n_slots; ++dropped_) {
       const Stage::Held held = stage->HeldIn(dropped_);
       Stage::Held& sent = sent_[dropped_];
-      const bool goes_on = sent.version == held.version &&
-                           (sent.positions == held.positions || stage->SplitsCaches());
-      if (sent.positions == 0 || goes_on) continue;
+      const bool is_current = sent.version == held.version &&
+                              (sent.positions == held.positions || stage->SplitsCaches());
+      if (sent.positions == 0 || is_current) continue;
       sent = {};
       parts_.push_back({.slot = dropped_});
       return absl::OkStatus();
     }
     const uint64_t position_bytes = std::max<uint64_t>(1, facts.kv_bytes / facts.kv_cells);
-    const auto n_likes =
+    const auto n_default =
         static_cast<uint32_t>(std::clamp<uint64_t>(kCachePieceBytes / position_bytes, 1, 4096));
-    // Shorter ones would not fit to another stage's.
-    if (positions_max_ > kTimesLiked * n_likes) {
+    // Clamping would give parts that do not fit another stage's, so refuse.
+    if (positions_max_ > kPositionsFactorMax * n_default) {
       return absl::InvalidArgumentError(absl::StrCat(positions_max_, " positions are too many"));
     }
-    const uint32_t n_max = positions_max_ == 0 ? n_likes : positions_max_;
+    const uint32_t n_max = positions_max_ == 0 ? n_default : positions_max_;
     for (; read_ < n_slots; ++read_) {
       const Stage::Held held = stage->HeldIn(read_);
       Stage::Held& sent = sent_[read_];
-      // One that began anew meanwhile is for the next call.
+      // A slot that was reset meanwhile is left for the next call.
       const bool same = sent.positions == 0 || sent.version == held.version;
       if (!same || held.positions <= sent.positions) continue;
       auto part = stage->ReadCache(read_, sent.positions, n_max);
@@ -151,7 +151,7 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
   bool HasLayers() const { return layers_.begin != 0 || layers_.end != 0; }
 
   void WritePiece() {
-    const Ready& ready = parts_.front();
+    const ReadPart& ready = parts_.front();
     const Stage::CachePart& part = ready.part;
     const size_t bytes = std::min(kCachePieceBytes, part.bytes.size() - written_);
     piece_.mutable_of()->set_slot(ready.slot);
@@ -166,15 +166,15 @@ class CacheStream final : public grpc::ServerWriteReactor<wire::CachePiece> {
     StartWrite(&piece_);
   }
 
-  const std::weak_ptr<StageServer> stage_;  // who unloads it waits for nobody
+  const std::weak_ptr<StageServer> stage_;  // weak: unloading does not wait for readers
   const std::shared_ptr<void> keeps_;
-  const LayerRange layers_;              // that are wanted; empty: all, as libllama writes them
-  const uint32_t positions_max_;         // of a part; 0: what this side likes
+  const LayerRange layers_;              // requested; empty: all, as libllama writes them
+  const uint32_t positions_max_;         // of a part; 0: the default
   std::map<int32_t, Stage::Held> sent_;  // by slot
-  int32_t dropped_ = 0, read_ = 0;       // slots that have been looked at
+  int32_t dropped_ = 0, read_ = 0;       // slots that have been examined
   bool is_done_ = false;
-  std::deque<Ready> parts_;  // read and not written
-  size_t written_ = 0;       // bytes of the first
+  std::deque<ReadPart> parts_;  // read but not written
+  size_t written_ = 0;          // bytes of the first
   wire::CachePiece piece_;
 };
 

@@ -15,11 +15,11 @@
 namespace strata {
 namespace {
 
-// What every rule starts from.
+// The input of every rule.
 struct Model {
   std::string architecture;
   uint32_t n_layer = 0;  // all, with those for multi-token prediction
-  uint32_t n_trunk = 0;  // those that make the text
+  uint32_t n_trunk = 0;  // without the layers for multi-token prediction
 
   std::string Key(absl::string_view suffix) const {
     return absl::StrCat(architecture, ".", suffix);
@@ -48,7 +48,7 @@ absl::StatusOr<Model> ReadModel(const GgufHeader& header) {
   return model;
 }
 
-// What the graph counts from the model's first layer repeats after so many.
+// The period of properties that the graph derives from a layer's number in the model.
 uint32_t StepOf(const ArchitectureRow& row, const Model& model, const GgufHeader& header) {
   uint64_t step = row.step;
   if (!row.step_key.empty()) {
@@ -241,8 +241,8 @@ bool AnyMarked(const Marks& marks, uint32_t begin, uint32_t end) {
   return std::find(marks.begin() + begin, marks.begin() + end, true) != marks.begin() + end;
 }
 
-// libllama aborts on a model with windows when no layer has one. Leaves as many cuts as can be
-// between which every stage has one, and of equally many those before a windowed layer.
+// libllama aborts on a model with windows when no layer has one. Keeps the most cuts with which
+// every stage has a windowed layer, preferring cuts before a windowed layer.
 void KeepWindows(const Marks& windowed, uint32_t n_trunk, std::vector<uint32_t>* cuts) {
   std::vector<uint32_t> kept;
   uint32_t end = n_trunk;
@@ -256,9 +256,8 @@ void KeepWindows(const Marks& windowed, uint32_t n_trunk, std::vector<uint32_t>*
   *cuts = std::move(kept);
 }
 
-// libllama aborts on a hybrid whose layers are all of one kind (and refuses Gemma 4 so). Leaves as
-// many cuts as can be between which every stage has both kinds, and of equally many those that
-// follow attention.
+// libllama aborts on a hybrid whose layers are all of one kind (and refuses such a Gemma 4). Keeps
+// the most cuts with which every stage has both kinds, preferring cuts that follow attention.
 void KeepBothKinds(const HybridLayers& layers, uint32_t n_trunk, std::vector<uint32_t>* cuts) {
   auto has_both = [&](uint32_t begin, uint32_t end) {
     return AnyMarked(layers.attention, begin, end) && AnyMarked(layers.recurrent, begin, end);
@@ -413,8 +412,8 @@ CacheAbility CacheAbilityFor(const GgufHeader& header) {
   const absl::StatusOr<Model> model = ReadModel(header);
   const ArchitectureRow* row = model.ok() ? FindArchitecture(model->architecture) : nullptr;
   if (row == nullptr) return {.trim = false, .copy = false, .shift = false};
-  // The cache of windowed layers takes back only the cells of one sequence: those of a copy would
-  // stay in it, and a batch of another slot find no room.
+  // The cache of windowed layers reuses only cells of one sequence: cells of a copy would stay in
+  // it, and leave no room for another slot's batch.
   const bool has_window = HasWindow(*row, *model, header);
   switch (row->memory) {
     case Memory::kAttention:

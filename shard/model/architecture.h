@@ -1,6 +1,6 @@
-// What is known of how each model architecture may be cut into stages. A slice is a smaller model
-// of the same architecture, and libllama derives some of what it does from the number of layers or
-// from their place in the model; this table says where that matters. Every row is proved by
+// The rules for cutting each model architecture into stages. A slice is a smaller model of the same
+// architecture, and libllama derives some behaviour from the number of layers or from their place
+// in the model; a table lists where that matters. Every row is proved by
 // tests/shard/model/architecture_test.cc.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace strata {
 
-// More layers than libllama takes.
+// More layers than libllama supports.
 inline constexpr uint64_t kModelLayersMax = 4096;
 
 // Layers [begin, end).
@@ -32,22 +32,22 @@ enum class Exactness {
   kRefused,
 };
 
-// How one model may be cut.
+// Where one model may be cut.
 struct CutRule {
   std::string architecture;
   Exactness exactness = Exactness::kRefused;
   double tolerance = 0;  // largest difference of a logit ÷ largest logit, kTolerance only
   std::vector<uint32_t> cut_points;  // where a stage may begin, without 0, rising
-  // Counts of layers that a stage must not have, because libllama takes a model of so many layers
-  // for another one. AdjustMetadata refuses them.
+  // Layer counts that a stage must not have, because libllama takes a model with that count for
+  // another one. AdjustMetadata refuses them.
   std::vector<uint32_t> forbidden_sizes;
-  std::string reason;  // why refused, or why only here; for people
+  std::string reason;  // why refused, or why only at these points; for people
 };
 
 // The rule for the model with this header, from its architecture, block count and metadata.
 // kUnimplemented when the architecture is not in the table (the message says so and names
 // --unverified); with `unverified`, it may then be cut anywhere. A model that must not be cut has a
-// rule with no cut points. kInvalidArgument when the header lacks what the rule needs.
+// rule with no cut points. kInvalidArgument when the header lacks keys that the rule needs.
 absl::StatusOr<CutRule> CutRuleFor(const GgufHeader& header, bool unverified);
 
 // Changes the metadata of a slice for its place in the model: block count, per-layer arrays, layer
@@ -58,24 +58,24 @@ absl::Status AdjustMetadata(const GgufHeader& whole, LayerRange layers, bool unv
                             GgufHeader* slice);
 
 // Where the activations enter a stage with layers.begin > 0. Empty for most: libllama takes them as
-// llama_batch.embd. Some architectures scale, normalise or refuse what comes in that way; there the
-// stage feeds tokens of no meaning (id 0), and writes the activations over the tensor of this name,
-// which is what the first layer reads, when libllama has computed it.
+// llama_batch.embd. Some architectures scale, normalise or refuse that input; there the stage feeds
+// dummy tokens (id 0), and once libllama has computed the tensor of this name, which the first
+// layer reads, overwrites it with the activations.
 std::string InputTensor(const GgufHeader& whole, LayerRange layers);
 
 // The tensor in which a stage that is not the last ends: the activations after the slice's last
 // layer.
 std::string OutputTensor(const GgufHeader& whole, LayerRange layers);
 
-// What the KV cache of this architecture can do, besides dropping a whole sequence.
+// The operations of this architecture's KV cache, besides dropping a whole sequence.
 struct CacheAbility {
-  bool trim = true;  // of windowed layers, only as far as the window before is still there
+  bool trim = true;  // in windowed layers, only within the cached window
   bool copy = true;
   bool shift = true;
-  // Not 0: the oldest positions of a sequence may be gone once it is so long. Told by the loaded
-  // model, not by CacheAbilityFor().
+  // Not 0: the oldest positions of a longer sequence may be gone. Set from the loaded model, not by
+  // CacheAbilityFor().
   uint32_t window_tokens = 0;
-  // A sequence can go back to where its state was saved, which needs no trim.
+  // A sequence can go back to a saved state, which does not need trim.
   bool checkpoint = false;
 
   bool operator==(const CacheAbility&) const = default;

@@ -1,8 +1,8 @@
 // The rows behind shard/model/architecture.h: one for each architecture that has been tried, with
 // what libllama derives from the number or the place of its layers. Internal to shard/.
 //
-// What every architecture shares needs no row: the block count, per-layer arrays in the metadata,
-// and the count of leading dense layers.
+// Properties that all architectures share need no row: the block count, per-layer arrays in the
+// metadata, and the count of leading dense layers.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ struct WindowPattern {
   bool full_first =
       false;  // the layer that sees everything is the first of its period, not the last
   bool needs_full = false;  // a stage must have a layer that sees everything
-  bool if_stated = false;   // a file that says no window has none, else libllama has a default
+  bool if_stated = false;   // without a window in the file there is none, else libllama's default
 };
 
-// What libllama keeps of a sequence.
+// What libllama caches of a sequence.
 enum class Memory {
   kAttention,    // keys and values of every position, in windowed layers of the last ones
   kUnshiftable,  // the same, but positions cannot be added to
@@ -55,13 +55,13 @@ struct ArchitectureRow {
   // Its files may have layers for multi-token prediction at the end. They stay in the last slice,
   // and libllama skips them there as it does in the model. Elsewhere such a file is refused.
   bool may_predict = false;
-  // Why refused, or what a slice needs; for people.
+  // Why the architecture is refused, or what a slice needs; for people.
   absl::string_view reason = "";
 
-  // What depends on more than the name; each may be null. Metadata comes from a file: anything may
-  // be missing. Changes the rule of a model with these metadata.
+  // Rules that depend on more than the name; each may be null. Metadata comes from a file: anything
+  // may be missing. Changes the rule of a model with these metadata.
   void (*refine)(const GgufHeader& whole, uint32_t n_layer, CutRule* rule) = nullptr;
-  // What a slice needs besides the above.
+  // Further changes that a slice needs.
   void (*adjust)(const GgufHeader& whole, LayerRange layers, GgufHeader* slice) = nullptr;
 };
 

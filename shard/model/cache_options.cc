@@ -71,7 +71,7 @@ absl::Status CheckHeads(const GgufHeader& header, absl::string_view what, absl::
   if (width == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       what, " of type ", ggml_type_name(ggml), " are kept in blocks of ", ggml_blck_size(ggml),
-      "; a head of this model has ", width, ". f16 goes with every model"));
+      "; a head of this model has ", width, ". f16 works with every model"));
 }
 
 }  // namespace
@@ -134,13 +134,14 @@ absl::Status CheckCacheOptions(const CacheOptions& options, uint32_t n_ctx, uint
   if (auto s = CheckHeads(header, "values", "attention.value_length", *type_v); !s.ok()) return s;
   if (ggml_is_quantized(static_cast<ggml_type>(*type_v))) {
     if (*flash == LLAMA_FLASH_ATTN_TYPE_DISABLED) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "values of type ", options.type_v, " want flash attention, which is off; keys do not"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("values of type ", options.type_v,
+                       " need flash attention, which is off; keys do not need it"));
     }
     if (header.GetString("general.architecture").value_or("") == "grok") {
       return absl::InvalidArgumentError(
           absl::StrCat("values of type ", options.type_v,
-                       " want flash attention, which this architecture does not go with"));
+                       " need flash attention, which this architecture does not support"));
     }
   }
   if (options.checkpoints > kCheckpointsMax) {
@@ -149,17 +150,17 @@ absl::Status CheckCacheOptions(const CacheOptions& options, uint32_t n_ctx, uint
   }
   if (options.kv_cells == 0) return absl::OkStatus();
   if (options.kv_cells < n_ctx) {
-    return absl::InvalidArgumentError(absl::StrCat("kv_cells is ", options.kv_cells,
-                                                   "; one text may take ", n_ctx,
-                                                   " positions: fewer of them, or more cells"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_cells is ", options.kv_cells, "; one sequence may take ", n_ctx,
+                     " positions: use a smaller context, or more cells"));
   }
   if (!SharesCache(options, header) &&
       CellsOf(options, n_ctx, n_seq_max) < uint64_t{n_ctx} * n_seq_max) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "kv_cells: ",
-        options.exact ? "an exact model gives each of its texts"
-                      : "this model has two sets of rope factors, and each of its texts",
-        " a cache of its own; they cannot share one"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_cells: ",
+                     options.exact ? "an exact model needs"
+                                   : "this model has two sets of rope factors, and needs",
+                     " a separate cache for each sequence, so sequences cannot share cells"));
   }
   return absl::OkStatus();
 }

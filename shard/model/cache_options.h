@@ -1,6 +1,6 @@
-// How stages keep what they have seen of their texts: types of keys and values, flash attention,
-// how many positions and checkpoints. The same in every stage of a plan. Pure functions, any
-// thread: what a model cannot do is known from its header, before anything is loaded.
+// Options of the KV caches of stages: types of keys and values, flash attention, numbers of
+// positions and checkpoints. The same in every stage of a plan. Pure functions, any thread: a
+// model's limits are known from its header, before anything is loaded.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct CacheOptions {
   std::string type_v;
   std::string flash_attention;  // empty: auto, which is libllama's choice for the device; on, off
   uint32_t kv_cells = 0;        // positions of all slots together; 0: n_ctx for each
-  uint32_t checkpoints = 0;     // states that are kept, where a cache cannot trim
+  uint32_t checkpoints = 0;     // saved states, where a cache cannot trim
   bool exact = false;           // each slot has a cache of its own (SchedulerPolicy::exact)
 };
 
@@ -27,24 +27,24 @@ inline constexpr uint32_t kCheckpointsMax = 1024;
 
 CacheOptions CacheOptionsOf(const wire::CacheSpec& spec);
 
-// A ggml_type. kInvalidArgument: no type for a cache, with those there are; `field` is named.
+// The ggml_type of that name. kInvalidArgument: not a type for caches; the message names `field`
+// and the valid types.
 absl::StatusOr<uint32_t> CacheType(absl::string_view field, absl::string_view name);
 // A llama_flash_attn_type.
 absl::StatusOr<int> FlashAttentionType(absl::string_view name);
 
-// kInvalidArgument: names that mean nothing, or what this model cannot do: heads that are no
-// multiple of a quantised type's block, quantised values without flash attention, a cache of
-// `kv_cells` shared by slots that each want their own, or with less room than one text may take;
-// too many checkpoints.
+// kInvalidArgument: unknown names, or options that this model does not support: heads that are no
+// multiple of a quantised type's block, quantised values without flash attention, `kv_cells` for
+// slots that cannot share a cache, or fewer than one sequence may take; too many checkpoints.
 absl::Status CheckCacheOptions(const CacheOptions& options, uint32_t n_ctx, uint32_t n_seq_max,
                                const GgufHeader& header);
 
-// Whether all slots share one cache: a step that mixes decodes and chunks of prompts is one graph
-// then, while with a cache for each slot libllama would cut it into graphs of equally many rows per
-// slot, each reading all weights. Attention skips the cells of other slots. The exceptions are a
-// model with two sets of rope factors, since libllama chooses by the size of a sequence's cache,
-// which must not depend on the slots; and exact caches, since how many cells there are, and which
-// of them are a sequence's, says in which order attention adds up.
+// Whether all slots share one cache: then a step that mixes decodes and chunks of prompts is one
+// graph, while with a cache for each slot libllama would split it into graphs of equally many rows
+// per slot, each reading all weights. Attention skips the cells of other slots. The exceptions are
+// a model with two sets of rope factors, since libllama chooses by the size of a sequence's cache,
+// which must not depend on the slots; and exact caches, since the number of cells, and which of
+// them belong to a sequence, decide the order in which attention adds up.
 bool SharesCache(const CacheOptions& options, const GgufHeader& header);
 
 // Whether positions of keys of this type can be moved. libllama rotates quantised keys again only

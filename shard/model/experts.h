@@ -1,6 +1,6 @@
 // The routed experts of a stage's layers may stay in the host's memory, computed by the CPU, while
-// the rest of each layer is on another device (llama.cpp's --n-cpu-moe). Which tensors those are.
-// Pure functions; any thread.
+// the rest of each layer is on another device (llama.cpp's --n-cpu-moe). These functions find their
+// tensors. Pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ bool IsExpertTensor(absl::string_view name);
 // Bytes of those tensors in `layers`.
 uint64_t ExpertBytes(const GgufHeader& header, LayerRange layers);
 
-// What names them in layers [0, n_layer), as a regular expression for
+// Matches the experts' tensors in layers [0, n_layer), as a regular expression for
 // llama_model_tensor_buft_override.
 std::string ExpertPattern(uint32_t n_layer);
 

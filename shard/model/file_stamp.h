@@ -1,6 +1,6 @@
-// Which file lies at a path, and whether somebody has written to it: inode, size and times. The
-// time of the last change (ctime) cannot be set, so a file with the size and the modification time
-// of another one is told apart as well.
+// Identifies the file at a path and detects writes to it: inode, size and times. The time of the
+// last change (ctime) cannot be set, so even a file with another's size and modification time is
+// distinguished.
 #pragma once
 
 #include <sys/stat.h>

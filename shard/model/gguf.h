@@ -2,8 +2,8 @@
 // MB of a file of hundreds of GB, and writes headers for slices.
 //
 // Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, version 2 and 3,
-// little-endian. Bytes come from a stranger: reading never asserts, bounds every count and size by
-// the bytes that are there, and is fuzzed (tests/fuzz/gguf_fuzz.cc). libggml's own reader is not
+// little-endian. The bytes are untrusted: reading never asserts, bounds every count and size by the
+// available bytes, and is fuzzed (tests/fuzz/gguf_fuzz.cc). libggml's own reader is not
 // used in the node's process because it may abort.
 #pragma once
 
@@ -44,13 +44,12 @@ size_t GgufScalarBytes(GgufType type);
 // `value` rounded up to a multiple of `alignment`.
 uint64_t GgufPad(uint64_t value, uint64_t alignment);
 
-// One metadata value, kept as the bytes of the file so that what a slice does not change is passed
-// on exactly.
+// One metadata value, kept as the bytes of the file so that unchanged values are copied exactly.
 struct GgufValue {
   GgufType type = GgufType::kU32;
   GgufType element_type = GgufType::kU32;  // arrays only; arrays of arrays are refused
   uint64_t count = 1;                      // elements of an array
-  std::string bytes;                       // what follows the type (for arrays: the elements alone)
+  std::string bytes;  // the bytes after the type (for arrays: only the elements)
 
   static GgufValue U32(uint32_t value);
   static GgufValue F32(float value);

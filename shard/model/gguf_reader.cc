@@ -1,5 +1,4 @@
-// Reading a header: every count and size is checked against the bytes that are there before it is
-// believed.
+// Reading a header: every count and size is checked against the available bytes before it is used.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -16,7 +15,7 @@
 namespace strata {
 namespace {
 
-// Far above any model seen, far below what would hurt the node.
+// Far above any known model, far below a danger to the node.
 constexpr uint64_t kMetadataKeysMax = 65536;
 constexpr uint64_t kMetadataBytesMax = 256u << 20;
 constexpr uint64_t kKeyBytesMax = 65535;

@@ -26,7 +26,7 @@ namespace {
 constexpr absl::string_view kEnding = ".gguf";
 constexpr size_t kHashChunkBytes = 1u << 20;
 constexpr size_t kPreadBytesMax = 1u << 30;  // Linux and macOS stop short of 2 GiB
-// What the id takes of the tensors' data, so that two trainings of one model differ in it.
+// The samples of the tensors' data in the id, so that two trainings of one model have other ids.
 constexpr size_t kSamplesMax = 64;
 constexpr size_t kSampleBytes = 4096;
 
@@ -130,7 +130,7 @@ std::optional<SplitName> ParseSplitName(absl::string_view path) {
   return name;
 }
 
-// What each part says of itself must fit its name and the first part.
+// Checks that each part's header fits its name and the first part.
 absl::Status CheckPart(const std::string& path, const GgufHeader& header, const SplitName& name,
                        uint32_t number, const GgufHeader& first) {
   const std::optional<uint64_t> count = header.GetInteger("split.count");
@@ -160,7 +160,7 @@ absl::Status CheckModel(const std::string& path, const ModelFile& model) {
   }
   const std::string key = absl::StrCat(model.architecture(), ".block_count");
   const std::optional<uint64_t> layers = header.GetInteger(key);
-  // Every layer has a tensor at least, so the tensors bound what a header may claim.
+  // Every layer has at least one tensor, so the tensors bound the claimed number of layers.
   if (!layers.has_value() || *layers == 0 || *layers > header.tensors.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": not a model: ", key, " is ",
@@ -207,13 +207,13 @@ class Hasher {
 absl::StatusOr<std::shared_ptr<const ModelFile>> ModelFile::Open(const std::string& path) {
   std::shared_ptr<ModelFile> model(new ModelFile());
 
-  Part asked;
-  absl::Cleanup close_asked = [&asked] {
-    if (asked.fd >= 0) close(asked.fd);
+  Part named;
+  absl::Cleanup close_named = [&named] {
+    if (named.fd >= 0) close(named.fd);
   };
-  if (absl::Status status = OpenPart(path, &asked); !status.ok()) return status;
+  if (absl::Status status = OpenPart(path, &named); !status.ok()) return status;
 
-  const std::optional<uint64_t> split_count = asked.header.GetInteger("split.count");
+  const std::optional<uint64_t> split_count = named.header.GetInteger("split.count");
   SplitName split;
   split.count = 1;
   if (split_count.has_value() && *split_count > 1) {
@@ -221,18 +221,18 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> ModelFile::Open(const std::stri
     if (!name.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(
           path, ": is one of ", *split_count,
-          " parts, but is not named NAME-00001-of-0000N.gguf, so that the others could "
+          " parts, but is not named NAME-00001-of-0000N.gguf, so the other parts cannot "
           "be found"));
     }
     split = *std::move(name);
   }
 
   for (uint32_t number = 1; number <= split.count; ++number) {
-    const bool is_asked = split.count == 1 || number == split.number;
-    const std::string part_path = is_asked ? path : split.Path(number);
+    const bool is_named = split.count == 1 || number == split.number;
+    const std::string part_path = is_named ? path : split.Path(number);
     Part part;
-    if (is_asked) {
-      part = std::exchange(asked, Part());
+    if (is_named) {
+      part = std::exchange(named, Part());
     } else {
       absl::Status status = OpenPart(part_path, &part);
       if (absl::IsNotFound(status)) {
@@ -242,7 +242,7 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> ModelFile::Open(const std::stri
       if (part.fd >= 0) model->fds_.push_back(part.fd);
       if (!status.ok()) return status;
     }
-    if (is_asked) model->fds_.push_back(part.fd);
+    if (is_named) model->fds_.push_back(part.fd);
     model->paths_.push_back(part_path);
     model->stamps_.push_back(part.stamp);
     model->identity_.push_back({number - 1, 0, part.header.data_offset});

@@ -17,8 +17,8 @@
 
 namespace strata {
 
-// What a person calls a file by: without its folder and ending, and without the number of a part.
-// Bytes, as the file system has them.
+// The name of a file for people: without its folder and ending, and without the number of a part.
+// Raw bytes of the file system.
 std::string ModelFileStem(absl::string_view path);
 
 // Immutable after Open(); safe to read from any thread.
@@ -48,22 +48,23 @@ class ModelFile {
   // Reads exactly out.size() bytes. kUnavailable on an I/O error. Thread-safe, blocks.
   absl::Status Read(size_t part, uint64_t offset, absl::Span<char> out) const;
 
-  // Whether the paths still lead to the files that were opened, as they were then. Fast enough for
-  // every step of a stage: reads nothing. kFailedPrecondition: a file is another one, is gone, or
-  // was written to (also: renamed, linked, or given other rights); says which, and what to do.
+  // Whether the paths still name the opened files, unchanged. Fast enough for every step of a
+  // stage: reads nothing. kFailedPrecondition: a file was replaced, removed or written to (also:
+  // renamed, linked, or given other rights); the message names it and says what to do.
   absl::Status CheckUnchanged() const;
-  // Differs where CheckUnchanged() would say so, and for other paths. 32 bytes.
+  // Differs for a changed file (as in CheckUnchanged()), and for other paths. 32 bytes.
   std::string file_key() const;
 
   // Whether [offset, offset + bytes) of the part's file has never been written: it reads as zeros.
-  // No where the file system does not say.
+  // False where the file system does not support the query.
   bool IsHole(size_t part, uint64_t offset, uint64_t bytes) const;
 
   // BLAKE3 of all parts' headers and tensor directories and of samples of up to 64 tensors' data
   // (4 KiB each, so that two trainings of one model differ), 32 bytes.
   const std::string& id() const { return id_; }
 
-  // What id() is the hash of, in this order: each part's bytes before its data, then the samples.
+  // The ranges that id() hashes, in this order: each part's bytes before its data, then the
+  // samples.
   struct Range {
     size_t part;
     uint64_t offset;  // in that file
@@ -73,8 +74,8 @@ class ModelFile {
 
   uint64_t part_bytes(size_t part) const { return stamps_[part].bytes; }  // size of the file
 
-  // general.name, else ModelFileStem(): what people call it, and the API where no other model is
-  // called so (coordinator/models/model_match.h). Never empty.
+  // general.name, else ModelFileStem(): the name for people, and for the API where no other model
+  // has it (coordinator/models/model_match.h). Never empty.
   PrintableText name() const;
   PrintableText architecture() const;  // general.architecture
   uint32_t n_layer() const;            // <architecture>.block_count

@@ -28,8 +28,8 @@ namespace {
 // alone.
 constexpr size_t kStreamBufferBytes = 64u << 10;
 
-// How a tensor outside the layers comes into a slice. Those not named here (norms, rope factors)
-// are small, and every slice has them as they are.
+// The treatment of a tensor outside the layers. Tensors not listed (norms, rope factors) are small,
+// and every slice has them unchanged.
 enum class Role {
   kKeep,
   kTokenEmbedding,  // needed where tokens come in, and where the output is tied to it
@@ -65,8 +65,8 @@ std::optional<uint32_t> LayerOf(absl::string_view name, absl::string_view* rest)
   return layer;
 }
 
-// Zeros of the shape of a vocabulary matrix that libllama wants to see and never computes with.
-// They take memory like any tensor, so the type is the smallest that every back end multiplies
+// Zeros of the shape of a vocabulary matrix that libllama requires but never computes with. They
+// take memory like any tensor, so the type is the smallest that every back end multiplies
 // with: one that a GPU does not know would move the head, and a needless graph split, to the CPU.
 // At a vocabulary of 128k and rows of 4096, IQ1_S takes 103 MB.
 void MakePlaceholder(GgufTensor* tensor) {
@@ -102,7 +102,7 @@ void DropVocabulary(const std::string& architecture, GgufHeader* header) {
 
 }  // namespace
 
-// What the slice's GGUF is made of; shared by the slice, its copies and its open streams.
+// The contents of the slice's GGUF; shared by the slice, its copies and its open streams.
 struct Slice::Content {
   // `bytes` of the slice's GGUF from `begin` on.
   struct Piece {
@@ -115,21 +115,21 @@ struct Slice::Content {
   };
 
   // A block that is compared with its hash.
-  struct Checked {
+  struct HashedBlock {
     uint32_t block;
     WeightBlock at;
     std::string hash;
   };
-  // The bytes of one that was found to be right.
-  struct Loaded {
-    const Checked* block = nullptr;
+  // The bytes of a verified block.
+  struct VerifiedBlock {
+    const HashedBlock* block = nullptr;
     std::string bytes;
   };
 
   std::shared_ptr<const ModelFile> model;
-  std::string memory;            // the header
-  std::vector<Piece> pieces;     // in order of `begin`, without gaps
-  std::vector<Checked> checked;  // in the files' order; empty: the files are trusted
+  std::string memory;               // the header
+  std::vector<Piece> pieces;        // in order of `begin`, without gaps
+  std::vector<HashedBlock> hashed;  // in the files' order; empty: the files are trusted
   uint64_t file_bytes = 0;
 
   // kInvalidArgument: there are not as many as blocks.
@@ -141,51 +141,53 @@ struct Slice::Content {
           absl::StrCat(hashes.size(), " bytes of hashes for ", blocks.size(), " blocks"));
     }
     for (size_t i = 0; i < blocks.size(); ++i) {
-      checked.push_back({blocks[i], all[blocks[i]],
-                         std::string(hashes.substr(i * kWeightHashBytes, kWeightHashBytes))});
+      hashed.push_back({blocks[i], all[blocks[i]],
+                        std::string(hashes.substr(i * kWeightHashBytes, kWeightHashBytes))});
     }
-    std::ranges::sort(checked, {},
-                      [](const Checked& each) { return std::pair(each.at.part, each.at.offset); });
+    std::ranges::sort(hashed, {}, [](const HashedBlock& each) {
+      return std::pair(each.at.part, each.at.offset);
+    });
     return absl::OkStatus();
   }
 
-  absl::Status Load(const Checked& block, Loaded* loaded) const {
-    loaded->block = nullptr;
-    loaded->bytes.resize(block.at.bytes);
+  absl::Status Load(const HashedBlock& block, VerifiedBlock* verified) const {
+    verified->block = nullptr;
+    verified->bytes.resize(block.at.bytes);
     const auto damaged = [&](absl::string_view how) {
       return absl::DataLossError(
           absl::StrCat("block ", block.block, " of ", model->paths()[block.at.part], " ", how));
     };
-    absl::Status read = model->Read(block.at.part, block.at.offset, absl::MakeSpan(loaded->bytes));
+    absl::Status read =
+        model->Read(block.at.part, block.at.offset, absl::MakeSpan(verified->bytes));
     if (!read.ok()) return damaged(absl::StrCat("cannot be read: ", read.message()));
-    if (HashOfBytes(loaded->bytes) != block.hash)
-      return damaged("is damaged: its hash is another one");
-    loaded->block = &block;
+    if (HashOfBytes(verified->bytes) != block.hash)
+      return damaged("is damaged: its bytes do not match its hash");
+    verified->block = &block;
     return absl::OkStatus();
   }
 
-  // Of one of the files. What is in no block is padding, which nobody looks at.
+  // Reads from one of the files. Bytes outside blocks are padding, which is ignored.
   absl::Status ReadFile(size_t part, uint64_t offset, char* out, size_t size,
-                        Loaded* loaded) const {
-    if (checked.empty()) return model->Read(part, offset, absl::MakeSpan(out, size));
+                        VerifiedBlock* verified) const {
+    if (hashed.empty()) return model->Read(part, offset, absl::MakeSpan(out, size));
     auto next = std::ranges::upper_bound(
-        checked, std::pair(part, offset), {},
-        [](const Checked& each) { return std::pair(each.at.part, each.at.offset); });
-    if (next != checked.begin()) --next;
+        hashed, std::pair(part, offset), {},
+        [](const HashedBlock& each) { return std::pair(each.at.part, each.at.offset); });
+    if (next != hashed.begin()) --next;
     while (size > 0) {
-      for (; next != checked.end(); ++next) {
+      for (; next != hashed.end(); ++next) {
         const WeightBlock& at = next->at;
         if (at.part > part || (at.part == part && at.offset + at.bytes > offset)) break;
       }
-      const bool in_part = next != checked.end() && next->at.part == part;
+      const bool in_part = next != hashed.end() && next->at.part == part;
       size_t n = size;
       if (in_part && next->at.offset <= offset) {
-        if (loaded->block != &*next) {
-          if (absl::Status status = Load(*next, loaded); !status.ok()) return status;
+        if (verified->block != &*next) {
+          if (absl::Status status = Load(*next, verified); !status.ok()) return status;
         }
         const uint64_t skip = offset - next->at.offset;
         n = std::min<uint64_t>(size, next->at.bytes - skip);
-        memcpy(out, loaded->bytes.data() + skip, n);
+        memcpy(out, verified->bytes.data() + skip, n);
       } else {
         if (in_part) n = std::min<uint64_t>(size, next->at.offset - offset);
         memset(out, 0, n);
@@ -203,7 +205,7 @@ struct Slice::Content {
     const uint64_t padding = piece.begin - file_bytes;
     file_bytes = piece.begin + piece.bytes;
     if (!pieces.empty()) {
-      // What follows in the file as in the slice is one piece, padding included.
+      // Consecutive ranges in both file and slice are one piece, including padding.
       Piece& last = pieces.back();
       if (last.kind == Piece::Kind::kFile && piece.kind == Piece::Kind::kFile &&
           last.part == piece.part && last.offset + (piece.begin - last.begin) == piece.offset) {
@@ -219,15 +221,16 @@ struct Slice::Content {
     pieces.push_back(piece);
   }
 
-  absl::StatusOr<size_t> ReadAt(uint64_t offset, char* out, size_t size, Loaded* loaded) const {
+  absl::StatusOr<size_t> ReadAt(uint64_t offset, char* out, size_t size,
+                                VerifiedBlock* verified) const {
     if (offset >= file_bytes) return 0;
-    const size_t wanted = std::min<uint64_t>(size, file_bytes - offset);
+    const size_t n_bytes = std::min<uint64_t>(size, file_bytes - offset);
     auto piece = std::upper_bound(pieces.begin(), pieces.end(), offset,
                                   [](uint64_t at, const Piece& p) { return at < p.begin; });
-    for (size_t done = 0; done < wanted;) {
+    for (size_t done = 0; done < n_bytes;) {
       const Piece& from = *std::prev(piece);
       const uint64_t skip = offset + done - from.begin;
-      const size_t n = std::min<uint64_t>(wanted - done, from.bytes - skip);
+      const size_t n = std::min<uint64_t>(n_bytes - done, from.bytes - skip);
       switch (from.kind) {
         case Piece::Kind::kMemory:
           memcpy(out + done, memory.data() + from.offset + skip, n);
@@ -236,7 +239,7 @@ struct Slice::Content {
           memset(out + done, 0, n);
           break;
         case Piece::Kind::kFile: {
-          absl::Status status = ReadFile(from.part, from.offset + skip, out + done, n, loaded);
+          absl::Status status = ReadFile(from.part, from.offset + skip, out + done, n, verified);
           if (!status.ok()) return status;
           break;
         }
@@ -244,7 +247,7 @@ struct Slice::Content {
       done += n;
       ++piece;
     }
-    return wanted;
+    return n_bytes;
   }
 };
 
@@ -253,14 +256,14 @@ struct Slice::Stream {
   std::shared_ptr<const Content> content;
   absl::Status* error = nullptr;
   uint64_t position = 0;
-  Content::Loaded loaded = {};
+  Content::VerifiedBlock verified = {};
   std::unique_ptr<char[]> buffer = nullptr;  // of the FILE
 
   // As read(2): -1 with errno.
   static ssize_t Read(void* cookie, char* out, size_t size) {
     auto* stream = static_cast<Stream*>(cookie);
     const absl::StatusOr<size_t> n =
-        stream->content->ReadAt(stream->position, out, size, &stream->loaded);
+        stream->content->ReadAt(stream->position, out, size, &stream->verified);
     if (!n.ok()) {
       if (stream->error != nullptr) stream->error->Update(n.status());
       errno = EIO;
@@ -323,8 +326,8 @@ absl::StatusOr<Slice> Slice::Make(const std::shared_ptr<const ModelFile>& model,
 
   GgufHeader& header = slice.header_;
   header.version = whole.version;
-  // A stream seeks to multiples of its buffer's size and reads on from there: what is checked
-  // begins there, so that no block is loaded for the end of the one before.
+  // A stream seeks to multiples of its buffer's size and reads on from there: tensors with hashes
+  // begin there, so that no block is loaded twice for the end of the one before.
   header.alignment =
       is_checked ? std::max<uint32_t>(whole.alignment, kStreamBufferBytes) : whole.alignment;
   header.metadata = whole.metadata;
@@ -385,8 +388,8 @@ bool Slice::is_last() const { return layers_.end == model_->n_layer(); }
 uint64_t Slice::file_bytes() const { return content_->file_bytes; }
 
 absl::StatusOr<size_t> Slice::ReadAt(uint64_t offset, char* out, size_t size) const {
-  Content::Loaded loaded;
-  return content_->ReadAt(offset, out, size, &loaded);
+  Content::VerifiedBlock verified;
+  return content_->ReadAt(offset, out, size, &verified);
 }
 
 absl::StatusOr<FILE*> Slice::Open(absl::Status* error) const {

@@ -2,7 +2,7 @@
 // libllama loads. A slice is described, not written: a header of its own and pieces of the model's
 // files, read as a stream.
 //
-// What changes: block_count and per-layer metadata (architecture.h), tensors blk.N renamed to
+// Changes: block_count and per-layer metadata (architecture.h), tensors blk.N renamed to
 // blk.(N - begin); a slice that is not first or last gets a one-row vocabulary; the first of
 // several keeps its real token_embd and gets a placeholder output, the last the other way round,
 // where the model does not tie the two. Placeholders are never computed with, but take memory:
@@ -31,9 +31,9 @@ namespace strata {
 
 struct SliceOptions {
   bool unverified = false;  // cut an architecture that is not in the table
-  // BLAKE3 of each block of source_tensors() (weight_blocks.h), one after the other. Where they are
-  // given, the slice reads a block as a whole and compares it before it gives a byte of it; what is
-  // in no block is not read at all. Empty: the files are trusted.
+  // BLAKE3 of each block of source_tensors() (weight_blocks.h), concatenated. If given, the slice
+  // reads each block as a whole and verifies it before it returns a byte of it; bytes outside
+  // blocks are not read at all. Empty: the files are trusted.
   std::string block_hashes;
 };
 
@@ -59,8 +59,8 @@ class Slice {
   const GgufHeader& header() const { return header_; }
 
   // The tensors whose data the slice takes from the model, in order, as indices into
-  // model().header().tensors: besides the header, what must be there of the model's files. (Padding
-  // between them is read too, and never looked at.)
+  // model().header().tensors: besides the header, the needed parts of the model's files. (Padding
+  // between them is read too, and ignored.)
   const std::vector<size_t>& source_tensors() const { return source_tensors_; }
 
   // Of the GGUF that Open() streams, and of its tensors alone.
@@ -69,13 +69,13 @@ class Slice {
 
   // The slice as a read-only, seekable stream (fopencookie, funopen on macOS) for
   // llama_model_load_from_file_ptr with load mode none. The stream keeps the model open and is used
-  // by one thread at a time. Close with fclose(). Where a read fails, `error` says why, if it is
-  // given; it outlives the stream.
+  // by one thread at a time. Close with fclose(). A failed read sets `error`, if given, which must
+  // outlive the stream.
   absl::StatusOr<FILE*> Open(absl::Status* error = nullptr) const;
 
   // Reads up to `size` bytes at `offset` of the slice's GGUF; what Open() streams. kUnavailable: an
-  // I/O error; kDataLoss: a block is not what its hash says, or cannot be read; names block and
-  // file. Thread-safe, blocks.
+  // I/O error; kDataLoss: a block does not match its hash, or cannot be read; names block and file.
+  // Thread-safe, blocks.
   absl::StatusOr<size_t> ReadAt(uint64_t offset, char* out, size_t size) const;
 
  private:
@@ -84,7 +84,7 @@ class Slice {
 
   Slice() = default;
 
-  std::shared_ptr<const ModelFile> model_;  // shared with whoever opened it and with open streams
+  std::shared_ptr<const ModelFile> model_;  // shared with its opener and with open streams
   LayerRange layers_;
   GgufHeader header_;
   std::shared_ptr<const Content> content_;  // shared with copies and open streams

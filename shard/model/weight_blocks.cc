@@ -107,8 +107,8 @@ absl::StatusOr<std::vector<bool>> ReadBlockList(const wire::BlockList& list, siz
   return there;
 }
 
-WeightHashes ReadKeptHashes(const std::string& path, absl::string_view key, size_t n_blocks,
-                            WeightHashes* missing) {
+WeightHashes ReadStoredHashes(const std::string& path, absl::string_view key, size_t n_blocks,
+                              WeightHashes* missing) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   wire::KeptHashes kept;
@@ -128,8 +128,8 @@ WeightHashes ReadKeptHashes(const std::string& path, absl::string_view key, size
   return hashes;
 }
 
-absl::Status WriteKeptHashes(const std::string& path, absl::string_view key,
-                             const WeightHashes& hashes, const WeightHashes& missing) {
+absl::Status WriteStoredHashes(const std::string& path, absl::string_view key,
+                               const WeightHashes& hashes, const WeightHashes& missing) {
   wire::KeptHashes kept;
   kept.set_version(kKeptVersion);
   kept.set_key(std::string(key));

@@ -1,7 +1,7 @@
-// Blocks: the pieces in which weights travel, are hashed and are kept. A tensor's bytes, cut every
-// kWeightBlockBytes, numbered through in the order of the tensor directory, so that every node that
-// has a model's header counts the same. Large enough that a hash for each costs nothing, small
-// enough that losing one does not hurt.
+// Blocks: the units in which weights are transferred, hashed and cached. A tensor's bytes, split
+// every kWeightBlockBytes, numbered in the order of the tensor directory, so that every node that
+// has a model's header uses the same numbers. Large enough that a hash for each is cheap, small
+// enough that losing one is cheap.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ class WeightBlocks {
   size_t size() const { return blocks_.size(); }
   const WeightBlock& operator[](size_t block) const { return blocks_[block]; }
 
-  // Those of the tensors, in ascending order. `tensors` are indices into the model's directory.
+  // Blocks of the tensors, in ascending order. `tensors` are indices into the model's directory.
   std::vector<uint32_t> OfTensors(absl::Span<const size_t> tensors) const;
   uint64_t BytesOf(absl::Span<const uint32_t> blocks) const;
 
@@ -46,14 +46,14 @@ class WeightBlocks {
   std::vector<uint32_t> first_;  // block of each tensor, and one past the last
 };
 
-// Of a file that a person named. kInvalidArgument: a block was never written, as of a download that
-// has not ended; small ones may be zeros by right.
+// Checks a file that a user named. kInvalidArgument: a block was never written, as in an unfinished
+// download; small blocks may legitimately be zeros.
 absl::Status CheckNoHoles(const ModelFile& model);
 
 // Whether each block is in a node's list: [n_blocks]. kInvalidArgument: it lists others.
 absl::StatusOr<std::vector<bool>> ReadBlockList(const wire::BlockList& list, size_t n_blocks);
 
-// BLAKE3 of bytes that come in pieces.
+// Incremental BLAKE3.
 class WeightHasher {
  public:
   WeightHasher();
@@ -73,13 +73,13 @@ std::string HashOfBytes(absl::string_view bytes);
 // Hashes by block.
 using WeightHashes = std::map<uint32_t, std::string>;
 
-// The hashes in the file `path` that were kept under `key`; none when there are none, or the file
-// is damaged: they can be had again. Blocks from `n_blocks` on are left out. Those of blocks that
-// are not there go to `missing`, if somebody wants them.
-WeightHashes ReadKeptHashes(const std::string& path, absl::string_view key, size_t n_blocks,
-                            WeightHashes* missing = nullptr);
-// All of it or nothing, also when the power fails. kResourceExhausted: the disk is full.
-absl::Status WriteKeptHashes(const std::string& path, absl::string_view key,
-                             const WeightHashes& hashes, const WeightHashes& missing = {});
+// The hashes in the file `path` that were stored under `key`; empty when there are none, or the
+// file is damaged: they can be computed again. Blocks from `n_blocks` on are left out. Hashes of
+// missing blocks go to `missing`, if not null.
+WeightHashes ReadStoredHashes(const std::string& path, absl::string_view key, size_t n_blocks,
+                              WeightHashes* missing = nullptr);
+// Writes atomically, even if the power fails. kResourceExhausted: the disk is full.
+absl::Status WriteStoredHashes(const std::string& path, absl::string_view key,
+                               const WeightHashes& hashes, const WeightHashes& missing = {});
 
 }  // namespace strata

@@ -1,6 +1,5 @@
-// Grammars in GBNF, the form that libllama's grammar sampler reads, as a tree: written by programs,
-// read from a client's text, and checked before libllama sees them. Pure; every byte may be a
-// stranger's.
+// Grammars in GBNF, the form that libllama's grammar sampler reads, as a tree: built by programs,
+// parsed from a client's text, and checked before libllama gets them. Pure; all input is untrusted.
 //
 // The form: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
 #pragma once
@@ -17,11 +16,12 @@
 
 namespace strata {
 
-// Bounds of a grammar's text: libllama's parser recurses, and its stack is ours.
+// Bounds of a grammar's text: libllama's parser recurses on our stack.
 inline constexpr int kGrammarBytesMax = 256 * 1024;
 inline constexpr int kGrammarDepthMax = 256;
 inline constexpr int kGrammarRulesMax = 10000;
-// Where a repetition's upper end is beyond this libllama takes it as none, a lower one it refuses.
+// libllama takes an upper end of a repetition beyond this as unbounded, and refuses such a lower
+// end.
 inline constexpr uint32_t kGrammarRepeatMax = 2000;
 
 struct GbnfExpr {
@@ -62,19 +62,19 @@ struct GbnfGrammar {
   size_t root = 0;
 };
 
-// As libllama reads it.
+// In the form that libllama reads.
 std::string PrintGbnf(const GbnfGrammar& grammar);
 
 // kInvalidArgument: where and why it is no grammar, or larger than the bounds above. An empty
 // `root` means "root".
 absl::StatusOr<GbnfGrammar> ParseGbnf(absl::string_view text, absl::string_view root = "");
 
-// Whether libllama can work with it in time and memory that have a bound. It keeps every way in
-// which a text can be read, and looks at each apart from the others, so ways must not multiply.
-// kInvalidArgument: it is too large, left recursive, or too ambiguous; in words that name a rule.
+// Checks that libllama can apply the grammar in bounded time and memory. libllama keeps every
+// possible parse of the output and advances each separately, so parses must not multiply.
+// kInvalidArgument: too large, left recursive, or too ambiguous; the message names a rule.
 absl::Status CheckGbnf(const GbnfGrammar& grammar);
 
-// The rules from which no text can be made that ends, by index.
+// The rules that match no finite string, by index.
 std::vector<size_t> EndlessGbnfRules(const GbnfGrammar& grammar);
 
 }  // namespace strata

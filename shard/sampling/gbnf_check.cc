@@ -1,5 +1,6 @@
-// How many ways a text can be read, from the grammar alone. libllama lowers a grammar to rules of
-// alternatives of characters and rules, and keeps a stack for each way; so does this.
+// Bounds the number of parses that an output can have, from the grammar alone. libllama lowers a
+// grammar to rules of alternatives of characters and rules, and keeps a stack for each parse; so
+// does this file.
 #include <algorithm>
 #include <bitset>
 #include <map>
@@ -14,21 +15,21 @@
 namespace strata {
 namespace {
 
-// Characters, roughly: ASCII each, all others as one.
+// Character classes, roughly: each ASCII character, and all others as one.
 constexpr size_t kOther = 128;
 using Characters = std::bitset<kOther + 1>;
 
 constexpr size_t kNoRule = static_cast<size_t>(-1);
 
 constexpr size_t kElementsMax = 256 * 1024;      // with all repetitions written out
-constexpr uint64_t kStartsMax = 2048;            // ways to the next character from one place
-constexpr uint32_t kUnrollMax = 8;               // longer ones are taken as loops
-constexpr size_t kPairsMax = 20'000;             // of ways, to tell two alternatives apart
-constexpr size_t kPairsLookedAtMax = 1'000'000;  // for these
-constexpr size_t kDepthMax = 512;                // of a stack that is looked at
-// Tokens may be long runs of one character: ways to read such a run.
+constexpr uint64_t kStartsMax = 2048;            // parses to the next character from one place
+constexpr uint32_t kUnrollMax = 8;               // longer repetitions are treated as loops
+constexpr size_t kPairsMax = 20'000;             // of parse states, to distinguish two alternatives
+constexpr size_t kPairsLookedAtMax = 1'000'000;  // to find these
+constexpr size_t kDepthMax = 512;                // of an examined stack
+// Tokens may be long runs of one character: bounds on the parses of such a run.
 constexpr size_t kRunLength = 64;
-constexpr double kRunWaysMax = 1e5;
+constexpr double kRunParsesMax = 1e5;
 constexpr size_t kRunStacksMax = 512;
 constexpr size_t kRunWorkMax = 200'000;  // stacks advanced, in all
 
@@ -55,9 +56,9 @@ Characters CharactersOf(const GbnfExpr& expr) {
   return characters;
 }
 
-class Lowered {
+class LoweredGrammar {
  public:
-  explicit Lowered(const GbnfGrammar& grammar) {
+  explicit LoweredGrammar(const GbnfGrammar& grammar) {
     rules_.resize(grammar.rules.size());
     for (size_t i = 0; i < grammar.rules.size(); ++i) {
       named_ = i;
@@ -142,7 +143,7 @@ class Lowered {
   size_t elements_ = 0;
 };
 
-// What is left to read: places, the next one at the end.
+// The places still to be parsed, the next one at the end.
 struct Place {
   size_t rule, alternative, at;
   auto operator<=>(const Place&) const = default;
@@ -216,8 +217,8 @@ class Checker {
     });
   }
 
-  // Rules in an order in which each comes behind those that it may begin with; fails where there is
-  // none. Without recursion: a stranger says how deep it goes.
+  // Visits each rule after those that it may begin with; fails where there is no such order.
+  // Iterative, because untrusted input decides the depth.
   absl::Status CheckStarts() {
     enum class State : uint8_t { kNew, kOpen, kDone };
     std::vector<State> states(rules_.size(), State::kNew);
@@ -252,7 +253,7 @@ class Checker {
       for (const Alternative& alternative : rules_[r].alternatives) {
         for (size_t at = 0; at < alternative.size(); ++at) {
           if (starts_[r] > kStartsMax || StartsFrom(alternative, at) > kStartsMax) {
-            return Wrong(r, "can go on in too many ways");
+            return Wrong(r, "can continue in too many ways");
           }
         }
       }
@@ -269,7 +270,7 @@ class Checker {
     return starts + 1;
   }
 
-  // Tarjan's components, without recursion; 0: not in a loop.
+  // Tarjan's strongly connected components, iterative; 0: not in a loop.
   void FindLoops() {
     loops_.assign(rules_.size(), 0);
     std::vector<size_t> order(rules_.size(), 0), low(rules_.size(), 0), open;
@@ -320,8 +321,8 @@ class Checker {
     }
   }
 
-  // Two ways from a rule to itself that read the same text, and that leave different things to do,
-  // double with each round.
+  // Two parses that lead from a rule back to itself over the same characters, and leave different
+  // stacks, double with each round.
   absl::Status CheckAlternatives() {
     FindLoops();
     std::set<size_t> growing;
@@ -360,19 +361,19 @@ class Checker {
     return symbol.is_rule && loops_[symbol.rule] == loop;
   }
 
-  struct Way {
+  struct ParseState {
     Stack stack;
-    bool looped = false;  // it has come to the rule that is looked for
-    auto operator<=>(const Way&) const = default;
+    bool looped = false;  // it has reached the target rule
+    auto operator<=>(const ParseState&) const = default;
   };
   const Symbol& At(const Place& place) const {
     return rules_[place.rule].alternatives[place.alternative][place.at];
   }
-  // All ways to the next character; whatever has come to the rule `target` stays there.
-  void Expand(Way way, size_t target, std::set<Way>* ways) const {
-    std::vector<Way> todo = {std::move(way)};
+  // Finds all parses up to the next character; those that reach the rule `target` stop there.
+  void Expand(ParseState state, size_t target, std::set<ParseState>* states) const {
+    std::vector<ParseState> todo = {std::move(state)};
     while (!todo.empty()) {
-      Way now = std::move(todo.back());
+      ParseState now = std::move(todo.back());
       todo.pop_back();
       while (!now.stack.empty() &&
              now.stack.back().at ==
@@ -380,17 +381,17 @@ class Checker {
         now.stack.pop_back();
       }
       if (now.stack.empty() || now.looped || !At(now.stack.back()).is_rule) {
-        ways->insert(std::move(now));
+        states->insert(std::move(now));
         continue;
       }
       const size_t rule = At(now.stack.back()).rule;
       if (rule == target) {
-        ways->insert({.stack = {}, .looped = true});
+        states->insert({.stack = {}, .looped = true});
         continue;
       }
       ++now.stack.back().at;
       for (size_t i = 0; i < rules_[rule].alternatives.size(); ++i) {
-        Way next = now;
+        ParseState next = now;
         next.stack.push_back({rule, i, 0});
         todo.push_back(std::move(next));
       }
@@ -400,18 +401,18 @@ class Checker {
   struct PairBudget {
     size_t kept = kPairsMax, looked_at = kPairsLookedAtMax;
   };
-  // Whether no text leads both alternatives of the rule back to it. Who is there already may go on
-  // with anything.
+  // Whether no string leads both alternatives back to the rule. A parse that is back already may
+  // continue with anything.
   bool AreApart(size_t rule, size_t a, size_t b, PairBudget* budget) const {
-    std::set<Way> from_a, from_b;
+    std::set<ParseState> from_a, from_b;
     Expand({.stack = {{rule, a, 0}}}, rule, &from_a);
     Expand({.stack = {{rule, b, 0}}}, rule, &from_b);
-    std::set<std::pair<Way, Way>> known;
-    std::vector<std::pair<Way, Way>> todo;
-    // False: there are too many.
-    const auto add = [&](const std::set<Way>& left, const std::set<Way>& right) {
-      for (const Way& l : left) {
-        for (const Way& r : right) {
+    std::set<std::pair<ParseState, ParseState>> known;
+    std::vector<std::pair<ParseState, ParseState>> todo;
+    // False: the budget is exhausted.
+    const auto add = [&](const std::set<ParseState>& left, const std::set<ParseState>& right) {
+      for (const ParseState& l : left) {
+        for (const ParseState& r : right) {
           if (budget->looked_at-- == 0) return false;
           const bool ended = (l.stack.empty() && !l.looped) || (r.stack.empty() && !r.looped);
           if (ended || AreUnlike(l, r) || !known.insert({l, r}).second) continue;
@@ -431,44 +432,46 @@ class Checker {
     }
     return true;
   }
-  // Whether no character goes on with both.
-  bool AreUnlike(const Way& left, const Way& right) const {
+  // Whether no character continues both.
+  bool AreUnlike(const ParseState& left, const ParseState& right) const {
     return !left.looped && !right.looped &&
            (At(left.stack.back()).characters & At(right.stack.back()).characters).none();
   }
-  std::set<Way> After(Way way, size_t target) const {
-    std::set<Way> ways;
-    if (way.looped) {
-      ways.insert(std::move(way));
+  std::set<ParseState> After(ParseState state, size_t target) const {
+    std::set<ParseState> states;
+    if (state.looped) {
+      states.insert(std::move(state));
     } else {
-      ++way.stack.back().at;
-      Expand(std::move(way), target, &ways);
+      ++state.stack.back().at;
+      Expand(std::move(state), target, &states);
     }
-    return ways;
+    return states;
   }
 
-  // libllama counts the ways to read a token one by one, however many come to the same.
+  // libllama enumerates the parses of a token one by one, even equal ones.
   absl::Status CheckRuns() {
     size_t work = 0;
     for (size_t r = 0; r < rules_.size(); ++r) {
       if (loops_[r] == 0) continue;
-      std::set<Way> first;
+      std::set<ParseState> first;
       for (size_t i = 0; i < rules_[r].alternatives.size(); ++i) {
         Expand({.stack = {{r, i, 0}}}, kNoRule, &first);
       }
-      // Characters that nothing tells apart on their way do alike; most end at once.
+      // Characters that match the same first places behave alike; most runs end at once.
       std::map<std::vector<bool>, size_t> seen;
       for (size_t c = 0; c <= kOther; ++c) {
         std::map<Stack, double> stacks;
-        for (const Way& way : first) {
-          if (!way.stack.empty() && At(way.stack.back()).characters[c]) stacks[way.stack] += 1;
+        for (const ParseState& state : first) {
+          if (!state.stack.empty() && At(state.stack.back()).characters[c]) {
+            stacks[state.stack] += 1;
+          }
         }
         if (stacks.empty()) continue;
         std::vector<bool> key;
-        for (const Way& way : first) {
-          key.push_back(!way.stack.empty() && At(way.stack.back()).characters[c]);
+        for (const ParseState& state : first) {
+          key.push_back(!state.stack.empty() && At(state.stack.back()).characters[c]);
         }
-        // Of those that begin alike, a few are tried.
+        // A few of the characters that begin alike are tried.
         if (++seen[key] > 4) continue;
         if (!RunIsShort(c, std::move(stacks), &work)) {
           return Wrong(r, "is too ambiguous: a repeated character can be read in too many ways");
@@ -480,19 +483,21 @@ class Checker {
   bool RunIsShort(size_t c, std::map<Stack, double> stacks, size_t* work) const {
     for (size_t n = 1; n < kRunLength && !stacks.empty(); ++n) {
       std::map<Stack, double> next;
-      double ways = 0;
+      double parses = 0;
       for (auto& [stack, count] : stacks) {
-        Way way = {.stack = stack};
-        ++way.stack.back().at;
-        std::set<Way> after;
-        Expand(std::move(way), kNoRule, &after);
+        ParseState state = {.stack = stack};
+        ++state.stack.back().at;
+        std::set<ParseState> after;
+        Expand(std::move(state), kNoRule, &after);
         *work += after.size();
-        for (const Way& each : after) {
+        for (const ParseState& each : after) {
           if (each.stack.empty() || !At(each.stack.back()).characters[c]) continue;
           next[each.stack] += count;
-          ways += count;
+          parses += count;
         }
-        if (ways > kRunWaysMax || next.size() > kRunStacksMax || *work > kRunWorkMax) return false;
+        if (parses > kRunParsesMax || next.size() > kRunStacksMax || *work > kRunWorkMax) {
+          return false;
+        }
       }
       stacks = std::move(next);
     }
@@ -500,11 +505,11 @@ class Checker {
   }
 
   const GbnfGrammar& grammar_;
-  const Lowered lowered_;
+  const LoweredGrammar lowered_;
   const std::vector<Rule>& rules_;
   std::vector<bool> nullable_;
-  std::vector<uint64_t> starts_;  // ways to its first character, kStartsMax + 1: more
-  std::vector<size_t> loops_;     // which one a rule is in, 0: none
+  std::vector<uint64_t> starts_;  // parses to its first character; kStartsMax + 1: more
+  std::vector<size_t> loops_;     // the loop of each rule, 0: none
 };
 
 }  // namespace

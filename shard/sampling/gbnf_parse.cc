@@ -11,7 +11,7 @@
 namespace strata {
 namespace {
 
-// A recursive descent over the text; the first error stays.
+// A recursive descent over the text; keeps the first error.
 class Parser {
  public:
   explicit Parser(absl::string_view text) : text_(text) {}
@@ -50,7 +50,7 @@ class Parser {
     at_ = text_.size();
   }
   char Peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
-  // After a failure the rest of the text is passed over: what still moves on stays at its end.
+  // After a failure the rest of the text is skipped; later calls stay at its end.
   void Skip(size_t bytes) { at_ = std::min(at_ + bytes, text_.size()); }
   bool Take(char c) {
     if (at_ >= text_.size() || text_[at_] != c) return false;

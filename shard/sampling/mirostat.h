@@ -1,7 +1,7 @@
-// Mirostat: keeps the surprise of a text near a target by cutting the unlikely tokens off at a
+// Mirostat: keeps the surprise of the output near a target by cutting off unlikely tokens at a
 // running value, mu. S. Basu et al., "Mirostat: a neural text decoding algorithm that directly
 // controls perplexity", ICLR 2021, arXiv 2007.14966. Ours rather than libllama's, because the
-// running value must travel with the token for a text to be replayed.
+// running value must travel with the token so that a sequence can be replayed.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct MirostatSettings {
   float eta = 0.1;  // how fast mu follows
 };
 
-// Before the first token of a text.
+// mu before the first token of a sequence.
 inline float InitialMu(const MirostatSettings& settings) { return 2 * settings.tau; }
 
 // How many of the candidates to keep, at least one. `probabilities` is [n], falling, and sums to 1;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Tries of the likeliest token against the grammar before the whole vocabulary is matched with it.
+// Likeliest tokens tried against the grammar before the whole vocabulary is matched with it.
 constexpr int kGreedyGrammarTries = 8;
 
 bool IsLikelier(const llama_token_data& a, const llama_token_data& b) {
@@ -100,8 +100,8 @@ absl::Status CheckTokens(absl::string_view field, absl::Span<const int32_t> toke
   return absl::OkStatus();
 }
 
-// Drops the candidates that something has forbidden: filters that take logarithms of probabilities
-// would make NaN of them.
+// Drops forbidden candidates: filters that take logarithms of probabilities would turn them into
+// NaN.
 void DropForbidden(llama_token_data_array* candidates) {
   llama_token_data* end =
       std::remove_if(candidates->data, candidates->data + candidates->size,
@@ -113,31 +113,31 @@ class LlamaSampler final : public SequenceSampler {
  public:
   LlamaSampler(const wire::SamplerSettings& settings, const llama_vocab* vocab);
 
-  absl::Status Init(const wire::SequenceOpen& open) { return text_.Open(open); }
+  absl::Status Init(const wire::SequenceOpen& open) { return history_.Open(open); }
 
   absl::StatusOr<wire::SampledToken> Sample(int32_t position,
                                             absl::Span<const float> logits) override;
   absl::Status Feed(int32_t position, int32_t token) override;
   absl::Status Rewind(int32_t length) override;
-  const std::vector<int32_t>& text() const override { return text_.tokens(); }
+  const std::vector<int32_t>& tokens() const override { return history_.tokens(); }
 
  private:
   bool is_greedy() const { return settings_.temperature() <= 0; }
   // Whether anything besides leaves_out_ends() changes logits before the choice; if not, the greedy
   // choice is the largest that may be chosen.
   bool is_shaped() const {
-    return !settings_.logit_bias().empty() || text_.looks_back() || text_.has_grammar();
+    return !settings_.logit_bias().empty() || history_.looks_back() || history_.has_grammar();
   }
-  bool is_short() const { return text_.n_generated() < settings_.tokens_min(); }
+  bool is_short() const { return history_.n_generated() < settings_.tokens_min(); }
   bool leaves_out_ends() const { return settings_.ignore_eog() || is_short(); }
-  // Whether the model ends a text with it.
+  // Whether `token` ends the sequence.
   bool is_end(int32_t token) const { return llama_vocab_is_eog(vocab_, token) || is_stop(token); }
   bool is_stop(int32_t token) const {
     const auto& stops = settings_.stop_tokens();
     return std::find(stops.begin(), stops.end(), token) != stops.end();
   }
-  // Whether it may not be chosen where leaves_out_ends(). A client's own stop tokens may be, where
-  // only the model's are to be passed over.
+  // Whether `token` is forbidden when leaves_out_ends(). The client's stop tokens are allowed where
+  // only the model's own are ignored.
   bool is_left_out(int32_t token) const {
     return is_short() ? is_end(token) : llama_vocab_is_eog(vocab_, token) && !is_stop(token);
   }
@@ -169,22 +169,22 @@ class LlamaSampler final : public SequenceSampler {
   const llama_vocab* const vocab_;
   const int32_t n_vocab_;
   std::vector<LlamaSamplerPtr> filters_;  // top-k, typical, top-p, min-p
-  LlamaSamplerPtr xtc_;                   // cuts whenever it is asked; whether it is, is our draw
+  LlamaSamplerPtr xtc_;  // cuts on each call; our draw decides whether it is called
 
   LlamaSamplerPtr bias_;  // null: off, or not made yet
   bool bias_made_ = false;
-  // Made when they are first left out: to find the ends of generation takes a walk through the
+  // Built when first needed: finding the end-of-generation tokens takes a walk through the
   // vocabulary, which a greedy choice seldom needs.
   std::vector<int32_t> ends_;
   bool ends_made_ = false;
-  SamplerText text_;
+  SamplerText history_;
 };
 
 LlamaSampler::LlamaSampler(const wire::SamplerSettings& settings, const llama_vocab* vocab)
     : settings_(settings),
       vocab_(vocab),
       n_vocab_(llama_vocab_n_tokens(vocab)),
-      text_(settings, vocab) {
+      history_(settings, vocab) {
   MakeFilters();
 }
 
@@ -213,7 +213,7 @@ void LlamaSampler::LeaveOutEnds(llama_token_data_array* candidates) {
 
 // In libllama's usual order.
 void LlamaSampler::MakeFilters() {
-  if (is_greedy() || settings_.mirostat() != 0) return;  // neither looks at them
+  if (is_greedy() || settings_.mirostat() != 0) return;  // neither uses filters
   constexpr size_t kMinKeep = 1;
   auto is_cut = [](float p) { return p > 0 && p < 1; };
   if (settings_.top_k() > 0) filters_.emplace_back(llama_sampler_init_top_k(settings_.top_k()));
@@ -232,45 +232,45 @@ void LlamaSampler::MakeFilters() {
 }
 
 absl::Status LlamaSampler::Rewind(int32_t length) {
-  if (length < 0) return absl::InvalidArgumentError("a text cannot be rewound below its start");
-  text_.Rewind(static_cast<size_t>(length));
+  if (length < 0) return absl::InvalidArgumentError("a sequence has no position before its start");
+  history_.Rewind(static_cast<size_t>(length));
   return absl::OkStatus();
 }
 
 absl::Status LlamaSampler::Feed(int32_t position, int32_t token) {
-  const std::vector<int32_t>& text = text_.tokens();
-  if (position < 0 || static_cast<size_t>(position) > text.size()) {
+  const std::vector<int32_t>& tokens = history_.tokens();
+  if (position < 0 || static_cast<size_t>(position) > tokens.size()) {
     return absl::InvalidArgumentError(absl::StrCat("a token is fed at position ", position,
-                                                   " of a text of ", text.size(), " tokens"));
+                                                   " of a sequence of ", tokens.size(), " tokens"));
   }
   if (absl::Status status = CheckTokens("tokens", {token}, n_vocab_); !status.ok()) return status;
-  if (static_cast<size_t>(position) < text.size()) {
-    if (text[position] == token) return absl::OkStatus();
-    text_.Rewind(static_cast<size_t>(position));
+  if (static_cast<size_t>(position) < tokens.size()) {
+    if (tokens[position] == token) return absl::OkStatus();
+    history_.Rewind(static_cast<size_t>(position));
   }
-  if (text_.is_in_prompt()) {
-    text_.AppendPrompt(token);
+  if (history_.is_in_prompt()) {
+    history_.AppendPrompt(token);
     return absl::OkStatus();
   }
-  return text_.Append(token, text_.mu());
+  return history_.Append(token, history_.mu());
 }
 
 absl::Status LlamaSampler::Shape(llama_token_data_array* candidates) {
   MakeBias();
   if (bias_ != nullptr) llama_sampler_apply(bias_.get(), candidates);
   if (leaves_out_ends()) LeaveOutEnds(candidates);
-  text_.Penalize(candidates);
+  history_.Penalize(candidates);
   DropForbidden(candidates);
   if (candidates->size > 0) return absl::OkStatus();
   return absl::FailedPreconditionError("no token is allowed: logit_bias forbids them all");
 }
 
 absl::Status LlamaSampler::RestrictToGrammar(llama_token_data_array* candidates) const {
-  if (absl::Status status = text_.RestrictToGrammar(candidates); !status.ok()) return status;
+  if (absl::Status status = history_.RestrictToGrammar(candidates); !status.ok()) return status;
   DropForbidden(candidates);
   if (candidates->size > 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "no token is allowed: the grammar cannot go on with any token of the vocabulary");
+      "no token is allowed: the grammar cannot continue with any token of the vocabulary");
 }
 
 absl::StatusOr<int32_t> LlamaSampler::ChooseGreedy(llama_token_data_array* candidates) const {
@@ -278,10 +278,10 @@ absl::StatusOr<int32_t> LlamaSampler::ChooseGreedy(llama_token_data_array* candi
     // The likelier one compares as less, so the minimum is the likeliest.
     return std::min_element(candidates->data, candidates->data + candidates->size, IsLikelier);
   };
-  if (!text_.has_grammar()) return best()->id;
+  if (!history_.has_grammar()) return best()->id;
   for (int i = 0; i < kGreedyGrammarTries && candidates->size > 0; ++i) {
     llama_token_data* candidate = best();
-    if (text_.GrammarAllows(candidate->id)) return candidate->id;
+    if (history_.GrammarAllows(candidate->id)) return candidate->id;
     *candidate = candidates->data[--candidates->size];
   }
   if (absl::Status status = RestrictToGrammar(candidates); !status.ok()) return status;
@@ -325,12 +325,12 @@ int32_t LlamaSampler::DrawMirostat(int32_t position, llama_token_data_array* can
   double sum = 0;
   for (double weight : weights) sum += weight;
   for (double& weight : weights) weight /= sum;
-  weights.resize(MirostatKeep(text_.mirostat(), text_.mu(), weights, n_vocab_));
+  weights.resize(MirostatKeep(history_.mirostat(), history_.mu(), weights, n_vocab_));
 
   const size_t chosen = Choose(weights, DrawAt(position, DrawPurpose::kToken));
   sum = 0;
   for (double weight : weights) sum += weight;
-  *next_mu = NextMu(text_.mirostat(), text_.mu(), weights[chosen] / sum);
+  *next_mu = NextMu(history_.mirostat(), history_.mu(), weights[chosen] / sum);
   return candidates->data[chosen].id;
 }
 
@@ -342,7 +342,8 @@ void LlamaSampler::ReportLogprobs(absl::Span<const float> logits,
   for (float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
   const double log_sum = largest + std::log(sum);
   auto logprob = [&](int32_t token) {
-    // Forbidden by the model itself: no probability, said with a number that every peer can read.
+    // A token that the model itself forbids is reported with a finite number, which all peers can
+    // read.
     return std::max(static_cast<float>(logits[token] - log_sum),
                     std::numeric_limits<float>::lowest());
   };
@@ -379,7 +380,7 @@ absl::StatusOr<int32_t> LlamaSampler::ChooseToken(int32_t position, absl::Span<c
       .data = buffer.data(), .size = buffer.size(), .selected = -1, .sorted = false};
   if (absl::Status status = Shape(&candidates); !status.ok()) return status;
   if (is_greedy()) return ChooseGreedy(&candidates);
-  if (text_.has_grammar()) {
+  if (history_.has_grammar()) {
     if (absl::Status status = RestrictToGrammar(&candidates); !status.ok()) return status;
   }
   return settings_.mirostat() != 0 ? DrawMirostat(position, &candidates, next_mu)
@@ -388,17 +389,17 @@ absl::StatusOr<int32_t> LlamaSampler::ChooseToken(int32_t position, absl::Span<c
 
 absl::StatusOr<wire::SampledToken> LlamaSampler::Sample(int32_t position,
                                                         absl::Span<const float> logits) {
-  const size_t length = text_.tokens().size();
+  const size_t length = history_.tokens().size();
   if (position < 0 || static_cast<size_t>(position) != length) {
-    return absl::InvalidArgumentError(absl::StrCat("a token is wanted at position ", position,
-                                                   " of a text of ", length, " tokens"));
+    return absl::InvalidArgumentError(absl::StrCat("a token is sampled at position ", position,
+                                                   " of a sequence of ", length, " tokens"));
   }
   if (logits.size() != static_cast<size_t>(n_vocab_)) {
     return absl::InvalidArgumentError(
         absl::StrCat(logits.size(), " logits for a vocabulary of ", n_vocab_));
   }
-  text_.EndPrompt();
-  float next_mu = text_.mu();
+  history_.EndPrompt();
+  float next_mu = history_.mu();
   const absl::StatusOr<int32_t> token = ChooseToken(position, logits, &next_mu);
   if (!token.ok()) return token.status();
 
@@ -409,7 +410,7 @@ absl::StatusOr<wire::SampledToken> LlamaSampler::Sample(int32_t position,
   sampled.set_end_of_generation(is_end(*token));
   if (settings_.report_logprob() || settings_.logprobs() > 0) ReportLogprobs(logits, &sampled);
   if (settings_.mirostat() != 0) sampled.set_mirostat_mu(next_mu);
-  if (absl::Status status = text_.Append(*token, next_mu); !status.ok()) return status;
+  if (absl::Status status = history_.Append(*token, next_mu); !status.ok()) return status;
   return sampled;
 }
 

@@ -2,8 +2,8 @@
 // the filtering, penalties and grammars; the draw is ours (random.h), and so is mirostat, whose
 // running value libllama does not show. Used by the compute thread only.
 //
-// The state is a function of the text so far, so a sequence can be opened again anywhere with its
-// prompt and what was generated, rewound, or copied.
+// The state is a function of the tokens so far, so a sequence can be reopened anywhere with its
+// prompt and generated tokens, rewound, or copied.
 #pragma once
 
 #include <cstdint>
@@ -27,21 +27,22 @@ class SequenceSampler {
                                                                const llama_vocab* vocab);
   virtual ~SequenceSampler() = default;
 
-  // The text so far must be tokens [0, position). Chooses the token at `position`, appends it and
-  // returns it with its piece and log-probabilities. `logits` is [n_vocab] and is not changed.
-  // kInvalidArgument: `position` is not the text's length. kFailedPrecondition: no token is allowed
-  // (a grammar that cannot go on and no end-of-generation token).
+  // REQUIRES: the sequence so far is tokens [0, position). Chooses the token at `position`, appends
+  // it and returns it with its piece and log-probabilities. `logits` is [n_vocab] and is not
+  // changed. kInvalidArgument: `position` is not the sequence's length. kFailedPrecondition: no
+  // token is allowed (a grammar that cannot go on and no end-of-generation token).
   virtual absl::StatusOr<wire::SampledToken> Sample(int32_t position,
                                                     absl::Span<const float> logits) = 0;
 
-  // The batch feeds `token` at `position`: what this sampler has there already (then nothing
-  // changes), or a correction from the coordinator: the text is cut there and goes on with `token`.
+  // The batch feeds `token` at `position`: the token that this sampler has there already (then
+  // nothing changes), or a correction from the coordinator: the sequence is cut there and continues
+  // with `token`.
   virtual absl::Status Feed(int32_t position, int32_t token) = 0;
 
-  // The text is its first `length` tokens again. Nothing happens when it is shorter.
+  // Cuts the sequence to its first `length` tokens. Does nothing when it is shorter.
   virtual absl::Status Rewind(int32_t length) = 0;
 
-  virtual const std::vector<int32_t>& text() const = 0;  // prompt + generated
+  virtual const std::vector<int32_t>& tokens() const = 0;  // prompt + generated
 };
 
 }  // namespace strata

@@ -11,22 +11,22 @@
 namespace strata {
 namespace {
 
-// libllama makes a window's ring at its full size, so none is larger than the text needs. They are
-// made twice as large whenever the text fills them.
-constexpr size_t kWholeTextWindowMin = 4096;
+// libllama allocates a window's ring at its full size, so none is larger than the sequence needs.
+// They are doubled whenever the sequence fills them.
+constexpr size_t kWholeSequenceWindowMin = 4096;
 
-// Processor time: a machine that others use must not make a text fail.
+// Processor time, so that load on a shared machine cannot make a request fail.
 double ThreadMs() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
-// Ways to read a text grow step by step where shard/sampling/gbnf.h has let the grammar pass.
+// The readings of an output grow slowly where shard/sampling/gbnf.h has accepted the grammar.
 absl::Status CheckGrammarTime(double before_ms) {
   if (ThreadMs() - before_ms <= kGrammarTimeMaxMs) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "the grammar takes too long: it is too ambiguous for this text");
+      "the grammar takes too long: it is too ambiguous for this output");
 }
 
 bool HasPenalties(const wire::SamplerSettings& settings) {
@@ -92,7 +92,7 @@ absl::Status SamplerText::MakeGrammar() {
 
 void SamplerText::MakeWindows() {
   if (!HasPenalties(settings_) && !HasDry(settings_)) return;
-  window_size_ = std::max(window_size_, kWholeTextWindowMin);
+  window_size_ = std::max(window_size_, kWholeSequenceWindowMin);
   while (window_size_ <= tokens_.size()) window_size_ *= 2;
   auto window = [this](int32_t last_n) {
     const auto whole = static_cast<int32_t>(window_size_);
@@ -123,7 +123,7 @@ void SamplerText::AddToWindows(int32_t token) {
 
 absl::Status SamplerText::Append(int32_t token, float mu) {
   if (grammar_ != nullptr) {
-    // libllama aborts when a grammar is given what it does not allow, so it is asked first.
+    // libllama aborts on a token that the grammar does not allow, so check first.
     if (!GrammarAllows(token)) {
       return absl::InvalidArgumentError(
           absl::StrCat("the grammar does not allow token ", token, " here"));
@@ -162,7 +162,7 @@ void SamplerText::Rewind(size_t length) {
   for (int32_t token : tokens_) AddToWindows(token);
   if (grammar_ == nullptr) return;
   llama_sampler_reset(grammar_.get());
-  // These it has accepted before, so it neither throws nor aborts.
+  // The grammar has accepted these tokens before, so it neither throws nor aborts.
   for (size_t i = length - n_generated; i < length; ++i) {
     llama_sampler_accept(grammar_.get(), tokens_[i]);
   }

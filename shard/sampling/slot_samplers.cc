@@ -9,8 +9,8 @@
 namespace strata {
 namespace {
 
-// Positions and offsets come from the wire. What is before the text stays so.
-int32_t InText(int64_t position) {
+// Positions and offsets come from peers. Every position before the sequence's start becomes -1.
+int32_t SequencePosition(int64_t position) {
   return static_cast<int32_t>(
       std::clamp<int64_t>(position, -1, std::numeric_limits<int32_t>::max()));
 }
@@ -23,7 +23,7 @@ absl::Status SlotSamplers::Open(const wire::SequenceOpen& open) {
   auto sampler = SequenceSampler::Open(open, vocab_);
   if (!sampler.ok()) return sampler.status();
   slot.sampler = *std::move(sampler);
-  slot.sequence_offset = open.sequence_offset();
+  slot.offset = open.sequence_offset();
   return absl::OkStatus();
 }
 
@@ -39,7 +39,7 @@ absl::Status SlotSamplers::Apply(const wire::KvEdit& edit) {
     case wire::KvEdit::SAVE:
       return absl::OkStatus();
     case wire::KvEdit::SHIFT:
-      if (edit.end() < 0) slot.sequence_offset -= edit.delta();
+      if (edit.end() < 0) slot.offset -= edit.delta();
       return absl::OkStatus();
     default:
       return absl::InvalidArgumentError(absl::StrCat("unknown KV edit ", edit.kind()));
@@ -49,7 +49,7 @@ absl::Status SlotSamplers::Apply(const wire::KvEdit& edit) {
 absl::Status SlotSamplers::Feed(Row row) {
   Slot& slot = slots_[row.slot];
   if (slot.sampler == nullptr) return absl::OkStatus();
-  return slot.sampler->Feed(InText(row.position + slot.sequence_offset), row.token);
+  return slot.sampler->Feed(SequencePosition(row.position + slot.offset), row.token);
 }
 
 absl::StatusOr<wire::SampledToken> SlotSamplers::Sample(Row row, absl::Span<const float> logits) {
@@ -58,7 +58,7 @@ absl::StatusOr<wire::SampledToken> SlotSamplers::Sample(Row row, absl::Span<cons
     return absl::FailedPreconditionError(
         absl::StrCat("slot ", row.slot, " is sampled without an open sequence"));
   }
-  auto token = slot.sampler->Sample(InText(row.position + 1 + slot.sequence_offset), logits);
+  auto token = slot.sampler->Sample(SequencePosition(row.position + 1 + slot.offset), logits);
   if (token.ok()) token->set_slot(row.slot);
   return token;
 }

@@ -1,5 +1,5 @@
-// The texts of the sequences that are open on the last stage, one sampler a slot, kept in step with
-// the KV edits. Used by the compute thread only.
+// The samplers of the sequences that are open on the last stage, one a slot, kept in step with the
+// KV edits. Used by the compute thread only.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ class SlotSamplers {
   // kInvalidArgument: a sampler setting is wrong; the slot is closed then.
   absl::Status Open(const wire::SequenceOpen& open);
 
-  // What a KV edit does to the text: SAVE and SHIFT keep it, all others close it.
+  // Applies a KV edit to the slot's sequence: SAVE and SHIFT keep it open, all others close it.
   absl::Status Apply(const wire::KvEdit& edit);
 
-  // A row of the batch feeds `token` at KV position `position`. Slots without a text are passed
-  // over.
+  // A row of the batch feeds `token` at KV position `position`. Slots without an open
+  // sequence are ignored.
   struct Row {
     int32_t slot = 0;
     int32_t position = 0;
@@ -41,8 +41,8 @@ class SlotSamplers {
  private:
   struct Slot {
     std::unique_ptr<SequenceSampler> sampler;
-    // Position in the text minus position in the KV cache: not 0 once the cache was shifted.
-    int64_t sequence_offset = 0;
+    // Position in the sequence minus position in the KV cache: not 0 once the cache was shifted.
+    int64_t offset = 0;
   };
 
   std::vector<Slot> slots_;

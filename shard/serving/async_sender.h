@@ -1,5 +1,5 @@
-// A thread beside another one, to which that hands over one piece of work at a time and goes on.
-// For work that takes less than what its owner does meanwhile: a second piece waits for the first.
+// A background thread that runs one piece of work at a time for its owner, which continues.
+// For work that takes less time than the owner's own: a second piece waits for the first.
 #pragma once
 
 #include <thread>
@@ -17,12 +17,12 @@ class AsyncSender {
   using Work = absl::AnyInvocable<void() &&>;
 
   AsyncSender() = default;
-  // Waits for what was handed over.
+  // Waits for pending work.
   ~AsyncSender();
 
-  // Has it done on the other thread, after what was handed over before is done.
+  // Runs `work` on the background thread; first waits until earlier work is done.
   void Run(Work work);
-  // Until all that was handed over is done, or for so long; whether it is.
+  // Waits until all work is done, at most `most`; returns whether it is.
   bool Wait(absl::Duration most = absl::InfiniteDuration());
 
  private:

@@ -23,7 +23,7 @@ namespace strata {
 namespace {
 
 constexpr char kLoopback[] = "127.0.0.1";
-constexpr absl::Duration kAskTimeout = absl::Seconds(2);
+constexpr absl::Duration kOfferTimeout = absl::Seconds(2);
 // How long an acceptor that took a link over UCX may take to notice that it failed here: its
 // silence, and a step that its stage computes meanwhile.
 constexpr std::chrono::milliseconds kHalfOpenMax(1500);
@@ -117,11 +117,11 @@ absl::StatusOr<UcxTicket> LinkSelector::GiveTicket(const std::string& host) {
   return (*links)->Offer(offer, [this](const wire::Hello& peer) { return Accept(peer); });
 }
 
-// --- for who will dial
+// --- offers to diallers
 // ----------------------------------------------------------------------------
 
 wire::OfferLinkResponse LinkSelector::Offer(const wire::OfferLinkRequest& request) {
-  sink_.ReclaimStaleStages();
+  sink_.ReclaimClosedLinks();
   wire::OfferLinkResponse response;
   if (!options_.ucx) {
     response.set_why_not("the next worker was started with --no-ucx");
@@ -134,8 +134,8 @@ wire::OfferLinkResponse LinkSelector::Offer(const wire::OfferLinkRequest& reques
   }
   if (host.empty()) {
     const std::vector<TrustedAddress> mine = AddressesOf(options_.trusted_interfaces);
-    for (const std::string& text : request.place().trusted()) {
-      const absl::StatusOr<TrustedAddress> theirs = ParseTrustedAddress(text);
+    for (const std::string& address : request.place().trusted()) {
+      const absl::StatusOr<TrustedAddress> theirs = ParseTrustedAddress(address);
       if (!theirs.ok()) continue;
       const auto shared = std::find_if(mine.begin(), mine.end(), [&](const TrustedAddress& one) {
         return SameNetwork(one, *theirs);
@@ -164,9 +164,9 @@ wire::OfferLinkResponse LinkSelector::Offer(const wire::OfferLinkRequest& reques
 // --- dialling
 // -------------------------------------------------------------------------------------
 
-absl::StatusOr<LinkSelector::Dialled> LinkSelector::Dial(DialOptions options,
-                                                         Link::Receiver* receiver) {
-  Dialled dialled;
+absl::StatusOr<LinkSelector::DialResult> LinkSelector::Dial(DialOptions options,
+                                                            Link::Receiver* receiver) {
+  DialResult dialled;
   bool ucx_failed = false;
   absl::Status why_not;
   if (options.to_worker) {
@@ -191,7 +191,7 @@ absl::StatusOr<LinkSelector::Dialled> LinkSelector::Dial(DialOptions options,
     std::this_thread::sleep_for(kHalfOpenPoll);
     link = dial();
   }
-  if (!link.ok()) return link.status();  // then it was not UCX: nobody is there, or it refuses
+  if (!link.ok()) return link.status();  // not because of UCX: the peer is gone, or refuses
   if (ucx_failed) Avoid(options.address, why_not);
   dialled.link = *std::move(link);
   return dialled;
@@ -201,37 +201,39 @@ absl::StatusOr<std::unique_ptr<Link>> LinkSelector::DialUcx(const DialOptions& o
                                                             Link::Receiver* receiver,
                                                             bool* failed) {
   if (!options_.ucx) return absl::UnavailableError("this worker was started with --no-ucx");
-  Way way = Known(options.address);
-  if (!way.measured && options_.measure && !IsAvoided(way)) {
-    const absl::StatusOr<Way> measured = MeasureWay(options.address);
+  LinkChoice choice = GetChoice(options.address);
+  if (!choice.measured && options_.measure && !IsAvoided(choice)) {
+    const absl::StatusOr<LinkChoice> measured = MeasureLinks(options.address);
     if (!measured.ok()) return measured.status();
-    way = Remember(options.address, *measured);
+    choice = StoreMeasurement(options.address, *measured);
   }
-  if (IsAvoided(way)) return absl::UnavailableError(absl::StrCat("UCX failed: ", way.failure));
-  if (way.measured) {
-    const std::string why_not = WhyNotOverUcx(way.times);
+  if (IsAvoided(choice)) {
+    return absl::UnavailableError(absl::StrCat("UCX failed: ", choice.failure));
+  }
+  if (choice.measured) {
+    const std::string why_not = WhyNotOverUcx(choice.times);
     if (!why_not.empty()) return absl::UnavailableError(why_not);
   }
-  const absl::StatusOr<wire::OfferLinkResponse> offer = Ask(options.address);
+  const absl::StatusOr<wire::OfferLinkResponse> offer = RequestOffer(options.address);
   if (!offer.ok()) return offer.status();
   auto link = DialOffered(*offer, options.address, options.hello, receiver);
   *failed = !link.ok();
   return link;
 }
 
-absl::StatusOr<LinkSelector::Way> LinkSelector::MeasureWay(const std::string& address) {
-  const absl::StatusOr<wire::OfferLinkResponse> offer = Ask(address);
+absl::StatusOr<LinkSelector::LinkChoice> LinkSelector::MeasureLinks(const std::string& address) {
+  const absl::StatusOr<wire::OfferLinkResponse> offer = RequestOffer(address);
   if (!offer.ok()) return offer.status();
-  Way way;
+  LinkChoice choice;
   const absl::StatusOr<absl::Duration> ucx = TimeOver([&](Link::Receiver* receiver) {
     return DialOffered(*offer, address, ProbeHello(), receiver);
   });
-  way.times.ucx = ucx.value_or(absl::ZeroDuration());
-  if (way.times.ucx > kUcxTripMax) {
-    way.measured = true;
-    LOG(INFO) << "to " << address << ": 16 KiB and back take " << way.times.ucx
+  choice.times.ucx = ucx.value_or(absl::ZeroDuration());
+  if (choice.times.ucx > kUcxTripMax) {
+    choice.measured = true;
+    LOG(INFO) << "to " << address << ": 16 KiB and back take " << choice.times.ucx
               << " over UCX: too long";
-    return way;
+    return choice;
   }
   const absl::StatusOr<absl::Duration> grpc = TimeOver([&](Link::Receiver* receiver) {
     return DialGrpcLink({.address = address,
@@ -241,35 +243,35 @@ absl::StatusOr<LinkSelector::Way> LinkSelector::MeasureWay(const std::string& ad
   });
   if (!grpc.ok()) return grpc.status();
   if (!ucx.ok()) {
-    // That it takes no more probes at a time does not say anything of UCX.
+    // The peer's limit on concurrent probes is no failure of UCX.
     if (!absl::IsResourceExhausted(ucx.status())) Avoid(address, ucx.status());
     return ucx.status();
   }
-  way.measured = true;
-  way.times.grpc = *grpc;
-  LOG(INFO) << "to " << address << ": 16 KiB and back take " << way.times.ucx << " over UCX, "
-            << way.times.grpc << " over gRPC";
-  return way;
+  choice.measured = true;
+  choice.times.grpc = *grpc;
+  LOG(INFO) << "to " << address << ": 16 KiB and back take " << choice.times.ucx << " over UCX, "
+            << choice.times.grpc << " over gRPC";
+  return choice;
 }
 
-absl::StatusOr<wire::OfferLinkResponse> LinkSelector::Ask(const std::string& address) {
+absl::StatusOr<wire::OfferLinkResponse> LinkSelector::RequestOffer(const std::string& address) {
   const auto worker = wire::Worker::NewStub(MakeChannel(address));
   grpc::ClientContext context;
-  context.set_deadline(DeadlineIn(kAskTimeout));
+  context.set_deadline(DeadlineIn(kOfferTimeout));
   wire::OfferLinkRequest request;
   *request.mutable_place() = Place();
   wire::OfferLinkResponse offer;
-  const absl::Status asked = FromGrpc(worker->OfferLink(&context, request, &offer));
-  if (!asked.ok()) {
-    return absl::Status(asked.code(),
-                        absl::StrCat("the next worker offers no link over UCX: ", asked.message()));
+  const absl::Status status = FromGrpc(worker->OfferLink(&context, request, &offer));
+  if (!status.ok()) {
+    return absl::Status(
+        status.code(), absl::StrCat("the next worker offers no link over UCX: ", status.message()));
   }
   if (offer.address().empty()) return absl::UnavailableError(offer.why_not());
-  // Nobody makes this machine listen where no person said that it may.
+  // A peer must not make this machine listen on an address that the operator did not trust.
   const auto& trusted = request.place().trusted();
   const bool may = offer.from_host() == kLoopback ||
-                   std::any_of(trusted.begin(), trusted.end(), [&](const std::string& text) {
-                     const auto one = ParseTrustedAddress(text);
+                   std::any_of(trusted.begin(), trusted.end(), [&](const std::string& entry) {
+                     const auto one = ParseTrustedAddress(entry);
                      return one.ok() && one->host == offer.from_host();
                    });
   if (!may) return absl::UnavailableError("the next worker offers an address that is not trusted");
@@ -286,7 +288,7 @@ absl::StatusOr<std::unique_ptr<Link>> LinkSelector::DialOffered(
   dial.hello = std::move(hello);
   dial.allow_mixed_versions = options_.allow_mixed_versions;
   dial.timeout_ms = options_.ucx_dial_ms;
-  // Until it is open, Dial() judges.
+  // Until the link is open, Dial() handles its failures.
   const auto is_open = std::make_shared<std::atomic<bool>>(false);  // with the link's own thread
   dial.on_break = [this, address, is_open](const absl::Status& why) {
     if (*is_open) Avoid(address, why);
@@ -296,35 +298,36 @@ absl::StatusOr<std::unique_ptr<Link>> LinkSelector::DialOffered(
   return link;
 }
 
-// --- what is known of ways
+// --- measurements and failures
 // ------------------------------------------------------------------------
 
-LinkSelector::Way LinkSelector::Known(const std::string& address) {
+LinkSelector::LinkChoice LinkSelector::GetChoice(const std::string& address) {
   MutexLock lock(&mu_);
-  const auto found = ways_.find(address);
-  return found == ways_.end() ? Way{} : found->second;
+  const auto found = choices_.find(address);
+  return found == choices_.end() ? LinkChoice{} : found->second;
 }
 
-LinkSelector::Way& LinkSelector::WayTo(const std::string& address) {
-  if (ways_.size() >= kStageWaysMax && ways_.count(address) == 0) ways_.clear();
-  return ways_[address];
+LinkSelector::LinkChoice& LinkSelector::ChoiceFor(const std::string& address) {
+  if (choices_.size() >= kLinkChoicesMax && choices_.count(address) == 0) choices_.clear();
+  return choices_[address];
 }
 
-LinkSelector::Way LinkSelector::Remember(const std::string& address, const Way& measured) {
+LinkSelector::LinkChoice LinkSelector::StoreMeasurement(const std::string& address,
+                                                        const LinkChoice& measured) {
   MutexLock lock(&mu_);
-  Way& way = WayTo(address);
-  way.measured = measured.measured;
-  way.times = measured.times;
-  return way;  // the link that it was measured with may have broken since
+  LinkChoice& choice = ChoiceFor(address);
+  choice.measured = measured.measured;
+  choice.times = measured.times;
+  return choice;  // with a failure, if the measured link has broken since
 }
 
 void LinkSelector::Avoid(const std::string& address, const absl::Status& why) {
   LOG(WARNING) << "links to " << address << " go over gRPC for the next " << kUcxAvoided.count()
                << " minutes: " << why;
   MutexLock lock(&mu_);
-  Way& way = WayTo(address);
-  way.failure = std::string(why.message());
-  way.avoid_until = std::chrono::steady_clock::now() + kUcxAvoided;
+  LinkChoice& choice = ChoiceFor(address);
+  choice.failure = std::string(why.message());
+  choice.avoid_until = std::chrono::steady_clock::now() + kUcxAvoided;
 }
 
 }  // namespace strata

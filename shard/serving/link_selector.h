@@ -1,10 +1,10 @@
-// Which wire a link between two workers goes over: UCX where both have it, where the bytes stay in
-// one machine or on a network that a person trusts, and where it was measured faster; gRPC
-// otherwise, and always when UCX fails. Links to the coordinator carry tokens only and stay with
+// Chooses the transport of a link between two workers: UCX where both have it, where the bytes stay
+// in one machine or on a network that the operator trusts, and where it was measured faster; gRPC
+// otherwise, and always when UCX fails. Links to the coordinator carry tokens only and always use
 // gRPC.
 //
-// The dialler asks the other worker over gRPC for a ticket, tries both wires once with a few frames
-// (transport/link/round_trip.h), and remembers what it found for as long as the process lives.
+// The dialler requests a ticket from the other worker over gRPC, measures both transports once with
+// a few frames (transport/link/round_trip.h), and remembers the result until the process ends.
 //
 // Thread-safe.
 #pragma once
@@ -28,29 +28,29 @@
 
 namespace strata {
 
-// Workers of which is remembered what was found; when there are more, all are forgotten.
-inline constexpr size_t kStageWaysMax = 64;
-// Nothing goes over UCX where 16 KiB and back take longer: its links notice a dead peer by a second
-// of silence, which a MiB on a slow wire is, too, and gRPC is not slower there.
+// Workers whose link choice is remembered; when there are more, all choices are forgotten.
+inline constexpr size_t kLinkChoicesMax = 64;
+// UCX is not used where 16 KiB and back take longer: its links take a second of silence for a dead
+// peer, but a MiB on a slow network takes as long, and gRPC is not slower there.
 inline constexpr absl::Duration kUcxTripMax = absl::Microseconds(2500);
-// For so long nothing goes over UCX to a worker to which it has failed.
+// How long UCX is not used to a worker to which it has failed.
 inline constexpr std::chrono::minutes kUcxAvoided{10};
 
-// 16 KiB and back, over either wire between two workers.
+// Round-trip time of 16 KiB between two workers, over each transport.
 struct TransportLatency {
   absl::Duration ucx;
   absl::Duration grpc;
 };
-// Empty: links go over UCX; else why they do not, for `strata status`.
+// Empty: links use UCX; else the reason why not, for `strata status`.
 std::string WhyNotOverUcx(const TransportLatency& times);
 
 struct LinkSelectorOptions {
   bool ucx = true;
-  bool spin = false;  // UCX never sleeps: some microseconds less for one core each
-  std::vector<std::string> trusted_interfaces;  // UCX may leave the machine by these
+  bool spin = false;  // UCX never sleeps: saves some microseconds, costs a core each
+  std::vector<std::string> trusted_interfaces;  // UCX may leave the machine through these
   bool allow_mixed_versions = false;
-  bool measure = true;         // false, for tests: UCX wherever it can be had
-  int64_t ucx_dial_ms = 3000;  // short, because gRPC is there when it fails
+  bool measure = true;         // false, for tests: UCX wherever it is available
+  int64_t ucx_dial_ms = 3000;  // short, because gRPC is the fallback
 };
 
 class LinkSelector {
@@ -58,17 +58,17 @@ class LinkSelector {
   // Decides about a peer's Hello; several calls at a time.
   using AcceptFn = std::function<absl::StatusOr<AcceptedLink>(const wire::Hello&)>;
   LinkSelector(LinkSelectorOptions options, AcceptFn accept);
-  // After all links over them.
+  // REQUIRES: all links of this selector have been destroyed.
   ~LinkSelector();
 
-  // Closes what is being measured. Afterwards nothing is accepted: waits for calls of `accept` that
-  // have begun, so the caller holds nothing that they want.
+  // Closes links that are being measured. Afterwards nothing is accepted: waits for running calls
+  // of `accept`. REQUIRES: the caller holds no lock that they take.
   void Stop();
 
-  // For every acceptor, whatever its wire: links that only measure end here.
+  // For acceptors of every transport: links that only measure end here.
   absl::StatusOr<AcceptedLink> Accept(const wire::Hello& peer);
 
-  // What this worker offers to one that asks. Blocks for some milliseconds the first time.
+  // This worker's offer to a dialler. Blocks for some milliseconds the first time.
   wire::OfferLinkResponse Offer(const wire::OfferLinkRequest& request);
 
   struct DialOptions {
@@ -76,43 +76,43 @@ class LinkSelector {
     wire::Hello hello;
     bool to_worker = true;  // else to the coordinator
   };
-  struct Dialled {
+  struct DialResult {
     std::unique_ptr<Link> link;
     std::string note;  // why not over UCX
   };
-  // Blocks for at most some twenty seconds: what is slow is measured once. Errors:
-  // DialGrpcLink()'s.
-  absl::StatusOr<Dialled> Dial(DialOptions options, Link::Receiver* receiver);
+  // Blocks for at most about twenty seconds: a slow path is measured once. Errors: as
+  // DialGrpcLink().
+  absl::StatusOr<DialResult> Dial(DialOptions options, Link::Receiver* receiver);
 
  private:
   using Time = std::chrono::steady_clock::time_point;
-  // What is known of the way to a worker.
-  struct Way {
+  // Measurements and failures of the links to one worker.
+  struct LinkChoice {
     bool measured = false;
     TransportLatency times;
     std::string failure;  // of UCX
     Time avoid_until;
   };
 
-  // A status says why it does not go over UCX; `failed`: UCX was tried.
+  // An error says why UCX is not used; `failed`: UCX was tried.
   absl::StatusOr<std::unique_ptr<Link>> DialUcx(const DialOptions& options,
                                                 Link::Receiver* receiver, bool* failed);
   absl::StatusOr<std::unique_ptr<Link>> DialOffered(const wire::OfferLinkResponse& offer,
                                                     const std::string& address, wire::Hello hello,
                                                     Link::Receiver* receiver);
-  absl::StatusOr<Way> MeasureWay(const std::string& address);
-  // A ticket that this side may use.
-  absl::StatusOr<wire::OfferLinkResponse> Ask(const std::string& address);
+  absl::StatusOr<LinkChoice> MeasureLinks(const std::string& address);
+  // Requests a ticket, and checks that this side may use it.
+  absl::StatusOr<wire::OfferLinkResponse> RequestOffer(const std::string& address);
   absl::StatusOr<UcxLinks*> LinksOn(const std::string& host);
   absl::StatusOr<UcxTicket> GiveTicket(const std::string& host);
   wire::LinkPlace Place() const;
-  static bool IsAvoided(const Way& way) {
-    return std::chrono::steady_clock::now() < way.avoid_until;
+  static bool IsAvoided(const LinkChoice& choice) {
+    return std::chrono::steady_clock::now() < choice.avoid_until;
   }
-  Way Known(const std::string& address);
-  // With what else is known of it.
-  Way Remember(const std::string& address, const Way& measured);
-  Way& WayTo(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  LinkChoice GetChoice(const std::string& address);
+  // Stores the measurement; returns it with the failures known so far.
+  LinkChoice StoreMeasurement(const std::string& address, const LinkChoice& measured);
+  LinkChoice& ChoiceFor(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Avoid(const std::string& address, const absl::Status& why);
 
   const LinkSelectorOptions options_;
@@ -123,8 +123,8 @@ class LinkSelector {
   Mutex mu_;
   CondVar accepted_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
-  int accepting_ ABSL_GUARDED_BY(mu_) = 0;  // calls of `accept_` under way
-  std::map<std::string, Way> ways_ ABSL_GUARDED_BY(mu_);
+  int accepting_ ABSL_GUARDED_BY(mu_) = 0;  // running calls of `accept_`
+  std::map<std::string, LinkChoice> choices_ ABSL_GUARDED_BY(mu_);
 
   Mutex links_mu_;  // held while UCX starts
   // By the host they listen on. Last: their threads use all of the above.

@@ -5,9 +5,9 @@
 namespace strata {
 namespace {
 
-// Guesses that must come true before the next is believed: a text has begun to decode.
+// Right predictions that are required before a step is begun: a sequence has started to decode.
 constexpr uint32_t kInARowMin = 2;
-// What is waited for so long, microseconds, was under way until then.
+// Microseconds; a begun step that is awaited for longer was still in flight when it came.
 constexpr int64_t kWaitMin = 200;
 
 }  // namespace
@@ -23,8 +23,8 @@ bool Lookahead::Observe(const wire::Step& step) {
   return is_right;
 }
 
-int64_t Lookahead::Ran(const wire::Step& step, bool was_begun, int64_t came_us,
-                       int64_t computed_us) {
+int64_t Lookahead::RecordStep(const wire::Step& step, bool was_begun, int64_t came_us,
+                              int64_t computed_us) {
   if (has_begun_) {
     rest_ = was_begun ? 0 : next_rest_;
     next_rest_ = was_begun ? 1 : std::min(2 * next_rest_, kRestMax);
@@ -41,7 +41,7 @@ int64_t Lookahead::Ran(const wire::Step& step, bool was_begun, int64_t came_us,
   return all_us;
 }
 
-void Lookahead::Begun(int64_t since_us) {
+void Lookahead::OnBegun(int64_t since_us) {
   has_begun_ = true;
   since_us_ = since_us;
 }

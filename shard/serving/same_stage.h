@@ -1,11 +1,11 @@
-// Whether a loaded stage may become another plan's. Pure; any thread.
+// Whether a loaded stage can be reused by another plan. Pure; any thread.
 #pragma once
 
 #include "proto/node.pb.h"
 
 namespace strata {
 
-// Whether what was loaded as `a` says is what `b` asks for: all but its place in a plan, and where
+// Whether a stage that was loaded by spec `a` satisfies `b`. Ignores its place in a plan and where
 // its weights come from.
 bool IsSameStage(const wire::StageSpec& a, const wire::StageSpec& b);
 

@@ -27,10 +27,10 @@
 namespace strata {
 namespace {
 
-// Tasks that may wait for the compute thread; who has more keeps them
+// Tasks that may wait for the compute thread; callers queue further ones themselves
 // (coordinator/generation/remote_tokenizer.h).
 constexpr size_t kTasksMax = 64;
-// Then whoever waits for room looks again.
+// How often a thread that waits for room checks again.
 constexpr absl::Duration kRoomWait = absl::Milliseconds(20);
 
 class StageServerImpl final : public StageServer, public Link::Receiver {
@@ -43,10 +43,10 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   std::unique_ptr<Stage> TakeStage() override {
     {
       absl::MutexLock lock(mu_);
-      giving_away_ = true;
+      keeps_stage_ = true;
     }
     End();
-    return std::move(given_);
+    return std::move(kept_stage_);
   }
 
   void StartThread(LoadFn load, LoadedFn loaded) {
@@ -76,23 +76,23 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   uint64_t steps_done() const override { return steps_done_.load(std::memory_order_relaxed); }
   Work work() const override {
     absl::MutexLock lock(mu_);
-    Work now = work_;
-    if (computing_since_us_ != 0) now.busy_us += clock_->NowUs() - computing_since_us_;
+    Work work = work_;
+    if (computing_since_us_ != 0) work.busy_us += clock_->NowUs() - computing_since_us_;
     if (outgoing_open_) {
-      now.link_wire = outgoing_->wire();
-      now.link_note = outgoing_note_;
+      work.link_wire = outgoing_->wire();
+      work.link_note = outgoing_note_;
     }
-    return now;
+    return work;
   }
   const wire::StageSpec& spec() const override { return spec_; }
 
  private:
-  struct Arrived {
+  struct QueuedFrame {
     Frame frame;
     int64_t at_us;
   };
 
-  // The link to the next stage carries nothing back but its end.
+  // On the link to the next stage nothing comes back but its end.
   class OutgoingReceiver final : public Link::Receiver {
    public:
     explicit OutgoingReceiver(StageServerImpl* server) : server_(server) {}
@@ -112,30 +112,30 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   void OnOutgoingClosed(absl::Status status);
 
   void Run(LoadFn load, LoadedFn loaded);
-  void Handle(const Arrived& arrived);
-  // The link before this stage brought what it may not: it ends, and what it still has is dropped.
+  void Handle(const QueuedFrame& queued);
+  // The link before this stage broke the protocol: it is closed, and its remaining frames dropped.
   void Refuse(const absl::Status& why);
   void LogBreach(const absl::Status& ended) const;
-  void RunStep(wire::Step step, const Arrived& arrived);
+  void RunStep(wire::Step step, const QueuedFrame& queued);
   void LogOpens(const wire::Step& step) const;
   void SendStepError(uint64_t step_id, const absl::Status& status);
-  // Sends to the next stage; waits while it has no room. Gives up when the link closes. After what
-  // was handed over.
+  // Sends to the next stage, after SendAsync()'s frames; waits while the link has no room. Gives up
+  // when the link closes.
   void SendNext(const Frame& frame);
-  // Has it sent while this thread goes on.
-  void HandOver(Frame frame);
-  // Until what was handed over is sent.
+  // Sends on another thread.
+  void SendAsync(Frame frame);
+  // Waits until SendAsync()'s frames are sent.
   void AwaitSender();
-  // Whether it needs no further try; else the link has no room.
+  // False: the link has no room, try again. True: the frame was sent, or the link is closed.
   bool TrySend(const Frame& frame);
-  // Until it may have.
+  // Waits until the link may have room.
   void AwaitRoom();
   bool NothingWaits() const;
-  // A peer that breaks the protocol, or a neighbour that is gone: both links end with `status`.
+  // Closes both links with `status`: a peer broke the protocol, or a neighbour is gone.
   void CloseLinks(const absl::Status& status);
   // Stops the compute thread, and ends both links.
   void End();
-  // Lets go of a link on the compute thread: the last owner may not be one of its own callbacks.
+  // Releases a link on the compute thread: its last owner must not be one of its own callbacks.
   void Retire(std::shared_ptr<Link> link);
 
   bool is_first() const { return IsFirstStage(spec_); }
@@ -150,11 +150,11 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   OutgoingReceiver outgoing_receiver_{this};
 
   // Compute thread only.
-  std::optional<StepRunner> runner_;  // once loaded
-  std::unique_ptr<Stage> given_;      // TakeStage()'s, after that has ended
+  std::optional<StepRunner> runner_;   // once loaded
+  std::unique_ptr<Stage> kept_stage_;  // for TakeStage(); read after the thread has ended
   uint64_t last_step_id_ = 0;
-  bool dropping_ = false;      // what comes before the end of the link that it came over
-  bool begins_ahead_ = false;  // the stage did, when it was asked last
+  bool dropping_ = false;      // frames are dropped until the incoming link has ended
+  bool begins_ahead_ = false;  // whether the stage began the last predicted step
 
   std::atomic<int64_t> busy_since_us_{0};
   std::atomic<uint64_t> steps_done_{0};
@@ -163,24 +163,24 @@ class StageServerImpl final : public StageServer, public Link::Receiver {
   mutable absl::Mutex mu_;
   absl::CondVar changed_, writable_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  bool giving_away_ ABSL_GUARDED_BY(mu_) = false;
+  bool keeps_stage_ ABSL_GUARDED_BY(mu_) = false;
   bool serving_ ABSL_GUARDED_BY(mu_) = false;   // loaded
   bool accepted_ ABSL_GUARDED_BY(mu_) = false;  // an incoming link is promised or open
   uint32_t n_embd_ ABSL_GUARDED_BY(mu_) = 0;
   wire::ActivationRule activations_ ABSL_GUARDED_BY(mu_);
-  std::deque<Arrived> inbox_ ABSL_GUARDED_BY(mu_);  // at most kInboxStepsMax: what was granted
-  uint32_t freed_ ABSL_GUARDED_BY(mu_) = 0;         // places in it that the sender has not heard of
-  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);     // at most kTasksMax
-  Work work_ ABSL_GUARDED_BY(mu_);                  // without what is being computed
+  std::deque<QueuedFrame> inbox_ ABSL_GUARDED_BY(mu_);  // at most kInboxStepsMax: what was granted
+  uint32_t freed_ ABSL_GUARDED_BY(mu_) = 0;      // places in it not yet released to the sender
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);  // at most kTasksMax
+  Work work_ ABSL_GUARDED_BY(mu_);               // without the current step
   int64_t computing_since_us_ ABSL_GUARDED_BY(mu_) = 0;
-  // Set when the link before this stage has ended; carried on after the inbox is empty.
+  // Set when the link before this stage has ended; handled after the inbox is empty.
   std::optional<absl::Status> incoming_ended_ ABSL_GUARDED_BY(mu_);
-  // Links are shared with whoever calls them outside the lock, since their callbacks take it.
+  // Links are shared with threads that call them outside the lock, since their callbacks take it.
   std::shared_ptr<Link> incoming_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<Link> outgoing_ ABSL_GUARDED_BY(mu_);
   bool outgoing_open_ ABSL_GUARDED_BY(mu_) = false;
   std::string outgoing_note_ ABSL_GUARDED_BY(mu_);
-  // Let go of by the compute thread.
+  // Destroyed by the compute thread.
   std::vector<std::shared_ptr<Link>> ended_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;
@@ -329,7 +329,7 @@ void StageServerImpl::OnOutgoingClosed(absl::Status status) {
     incoming = incoming_;
     writable_.SignalAll();
   }
-  // Upstream learns why; downstream knows.
+  // The stage before is told why; the stage after knows.
   if (!status.ok()) {
     status = absl::Status(status.code(),
                           absl::StrCat(where_, ": the link after it ended: ", status.message()));
@@ -371,7 +371,7 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
   std::move(loaded)(runner_->stage()->facts());
 
   while (true) {
-    std::optional<Arrived> arrived;
+    std::optional<QueuedFrame> queued;
     std::optional<Task> task;
     std::optional<absl::Status> ended;
     std::vector<std::shared_ptr<Link>> to_destroy;
@@ -388,9 +388,9 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
         task = std::move(tasks_.front());
         tasks_.pop_front();
       }
-      // One of each: neither many prompts to tokenize nor many steps keep the others waiting.
+      // At most one of each: neither many prompts to tokenize nor many steps delay the others.
       if (!inbox_.empty()) {
-        arrived = std::move(inbox_.front());
+        queued = std::move(inbox_.front());
         inbox_.pop_front();
         if (++freed_ >= kInboxReleaseSteps) {
           incoming = incoming_;
@@ -408,34 +408,34 @@ void StageServerImpl::Run(LoadFn load, LoadedFn loaded) {
     if (incoming != nullptr) incoming->Release(freed);
     incoming.reset();
     if (task) (*std::move(task))(runner_->stage());
-    if (arrived) Handle(*arrived);
+    if (queued) Handle(*queued);
     if (ended) {
       LogBreach(*ended);
       dropping_ = false;
-      // The link after ends with it. Others may come when neither of the two can call any more: its
-      // end would be taken for theirs.
+      // The link after ends with the link before. New links are accepted only when neither can call
+      // back any more: its end would be taken for theirs.
       if (outgoing != nullptr) outgoing->Close(*ended);
       outgoing.reset();
-      AwaitSender();  // what found no room there is not for the next link
+      AwaitSender();  // frames of the old link must not be sent over a new one
       busy_since_us_ = 0;
       absl::MutexLock lock(mu_);
       accepted_ = false;
     }
   }
   std::deque<Task> left;
-  bool giving_away = false;
+  bool keeps_stage = false;
   {
     absl::MutexLock lock(mu_);
     serving_ = false;
-    giving_away = giving_away_;
+    keeps_stage = keeps_stage_;
     left.swap(tasks_);
   }
   for (Task& task : left) std::move(task)(nullptr);
-  if (giving_away) given_ = runner_->TakeStage();
+  if (keeps_stage) kept_stage_ = runner_->TakeStage();
   runner_.reset();
 }
 
-// Once for each link that the stage before had broken the rules of; it is closed by then.
+// Called once for each incoming link that broke the protocol; the link is closed by then.
 void StageServerImpl::LogBreach(const absl::Status& ended) const {
   switch (ended.code()) {
     case absl::StatusCode::kAborted:
@@ -443,7 +443,7 @@ void StageServerImpl::LogBreach(const absl::Status& ended) const {
     case absl::StatusCode::kResourceExhausted:
       LOG(WARNING) << "the link before " << where_ << " ended: " << ended.message();
       break;
-    default:  // it has gone, or was unloaded
+    default:  // the peer is gone, or was unloaded
       break;
   }
 }
@@ -453,20 +453,20 @@ void StageServerImpl::Refuse(const absl::Status& why) {
   CloseLinks(why);
 }
 
-void StageServerImpl::Handle(const Arrived& arrived) {
+void StageServerImpl::Handle(const QueuedFrame& queued) {
   if (dropping_) return;
-  if (arrived.frame.type == FrameType::kError) {
-    SendNext(arrived.frame);  // on its way from an earlier stage to the coordinator
+  if (queued.frame.type == FrameType::kError) {
+    SendNext(queued.frame);  // on its way from an earlier stage to the coordinator
     busy_since_us_ = 0;
     return;
   }
-  if (arrived.frame.type != FrameType::kStep) {
+  if (queued.frame.type != FrameType::kStep) {
     Refuse(absl::InvalidArgumentError(
-        absl::StrCat(where_, ": unexpected frame of type ", static_cast<int>(arrived.frame.type))));
+        absl::StrCat(where_, ": unexpected frame of type ", static_cast<int>(queued.frame.type))));
     return;
   }
   const Stage::Facts& facts = runner_->stage()->facts();
-  auto step = ReadStep(arrived.frame, spec_,
+  auto step = ReadStep(queued.frame, spec_,
                        {.n_embd = is_first() ? 0 : facts.n_embd,
                         .n_seq_max = facts.n_seq_max,
                         .n_batch = facts.n_batch},
@@ -478,7 +478,7 @@ void StageServerImpl::Handle(const Arrived& arrived) {
   last_step_id_ = step->step_id();
   busy_since_us_ = clock_->NowUs();
   LogOpens(*step);
-  RunStep(*std::move(step), arrived);
+  RunStep(*std::move(step), queued);
   busy_since_us_ = 0;
   steps_done_.fetch_add(1, std::memory_order_relaxed);
 }
@@ -497,8 +497,8 @@ void StageServerImpl::LogOpens(const wire::Step& step) const {
   }
 }
 
-void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
-  const uint64_t bytes_in = FrameBytes(arrived.frame);
+void StageServerImpl::RunStep(wire::Step step, const QueuedFrame& queued) {
+  const uint64_t bytes_in = FrameBytes(queued.frame);
   const int64_t start_us = clock_->NowUs();
   {
     absl::MutexLock lock(mu_);
@@ -506,38 +506,38 @@ void StageServerImpl::RunStep(wire::Step step, const Arrived& arrived) {
     work_.bytes_in += bytes_in;
     computing_since_us_ = start_us;
   }
-  StepRunner::Ran ran = runner_->Run(step, arrived.frame.payload, start_us);
+  StepRunner::Outcome outcome = runner_->Run(step, queued.frame.payload, start_us);
   {
     absl::MutexLock lock(mu_);
-    work_.busy_us += ran.compute_us + ran.sample_us;
+    work_.busy_us += outcome.compute_us + outcome.sample_us;
     computing_since_us_ = 0;
   }
-  if (!ran.status.ok()) {
-    SendStepError(step.step_id(), ran.status);
+  if (!outcome.status.ok()) {
+    SendStepError(step.step_id(), outcome.status);
     return;
   }
   wire::StageTiming* timing = step.add_timings();
   timing->set_stage(spec_.stage());
-  timing->set_queue_us(static_cast<uint32_t>(start_us - arrived.at_us));
-  timing->set_compute_us(static_cast<uint32_t>(ran.compute_us));
+  timing->set_queue_us(static_cast<uint32_t>(start_us - queued.at_us));
+  timing->set_compute_us(static_cast<uint32_t>(outcome.compute_us));
   timing->set_bytes_in(bytes_in);
   if (!is_last()) {
     SendNext(runner_->NextStep(activations(), std::move(step)));
     return;
   }
-  timing->set_sample_us(static_cast<uint32_t>(ran.sample_us));
-  *ran.result.mutable_epoch() = spec_.epoch();
-  ran.result.set_step_id(step.step_id());
-  ran.result.mutable_timings()->Swap(step.mutable_timings());
-  const bool is_guessed = runner_->Guess(step, ran.result);
-  Frame result = MakeFrame(FrameType::kResult, ran.result);
-  // To send it takes as long as a device takes for many kernels, which wait for this thread.
+  timing->set_sample_us(static_cast<uint32_t>(outcome.sample_us));
+  *outcome.result.mutable_epoch() = spec_.epoch();
+  outcome.result.set_step_id(step.step_id());
+  outcome.result.mutable_timings()->Swap(step.mutable_timings());
+  const bool is_guessed = runner_->Guess(step, outcome.result);
+  Frame result = MakeFrame(FrameType::kResult, outcome.result);
+  // Sending takes as long as many kernels, which the device gets only from this thread.
   if (is_guessed && begins_ahead_ && NothingWaits()) {
-    HandOver(std::move(result));
+    SendAsync(std::move(result));
   } else {
     SendNext(result);
   }
-  // While the result is on its way to the coordinator and the next step comes from there.
+  // Overlaps with the result's trip to the coordinator and the next step's trip back.
   if (is_guessed && NothingWaits()) begins_ahead_ = runner_->BeginLookahead();
 }
 
@@ -558,12 +558,12 @@ void StageServerImpl::SendStepError(uint64_t step_id, const absl::Status& status
 void StageServerImpl::SendNext(const Frame& frame) {
   AwaitSender();
   while (!TrySend(frame)) {
-    busy_since_us_ = clock_->NowUs();  // it waits for another, which its own node watches
+    busy_since_us_ = clock_->NowUs();  // the next stage is slow; its own node watches it
     AwaitRoom();
   }
 }
 
-void StageServerImpl::HandOver(Frame frame) {
+void StageServerImpl::SendAsync(Frame frame) {
   AwaitSender();
   sender_.Run([this, frame = std::move(frame)] {
     while (!TrySend(frame)) AwaitRoom();
@@ -578,14 +578,14 @@ bool StageServerImpl::TrySend(const Frame& frame) {
   std::shared_ptr<Link> link;
   {
     absl::MutexLock lock(mu_);
-    if (!outgoing_open_ || stopping_) return true;  // OnOutgoingClosed() has told the stage before
+    if (!outgoing_open_ || stopping_) return true;  // OnOutgoingClosed() reported it
     link = outgoing_;
   }
   const absl::Status sent = link->Send(frame);
   if (absl::IsResourceExhausted(sent)) return false;
   absl::MutexLock lock(mu_);
   if (sent.ok()) work_.bytes_out += FrameBytes(frame);
-  return true;  // sent, or closed: OnOutgoingClosed() tells
+  return true;  // sent, or closed: OnOutgoingClosed() reports it
 }
 
 void StageServerImpl::AwaitRoom() {

@@ -2,7 +2,7 @@
 // activations to the next stage, or sampled tokens to the coordinator.
 //
 // Threads: links' threads put frames into the bounded inbox; one compute thread owns the stage and
-// the samplers. A step's way: OnFrame → inbox → edits → Stage::Decode → (sampler) → next link.
+// the samplers. A step's path: OnFrame → inbox → edits → Stage::Decode → (sampler) → next link.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ namespace strata {
 
 // Steps that may wait in front of a stage; the credits its acceptor grants.
 inline constexpr uint32_t kInboxStepsMax = 8;
-// So many places are told free together: a frame of credit for each step would wake the sender's
-// threads while they compute, and take the time of the stage's own before it starts.
+// Places are released in groups of this many: a credit frame for each step would wake the sender's
+// threads while they compute, and delay the stage's own computation.
 inline constexpr uint32_t kInboxReleaseSteps = kInboxStepsMax / 2;
 
 class StageServer {
@@ -38,15 +38,15 @@ class StageServer {
   // Closes both links, stops the compute thread after the step it is on, and frees the stage.
   virtual ~StageServer() = default;
 
-  // The same, for who may not be the last that has it. Blocks; neither on the compute thread nor on
-  // a link's.
+  // Does the same for a caller that may not be the last owner. Blocks. REQUIRES: not on the compute
+  // thread or a link's thread.
   virtual void Stop() = 0;
-  // The same, but gives the stage away, with what its slots hold; null where it is not loaded.
-  // Once. Blocks; neither on the compute thread nor on a link's.
+  // Does the same, but returns the stage with the contents of its slots; null where it is not
+  // loaded. At most once. Blocks. REQUIRES: not on the compute thread or a link's thread.
   virtual std::unique_ptr<Stage> TakeStage() = 0;
 
-  // A peer that wants to be the link before this stage. kAborted: another epoch; kUnavailable: not
-  // loaded yet, or another link is open, or the link after has not ended with it yet;
+  // Accepts a peer as the link before this stage. kAborted: another epoch; kUnavailable: not
+  // loaded yet, another link is open, or the link after an earlier one has not ended yet;
   // kFailedPrecondition: another model, stage or n_embd. Any thread. After OK, SetIncoming()
   // follows, or AbandonIncoming() when the peer left before its link was open.
   struct Incoming {
@@ -61,11 +61,11 @@ class StageServer {
   // an older one with SetOutgoing(nullptr, "") before dialling.
   virtual wire::Hello OutgoingHello() const = 0;
   virtual Link::Receiver* outgoing_receiver() = 0;
-  // `note` says why it goes over no other wire, for people.
+  // `note` says, for people, why the link uses no other transport.
   virtual void SetOutgoing(std::unique_ptr<Link> link, std::string note) = 0;
 
-  // How activations go to the next stage, from the next step on. kInvalidArgument: rows of this
-  // model cannot go so; kFailedPrecondition: not loaded. Any thread.
+  // Sets how activations are sent to the next stage, from the next step on. kInvalidArgument: rows
+  // of this model cannot be sent so; kFailedPrecondition: not loaded. Any thread.
   virtual absl::Status SetActivations(const wire::ActivationRule& rule) = 0;
   virtual wire::ActivationRule activations() const = 0;
 
@@ -75,16 +75,16 @@ class StageServer {
   using Task = absl::AnyInvocable<void(Stage*) &&>;
   virtual absl::Status Post(Task task) = 0;
 
-  // The load has failed; the server does nothing any more.
+  // Whether the load failed; the server does nothing then.
   virtual bool load_failed() const = 0;
 
-  // How long the compute thread has been on its current step, without what it waits for room at the
-  // next stage; 0 when idle. Any thread.
+  // How long the compute thread has been on its current step, without the time it waits for room at
+  // the next stage; 0 when idle. Any thread.
   virtual uint32_t busy_ms() const = 0;
   virtual uint64_t steps_done() const = 0;
-  // What it has done since it was loaded; only ever more. Any thread.
+  // Counters since the stage was loaded; never decreasing. Any thread.
   struct Work {
-    int64_t busy_us = 0;  // computing, the step it is on included
+    int64_t busy_us = 0;  // computing, including the current step
     uint64_t rows = 0;
     uint64_t bytes_in = 0;  // of frames over its links
     uint64_t bytes_out = 0;

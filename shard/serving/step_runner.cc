@@ -12,25 +12,27 @@ namespace strata {
 StepRunner::StepRunner(const wire::StageSpec& spec, std::string where, Clock* clock,
                        std::unique_ptr<Stage> stage)
     : spec_(spec), where_(std::move(where)), clock_(clock), stage_(std::move(stage)) {
-  if (IsLastStage(spec_)) sequences_.emplace(stage_->facts().n_seq_max, stage_->vocab());
+  if (IsLastStage(spec_)) samplers_.emplace(stage_->facts().n_seq_max, stage_->vocab());
 }
 
 std::unique_ptr<Stage> StepRunner::TakeStage() {
-  sequences_.reset();
+  samplers_.reset();
   return std::move(stage_);
 }
 
-StepRunner::Ran StepRunner::Run(const wire::Step& step, const Payload& payload, int64_t start_us) {
-  ahead_.Observe(step);
-  Ran ran;
-  ran.status = RunEdits(step, &ran.result);
-  if (ran.status.ok() && step.tokens_size() > 0) ran.status = RunBatch(step, payload);
+StepRunner::Outcome StepRunner::Run(const wire::Step& step, const Payload& payload,
+                                    int64_t start_us) {
+  lookahead_.Observe(step);
+  Outcome outcome;
+  outcome.status = RunEdits(step, &outcome.result);
+  if (outcome.status.ok() && step.tokens_size() > 0) outcome.status = RunBatch(step, payload);
   const int64_t computed_us = clock_->NowUs();
-  const bool was_ahead = ran.status.ok() && step.tokens_size() > 0 && stage_->UsedLookahead();
-  ran.compute_us = ahead_.Ran(step, was_ahead, start_us, computed_us);
-  if (ran.status.ok() && sequences_) SampleRows(step, &ran.result);
-  ran.sample_us = clock_->NowUs() - computed_us;
-  return ran;
+  const bool used_lookahead =
+      outcome.status.ok() && step.tokens_size() > 0 && stage_->UsedLookahead();
+  outcome.compute_us = lookahead_.RecordStep(step, used_lookahead, start_us, computed_us);
+  if (outcome.status.ok() && samplers_) SampleRows(step, &outcome.result);
+  outcome.sample_us = clock_->NowUs() - computed_us;
+  return outcome;
 }
 
 Frame StepRunner::NextStep(const wire::ActivationRule& rule, wire::Step step) {
@@ -44,28 +46,28 @@ Frame StepRunner::NextStep(const wire::ActivationRule& rule, wire::Step step) {
 }
 
 bool StepRunner::Guess(const wire::Step& step, const wire::Result& result) {
-  return IsFirstStage(spec_) && ahead_.Guess(step, result);
+  return IsFirstStage(spec_) && lookahead_.Guess(step, result);
 }
 
 bool StepRunner::BeginLookahead() {
   const int64_t since_us = clock_->NowUs();
-  if (!stage_->BeginLookahead(ahead_.batch())) {
-    ahead_.Refused();
+  if (!stage_->BeginLookahead(lookahead_.batch())) {
+    lookahead_.OnRefused();
     return false;
   }
-  ahead_.Begun(since_us);
+  lookahead_.OnBegun(since_us);
   return true;
 }
 
 absl::Status StepRunner::RunEdits(const wire::Step& step, wire::Result* result) {
   for (const wire::KvEdit& edit : step.edits()) {
     if (auto s = stage_->Apply(edit); !s.ok()) return s;
-    if (!sequences_) continue;
-    if (auto s = sequences_->Apply(edit); !s.ok()) return s;
+    if (!samplers_) continue;
+    if (auto s = samplers_->Apply(edit); !s.ok()) return s;
   }
-  if (!sequences_) return absl::OkStatus();
+  if (!samplers_) return absl::OkStatus();
   for (const wire::SequenceOpen& open : step.opens()) {
-    if (auto s = sequences_->Open(open); !s.ok()) AddSlotError(open.slot(), s, result);
+    if (auto s = samplers_->Open(open); !s.ok()) AddSlotError(open.slot(), s, result);
   }
   return absl::OkStatus();
 }
@@ -79,13 +81,13 @@ absl::Status StepRunner::RunBatch(const wire::Step& step, const Payload& payload
   } else {
     batch.activations = DecodeActivations(step.activation_type(), payload, &decoded_);
   }
-  if (sequences_) batch.output_rows = step.sample_rows();
+  if (samplers_) batch.output_rows = step.sample_rows();
   return stage_->Decode(batch);
 }
 
 void StepRunner::SampleRows(const wire::Step& step, wire::Result* result) {
   for (int i = 0; i < step.tokens_size(); ++i) {
-    auto s = sequences_->Feed(
+    auto s = samplers_->Feed(
         {.slot = step.slots(i), .position = step.positions(i), .token = step.tokens(i)});
     if (!s.ok()) AddSlotError(step.slots(i), s, result);
   }
@@ -94,7 +96,7 @@ void StepRunner::SampleRows(const wire::Step& step, wire::Result* result) {
     const int32_t slot = step.slots(row);
     const auto failed = [slot](const wire::SlotError& error) { return error.slot() == slot; };
     if (std::any_of(result->errors().begin(), result->errors().end(), failed)) continue;
-    auto token = sequences_->Sample(
+    auto token = samplers_->Sample(
         {.slot = slot, .position = step.positions(row), .token = step.tokens(row)},
         stage_->Logits(i));
     if (token.ok()) {
@@ -108,7 +110,7 @@ void StepRunner::SampleRows(const wire::Step& step, wire::Result* result) {
 void StepRunner::AddSlotError(int32_t slot, const absl::Status& status,
                               wire::Result* result) const {
   for (const wire::SlotError& error : result->errors()) {
-    if (error.slot() == slot) return;  // the first one says why
+    if (error.slot() == slot) return;  // the first error is the cause
   }
   wire::SlotError* error = result->add_errors();
   error->set_slot(slot);

@@ -1,5 +1,5 @@
-// What a step does to a stage: edits, rows through the layers, and at the last stage samples. Knows
-// no links and no queues. Used by one thread, the stage's compute thread (stage_server.h).
+// Runs a step on a stage: edits, rows through the layers, and samples at the last stage. Knows no
+// links and no queues. Used by one thread, the stage's compute thread (stage_server.h).
 #pragma once
 
 #include <cstdint>
@@ -22,31 +22,32 @@ namespace strata {
 
 class StepRunner {
  public:
-  // `spec` and `clock` outlive it. `where` names the stage in what clients are told.
+  // `spec` and `clock` outlive it. `where` names the stage in error messages to clients.
   StepRunner(const wire::StageSpec& spec, std::string where, Clock* clock,
              std::unique_ptr<Stage> stage);
 
   Stage* stage() const { return stage_.get(); }
-  // The stage, with what its slots hold; the last call.
+  // Returns the stage with the contents of its slots; must be the last call.
   std::unique_ptr<Stage> TakeStage();
 
-  // How a step went. A sequence that cannot go on is no reason to fail it: the caches have it
-  // already.
-  struct Ran {
-    absl::Status status;  // why the stage could not run it; the rest says how long it tried
+  // The outcome of a step. A sequence that cannot continue does not fail the step: the caches have
+  // the step already.
+  struct Outcome {
+    absl::Status status;  // not OK: the stage could not run it; the times are still valid
     wire::Result result;  // last stage: tokens, and errors of slots
     int64_t compute_us = 0;
     int64_t sample_us = 0;  // last stage
   };
-  // Precondition: ReadStep() (step_check.h) has let it pass. `start_us` is now.
-  Ran Run(const wire::Step& step, const Payload& payload, int64_t start_us);
+  // REQUIRES: ReadStep() (step_check.h) has accepted `step`. `start_us` is now.
+  Outcome Run(const wire::Step& step, const Payload& payload, int64_t start_us);
 
-  // After a step that ran, not at the last stage: it as the next stage gets it, with this stage's
-  // activations.
+  // The step as the next stage gets it, with this stage's activations. REQUIRES: the step ran; not
+  // the last stage.
   Frame NextStep(const wire::ActivationRule& rule, wire::Step step);
-  // After a step that ran, at a stage that is the whole model: whether the one that most likely
-  // follows is worth beginning; and begins with it, where the device can. Whether it has begun.
+  // Predicts the next step; returns whether beginning it is worthwhile. REQUIRES: the step ran.
+  // False unless the stage is the whole model.
   bool Guess(const wire::Step& step, const wire::Result& result);
+  // Begins the predicted step where the device can; returns whether it has begun.
   bool BeginLookahead();
 
  private:
@@ -59,10 +60,10 @@ class StepRunner {
   const std::string where_;
   Clock* const clock_;
   std::unique_ptr<Stage> stage_;
-  std::optional<SlotSamplers>
-      sequences_;               // last stage; goes before the stage, whose vocabulary it has
-  Lookahead ahead_;             // of a stage that is the whole model
-  std::vector<float> decoded_;  // [n_tokens, n_embd] of the step, where it did not come as f32
+  // Last stage. Destroyed before the stage, whose vocabulary they use.
+  std::optional<SlotSamplers> samplers_;
+  Lookahead lookahead_;         // of a stage that is the whole model
+  std::vector<float> decoded_;  // [n_tokens, n_embd] of the step, unless it came as f32
 };
 
 }  // namespace strata

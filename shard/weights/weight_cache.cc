@@ -28,7 +28,7 @@ constexpr size_t kPartsMax = 10'000;
 // Headers with large vocabularies take some 20 MB; the bytes come from a peer.
 constexpr uint64_t kIdentityBytesMax = 1u << 30;
 constexpr uint64_t kCheckBytes = 1u << 20;
-// What a full cache leaves of the disk to others.
+// Free space that a full cache leaves on the disk.
 constexpr uint64_t kDiskReserveBytes = 64u << 20;
 
 std::string PartName(size_t part, size_t n_parts) {
@@ -60,7 +60,7 @@ absl::Status WriteAt(int fd, uint64_t offset, absl::string_view bytes, const std
   return absl::OkStatus();
 }
 
-// What the files below take of the disk, which is less than their sizes.
+// The disk space of the files in `folder`, which is less than their sizes.
 uint64_t DiskBytes(const std::string& folder) {
   uint64_t bytes = 0;
   std::error_code error;
@@ -89,7 +89,7 @@ void Punch(int fd, uint64_t offset, uint64_t bytes) {
 #endif
 }
 
-// Makes the disk begin, so that there is less to wait for when it must be done.
+// Starts writing to the disk, so that a later sync takes less time.
 void StartSync(int fd, uint64_t offset, uint64_t bytes) {
 #ifdef __linux__
   sync_file_range(fd, static_cast<off64_t>(offset), static_cast<off64_t>(bytes),
@@ -114,13 +114,14 @@ std::string Mebibytes(uint64_t bytes) {
   return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-struct WeightCache::Opened {
-  explicit Opened(std::shared_ptr<const ModelFile> file) : model(std::move(file)), blocks(*model) {}
-  ~Opened() {
+struct WeightCache::OpenFiles {
+  explicit OpenFiles(std::shared_ptr<const ModelFile> file)
+      : model(std::move(file)), blocks(*model) {}
+  ~OpenFiles() {
     for (const int fd : fds) close(fd);
   }
 
-  // Whether the paths still lead to these files, and they are as long as they were.
+  // Whether the paths still name these files, with their original lengths.
   bool IsInPlace() const {
     for (size_t i = 0; i < fds.size(); ++i) {
       struct stat mine;
@@ -180,15 +181,14 @@ void WeightCache::Scan() {
     entry.id = id;
     entry.folder = absl::StrCat(folder_, "/", absl::BytesToHexString(id));
     entry.number = entry.last_use = ++uses_;
-    entry.hashes = ReadKeptHashes(entry.folder + "/blocks", id, UINT32_MAX, &entry.missing);
+    entry.hashes = ReadStoredHashes(entry.folder + "/blocks", id, UINT32_MAX, &entry.missing);
     entry.bytes = DiskBytes(entry.folder);
   }
 }
 
-void WeightCache::Distrust(Entry* entry) {
-  LOG(WARNING)
-      << "what is in " << entry->folder
-      << " is not what was put there; it is checked, and fetched again where it is damaged";
+void WeightCache::MarkSuspect(Entry* entry) {
+  LOG(WARNING) << "the cached weights in " << entry->folder
+               << " have changed on disk; they are checked, and damaged blocks are fetched again";
   for (const auto& [block, hash] : entry->hashes) entry->suspect.insert(block);
   entry->opened.reset();
   entry->number = ++uses_;
@@ -205,10 +205,10 @@ uint64_t WeightCache::bytes_used() const {
   return UsedLocked();
 }
 
-absl::StatusOr<std::shared_ptr<WeightCache::Opened>> WeightCache::OpenEntry(Entry* entry) {
-  if (std::shared_ptr<Opened> opened = entry->opened.lock()) {
+absl::StatusOr<std::shared_ptr<WeightCache::OpenFiles>> WeightCache::OpenEntry(Entry* entry) {
+  if (std::shared_ptr<OpenFiles> opened = entry->opened.lock()) {
     if (opened->IsInPlace()) return opened;
-    Distrust(entry);
+    MarkSuspect(entry);
   }
   std::string first = entry->folder + "/model.gguf";
   std::error_code error;
@@ -218,10 +218,10 @@ absl::StatusOr<std::shared_ptr<WeightCache::Opened>> WeightCache::OpenEntry(Entr
   }
   absl::StatusOr<std::shared_ptr<const ModelFile>> model = ModelFile::Open(first);
   if (!model.ok() || (*model)->id() != entry->id) {
-    Distrust(entry);
+    MarkSuspect(entry);
     return absl::NotFoundError(absl::StrCat(first, " is damaged"));
   }
-  auto opened = std::make_shared<Opened>(*std::move(model));
+  auto opened = std::make_shared<OpenFiles>(*std::move(model));
   for (const std::string& path : opened->model->paths()) {
     opened->fds.push_back(open(path.c_str(), O_RDWR | O_CLOEXEC));
     if (opened->fds.back() < 0) return absl::ErrnoToStatus(errno, path);
@@ -264,21 +264,21 @@ absl::StatusOr<std::shared_ptr<const ModelFile>> WeightCache::Headers(const std:
   return (*opened)->model;
 }
 
-absl::StatusOr<WeightCache::Kept> WeightCache::WhatIsThere(const std::string& model_id) const {
+absl::StatusOr<WeightCache::Snapshot> WeightCache::TakeSnapshot(const std::string& model_id) const {
   absl::MutexLock lock(mu_);
   const auto found = entries_.find(model_id);
   if (found == entries_.end()) return absl::NotFoundError("the model is not in the cache");
   const Entry& entry = found->second;
-  return Kept{.entry = entry.number, .hashes = entry.hashes, .losses = entry.losses};
+  return Snapshot{.entry = entry.number, .hashes = entry.hashes, .losses = entry.losses};
 }
 
-absl::Status WeightCache::Confirm(const std::string& model_id, const Kept& kept, uint32_t block,
-                                  const std::string& hash) {
-  const auto expected = kept.hashes.find(block);
+absl::Status WeightCache::Confirm(const std::string& model_id, const Snapshot& snapshot,
+                                  uint32_t block, const std::string& hash) {
+  const auto expected = snapshot.hashes.find(block);
   absl::MutexLock lock(mu_);
   const auto found = entries_.find(model_id);
-  if (found == entries_.end() || found->second.number != kept.entry ||
-      expected == kept.hashes.end()) {
+  if (found == entries_.end() || found->second.number != snapshot.entry ||
+      expected == snapshot.hashes.end()) {
     return absl::NotFoundError("the block is no longer in the cache");
   }
   Entry& entry = found->second;
@@ -292,11 +292,11 @@ absl::Status WeightCache::Confirm(const std::string& model_id, const Kept& kept,
   }
   // It may have been lost and fetched again while it was read.
   const auto lost = entry.lost.find(block);
-  if (lost != entry.lost.end() && lost->second > kept.losses) {
+  if (lost != entry.lost.end() && lost->second > snapshot.losses) {
     return absl::NotFoundError("the block was fetched again while it was read");
   }
   LOG(WARNING) << "block " << block << " of " << entry.folder << " is damaged";
-  Lose(&entry, block);
+  MarkMissing(&entry, block);
   return absl::DataLossError(absl::StrCat("block ", block, " is damaged there"));
 }
 
@@ -307,7 +307,7 @@ absl::Status WeightCache::Add(const std::string& model_id, absl::Span<const uint
   }
   const std::string folder = absl::StrCat(folder_, "/", absl::BytesToHexString(model_id));
   std::error_code error;
-  fs::create_directories(folder_, error);  // somebody may have removed it
+  fs::create_directories(folder_, error);  // it may have been removed
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return SystemError(errno, folder);
   std::vector<int> fds;
   std::vector<uint64_t> bytes_before;  // of each part's file; the rest is holes from now on
@@ -358,11 +358,11 @@ absl::Status WeightCache::Add(const std::string& model_id, absl::Span<const uint
       const WeightBlocks& blocks = (*opened)->blocks;
       for (uint32_t block = 0; block < blocks.size(); ++block) {
         const WeightBlock& at = blocks[block];
-        if (at.offset + at.bytes > bytes_before[at.part]) Lose(&entry, block);
+        if (at.offset + at.bytes > bytes_before[at.part]) MarkMissing(&entry, block);
       }
     }
   }
-  if (status.ok() && is_new) status = WriteKeptHashes(folder + "/blocks", model_id, {});
+  if (status.ok() && is_new) status = WriteStoredHashes(folder + "/blocks", model_id, {});
   if (absl::IsResourceExhausted(status)) status = WithDiskShortage(std::move(status), {});
   if (!status.ok() && entry.leases.empty() && (is_new || of_other_model)) Remove(model_id);
   return status;
@@ -370,10 +370,10 @@ absl::Status WeightCache::Add(const std::string& model_id, absl::Span<const uint
 
 void WeightCache::Remove(const std::string& model_id) {
   const auto found = entries_.find(model_id);
-  // The hashes go first, so that a crash leaves no word of blocks that are gone.
+  // The hashes are removed first, so that a crash leaves no record of removed blocks.
   unlink((found->second.folder + "/blocks").c_str());
   std::error_code error;
-  // Somebody may still read them for another node: the disk has its room now all the same.
+  // Another node's read may still have the files open: truncation frees their disk space anyway.
   for (const fs::directory_entry& file : fs::directory_iterator(found->second.folder, error)) {
     fs::resize_file(file.path(), 0, error);
   }
@@ -382,7 +382,7 @@ void WeightCache::Remove(const std::string& model_id) {
   entries_.erase(found);
 }
 
-void WeightCache::Lose(Entry* entry, uint32_t block) {
+void WeightCache::MarkMissing(Entry* entry, uint32_t block) {
   const auto found = entry->hashes.find(block);
   if (found == entry->hashes.end()) return;
   entry->lost[block] = ++entry->losses;
@@ -400,8 +400,8 @@ bool WeightCache::IsLeased(const Entry& entry, uint32_t block, const WeightLease
   return false;
 }
 
-// Samples of the data belong to the model's identity and stay: a worker may be opening the file.
-void WeightCache::PunchAround(const Opened& opened, size_t part, uint64_t begin, uint64_t end) {
+// Samples of the data are part of the model's identity and stay: a worker may be opening the file.
+void WeightCache::PunchAround(const OpenFiles& opened, size_t part, uint64_t begin, uint64_t end) {
   std::vector<ModelFile::Range> kept;
   for (const ModelFile::Range& range : opened.model->identity()) {
     if (range.part == part && range.offset < end && range.offset + range.bytes > begin) {
@@ -417,21 +417,23 @@ void WeightCache::PunchAround(const Opened& opened, size_t part, uint64_t begin,
   if (end > begin) Punch(opened.fds[part], begin, end - begin);
 }
 
-void WeightCache::Shrink(Entry* entry, Opened* opened, Spare spare, const WeightLease* mine) {
+void WeightCache::Shrink(Entry* entry, OpenFiles* opened, ShrinkScope scope,
+                         const WeightLease* mine) {
   std::vector<uint32_t> free;
   for (uint32_t block = 0; block < opened->blocks.size(); ++block) {
     const bool is_missing = !entry->hashes.contains(block);
-    // What is missing may be in use all the same: it was good when its stage was loaded.
-    if (spare == Spare::kMissing && !is_missing) continue;
+    // A missing block may still be in use: it was good when its stage was loaded.
+    if (scope == ShrinkScope::kMissing && !is_missing) continue;
     if (!IsLeased(*entry, block, mine)) free.push_back(block);
   }
-  for (const uint32_t block : free) Lose(entry, block);
-  // Missing blocks are not in the file, or not with the hash of what they have.
-  if (spare == Spare::kNotLeased &&
-      !WriteKeptHashes(entry->folder + "/blocks", entry->id, entry->hashes, entry->missing).ok()) {
+  for (const uint32_t block : free) MarkMissing(entry, block);
+  // Missing blocks are not among the stored hashes, or not with the hash of their data.
+  if (scope == ShrinkScope::kNotLeased &&
+      !WriteStoredHashes(entry->folder + "/blocks", entry->id, entry->hashes, entry->missing)
+           .ok()) {
     return;
   }
-  // Neighbours go together, with the padding between them: only whole pages go back to the disk.
+  // Neighbours are freed together, with the padding between them: only whole pages can be freed.
   for (size_t i = 0; i < free.size();) {
     const WeightBlock& first = opened->blocks[free[i]];
     uint64_t end = first.offset + first.bytes;
@@ -451,7 +453,7 @@ absl::Status WeightCache::MakeRoom(uint64_t bytes, const WeightLease* mine) {
     return UsedLocked() + bytes <= bytes_max_ && FreeBytes(folder_) >= bytes + kDiskReserveBytes;
   };
   for (auto& [id, entry] : entries_) entry.bytes = DiskBytes(entry.folder);
-  if (!fits()) Shrink(mine->entry_, mine->opened_.get(), Spare::kMissing, mine);
+  if (!fits()) Shrink(mine->entry_, mine->opened_.get(), ShrinkScope::kMissing, mine);
   while (!fits()) {
     const Entry* oldest = nullptr;
     for (const auto& [id, entry] : entries_) {
@@ -464,8 +466,9 @@ absl::Status WeightCache::MakeRoom(uint64_t bytes, const WeightLease* mine) {
   }
   for (auto& [id, entry] : entries_) {
     if (fits()) break;
-    if (const std::shared_ptr<Opened> opened = entry.opened.lock())
-      Shrink(&entry, opened.get(), Spare::kNotLeased, nullptr);
+    if (const std::shared_ptr<OpenFiles> opened = entry.opened.lock()) {
+      Shrink(&entry, opened.get(), ShrinkScope::kNotLeased, nullptr);
+    }
   }
   if (fits()) return absl::OkStatus();
   const uint64_t used = UsedLocked(), on_disk = FreeBytes(folder_);
@@ -476,12 +479,13 @@ absl::Status WeightCache::MakeRoom(uint64_t bytes, const WeightLease* mine) {
     return NoRoom(shortage,
                   absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the cache in ",
                                folder_, " may have ", Mebibytes(bytes_max_),
-                               " (--cache-size), and what is loaded takes ", Mebibytes(used)));
+                               " (--cache-size), and loaded models take ", Mebibytes(used)));
   }
-  return NoRoom(shortage,
-                absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the disk of ", folder_,
-                             " has ", Mebibytes(on_disk), " free, of which ",
-                             Mebibytes(kDiskReserveBytes), " are left to others; ", kMakeRoom));
+  return NoRoom(
+      shortage,
+      absl::StrCat("no room for ", Mebibytes(bytes), " of weights: the disk of ", folder_, " has ",
+                   Mebibytes(on_disk), " free, of which ", Mebibytes(kDiskReserveBytes),
+                   " are kept free for other programs; ", kMakeRoom));
 }
 
 WeightLease::~WeightLease() {
@@ -503,7 +507,7 @@ std::string WeightLease::HashOf(uint32_t block) const {
   return found == entry_->hashes.end() ? "" : found->second;
 }
 
-WeightHashes WeightLease::KnownOfMissing() const {
+WeightHashes WeightLease::KnownMissingHashes() const {
   absl::MutexLock lock(cache_->mu_);
   return entry_->missing;
 }
@@ -533,7 +537,7 @@ std::vector<uint32_t> WeightLease::Suspect() const {
   return suspect;
 }
 
-void WeightLease::Distrust() {
+void WeightLease::MarkSuspect() {
   absl::MutexLock lock(cache_->mu_);
   for (const uint32_t block : blocks_) {
     if (entry_->hashes.contains(block)) entry_->suspect.insert(block);
@@ -545,7 +549,7 @@ std::string WeightLease::BlockHashes() const {
   std::string hashes;
   for (const uint32_t block : blocks_) {
     const auto found = entry_->hashes.find(block);
-    // What was lost a moment ago has no hash, and must not pass for anything.
+    // A block that was lost meanwhile has no hash; zeros match no block.
     hashes += found == entry_->hashes.end() ? std::string(kWeightHashBytes, '\0') : found->second;
   }
   return hashes;
@@ -559,10 +563,10 @@ bool WeightLease::Check(uint32_t block) {
     bytes.resize(std::min(kCheckBytes, at.bytes - done));
     absl::Status status = opened_->model->Read(at.part, at.offset + done, absl::MakeSpan(bytes));
     if (!status.ok()) {
-      // Fetched again it is written there again; where the disk takes nothing, that says so.
+      // The block is fetched and written again; a failing disk is reported by that write.
       LOG(WARNING) << "a block of weights cannot be read and is fetched again: " << status;
       absl::MutexLock lock(cache_->mu_);
-      WeightCache::Lose(entry_, block);
+      WeightCache::MarkMissing(entry_, block);
       return false;
     }
     hasher.Add(bytes);
@@ -574,7 +578,7 @@ bool WeightLease::Check(uint32_t block) {
     entry_->suspect.erase(block);
     return true;
   }
-  WeightCache::Lose(entry_, block);
+  WeightCache::MarkMissing(entry_, block);
   return false;
 }
 
@@ -588,11 +592,11 @@ absl::Status WeightLease::Forget(absl::Span<const uint32_t> blocks) {
             "other data of the same model is loaded here; unload it first");
       }
     }
-    for (const uint32_t block : blocks) WeightCache::Lose(entry_, block);
-    entry_->missing.clear();  // they may be of another file as well
+    for (const uint32_t block : blocks) WeightCache::MarkMissing(entry_, block);
+    entry_->missing.clear();  // these hashes may be of another file, too
     left = entry_->hashes;
   }
-  return WriteKeptHashes(entry_->folder + "/blocks", entry_->id, left);
+  return WriteStoredHashes(entry_->folder + "/blocks", entry_->id, left);
 }
 
 absl::Status WeightLease::MakeRoom() {
@@ -635,16 +639,18 @@ absl::Status WeightLease::Save() {
   absl::Status synced;
   for (const int fd : opened_->fds) synced.Update(cache_->sync_(fd, entry_->folder));
   if (!synced.ok()) {
-    // Some file systems find room only now; whose data was lost nobody says.
+    // Some file systems allocate space only now, and do not say whose data was lost.
     absl::MutexLock lock(cache_->mu_);
     disk_failed_ = true;
     unsynced.merge(std::exchange(entry_->unsynced, {}));  // finished meanwhile
-    for (const uint32_t block : unsynced) WeightCache::Lose(entry_, block);
+    for (const uint32_t block : unsynced) WeightCache::MarkMissing(entry_, block);
     return synced;
   }
-  const absl::Status kept =
-      WriteKeptHashes(entry_->folder + "/blocks", entry_->id, hashes, missing);
-  if (!kept.ok()) LOG(WARNING) << "fetched again after a restart: " << kept.message();
+  const absl::Status stored =
+      WriteStoredHashes(entry_->folder + "/blocks", entry_->id, hashes, missing);
+  if (!stored.ok()) {
+    LOG(WARNING) << "weights will be fetched again after a restart: " << stored.message();
+  }
   absl::MutexLock lock(cache_->mu_);
   entry_->bytes = DiskBytes(entry_->folder);
   return absl::OkStatus();

@@ -1,23 +1,22 @@
-// Weights of models that this machine has no file of: a folder, bounded in size, with what was
-// fetched of each model.
+// Cached weights of models whose file is on another machine: a folder, bounded in size, with the
+// fetched blocks of each model.
 //
 //   FOLDER/lock                       one process at a time
 //   FOLDER/<model id in hex>/model.gguf, or model-00001-of-00003.gguf …
 //   FOLDER/<model id in hex>/blocks   the blocks that are there, with their hashes
 //
 // The model files are sparse: as long and laid out as the originals, with the bytes that the id is
-// the hash of and the blocks that were fetched, and holes elsewhere. So ModelFile and Slice work on
-// them as they are. A hole reads as zeros: nobody loads a slice before its lease says that nothing
-// is missing.
+// the hash of and the fetched blocks, and holes elsewhere. So ModelFile and Slice read them like
+// any file. A hole reads as zeros: a slice is loaded only when its lease says that nothing is
+// missing.
 //
-// A block's hash is written down after its data has been synced, so a crash costs at most some
-// blocks that are fetched again. What the disk or somebody else does to the data, whoever loads it
-// notices, since he hashes what he reads (SliceOptions::block_hashes); then all is to be checked
-// here. So it is when files turn out to be gone, cut short or replaced, which is looked for at each
-// lease. What is damaged is missing. Hashes of missing blocks are kept as well, by which others'
-// copies can be checked.
+// A block's hash is stored after its data has been synced, so a crash costs at most some blocks
+// that are fetched again. Later changes to the data are detected by the loader, which hashes all it
+// reads (SliceOptions::block_hashes); then all blocks must be checked here. The same holds when
+// files are gone, truncated or replaced, which each lease checks. Damaged blocks count as missing.
+// Hashes of missing blocks are kept as well, to check other nodes' copies.
 //
-// What is there may be read to be given to others, without a lease: who reads hashes what he read.
+// Blocks may be read for other nodes without a lease: the reader hashes what it has read.
 #pragma once
 
 #include <cstdint>
@@ -48,22 +47,22 @@ std::string Mebibytes(uint64_t bytes);
 
 class WeightLease;
 
-// Thread-safe; but of each model one fetch at a time adds blocks: each block from one thread, and
+// Thread-safe, but only one fetch at a time adds blocks of a model: each block from one thread, and
 // one thread at a time saves. All methods block on the disk.
 class WeightCache : public std::enable_shared_from_this<WeightCache> {
  public:
   struct Options {
     std::string folder;      // made if it is not there
-    uint64_t bytes_max = 0;  // on disk; 0: half of what is free there, counting what the cache has
-    // Puts a file's data onto the disk; null: as the system does it. For tests, to let it fail.
+    uint64_t bytes_max = 0;  // on disk; 0: half of the free space, including the cache's own
+    // Syncs a file's data to the disk; null: by the system. Tests inject failures.
     std::function<absl::Status(int fd, const std::string& path)> sync;
   };
   // Errors name the folder; kFailedPrecondition: another process uses it.
   static absl::StatusOr<std::shared_ptr<WeightCache>> Open(Options options);
   ~WeightCache();
 
-  // The blocks of a slice of the model, which stay until the lease is gone. kNotFound: the cache
-  // does not know the model, or what it has of it is damaged: Add() it. Else as Slice::Make.
+  // Leases the blocks of a slice of the model, which stay until the lease is destroyed. kNotFound:
+  // the cache does not know the model, or its copy is damaged: Add() it. Else as Slice::Make.
   absl::StatusOr<std::unique_ptr<WeightLease>> Lease(const std::string& model_id, LayerRange layers,
                                                      SliceOptions options);
 
@@ -73,26 +72,27 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
     uint64_t offset = 0;
     std::string bytes;  // empty: no more
   };
-  // Makes the model known. `part_bytes` are the sizes of its files, `next` gives its identity.
+  // Adds a model. `part_bytes` are the sizes of its files, `next` returns its identity.
   // kInvalidArgument: that is not the identity of `model_id`; kResourceExhausted: the disk is full;
-  // else what `next` says.
+  // else the errors of `next`.
   absl::Status Add(const std::string& model_id, absl::Span<const uint64_t> part_bytes,
                    absl::FunctionRef<absl::StatusOr<Piece>()> next);
 
-  // The model as far as its headers go; its weights may be holes. kNotFound as Lease().
+  // The model's headers; its weights may be holes. kNotFound as Lease().
   absl::StatusOr<std::shared_ptr<const ModelFile>> Headers(const std::string& model_id);
 
-  // What is there of a model, to give it to others. Nothing of it is kept from going: what was read
-  // (from Headers(), asked for later) is a block's only after Confirm(). kNotFound as Lease().
-  struct Kept {
-    uint64_t entry = 0;   // which copy of the model it is
+  // The cached blocks of a model, for serving them to other nodes. A snapshot does not keep blocks:
+  // bytes that were read (through a later Headers()) are valid only after Confirm(). kNotFound as
+  // Lease().
+  struct Snapshot {
+    uint64_t entry = 0;   // number of the model's copy
     WeightHashes hashes;  // of the blocks that are there
-    uint64_t losses = 0;  // so many had gone until then
+    uint64_t losses = 0;  // blocks lost before the snapshot
   };
-  absl::StatusOr<Kept> WhatIsThere(const std::string& model_id) const;
-  // `hash` is that of what was read of a block of `kept`. kNotFound: the block has gone meanwhile;
-  // kDataLoss: it is damaged, and missing from now on.
-  absl::Status Confirm(const std::string& model_id, const Kept& kept, uint32_t block,
+  absl::StatusOr<Snapshot> TakeSnapshot(const std::string& model_id) const;
+  // Checks a block of `snapshot` that was read: `hash` is the hash of its bytes. kNotFound: the
+  // block was removed meanwhile; kDataLoss: it is damaged, and counts as missing from now on.
+  absl::Status Confirm(const std::string& model_id, const Snapshot& snapshot, uint32_t block,
                        const std::string& hash);
 
   const std::string& folder() const { return folder_; }
@@ -102,45 +102,45 @@ class WeightCache : public std::enable_shared_from_this<WeightCache> {
  private:
   friend class WeightLease;
 
-  // A model's files while a lease is on them.
-  struct Opened;
+  // A model's open files while there is a lease.
+  struct OpenFiles;
   struct Entry {
     std::string id;
     std::string folder;
-    uint64_t number = 0;  // no other entry's of this process
+    uint64_t number = 0;  // unique in this process
     uint64_t last_use = 0;
     uint64_t bytes = 0;                 // on disk
     WeightHashes hashes;                // of the blocks that are there
-    WeightHashes missing;               // of others, as far as they are known
-    uint64_t losses = 0;                // blocks that have gone, since the process started
+    WeightHashes missing;               // of other blocks, where known
+    uint64_t losses = 0;                // blocks lost since the process started
     std::map<uint32_t, uint64_t> lost;  // the last loss of each, counted from 1
-    std::set<uint32_t> suspect;         // of those that are there: may be damaged
-    std::set<uint32_t> unsynced;        // of those, not known to be on the disk yet
-    std::weak_ptr<Opened> opened;       // shared by the leases
+    std::set<uint32_t> suspect;         // blocks of `hashes` that may be damaged
+    std::set<uint32_t> unsynced;        // blocks of `hashes` that may not be on the disk yet
+    std::weak_ptr<OpenFiles> opened;    // shared by the leases
     std::list<const WeightLease*> leases;
   };
 
   WeightCache() = default;
   void Scan();
-  // kNotFound: what is there is not what it was; nothing of it is trusted any more.
-  absl::StatusOr<std::shared_ptr<Opened>> OpenEntry(Entry* entry)
+  // kNotFound: the files are damaged; all their blocks are suspect from now on.
+  absl::StatusOr<std::shared_ptr<OpenFiles>> OpenEntry(Entry* entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Its files are others now, or may be: all that is there is suspect, and who has read of the ones
-  // before has read of another copy.
-  void Distrust(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The files may have been replaced: all blocks become suspect, and the entry gets a new number,
+  // so that earlier reads count as reads of another copy.
+  void MarkSuspect(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t UsedLocked() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // Removes what nobody has leased, the models not used for longest first, until `bytes` more fit.
-  // First of all what the model of `mine` has on the disk without knowing it.
+  // Removes data that is not leased, least recently used models first, until `bytes` more fit.
+  // Before that, frees unrecorded data of the model of `mine`.
   absl::Status MakeRoom(uint64_t bytes, const WeightLease* mine);
   void Remove(const std::string& model_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Frees blocks of a leased model that no lease covers but `mine`: all, or those that are missing,
+  // Frees blocks of a leased model that no lease except `mine` covers: all, or only missing ones,
   // of which an earlier process may have left data.
-  enum class Spare { kNotLeased, kMissing };
-  void Shrink(Entry* entry, Opened* opened, Spare spare, const WeightLease* mine)
+  enum class ShrinkScope { kNotLeased, kMissing };
+  void Shrink(Entry* entry, OpenFiles* opened, ShrinkScope scope, const WeightLease* mine)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static void PunchAround(const Opened& opened, size_t part, uint64_t begin, uint64_t end);
-  // The block is no longer there; its hash stays known.
-  static void Lose(Entry* entry, uint32_t block);
+  static void PunchAround(const OpenFiles& opened, size_t part, uint64_t begin, uint64_t end);
+  // The block counts as missing; its hash stays known.
+  static void MarkMissing(Entry* entry, uint32_t block);
   bool IsLeased(const Entry& entry, uint32_t block, const WeightLease* but) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
@@ -165,49 +165,51 @@ class WeightLease {
 
   // The hash of a block that is there, else "".
   std::string HashOf(uint32_t block) const;
-  // The hashes of blocks that are not there and that Learn() was told, or that were there once.
-  WeightHashes KnownOfMissing() const;
-  // Keeps hashes of blocks that are missing. Save() writes them down.
+  // The hashes of missing blocks: those from Learn(), and those of blocks that were lost.
+  WeightHashes KnownMissingHashes() const;
+  // Remembers hashes of missing blocks. Save() stores them.
   void Learn(const WeightHashes& hashes);
   std::vector<uint32_t> Missing() const;
-  // Those that are there and may be damaged: Check() them.
+  // Blocks that may be damaged: Check() them.
   std::vector<uint32_t> Suspect() const;
-  // Whoever loaded a block found it damaged: all of them may be.
-  void Distrust();
-  // Of blocks(), one after the other, as SliceOptions wants them.
+  // A loader found a damaged block: all blocks of the lease become suspect.
+  void MarkSuspect();
+  // The hashes of blocks(), concatenated, for SliceOptions.
   std::string BlockHashes() const;
 
-  // Compares the block with its hash. False: it differs or cannot be read, which the log says, and
-  // is missing from now on.
+  // Compares the block with its hash. False: it differs or cannot be read, which is logged, and it
+  // counts as missing from now on.
   bool Check(uint32_t block);
-  // Takes blocks away, to be fetched again. kFailedPrecondition: another lease has one of them.
+  // Drops blocks, so that they are fetched again. kFailedPrecondition: another lease has one of
+  // them.
   absl::Status Forget(absl::Span<const uint32_t> blocks);
 
-  // Makes room for what is missing. kResourceExhausted: what is in use leaves too little of the
+  // Makes room for the missing blocks. kResourceExhausted: data in use leaves too little of the
   // cache's size, or of the disk.
   absl::Status MakeRoom();
-  // `offset` is in the block. kResourceExhausted: the disk is full; says how much is missing.
+  // `offset` is within the block. kResourceExhausted: the disk is full; the message says how much
+  // is missing.
   absl::Status Write(uint32_t block, uint64_t offset, absl::string_view bytes);
-  // The block, all of which has been written, goes to the disk from now on. May wait for a slow
-  // one.
+  // Starts syncing a block to the disk. May block on a slow disk. REQUIRES: the whole block has
+  // been written.
   void StartSaving(uint32_t block);
-  // All of the block has been written, and `hash` is its hash. After a Save() that failed it stays
-  // missing.
+  // Records a block with its hash. After a failed Save() it stays missing. REQUIRES: the whole
+  // block has been written.
   void Finish(uint32_t block, std::string hash);
-  // Syncs the data of the blocks finished so far, then writes down that they are there; if only the
-  // latter fails, they are fetched again after a restart. An error: the disk did not take the data,
-  // and what was finished since the last time is missing again.
+  // Syncs the data of the finished blocks, then stores their hashes; if only the latter fails, they
+  // are fetched again after a restart. An error: the sync failed, and the blocks finished since the
+  // last Save() are missing again.
   absl::Status Save();
 
  private:
   friend class WeightCache;
   WeightLease() = default;
 
-  std::shared_ptr<WeightCache> cache_;           // shared with the node
-  std::shared_ptr<WeightCache::Opened> opened_;  // shared with other leases of the model
-  WeightCache::Entry* entry_ = nullptr;          // stays while it is leased
+  std::shared_ptr<WeightCache> cache_;              // shared with the node
+  std::shared_ptr<WeightCache::OpenFiles> opened_;  // shared with other leases of the model
+  WeightCache::Entry* entry_ = nullptr;             // stays while it is leased
   std::vector<uint32_t> blocks_;
-  bool disk_failed_ = false;  // the cache's mu_
+  bool disk_failed_ = false;  // guarded by the cache's mu_
 };
 
 }  // namespace strata

@@ -22,7 +22,7 @@ namespace strata {
 namespace {
 
 // "300.0 MiB of weights: 200.0 MiB from 10.0.0.2:4242, 100.0 MiB from 10.0.0.3:4242".
-std::string WordsOf(const std::vector<WeightTransfer::Share>& shares) {
+std::string DescribeShares(const std::vector<WeightTransfer::Share>& shares) {
   uint64_t bytes = 0;
   std::vector<std::string> parts;
   for (const WeightTransfer::Share& share : shares) {
@@ -76,15 +76,15 @@ class WeightFetcher::Job {
   absl::StatusOr<Fetched> Fetch(const std::shared_ptr<WeightCache>& cache);
   absl::StatusOr<Fetched> FetchHeaders(WeightCache* cache);
   absl::StatusOr<Fetched> FetchHeadersElsewhere(const absl::Status& source);
-  // Whether the source answers.
+  // Connects to the source.
   absl::Status ConnectSource();
-  // Makes the model known to the cache: by the source where it answers (`source`), else by a peer;
-  // its id tells whether that is right.
+  // Adds the model to the cache: from the source if it is connected (`source`), else from a peer;
+  // the id verifies the description.
   absl::Status Describe(WeightCache* cache, absl::Status source);
-  // `source`: whether it answers; what it says when it does not.
+  // `source`: OK, or why the source cannot be used; set to its error here.
   absl::Status CompareHashes(WeightLease* lease, absl::Status* source);
   absl::Status CheckSuspect(WeightLease* lease);
-  // `source`: why it does not give what is missing, or that it does.
+  // `source`: OK, or why the source cannot give missing blocks.
   absl::Status ReadMissing(WeightLease* lease, absl::Status source, Fetched* fetched);
 
   bool cancelled() {
@@ -125,7 +125,7 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
     lease = cache->Lease(request_.model_id, request_.layers, slice);
   }
   if (!lease.ok()) return lease.status();
-  if (request_.check_again) (*lease)->Distrust();
+  if (request_.check_again) (*lease)->MarkSuspect();
 
   if (absl::Status status = CompareHashes(lease->get(), &source); !status.ok()) return status;
   if (absl::Status status = CheckSuspect(lease->get()); !status.ok()) return status;
@@ -134,9 +134,10 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::Fetch(
     absl::Status status = ReadMissing(lease->get(), std::move(source), &fetched);
     if (!status.ok()) return status;
   }
-  // Somebody who read it for another node may have found a block damaged meanwhile.
+  // A read for another node may have found a damaged block meanwhile.
   if (!(*lease)->Missing().empty()) {
-    return absl::UnavailableError("blocks of the cache went while others were fetched; try again");
+    return absl::UnavailableError(
+        "cached blocks were removed while others were fetched; try again");
   }
   fetched.path = (*lease)->path();
   fetched.block_hashes = (*lease)->BlockHashes();
@@ -149,7 +150,7 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeaders(WeightCa
   if (absl::IsNotFound(headers.status())) {
     const absl::Status source = ConnectSource();
     absl::Status status = Describe(cache, source);
-    // A plan needs no room on the disk of who makes it.
+    // Planning must not need disk space.
     if (DiskShortageOf(status)) return FetchHeadersElsewhere(source);
     if (!status.ok()) return status;
     headers = cache->Headers(request_.model_id);
@@ -158,7 +159,7 @@ absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeaders(WeightCa
   return Fetched{.path = (*headers)->paths().front(), .lease = nullptr, .headers = *headers};
 }
 
-// The folder goes at once: whoever has the headers reads no more of it.
+// The folder is removed at once: the headers are in memory.
 absl::StatusOr<WeightFetcher::Fetched> WeightFetcher::Job::FetchHeadersElsewhere(
     const absl::Status& source) {
   const auto folder = NewPrivateFolder();
@@ -192,7 +193,7 @@ absl::Status WeightFetcher::Job::Describe(WeightCache* cache, absl::Status sourc
   return source;
 }
 
-// Blocks of another file with the same id are noticed here.
+// Detects blocks of another file with the same id.
 absl::Status WeightFetcher::Job::CompareHashes(WeightLease* lease, absl::Status* source) {
   std::vector<uint32_t> there;
   for (const uint32_t block : lease->blocks()) {
@@ -212,7 +213,7 @@ absl::Status WeightFetcher::Job::CompareHashes(WeightLease* lease, absl::Status*
   if (!status.ok()) {
     *source = source_.Named(status);
     if (lease->Missing().empty()) {
-      LOG(WARNING) << source->message() << "; what the cache has is used as it is";
+      LOG(WARNING) << source->message() << "; the cached weights are used without comparison";
     }
     return absl::OkStatus();
   }
@@ -261,13 +262,13 @@ absl::Status WeightFetcher::Job::ReadMissing(WeightLease* lease, absl::Status so
   absl::Status status = transfer.Run();
   fetched->shares = transfer.shares();
   for (const WeightTransfer::Share& share : fetched->shares) fetched->bytes_fetched += share.bytes;
-  LOG(INFO) << WordsOf(fetched->shares);
+  LOG(INFO) << DescribeShares(fetched->shares);
   return status;
 }
 
 WeightFetcher::WeightFetcher(std::shared_ptr<WeightCache> cache)
-    : cache_(std::move(cache)), thread_([this] { Run(); }), letting_go_([this] {
-        while (let_go_.Pop().has_value()) {
+    : cache_(std::move(cache)), thread_([this] { Run(); }), releaser_([this] {
+        while (released_.Pop().has_value()) {
         }
       }) {}
 
@@ -278,11 +279,11 @@ WeightFetcher::~WeightFetcher() {
     for (const std::shared_ptr<Job>& job : jobs_) job->Cancel();
   }
   thread_.join();
-  let_go_.Close();
-  letting_go_.join();
+  released_.Close();
+  releaser_.join();
 }
 
-void WeightFetcher::LetGo(std::shared_ptr<WeightLease> lease) { let_go_.Push(std::move(lease)); }
+void WeightFetcher::LetGo(std::shared_ptr<WeightLease> lease) { released_.Push(std::move(lease)); }
 
 std::shared_ptr<WeightFetcher::Job> WeightFetcher::Start(Request request, Callbacks callbacks) {
   {

@@ -1,9 +1,9 @@
 // Gets the weights of a slice onto this machine before a worker loads them: from the model's own
-// file where this machine has it, else from the cache, and what the cache lacks from the node that
-// shares the model and from peers that have loaded layers of it, all at once (weight_transfer.h).
-// Only the blocks of the slice are asked for.
+// file where this machine has it, else from the cache, and the cache's missing blocks from the node
+// that shares the model and from peers that have loaded layers of it, in parallel
+// (weight_transfer.h). Only the blocks of the slice are requested.
 //
-// One fetch at a time, since they would share the link; the others wait. A fetch runs on the
+// One fetch runs at a time, since they would share the link; the others wait. A fetch runs on the
 // fetcher's own threads; its callbacks come from there.
 #pragma once
 
@@ -36,50 +36,51 @@ class WeightFetcher {
  public:
   // `cache` may be null: then only files of this machine are found.
   explicit WeightFetcher(std::shared_ptr<WeightCache> cache);
-  // Cancels what is under way and waits for it.
+  // Cancels all fetches and waits for them.
   ~WeightFetcher();
 
   struct Request {
     std::string model_id;
     std::string path;  // tried first: the model's file, if this machine has it
-    // host:port of the node that shares the model; empty: none does, and what peers were told of
-    // their blocks is taken for true.
+    // host:port of the node that shares the model; empty: there is none, and the peers' hashes are
+    // trusted.
     std::string address;
-    // Of others that may have blocks of it; those beyond kWeightSourcesMax - 1 are left out.
+    // Addresses of others that may have blocks; those beyond kWeightSourcesMax - 1 are ignored.
     std::vector<std::string> peers;
     LayerRange layers;
     bool unverified = false;
-    // A load found that a block of the cache is not what it was: all are checked again.
+    // A load found a damaged block in the cache: all blocks are checked again.
     bool check_again = false;
-    bool headers_only = false;  // no weights: what a plan needs to know of the model
+    bool headers_only = false;  // no weights: only the headers, for planning
     absl::Duration idle_max = kWeightIdleMax;
     absl::Duration join_max = kWeightJoinMax;
   };
   struct Fetched {
     std::string path;                           // of the model on this machine
-    std::shared_ptr<WeightLease> lease;         // null: not from the cache. Held while it is loaded
-    std::string block_hashes;                   // of the lease's blocks, for who loads them
+    std::shared_ptr<WeightLease> lease;         // null: not from the cache. Kept while it is loaded
+    std::string block_hashes;                   // of the lease's blocks, for the loader
     uint64_t bytes_fetched = 0;                 // of blocks, from other nodes
     std::vector<WeightTransfer::Share> shares;  // by node, the source first
     std::shared_ptr<const ModelFile> headers;   // headers_only; shared with the cache
   };
   struct Callbacks {
-    // Bytes that were checked and fetched, of those that must be and those that will be loaded
-    // then. The total may grow.
+    // Bytes checked and fetched so far, of all bytes to check, fetch and then load. The total may
+    // grow.
     absl::AnyInvocable<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
-    // Once. kFailedPrecondition: there is no cache, the model is no longer shared, or its file has
-    // changed; kUnavailable, by address: the other node has gone, what was fetched stays;
-    // kDataLoss: it sends bytes that do not have their hash, and no peer has the right ones;
-    // kResourceExhausted: no room; kCancelled; else what Slice::Make says.
+    // Called once. kFailedPrecondition: there is no cache, the model is no longer shared, or its
+    // file has changed; kUnavailable, with the address: the other node is gone, fetched blocks
+    // stay; kDataLoss: it sends bytes that do not match their hash, and no peer has the right ones;
+    // kResourceExhausted: no room; kCancelled; else as Slice::Make.
     absl::AnyInvocable<void(absl::StatusOr<Fetched>)> done;
   };
 
   class Job;
-  // Thread-safe. `job` is known to both sides; Cancel() may come at any time and does not block.
+  // Thread-safe. The caller and the fetcher share the job; Cancel() may be called at any time and
+  // does not block.
   std::shared_ptr<Job> Start(Request request, Callbacks callbacks);
   static void Cancel(Job* job);
 
-  // Ends a lease on a thread of the fetcher's.
+  // Destroys a lease on a thread of the fetcher.
   void LetGo(std::shared_ptr<WeightLease> lease);
 
  private:
@@ -90,9 +91,9 @@ class WeightFetcher {
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mu_);  // the first one runs
-  WeightQueue<std::shared_ptr<WeightLease>> let_go_{kFetchesMax};
+  WeightQueue<std::shared_ptr<WeightLease>> released_{kFetchesMax};
   std::thread thread_;
-  std::thread letting_go_;
+  std::thread releaser_;
 };
 
 }  // namespace strata

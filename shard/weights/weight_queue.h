@@ -1,5 +1,5 @@
-// Hands things from one thread to another, a few at a time: reading and writing weights overlap
-// with their way through the network.
+// A bounded queue between two threads, so that reading and writing weights overlap with their
+// transfer over the network.
 #pragma once
 
 #include <cstddef>

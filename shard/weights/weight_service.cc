@@ -21,9 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Files of hashes that are kept; the oldest go.
+// Stored files of hashes; the oldest are removed.
 constexpr size_t kHashFilesMax = 64;
-// Hashes in one answer.
+// Hashes in one response.
 constexpr int kHashesMax = 256;
 constexpr absl::Duration kHashesEvery = absl::Seconds(1);
 
@@ -39,12 +39,12 @@ void DropOldest(const std::string& folder, size_t files_max) {
 
 }  // namespace
 
-struct WeightService::Shared {
-  Shared(std::shared_ptr<const ModelFile> file, std::string file_key)
+struct WeightService::ServedModel {
+  ServedModel(std::shared_ptr<const ModelFile> file, std::string file_key)
       : model(std::move(file)), blocks(*model), key(std::move(file_key)) {}
 
   // Constant.
-  const std::shared_ptr<const ModelFile> model;  // shared with nobody, or the cache
+  const std::shared_ptr<const ModelFile> model;  // shared with the cache, or not at all
   const WeightBlocks blocks;
   const std::string key;  // of the file, or the number of the cache's entry
 
@@ -59,8 +59,8 @@ struct WeightService::Shared {
   }
 };
 
-// kInvalidArgument: blocks that the model does not have; kNotFound: that are not in the cache.
-absl::StatusOr<std::vector<uint32_t>> WeightService::Found::Listed(
+// kInvalidArgument: blocks that the model does not have; kNotFound: blocks that are not cached.
+absl::StatusOr<std::vector<uint32_t>> WeightService::Lookup::RequestedBlocks(
     const wire::BlocksRequest& request) const {
   const size_t n_blocks = shared->blocks.size();
   std::vector<uint32_t> listed;
@@ -71,7 +71,7 @@ absl::StatusOr<std::vector<uint32_t>> WeightService::Found::Listed(
           absl::StrCat("blocks ", range.begin(), "-", range.end(), " of ", n_blocks));
     }
     for (uint32_t block = range.begin(); block < range.end(); ++block) {
-      if (kept.has_value() && !kept->hashes.contains(block)) {
+      if (snapshot.has_value() && !snapshot->hashes.contains(block)) {
         if (request.known_only()) continue;
         return absl::NotFoundError(absl::StrCat("block ", block, " is not in the cache there"));
       }
@@ -81,31 +81,31 @@ absl::StatusOr<std::vector<uint32_t>> WeightService::Found::Listed(
   return listed;
 }
 
-std::string WeightService::Found::HashOf(uint32_t block) const {
-  if (!kept.has_value()) return shared->HashOf(block);
-  const auto found = kept->hashes.find(block);
-  return found == kept->hashes.end() ? "" : found->second;
+std::string WeightService::Lookup::HashOf(uint32_t block) const {
+  if (!snapshot.has_value()) return shared->HashOf(block);
+  const auto found = snapshot->hashes.find(block);
+  return found == snapshot->hashes.end() ? "" : found->second;
 }
 
-// Counts among those that read at once, and keeps the hashes that it made when it ends.
+// Counts as a concurrent read, and stores new hashes when it ends.
 class WeightService::Reading {
  public:
-  Reading(WeightService* service, Found found, std::vector<uint32_t> blocks)
+  Reading(WeightService* service, Lookup found, std::vector<uint32_t> blocks)
       : service_(service), found_(std::move(found)), blocks_(std::move(blocks)) {
     ++service_->reads_;
   }
   Reading(const Reading&) = delete;
   ~Reading() {
-    service_->KeepHashes(found_.shared.get());
+    service_->SaveHashes(found_.shared.get());
     --service_->reads_;
   }
 
-  const Found& found() const { return found_; }
+  const Lookup& found() const { return found_; }
   const std::vector<uint32_t>& blocks() const { return blocks_; }
 
  private:
   WeightService* const service_;
-  const Found found_;
+  const Lookup found_;
   const std::vector<uint32_t> blocks_;
 };
 
@@ -119,10 +119,10 @@ WeightService::WeightService(std::string hashes_folder, std::shared_ptr<WeightCa
 WeightService::~WeightService() = default;
 
 bool WeightService::ShareAgain(const std::string& path, wire::ShareModelResponse* response) {
-  SharedPtr same;
+  ServedModelPtr same;
   {
     absl::MutexLock lock(mu_);
-    const auto found = std::ranges::find_if(shared_, [&](const SharedPtr& shared) {
+    const auto found = std::ranges::find_if(shared_, [&](const ServedModelPtr& shared) {
       return absl::c_linear_search(shared->model->paths(), path);
     });
     if (found != shared_.end()) same = *found;
@@ -132,9 +132,9 @@ bool WeightService::ShareAgain(const std::string& path, wire::ShareModelResponse
   response->set_model_id(same->model->id());
   response->set_bytes(same->model->tensor_bytes());
   absl::MutexLock lock(mu_);
-  // Another file with its id may have come meanwhile.
+  // Another file with the same id may have been shared meanwhile.
   shared_.remove_if(
-      [&same](const SharedPtr& each) { return each->model->id() == same->model->id(); });
+      [&same](const ServedModelPtr& each) { return each->model->id() == same->model->id(); });
   shared_.push_front(std::move(same));
   if (shared_.size() > kSharedModelsMax) shared_.pop_back();
   return true;
@@ -145,21 +145,21 @@ grpc::Status WeightService::ShareModel(grpc::ServerContext*, const wire::ShareMo
   if (ShareAgain(request->path(), response)) return grpc::Status::OK;
   absl::StatusOr<std::shared_ptr<const ModelFile>> model = ModelFile::Open(request->path());
   if (!model.ok()) return ToGrpc(model.status());
-  // While its headers were read it may have been written to.
+  // The file may have been written to while its headers were read.
   if (absl::Status status = (*model)->CheckUnchanged(); !status.ok()) return ToGrpc(status);
   if (absl::Status status = CheckNoHoles(**model); !status.ok()) return ToGrpc(status);
   response->set_model_id((*model)->id());
   response->set_bytes((*model)->tensor_bytes());
-  auto shared = std::make_shared<Shared>(*model, (*model)->file_key());
+  auto shared = std::make_shared<ServedModel>(*model, (*model)->file_key());
   if (!hashes_folder_.empty()) {
     absl::MutexLock hashes_lock(shared->mu);
     shared->hashes =
-        ReadKeptHashes(absl::StrCat(hashes_folder_, "/", absl::BytesToHexString(shared->key)),
-                       shared->key, shared->blocks.size());
+        ReadStoredHashes(absl::StrCat(hashes_folder_, "/", absl::BytesToHexString(shared->key)),
+                         shared->key, shared->blocks.size());
   }
   absl::MutexLock lock(mu_);
-  // Of several files with one id, the one named last; calls under way keep theirs.
-  const auto same = std::find_if(shared_.begin(), shared_.end(), [&](const SharedPtr& shared) {
+  // Of several files with one id, the last one is used; running calls keep theirs.
+  const auto same = std::find_if(shared_.begin(), shared_.end(), [&](const ServedModelPtr& shared) {
     return shared->model->id() == (*model)->id();
   });
   if (same != shared_.end()) {
@@ -173,17 +173,17 @@ grpc::Status WeightService::ShareModel(grpc::ServerContext*, const wire::ShareMo
 
 std::string WeightService::FileKeyOf(const std::string& path) const {
   absl::MutexLock lock(mu_);
-  for (const SharedPtr& shared : shared_) {
+  for (const ServedModelPtr& shared : shared_) {
     if (absl::c_linear_search(shared->model->paths(), path)) return shared->key;
   }
   return "";
 }
 
-absl::StatusOr<WeightService::Found> WeightService::Find(const std::string& model_id) {
-  SharedPtr found;
+absl::StatusOr<WeightService::Lookup> WeightService::Find(const std::string& model_id) {
+  ServedModelPtr found;
   {
     absl::MutexLock lock(mu_);
-    for (const SharedPtr& shared : shared_) {
+    for (const ServedModelPtr& shared : shared_) {
       if (shared->model->id() == model_id) found = shared;
     }
   }
@@ -192,44 +192,44 @@ absl::StatusOr<WeightService::Found> WeightService::Find(const std::string& mode
     if (auto cached = FindCached(model_id); cached.ok()) return cached;
     return status;
   }
-  return Found{.shared = std::move(found), .kept = std::nullopt};
+  return Lookup{.shared = std::move(found), .snapshot = std::nullopt};
 }
 
-absl::StatusOr<WeightService::Found> WeightService::FindCached(const std::string& model_id) {
+absl::StatusOr<WeightService::Lookup> WeightService::FindCached(const std::string& model_id) {
   absl::Status none = absl::NotFoundError("no such model is shared here");
   if (cache_ == nullptr) return none;
-  absl::StatusOr<WeightCache::Kept> kept = cache_->WhatIsThere(model_id);
-  if (!kept.ok()) return none;
-  const std::string key = absl::StrCat(kept->entry);
+  absl::StatusOr<WeightCache::Snapshot> snapshot = cache_->TakeSnapshot(model_id);
+  if (!snapshot.ok()) return none;
+  const std::string key = absl::StrCat(snapshot->entry);
   {
     absl::MutexLock lock(mu_);
-    std::erase_if(cached_, [&](const SharedPtr& cached) {
+    std::erase_if(cached_, [&](const ServedModelPtr& cached) {
       return cached->model->id() == model_id && cached->key != key;
     });
-    for (const SharedPtr& cached : cached_) {
+    for (const ServedModelPtr& cached : cached_) {
       if (cached->model->id() != model_id) continue;
-      return Found{.shared = cached, .kept = *std::move(kept)};
+      return Lookup{.shared = cached, .snapshot = *std::move(snapshot)};
     }
   }
   absl::StatusOr<std::shared_ptr<const ModelFile>> model = cache_->Headers(model_id);
   if (!model.ok()) return none;
-  auto opened = std::make_shared<Shared>(*std::move(model), key);
+  auto opened = std::make_shared<ServedModel>(*std::move(model), key);
   absl::MutexLock lock(mu_);
   cached_.push_front(opened);
   if (cached_.size() > kCachedModelsMax) cached_.pop_back();
-  return Found{.shared = std::move(opened), .kept = *std::move(kept)};
+  return Lookup{.shared = std::move(opened), .snapshot = *std::move(snapshot)};
 }
 
 grpc::Status WeightService::ListBlocks(grpc::ServerContext*, const wire::ListBlocksRequest* request,
                                        wire::BlockList* response) {
-  const absl::StatusOr<Found> found = Find(request->model_id());
+  const absl::StatusOr<Lookup> found = Find(request->model_id());
   if (!found.ok()) return ToGrpc(found.status());
-  if (!found->kept.has_value()) {
+  if (!found->snapshot.has_value()) {
     response->add_blocks()->set_end(static_cast<uint32_t>(found->shared->blocks.size()));
     return grpc::Status::OK;
   }
   wire::BlockRange* last = nullptr;
-  for (const auto& [block, hash] : found->kept->hashes) {
+  for (const auto& [block, hash] : found->snapshot->hashes) {
     if (last == nullptr || last->end() != block) {
       last = response->add_blocks();
       last->set_begin(block);
@@ -258,7 +258,7 @@ grpc::Status WeightService::ReadBlocks(grpc::ServerContext*, const wire::BlocksR
 
 absl::Status WeightService::Describe(const std::string& model_id,
                                      grpc::ServerWriter<wire::ModelPiece>* writer) {
-  const absl::StatusOr<Found> found = Find(model_id);
+  const absl::StatusOr<Lookup> found = Find(model_id);
   if (!found.ok()) return found.status();
   const ModelFile& model = *found->shared->model;
   wire::ModelPiece sizes;
@@ -279,12 +279,12 @@ absl::Status WeightService::Describe(const std::string& model_id,
   return absl::OkStatus();
 }
 
-absl::Status WeightService::ReadBlock(const Found& found, uint32_t block,
-                                      const std::function<bool(wire::BlockChunk)>& give) {
-  Shared* const shared = found.shared.get();
+absl::Status WeightService::ReadBlock(const Lookup& found, uint32_t block,
+                                      const std::function<bool(wire::BlockChunk)>& on_chunk) {
+  ServedModel* const shared = found.shared.get();
   const WeightBlock& at = shared->blocks[block];
   std::string hash = found.HashOf(block);
-  const bool cached = found.kept.has_value();
+  const bool cached = found.snapshot.has_value();
   const bool known = !cached && !hash.empty();
   WeightHasher hasher;
   for (uint64_t done = 0; done < at.bytes;) {
@@ -299,7 +299,7 @@ absl::Status WeightService::ReadBlock(const Found& found, uint32_t block,
     done += data->size();
     if (done == at.bytes) {
       if (cached) {
-        status = cache_->Confirm(shared->model->id(), *found.kept, block, hasher.Finish());
+        status = cache_->Confirm(shared->model->id(), *found.snapshot, block, hasher.Finish());
         if (!status.ok()) return status;
       } else if (!known) {
         hash = hasher.Finish();
@@ -311,16 +311,16 @@ absl::Status WeightService::ReadBlock(const Found& found, uint32_t block,
       }
       chunk.set_hash(hash);
     }
-    if (!give(std::move(chunk))) return absl::CancelledError("the peer has gone");
+    if (!on_chunk(std::move(chunk))) return absl::CancelledError("the peer has gone");
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<WeightService::Reading>> WeightService::BeginReading(
     const wire::BlocksRequest& request) {
-  absl::StatusOr<Found> found = Find(request.model_id());
+  absl::StatusOr<Lookup> found = Find(request.model_id());
   if (!found.ok()) return found.status();
-  absl::StatusOr<std::vector<uint32_t>> blocks = found->Listed(request);
+  absl::StatusOr<std::vector<uint32_t>> blocks = found->RequestedBlocks(request);
   if (!blocks.ok()) return blocks.status();
   auto reading = std::make_unique<Reading>(this, *std::move(found), *std::move(blocks));
   if (reads_ > kWeightReadsMax) {
@@ -333,9 +333,9 @@ absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::Block
                                  grpc::ServerWriter<wire::BlockHashes>* writer) {
   const absl::StatusOr<std::unique_ptr<Reading>> reading = BeginReading(request);
   if (!reading.ok()) return reading.status();
-  const Found& found = (*reading)->found();
-  wire::BlockHashes answer;
-  SteadyTime said = SteadyTime::Now();
+  const Lookup& found = (*reading)->found();
+  wire::BlockHashes hashes;
+  SteadyTime last_write = SteadyTime::Now();
   for (const uint32_t block : (*reading)->blocks()) {
     if (found.HashOf(block).empty()) {
       if (request.known_only()) continue;
@@ -343,17 +343,17 @@ absl::Status WeightService::Hash(grpc::ServerContext* context, const wire::Block
           found, block, [context](const wire::BlockChunk&) { return !context->IsCancelled(); });
       if (!status.ok()) return status;
     }
-    wire::BlockHash* entry = answer.add_hashes();
+    wire::BlockHash* entry = hashes.add_hashes();
     entry->set_block(block);
     entry->set_hash(found.HashOf(block));
-    // Who waits gives up on a source that says nothing.
-    if (answer.hashes_size() == kHashesMax || SteadyTime::Now() - said >= kHashesEvery) {
-      if (!writer->Write(answer)) return absl::CancelledError("the peer has gone");
-      answer.Clear();
-      said = SteadyTime::Now();
+    // Write regularly: the caller gives up on a silent source.
+    if (hashes.hashes_size() == kHashesMax || SteadyTime::Now() - last_write >= kHashesEvery) {
+      if (!writer->Write(hashes)) return absl::CancelledError("the peer has gone");
+      hashes.Clear();
+      last_write = SteadyTime::Now();
     }
   }
-  if (answer.hashes_size() > 0) writer->Write(answer);
+  if (hashes.hashes_size() > 0) writer->Write(hashes);
   return absl::OkStatus();
 }
 
@@ -361,7 +361,7 @@ absl::Status WeightService::Read(const wire::BlocksRequest& request,
                                  grpc::ServerWriter<wire::BlockChunk>* writer) {
   const absl::StatusOr<std::unique_ptr<Reading>> reading = BeginReading(request);
   if (!reading.ok()) return reading.status();
-  const Found& found = (*reading)->found();
+  const Lookup& found = (*reading)->found();
 
   WeightQueue<wire::BlockChunk> chunks(kWeightChunksMax);
   absl::Status outcome;  // the reader's, until it is joined
@@ -375,7 +375,8 @@ absl::Status WeightService::Read(const wire::BlocksRequest& request,
     chunks.Close();
   });
   while (std::optional<wire::BlockChunk> chunk = chunks.Pop()) {
-    bytes_sent_ += chunk->data().size();  // first: whoever has all may look at once
+    // Before Write(): the caller may read it right after the last chunk.
+    bytes_sent_ += chunk->data().size();
     if (!writer->Write(*chunk)) break;
   }
   chunks.Close();
@@ -383,9 +384,9 @@ absl::Status WeightService::Read(const wire::BlocksRequest& request,
   return outcome;
 }
 
-void WeightService::KeepHashes(Shared* shared) {
+void WeightService::SaveHashes(ServedModel* shared) {
   if (hashes_folder_.empty()) return;
-  // Two calls may end at the same time: the one that knows more writes last.
+  // Two calls may end at the same time: the one with more hashes must write last.
   absl::MutexLock lock(saving_mu_);
   WeightHashes hashes;
   {
@@ -395,8 +396,8 @@ void WeightService::KeepHashes(Shared* shared) {
   }
   const std::string path = absl::StrCat(hashes_folder_, "/", absl::BytesToHexString(shared->key));
   DropOldest(hashes_folder_, kHashFilesMax - 1);
-  const absl::Status status = WriteKeptHashes(path, shared->key, hashes);
-  if (!status.ok()) LOG(WARNING) << "hashes are not kept: " << status.message();
+  const absl::Status status = WriteStoredHashes(path, shared->key, hashes);
+  if (!status.ok()) LOG(WARNING) << "the hashes of weights cannot be stored: " << status.message();
 }
 
 }  // namespace strata

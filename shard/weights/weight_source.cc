@@ -23,12 +23,11 @@ constexpr absl::Duration kConnectPoll = absl::Milliseconds(50);
 constexpr absl::Duration kRefusedTime = absl::Milliseconds(500);
 constexpr absl::Duration kListTime = absl::Seconds(5);
 
-// Where a message could not be read there may be more behind it, and gRPC's end of the call waits
-// for them to be taken: who sends such things must not keep this node waiting. The end itself comes
-// at once.
+// After an unreadable message there may be more, and gRPC ends the call only once they are read: a
+// node that sends such messages must not block this one. The end itself comes at once.
 constexpr absl::Duration kFinishTime = absl::Seconds(3);
 
-// What the call ended with, after Read() has said no.
+// The final status of the call, after Read() returned false.
 template <typename Message>
 absl::Status FinishOf(grpc::ClientReader<Message>* reader, grpc::ClientContext* context) {
   absl::Notification ended;
@@ -41,7 +40,7 @@ absl::Status FinishOf(grpc::ClientReader<Message>* reader, grpc::ClientContext* 
   return status;
 }
 
-// Cancels a call whose other end says nothing for too long.
+// Cancels a call whose other end is silent for too long.
 class IdleLimit {
  public:
   IdleLimit(grpc::ClientContext* context, absl::Duration limit)
@@ -54,13 +53,13 @@ class IdleLimit {
     thread_.join();
   }
 
-  // As reader->Read(message), for as long as that.
+  // reader->Read(message), with the limit.
   template <typename Reader, typename Message>
   bool Read(Reader* reader, Message* message) {
     Set(SteadyTime::Now());
-    const bool came = reader->Read(message);
+    const bool received = reader->Read(message);
     Set(SteadyTime::InfiniteFuture());
-    return came;
+    return received;
   }
   bool hit() {
     absl::MutexLock lock(mu_);
@@ -90,7 +89,7 @@ class IdleLimit {
   std::thread thread_;
 };
 
-// Runs of numbers as ranges.
+// Consecutive blocks become ranges.
 wire::BlocksRequest RequestOf(const std::string& model_id, const std::vector<uint32_t>& blocks) {
   wire::BlocksRequest request;
   request.set_model_id(model_id);
@@ -135,9 +134,9 @@ auto WeightSource::Cancellable(grpc::ClientContext* context) {
 absl::Status WeightSource::Named(const absl::Status& status) const {
   if (status.ok()) return status;
   absl::StatusCode code = status.code();
-  // A source that no longer shares the model can be asked to by a new plan.
+  // A source that no longer shares the model can share it again for a new plan.
   if (absl::IsNotFound(status)) code = absl::StatusCode::kFailedPrecondition;
-  // What gRPC makes of a server that goes; a cancelled fetch says so itself.
+  // gRPC's codes for a server that goes away; a cancelled fetch is reported elsewhere.
   if (absl::IsCancelled(status) || absl::IsUnknown(status)) code = absl::StatusCode::kUnavailable;
   return absl::Status(code,
                       absl::StrCat("fetching weights from ", address_, ": ", status.message()));
@@ -149,7 +148,7 @@ absl::Status WeightSource::EndOf(const absl::Status& status) {
   return Named(status);
 }
 
-absl::Status WeightSource::SaidNothing() const {
+absl::Status WeightSource::IdleError() const {
   return Named(absl::UnavailableError(
       absl::StrCat("it sent nothing for ", absl::FormatDuration(idle_max_))));
 }
@@ -160,11 +159,11 @@ absl::Status WeightSource::Connect() {
   SteadyTime begun = SteadyTime::Now();  // the attempt to connect
   grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
   while (state != GRPC_CHANNEL_READY) {
-    // The source listened when its address was told, so once refused is enough. An attempt without
-    // an answer takes gRPC longer, and is made again: a packet may have been lost.
+    // The source listened when its address was announced, so one refusal is final. An attempt
+    // without an answer takes gRPC longer, and is repeated: a packet may have been lost.
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && SteadyTime::Now() - begun < kRefusedTime) {
       return Named(absl::UnavailableError(
-          "nobody listens there (the connection was refused, or no way leads there)"));
+          "nobody listens there (the connection was refused, or there is no route)"));
     }
     if (cancelled()) return absl::CancelledError("fetching was cancelled");
     if (SteadyTime::Now() > until) {
@@ -190,12 +189,12 @@ absl::Status WeightSource::Describe(WeightCache* cache) {
   const auto read = [&](wire::ModelPiece* piece) { return idle.Read(reader.get(), piece); };
   const auto end = [&] {
     absl::Status status = FinishOf(reader.get(), &context);
-    return idle.hit() ? SaidNothing() : EndOf(status);
+    return idle.hit() ? IdleError() : EndOf(status);
   };
   wire::ModelPiece sizes;
   if (!read(&sizes)) {
     absl::Status status = end();
-    return status.ok() ? Named(absl::InternalError("an empty answer")) : status;
+    return status.ok() ? Named(absl::InternalError("an empty response")) : status;
   }
   absl::Status ended;
   bool has_ended = false;
@@ -250,7 +249,7 @@ absl::Status WeightSource::Hash(const std::vector<uint32_t>& blocks, bool known_
     }
   }
   absl::Status status = FinishOf(reader.get(), &context);
-  return idle.hit() ? SaidNothing() : EndOf(status);
+  return idle.hit() ? IdleError() : EndOf(status);
 }
 
 absl::Status WeightSource::Read(const std::vector<uint32_t>& blocks, OnChunk on_chunk) {
@@ -266,7 +265,7 @@ absl::Status WeightSource::Read(const std::vector<uint32_t>& blocks, OnChunk on_
   if (stopped) context.TryCancel();
   absl::Status status = FinishOf(reader.get(), &context);
   if (stopped) return absl::OkStatus();
-  if (idle.hit()) return SaidNothing();
+  if (idle.hit()) return IdleError();
   if (absl::IsNotFound(status) || absl::IsDataLoss(status)) return status;
   return EndOf(status);
 }

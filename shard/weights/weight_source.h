@@ -1,5 +1,5 @@
-// One node that weights are fetched from: the calls of wire.Weights, with limits on how long it may
-// let this node wait, and errors that name it.
+// One node that weights are fetched from: the calls of wire.Weights, with time limits, and errors
+// that name the node.
 #pragma once
 
 #include <cstddef>
@@ -24,45 +24,45 @@ class ClientContext;
 
 namespace strata {
 
-// Between two messages with weights, or of what a model is.
+// Longest time between two messages with weights or a model's description.
 inline constexpr absl::Duration kWeightIdleMax = absl::Seconds(20);
 
 // Thread-safe after Connect(). Methods block. Their errors: kFailedPrecondition: the model is not
-// shared there any more; kUnavailable: it has gone, or says nothing; kCancelled only by Cancel();
-// else its own.
+// shared there any more; kUnavailable: the node is gone or silent; kCancelled: only by Cancel();
+// else the node's own errors.
 class WeightSource {
  public:
   WeightSource(std::string model_id, std::string address, absl::Duration idle_max);
 
   const std::string& address() const { return address_; }
 
-  // Before all others. Refusals are told at once, silence after 5 s.
+  // REQUIRES: called before all other methods. Fails at once if refused, after 5 s of silence.
   absl::Status Connect();
-  // Ends the calls under way, and those to come.
+  // Ends running and future calls.
   void Cancel();
 
-  // Makes the model known to the cache.
+  // Adds the model to the cache.
   absl::Status Describe(WeightCache* cache);
-  // What the node can give: [n_blocks]. Ends after 5 s. kNotFound: nothing of the model.
+  // The blocks that the node has: [n_blocks]. Takes at most 5 s. kNotFound: nothing of the model.
   absl::StatusOr<std::vector<bool>> List(size_t n_blocks);
-  // kNotFound as List(); it may have told some hashes before. With `known_only` it reads nothing
-  // to tell them.
+  // Requests hashes. kNotFound as List(); some hashes may have been reported before. With
+  // `known_only` the node reads no data for them.
   using OnHash = absl::FunctionRef<void(uint32_t block, const std::string& hash)>;
   absl::Status Hash(const std::vector<uint32_t>& blocks, bool known_only, OnHash on_hash);
-  // `on_chunk` says whether to go on: on false this returns OK. The chunks are whatever the node
-  // sends. kNotFound, kDataLoss: the block that was to come next is not there.
+  // `on_chunk` returns whether to continue; on false this returns OK. The chunks are unchecked.
+  // kNotFound, kDataLoss: the next block is not there.
   using OnChunk = absl::FunctionRef<bool(const wire::BlockChunk&)>;
   absl::Status Read(const std::vector<uint32_t>& blocks, OnChunk on_chunk);
 
-  // An error of it, in words about it.
+  // The error with the node's address.
   absl::Status Named(const absl::Status& status) const;
 
  private:
   bool cancelled();
   auto Cancellable(grpc::ClientContext* context);
-  // Named(), but that of a call that was cancelled here.
+  // Named(), or kCancelled for a call that Cancel() ended.
   absl::Status EndOf(const absl::Status& status);
-  absl::Status SaidNothing() const;
+  absl::Status IdleError() const;
 
   const std::string model_id_;
   const std::string address_;

@@ -13,12 +13,12 @@
 namespace strata {
 namespace {
 
-// So much is lost at most when the power fails or the node is killed.
+// Most bytes that are lost when the power fails or the node is killed.
 constexpr uint64_t kSaveBytes = 256u << 20;
 constexpr double kRequestSeconds = 0.5;
-// For the hashes that the source knows, after the last block.
+// Time for the source's known hashes after the last block.
 constexpr absl::Duration kLearnTime = absl::Seconds(5);
-// Blocks whose hashes the source is asked to make at a time.
+// Blocks per request for hashes that the source must compute.
 constexpr size_t kTransferHashesMax = 16;
 
 absl::Status WrongBytes(uint32_t block) {
@@ -28,29 +28,30 @@ absl::Status WrongBytes(uint32_t block) {
 
 }  // namespace
 
-// What comes of one request, checked and written as it comes. Its lane's thread.
+// The blocks of one request, checked and written as they arrive. Used by its lane's thread.
 class WeightTransfer::Batch {
  public:
-  Batch(WeightTransfer* transfer, size_t giver, const std::vector<size_t>& places)
-      : transfer_(transfer), giver_(giver), places_(places) {
+  Batch(WeightTransfer* transfer, size_t provider, const std::vector<size_t>& places)
+      : transfer_(transfer), provider_(provider), places_(places) {
     absl::MutexLock lock(transfer->mu_);
-    for (const size_t place : places) blocks_.push_back(transfer->wanted_[place].block);
+    for (const size_t place : places) blocks_.push_back(transfer->missing_[place].block);
   }
 
   const std::vector<uint32_t>& blocks() const { return blocks_; }
-  // The first that did not come.
+  // The first block that has not arrived.
   size_t next() const { return next_; }
   uint64_t bytes() const { return bytes_; }
-  const absl::Status& broken() const { return broken_; }  // what it sent is none of what was asked
-  const absl::Status& local() const { return local_; }    // this node's own
+  // Not OK: the node sent bytes that were not requested.
+  const absl::Status& broken() const { return broken_; }
+  const absl::Status& local() const { return local_; }  // this node's own
 
-  // Whether to go on.
+  // Returns whether to continue.
   bool Take(const wire::BlockChunk& chunk) {
     WeightLease* const lease = transfer_->lease_;
     const uint64_t size = chunk.data().size();
     if (next_ == blocks_.size() || chunk.block() != blocks_[next_] || chunk.offset() != at_ ||
         size == 0 || size > lease->all_blocks()[blocks_[next_]].bytes - at_) {
-      broken_ = absl::DataLossError("it sent bytes that were not asked for");
+      broken_ = absl::DataLossError("it sent bytes that were not requested");
       return false;
     }
     hasher_.Add(chunk.data());
@@ -63,35 +64,36 @@ class WeightTransfer::Batch {
     return End(hasher_.Finish(), chunk.hash());
   }
 
-  // Of the block that did not come to its end.
+  // Takes the bytes of an incomplete block off the progress.
   void GiveUp() { transfer_->progress_->Add(0, std::exchange(at_, 0)); }
 
  private:
-  bool End(std::string hash, const std::string& told) {
+  bool End(std::string hash, const std::string& reported) {
     const size_t place = places_[next_];
     const uint64_t bytes = std::exchange(at_, 0);
-    transfer_->lease_->StartSaving(blocks_[next_]);  // not under the lock, which Cancel() wants
+    transfer_->lease_->StartSaving(blocks_[next_]);  // not under the lock, which Cancel() needs
     ++next_;
     bool save = false, should_continue = true;
     uint64_t again = 0;
     {
       absl::MutexLock lock(transfer_->mu_);
-      Wanted& wanted = transfer_->wanted_[place];
-      Giver& giver = transfer_->givers_[giver_];
-      const bool as_told = hash == told;
-      const bool right = wanted.hash.empty() ? transfer_->IsBelieved(giver_) && as_told
-                                             : hash == wanted.hash && (giver_ != 0 || as_told);
+      MissingBlock& missing = transfer_->missing_[place];
+      Provider& provider = transfer_->providers_[provider_];
+      const bool matches_report = hash == reported;
+      const bool right = missing.hash.empty()
+                             ? transfer_->IsTrusted(provider_) && matches_report
+                             : hash == missing.hash && (provider_ != 0 || matches_report);
       if (right) {
-        transfer_->lease_->Finish(wanted.block, std::move(hash));
-        wanted.state = Wanted::State::kDone;
-        giver.bytes += bytes;
+        transfer_->lease_->Finish(missing.block, std::move(hash));
+        missing.state = MissingBlock::State::kDone;
+        provider.bytes += bytes;
         --transfer_->n_left_;
         transfer_->unsaved_bytes_ += bytes;
         save = transfer_->unsaved_bytes_ >= kSaveBytes;
         if (save) transfer_->unsaved_bytes_ = 0;
       } else {
         should_continue =
-            transfer_->Refuse(giver_, place, /*wrong=*/true, WrongBytes(wanted.block));
+            transfer_->Refuse(provider_, place, /*wrong=*/true, WrongBytes(missing.block));
         again = bytes;
       }
     }
@@ -101,7 +103,7 @@ class WeightTransfer::Batch {
   }
 
   WeightTransfer* const transfer_;
-  const size_t giver_;
+  const size_t provider_;
   const std::vector<size_t>& places_;
   std::vector<uint32_t> blocks_;
   size_t next_ = 0;
@@ -118,18 +120,18 @@ WeightTransfer::WeightTransfer(Options options)
       no_source_(options.no_source) {
   absl::MutexLock lock(mu_);
   for (const uint32_t block : lease_->Missing()) {
-    Wanted& wanted = wanted_.emplace_back();
-    wanted.block = block;
-    wanted.bytes = lease_->all_blocks()[block].bytes;
-    pending_bytes_ += wanted.bytes;
+    MissingBlock& missing = missing_.emplace_back();
+    missing.block = block;
+    missing.bytes = lease_->all_blocks()[block].bytes;
+    pending_bytes_ += missing.bytes;
   }
-  n_left_ = wanted_.size();
+  n_left_ = missing_.size();
   for (WeightSource* const source : options.sources) {
-    if (givers_.size() < kWeightSourcesMax) givers_.emplace_back().source = source;
+    if (providers_.size() < kWeightSourcesMax) providers_.emplace_back().source = source;
   }
   if (options.source.ok()) {
-    givers_[0].has.assign(wanted_.size(), true);
-    givers_[0].state = Giver::State::kGiving;
+    providers_[0].has.assign(missing_.size(), true);
+    providers_[0].state = Provider::State::kActive;
     hashes_may_come_ = true;
   } else {
     Leave(0, std::move(options.source));
@@ -139,30 +141,31 @@ WeightTransfer::WeightTransfer(Options options)
 absl::Status WeightTransfer::Run() {
   std::vector<std::thread> threads;
   bool with_source = false;
-  size_t n_givers = 0;
+  size_t n_providers = 0;
   {
     absl::MutexLock lock(mu_);
     join_until_ = SteadyTime::Now() + join_max_;
-    n_givers = givers_.size();
-    with_source = givers_[0].state == Giver::State::kGiving;
+    n_providers = providers_.size();
+    with_source = providers_[0].state == Provider::State::kActive;
   }
-  for (size_t giver = with_source ? 0 : 1; giver < n_givers; ++giver) {
+  for (size_t provider = with_source ? 0 : 1; provider < n_providers; ++provider) {
     for (size_t lane = 0; lane < kWeightLanes; ++lane) {
-      threads.emplace_back([this, giver, lane] { Lane(giver, lane == 0); });
+      threads.emplace_back([this, provider, lane] { Lane(provider, lane == 0); });
     }
   }
   if (with_source) threads.emplace_back([this] { RunHashes(); });
   std::vector<WeightSource*> sources;
   {
     absl::MutexLock lock(mu_);
-    CheckThatAllCanCome();
+    CheckAllObtainable();
     const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return Ended(); };
     mu_.Await(absl::Condition(&ended));
-    // A short fetch must not end before it has learnt what will be needed when the source has gone.
-    const auto learnt = [this]()
-                            ABSL_SHARED_LOCKS_REQUIRED(mu_) { return learnt_ || !failed_.ok(); };
+    // Even a short fetch must get the hashes that are needed once the source is gone.
+    const auto learnt = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      return hashes_learnt_ || !failed_.ok();
+    };
     if (with_source) mu_.AwaitWithTimeout(absl::Condition(&learnt), kLearnTime);
-    for (const Giver& giver : givers_) sources.push_back(giver.source);
+    for (const Provider& provider : providers_) sources.push_back(provider.source);
   }
   for (WeightSource* const source : sources) source->Cancel();
   for (std::thread& thread : threads) thread.join();
@@ -179,26 +182,26 @@ void WeightTransfer::Cancel() {
 std::vector<WeightTransfer::Share> WeightTransfer::shares() const {
   absl::MutexLock lock(mu_);
   std::vector<Share> shares;
-  for (const Giver& giver : givers_) {
-    shares.push_back({giver.source->address(), giver.bytes, giver.why});
+  for (const Provider& provider : providers_) {
+    shares.push_back({provider.source->address(), provider.bytes, provider.why});
   }
   return shares;
 }
 
-void WeightTransfer::Lane(size_t giver, bool first) {
-  if (first && giver != 0) Join(giver);
+void WeightTransfer::Lane(size_t provider, bool first) {
+  if (first && provider != 0) Join(provider);
   while (true) {
-    const Taken taken = Take(giver);
-    if (taken.places.empty()) return;
-    ReadBatch(giver, taken);
+    const Assignment assignment = Take(provider);
+    if (assignment.places.empty()) return;
+    ReadBatch(provider, assignment);
   }
 }
 
-void WeightTransfer::Join(size_t giver) {
+void WeightTransfer::Join(size_t provider) {
   WeightSource* source = nullptr;
   {
     absl::MutexLock lock(mu_);
-    source = givers_[giver].source;
+    source = providers_[provider].source;
   }
   absl::Status status = source->Connect();
   absl::StatusOr<std::vector<bool>> there = std::vector<bool>();
@@ -208,81 +211,91 @@ void WeightTransfer::Join(size_t giver) {
   }
   absl::MutexLock lock(mu_);
   if (!status.ok()) {
-    Leave(giver, std::move(status));
+    Leave(provider, std::move(status));
     return;
   }
-  for (const Wanted& wanted : wanted_) givers_[giver].has.push_back((*there)[wanted.block]);
-  givers_[giver].state = Giver::State::kGiving;
-  CheckThatAllCanCome();
+  for (const MissingBlock& missing : missing_) {
+    providers_[provider].has.push_back((*there)[missing.block]);
+  }
+  providers_[provider].state = Provider::State::kActive;
+  CheckAllObtainable();
 }
 
-bool WeightTransfer::MayGive(size_t giver, const Wanted& wanted, size_t place) const {
-  const Giver& from = givers_[giver];
-  return from.state == Giver::State::kGiving && from.has[place] &&
-         (wanted.not_of >> giver & 1) == 0 && (IsBelieved(giver) || !wanted.hash.empty());
+bool WeightTransfer::CanProvide(size_t provider, const MissingBlock& missing, size_t place) const {
+  const Provider& from = providers_[provider];
+  return from.state == Provider::State::kActive && from.has[place] &&
+         (missing.unavailable_from >> provider & 1) == 0 &&
+         (IsTrusted(provider) || !missing.hash.empty());
 }
 
-WeightTransfer::Taken WeightTransfer::Take(size_t giver) {
+WeightTransfer::Assignment WeightTransfer::Take(size_t provider) {
   absl::MutexLock lock(mu_);
-  if (giver == 0) {
+  if (provider == 0) {
     const auto joined = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-      return Ended() || absl::c_none_of(givers_, [](const Giver& each) {
-               return each.state == Giver::State::kJoining;
+      return Ended() || absl::c_none_of(providers_, [](const Provider& each) {
+               return each.state == Provider::State::kJoining;
              });
     };
     mu_.AwaitWithTimeout(absl::Condition(&joined), join_until_ - SteadyTime::Now());
   }
-  const auto wanted_of = [this, giver]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    if (Ended() || givers_[giver].state == Giver::State::kGone) return true;
-    for (size_t i = 0; i < wanted_.size(); ++i) {
-      if (wanted_[i].state == Wanted::State::kPending && MayGive(giver, wanted_[i], i)) return true;
+  const auto has_work = [this, provider]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    if (Ended() || providers_[provider].state == Provider::State::kGone) return true;
+    for (size_t i = 0; i < missing_.size(); ++i) {
+      if (missing_[i].state == MissingBlock::State::kPending &&
+          CanProvide(provider, missing_[i], i))
+        return true;
     }
     return false;
   };
-  mu_.Await(absl::Condition(&wanted_of));
-  if (Ended() || givers_[giver].state == Giver::State::kGone) return {};
+  mu_.Await(absl::Condition(&has_work));
+  if (Ended() || providers_[provider].state == Provider::State::kGone) return {};
 
-  size_t n_giving = 0;
-  for (const Giver& each : givers_) n_giving += each.state == Giver::State::kGiving ? 1 : 0;
+  size_t n_active = 0;
+  for (const Provider& each : providers_) {
+    n_active += each.state == Provider::State::kActive ? 1 : 0;
+  }
   uint64_t bytes_max =
-      std::clamp(static_cast<uint64_t>(givers_[giver].bytes_per_s * kRequestSeconds),
+      std::clamp(static_cast<uint64_t>(providers_[provider].bytes_per_s * kRequestSeconds),
                  kWeightRequestBytesMin, kWeightRequestBytesMax);
-  if (n_giving > 1) bytes_max = std::min(bytes_max, pending_bytes_ / (kWeightLanes * n_giving));
-  Taken taken{.number = ++last_taken_, .places = {}};
+  if (n_active > 1) bytes_max = std::min(bytes_max, pending_bytes_ / (kWeightLanes * n_active));
+  Assignment assignment{.number = ++last_assignment_, .places = {}};
   uint64_t bytes = 0;
-  // The source from the front, peers from the back: neighbours go together.
-  for (const bool others_too : {false, true}) {
-    for (size_t i = 0; i < wanted_.size() && (taken.places.empty() || bytes < bytes_max); ++i) {
-      const size_t place = giver == 0 ? i : wanted_.size() - 1 - i;
-      Wanted& wanted = wanted_[place];
-      if (wanted.state != Wanted::State::kPending || !MayGive(giver, wanted, place)) continue;
-      bool others = false;
-      for (size_t other = 0; other < givers_.size(); ++other) {
-        others = others || (other != giver && MayGive(other, wanted, place));
+  // The source takes from the front, peers from the back, so that neighbours stay together.
+  for (const bool shared_too : {false, true}) {
+    for (size_t i = 0; i < missing_.size() && (assignment.places.empty() || bytes < bytes_max);
+         ++i) {
+      const size_t place = provider == 0 ? i : missing_.size() - 1 - i;
+      MissingBlock& missing = missing_[place];
+      if (missing.state != MissingBlock::State::kPending || !CanProvide(provider, missing, place)) {
+        continue;
       }
-      if (others && !others_too) continue;
-      if (!taken.places.empty() && bytes + wanted.bytes > bytes_max) {
+      bool others = false;
+      for (size_t other = 0; other < providers_.size(); ++other) {
+        others = others || (other != provider && CanProvide(other, missing, place));
+      }
+      if (others && !shared_too) continue;
+      if (!assignment.places.empty() && bytes + missing.bytes > bytes_max) {
         bytes = bytes_max;
         break;
       }
-      taken.places.push_back(place);
-      bytes += wanted.bytes;
-      pending_bytes_ -= wanted.bytes;
-      wanted.state = Wanted::State::kTaken;
-      wanted.taken_by = taken.number;
+      assignment.places.push_back(place);
+      bytes += missing.bytes;
+      pending_bytes_ -= missing.bytes;
+      missing.state = MissingBlock::State::kAssigned;
+      missing.assigned_to = assignment.number;
     }
   }
-  std::sort(taken.places.begin(), taken.places.end());
-  return taken;
+  std::sort(assignment.places.begin(), assignment.places.end());
+  return assignment;
 }
 
-void WeightTransfer::ReadBatch(size_t giver, const Taken& taken) {
-  const std::vector<size_t>& places = taken.places;
-  Batch batch(this, giver, places);
+void WeightTransfer::ReadBatch(size_t provider, const Assignment& assignment) {
+  const std::vector<size_t>& places = assignment.places;
+  Batch batch(this, provider, places);
   WeightSource* source = nullptr;
   {
     absl::MutexLock lock(mu_);
-    source = givers_[giver].source;
+    source = providers_[provider].source;
   }
   const SteadyTime begun = SteadyTime::Now();
   absl::Status status = source->Read(
@@ -291,104 +304,112 @@ void WeightTransfer::ReadBatch(size_t giver, const Taken& taken) {
   batch.GiveUp();
 
   absl::MutexLock lock(mu_);
-  if (seconds > 0) givers_[giver].bytes_per_s = static_cast<double>(batch.bytes()) / seconds;
+  if (seconds > 0) providers_[provider].bytes_per_s = static_cast<double>(batch.bytes()) / seconds;
   for (const size_t place : places) {
-    Wanted& wanted = wanted_[place];
-    // One that was refused may have been taken again.
-    if (wanted.state != Wanted::State::kTaken || wanted.taken_by != taken.number) continue;
-    wanted.state = Wanted::State::kPending;
-    pending_bytes_ += wanted.bytes;
+    MissingBlock& missing = missing_[place];
+    // A refused block may have been assigned again.
+    if (missing.state != MissingBlock::State::kAssigned ||
+        missing.assigned_to != assignment.number) {
+      continue;
+    }
+    missing.state = MissingBlock::State::kPending;
+    pending_bytes_ += missing.bytes;
   }
   if (!batch.local().ok()) return Fail(batch.local());
   if (Ended()) return;
-  if (givers_[giver].state == Giver::State::kGone) return CheckThatAllCanCome();
-  if (!batch.broken().ok()) return Leave(giver, source->Named(batch.broken()));
+  if (providers_[provider].state == Provider::State::kGone) return CheckAllObtainable();
+  if (!batch.broken().ok()) return Leave(provider, source->Named(batch.broken()));
   const bool all_came = batch.next() == places.size();
   if (status.ok() && !all_came) status = absl::DataLossError("it sent too little");
-  if (status.ok()) return CheckThatAllCanCome();
-  // A node whose cache has lost a block has others still.
-  const bool lost = absl::IsDataLoss(status) || (absl::IsNotFound(status) && giver != 0);
+  if (status.ok()) return CheckAllObtainable();
+  // A node whose cache has lost a block still has others.
+  const bool lost = absl::IsDataLoss(status) || (absl::IsNotFound(status) && provider != 0);
   if (lost && !all_came) {
-    Refuse(giver, places[batch.next()], /*wrong=*/false, status);
-    CheckThatAllCanCome();
+    Refuse(provider, places[batch.next()], /*wrong=*/false, status);
+    CheckAllObtainable();
     return;
   }
-  Leave(giver, absl::IsNotFound(status) ? source->Named(status) : std::move(status));
+  Leave(provider, absl::IsNotFound(status) ? source->Named(status) : std::move(status));
 }
 
-bool WeightTransfer::Refuse(size_t giver, size_t place, bool wrong, const absl::Status& why) {
-  Giver& from = givers_[giver];
-  Wanted& wanted = wanted_[place];
+bool WeightTransfer::Refuse(size_t provider, size_t place, bool wrong, const absl::Status& why) {
+  Provider& from = providers_[provider];
+  MissingBlock& missing = missing_[place];
   LOG(WARNING) << from.source->Named(why).message();
-  wanted.not_of |= 1u << giver;
-  if (wrong) wanted.wrong_of |= 1u << giver;
-  if (wanted.state == Wanted::State::kTaken) {
-    wanted.state = Wanted::State::kPending;
-    pending_bytes_ += wanted.bytes;
+  missing.unavailable_from |= 1u << provider;
+  if (wrong) missing.wrong_from |= 1u << provider;
+  if (missing.state == MissingBlock::State::kAssigned) {
+    missing.state = MissingBlock::State::kPending;
+    pending_bytes_ += missing.bytes;
   }
   if (++from.refused < kRefusedBlocksMax) {
-    CheckThatAllCanCome();
+    CheckAllObtainable();
     return !Ended();
   }
-  Leave(giver, from.source->Named(why));
+  Leave(provider, from.source->Named(why));
   return false;
 }
 
-void WeightTransfer::Leave(size_t giver, absl::Status why) {
-  Giver& from = givers_[giver];
-  if (from.state == Giver::State::kGone) return;
-  from.state = Giver::State::kGone;
+void WeightTransfer::Leave(size_t provider, absl::Status why) {
+  Provider& from = providers_[provider];
+  if (from.state == Provider::State::kGone) return;
+  from.state = Provider::State::kGone;
   from.why = std::move(why);
-  if (giver == 0) UseKeptHashes();  // those that it is asked for now may come still
-  CheckThatAllCanCome();
+  if (provider == 0) UseStoredHashes();  // a running request for hashes may still return some
+  CheckAllObtainable();
 }
 
-void WeightTransfer::UseKeptHashes() {
-  const WeightHashes known = lease_->KnownOfMissing();
-  for (Wanted& wanted : wanted_) {
-    const auto found = known.find(wanted.block);
-    if (found != known.end() && wanted.hash.empty()) wanted.hash = found->second;
+void WeightTransfer::UseStoredHashes() {
+  const WeightHashes known = lease_->KnownMissingHashes();
+  for (MissingBlock& missing : missing_) {
+    const auto found = known.find(missing.block);
+    if (found != known.end() && missing.hash.empty()) missing.hash = found->second;
   }
 }
 
-void WeightTransfer::CheckThatAllCanCome() {
+void WeightTransfer::CheckAllObtainable() {
   if (Ended()) return;
-  for (size_t place = 0; place < wanted_.size(); ++place) {
-    const Wanted& wanted = wanted_[place];
-    if (wanted.state != Wanted::State::kPending) continue;
-    const bool hash_may_come = !wanted.hash.empty() || (hashes_may_come_ && !wanted.hash_asked);
+  for (size_t place = 0; place < missing_.size(); ++place) {
+    const MissingBlock& missing = missing_[place];
+    if (missing.state != MissingBlock::State::kPending) continue;
+    const bool hash_may_come =
+        !missing.hash.empty() || (hashes_may_come_ && !missing.hash_requested);
     bool may_come = false;
-    for (size_t i = 0; i < givers_.size() && !may_come; ++i) {
-      const Giver& giver = givers_[i];
-      if (giver.state == Giver::State::kGone || (wanted.not_of >> i & 1) != 0) continue;
-      if (giver.state == Giver::State::kGiving && !giver.has[place]) continue;
-      may_come = IsBelieved(i) || hash_may_come;
+    for (size_t i = 0; i < providers_.size() && !may_come; ++i) {
+      const Provider& provider = providers_[i];
+      if (provider.state == Provider::State::kGone || (missing.unavailable_from >> i & 1) != 0) {
+        continue;
+      }
+      if (provider.state == Provider::State::kActive && !provider.has[place]) continue;
+      may_come = IsTrusted(i) || hash_may_come;
     }
-    if (!may_come) return Fail(WhyNot(wanted));
+    if (!may_come) return Fail(UnobtainableError(missing));
   }
 }
 
-absl::Status WeightTransfer::WhyNot(const Wanted& wanted) const {
-  for (size_t i = 0; i < givers_.size(); ++i) {
-    if ((wanted.wrong_of >> i & 1) == 0) continue;
-    absl::Status wrong = givers_[i].source->Named(WrongBytes(wanted.block));
-    if (givers_.size() == 1) return wrong;
+absl::Status WeightTransfer::UnobtainableError(const MissingBlock& missing) const {
+  for (size_t i = 0; i < providers_.size(); ++i) {
+    if ((missing.wrong_from >> i & 1) == 0) continue;
+    absl::Status wrong = providers_[i].source->Named(WrongBytes(missing.block));
+    if (providers_.size() == 1) return wrong;
     return absl::DataLossError(absl::StrCat(wrong.message(), "; no other node gives that block"));
   }
-  const Giver& source = givers_[0];
+  const Provider& source = providers_[0];
   absl::Status why = source.why;
   if (why.ok()) {
     why = source.source->Named(
-        absl::DataLossError(absl::StrCat("block ", wanted.block, " is damaged there")));
+        absl::DataLossError(absl::StrCat("block ", missing.block, " is damaged there")));
   }
-  if (givers_.size() == 1) return why;
-  if (wanted.hash.empty() && !no_source_) {
+  if (providers_.size() == 1) return why;
+  if (missing.hash.empty() && !no_source_) {
     return absl::Status(
-        why.code(), absl::StrCat(why.message(), "; it never told the hash of block ", wanted.block,
+        why.code(), absl::StrCat(why.message(), "; it never sent the hash of block ", missing.block,
                                  ", so copies of other nodes cannot be checked"));
   }
   uint64_t left = 0;
-  for (const Wanted& each : wanted_) left += each.state == Wanted::State::kDone ? 0 : each.bytes;
+  for (const MissingBlock& each : missing_) {
+    left += each.state == MissingBlock::State::kDone ? 0 : each.bytes;
+  }
   return absl::Status(why.code(), absl::StrCat(why.message(), "; of the ", Mebibytes(left),
                                                " that are still to come no other node has all"));
 }
@@ -407,72 +428,76 @@ void WeightTransfer::RunHashes() {
   std::map<uint32_t, size_t> places;
   {
     absl::MutexLock lock(mu_);
-    source = givers_[0].source;
-    for (size_t i = 0; i < wanted_.size(); ++i) places[wanted_[i].block] = i;
+    source = providers_[0].source;
+    for (size_t i = 0; i < missing_.size(); ++i) places[missing_[i].block] = i;
   }
   const size_t n_blocks = lease_->all_blocks().size();
-  WeightHashes told;
+  WeightHashes reported;
   const auto take = [&](uint32_t block, const std::string& hash) {
-    if (block < n_blocks) told[block] = hash;
+    if (block < n_blocks) reported[block] = hash;
   };
   const auto use = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    for (const auto& [block, hash] : told) {
+    for (const auto& [block, hash] : reported) {
       const auto place = places.find(block);
-      if (place != places.end()) wanted_[place->second].hash = hash;
+      if (place != places.end()) missing_[place->second].hash = hash;
     }
   };
-  // All that the source knows, for the time when it has gone.
+  // All hashes that the source knows, for when it is gone.
   std::vector<uint32_t> all(n_blocks);
   for (uint32_t block = 0; block < n_blocks; ++block) all[block] = block;
   absl::Status status = source->Hash(all, /*known_only=*/true, take);
-  lease_->Learn(told);
+  lease_->Learn(reported);
   {
     absl::MutexLock lock(mu_);
-    learnt_ = true;
+    hashes_learnt_ = true;
     use();
   }
-  // Then what peers have and it has not hashed yet, from the side that peers take from.
+  // Then the peers' blocks that it has not hashed yet, from the end that peers take from.
   while (status.ok()) {
     std::vector<uint32_t> blocks;
     {
       absl::MutexLock lock(mu_);
       const auto next = [this](size_t i) ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-        const Wanted& wanted = wanted_[i];
-        if (wanted.state != Wanted::State::kPending || !wanted.hash.empty() || wanted.hash_asked) {
+        const MissingBlock& missing = missing_[i];
+        if (missing.state != MissingBlock::State::kPending || !missing.hash.empty() ||
+            missing.hash_requested) {
           return false;
         }
-        for (size_t giver = 1; giver < givers_.size(); ++giver) {
-          if (givers_[giver].state == Giver::State::kGiving && givers_[giver].has[i]) return true;
+        for (size_t provider = 1; provider < providers_.size(); ++provider) {
+          if (providers_[provider].state == Provider::State::kActive &&
+              providers_[provider].has[i]) {
+            return true;
+          }
         }
         return false;
       };
       const auto any = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-        if (Ended() || givers_[0].state == Giver::State::kGone) return true;
-        for (size_t i = 0; i < wanted_.size(); ++i) {
+        if (Ended() || providers_[0].state == Provider::State::kGone) return true;
+        for (size_t i = 0; i < missing_.size(); ++i) {
           if (next(i)) return true;
         }
         return false;
       };
       mu_.Await(absl::Condition(&any));
       if (Ended()) return;
-      if (givers_[0].state == Giver::State::kGone) break;
-      for (size_t i = wanted_.size(); i-- > 0 && blocks.size() < kTransferHashesMax;) {
+      if (providers_[0].state == Provider::State::kGone) break;
+      for (size_t i = missing_.size(); i-- > 0 && blocks.size() < kTransferHashesMax;) {
         if (!next(i)) continue;
-        blocks.push_back(wanted_[i].block);
+        blocks.push_back(missing_[i].block);
       }
     }
     std::reverse(blocks.begin(), blocks.end());
-    told.clear();
+    reported.clear();
     status = source->Hash(blocks, /*known_only=*/false, take);
-    lease_->Learn(told);
+    lease_->Learn(reported);
     absl::MutexLock lock(mu_);
     use();
-    for (const uint32_t block : blocks) wanted_[places[block]].hash_asked = true;
-    CheckThatAllCanCome();
+    for (const uint32_t block : blocks) missing_[places[block]].hash_requested = true;
+    CheckAllObtainable();
   }
   absl::MutexLock lock(mu_);
   hashes_may_come_ = false;
-  CheckThatAllCanCome();
+  CheckAllObtainable();
 }
 
 }  // namespace strata

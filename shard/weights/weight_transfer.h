@@ -1,12 +1,12 @@
-// The blocks that a slice lacks, from all nodes that have them at once: the source, which has the
+// Fetches the missing blocks of a slice from several nodes in parallel: the source, which has the
 // model's file, and peers, which have loaded layers of it before.
 //
-// Each node is asked for a few blocks at a time, as many as it sends in half a second, so a faster
-// one gives more; two requests at a time, so that the way to it is not idle between them. What only
-// one node has is asked for first. Which bytes a block should have is the source's word alone: it
-// tells the hashes of what peers have, and where it has gone, hashes that it told earlier do; where
-// there is none any more, also those that it told the peers. A block with other bytes is refused,
-// and its node is not asked for it again.
+// Each node gets requests for a few blocks, as many as it sends in half a second, so a faster one
+// gives more; two requests overlap, so that the link is not idle between them. Blocks that only one
+// node has are requested first. Only the source decides which bytes a block should have: it reports
+// the hashes of the peers' blocks, and when it is gone, its earlier hashes are used; without a
+// source, also those that it gave to the peers. A block with other bytes is refused, and not
+// requested again from that node.
 #pragma once
 
 #include <cstddef>
@@ -27,21 +27,21 @@
 
 namespace strata {
 
-// Nodes that one fetch asks, with the source.
+// Nodes that one fetch uses, including the source.
 inline constexpr size_t kWeightSourcesMax = 8;
-// Requests under way to each.
+// Requests in flight to each.
 inline constexpr size_t kWeightLanes = 2;
-// Of one request: half a second's worth within these bounds, but no more than a fair share of what
-// is left, and a block at least.
+// Bytes of one request: half a second's worth within these bounds, but no more than a fair share of
+// the rest, and at least a block.
 inline constexpr uint64_t kWeightRequestBytesMin = 16u << 20;
 inline constexpr uint64_t kWeightRequestBytesMax = 256u << 20;
-// Blocks with wrong bytes, or that a node did not have after all, until it is asked no more.
+// After this many wrong or missing blocks a node gets no more requests.
 inline constexpr int kRefusedBlocksMax = 3;
-// The source's first requests wait so long for peers that have not answered yet, so that these
+// How long the source's first requests wait for peers that have not answered yet, so that peers
 // share the work from the beginning.
 inline constexpr absl::Duration kWeightJoinMax = absl::Milliseconds(500);
 
-// Bytes done of bytes to do, told as they change. Thread-safe.
+// Reports bytes done and total bytes on every change. Thread-safe.
 class WeightProgress {
  public:
   using Callback = absl::AnyInvocable<void(uint64_t done, uint64_t total)>;
@@ -62,21 +62,21 @@ class WeightProgress {
 
 class WeightTransfer {
  public:
-  // `sources`: the one with the file first; `source` says whether that one is connected and has
-  // the model, else why not. The peers are not connected yet. All outlive this.
+  // `sources`: the node with the file first; `source`: OK if that node is connected and has the
+  // model, else why not. The peers are not connected yet. All outlive this.
   struct Options {
     WeightLease* lease = nullptr;
     std::vector<WeightSource*> sources;
     absl::Status source;
-    bool no_source = false;  // peers are believed; `source` says why
+    bool no_source = false;  // peers are trusted; `source` says why
     WeightProgress* progress = nullptr;
     absl::Duration join_max = kWeightJoinMax;
   };
   explicit WeightTransfer(Options options);
 
-  // Fetches what the lease lacks. Once. kDataLoss: a block has wrong bytes wherever it is had from;
-  // kResourceExhausted: the disk; else why the source, or the last one, does not give what is left.
-  // What came stays. When it ends, all sources are cancelled.
+  // Fetches the lease's missing blocks. At most once. kDataLoss: all nodes have wrong bytes of a
+  // block; kResourceExhausted: the disk is full; else why the source, or the last node, does not
+  // give the rest. Fetched blocks stay. At the end all sources are cancelled.
   absl::Status Run();
   // Any thread; does not block.
   void Cancel();
@@ -84,60 +84,62 @@ class WeightTransfer {
   // After Run().
   struct Share {
     std::string address;
-    uint64_t bytes = 0;  // of blocks that were taken
+    uint64_t bytes = 0;  // of accepted blocks
     absl::Status why;    // not OK: why it gave no more
   };
   std::vector<Share> shares() const;
 
  private:
   class Batch;  // one request
-  struct Wanted {
-    enum class State { kPending, kTaken, kDone };
+  struct MissingBlock {
+    enum class State { kPending, kAssigned, kDone };
     uint32_t block = 0;
     uint64_t bytes = 0;
     State state = State::kPending;
-    uint64_t taken_by = 0;    // kTaken: the number of its request
-    std::string hash;         // as the source told; "": not known
-    bool hash_asked = false;  // the source has answered, and may not have told
-    uint32_t not_of = 0;      // a bit for each node that did not have it, or not its bytes
-    uint32_t wrong_of = 0;    // those that sent other bytes
+    uint64_t assigned_to = 0;       // kAssigned: the number of its request
+    std::string hash;               // from the source; "": not known
+    bool hash_requested = false;    // the source has answered, maybe without it
+    uint32_t unavailable_from = 0;  // a bit for each node that did not have it, or had wrong bytes
+    uint32_t wrong_from = 0;        // nodes that sent wrong bytes
   };
-  struct Giver {
-    enum class State { kJoining, kGiving, kGone };
+  struct Provider {
+    enum class State { kJoining, kActive, kGone };
     WeightSource* source = nullptr;
     State state = State::kJoining;
-    std::vector<bool> has;  // [wanted_]
+    std::vector<bool> has;  // [missing_]
     int refused = 0;
     uint64_t bytes = 0;
     double bytes_per_s = 0;  // of one lane; 0: not known yet
     absl::Status why;        // kGone
   };
 
-  void Lane(size_t giver, bool first);
-  void Join(size_t giver);
-  // Blocks for `giver` to give, by places in wanted_, ascending. Waits; none: no more.
-  struct Taken {
+  void Lane(size_t provider, bool first);
+  void Join(size_t provider);
+  // Blocks for one request to a node, as ascending places in missing_.
+  struct Assignment {
     uint64_t number = 0;
     std::vector<size_t> places;
   };
-  Taken Take(size_t giver);
-  void ReadBatch(size_t giver, const Taken& taken);
+  // Waits for blocks that `provider` can give; empty: no more.
+  Assignment Take(size_t provider);
+  void ReadBatch(size_t provider, const Assignment& assignment);
   void RunHashes();
   absl::Status Save();
 
-  // Whether its word on a block does where no hash of it is known.
-  bool IsBelieved(size_t giver) const { return giver == 0 || no_source_; }
-  bool MayGive(size_t giver, const Wanted& wanted, size_t place) const
+  // Whether a block whose hash is not known may come from this node.
+  bool IsTrusted(size_t provider) const { return provider == 0 || no_source_; }
+  bool CanProvide(size_t provider, const MissingBlock& missing, size_t place) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
   bool Ended() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return n_left_ == 0 || !failed_.ok(); }
-  void Leave(size_t giver, absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // `wrong`: it sent the block with other bytes. Whether it is asked for others.
-  bool Refuse(size_t giver, size_t place, bool wrong, const absl::Status& why)
+  void Leave(size_t provider, absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Records that the node did not give the block; `wrong`: it sent wrong bytes. Returns whether to
+  // continue with this node.
+  bool Refuse(size_t provider, size_t place, bool wrong, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Fails where something can be had from nobody any more.
-  void CheckThatAllCanCome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status WhyNot(const Wanted& wanted) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  void UseKeptHashes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Fails the transfer if no node can give some block any more.
+  void CheckAllObtainable() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status UnobtainableError(const MissingBlock& missing) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  void UseStoredHashes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Fail(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   WeightLease* const lease_;
@@ -148,14 +150,15 @@ class WeightTransfer {
   absl::Mutex save_mu_;  // before mu_
 
   mutable absl::Mutex mu_;
-  std::vector<Wanted> wanted_ ABSL_GUARDED_BY(mu_);  // the vector and its blocks are constant
-  std::vector<Giver> givers_ ABSL_GUARDED_BY(mu_);
+  std::vector<MissingBlock> missing_
+      ABSL_GUARDED_BY(mu_);  // the vector and its blocks are constant
+  std::vector<Provider> providers_ ABSL_GUARDED_BY(mu_);
   size_t n_left_ ABSL_GUARDED_BY(mu_) = 0;  // not kDone
-  uint64_t last_taken_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t last_assignment_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t pending_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // kPending
   uint64_t unsaved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   SteadyTime join_until_ ABSL_GUARDED_BY(mu_);
-  bool learnt_ ABSL_GUARDED_BY(mu_) = false;  // the source has told all hashes that it knows
+  bool hashes_learnt_ ABSL_GUARDED_BY(mu_) = false;  // the source has sent its known hashes
   bool hashes_may_come_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
 };

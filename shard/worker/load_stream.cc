@@ -60,7 +60,7 @@ void LoadStream::WriteNext() {
     StartWriteAndFinish(&event_, grpc::WriteOptions(), grpc::Status::OK);
     return;
   }
-  // A caller that has gone still waits for the loader's last word: the call ends then.
+  // A call whose caller is gone ends only with the loader's outcome.
   if (!progress_ || gone_) return;
   *event_.mutable_progress() = *std::exchange(progress_, std::nullopt);
   writing_ = true;
@@ -78,7 +78,7 @@ void LoadStream::Unref() {
 
 namespace {
 
-// Its errors are LoadSpec()'s.
+// Errors: as LoadSpec().
 absl::StatusOr<std::shared_ptr<const ModelFile>> OpenModel(const wire::LoadStageRequest& request) {
   const std::string& path = request.spec().model_path();
   const bool is_cached = !request.block_hashes().empty();
@@ -128,11 +128,12 @@ absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::LoadStageRequest& re
   options.n_cpu_moe = spec.n_cpu_moe();
   options.host_bytes_max = spec.host_bytes_max();
   options.cache = CacheOptionsOf(spec.cache());
-  options.use_mmap = spec.use_mmap() && !is_cached;  // what is mapped is never compared again
+  // Cached files are not mapped: mapped bytes would not be compared with hashes.
+  options.use_mmap = spec.use_mmap() && !is_cached;
   auto stage = Stage::Load(*slice, options, [stream](uint64_t done, uint64_t total) {
     return stream->Progress(done, total);
   });
-  // Others write to the cache's files meanwhile, and what was read of them has been compared.
+  // The cache's files may change during the load, but their blocks have been compared with hashes.
   if (!stage.ok() || is_cached) return stage;
   if (absl::Status status = (*model)->CheckUnchanged(); !status.ok()) return status;
   return stage;

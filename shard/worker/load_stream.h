@@ -1,5 +1,6 @@
-// Loading a stage, told as it goes: the server side of Worker.LoadStage. The compute thread
-// reports, gRPC's threads write; progress that comes faster than it can be written is skipped.
+// Streams the progress and the outcome of a load: the server side of Worker.LoadStage. The compute
+// thread reports, gRPC's threads write; progress that comes faster than it can be written is
+// skipped.
 #pragma once
 
 #include <memory>
@@ -21,10 +22,10 @@ class LoadStream final : public grpc::ServerWriteReactor<wire::LoadStageEvent> {
  public:
   LoadStream() = default;
 
-  // False once the caller has gone: the load may stop.
+  // Returns false once the caller is gone: the load may stop.
   bool Progress(uint64_t bytes_done, uint64_t bytes_total);
 
-  // The last word, once: the loaded stage, or why not.
+  // Reports the loaded stage, or the error. Call exactly once, last.
   void End(absl::StatusOr<wire::StageInfo> outcome);
 
  private:
@@ -48,12 +49,12 @@ class LoadStream final : public grpc::ServerWriteReactor<wire::LoadStageEvent> {
 };
 
 // Opens the model, cuts the slice and loads it as the request says. Blocks; compute thread.
-// kFailedPrecondition: the file is not, or no longer, that of the plan; kDataLoss: what the node's
-// cache has is not what it fetched; else as Slice::Make() and Stage::Load().
+// kFailedPrecondition: the file is not, or no longer, the plan's; kDataLoss: the node's cached
+// blocks are damaged; else as Slice::Make() and Stage::Load().
 absl::StatusOr<std::unique_ptr<Stage>> LoadSpec(const wire::LoadStageRequest& request,
                                                 LoadStream* stream);
 
-// What Worker.LoadStage answers for a loaded stage.
+// The response of Worker.LoadStage for a loaded stage.
 wire::StageInfo DescribeStage(const wire::StageSpec& spec, const Stage::Facts& facts,
                               const std::string& link_address);
 

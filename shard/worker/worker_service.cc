@@ -40,10 +40,10 @@
 namespace strata {
 namespace {
 
-// Each holds a part of a slot, or all of one.
+// Concurrent reads of caches; each holds a part of a slot, or a whole one, in memory.
 constexpr int kCacheStreamsMax = 16;
 
-// A unary call answered at once.
+// Finishes a unary call at once.
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(status));
@@ -55,9 +55,9 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   WorkerServerImpl(WorkerOptions options, Clock* clock)
       : options_(std::move(options)),
         clock_(clock),
-        wires_(options_.wires, [this](const wire::Hello& peer) { return AcceptLink(peer); }),
+        selector_(options_.wires, [this](const wire::Hello& peer) { return AcceptLink(peer); }),
         links_({.allow_mixed_versions = options_.wires.allow_mixed_versions},
-               [this](const wire::Hello& peer) { return wires_.Accept(peer); }),
+               [this](const wire::Hello& peer) { return selector_.Accept(peer); }),
         unloader_([this] { RunUnloads(); }) {}
 
   ~WorkerServerImpl() override {
@@ -66,8 +66,8 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
       absl::MutexLock lock(mu_);
       stages.swap(stages_);
     }
-    stages.clear();  // closes their links, so that the server has nothing left to wait for
-    wires_.Stop();
+    stages.clear();  // closes their links, so that the server does not wait for them
+    selector_.Stop();
     {
       absl::MutexLock lock(mu_);
       stopping_ = true;
@@ -115,7 +115,7 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   grpc::ServerUnaryReactor* OfferLink(grpc::CallbackServerContext* context,
                                       const wire::OfferLinkRequest* request,
                                       wire::OfferLinkResponse* response) override {
-    *response = wires_.Offer(*request);
+    *response = selector_.Offer(*request);
     return Answer(context, absl::OkStatus());
   }
 
@@ -127,23 +127,23 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
 
   // kNotFound: no such stage here.
   absl::StatusOr<std::shared_ptr<StageServer>> FindStage(const wire::Epoch& epoch, uint32_t stage);
-  // The stage that `spec` may keep, out of the table; null: there is none like it.
-  std::shared_ptr<StageServer> TakeKept(const wire::StageSpec& spec)
+  // Removes and returns the loaded stage that `spec` reuses; null: there is no such stage.
+  std::shared_ptr<StageServer> TakeReusedStage(const wire::StageSpec& spec)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Leaves(const std::shared_ptr<StageServer>& stage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void MarkLeaving(const std::shared_ptr<StageServer>& stage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunUnloads();
 
   const WorkerOptions options_;
   Clock* const clock_;
-  LinkSelector wires_;  // outlives what it accepts for
+  LinkSelector selector_;  // outlives links_, whose links it accepts
   GrpcLinkAcceptor links_;
   std::unique_ptr<ListeningServer> server_;
   std::string address_;
 
   absl::Mutex mu_;
-  // Shared with the calls that are under way on a stage.
+  // Shared with running calls on a stage.
   std::map<StageKey, std::shared_ptr<StageServer>> stages_ ABSL_GUARDED_BY(mu_);
-  // Out of the table, and perhaps on a step still.
+  // Removed from stages_, but perhaps still on a step.
   std::vector<std::weak_ptr<StageServer>> leaving_ ABSL_GUARDED_BY(mu_);
   // At most one for each stage.
   std::deque<absl::AnyInvocable<void() &&>> unloads_ ABSL_GUARDED_BY(mu_);
@@ -153,22 +153,22 @@ class WorkerServerImpl final : public WorkerServer, public wire::Worker::Callbac
   std::thread unloader_;
 };
 
-void WorkerServerImpl::Leaves(const std::shared_ptr<StageServer>& stage) {
+void WorkerServerImpl::MarkLeaving(const std::shared_ptr<StageServer>& stage) {
   std::erase_if(leaving_, [](const auto& other) { return other.expired(); });
   leaving_.push_back(stage);
 }
 
-// A stage that goes waits for its compute thread and for its links' callbacks, which gRPC's few
-// threads run: were those all waiting here, nobody would be left to run them.
+// Destroying a stage waits for its compute thread and for its links' callbacks, which gRPC's few
+// threads run: if those all waited here, none would be left to run the callbacks.
 void WorkerServerImpl::RunUnloads() {
   while (true) {
     absl::AnyInvocable<void() &&> unload;
     {
       absl::MutexLock lock(mu_);
-      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
         return !unloads_.empty() || stopping_;
       };
-      mu_.Await(absl::Condition(&wanted));
+      mu_.Await(absl::Condition(&has_work));
       if (unloads_.empty()) return;
       unload = std::move(unloads_.front());
       unloads_.pop_front();
@@ -188,12 +188,12 @@ absl::StatusOr<std::shared_ptr<StageServer>> WorkerServerImpl::FindStage(const w
   return found->second;
 }
 
-std::shared_ptr<StageServer> WorkerServerImpl::TakeKept(const wire::StageSpec& spec) {
+std::shared_ptr<StageServer> WorkerServerImpl::TakeReusedStage(const wire::StageSpec& spec) {
   if (!spec.has_kept()) return nullptr;
   const auto found = stages_.find(StageKeyOf(spec.kept().epoch(), spec.kept().stage()));
   if (found == stages_.end() || !IsSameStage(found->second->spec(), spec)) return nullptr;
   std::shared_ptr<StageServer> kept = std::move(found->second);
-  Leaves(kept);
+  MarkLeaving(kept);
   stages_.erase(found);
   return kept;
 }
@@ -216,7 +216,7 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Ping(grpc::CallbackServerContext* co
   response->set_resident_bytes(ResidentBytes());
   uint32_t busy_ms = 0;
   uint64_t steps_done = 0;
-  std::vector<std::shared_ptr<StageServer>> leaving;  // let go of after the lock
+  std::vector<std::shared_ptr<StageServer>> leaving;  // released after the lock
   {
     absl::MutexLock lock(mu_);
     for (const auto& stage : leaving_) {
@@ -264,7 +264,7 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
       return stream;
     }
     if (found == stages_.end() && stages_.size() >= kWorkerStagesMax) {
-      // What failed has no thread any more, so nothing is waited for.
+      // A stage that failed to load has no thread, so this does not block.
       std::erase_if(stages_, [](const auto& each) { return each.second->load_failed(); });
       if (stages_.size() >= kWorkerStagesMax) {
         stream->End(absl::ResourceExhaustedError(
@@ -272,14 +272,13 @@ grpc::ServerWriteReactor<wire::LoadStageEvent>* WorkerServerImpl::LoadStage(
         return stream;
       }
     }
-    // The table keeps the stage while it loads, so that it can be unloaded; one that failed is
-    // replaced.
+    // The stage is in stages_ while it loads, so that it can be unloaded; a failed one is replaced.
     const auto is_kept = std::make_shared<bool>(false);         // shared by the two callbacks
     const auto self_test = std::make_shared<wire::SelfTest>();  // the same
     stages_[key] = StageServer::Start(
         spec, clock_,
         [load, stream, is_kept, self_test,
-         kept = TakeKept(spec)]() mutable -> absl::StatusOr<std::unique_ptr<Stage>> {
+         kept = TakeReusedStage(spec)]() mutable -> absl::StatusOr<std::unique_ptr<Stage>> {
           std::unique_ptr<Stage> stage = kept != nullptr ? kept->TakeStage() : nullptr;
           kept.reset();
           if (stage == nullptr) {
@@ -315,10 +314,9 @@ grpc::ServerUnaryReactor* WorkerServerImpl::ConnectStage(grpc::CallbackServerCon
   if (auto s = (*stage)->SetActivations(request->activations()); !s.ok()) {
     return Answer(context, s);
   }
-  // Dialling blocks, which gRPC's threads must not: the stage's own thread has nothing else to do
-  // yet.
+  // Dialling blocks, which is forbidden on gRPC's threads: use the stage's thread, which is idle.
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  StageServer* server = stage->get();  // runs the task, so it is there
+  StageServer* server = stage->get();  // alive: it runs the task
   const absl::Status posted =
       server->Post([this, reactor, server, address = request->next_address()](Stage* loaded) {
         reactor->Finish(ToGrpc(loaded == nullptr ? absl::UnavailableError("the stage was unloaded")
@@ -331,7 +329,7 @@ grpc::ServerUnaryReactor* WorkerServerImpl::ConnectStage(grpc::CallbackServerCon
 absl::Status WorkerServerImpl::Connect(StageServer* stage, const std::string& next_address) {
   stage->SetOutgoing(nullptr, "");
   const bool to_coordinator = IsLastStage(stage->spec());
-  auto dialled = wires_.Dial(
+  auto dialled = selector_.Dial(
       {.address = next_address, .hello = stage->OutgoingHello(), .to_worker = !to_coordinator},
       stage->outgoing_receiver());
   if (!dialled.ok()) {
@@ -352,14 +350,14 @@ grpc::ServerUnaryReactor* WorkerServerImpl::UnloadStage(grpc::CallbackServerCont
     const auto found = stages_.find(StageKeyOf(request->epoch(), request->stage()));
     if (found == stages_.end()) return Answer(context, absl::OkStatus());
     stage = std::move(found->second);
-    Leaves(stage);
+    MarkLeaving(stage);
     stages_.erase(found);
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   absl::MutexLock lock(mu_);
   if (stopping_) return Answer(context, absl::UnavailableError("the worker stops"));
   unloads_.push_back([stage = std::move(stage), reactor]() mutable {
-    stage->Stop();  // while Leaves() sees it; its memory is free before the answer
+    stage->Stop();  // while leaving_ has it; frees its memory before the response
     stage.reset();
     ReleaseFreedMemory();
     reactor->Finish(grpc::Status::OK);
@@ -376,7 +374,7 @@ grpc::ServerUnaryReactor* WorkerServerImpl::Tokenize(grpc::CallbackServerContext
   const absl::Status posted = (*stage)->Post([context, reactor, request, response](Stage* loaded) {
     absl::Status status;
     if (context->IsCancelled()) {
-      status = absl::CancelledError("nobody wants the tokens any more");
+      status = absl::CancelledError("the call was cancelled");
     } else if (loaded == nullptr) {
       status = absl::UnavailableError("the stage was unloaded");
     } else if (loaded->vocab() == nullptr) {
@@ -400,7 +398,7 @@ grpc::ServerUnaryReactor* WorkerServerImpl::MoveCaches(grpc::CallbackServerConte
   if ((*stage)->steps_done() > 0) {
     return Answer(context, absl::FailedPreconditionError("the stage has computed already"));
   }
-  // It blocks; as with ConnectStage() the stage's thread has nothing else to do yet.
+  // It blocks; as in ConnectStage(), the stage's thread is idle.
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const absl::Status posted = (*stage)->Post([context, reactor, request, response](Stage* loaded) {
     if (loaded == nullptr) {
@@ -427,8 +425,8 @@ grpc::ServerWriteReactor<wire::CachePiece>* WorkerServerImpl::ReadCaches(
     explicit Refusal(const absl::Status& why) { Finish(ToGrpc(why)); }
     void OnDone() override { delete this; }
   };
-  return new Refusal(stage.ok() ? absl::ResourceExhaustedError(
-                                      absl::StrCat(kCacheStreamsMax, " caches are read already"))
+  return new Refusal(stage.ok() ? absl::ResourceExhaustedError(absl::StrCat(
+                                      kCacheStreamsMax, " caches are being read already"))
                                 : stage.status());
 }
 

@@ -13,24 +13,23 @@
 
 namespace strata {
 
-// Stages of one worker, each with a thread: what its node keeps at most. Those that failed to load
-// make room for others.
+// Most stages of one worker, each with a thread. Stages that failed to load make room for others.
 inline constexpr size_t kWorkerStagesMax = 64;
 
 struct WorkerOptions {
   std::string listen = "127.0.0.1:0";  // host:port; port 0 takes a free one
-  uint32_t n_threads = 1;              // when a StageSpec does not say
+  uint32_t n_threads = 1;              // when a StageSpec has none
   LinkSelectorOptions wires;
 };
 
 class WorkerServer {
  public:
-  // kUnavailable: the address cannot be listened on.
+  // kUnavailable: cannot listen on the address.
   static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(WorkerOptions options, Clock* clock);
   // Unloads all stages and stops serving.
   virtual ~WorkerServer() = default;
 
-  virtual std::string address() const = 0;  // host:port really listened on
+  virtual std::string address() const = 0;  // host:port with the actual port
 };
 
 }  // namespace strata

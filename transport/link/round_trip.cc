@@ -125,7 +125,7 @@ absl::StatusOr<AcceptedLink> RoundTripSink::Accept() {
   return accepted;
 }
 
-void RoundTripSink::ReclaimStaleStages() {
+void RoundTripSink::ReclaimClosedLinks() {
   std::vector<std::shared_ptr<End>> closed;  // destroyed after the lock
   MutexLock lock(&mu_);
   const auto first =

@@ -19,7 +19,7 @@
 namespace strata {
 
 // Links that one sink takes at the same time; as many that have closed may wait for
-// ReclaimStaleStages().
+// ReclaimClosedLinks().
 inline constexpr size_t kRoundTripLinksMax = 8;
 
 // The dialler's end: its link's receiver.
@@ -53,10 +53,10 @@ class RoundTripSink {
   ~RoundTripSink();
 
   // What an AcceptLinkFn answers to a Hello with `probe`. kResourceExhausted: too many are open, or
-  // have closed since ReclaimStaleStages().
+  // have closed since ReclaimClosedLinks().
   absl::StatusOr<AcceptedLink> Accept();
   // Lets go of those that have closed; of all. Not from a link's thread.
-  void ReclaimStaleStages();
+  void ReclaimClosedLinks();
   void Clear();
 
  private:

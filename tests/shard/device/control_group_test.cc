@@ -18,7 +18,7 @@ using ::testing::Not;
 
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
-// The files of a system, made up.
+// A fake system's files.
 class ControlGroupTest : public ::testing::Test {
  protected:
   void Write(const std::string& path, const std::string& text) const {
@@ -100,7 +100,7 @@ TEST_F(ControlGroupTest, TwoContainersOfOnePathAreTwoGroups) {
   EXPECT_THAT(ReadControlGroup(root_).memory_group, Not(one));
 }
 
-TEST_F(ControlGroupTest, WhatCannotBeReadIsNoLimit) {
+TEST_F(ControlGroupTest, UnreadableValuesAreNoLimit) {
   Write("/proc/self/cgroup", "garbage\n4:memory\n0::/a");
   Write("/sys/fs/cgroup/a/memory.max", "-5");
   Write("/sys/fs/cgroup/a/cpu.max", "many few");

@@ -28,8 +28,8 @@ TEST(ListDevices, NamesTheCpuAndItsMemory) {
   }
 }
 
-TEST(ProbeDevice, MeasuresTheTypesOfWeightsThatModelsAreMadeOf) {
-  // The budget is what a machine needs on which everything else runs too.
+TEST(ProbeDevice, MeasuresTheUsualTypesOfWeights) {
+  // The budget suffices on a machine that runs everything else, too.
   const auto speed =
       ProbeDevice({.n_threads = 1, .budget = absl::Seconds(60), .working_set_bytes = 64ull << 20});
   ASSERT_TRUE(speed.ok()) << speed.status();
@@ -42,13 +42,13 @@ TEST(ProbeDevice, MeasuresTheTypesOfWeightsThatModelsAreMadeOf) {
   for (const TypeSpeed& type : speed->types) EXPECT_THAT(type.bytes_per_s, Each(Gt(0.0)));
 }
 
-TEST(ProbeDevice, SaysWhenTimeDoesNotSuffice) {
+TEST(ProbeDevice, ReportsWhenTimeDoesNotSuffice) {
   const auto speed = ProbeDevice({.budget = absl::ZeroDuration()});
   EXPECT_EQ(speed.status().code(), absl::StatusCode::kInternal);
   EXPECT_THAT(speed.status().message(), HasSubstr("longer"));
 }
 
-TEST(ProbeDevice, NamesTheDevicesThereAre) {
+TEST(ProbeDevice, NamesTheExistingDevices) {
   const auto speed = ProbeDevice({.device = "CUDA77"});
   EXPECT_EQ(speed.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(speed.status().message(), HasSubstr("CPU"));

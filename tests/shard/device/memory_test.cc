@@ -1,5 +1,5 @@
-// What a stage holds in memory: at most its slice, its KV cache, its compute buffer and 64 MiB.
-// What is unloaded goes back. Each figure is measured in a fresh process, as a worker is one.
+// The memory of a stage: at most its slice, its KV cache, its compute buffer and 64 MiB. Unloading
+// returns it. Each figure is measured in a fresh process, like a worker.
 #include "shard/device/memory.h"
 
 #include <sys/wait.h>
@@ -43,8 +43,8 @@ struct Shape {
   uint64_t rows;  // 0: a vector, kept in f32
 };
 
-// A llama of 280 MiB, most of it in `type`. Its weights are one megabyte of blocks over and over:
-// what is measured is where they lie, not what they mean.
+// A llama of 280 MiB, most of it in `type`. Its weights repeat one megabyte of blocks: only their
+// place in memory is measured.
 void WriteModel(const std::string& path, ggml_type type) {
   constexpr uint64_t kEmbd = 2048, kKv = 512, kFeedForward = 5632, kVocab = 32000;
   GgufHeader header;
@@ -133,8 +133,8 @@ std::unique_ptr<Stage> LoadOf(const std::string& path, LayerRange layers, bool u
   return *std::move(stage);
 }
 
-// A child: four times loads four stages, each on a thread of its own, and frees them; prints the
-// most that was resident behind that, and the caches of a stage.
+// A child: four times loads four stages, each on its own thread, and frees them; prints the most
+// resident memory after that, and the caches of a stage.
 int LoadAgainAndAgain(const std::string& path, LayerRange layers) {
   UseOneHeap();
   uint64_t resident = 0, kv_bytes = 0;
@@ -155,13 +155,13 @@ int LoadAgainAndAgain(const std::string& path, LayerRange layers) {
   return 0;
 }
 
-// A child: loads a stage, uses it as a worker would, and prints what it says and what it has.
+// A child: loads a stage, uses it as a worker would, and prints its reported and its real memory.
 int LoadAndUse(const std::string& path, LayerRange layers, bool use_mmap) {
   const std::unique_ptr<Stage> stage = LoadOf(path, layers, use_mmap);
   const Stage::Facts& facts = stage->facts();
   uint64_t resident = ResidentBytes();
 
-  // libllama clears the caches when it makes them, so one batch touches what is left to touch.
+  // libllama clears the caches when it makes them, so one batch touches all remaining memory.
   std::vector<int32_t> tokens(facts.is_first ? kBatch : 0, 7), positions(kBatch), slots(kBatch, 1);
   for (uint32_t i = 0; i < kBatch; ++i) positions[i] = static_cast<int32_t>(i);
   const std::vector<float> activations(
@@ -181,7 +181,7 @@ int LoadAndUse(const std::string& path, LayerRange layers, bool use_mmap) {
   return 0;
 }
 
-// What a child prints; `how` is "mmap", "read" or "again".
+// A child's output; `how` is "mmap", "read" or "again".
 std::string RunChild(const std::string& path, LayerRange layers, const char* how) {
   int pipe_fds[2];
   if (pipe(pipe_fds) != 0) return "";
@@ -205,15 +205,15 @@ std::string RunChild(const std::string& path, LayerRange layers, const char* how
   return text;
 }
 
-struct Measured {
+struct MemoryUse {
   uint64_t resident = 0;
   uint64_t slice = 0;
   uint64_t kv = 0;
   uint64_t compute = 0;
 };
 
-Measured Measure(const std::string& path, LayerRange layers, bool use_mmap) {
-  Measured measured;
+MemoryUse Measure(const std::string& path, LayerRange layers, bool use_mmap) {
+  MemoryUse measured;
   std::istringstream(RunChild(path, layers, use_mmap ? "mmap" : "read")) >> measured.resident >>
       measured.slice >> measured.kv >> measured.compute;
   return measured;
@@ -245,7 +245,7 @@ TEST_P(StageMemory, IsTheSliceItsCachesAndAnAllowance) {
       {"whole, read", {0, kLayers}, false},
   };
   for (const Case& c : cases) {
-    const Measured m = Measure(path_, c.layers, c.use_mmap);
+    const MemoryUse m = Measure(path_, c.layers, c.use_mmap);
     const uint64_t bound = m.slice + m.kv + m.compute + kAllowanceBytes;
     std::printf(
         "%-14s resident %4llu MiB, slice %4llu + KV %3llu + compute %3llu + 64 = %4llu MiB\n",
@@ -263,7 +263,7 @@ TEST_P(StageMemory, IsTheSliceItsCachesAndAnAllowance) {
 TEST_P(StageMemory, GoesBackWhereverItWasLoaded) {
   if (testing::kHasAddressSanitizer) GTEST_SKIP() << "AddressSanitizer's own memory would count";
 #ifndef __GLIBC__
-  GTEST_SKIP() << "what this C library keeps of freed memory is not known";
+  GTEST_SKIP() << "this C library's retention of freed memory is not known";
 #endif
   uint64_t resident = 0, kv = 0;
   std::istringstream(RunChild(path_, {3, 6}, "again")) >> resident >> kv;

@@ -23,7 +23,7 @@ TEST(FromLlamaException, MissingMemoryIsResourceExhausted) {
   }
 }
 
-TEST(FromLlamaException, AllElseIsInternal) {
+TEST(FromLlamaException, OtherErrorsAreInternal) {
   EXPECT_THAT(FromLlamaException(std::runtime_error("vk::Queue::submit: ErrorDeviceLost")),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("ErrorDeviceLost")));
 }

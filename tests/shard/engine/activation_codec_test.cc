@@ -53,7 +53,7 @@ TEST(ActivationCodec, TypesHaveTheirSizes) {
   EXPECT_EQ(ActivationRowBytes(wire::F32, UINT32_MAX), 4ull * UINT32_MAX);
 }
 
-TEST(ActivationCodec, NamesReadBackAndNothingElseDoes) {
+TEST(ActivationCodec, OnlyTypeNamesParse) {
   for (const wire::ActivationType type : kAll) {
     EXPECT_EQ(ActivationTypeOf(ActivationTypeName(type)), type);
   }
@@ -75,7 +75,7 @@ TEST(ActivationCodec, F32IsNotEvenCopied) {
 // Half of f16's smallest step.
 constexpr double kF16Least = 3e-8;
 
-TEST(ActivationCodec, FloatsComeBackRounded) {
+TEST(ActivationCodec, FloatsAreRounded) {
   for (const double scale : {1e-3, 1.0, 300.0}) {
     const std::vector<float> values = Values(5 * kWidth, scale);
     for (const auto& [type, error] : {std::pair(wire::F16, 0x1p-11), {wire::BF16, 0x1p-8}}) {
@@ -92,8 +92,8 @@ TEST(ActivationCodec, FloatsComeBackRounded) {
   }
 }
 
-// To half of a 127th of their block's largest, and what rounding the scale, an f16, adds.
-TEST(ActivationCodec, BlocksComeBackInTheirLargestsSteps) {
+// Within half of a 127th of their block's largest, plus the rounding of the scale, an f16.
+TEST(ActivationCodec, BlocksAreRoundedToStepsOfTheirLargest) {
   for (const double scale : {1e-3, 1.0, 300.0}) {
     const std::vector<float> values = Values(5 * kWidth, scale);
     wire::ActivationType sent_as;
@@ -112,7 +112,7 @@ TEST(ActivationCodec, BlocksComeBackInTheirLargestsSteps) {
   }
 }
 
-TEST(ActivationCodec, WhatATypeCannotHoldGoesAsF32) {
+TEST(ActivationCodec, ValuesThatATypeCannotHoldAreSentAsF32) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const std::pair<float, bool> cases[] = {
       {65504.0f, true}, {-65504.0f, true},   {65505.0f, false},
@@ -154,7 +154,7 @@ TEST(ActivationCodec, AnyBytesAreSomeValues) {
     const Payload payload = Payload::Own(bytes);
     const auto values = DecodeActivations(type, payload, &scratch);
     ASSERT_EQ(values.size(), rows * kWidth);
-    // All of them are read, which the address sanitizer sees.
+    // Reads all values, which the address sanitizer checks.
     const auto numbers =
         std::count_if(values.begin(), values.end(), [](float value) { return !std::isnan(value); });
     ASSERT_LE(static_cast<size_t>(numbers), values.size());
@@ -173,7 +173,7 @@ TEST(ActivationRule, IsCheckedAgainstTheModelsRows) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unknown type 4")));
 }
 
-TEST(ActivationRule, SendsSmallStepsAsTheyAre) {
+TEST(ActivationRule, SendsSmallStepsAsF32) {
   wire::ActivationRule rule;
   rule.set_type(wire::Q8_0);
   EXPECT_EQ(ActivationTypeFor(rule, 1), wire::Q8_0);
@@ -186,7 +186,7 @@ TEST(ActivationRule, SendsSmallStepsAsTheyAre) {
   EXPECT_EQ(ActivationRuleText(rule), "f32");
 }
 
-// The figures of models are in tests/bench/README.md; these bounds are some three times what was
+// The figures of models are in tests/bench/README.md; these bounds are about three times the values
 // measured here.
 TEST(Activations, ThreeStagesAreExactWithF32AndCloseWithF16) {
   StartEngine();

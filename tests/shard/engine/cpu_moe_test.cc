@@ -1,5 +1,5 @@
 // Stages whose layers are on a second device and whose experts are in the host's memory: the logits
-// are libllama's on the CPU, within what the devices' arithmetic makes of them
+// are libllama's on the CPU, within the differences of the devices' arithmetic
 // (second_device_test).
 #include <algorithm>
 #include <cmath>
@@ -35,8 +35,8 @@ using testing::DecodeThrough;
 using ::testing::HasSubstr;
 using testing::WholeModel;
 
-// As exact as the device can be: Vulkan's kernels round activations to 8 or 16 bits otherwise, and
-// in a random model that is nearly all there is to see.
+// The device's most exact settings: otherwise Vulkan's kernels round activations to 8 or 16 bits,
+// which in a random model hides all other differences.
 bool Prepare() {
   testing::ShowSoftwareDevices();
   for (const char* less : {"GGML_VK_DISABLE_INTEGER_DOT_PRODUCT", "GGML_VK_DISABLE_F16",
@@ -47,7 +47,7 @@ bool Prepare() {
 }
 const bool prepared = Prepare();
 
-constexpr uint64_t kRounding = 32 << 10;  // libllama tells hundredths of a MiB, for each buffer
+constexpr uint64_t kRounding = 32 << 10;  // libllama reports hundredths of a MiB for each buffer
 constexpr uint64_t kEmbeddingBytes = 64 << 10;
 constexpr int32_t kPrompt = 33;
 constexpr int32_t kDecodes = 12;
@@ -109,7 +109,7 @@ TEST_P(CpuMoeTest, GivesTheLogitsOfTheCpu) {
       ASSERT_TRUE(slice.ok()) << slice.status();
       auto stage = Stage::Load(*slice, Options(part.n_cpu_moe), nullptr);
       ASSERT_TRUE(stage.ok()) << stage.status();
-      // As libllama says where the weights are; it keeps the embedding there, too.
+      // As libllama reports the weights' place; it keeps the embedding there, too.
       const uint64_t experts =
           ExpertBytes(slice->header(), {0, std::min(part.n_cpu_moe, part.layers.size())});
       EXPECT_GT(experts, 0u);
@@ -142,7 +142,7 @@ TEST_P(CpuMoeTest, GivesTheLogitsOfTheCpu) {
   }
 }
 
-TEST_P(CpuMoeTest, TheDeviceNeedsRoomForTheRestAlone) {
+TEST_P(CpuMoeTest, TheDeviceNeedsRoomForTheOtherWeightsOnly) {
   auto slice = Slice::Make(file_, {0, file_->n_layer()}, {});
   ASSERT_TRUE(slice.ok()) << slice.status();
   auto all = Stage::Load(*slice, Options(0), nullptr);

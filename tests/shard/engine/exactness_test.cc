@@ -39,8 +39,8 @@ constexpr uint32_t kCtx = 128;
 constexpr uint32_t kSlots = 4;
 constexpr uint32_t kBatchRows = 64;
 // A model with more places to cut than this, one of the deep ones whose block count matters, is cut
-// at four of them in every way. Each of the others is tried as the only one, with the script's
-// first events, unless a large vocabulary makes loading slow.
+// at four of them, in all combinations. Each of the others is tried as the only one, with the
+// script's first events, unless a large vocabulary makes loading slow.
 constexpr size_t kCutPointsMax = 11;
 constexpr size_t kBriefEvents = 2;
 constexpr int32_t kBriefVocabularyMax = 1000;
@@ -64,8 +64,8 @@ Event Edit(std::string what, wire::KvEdit::Kind kind, int32_t slot) {
   return event;
 }
 
-// Rows of one slot that follow each other; the last one wants logits.
-std::vector<BatchRow> Text(int32_t slot, int32_t begin, int32_t n, int32_t n_vocab) {
+// Consecutive rows of one slot; the last one needs logits.
+std::vector<BatchRow> SlotRows(int32_t slot, int32_t begin, int32_t n, int32_t n_vocab) {
   std::vector<BatchRow> rows;
   for (int32_t i = begin; i < begin + n; ++i) {
     rows.push_back({(37 * i + 11 + 5 * slot) % n_vocab, i, slot, i == begin + n - 1});
@@ -79,33 +79,36 @@ std::vector<BatchRow> Together(std::initializer_list<std::vector<BatchRow>> part
   return rows;
 }
 
-// A prompt, decodes, several sequences in a batch, and every edit that the cache can do.
+// A prompt, decodes, several sequences in a batch, and every edit that the cache supports.
 std::vector<Event> Script(const CacheAbility& ability, bool has_window, int32_t v) {
   std::vector<Event> script;
-  script.push_back(Batch("prompt of 41", Text(0, 0, 41, v)));
-  for (int32_t i = 41; i < 49; ++i) script.push_back(Batch("decode", Text(0, i, 1, v)));
-  script.push_back(Batch("prompt chunk + decode + prompt chunk",
-                         Together({Text(1, 0, 17, v), Text(0, 49, 1, v), Text(2, 0, 9, v)})));
+  script.push_back(Batch("prompt of 41", SlotRows(0, 0, 41, v)));
+  for (int32_t i = 41; i < 49; ++i) script.push_back(Batch("decode", SlotRows(0, i, 1, v)));
+  script.push_back(
+      Batch("prompt chunk + decode + prompt chunk",
+            Together({SlotRows(1, 0, 17, v), SlotRows(0, 49, 1, v), SlotRows(2, 0, 9, v)})));
   for (int32_t i = 0; i < 2; ++i) {
-    script.push_back(Batch("decodes of 3", Together({Text(0, 50 + i, 1, v), Text(1, 17 + i, 1, v),
-                                                     Text(2, 9 + i, 1, v)})));
+    script.push_back(
+        Batch("decodes of 3", Together({SlotRows(0, 50 + i, 1, v), SlotRows(1, 17 + i, 1, v),
+                                        SlotRows(2, 9 + i, 1, v)})));
   }
   script.push_back(Edit("drop", wire::KvEdit::DROP, 1));
-  script.push_back(Batch("after drop", Together({Text(1, 0, 5, v), Text(0, 52, 1, v)})));
+  script.push_back(Batch("after drop", Together({SlotRows(1, 0, 5, v), SlotRows(0, 52, 1, v)})));
   int32_t next = 53;  // position of slot 0
   if (ability.copy) {
     script.push_back(Edit("copy", wire::KvEdit::COPY, 3));
     script.back().edit.set_from_slot(0);
     for (; next < 55; ++next) {
-      script.push_back(Batch("after copy", Together({Text(0, next, 1, v), Text(3, next, 1, v)})));
+      script.push_back(
+          Batch("after copy", Together({SlotRows(0, next, 1, v), SlotRows(3, next, 1, v)})));
     }
   }
   if (ability.trim) {
-    // Into a window that has not been forgotten.
+    // Into a window that is still cached.
     const int32_t begin = has_window ? next - 3 : 30;
     script.push_back(Edit("trim", wire::KvEdit::TRIM, 0));
     script.back().edit.set_begin(begin);
-    script.push_back(Batch("after trim", Text(0, begin, 3, v)));
+    script.push_back(Batch("after trim", SlotRows(0, begin, 3, v)));
     next = begin + 3;
   }
   if (ability.shift && !has_window) {
@@ -113,7 +116,7 @@ std::vector<Event> Script(const CacheAbility& ability, bool has_window, int32_t 
     script.back().edit.set_begin(12);
     script.back().edit.set_delta(-8);
     next -= 8;
-    script.push_back(Batch("after shift", Text(0, next, 2, v)));
+    script.push_back(Batch("after shift", SlotRows(0, next, 2, v)));
   }
   return script;
 }
@@ -200,7 +203,7 @@ class Chain {
       if (!stage.ok()) return stage.status();
       chain.stages_.push_back(*stage);
     }
-    for (uint32_t slot = 0; slot < kSlots; ++slot) {  // what other plans left
+    for (uint32_t slot = 0; slot < kSlots; ++slot) {  // left by other plans
       if (absl::Status s = chain.Apply(Edit("", wire::KvEdit::DROP, slot).edit); !s.ok()) return s;
     }
     return chain;
@@ -260,7 +263,7 @@ TEST_P(ExactnessTest, ChainedStagesGiveTheLogitsOfTheWholeModel) {
     wanted.back() = *std::move(logits);
     largest = std::max(largest, LargestOf(wanted.back()));
   }
-  ASSERT_GT(largest, 0.1);  // else everything would be like everything
+  ASSERT_GT(largest, 0.1);  // else any logits would match
 
   Stages stages(*file);
   double worst = 0;
@@ -296,7 +299,7 @@ TEST_P(ExactnessTest, ChainedStagesGiveTheLogitsOfTheWholeModel) {
       }
     }
   }
-  // A tolerance is what was measured, not what would please.
+  // A tolerance is a measured value.
   if (rule->exactness == Exactness::kTolerance) {
     EXPECT_GE(worst * 3, rule->tolerance) << worst;
   }

@@ -1,5 +1,5 @@
-// Which steps libllama runs with the graph of the step before, and that those which it does not are
-// right as well.
+// Which steps libllama runs with the graph of the step before, and that the other steps are right
+// as well.
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -34,7 +34,7 @@ Rows StepOf(int32_t n_slots, int32_t position) {
   return rows;
 }
 
-// How many of kSteps steps of one row in each of `n_slots` slots each stage ran as the step before.
+// How many of kSteps steps of one row in each of `n_slots` slots reused a graph, for each stage.
 std::vector<int32_t> ReusedOf(const RandomModelSpec& spec, const std::vector<uint32_t>& cuts,
                               int32_t n_slots) {
   Chain chain(OpenModel(spec), cuts, Options());

@@ -1,4 +1,4 @@
-// What a batch that libllama fails on leaves behind: the slots are as before, or dropped and named.
+// The slots after a batch on which libllama fails: as before, or dropped and named.
 #include "shard/engine/llama_stage.h"
 
 #include <cstdint>
@@ -57,7 +57,7 @@ struct Row {
 };
 using Rows = std::vector<Row>;
 
-Rows Text(int32_t slot, int32_t begin, int32_t n) {
+Rows SlotRows(int32_t slot, int32_t begin, int32_t n) {
   Rows rows;
   for (int32_t i = 0; i < n; ++i) rows.push_back({slot, begin + i});
   return rows;
@@ -76,7 +76,7 @@ struct StageKind {
   std::string output_tensor = "";  // as LlamaStage::Config
 };
 
-// A stage whose graphs a test can abort after so many of their nodes.
+// A stage whose graphs a test can abort after a number of nodes.
 class FailingStage {
  public:
   explicit FailingStage(const StageKind& kind) {
@@ -165,7 +165,7 @@ class FailingStage {
     return {logits.begin(), logits.end()};
   }
 
-  // How often libllama asked whether to stop, in the batch before.
+  // How often libllama called the abort callback in the last batch.
   int n_checks() const { return n_checks_; }
 
  private:
@@ -181,7 +181,8 @@ class FailingStage {
   int abort_at_ = 0;  // 0: never
 };
 
-// `before`, then `batch` aborted at its end and run again: as if it had not been aborted.
+// Runs `before`, then `batch`, aborted at its end and run again: the result is the same as without
+// the abort.
 void ExpectNothingHappened(const StageKind& kind, const std::vector<Rows>& before,
                            const Rows& batch) {
   FailingStage calm(kind);
@@ -199,19 +200,19 @@ void ExpectNothingHappened(const StageKind& kind, const std::vector<Rows>& befor
 }
 
 TEST(LlamaStage, AbortedBatchLeavesTheCacheAsItWas) {
-  ExpectNothingHappened({.spec = Llama()}, {Text(0, 0, 20), Text(2, 0, 7)},
-                        Text(0, 20, 3) + Text(1, 0, 9) + Text(2, 7, 1));
+  ExpectNothingHappened({.spec = Llama()}, {SlotRows(0, 0, 20), SlotRows(2, 0, 7)},
+                        SlotRows(0, 20, 3) + SlotRows(1, 0, 9) + SlotRows(2, 7, 1));
 }
 
 TEST(LlamaStage, AbortedBatchLeavesAWindowAsItWas) {
-  ExpectNothingHappened({.spec = Windowed()}, {Text(0, 0, 100), Text(0, 100, 9)},
-                        Text(1, 0, 60) + Text(0, 109, 3));
+  ExpectNothingHappened({.spec = Windowed()}, {SlotRows(0, 0, 100), SlotRows(0, 100, 9)},
+                        SlotRows(1, 0, 60) + SlotRows(0, 109, 3));
 }
 
-TEST(LlamaStage, GraphsBeforeTheAbortedOneAreTakenBack) {
+TEST(LlamaStage, GraphsBeforeTheAbortedOneAreRolledBack) {
   // The first graph takes as many rows of each slot, the second what is left of slot 0.
   ExpectNothingHappened({.spec = Llama(), .is_unified = false, .has_equal_graphs = true},
-                        {Text(0, 0, 20)}, Text(1, 0, 2) + Text(0, 20, 9));
+                        {SlotRows(0, 0, 20)}, SlotRows(1, 0, 2) + SlotRows(0, 20, 9));
 }
 
 TEST(LlamaStage, RecurrentSlotsOfAnAbortedBatchAreDroppedAndNamed) {
@@ -219,47 +220,47 @@ TEST(LlamaStage, RecurrentSlotsOfAnAbortedBatchAreDroppedAndNamed) {
   FailingStage calm(kind);
   FailingStage stage(kind);
   for (FailingStage* each : {&calm, &stage}) {
-    ASSERT_TRUE(each->Decode(Text(0, 0, 12)).ok());
-    ASSERT_TRUE(each->Decode(Text(3, 0, 5)).ok());
+    ASSERT_TRUE(each->Decode(SlotRows(0, 0, 12)).ok());
+    ASSERT_TRUE(each->Decode(SlotRows(3, 0, 5)).ok());
   }
-  ASSERT_TRUE(calm.Decode(Text(3, 5, 1)).ok());
-  const absl::Status aborted = stage.DecodeAndAbort(Text(3, 5, 1), calm.n_checks() - 1);
+  ASSERT_TRUE(calm.Decode(SlotRows(3, 5, 1)).ok());
+  const absl::Status aborted = stage.DecodeAndAbort(SlotRows(3, 5, 1), calm.n_checks() - 1);
   EXPECT_EQ(aborted.code(), Code::kDataLoss) << aborted;
   EXPECT_THAT(aborted.message(), AllOf(HasSubstr("slots 3"), Not(HasSubstr("0,"))));
-  EXPECT_EQ(stage.Decode(Text(3, 5, 1)).code(), Code::kInvalidArgument);
+  EXPECT_EQ(stage.Decode(SlotRows(3, 5, 1)).code(), Code::kInvalidArgument);
 
-  // The slot starts anew, and the other one goes on.
-  ASSERT_TRUE(stage.Decode(Text(3, 0, 5)).ok());
-  ASSERT_TRUE(stage.Decode(Text(3, 5, 1)).ok());
+  // The dropped slot starts again, and the other one continues.
+  ASSERT_TRUE(stage.Decode(SlotRows(3, 0, 5)).ok());
+  ASSERT_TRUE(stage.Decode(SlotRows(3, 5, 1)).ok());
   EXPECT_EQ(stage.Logits(), calm.Logits());
-  ASSERT_TRUE(calm.Decode(Text(0, 12, 2)).ok());
-  ASSERT_TRUE(stage.Decode(Text(0, 12, 2)).ok());
+  ASSERT_TRUE(calm.Decode(SlotRows(0, 12, 2)).ok());
+  ASSERT_TRUE(stage.Decode(SlotRows(0, 12, 2)).ok());
   EXPECT_EQ(stage.Logits(), calm.Logits());
 }
 
-TEST(LlamaStage, LogitsAreThoseOfTheirRowsInWhateverOrderSlotsCome) {
+TEST(LlamaStage, LogitsAreThoseOfTheirRowsInAnyOrderOfSlots) {
   const StageKind kind = {.spec = Mamba(), .has_equal_graphs = true};
   FailingStage rising(kind);
   FailingStage falling(kind);
   for (FailingStage* each : {&rising, &falling}) {
-    ASSERT_TRUE(each->Decode(Text(0, 0, 12)).ok());
-    ASSERT_TRUE(each->Decode(Text(3, 0, 5)).ok());
+    ASSERT_TRUE(each->Decode(SlotRows(0, 0, 12)).ok());
+    ASSERT_TRUE(each->Decode(SlotRows(3, 0, 5)).ok());
   }
   // The last row's logits: of slot 3 at first, then of slot 0.
-  ASSERT_TRUE(rising.Decode(Text(0, 12, 1) + Text(3, 5, 1)).ok());
-  ASSERT_TRUE(rising.Decode(Text(0, 13, 1)).ok());
-  ASSERT_TRUE(falling.Decode(Text(0, 12, 1) + Text(3, 5, 1)).ok());
-  ASSERT_TRUE(falling.Decode(Text(3, 6, 1) + Text(0, 13, 1)).ok());
+  ASSERT_TRUE(rising.Decode(SlotRows(0, 12, 1) + SlotRows(3, 5, 1)).ok());
+  ASSERT_TRUE(rising.Decode(SlotRows(0, 13, 1)).ok());
+  ASSERT_TRUE(falling.Decode(SlotRows(0, 12, 1) + SlotRows(3, 5, 1)).ok());
+  ASSERT_TRUE(falling.Decode(SlotRows(3, 6, 1) + SlotRows(0, 13, 1)).ok());
   const std::vector<float> alone = rising.Logits();
   const std::vector<float> last = falling.Logits();
   ASSERT_EQ(alone.size(), last.size());
   for (size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(alone[i], last[i], 1e-3);
 }
 
-TEST(LlamaStage, GraphWithoutTheBoundaryIsTakenBack) {
+TEST(LlamaStage, GraphWithoutTheBoundaryIsRolledBack) {
   FailingStage stage({.spec = Llama(), .is_first_half = true, .output_tensor = "no such tensor"});
   for (int i = 0; i < 2; ++i) {
-    const absl::Status status = stage.Decode(Text(0, 0, 5));
+    const absl::Status status = stage.Decode(SlotRows(0, 0, 5));
     EXPECT_EQ(status.code(), Code::kInternal) << status;
     EXPECT_THAT(status.message(), HasSubstr("no such tensor"));
   }

@@ -14,8 +14,8 @@
 namespace strata {
 namespace {
 
-// What a page of the file has, after the file was cut short.
-char ReadOfALostPage(const std::string& path) {
+// Reads a page of the mapped file after the file was truncated.
+char ReadLostPage(const std::string& path) {
   const size_t bytes = 1 << 20;
   testing::WriteFile(path, std::string(bytes, 'x'));
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -24,13 +24,13 @@ char ReadOfALostPage(const std::string& path) {
   return static_cast<volatile const char*>(mapped)[bytes - 1];
 }
 
-TEST(LostPagesDeathTest, EndTheProcessWithWordsThatNameTheFile) {
+TEST(LostPagesDeathTest, EndTheProcessWithAMessageThatNamesTheFile) {
   const std::string path = testing::MakeTestFolder() + "/model.gguf";
   EXPECT_EXIT(
       {
-        TellOfLostPages("/some/other.gguf");
-        TellOfLostPages(path);
-        _exit(ReadOfALostPage(path));
+        ReportLostPages("/some/other.gguf");
+        ReportLostPages(path);
+        _exit(ReadLostPage(path));
       },
       ::testing::KilledBySignal(SIGBUS), "model.gguf became shorter.*load the model again");
 }

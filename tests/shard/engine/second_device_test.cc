@@ -1,5 +1,5 @@
-// Stages on two devices: what another device's arithmetic makes of the logits, against libllama
-// alone on the CPU. The page DEVICES.md has the figures.
+// Stages on two devices: the logits with another device's arithmetic, against libllama alone on the
+// CPU. The page DEVICES.md has the figures.
 #include "tests/support/second_device.h"
 
 #include <algorithm>
@@ -35,13 +35,13 @@ constexpr int32_t kDecodes = 60;
 // matrix, where a GPU has other kernels.
 constexpr double kLargestDifference = 0.5;
 
-struct Placed {
+struct StagePlacement {
   LayerRange layers;
   bool second = false;  // on the second device
 };
 struct Layout {
   std::string name;
-  std::vector<Placed> stages;
+  std::vector<StagePlacement> stages;
 };
 
 struct Difference {
@@ -77,7 +77,7 @@ TEST_P(SecondDeviceTest, GivesTheLogitsOfTheCpuWithinItsArithmetic) {
   ASSERT_TRUE(file.ok()) << file.status();
 
   std::vector<std::unique_ptr<Stage>> stages;
-  for (const Placed& placed : GetParam().stages) {
+  for (const StagePlacement& placed : GetParam().stages) {
     auto slice = Slice::Make(*file, placed.layers, {});
     ASSERT_TRUE(slice.ok()) << slice.status();
     StageOptions options;
@@ -92,7 +92,7 @@ TEST_P(SecondDeviceTest, GivesTheLogitsOfTheCpuWithinItsArithmetic) {
   std::vector<Stage*> chain;
   for (const auto& stage : stages) chain.push_back(stage.get());
 
-  // Texts that the whole model writes; both see the same tokens, whatever the stages would choose.
+  // Sequences that the whole model generates; both get the same tokens, whatever the stages choose.
   Difference difference;
   std::vector<BatchRow> rows;
   for (int32_t i = 0; i < kPrompt; ++i) {
@@ -108,7 +108,7 @@ TEST_P(SecondDeviceTest, GivesTheLogitsOfTheCpuWithinItsArithmetic) {
     const auto token =
         static_cast<int32_t>(std::max_element(right->begin(), right->end()) - right->begin());
     rows = {{.token = token, .position = position, .wants_logits = true}};
-    if (position % 8 == 0) {  // a second text beside it
+    if (position % 8 == 0) {  // a second sequence
       const int32_t at = (position / 8) * 3 - 18;
       for (int32_t i = at; i < at + 3; ++i) {
         rows.push_back({.token = 300 + 11 * i, .position = i, .slot = 1});
@@ -123,9 +123,9 @@ TEST_P(SecondDeviceTest, GivesTheLogitsOfTheCpuWithinItsArithmetic) {
   EXPECT_LT(difference.largest, kLargestDifference);
 }
 
-// What was begun ahead and was right, was wrong, was undone by an edit or by a look at the cache
-// changes nothing: the same logits, bit for bit, as of a stage that never began anything.
-TEST(StepsAhead, ChangeNoLogits) {
+// A lookahead that was right, was wrong, or was undone by an edit or a read of the cache changes
+// nothing: the logits are, bit for bit, those of a stage without lookahead.
+TEST(Lookahead, ChangeNoLogits) {
   StartEngine();
   const std::string second = testing::SecondDevice();
   if (second.empty()) GTEST_SKIP() << testing::kNoSecondDevice;
@@ -174,7 +174,7 @@ TEST(StepsAhead, ChangeNoLogits) {
   ASSERT_TRUE(begin({128}, {4}, {0}));
   ASSERT_NO_FATAL_FAILURE(decode({129}, {4}, {0}));  // another token
   EXPECT_FALSE((*ahead)->UsedLookahead());
-  // A batch that is refused leaves what was begun as it is.
+  // A refused batch does not undo the lookahead.
   ASSERT_TRUE(begin({130}, {5}, {0}));
   const std::vector<int32_t> wrong = {99}, slot = {0};
   EXPECT_FALSE((*ahead)->Decode({.tokens = wrong, .positions = wrong, .slots = slot}).ok());
@@ -191,7 +191,7 @@ TEST(StepsAhead, ChangeNoLogits) {
   auto other = (*ahead)->ReadCache(0, 0, 128);
   ASSERT_TRUE(one.ok() && other.ok());
   EXPECT_TRUE(one->bytes == other->bytes);
-  ASSERT_NO_FATAL_FAILURE(decode({133}, {7}, {0}));  // undone by the look
+  ASSERT_NO_FATAL_FAILURE(decode({133}, {7}, {0}));  // undone by the read
   ASSERT_TRUE(begin({134}, {8}, {0}));
   ASSERT_TRUE((*plain)->Apply(trim).ok());
   ASSERT_TRUE((*ahead)->Apply(trim).ok());

@@ -61,8 +61,8 @@ TEST(SelfTest, RepeatsItself) {
   }
 }
 
-// A first, a middle and a last stage of every kind of cache go on as if they had run nothing,
-// before a text and in the middle of one.
+// A first, a middle and a last stage of every kind of cache continue as if they had run nothing,
+// before a sequence and in the middle of one.
 TEST(SelfTest, LeavesNothingBehind) {
   for (const auto& spec : {Llama(), Mamba(), Windowed(), TwoRanges()}) {
     const auto model = OpenModel(spec);
@@ -85,7 +85,7 @@ TEST(SelfTest, LeavesNothingBehind) {
   }
 }
 
-// By the layers that a result is of.
+// Results by their layers.
 std::map<std::string, std::string> ByLayers(const wire::SelfTest& test) {
   std::map<std::string, std::string> hashes;
   for (const wire::SelfTestPoint& point : test.points()) {
@@ -166,7 +166,7 @@ class RefusingStage final : public StageWithoutCaches {
     facts_.n_embd = 4;
     facts_.n_ctx = facts_.n_batch = 64;
   }
-  absl::Status Decode(const Batch&) override { return absl::InternalError("it is not asked"); }
+  absl::Status Decode(const Batch&) override { return absl::InternalError("it is not called"); }
   absl::StatusOr<std::vector<float>> DecodeApart(const Batch&, const LayerWatch&) override {
     return absl::UnimplementedError("not so");
   }
@@ -180,7 +180,7 @@ class RefusingStage final : public StageWithoutCaches {
   Facts facts_;
 };
 
-TEST(SelfTest, AStageThatCannotComputeTheInputSaysSo) {
+TEST(SelfTest, AStageThatCannotComputeTheInputReportsIt) {
   RefusingStage stage;
   const wire::SelfTest test = TestOf(&stage);
   EXPECT_EQ(test.why_not_run(), "not so");
@@ -244,7 +244,7 @@ TEST(SketchOf, EstimatesHowFarRowsAreApart) {
   EXPECT_LT(share, 0.03);
 }
 
-TEST(SketchOf, IsOfWhatIsAddedToTheInput) {
+TEST(SketchOf, IsOfTheDifferenceToTheInput) {
   std::vector<float> input(512, 100.0f), a = input, b = input;
   for (size_t i = 0; i < a.size(); ++i) a[i] += 1 + 0.1f * static_cast<float>(i % 3);
   b = a;

@@ -1,4 +1,4 @@
-// What slots hold, in other stages.
+// The contents of slots, transferred to other stages.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 using ::strata::testing::RandomModelSpec;
 using Code = absl::StatusCode;
 
-// The slot of one stage to another one's, in parts of so many positions.
+// Copies a slot from one stage to another, in parts of at most n_max positions.
 absl::Status Copy(Stage* from, Stage* to, int32_t slot, uint32_t begin, uint32_t n_max) {
   while (begin < from->HeldIn(slot).positions) {
     auto part = from->ReadCache(slot, begin, n_max);
@@ -46,11 +46,11 @@ class StageCaches : public ::testing::TestWithParam<Kind> {
   Chain here_{model_, cuts_, OptionsOf(GetParam())}, there_{model_, cuts_, OptionsOf(GetParam())};
 };
 
-TEST_P(StageCaches, TextsGoOnInStagesThatHaveTakenThemOver) {
+TEST_P(StageCaches, SequencesContinueInStagesThatTookThemOver) {
   ASSERT_TRUE(here_.Decode(Prompt(2, 0, 21)).ok());
   ASSERT_TRUE(here_.Decode(Prompt(0, 0, 40) + Prompt(2, 21, 1)).ok());
   const bool splits = here_.stage(0).SplitsCaches();
-  // Some of it while it grows, where that can be; and into a slot that held another text.
+  // In parts while it grows, where supported; and into a slot that held another sequence.
   ASSERT_TRUE(there_.Decode(Prompt(2, 0, 11)).ok());
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(Copy(&here_.stage(i), &there_.stage(i), 2, 0, 7).ok());
@@ -78,8 +78,8 @@ TEST_P(StageCaches, TextsGoOnInStagesThatHaveTakenThemOver) {
   }
 }
 
-// Nothing but the slot changes: what was lent to read it is given back.
-TEST_P(StageCaches, ReadingLeavesThemAsTheyWere) {
+// Only the slot changes: the spare sequence is cleared after the read.
+TEST_P(StageCaches, ReadingChangesNothing) {
   ASSERT_TRUE(here_.Decode(Prompt(1, 0, 30)).ok());
   ASSERT_TRUE(there_.Decode(Prompt(1, 0, 30)).ok());
   for (int i = 0; i < 2; ++i) {
@@ -95,7 +95,7 @@ TEST_P(StageCaches, ReadingLeavesThemAsTheyWere) {
   EXPECT_EQ(*expected, *got);
 }
 
-TEST_P(StageCaches, WhatDoesNotFitIsRefusedAndTheSlotIsEmpty) {
+TEST_P(StageCaches, PartsThatDoNotFitAreRefusedAndTheSlotIsEmpty) {
   ASSERT_TRUE(here_.Decode(Prompt(0, 0, 20)).ok());
   Stage& stage = there_.stage(0);
   auto part = here_.stage(0).ReadCache(0, 0, 100);
@@ -120,7 +120,7 @@ TEST_P(StageCaches, WhatDoesNotFitIsRefusedAndTheSlotIsEmpty) {
   EXPECT_EQ(stage.HeldIn(0).positions, 20u);
 }
 
-TEST_P(StageCaches, AnotherVersionSaysThatWhatWasReadIsNoMore) {
+TEST_P(StageCaches, ANewVersionMarksEarlierReadsAsStale) {
   Stage& stage = here_.stage(0);
   const auto version = [&stage] { return stage.HeldIn(3).version; };
   ASSERT_TRUE(here_.Decode(Prompt(3, 0, 20)).ok());
@@ -142,8 +142,8 @@ TEST_P(StageCaches, AnotherVersionSaysThatWhatWasReadIsNoMore) {
   }
 }
 
-// Bit for bit: which cells of a cache a text has does not depend on others.
-TEST_P(StageCaches, ExactOnesSayBesideOthersWhatTheySayAlone) {
+// Bit for bit: the cells of a sequence do not depend on other sequences.
+TEST_P(StageCaches, ExactLogitsDoNotDependOnOtherSequences) {
   Kind kind = GetParam();
   kind.cache.exact = true;
   if (kind.cache.kv_cells != 0) {
@@ -171,7 +171,7 @@ TEST_P(StageCaches, ExactOnesSayBesideOthersWhatTheySayAlone) {
   }
   const Stage::Facts& facts = beside.stage(0).facts();
   if (!facts.cache.copy || !facts.cache.trim || facts.cache.window_tokens != 0) return;
-  // Another text begins with what this one has.
+  // Another sequence starts with this one's prefix.
   ASSERT_TRUE(beside.Apply(wire::KvEdit::COPY, 3, 0, 0, 2).ok());
   ASSERT_TRUE(beside.Apply(wire::KvEdit::TRIM, 3, 32).ok());
   ASSERT_TRUE(alone.Apply(wire::KvEdit::TRIM, 2, 32).ok());

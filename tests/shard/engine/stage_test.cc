@@ -26,7 +26,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-// Bit for bit: also tells 0 from -0, and NaN from nothing.
+// Bit for bit: distinguishes 0 from -0, and compares NaNs by their bits.
 void ExpectSame(const absl::StatusOr<Logits>& chained, const absl::StatusOr<Logits>& whole) {
   ASSERT_TRUE(chained.ok()) << chained.status();
   ASSERT_TRUE(whole.ok()) << whole.status();
@@ -41,7 +41,7 @@ void ExpectSame(const absl::StatusOr<Logits>& chained, const absl::StatusOr<Logi
   }
 }
 
-// The same rows through both, and the same text on.
+// The same rows through the chain and the whole model, and the same continuation.
 class Pair {
  public:
   Pair(const RandomModelSpec& spec, const std::vector<uint32_t>& cuts, const StageOptions& options)
@@ -135,7 +135,7 @@ TEST(Stage, SlidingWindowsEqualTheWhole) {
   pair.Generate(1, 30, 9, 30);
 }
 
-TEST(Stage, WindowedCacheIsTrimmedWhereItsWindowIsStillThere) {
+TEST(Stage, WindowedCacheIsTrimmedWithinItsWindow) {
   Pair pair(Windowed(), {0, 6, 12}, Options());
   pair.Decode(Prompt(0, 0, 60));
   pair.Decode(Prompt(1, 0, 30));
@@ -144,7 +144,7 @@ TEST(Stage, WindowedCacheIsTrimmedWhereItsWindowIsStillThere) {
   pair.Generate(0, 61, 9, 5);
 }
 
-TEST(Stage, WindowedCacheRefusesToGoBackBehindWhatItForgot) {
+TEST(Stage, WindowedCacheRefusesToGoBackBeforeItsWindow) {
   StageOptions options = Options();
   options.n_ctx = 1024;
   Chain chain(OpenModel(Windowed()), {0, 6, 12}, options);
@@ -157,8 +157,8 @@ TEST(Stage, WindowedCacheRefusesToGoBackBehindWhatItForgot) {
   EXPECT_TRUE(chain.Decode(Prompt(0, 0, 60)).ok());
 }
 
-// A copy's cells belong to two sequences, and a cache of windows takes back only those of one: it
-// would be full of what no window sees.
+// A copy's cells belong to two sequences, and a cache of windows reuses only cells of one: it would
+// fill up with cells that no window sees.
 TEST(Stage, WindowedCacheRefusesToCopySoThatEverySlotHasRoom) {
   StageOptions options = Options();
   options.n_ctx = 512;
@@ -202,7 +202,7 @@ TEST(Stage, RecurrentStatesAreCopiedAndDropped) {
   pair.Decode(Prompt(0, 0, 3) + Prompt(3, 16, 1));
 }
 
-TEST(Stage, TrimmedTextGivesTheLogitsOfTheTextThatIsLeft) {
+TEST(Stage, TrimmedSequenceGivesTheLogitsOfTheRest) {
   Chain chain(OpenModel(Llama()), {0, 3, 6}, Options());
   const absl::StatusOr<Logits> once = chain.Decode(Prompt(0, 0, 20));
   ASSERT_TRUE(chain.Decode(Prompt(1, 0, 20) + Rows{{1, 20, 1}, {1, 21, 2}}).ok());
@@ -308,13 +308,13 @@ TEST(Stage, FewCellsAreSharedByAllSlots) {
   pair.Generate(3, 100, 4, 2);
 }
 
-// A text goes on from where its state was saved, and is what it would have been without.
+// A sequence continues from its saved state, with the same logits as without the restore.
 void ExpectGoesBack(const RandomModelSpec& spec, const std::vector<uint32_t>& cuts) {
   StageOptions options = Options();
   options.cache.checkpoints = 2;
   Pair pair(spec, cuts, options);
   Chain fresh(OpenModel(spec), cuts, options);
-  pair.Decode(Prompt(2, 0, 30));  // somebody else
+  pair.Decode(Prompt(2, 0, 30));  // another sequence
   pair.Decode(Prompt(0, 0, 50));
   pair.Save(0, 50, 1);
   pair.Decode(Prompt(0, 50, 30) + Prompt(2, 30, 5));
@@ -349,7 +349,7 @@ TEST(Stage, CheckpointsThatAreNotThereAreRefusedAndNothingChanges) {
     EXPECT_EQ(chain.Checkpoint(wire::KvEdit::RESTORE, 0, 20, 0).code(), Code::kNotFound);
     EXPECT_EQ(chain.Checkpoint(wire::KvEdit::RESTORE, 0, 20, 2).code(), Code::kInvalidArgument);
     EXPECT_EQ(chain.Checkpoint(wire::KvEdit::SAVE, 0, 20, 2).code(), Code::kInvalidArgument);
-    // Of a slot that is not as long as it should be, nothing is kept.
+    // Nothing is kept of a slot that does not have the expected length.
     EXPECT_TRUE(chain.Checkpoint(wire::KvEdit::SAVE, 0, 39, 0).ok());
     EXPECT_EQ(chain.Checkpoint(wire::KvEdit::RESTORE, 0, 39, 0).code(), Code::kNotFound);
     EXPECT_TRUE(chain.Checkpoint(wire::KvEdit::SAVE, 0, 40, 0).ok());
@@ -367,7 +367,7 @@ TEST(Stage, MappedAndReadModelsAreTheSame) {
   ExpectSame(mapped.Decode(Prompt(0, 0, 20)), read.Decode(Prompt(0, 0, 20)));
 }
 
-// Written over between two steps, and cut short in its last page, which reads as zeros then.
+// Overwritten between two steps, and truncated in its last page, which then reads as zeros.
 TEST(Stage, AMappedFileThatChangesStopsTheStage) {
   const std::shared_ptr<const ModelFile> model = OpenModel(Llama());
   const std::string& path = model->paths().front();
@@ -382,7 +382,7 @@ TEST(Stage, AMappedFileThatChangesStopsTheStage) {
   const absl::Status status = mapped.Decode(Prompt(0, 20, 1)).status();
   EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status;
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(path), HasSubstr("load the model")));
-  // What was read from it is not in it any more.
+  // The data that was read is not in the file any more.
   EXPECT_TRUE(read.Decode(Prompt(0, 20, 1)).ok());
   EXPECT_TRUE(pieces.Decode(Prompt(0, 20, 1)).ok());
 }
@@ -401,7 +401,7 @@ TEST(Stage, ActivationsAreTakenOnce) {
   EXPECT_TRUE(chain.stage(0).TakeActivations().empty());
 }
 
-TEST(Stage, FactsSayWhatItIs) {
+TEST(Stage, FactsDescribeTheStage) {
   Chain chain(OpenModel(Llama()), {0, 2, 5, 6}, Options());
   const Stage::Facts& first = chain.stage(0).facts();
   const Stage::Facts& middle = chain.stage(1).facts();
@@ -422,8 +422,8 @@ TEST(Stage, FactsSayWhatItIs) {
     EXPECT_EQ(facts->n_ctx_train, 512u);
     EXPECT_EQ(facts->n_seq_max, 4u);
     EXPECT_EQ(facts->n_batch, 64u);
-    // 4 sequences of 128 cells, keys and values of 2 heads of 16 in f16, for each layer; and what
-    // is kept about a cell.
+    // 4 sequences of 128 cells, keys and values of 2 heads of 16 in f16, for each layer; and the
+    // data about a cell.
     EXPECT_NEAR(facts->kv_bytes, 4 * 128 * (2 * (2 * 16) * 2 * facts->layers.size() + 48), 6000);
     EXPECT_GT(facts->compute_bytes, 0u);
     EXPECT_GT(facts->slice_bytes, 0u);
@@ -497,12 +497,12 @@ TEST_F(StageRefusals, CacheLargerThanMemoryIsRefusedWithTheBytes) {
   EXPECT_THAT(message, HasSubstr("MiB are free"));
 }
 
-TEST_F(StageRefusals, AShortageTellsOfAllThatIsNeeded) {
+TEST_F(StageRefusals, AShortageReportsAllNeededMemory) {
   StageOptions options = Options();
   absl::StatusOr<std::unique_ptr<Stage>> stage = TryLoad(model_, {0, 6}, options);
   ASSERT_TRUE(stage.ok()) << stage.status();
   const Stage::Facts facts = (*stage)->facts();
-  // Where the weights alone are too much, too.
+  // Also where the weights alone are too large.
   for (const uint64_t free_bytes : {facts.slice_bytes / 2, facts.slice_bytes + 1}) {
     options.memory_bytes_max = free_bytes;
     stage = TryLoad(model_, {0, 6}, options);
@@ -514,7 +514,7 @@ TEST_F(StageRefusals, AShortageTellsOfAllThatIsNeeded) {
   }
 }
 
-TEST_F(StageRefusals, LoadStopsWhenProgressSaysSo) {
+TEST_F(StageRefusals, LoadStopsWhenProgressReturnsFalse) {
   absl::StatusOr<std::unique_ptr<Stage>> stage =
       TryLoad(model_, {0, 3}, Options(), [](uint64_t, uint64_t) { return false; });
   EXPECT_EQ(stage.status().code(), Code::kCancelled) << stage.status();
@@ -635,7 +635,7 @@ TEST(Stage, TrimPastTheEndChangesNothing) {
   EXPECT_TRUE(chain.Decode(Prompt(1, 20, 1)).ok());
 }
 
-TEST(Stage, RecurrentCacheRefusesWhatItCannotDo) {
+TEST(Stage, RecurrentCacheRefusesUnsupportedEdits) {
   Chain chain(OpenModel(Mamba()), {0, 2, 4}, Options());
   ASSERT_TRUE(chain.Decode(Prompt(1, 0, 20)).ok());
   EXPECT_EQ(chain.Apply(wire::KvEdit::TRIM, 1, 10).code(), Code::kUnimplemented);

@@ -42,7 +42,7 @@ TEST(WarmUpRows, AreFewWhereTheMachinesMemoryIsTheDevices) {
   EXPECT_THAT(WarmUpRows(Kind::kCpu, /*own_memory=*/false, 512), ElementsAre(16, 1));
 }
 
-// A first, a middle and a last stage of every kind of cache go on as if they had run nothing.
+// A first, a middle and a last stage of every kind of cache continue as if they had run nothing.
 TEST(WarmUp, LeavesNothingBehind) {
   for (const auto& spec : {Llama(), Mamba(), Windowed(), TwoRanges()}) {
     const std::shared_ptr<const ModelFile> model = OpenModel(spec);

@@ -1,4 +1,4 @@
-// States of sequences taken apart by layers, against stages that have just those layers.
+// States of sequences split by layers, against stages with exactly those layers.
 #include "shard/kv_transfer/cache_layers.h"
 
 #include <cstdint>
@@ -47,7 +47,7 @@ class CacheLayers : public ::testing::TestWithParam<Kind> {
   Chain parts_{model_, {0, 1, 4, 6}, OptionsOf(GetParam())};
 };
 
-TEST_P(CacheLayers, AreThoseThatStagesOfThemHold) {
+TEST_P(CacheLayers, EqualThoseOfStagesWithTheseLayers) {
   for (Chain* chain : {&whole_, &parts_}) {
     ASSERT_TRUE(chain->Decode(Prompt(0, 0, 9) + Prompt(2, 0, 30)).ok());
     ASSERT_TRUE(chain->Decode(Prompt(2, 30, 1)).ok());
@@ -67,7 +67,7 @@ TEST_P(CacheLayers, AreThoseThatStagesOfThemHold) {
 }
 
 // From three stages into two of other ranges.
-TEST_P(CacheLayers, TextsGoOnInStagesOfOtherRanges) {
+TEST_P(CacheLayers, SequencesContinueInStagesOfOtherRanges) {
   ASSERT_TRUE(whole_.Decode(Prompt(1, 0, 40)).ok());
   ASSERT_TRUE(parts_.Decode(Prompt(1, 0, 40)).ok());
   Chain there(model_, {0, 3, 6}, OptionsOf(GetParam()));
@@ -89,9 +89,8 @@ TEST_P(CacheLayers, TextsGoOnInStagesOfOtherRanges) {
   }
 }
 
-// Cells that were free in between are used again, so that later positions stand before earlier
-// ones.
-TEST_P(CacheLayers, HavePositionsThatRise) {
+// Freed cells in between are reused, so that later positions stand before earlier ones.
+TEST_P(CacheLayers, AreSortedByPosition) {
   Chain used(model_, {0, 6}, OptionsOf(GetParam()));
   ASSERT_TRUE(used.Decode(Prompt(0, 0, 30)).ok());
   ASSERT_TRUE(used.Decode(Prompt(1, 0, 10)).ok());
@@ -101,15 +100,15 @@ TEST_P(CacheLayers, HavePositionsThatRise) {
     ASSERT_TRUE(used.Decode(Prompt(1, i, 10)).ok());
     ASSERT_TRUE(whole_.Decode(Prompt(1, i, 10)).ok());
   }
-  // What the first layer has depends on the tokens alone.
+  // The first layer's cache depends on the tokens alone.
   const std::string there = StateOf(&used.stage(0), 1), here = StateOf(&whole_.stage(0), 1);
   if (GetParam().cache.kv_cells != 0) {
-    EXPECT_NE(there.substr(0, 1000), here.substr(0, 1000)) << "they rise anyway";
+    EXPECT_NE(there.substr(0, 1000), here.substr(0, 1000)) << "the positions rise without sorting";
   }
   EXPECT_EQ(Cut(there, 6, {0, 1}), Cut(here, 6, {0, 1}));
 }
 
-TEST_P(CacheLayers, OfWhatIsNoStateAreRefused) {
+TEST_P(CacheLayers, OfInvalidStatesAreRefused) {
   ASSERT_TRUE(whole_.Decode(Prompt(1, 0, 12)).ok());
   const std::string state = StateOf(&whole_.stage(0), 1);
   const auto refused = [](const absl::StatusOr<std::string>& cut) { return cut.status().code(); };
@@ -125,7 +124,7 @@ TEST_P(CacheLayers, OfWhatIsNoStateAreRefused) {
   const std::string other = StateOf(&whole_.stage(0), 1, 1, 11);
   EXPECT_EQ(refused(JoinLayers({state, shorter})), Code::kInvalidArgument);
   EXPECT_EQ(refused(JoinLayers({shorter, other})), Code::kInvalidArgument);
-  // Positions that do not rise are nothing that LayersOf() gives.
+  // LayersOf() never gives positions that do not rise.
   std::string turned = state;
   constexpr size_t kCells = 16, kCell = 12;
   turned[kCells] = state[kCells + kCell];
@@ -142,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Kind{"FewCells", {.flash_attention = "off", .kv_cells = 128}}),
     [](const auto& kind) { return std::string(kind.param.name); });
 
-TEST(CacheLayersOfOthers, DoNotComeApart) {
+TEST(CacheLayersOfOthers, CannotBeSplit) {
   for (const RandomModelSpec& spec : {Windowed(), Mamba()}) {
     Chain chain(OpenModel(spec), {0, static_cast<uint32_t>(spec.n_layer)}, Options());
     ASSERT_TRUE(chain.Decode(Prompt(0, 0, 9)).ok());

@@ -1,4 +1,4 @@
-// What a stage's slots hold, from worker to worker.
+// Moves the contents of a stage's slots from worker to worker.
 #include "shard/kv_transfer/cache_mover.h"
 
 #include <chrono>
@@ -40,7 +40,7 @@ class Reader final : public wire::Worker::CallbackService {
   const std::shared_ptr<StageServer> stage_;  // shared with the test
 };
 
-// Writes what it is told to, then goes on with the last piece for as long as somebody reads.
+// Writes the given pieces, then repeats the last one for as long as somebody reads.
 class Liar final : public wire::Worker::Service {
  public:
   explicit Liar(std::vector<wire::CachePiece> pieces, bool endless = false)
@@ -97,7 +97,7 @@ class ReadStage {
   void Unload() { stage_->TakeStage(); }
   std::string address() const { return server_->address(); }
 
-  // Returns what goes on to the next stage.
+  // Returns the activations for the next stage.
   Payload Feed(const Rows& rows, const Payload& activations = {}) {
     Payload out;
     Do([&](Stage* stage) {
@@ -159,7 +159,7 @@ class CacheMover : public ::testing::Test {
   absl::StatusOr<wire::MoveCachesResponse> TryTake() {
     return TakeCaches(request_, [] { return true; }, there_.get());
   }
-  // And remembers what it has then.
+  // Copies, and remembers the slots for the next call.
   wire::MoveCachesResponse TakeAll() {
     auto moved = TryTake();
     EXPECT_TRUE(moved.ok()) << moved.status();
@@ -169,7 +169,7 @@ class CacheMover : public ::testing::Test {
     }
     return *std::move(moved);
   }
-  // Bytes that came.
+  // Bytes received.
   uint64_t Take() { return TakeAll().bytes(); }
   absl::Status TakeFrom(std::unique_ptr<grpc::Service> service) {
     here_.Serve(std::move(service));
@@ -188,7 +188,7 @@ class CacheMover : public ::testing::Test {
   wire::MoveCachesRequest request_;
 };
 
-TEST_F(CacheMover, TakesWhatIsThereAndThenWhatHasChanged) {
+TEST_F(CacheMover, CopiesEverythingAndThenTheChanges) {
   EXPECT_EQ(Take(), 0u);
   Feed(Prompt(0, 0, 60));
   Feed(Prompt(2, 0, 40));
@@ -201,7 +201,7 @@ TEST_F(CacheMover, TakesWhatIsThereAndThenWhatHasChanged) {
   EXPECT_GT(two, 0u);
   EXPECT_LT(two, all / 10);
   EXPECT_EQ(Lengths(), (std::vector<uint32_t>{62, 0, 40, 0}));
-  // One that is no more, and another one in its place.
+  // A dropped slot, and another sequence in its place.
   Drop(2);
   Feed(Prompt(3, 0, 5));
   Drop(0);
@@ -213,7 +213,7 @@ TEST_F(CacheMover, TakesWhatIsThereAndThenWhatHasChanged) {
   EXPECT_EQ(request_.from(0).has(1).slot(), 3);
 }
 
-TEST_F(CacheMover, SaysThatTheOtherStageHasNoSuchSlotOrIsUnloaded) {
+TEST_F(CacheMover, ReportsAMissingSlotOrAnUnloadedStage) {
   request_.mutable_from(0)->add_has()->set_slot(99);
   EXPECT_EQ(TryTake().status().code(), Code::kInvalidArgument);
   request_.mutable_from(0)->clear_has();
@@ -221,7 +221,7 @@ TEST_F(CacheMover, SaysThatTheOtherStageHasNoSuchSlotOrIsUnloaded) {
   EXPECT_FALSE(TryTake().ok());
 }
 
-TEST_F(CacheMover, RefusesWhatIsNoCacheAndWaitsForNoMore) {
+TEST_F(CacheMover, RefusesInvalidCachesAtOnce) {
   const auto refuses = [this](std::vector<wire::CachePiece> pieces, bool endless = false) {
     const absl::Status status = TakeFrom(std::make_unique<Liar>(std::move(pieces), endless));
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << status;
@@ -240,8 +240,8 @@ TEST_F(CacheMover, RefusesWhatIsNoCacheAndWaitsForNoMore) {
   refuses({Piece(0, 0, 9, /*more=*/true)}, /*endless=*/true);
 }
 
-// The next call begins with what is told of, whatever the one before has written.
-TEST_F(CacheMover, WhatAFailedCallHasLeftIsTakenAnew) {
+// The next call starts from `has`, regardless of the slots that the failed call has written.
+TEST_F(CacheMover, SlotsOfAFailedCallAreCopiedAgain) {
   Feed(Prompt(1, 0, 20));
   Take();
   const std::unique_ptr<Stage> other = LoadStage(model_, {0, 6}, Options());
@@ -270,7 +270,7 @@ TEST_F(CacheMover, WhatAFailedCallHasLeftIsTakenAnew) {
   EXPECT_EQ(Lengths(), (std::vector<uint32_t>{0, 20, 0, 0}));
 }
 
-// It may wait for this very stage.
+// The other worker may be waiting for this very stage.
 TEST_F(CacheMover, GivesUpOnAWorkerThatSendsNothing) {
   class Silent final : public wire::Worker::Service {
    public:
@@ -307,18 +307,18 @@ TEST_F(CacheMover, BytesThatAreNotWhatWasReadAreNotTaken) {
     EXPECT_NE(status.message().find("slot 2"), absl::string_view::npos) << status;
     EXPECT_EQ(Lengths(), before);
   };
-  // The hash of the last piece alone, and none.
+  // The hash of the last piece only, and no hash.
   wire::CachePiece last = Piece(2, 0, 9);
   refuses(last);
   last.clear_hash();
   refuses(last);
-  // One bit of all.
+  // One bit of the whole.
   last.set_hash(HashOfBytes(Piece(2, 0, 9).data() + last.data()));
   (*last.mutable_data())[77] ^= 1;
   refuses(last);
 }
 
-// What a stage takes of two that have its layers and others.
+// Caches copied from two stages that have this stage's layers and others.
 class CachesOfTwo : public CacheMover {
  protected:
   void SetUp() override {
@@ -330,7 +330,7 @@ class CachesOfTwo : public CacheMover {
     here_.Feed(rows);
     upper_.Feed(rows, lower_.Feed(rows));
   }
-  // Whether the slot has what a stage with these layers would.
+  // Whether the slot equals that of a stage with these layers.
   void ExpectAsComputed(int32_t slot, const Rows& rows) {
     Chain chain(model_, {0, 1, 5, 6}, Options());
     ASSERT_TRUE(chain.Decode(rows).ok());
@@ -343,7 +343,7 @@ class CachesOfTwo : public CacheMover {
   ReadStage lower_{model_, {0, 2}}, upper_{model_, {2, 6}};
 };
 
-TEST_F(CachesOfTwo, AreTakenByLayers) {
+TEST_F(CachesOfTwo, AreCopiedByLayers) {
   FeedBoth(Prompt(1, 0, 33));
   EXPECT_FALSE(TakeAll().lags());
   EXPECT_EQ(Lengths(), (std::vector<uint32_t>{0, 33, 0, 0}));
@@ -356,7 +356,7 @@ TEST_F(CachesOfTwo, AreTakenByLayers) {
   ExpectAsComputed(3, Prompt(3, 0, 6));
 }
 
-TEST_F(CachesOfTwo, WaitForTheOneThatHasNotGotThere) {
+TEST_F(CachesOfTwo, WaitForTheSlowerStage) {
   const Rows first = Prompt(0, 0, 20), second = Prompt(0, 20, 5), other = Prompt(2, 0, 9);
   FeedBoth(first);
   FeedBoth(other);
@@ -374,7 +374,7 @@ TEST_F(CachesOfTwo, WaitForTheOneThatHasNotGotThere) {
   EXPECT_EQ(Lengths(), (std::vector<uint32_t>{25, 0, 10, 0}));
 }
 
-TEST_F(CachesOfTwo, ASlotThatOneOfThemHoldsNoMoreIsEmpty) {
+TEST_F(CachesOfTwo, ASlotThatOneStageHasDroppedIsEmpty) {
   FeedBoth(Prompt(0, 0, 20));
   FeedBoth(Prompt(1, 0, 20));
   Take();
@@ -392,7 +392,7 @@ TEST_F(CachesOfTwo, ASlotThatOneOfThemHoldsNoMoreIsEmpty) {
   ExpectAsComputed(0, anew);
 }
 
-TEST_F(CachesOfTwo, ThatHaveNotAllLayersAreRefused) {
+TEST_F(CachesOfTwo, WithMissingLayersAreRefused) {
   const auto refuses = [this](const std::vector<LayerRange>& had) {
     request_.clear_from();
     for (const LayerRange layers : had) Read(&here_, layers);
@@ -404,7 +404,7 @@ TEST_F(CachesOfTwo, ThatHaveNotAllLayersAreRefused) {
   refuses({{0, 2}, {3, 6}});
   refuses({{2, 6}, {0, 2}});
   refuses({{0, 6}, {5, 6}});
-  // One that says it has them.
+  // A stage that claims to have them.
   request_.clear_from();
   Read(&lower_, {0, 2});
   Read(&lower_, {2, 6});
@@ -412,7 +412,7 @@ TEST_F(CachesOfTwo, ThatHaveNotAllLayersAreRefused) {
   EXPECT_EQ(TryTake().status().code(), Code::kInvalidArgument);
 }
 
-TEST_F(CachesOfTwo, BytesThatAreNoLayersAreRefused) {
+TEST_F(CachesOfTwo, InvalidLayerBytesAreRefused) {
   FeedBoth(Prompt(0, 0, 9));
   upper_.Serve(std::make_unique<Liar>(std::vector{Piece(0, 0, 9)}));
   request_.mutable_from(1)->set_address(upper_.address());
@@ -420,7 +420,7 @@ TEST_F(CachesOfTwo, BytesThatAreNoLayersAreRefused) {
   EXPECT_EQ(Lengths(), (std::vector<uint32_t>{0, 0, 0, 0}));
 }
 
-TEST(CachesThatDoNotComeApart, AreNotTakenByLayers) {
+TEST(CachesThatCannotBeSplit, AreNotCopiedByLayers) {
   const auto model = OpenModel(Windowed());
   const std::unique_ptr<Stage> stage = LoadStage(model, {0, 6}, Options());
   wire::MoveCachesRequest request;

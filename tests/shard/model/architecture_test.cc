@@ -44,7 +44,7 @@ TEST(CutRuleFor, LetsLlamaBeCutAnywhere) {
   EXPECT_THAT(rule.cut_points, ElementsAre(1, 2, 3));
 }
 
-TEST(CutRuleFor, RefusesWhatIsNotInTheTable) {
+TEST(CutRuleFor, RefusesUnknownArchitectures) {
   EXPECT_THAT(CutRuleFor(Header("frobnicator", 4), /*unverified=*/false),
               StatusIs(absl::StatusCode::kUnimplemented,
                        AllOf(HasSubstr("frobnicator"), HasSubstr("--unverified"))));
@@ -124,7 +124,7 @@ TEST(CutRuleFor, LayersForMultiTokenPredictionStayInTheLastStage) {
               StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
-TEST(CutRuleFor, LayersForMultiTokenPredictionAreRefusedWhereNobodyTried) {
+TEST(CutRuleFor, LayersForMultiTokenPredictionAreRefusedWhereUntested) {
   GgufHeader header = Header("llama", 7);
   header.Set("llama.nextn_predict_layers", GgufValue::U32(1));
   EXPECT_EQ(RuleOf(header).exactness, Exactness::kRefused);
@@ -198,7 +198,7 @@ TEST(CacheAbilityFor, PositionsOfSeveralAxesCannotBeShifted) {
   EXPECT_FALSE(CacheAbilityFor(header).shift);
 }
 
-// The page for people says of each row what the table says.
+// ARCHITECTURES.md agrees with each row of the table.
 TEST(ArchitecturesPage, NamesEveryRowAndItsResult) {
   std::ifstream in(ARCHITECTURES_PAGE);
   const std::string page{std::istreambuf_iterator<char>(in), {}};

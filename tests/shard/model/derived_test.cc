@@ -29,7 +29,7 @@ struct FreeModel {
 };
 using Model = std::unique_ptr<llama_model, FreeModel>;
 
-// As libllama sees the header of `slice`, with `key` changed when it is not empty.
+// libllama's view of the header of `slice`, with `key` changed when it is not empty.
 Model Seen(const Slice& slice, const std::string& key = "", GgufValue value = {}) {
   std::string bytes(slice.file_bytes(), '\0');
   EXPECT_EQ(*slice.ReadAt(0, bytes.data(), bytes.size()), bytes.size());

@@ -24,7 +24,7 @@ const std::vector<std::string>& Experts() {
   return names;
 }
 
-TEST(Experts, AreToldFromWhatEveryTokenPasses) {
+TEST(Experts, AreDistinguishedFromSharedExperts) {
   for (const std::string& name : Experts()) EXPECT_TRUE(IsExpertTensor(name)) << name;
   for (const char* name :
        {"blk.1.ffn_up.weight", "blk.1.ffn_up_shexp.weight", "blk.1.ffn_gate_inp.weight",
@@ -43,7 +43,7 @@ TEST(Experts, AreCountedByLayer) {
             0u);
 }
 
-TEST(Experts, ThePatternNamesThoseOfTheFirstLayersAlone) {
+TEST(Experts, ThePatternNamesThoseOfTheFirstLayersOnly) {
   for (const uint32_t n_layer : {1u, 2u, 11u, 12u}) {
     const std::regex pattern(ExpertPattern(n_layer));
     const GgufHeader header = HeaderWith(Experts());

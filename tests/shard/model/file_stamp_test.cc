@@ -31,13 +31,13 @@ class FileStamps : public ::testing::Test {
   const std::string path_ = MakeTestFolder() + "/file";
 };
 
-TEST_F(FileStamps, StayWhileNobodyWrites) {
+TEST_F(FileStamps, StayTheSameWithoutWrites) {
   const FileStamp before = Now();
   EXPECT_EQ(before.bytes, 7u);
   EXPECT_THAT(StampAt(path_), IsOkAndHolds(before));
 }
 
-TEST_F(FileStamps, TellAFileFromOneOfItsSizeAndTime) {
+TEST_F(FileStamps, DistinguishFilesOfEqualSizeAndTime) {
   const FileStamp before = Now();
   const auto time = std::filesystem::last_write_time(path_);
   WriteFile(path_ + ".new", "CONTENT");

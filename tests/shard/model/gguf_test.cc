@@ -141,7 +141,7 @@ TEST(Gguf, WritesTheBytesItRead) {
   }
 }
 
-TEST(Gguf, WhatItWritesLibggmlReads) {
+TEST(Gguf, LibggmlReadsItsOutput) {
   absl::StatusOr<GgufHeader> header = ParseGgufHeader(TinyLlama({.n_layer = 2}).Build());
   ASSERT_TRUE(header.ok()) << header.status();
   header->alignment = 64;
@@ -179,7 +179,7 @@ std::string OutputOf(const std::string& command, int* status) {
   return output;
 }
 
-TEST(Gguf, WhatItWritesGgufPyReads) {
+TEST(Gguf, GgufPyReadsItsOutput) {
   int status = -1;
   OutputOf("python3 -c 'import gguf'", &status);
   if (status != 0) GTEST_SKIP() << "python3 has no module gguf";
@@ -220,7 +220,7 @@ TEST(Gguf, RefusesOtherVersions) {
   EXPECT_THAT(ErrorOf(builder.Build()), HasSubstr("big-endian"));
 }
 
-TEST(Gguf, RefusesCountsThatCannotBe) {
+TEST(Gguf, RefusesImpossibleCounts) {
   for (const uint64_t count : {uint64_t{3}, uint64_t{1} << 21, uint64_t{1} << 40, ~uint64_t{0}}) {
     EXPECT_THAT(ErrorOf(GgufBytes().Start(count, 0).U64(0).bytes()),
                 AllOf(HasSubstr("byte 8"), HasSubstr(absl::StrCat(count, " tensors"))));
@@ -254,7 +254,7 @@ TEST(Gguf, RefusesUnknownValueTypes) {
               HasSubstr("of elements of type 9"));
 }
 
-TEST(Gguf, RefusesNamesThatAreThereTwice) {
+TEST(Gguf, RefusesDuplicateNames) {
   const GgufValue value = GgufValue::U32(1);
   EXPECT_THAT(
       ErrorOf(
@@ -265,7 +265,7 @@ TEST(Gguf, RefusesNamesThatAreThereTwice) {
   EXPECT_THAT(ErrorOf(builder.Build()), HasSubstr("tensor \"a\" is there twice"));
 }
 
-TEST(Gguf, RefusesNamesThatCannotBe) {
+TEST(Gguf, RefusesInvalidNames) {
   EXPECT_THAT(ErrorOf(GgufBytes().Start(0, 1).Entry("", GgufValue::U32(1)).bytes()),
               HasSubstr("metadata key 0 is empty"));
   EXPECT_THAT(
@@ -283,7 +283,7 @@ TEST(Gguf, RefusesNamesThatCannotBe) {
               HasSubstr("64 bytes long"));
 }
 
-TEST(Gguf, RefusesAlignmentsThatCannotBe) {
+TEST(Gguf, RefusesInvalidAlignments) {
   for (const uint32_t alignment : {0u, 3u, 33u, 1u << 21, ~0u}) {
     GgufBuilder builder;
     builder.Set("general.alignment", GgufValue::U32(alignment));
@@ -294,7 +294,7 @@ TEST(Gguf, RefusesAlignmentsThatCannotBe) {
   EXPECT_THAT(ErrorOf(builder.Build()), HasSubstr("general.alignment must be a u32"));
 }
 
-TEST(Gguf, RefusesShapesThatCannotBe) {
+TEST(Gguf, RefusesInvalidShapes) {
   const auto error = [](std::vector<uint64_t> dims, uint32_t type) {
     return ErrorOf(GgufBytes().Start(1, 0).Tensor("t", dims, type, 0).PadTo(4096).bytes());
   };

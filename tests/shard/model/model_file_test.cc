@@ -96,7 +96,7 @@ TEST(ModelFile, IsNamedAfterItsFileWhenItHasNoName) {
   EXPECT_EQ((*ModelFile::Open(PartPath(prefix, 2, 2)))->name(), "model");
 }
 
-// What users of others miss: ollama 16785: escapes of a file's metadata in a terminal.
+// A fault of another system, ollama 16785: escapes of a file's metadata in a terminal.
 TEST(ModelFile, ItsNameIsPrintableWhateverTheFileSays) {
   const auto name_of = [](absl::string_view name) {
     GgufBuilder builder = TinyLlama({.n_layer = 2});
@@ -215,7 +215,7 @@ TEST(ModelFile, IdIsOfTheContent) {
   EXPECT_NE(IdOf(Written(builder.Build())), id);
 }
 
-TEST(ModelFile, RefusesWhatIsNoModel) {
+TEST(ModelFile, RefusesFilesThatAreNoModel) {
   GgufBuilder builder = TinyLlama({.n_layer = 2});
   builder.Erase("llama.block_count");
   EXPECT_THAT(ErrorOf(Written(builder.Build()), absl::StatusCode::kInvalidArgument),
@@ -230,7 +230,7 @@ TEST(ModelFile, RefusesWhatIsNoModel) {
               HasSubstr("no general.architecture"));
 }
 
-TEST(ModelFile, RefusesWhatIsNoFile) {
+TEST(ModelFile, RefusesPathsThatAreNoFile) {
   const std::string folder = MakeTestFolder();
   EXPECT_THAT(ErrorOf(folder, absl::StatusCode::kInvalidArgument), HasSubstr("is a folder"));
   EXPECT_THAT(ErrorOf(folder + "/none.gguf", absl::StatusCode::kNotFound),
@@ -278,9 +278,9 @@ TEST(ModelFile, ReadsOfAFileThatBecameShorterFail) {
               AllOf(StartsWith(path), HasSubstr("ends at byte 1000")));
 }
 
-// Written over in place, with the time set back; another file of the same size and time; gone; cut
-// short in its last page.
-TEST(ModelFile, NoticesThatAFileIsNotWhatItWas) {
+// Overwritten in place, with the time set back; another file of the same size and time; gone;
+// truncated in its last page.
+TEST(ModelFile, DetectsAChangedFile) {
   namespace fs = std::filesystem;
   const std::string bytes = TinyLlama({}).Build();
   const auto write = [](const std::string& path) {
@@ -317,7 +317,7 @@ TEST(ModelFile, NoticesThatAFileIsNotWhatItWas) {
   }
 }
 
-TEST(ModelFile, NoticesThatAPartIsNotWhatItWas) {
+TEST(ModelFile, DetectsAChangedPart) {
   const std::string prefix = WriteParts(TinyLlama({}).BuildParts(3));
   const auto model = ModelFile::Open(PartPath(prefix, 1, 3));
   ASSERT_TRUE(model.ok()) << model.status();

@@ -66,10 +66,10 @@ std::string BytesOf(const Slice& slice) {
   return bytes;
 }
 
-// The slice as its bytes say it, with the data of its tensors.
-class Parsed {
+// The slice as parsed from its bytes, with the data of its tensors.
+class ParsedSlice {
  public:
-  explicit Parsed(const Slice& slice) : bytes_(BytesOf(slice)) {
+  explicit ParsedSlice(const Slice& slice) : bytes_(BytesOf(slice)) {
     absl::StatusOr<GgufHeader> header = ParseGgufHeader(bytes_);
     EXPECT_TRUE(header.ok()) << header.status();
     header_ = *std::move(header);
@@ -106,7 +106,7 @@ GgufBuilder WithLargeTensors() {
 
 TEST(Slice, RenamesItsLayers) {
   const Slice slice = Made(Opened(TinyLlama({.n_layer = 6})), 2, 5);
-  const Parsed parsed(slice);
+  const ParsedSlice parsed(slice);
   EXPECT_EQ(parsed.header().GetInteger("llama.block_count"), 3);
   size_t layer_tensors = 0;
   for (const GgufTensor& tensor : parsed.header().tensors) {
@@ -124,7 +124,7 @@ TEST(Slice, RenamesItsLayers) {
 
 TEST(Slice, LeavesTheRestOfTheMetadataAsItWas) {
   const std::shared_ptr<const ModelFile> model = Opened(TinyLlama({.n_layer = 6}));
-  const Parsed parsed(Made(model, 0, 2));
+  const ParsedSlice parsed(Made(model, 0, 2));
   for (const auto& [key, value] : model->header().metadata) {
     const GgufValue* here = parsed.header().Find(key);
     ASSERT_NE(here, nullptr) << key;
@@ -135,7 +135,7 @@ TEST(Slice, LeavesTheRestOfTheMetadataAsItWas) {
 TEST(Slice, DropsTheVocabularyInTheMiddle) {
   const Slice slice = Made(Opened(TinyLlama({})), 2, 5);
   EXPECT_FALSE(slice.has_vocabulary());
-  const Parsed parsed(slice);
+  const ParsedSlice parsed(slice);
   EXPECT_EQ(parsed.header().GetString("tokenizer.ggml.model"), "none");
   EXPECT_EQ(parsed.header().GetInteger("llama.vocab_size"), 1);
   EXPECT_EQ(parsed.header().Find("tokenizer.ggml.tokens"), nullptr);
@@ -151,7 +151,7 @@ TEST(Slice, KeepsRealEmbeddingOnFirstStage) {
   const Slice slice = Made(Opened(TinyLlama({})), 0, 2);
   EXPECT_TRUE(slice.is_first());
   EXPECT_FALSE(slice.is_last());
-  const Parsed parsed(slice);
+  const ParsedSlice parsed(slice);
   EXPECT_TRUE(parsed.Holds("token_embd.weight", "token_embd.weight"));
   EXPECT_NE(parsed.header().Find("tokenizer.ggml.tokens"), nullptr);
   // The head is never computed: a placeholder of the right shape, in a type that takes less room.
@@ -165,7 +165,7 @@ TEST(Slice, KeepsRealEmbeddingOnFirstStage) {
 TEST(Slice, KeepsRealOutputOnLastStage) {
   const Slice slice = Made(Opened(TinyLlama({})), 5, 6);
   EXPECT_TRUE(slice.is_last());
-  const Parsed parsed(slice);
+  const ParsedSlice parsed(slice);
   EXPECT_TRUE(parsed.Holds("output.weight", "output.weight"));
   EXPECT_TRUE(parsed.Holds("output_norm.weight", "output_norm.weight"));
   const GgufTensor* embedding = parsed.header().FindTensor("token_embd.weight");
@@ -191,7 +191,7 @@ TEST(Slice, PlaceholdersTakeTheSmallestTypeThatFits) {
 TEST(Slice, TiedModelsKeepTheirEmbeddingAtBothEnds) {
   const std::shared_ptr<const ModelFile> model = Opened(TinyLlama({.tied = true}));
   for (const auto& [begin, end] : {std::pair(0u, 2u), std::pair(5u, 6u)}) {
-    const Parsed parsed(Made(model, begin, end));
+    const ParsedSlice parsed(Made(model, begin, end));
     EXPECT_TRUE(parsed.Holds("token_embd.weight", "token_embd.weight"));
     EXPECT_EQ(parsed.header().FindTensor("output.weight"), nullptr);
   }
@@ -202,15 +202,15 @@ TEST(Slice, AddsPositionsOnce) {
   GgufBuilder builder = TinyLlama({});
   builder.Tensor("position_embd.weight", {kEmbd, 128}).Tensor("output.bias", {kVocab});
   const std::shared_ptr<const ModelFile> model = Opened(builder);
-  EXPECT_TRUE(Parsed(Made(model, 0, 2)).Holds("position_embd.weight", "position_embd.weight"));
+  EXPECT_TRUE(ParsedSlice(Made(model, 0, 2)).Holds("position_embd.weight", "position_embd.weight"));
   for (const auto& [begin, end] : {std::pair(2u, 5u), std::pair(5u, 6u)}) {
-    const Parsed parsed(Made(model, begin, end));
+    const ParsedSlice parsed(Made(model, begin, end));
     EXPECT_EQ(parsed.DataOf("position_embd.weight").size(), kEmbd * 128 * 4);
     EXPECT_TRUE(parsed.IsZero("position_embd.weight"));
   }
-  EXPECT_EQ(Parsed(Made(model, 2, 5)).header().FindTensor("output.bias")->dims[0], 1);
-  EXPECT_EQ(Parsed(Made(model, 0, 2)).header().FindTensor("output.bias")->dims[0], kVocab);
-  EXPECT_TRUE(Parsed(Made(model, 5, 6)).Holds("output.bias", "output.bias"));
+  EXPECT_EQ(ParsedSlice(Made(model, 2, 5)).header().FindTensor("output.bias")->dims[0], 1);
+  EXPECT_EQ(ParsedSlice(Made(model, 0, 2)).header().FindTensor("output.bias")->dims[0], kVocab);
+  EXPECT_TRUE(ParsedSlice(Made(model, 5, 6)).Holds("output.bias", "output.bias"));
 }
 
 TEST(Slice, OfTheWholeModelIsItsFile) {
@@ -243,7 +243,7 @@ TEST(Slice, ReadsFromTheParts) {
           << n_parts << " parts, layers " << begin << " to " << end;
     }
     // All of it, without the metadata that says that it is in parts.
-    const Parsed whole(Made(parts, 0, 6));
+    const ParsedSlice whole(Made(parts, 0, 6));
     EXPECT_EQ(whole.header().Find("split.count"), nullptr);
     EXPECT_EQ(whole.header().tensors.size(), one->header().tensors.size());
     for (const GgufTensor& tensor : whole.header().tensors) {
@@ -255,7 +255,7 @@ TEST(Slice, ReadsFromTheParts) {
 TEST(Slice, KeepsTheAlignment) {
   GgufBuilder builder = TinyLlama({});
   builder.alignment = 256;
-  const Parsed parsed(Made(Opened(builder), 2, 5));
+  const ParsedSlice parsed(Made(Opened(builder), 2, 5));
   EXPECT_EQ(parsed.header().alignment, 256);
   EXPECT_EQ(parsed.header().data_offset % 256, 0);
   EXPECT_TRUE(parsed.Holds("blk.0.attn_q.weight", "blk.2.attn_q.weight"));
@@ -384,7 +384,7 @@ TEST(Slice, LibllamaLoadsIt) {
   }
 }
 
-// libggml checks more than libllama tells.
+// libggml checks more than libllama reports.
 TEST(Slice, LibggmlReadsItsHeader) {
   const Slice slice = Made(OpenedInParts(TinyLlama({}), 2), 2, 5);
   const std::string bytes = BytesOf(slice);
@@ -396,7 +396,7 @@ TEST(Slice, LibggmlReadsItsHeader) {
   gguf_free(read);
 }
 
-// Of the slice's blocks, as its node's cache has them.
+// Hashes of the slice's blocks, as in its node's cache.
 std::string HashesOf(const Slice& slice) {
   std::string hashes;
   const WeightBlocks all(slice.model());
@@ -408,8 +408,8 @@ std::string HashesOf(const Slice& slice) {
   return hashes;
 }
 
-// The tensors' bytes that the stream gives, read tensor by tensor, from the last to the first; why
-// it does not.
+// Reads the tensors' bytes from the stream, tensor by tensor, from the last to the first; or its
+// error.
 absl::StatusOr<std::vector<std::string>> Streamed(const Slice& slice) {
   absl::Status error;
   FILE* stream = *slice.Open(&error);
@@ -435,10 +435,10 @@ TEST(Slice, ThatIsCheckedIsTheSame) {
       const auto checked = Slice::Make(model, {begin, end}, {.block_hashes = HashesOf(plain)});
       ASSERT_TRUE(checked.ok()) << checked.status();
       EXPECT_EQ(checked->source_tensors(), plain.source_tensors());
-      const Parsed parsed(*checked);
+      const ParsedSlice parsed(*checked);
       const auto streamed = Streamed(*checked);
       ASSERT_TRUE(streamed.ok()) << streamed.status();
-      const Parsed expected(plain);
+      const ParsedSlice expected(plain);
       ASSERT_EQ(parsed.header().tensors.size(), expected.header().tensors.size());
       for (size_t i = 0; i < streamed->size(); ++i) {
         const std::string& name = expected.header().tensors[i].name;
@@ -450,7 +450,7 @@ TEST(Slice, ThatIsCheckedIsTheSame) {
   }
 }
 
-TEST(Slice, ThatIsCheckedGivesNothingOfADamagedBlock) {
+TEST(Slice, ThatIsCheckedReturnsNothingOfADamagedBlock) {
   const std::string path = MakeTestFolder() + "/model.gguf";
   WriteFile(path, WithLargeTensors().Build());
   const std::shared_ptr<const ModelFile> model = *ModelFile::Open(path);
@@ -488,7 +488,7 @@ TEST(Slice, ThatIsCheckedGivesNothingOfADamagedBlock) {
   EXPECT_EQ(Streamed(*checked).status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST(Slice, WantsAHashForEachBlock) {
+TEST(Slice, RequiresAHashForEachBlock) {
   const std::shared_ptr<const ModelFile> model = Opened(TinyLlama({}));
   for (const uint32_t end : {3u, 6u}) {
     const std::string hashes = HashesOf(Made(model, 0, end));

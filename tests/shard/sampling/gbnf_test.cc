@@ -48,14 +48,14 @@ constexpr char kChess[] =
     "nonpawn ::= [NBKQR] [a-h]? [1-8]? \"x\"? [a-h] [1-8]\n"
     "pawn ::= ([a-h] \"x\")? [a-h] [1-8] (\"=\" [NBKQR])?\ncastle ::= \"O-O\" \"-O\"?";
 
-TEST(Gbnf, GrammarsThatPeopleUsePass) {
+TEST(Gbnf, CommonGrammarsPass) {
   const std::string cases[] = {
       kJson,
       kArithmetic,
       "root ::= item+\nitem ::= \"- \" [^\\r\\n\\x0b\\x0c\\x85\\u2028\\u2029]+ \"\\n\"",
       "root ::= \"a\"{0,2000} .",
       kChess,
-      // Told apart by what comes before the loop.
+      // The alternatives differ before the loop.
       "root ::= \"(+ \" root root \")\" | \"(* \" root root \")\" | [0-9]",
   };
   for (const std::string& text : cases) EXPECT_THAT(Check(text), IsOk()) << text;
@@ -63,7 +63,7 @@ TEST(Gbnf, GrammarsThatPeopleUsePass) {
 
 std::vector<std::string> Lines(const std::string& text) { return absl::StrSplit(text, '\n'); }
 
-TEST(Gbnf, WhatIsPrintedIsReadAsTheSame) {
+TEST(Gbnf, PrintedGrammarsParseToTheSame) {
   const auto grammar = ParseGbnf(kJson);
   ASSERT_THAT(grammar, IsOk());
   const std::string printed = PrintGbnf(*grammar);
@@ -73,7 +73,7 @@ TEST(Gbnf, WhatIsPrintedIsReadAsTheSame) {
   EXPECT_THAT(Lines(PrintGbnf(*again)), UnorderedElementsAreArray(Lines(printed)));
 }
 
-TEST(Gbnf, WhatIsNoGrammarSaysWhere) {
+TEST(Gbnf, InvalidGrammarsNameTheLine) {
   const struct {
     std::string text;
     const char* words;
@@ -119,7 +119,7 @@ std::string Doubling() {
   return text;
 }
 
-// Two alternatives that go on in n ways each, after each letter: n * n pairs to tell apart.
+// Two alternatives with n parses each after each letter: n * n pairs to distinguish.
 std::string ManyPairs() {
   std::string text = "root ::= a root \"y\" | b root \"y\" | \"q\"\na ::= \"x\" d\nb ::= \"x\" e";
   for (const char* rule : {"d", "e"}) {
@@ -129,7 +129,7 @@ std::string ManyPairs() {
   return text;
 }
 
-TEST(Gbnf, WhatWouldTakeForeverIsRefused) {
+TEST(Gbnf, GrammarsThatWouldTakeForeverAreRefused) {
   const struct {
     std::string text;
     const char* words;
@@ -138,12 +138,12 @@ TEST(Gbnf, WhatWouldTakeForeverIsRefused) {
       {"root ::= a\na ::= b? a \"c\" | \"d\"\nb ::= \"e\"", "left recursive"},
       {"root ::= (\"a\"?)*", "may be empty"},
       {Doubling(), "too many ways"},
-      // Libllama looks at 2^n ways after n letters.
+      // libllama would keep 2^n parses after n letters.
       {"root ::= \"x\" root \"y\" | \"x\" root \"z\" | \"q\"", "ambiguous"},
       {"root ::= \"xw\" root \"y\" | \"xw\" root \"z\" | \"q\"", "ambiguous"},
       {"root ::= \"[\" root \"]\" | \"[\" (root \",\")* root \"]\" | \"0\"", "ambiguous"},
       {ManyPairs(), "ambiguous"},
-      // And here for a single token of n letters.
+      // The same for a single token of n letters.
       {"root ::= (\" \" | \"  \")* \"a\"", "ambiguous"},
       {"root ::= ([a-z]+)* \"1\"", "ambiguous"},
       {"root ::= (((\"a\"{1,1000}){1,1000}){1,1000}) \"b\"", "too large"},

@@ -22,7 +22,7 @@ TEST(Philox, GivesTheKnownAnswers) {
             (Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-// What a text of today draws is what it draws when it is replayed by another version.
+// A sequence draws the same when another version replays it.
 TEST(Draw, ValuesNeverChange) {
   EXPECT_EQ(Draw({.seed = 0, .position = 0}), 0x1.989fa35785a70p-2);
   EXPECT_NE(Draw({.seed = 0, .position = 0}), Draw({.seed = 1, .position = 0}));

@@ -80,12 +80,12 @@ const llama_vocab* Vocabulary() {
   return llama_model_get_vocab(model);
 }
 
-// What a model might say at a position of any text: a function of the position and the last token.
-std::vector<float> LogitsAt(const Tokens& text) {
+// Logits that a model might give after `tokens`: a function of the position and the last token.
+std::vector<float> LogitsAt(const Tokens& tokens) {
   std::vector<float> logits(kVocab);
-  const uint64_t seed = text.empty() ? 0 : static_cast<uint64_t>(text.back());
+  const uint64_t seed = tokens.empty() ? 0 : static_cast<uint64_t>(tokens.back());
   for (int32_t i = 0; i < kVocab; ++i) {
-    const uint64_t position = text.size() * 1000 + static_cast<uint64_t>(i);
+    const uint64_t position = tokens.size() * 1000 + static_cast<uint64_t>(i);
     logits[i] = static_cast<float>(8 * Draw({.seed = seed, .position = position}) - 4);
   }
   return logits;
@@ -109,7 +109,7 @@ std::unique_ptr<SequenceSampler> Open(const wire::SequenceOpen& open) {
 
 wire::SampledToken SampleNext(SequenceSampler& sampler) {
   const absl::StatusOr<wire::SampledToken> token =
-      sampler.Sample(static_cast<int32_t>(sampler.text().size()), LogitsAt(sampler.text()));
+      sampler.Sample(static_cast<int32_t>(sampler.tokens().size()), LogitsAt(sampler.tokens()));
   EXPECT_TRUE(token.ok()) << token.status();
   return token.ok() ? *token : wire::SampledToken();
 }
@@ -126,7 +126,7 @@ Tokens IdsOf(const std::vector<wire::SampledToken>& sampled) {
   return ids;
 }
 
-struct Named {
+struct SettingCase {
   const char* name;
   std::function<void(wire::SamplerSettings&)> set;
 };
@@ -160,8 +160,8 @@ void SetDry(wire::SamplerSettings& s, int last_n) {
   s.add_dry_sequence_breakers("\n");
 }
 
-const std::vector<Named>& AllSettings() {
-  static const std::vector<Named> settings = {
+const std::vector<SettingCase>& AllSettings() {
+  static const std::vector<SettingCase> settings = {
       {"Greedy", [](auto& s) { s.set_temperature(0); }},
       {"Temperature", [](auto& s) { s.set_temperature(0.7f); }},
       {"TopK", [](auto& s) { s.set_top_k(5); }},
@@ -170,7 +170,7 @@ const std::vector<Named>& AllSettings() {
       {"TypicalP", [](auto& s) { s.set_typical_p(0.6f); }},
       {"Xtc", [](auto& s) { s.set_xtc_probability(0.5f), s.set_xtc_threshold(0.05f); }},
       {"Penalties", [](auto& s) { SetPenalties(s, 16); }},
-      {"PenaltiesOfTheWholeText", [](auto& s) { SetPenalties(s, -1); }},
+      {"PenaltiesOfTheWholeSequence", [](auto& s) { SetPenalties(s, -1); }},
       {"GreedyPenalties", [](auto& s) { SetPenalties(s, 16), s.set_temperature(0); }},
       {"Dry", [](auto& s) { SetDry(s, -1); }},
       {"DryOfAWindow", [](auto& s) { SetDry(s, 8); }},
@@ -198,9 +198,9 @@ const std::vector<Named>& AllSettings() {
   return settings;
 }
 
-class EverySetting : public ::testing::TestWithParam<Named> {};
+class EverySetting : public ::testing::TestWithParam<SettingCase> {};
 
-TEST_P(EverySetting, TextOpenedAgainAnywhereGoesOnTheSame) {
+TEST_P(EverySetting, ReopenedSequenceContinuesTheSame) {
   const wire::SamplerSettings settings = Settings(GetParam().set);
   auto sampler = Open(OpenWith(settings));
   const std::vector<wire::SampledToken> sampled = SampleNext(*sampler, 40);
@@ -220,11 +220,11 @@ TEST_P(EverySetting, TextOpenedAgainAnywhereGoesOnTheSame) {
   }
 }
 
-TEST_P(EverySetting, RewoundTextGoesOnTheSame) {
+TEST_P(EverySetting, RewoundSequenceContinuesTheSame) {
   auto sampler = Open(OpenWith(Settings(GetParam().set)));
   const Tokens sampled = IdsOf(SampleNext(*sampler, 30));
   ASSERT_TRUE(sampler->Rewind(3 + 10).ok());
-  EXPECT_THAT(sampler->text(), SizeIs(13));
+  EXPECT_THAT(sampler->tokens(), SizeIs(13));
   EXPECT_EQ(IdsOf(SampleNext(*sampler, 20)), Tokens(sampled.begin() + 10, sampled.end()));
 }
 
@@ -275,7 +275,7 @@ TEST(Sampler, DrawsFollowTheSoftmax) {
   ExpectDistribution(counts, kProbabilities, 4000);
 }
 
-TEST(Sampler, DrawsFollowTheSoftmaxOverPositionsOfOneText) {
+TEST(Sampler, DrawsFollowTheSoftmaxOverPositionsOfOneSequence) {
   auto sampler = Open(OpenWith(Settings([](auto&) {})));
   std::map<int32_t, int> counts;
   for (int i = 0; i < 4000; ++i) {
@@ -302,7 +302,7 @@ Tokens DrawnWith(const std::function<void(wire::SamplerSettings&)>& set) {
   return drawn;
 }
 
-TEST(Sampler, FiltersKeepWhatTheyShould) {
+TEST(Sampler, FiltersKeepTheRightTokens) {
   EXPECT_THAT(DrawnWith([](auto&) {}), ElementsAre(4, 10, 20, 30, 40));
   EXPECT_THAT(DrawnWith([](auto& s) { s.set_top_k(2); }), ElementsAre(4, 10));
   EXPECT_THAT(DrawnWith([](auto& s) { s.set_top_p(0.85f); }), ElementsAre(4, 10, 20));
@@ -313,7 +313,7 @@ TEST(Sampler, FiltersKeepWhatTheyShould) {
   EXPECT_THAT(DrawnWith([](auto& s) { s.set_temperature(1e-30f); }), ElementsAre(4));
 }
 
-TEST(Sampler, XtcDropsTheTopChoicesAsOftenAsAsked) {
+TEST(Sampler, XtcDropsTheTopChoicesAsOftenAsSet) {
   // Of those at or above the threshold only the least likely stays.
   EXPECT_THAT(DrawnWith([](auto& s) { s.set_xtc_probability(1), s.set_xtc_threshold(0.1f); }),
               ElementsAre(20, 30, 40));
@@ -356,8 +356,8 @@ TEST(Sampler, PenaltiesLookAtTheWindowOnly) {
   EXPECT_EQ(token(-1), 20);
 }
 
-// Whoever asks for one of a billion tokens gets what the text has, not 4 GiB of memory.
-TEST(Sampler, AWindowTakesNoMoreThanItsText) {
+// A window of a billion tokens takes the memory of the sequence, not 4 GiB.
+TEST(Sampler, AWindowTakesNoMoreMemoryThanItsSequence) {
   constexpr int32_t kHuge = 250'000'000;
   const auto settings =
       Settings([](auto& s) { s.set_temperature(0), SetPenalties(s, kHuge), SetDry(s, kHuge); });
@@ -370,10 +370,10 @@ TEST(Sampler, AWindowTakesNoMoreThanItsText) {
   EXPECT_EQ(sampler->Sample(4, logits)->token(), 20);
 }
 
-TEST(Sampler, WholeTextWindowGrowsWithTheText) {
+TEST(Sampler, WholeSequenceWindowGrowsWithTheSequence) {
   const auto settings = Settings([](auto& s) { s.set_temperature(0), SetPenalties(s, -1); });
   Tokens prompt(5000, 7);
-  prompt[0] = 9;  // must still count when the text is long
+  prompt[0] = 9;  // must still count when the sequence is long
   std::vector<float> logits(kVocab, 0.0f);
   logits[9] = 1;
   logits[11] = 0.9f;
@@ -434,7 +434,7 @@ TEST(Sampler, EndOfGenerationIsReportedOrIgnored) {
   EXPECT_FALSE(sample(true).end_of_generation());
 }
 
-TEST(Sampler, ATextIsNotEndedBeforeItsLeastLength) {
+TEST(Sampler, ASequenceDoesNotEndBeforeItsMinimumLength) {
   std::vector<float> logits(kVocab, 0.0f);
   logits[kEnd] = 3;
   logits[TokenOf('x')] = 2;
@@ -455,7 +455,7 @@ TEST(Sampler, ATextIsNotEndedBeforeItsLeastLength) {
   }
 }
 
-TEST(Sampler, WhatWasGeneratedElsewhereCountsForTheLeastLength) {
+TEST(Sampler, TokensGeneratedElsewhereCountForTheMinimumLength) {
   std::vector<float> logits(kVocab, 0.0f);
   logits[kEnd] = 3;
   const auto settings = Settings([](auto& s) { s.set_temperature(0), s.set_tokens_min(2); });
@@ -463,7 +463,7 @@ TEST(Sampler, WhatWasGeneratedElsewhereCountsForTheLeastLength) {
   EXPECT_EQ(Open(OpenWith(settings, {5, 6, 7}, {8, 9}))->Sample(5, logits)->token(), kEnd);
 }
 
-TEST(Sampler, AStopTokenEndsTheTextAlsoWhereTheModelMayNot) {
+TEST(Sampler, AStopTokenEndsTheSequenceEvenIfTheModelMayNot) {
   std::vector<float> logits(kVocab, 0.0f);
   for (const bool ignore : {false, true}) {
     for (const int32_t stop : {TokenOf('x'), kEnd}) {
@@ -517,14 +517,14 @@ TEST(Sampler, GrammarHoldsFromTheFirstTokenToTheLast) {
       s.set_grammar("root ::= [a-c] [0-9] [0-9] \",\" [x-z]");
     });
     auto sampler = Open(OpenWith(settings));
-    std::string text;
-    for (const wire::SampledToken& token : SampleNext(*sampler, 5)) text += token.piece();
-    EXPECT_THAT(text, ::testing::MatchesRegex("[a-c][0-9][0-9],[x-z]"));
+    std::string output;
+    for (const wire::SampledToken& token : SampleNext(*sampler, 5)) output += token.piece();
+    EXPECT_THAT(output, ::testing::MatchesRegex("[a-c][0-9][0-9],[x-z]"));
     EXPECT_EQ(SampleNext(*sampler).token(), kEnd);  // nothing else may follow
   }
 }
 
-TEST(Sampler, GrammarWithoutAWayOnIsAnErrorNotAnAbort) {
+TEST(Sampler, GrammarThatCannotContinueIsAnErrorNotAnAbort) {
   for (float temperature : {0.0f, 1.0f}) {
     auto settings = Settings([temperature](auto& s) {
       s.set_temperature(temperature);
@@ -533,13 +533,13 @@ TEST(Sampler, GrammarWithoutAWayOnIsAnErrorNotAnAbort) {
     });
     auto sampler = Open(OpenWith(settings));
     SampleNext(*sampler, 2);
-    EXPECT_EQ(sampler->Sample(5, LogitsAt(sampler->text())).status().code(),
+    EXPECT_EQ(sampler->Sample(5, LogitsAt(sampler->tokens())).status().code(),
               Code::kFailedPrecondition);
-    EXPECT_THAT(sampler->text(), SizeIs(5));
+    EXPECT_THAT(sampler->tokens(), SizeIs(5));
   }
 }
 
-TEST(Sampler, GeneratedTextThatTheGrammarForbidsIsRefused) {
+TEST(Sampler, GeneratedTokensThatTheGrammarForbidsAreRefused) {
   auto settings = Settings([](auto& s) { s.set_grammar("root ::= \"ab\""); });
   for (const Tokens& generated :
        {Tokens{TokenOf('b')}, Tokens{TokenOf('a'), kEnd}, Tokens{kEnd}, Tokens{0}}) {
@@ -568,7 +568,7 @@ TEST(Sampler, LogprobsAreTheModelsOwn) {
   EXPECT_EQ(token.top(2).token(), 20);
 }
 
-TEST(Sampler, LogprobsComeOnlyWhenAsked) {
+TEST(Sampler, LogprobsComeOnlyWhenRequested) {
   auto logits = LogitsOf(kProbabilities);
   EXPECT_EQ(Open(OpenWith(Settings([](auto&) {})))->Sample(3, logits)->logprob(), 0);
   const auto token =
@@ -586,7 +586,7 @@ TEST(Sampler, LogitsThatAreNotNumbersAreInternal) {
         logits[at] = bad;
         auto sampler = Open(OpenWith(Settings([&](auto& s) { s.set_temperature(temperature); })));
         EXPECT_EQ(sampler->Sample(3, logits).status().code(), Code::kInternal);
-        EXPECT_THAT(sampler->text(), SizeIs(3));
+        EXPECT_THAT(sampler->tokens(), SizeIs(3));
       }
     }
   }
@@ -605,19 +605,19 @@ TEST(Sampler, PositionsAndSizesAreChecked) {
   EXPECT_EQ(sampler->Feed(3, kVocab).code(), Code::kInvalidArgument);
   EXPECT_EQ(sampler->Rewind(-1).code(), Code::kInvalidArgument);
   EXPECT_TRUE(sampler->Rewind(9).ok());
-  EXPECT_THAT(sampler->text(), ElementsAre(5, 6, 7));
+  EXPECT_THAT(sampler->tokens(), ElementsAre(5, 6, 7));
 }
 
-TEST(Sampler, CorrectionCutsTheTextAndGoesOnWithIt) {
+TEST(Sampler, CorrectionCutsTheSequenceAndContinuesIt) {
   auto sampler = Open(OpenWith(Settings([](auto& s) { SetPenalties(s, -1); })));
   SampleNext(*sampler, 6);
-  const Tokens before = sampler->text();
+  const Tokens before = sampler->tokens();
   ASSERT_TRUE(sampler->Feed(5, before[5]).ok());
-  EXPECT_EQ(sampler->text(), before);
+  EXPECT_EQ(sampler->tokens(), before);
   const int32_t other = before[5] == 9 ? 10 : 9;
   ASSERT_TRUE(sampler->Feed(5, other).ok());
-  EXPECT_THAT(sampler->text(), ElementsAre(5, 6, 7, before[3], before[4], other));
-  // As if it had always been so.
+  EXPECT_THAT(sampler->tokens(), ElementsAre(5, 6, 7, before[3], before[4], other));
+  // The corrected sequence equals a fresh one.
   auto fresh = Open(OpenWith(Settings([](auto& s) { SetPenalties(s, -1); }), {5, 6, 7},
                              {before[3], before[4], other}));
   EXPECT_EQ(IdsOf(SampleNext(*sampler, 10)), IdsOf(SampleNext(*fresh, 10)));
@@ -683,7 +683,7 @@ TEST(Sampler, SettingsOutOfRangeAreRefusedByName) {
   }
 }
 
-TEST(Sampler, TextOutsideTheVocabularyIsRefused) {
+TEST(Sampler, TokensOutsideTheVocabularyAreRefused) {
   for (const Tokens& bad : {Tokens{-1}, Tokens{1, kVocab}}) {
     EXPECT_EQ(SequenceSampler::Open(OpenWith({}, bad), Vocabulary()).status().code(),
               Code::kInvalidArgument);
@@ -703,7 +703,7 @@ TEST(Sampler, MirostatWithoutItsValuesIsRefused) {
   EXPECT_TRUE(SequenceSampler::Open(open, Vocabulary()).ok());
 }
 
-TEST(Sampler, EmptyTextIsATextToo) {
+TEST(Sampler, EmptySequencesAreAllowed) {
   auto sampler = Open(OpenWith(Settings([](auto& s) { SetPenalties(s, -1); }), {}));
   EXPECT_EQ(SampleNext(*sampler).position(), 0);
 }

@@ -10,39 +10,39 @@
 namespace strata {
 namespace {
 
-TEST(AsyncSender, WorksWhileItsOwnerGoesOn) {
-  absl::Notification owner_went_on;
+TEST(AsyncSender, WorksWhileItsOwnerContinues) {
+  absl::Notification owner_continued;
   std::thread::id worked_on;
-  AsyncSender side;
-  side.Run([&] {
-    owner_went_on.WaitForNotification();
+  AsyncSender sender;
+  sender.Run([&] {
+    owner_continued.WaitForNotification();
     worked_on = std::this_thread::get_id();
   });
-  EXPECT_FALSE(side.Wait(absl::Milliseconds(1)));
-  owner_went_on.Notify();
-  EXPECT_TRUE(side.Wait());
+  EXPECT_FALSE(sender.Wait(absl::Milliseconds(1)));
+  owner_continued.Notify();
+  EXPECT_TRUE(sender.Wait());
   EXPECT_NE(worked_on, std::thread::id());
   EXPECT_NE(worked_on, std::this_thread::get_id());
 }
 
-TEST(AsyncSender, DoesOneAfterTheOther) {
+TEST(AsyncSender, RunsWorkInOrder) {
   std::vector<int> done;
-  AsyncSender side;
+  AsyncSender sender;
   for (int i = 0; i < 1000; ++i) {
-    side.Run([&done, i] { done.push_back(i); });
+    sender.Run([&done, i] { done.push_back(i); });
   }
-  ASSERT_TRUE(side.Wait());
+  ASSERT_TRUE(sender.Wait());
   ASSERT_EQ(done.size(), 1000u);
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(done[i], i);
 }
 
-TEST(AsyncSender, EndsBehindWhatWasHandedOver) {
+TEST(AsyncSender, EndsAfterPendingWork) {
   absl::Notification may_end;
   bool is_done = false;
   std::thread other([&] { may_end.Notify(); });
   {
-    AsyncSender side;
-    side.Run([&] {
+    AsyncSender sender;
+    sender.Run([&] {
       may_end.WaitForNotification();
       is_done = true;
     });
@@ -51,7 +51,7 @@ TEST(AsyncSender, EndsBehindWhatWasHandedOver) {
   EXPECT_TRUE(is_done);
 }
 
-TEST(AsyncSender, WaitsForNothingWhereNothingWasHandedOver) { EXPECT_TRUE(AsyncSender().Wait()); }
+TEST(AsyncSender, DoesNotWaitWithoutWork) { EXPECT_TRUE(AsyncSender().Wait()); }
 
 }  // namespace
 }  // namespace strata

@@ -1,4 +1,4 @@
-// Which wire a link between two workers goes over, and what happens when UCX fails.
+// The choice of a transport for a link between two workers, and the fallback when UCX fails.
 #include "shard/serving/link_selector.h"
 
 #include <atomic>
@@ -33,14 +33,14 @@ using ::testing::StartsWith;
 
 constexpr char kOtherHost[] = "another host";
 
-// The server of a worker that takes every link, and offers what its wires do or what a test says.
+// A worker's server that takes every link, and makes its selector's offer or the test's.
 class Acceptor final : public wire::Worker::CallbackService {
  public:
   explicit Acceptor(LinkSelectorOptions options)
-      : grpc_wires_({}, [this](const wire::Hello&) { return Take(/*over_ucx=*/false); }),
-        links_({}, [this](const wire::Hello& peer) { return grpc_wires_.Accept(peer); }),
-        ucx_wires_(std::in_place, std::move(options),
-                   [this](const wire::Hello&) { return Take(/*over_ucx=*/true); }) {
+      : grpc_selector_({}, [this](const wire::Hello&) { return Take(/*over_ucx=*/false); }),
+        links_({}, [this](const wire::Hello& peer) { return grpc_selector_.Accept(peer); }),
+        ucx_selector_(std::in_place, std::move(options),
+                      [this](const wire::Hello&) { return Take(/*over_ucx=*/true); }) {
     server_.emplace(ServiceServer::Served{.service = this, .others = links_.service()});
   }
   ~Acceptor() override {
@@ -50,28 +50,28 @@ class Acceptor final : public wire::Worker::CallbackService {
       taken.swap(taken_);
     }
     taken.clear();
-    grpc_wires_.Stop();
+    grpc_selector_.Stop();
     server_->Stop();
   }
 
   grpc::ServerUnaryReactor* OfferLink(grpc::CallbackServerContext* context,
                                       const wire::OfferLinkRequest* request,
                                       wire::OfferLinkResponse* response) override {
-    ++asked;
-    *response = offer.has_value() ? *offer : ucx_wires_->Offer(*request);
+    ++n_offer_requests;
+    *response = offer.has_value() ? *offer : ucx_selector_->Offer(*request);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
 
   std::string address() const { return server_->address(); }
-  // While links over it are open, as a fault would.
-  void BreakUcx() { ucx_wires_.reset(); }
+  // Simulates a fault while links over UCX are open.
+  void BreakUcx() { ucx_selector_.reset(); }
 
-  std::atomic<int> asked = 0;
-  std::optional<wire::OfferLinkResponse> offer;  // set while nobody asks
+  std::atomic<int> n_offer_requests = 0;
+  std::optional<wire::OfferLinkResponse> offer;  // set while no request is in flight
   std::atomic<bool> refuses = false;
-  // Takes a link over UCX without ever saying so, and no other until one was refused for it.
+  // Takes a link over UCX without confirming it, and refuses the next link once because of it.
   std::atomic<bool> hangs_over_ucx = false;
 
  private:
@@ -102,40 +102,40 @@ class Acceptor final : public wire::Worker::CallbackService {
   absl::Notification refused_;
   Mutex mu_;
   std::vector<std::unique_ptr<End>> taken_ ABSL_GUARDED_BY(mu_);
-  LinkSelector grpc_wires_;
+  LinkSelector grpc_selector_;
   GrpcLinkAcceptor links_;
   std::optional<ServiceServer> server_;
-  std::optional<LinkSelector> ucx_wires_;
+  std::optional<LinkSelector> ucx_selector_;
 };
 
 absl::StatusOr<AcceptedLink> TakesNone(const wire::Hello&) {
   return absl::InternalError("nobody dials this one");
 }
 
-wire::OfferLinkResponse OfferTo(LinkSelector* wires, const std::string& host,
+wire::OfferLinkResponse OfferTo(LinkSelector* selector, const std::string& host,
                                 const std::string& trusted) {
   wire::OfferLinkRequest request;
   request.mutable_place()->set_host(host);
   if (!trusted.empty()) request.mutable_place()->add_trusted(trusted);
-  return wires->Offer(request);
+  return selector->Offer(request);
 }
 
-// What a dialler gets from `acceptor` and says of it.
-struct Got {
-  std::string wire;
+// The link that a dialler gets from `acceptor`, and the note about it.
+struct DialOutcome {
+  std::string transport;
   std::string note;
 };
-Got DialOnce(LinkSelector* wires, const Acceptor& acceptor, bool to_worker = true) {
+DialOutcome DialOnce(LinkSelector* selector, const Acceptor& acceptor, bool to_worker = true) {
   Recorder recorder;
-  auto dialled =
-      wires->Dial({.address = acceptor.address(), .hello = {}, .to_worker = to_worker}, &recorder);
+  auto dialled = selector->Dial(
+      {.address = acceptor.address(), .hello = {}, .to_worker = to_worker}, &recorder);
   EXPECT_TRUE(dialled.ok()) << dialled.status();
   if (!dialled.ok()) return {};
   EXPECT_TRUE(dialled->link->Send(Frame{.type = FrameType::kStep}).ok());
   return {dialled->link->wire(), dialled->note};
 }
 
-TEST(WhyNotOverUcx, NothingWhereItIsAsFast) {
+TEST(WhyNotOverUcx, IsEmptyWhereUcxIsAsFast) {
   constexpr absl::Duration kShort = absl::Microseconds(20), kLong = absl::Microseconds(90);
   EXPECT_EQ(WhyNotOverUcx({.ucx = kShort, .grpc = kLong}), "");
   EXPECT_EQ(WhyNotOverUcx({.ucx = kShort, .grpc = kShort}), "");
@@ -143,44 +143,45 @@ TEST(WhyNotOverUcx, NothingWhereItIsAsFast) {
             "16 KiB and back take 90us over UCX, 20us over gRPC");
 }
 
-TEST(WhyNotOverUcx, ItsPeersWouldBeTakenForDeadOnASlowNetwork) {
+TEST(WhyNotOverUcx, IsNotUsedOnASlowNetworkWherePeersWouldSeemDead) {
   EXPECT_EQ(WhyNotOverUcx({.ucx = kUcxTripMax, .grpc = 2 * kUcxTripMax}), "");
   const absl::Duration longer = kUcxTripMax + absl::Microseconds(1);
   EXPECT_THAT(WhyNotOverUcx({.ucx = longer, .grpc = 2 * longer}), HasSubstr("faster networks"));
 }
 
-TEST(LinkSelector, OneHostTakesTheFasterWire) {
+TEST(LinkSelector, UsesTheFasterTransportOnOneHost) {
   Acceptor acceptor({});
-  LinkSelector wires({}, TakesNone);
-  const Got got = DialOnce(&wires, acceptor);
-  if (got.wire == "gRPC") {
-    // Measured so, or built without UCX.
-    EXPECT_THAT(got.note, ::testing::AnyOf(HasSubstr("and back take"), HasSubstr("without UCX")));
+  LinkSelector selector({}, TakesNone);
+  const DialOutcome outcome = DialOnce(&selector, acceptor);
+  if (outcome.transport == "gRPC") {
+    // gRPC was faster, or the build has no UCX.
+    EXPECT_THAT(outcome.note,
+                ::testing::AnyOf(HasSubstr("and back take"), HasSubstr("without UCX")));
   } else {
-    EXPECT_THAT(got.wire, StartsWith("UCX "));
-    EXPECT_THAT(got.note, IsEmpty());
+    EXPECT_THAT(outcome.transport, StartsWith("UCX "));
+    EXPECT_THAT(outcome.note, IsEmpty());
   }
 }
 
 TEST(LinkSelector, LinksToTheCoordinatorStayWithGrpc) {
   Acceptor acceptor({});
-  LinkSelector wires({}, TakesNone);
-  EXPECT_EQ(DialOnce(&wires, acceptor, /*to_worker=*/false).wire, "gRPC");
-  EXPECT_EQ(acceptor.asked, 0);
+  LinkSelector selector({}, TakesNone);
+  EXPECT_EQ(DialOnce(&selector, acceptor, /*to_worker=*/false).transport, "gRPC");
+  EXPECT_EQ(acceptor.n_offer_requests, 0);
 }
 
-TEST(LinkSelector, WithoutUcxOnEitherSideItIsGrpc) {
+TEST(LinkSelector, UsesGrpcWithoutUcxOnEitherSide) {
   Acceptor acceptor({});
   LinkSelector without({.ucx = false}, TakesNone);
-  Got got = DialOnce(&without, acceptor);
-  EXPECT_EQ(got.wire, "gRPC");
-  EXPECT_THAT(got.note, HasSubstr("this worker was started with --no-ucx"));
+  DialOutcome outcome = DialOnce(&without, acceptor);
+  EXPECT_EQ(outcome.transport, "gRPC");
+  EXPECT_THAT(outcome.note, HasSubstr("this worker was started with --no-ucx"));
 
   Acceptor acceptor_without({.ucx = false});
-  LinkSelector wires({}, TakesNone);
-  got = DialOnce(&wires, acceptor_without);
-  EXPECT_EQ(got.wire, "gRPC");
-  EXPECT_THAT(got.note, HasSubstr("the next worker was started with --no-ucx"));
+  LinkSelector selector({}, TakesNone);
+  outcome = DialOnce(&selector, acceptor_without);
+  EXPECT_EQ(outcome.transport, "gRPC");
+  EXPECT_THAT(outcome.note, HasSubstr("the next worker was started with --no-ucx"));
 }
 
 TEST(LinkSelector, AnotherHostIsOfferedNothingUnlessBothTrustANetwork) {
@@ -199,66 +200,66 @@ TEST(LinkSelector, AnotherHostIsOfferedNothingUnlessBothTrustANetwork) {
   EXPECT_FALSE(offer.token().empty());
 }
 
-TEST(LinkSelector, AnAddressThatIsNotTrustedIsNotListenedOn) {
+TEST(LinkSelector, DoesNotListenOnAnUntrustedAddress) {
   Acceptor acceptor({});
   acceptor.offer.emplace();
   acceptor.offer->set_address("10.0.0.1:80");
   acceptor.offer->set_from_host("10.0.0.7");
-  LinkSelector wires({.trusted_interfaces = {"lo"}}, TakesNone);
-  const Got got = DialOnce(&wires, acceptor);
-  EXPECT_EQ(got.wire, "gRPC");
-  EXPECT_THAT(got.note, HasSubstr("not trusted"));
+  LinkSelector selector({.trusted_interfaces = {"lo"}}, TakesNone);
+  const DialOutcome outcome = DialOnce(&selector, acceptor);
+  EXPECT_EQ(outcome.transport, "gRPC");
+  EXPECT_THAT(outcome.note, HasSubstr("not trusted"));
 }
 
-TEST(LinkSelector, WhenUcxFailsAtTheStartItIsGrpcAndUcxIsLeftAlone) {
+TEST(LinkSelector, FallsBackToGrpcAndAvoidsUcxWhenItFailsAtTheStart) {
   Acceptor acceptor({});
   acceptor.offer.emplace();
   acceptor.offer->set_address("127.0.0.1:1");  // nobody listens there
   acceptor.offer->set_from_host("127.0.0.1");
   acceptor.offer->set_token(std::string(32, 't'));
   acceptor.offer->set_key(std::string(32, 'k'));
-  LinkSelector wires({}, TakesNone);
-  Got got = DialOnce(&wires, acceptor);
-  EXPECT_EQ(got.wire, "gRPC");
-  EXPECT_THAT(got.note, Not(IsEmpty()));
-  const int asked = acceptor.asked;
+  LinkSelector selector({}, TakesNone);
+  DialOutcome outcome = DialOnce(&selector, acceptor);
+  EXPECT_EQ(outcome.transport, "gRPC");
+  EXPECT_THAT(outcome.note, Not(IsEmpty()));
+  const int n_offer_requests = acceptor.n_offer_requests;
   acceptor.offer.reset();  // it would work now
-  got = DialOnce(&wires, acceptor);
-  EXPECT_EQ(got.wire, "gRPC");
-  EXPECT_THAT(got.note, HasSubstr("UCX failed"));
-  EXPECT_EQ(acceptor.asked, asked);
+  outcome = DialOnce(&selector, acceptor);
+  EXPECT_EQ(outcome.transport, "gRPC");
+  EXPECT_THAT(outcome.note, HasSubstr("UCX failed"));
+  EXPECT_EQ(acceptor.n_offer_requests, n_offer_requests);
 }
 
-TEST(LinkSelector, AWorkerThatRefusesALinkIsNoFailureOfUcx) {
+TEST(LinkSelector, ARefusedLinkIsNoFailureOfUcx) {
   Acceptor acceptor({});
-  LinkSelector wires({.measure = false}, TakesNone);
+  LinkSelector selector({.measure = false}, TakesNone);
   acceptor.refuses = true;
   Recorder recorder;
-  EXPECT_THAT(wires.Dial({.address = acceptor.address(), .hello = {}}, &recorder).status(),
+  EXPECT_THAT(selector.Dial({.address = acceptor.address(), .hello = {}}, &recorder).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no such stage")));
   acceptor.refuses = false;
-  const Got got = DialOnce(&wires, acceptor);
-  if (absl::StrContains(got.note, "without UCX")) GTEST_SKIP() << got.note;
-  EXPECT_THAT(got.wire, StartsWith("UCX "));
-  EXPECT_THAT(got.note, IsEmpty());
+  const DialOutcome outcome = DialOnce(&selector, acceptor);
+  if (absl::StrContains(outcome.note, "without UCX")) GTEST_SKIP() << outcome.note;
+  EXPECT_THAT(outcome.transport, StartsWith("UCX "));
+  EXPECT_THAT(outcome.note, IsEmpty());
 }
 
-TEST(LinkSelector, GrpcWaitsForALinkOverUcxThatIsOpenAtTheOtherEndAlone) {
+TEST(LinkSelector, GrpcWaitsForAHalfOpenLinkOverUcx) {
   const LinkSelectorOptions options = {.measure = false, .ucx_dial_ms = 200};
   Acceptor acceptor(options);
   acceptor.hangs_over_ucx = true;
-  LinkSelector wires(options, TakesNone);
-  const Got got = DialOnce(&wires, acceptor);
-  if (absl::StrContains(got.note, "without UCX")) GTEST_SKIP() << got.note;
-  EXPECT_EQ(got.wire, "gRPC");
-  EXPECT_THAT(got.note, HasSubstr("link over UCX"));
+  LinkSelector selector(options, TakesNone);
+  const DialOutcome outcome = DialOnce(&selector, acceptor);
+  if (absl::StrContains(outcome.note, "without UCX")) GTEST_SKIP() << outcome.note;
+  EXPECT_EQ(outcome.transport, "gRPC");
+  EXPECT_THAT(outcome.note, HasSubstr("link over UCX"));
   acceptor.hangs_over_ucx = false;
-  EXPECT_THAT(DialOnce(&wires, acceptor).note, StartsWith("UCX failed: "));
-  EXPECT_EQ(acceptor.asked, 1);
+  EXPECT_THAT(DialOnce(&selector, acceptor).note, StartsWith("UCX failed: "));
+  EXPECT_EQ(acceptor.n_offer_requests, 1);
 }
 
-TEST(LinkSelector, AWorkerThatKnowsNoOffersIsReachedOverGrpc) {
-  // As one of an earlier version: the method is not there.
+TEST(LinkSelector, UsesGrpcToAWorkerWithoutOffers) {
+  // An earlier version: OfferLink is not implemented.
   class Old final : public wire::Worker::CallbackService {};
   Old old;
   Recorder receiver;
@@ -272,9 +273,9 @@ TEST(LinkSelector, AWorkerThatKnowsNoOffersIsReachedOverGrpc) {
   });
   ServiceServer server({.service = &old, .others = links.service()});
   {
-    LinkSelector wires({}, TakesNone);
+    LinkSelector selector({}, TakesNone);
     Recorder recorder;
-    auto dialled = wires.Dial({.address = server.address(), .hello = {}}, &recorder);
+    auto dialled = selector.Dial({.address = server.address(), .hello = {}}, &recorder);
     ASSERT_TRUE(dialled.ok()) << dialled.status();
     EXPECT_EQ(dialled->link->wire(), "gRPC");
     EXPECT_THAT(dialled->note, Not(IsEmpty()));
@@ -283,12 +284,12 @@ TEST(LinkSelector, AWorkerThatKnowsNoOffersIsReachedOverGrpc) {
   server.Stop();
 }
 
-TEST(LinkSelector, ALinkThatEndsInOrderIsNoFailureOfUcx) {
+TEST(LinkSelector, AClosedLinkIsNoFailureOfUcx) {
   Acceptor acceptor({});
-  LinkSelector wires({.measure = false}, TakesNone);
+  LinkSelector selector({.measure = false}, TakesNone);
   for (int i = 0; i < 20; ++i) {
     Recorder recorder;
-    auto dialled = wires.Dial({.address = acceptor.address(), .hello = {}}, &recorder);
+    auto dialled = selector.Dial({.address = acceptor.address(), .hello = {}}, &recorder);
     ASSERT_TRUE(dialled.ok()) << dialled.status();
     if (absl::StrContains(dialled->note, "without UCX")) GTEST_SKIP() << dialled->note;
     ASSERT_THAT(dialled->link->wire(), StartsWith("UCX ")) << dialled->note;
@@ -297,19 +298,19 @@ TEST(LinkSelector, ALinkThatEndsInOrderIsNoFailureOfUcx) {
   }
 }
 
-TEST(LinkSelector, WhenUcxBreaksLaterTheNextLinkIsGrpc) {
+TEST(LinkSelector, UsesGrpcForTheNextLinkAfterUcxBreaks) {
   Acceptor acceptor({});
-  LinkSelector wires({.measure = false}, TakesNone);
+  LinkSelector selector({.measure = false}, TakesNone);
   Recorder recorder;
-  auto dialled = wires.Dial({.address = acceptor.address(), .hello = {}}, &recorder);
+  auto dialled = selector.Dial({.address = acceptor.address(), .hello = {}}, &recorder);
   ASSERT_TRUE(dialled.ok()) << dialled.status();
   if (absl::StrContains(dialled->note, "without UCX")) GTEST_SKIP() << dialled->note;
   EXPECT_THAT(dialled->link->wire(), StartsWith("UCX ")) << dialled->note;
   acceptor.BreakUcx();
   EXPECT_THAT(recorder.WaitForClosed(), StatusIs(absl::StatusCode::kUnavailable));
-  const Got got = DialOnce(&wires, acceptor);
-  EXPECT_EQ(got.wire, "gRPC");
-  EXPECT_THAT(got.note, HasSubstr("UCX failed"));
+  const DialOutcome outcome = DialOnce(&selector, acceptor);
+  EXPECT_EQ(outcome.transport, "gRPC");
+  EXPECT_THAT(outcome.note, HasSubstr("UCX failed"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A stage that is the whole model: its results go their way while it begins with the next step.
+// A stage that is the whole model: its results are sent while it begins the next step.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -17,14 +17,14 @@
 namespace strata {
 namespace {
 
-// A stage that is a whole model of its own, on a device that computes apart: each token is followed
-// by the next one, and it begins with what follows only once `begin` lets it.
+// A stage that is a whole model, on an asynchronous device: each token is followed by the next id,
+// and BeginLookahead() calls `begin`, which may block.
 class WholeStage final : public StageWithoutCaches {
  public:
   explicit WholeStage(std::unique_ptr<Stage> real, absl::AnyInvocable<void()> begin)
       : real_(std::move(real)), begin_(std::move(begin)), logits_(real_->facts().n_vocab) {}
   absl::Status Decode(const Batch& batch) override {
-    was_ahead_ = std::exchange(has_begun_, false);
+    used_lookahead_ = std::exchange(has_begun_, false);
     std::fill(logits_.begin(), logits_.end(), 0.0f);
     logits_[batch.tokens.back() + 1] = 1.0f;
     return absl::OkStatus();
@@ -34,7 +34,7 @@ class WholeStage final : public StageWithoutCaches {
     has_begun_ = true;
     return true;
   }
-  bool UsedLookahead() const override { return was_ahead_; }
+  bool UsedLookahead() const override { return used_lookahead_; }
   Payload TakeActivations() override { return {}; }
   absl::Span<const float> Logits(size_t) override { return logits_; }
   absl::Status Apply(const wire::KvEdit&) override { return absl::OkStatus(); }
@@ -42,10 +42,10 @@ class WholeStage final : public StageWithoutCaches {
   const Facts& facts() const override { return real_->facts(); }
 
  private:
-  const std::unique_ptr<Stage> real_;  // whose vocabulary it has
+  const std::unique_ptr<Stage> real_;  // gives the vocabulary
   absl::AnyInvocable<void()> begin_;
   std::vector<float> logits_;
-  bool has_begun_ = false, was_ahead_ = false;
+  bool has_begun_ = false, used_lookahead_ = false;
 };
 
 class WholeStageServerTest : public StageServerTest {
@@ -74,9 +74,9 @@ class WholeStageServerTest : public StageServerTest {
     before.set_n_embd(0);
     ConnectIn(before);
   }
-  // The text is of tokens that follow each other, none of which ends it.
+  // The sequence is of consecutive token ids, none of which ends it.
   static constexpr int32_t kFirstToken = 100;
-  static Frame TextStep(int32_t position) {
+  static Frame DecodeStep(int32_t position) {
     wire::Step step;
     step.set_model_id("model");
     *step.mutable_epoch() = Spec().epoch();
@@ -103,18 +103,18 @@ class WholeStageServerTest : public StageServerTest {
   }
 };
 
-TEST_F(WholeStageServerTest, AResultGoesItsWayWhileTheStageBeginsWithTheNextStep) {
-  absl::Notification was_heard;
+TEST_F(WholeStageServerTest, SendsAResultWhileTheStageBeginsTheNextStep) {
+  absl::Notification result_received;
   std::atomic<int> n_begun = 0;
   StartWhole([&] {
     ++n_begun;
-    EXPECT_TRUE(was_heard.WaitForNotificationWithTimeout(kStageServerPatience))
+    EXPECT_TRUE(result_received.WaitForNotificationWithTimeout(kStageServerPatience))
         << "the result waits for the device";
   });
   int32_t position = 0;
   const auto run_until_begun = [&](int wanted) {
     for (; n_begun < wanted && position < 3000; ++position) {
-      ASSERT_TRUE(in_->Send(TextStep(position)).ok());
+      ASSERT_TRUE(in_->Send(DecodeStep(position)).ok());
       ExpectResult(position);
       // It begins only where the next step has not come yet.
       absl::SleepFor(absl::Milliseconds(1));
@@ -122,17 +122,17 @@ TEST_F(WholeStageServerTest, AResultGoesItsWayWhileTheStageBeginsWithTheNextStep
     EXPECT_GE(n_begun, wanted);
   };
   run_until_begun(1);
-  was_heard.Notify();
+  result_received.Notify();
   run_until_begun(10);
 }
 
-TEST_F(WholeStageServerTest, UnloadsWhileAResultFindsNoRoom) {
+TEST_F(WholeStageServerTest, UnloadsWhileAResultWaitsForRoom) {
   StartWhole([] {}, /*credits=*/4);
   for (int32_t position = 0; position < 4; ++position) {
-    ASSERT_TRUE(in_->Send(TextStep(position)).ok());
+    ASSERT_TRUE(in_->Send(DecodeStep(position)).ok());
     ExpectResult(position);
   }
-  ASSERT_TRUE(in_->Send(TextStep(4)).ok());
+  ASSERT_TRUE(in_->Send(DecodeStep(4)).ok());
   while (server_->work().rows < 5) absl::SleepFor(absl::Milliseconds(1));
   server_.reset();
 }

@@ -68,7 +68,7 @@ class FakeStage final : public StageWithoutCaches {
   std::vector<float> out_;
 };
 
-// Collects what one end of a link gets.
+// Collects the frames that one end of a link gets.
 class Collector final : public Link::Receiver {
  public:
   void OnFrame(Frame frame) override {
@@ -176,7 +176,7 @@ class StageServerTest : public ::testing::Test {
     in_wire_ = dialled->wire;
   }
 
-  // Until the stage has let go of the link before, and of the link after with it.
+  // Waits until the stage has released both links.
   void AwaitNoLinks() {
     auto accepted = server_->Accept(Before());
     while (absl::IsUnavailable(accepted.status())) {
@@ -193,7 +193,7 @@ class StageServerTest : public ::testing::Test {
     return std::move(dialled->link);
   }
 
-  // The stage after, which grants `credits` frames.
+  // Connects the stage after, which grants `credits` frames.
   void ConnectOut(uint32_t credits = 64) {
     auto dialled = DialMemoryLink(
         {.hello = server_->OutgoingHello()},

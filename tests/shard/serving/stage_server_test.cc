@@ -34,7 +34,7 @@ TEST_F(StageServerTest, SendsActivationsToTheNextStage) {
   EXPECT_EQ(step.timings(0).stage(), 1);
 }
 
-TEST_F(StageServerTest, SendsAsItsRuleSaysAndReadsWhatTheStepSays) {
+TEST_F(StageServerTest, SendsByItsRuleAndReadsByTheStepsType) {
   ConnectOut();
   ConnectIn();
   wire::ActivationRule rule;
@@ -63,7 +63,7 @@ TEST_F(StageServerTest, SendsAsItsRuleSaysAndReadsWhatTheStepSays) {
   EXPECT_EQ(frame.payload.bytes(), absl::string_view("\x00\x41\x00\xbc\x00\x44\x00\x3c", 8));
 }
 
-TEST_F(StageServerTest, RefusesARuleThatItsRowsCannotKeep) {
+TEST_F(StageServerTest, RefusesARuleThatDoesNotFitItsRows) {
   wire::ActivationRule rule;
   rule.set_type(wire::Q8_0);
   EXPECT_THAT(server_->SetActivations(rule),
@@ -84,7 +84,7 @@ TEST_F(StageServerTest, CountsWhatItDoes) {
   EXPECT_EQ(step.timings(0).bytes_in(), FrameBytes(in));
   ASSERT_TRUE(in_->Send(StepFrame(2)).ok());
   out_end_.Next();
-  // What was sent last is counted a moment later.
+  // The last frame is counted a moment after it is sent.
   StageServer::Work work = server_->work();
   EXPECT_EQ(work.rows, 2);
   EXPECT_EQ(work.bytes_in, 2 * FrameBytes(in));
@@ -95,7 +95,7 @@ TEST_F(StageServerTest, CountsWhatItDoes) {
   ConnectOut();
   in_.reset();
   ConnectIn();
-  // A step under way counts, too, and its time only grows.
+  // A running step counts, too, and its time only grows.
   ASSERT_TRUE(in_->Send(StepFrame(1)).ok());
   int64_t busy_us = 0;
   for (int i = 0; i < 1000 || busy_us == 0; ++i) {
@@ -119,7 +119,7 @@ TEST_F(StageServerTest, KeepsStepsInOrder) {
   }
 }
 
-TEST_F(StageServerTest, PassesAFailedStepOnAndServesTheNext) {
+TEST_F(StageServerTest, ForwardsAFailedStepAndServesTheNext) {
   ConnectOut();
   ConnectIn();
   ASSERT_TRUE(in_->Send(StepFrame(1, 66)).ok());
@@ -143,7 +143,7 @@ TEST_F(StageServerTest, ForwardsAnEarlierStagesFailure) {
   EXPECT_EQ(out_end_.Next().type, FrameType::kError);
 }
 
-TEST_F(StageServerTest, ReportsAnEditThatTheCacheCannotDo) {
+TEST_F(StageServerTest, ReportsAnUnsupportedEdit) {
   ConnectOut();
   ConnectIn();
   wire::Step step;
@@ -187,8 +187,8 @@ TEST_F(StageServerTest, WaitsForTheNextStageToHaveRoom) {
   }
 }
 
-// Its node would take it for one that hangs.
-TEST_F(StageServerTest, WaitingForRoomAtTheNextIsNoLongStep) {
+// Otherwise its node would take it for hung.
+TEST_F(StageServerTest, WaitingForRoomAtTheNextStageIsNoLongStep) {
   ConnectOut(1);
   ConnectIn();
   ASSERT_TRUE(in_->Send(StepFrame(1)).ok());
@@ -205,7 +205,7 @@ TEST_F(StageServerTest, WaitingForRoomAtTheNextIsNoLongStep) {
   out_end_.Next();
 }
 
-TEST_F(StageServerTest, IsIdleOnceItHasPassedOnAFailureThatHadToWait) {
+TEST_F(StageServerTest, IsIdleAfterForwardingAFailureThatWaited) {
   ConnectOut(1);
   ConnectIn();
   ASSERT_TRUE(in_->Send(StepFrame(1)).ok());
@@ -232,8 +232,8 @@ TEST_F(StageServerTest, AStepOfAnOldEpochClosesTheLinksAsAborted) {
   EXPECT_THAT(out_end_.Closed(), StatusIs(absl::StatusCode::kAborted));
 }
 
-// A member that turns hostile: what it sends behind the breach is not run, it is told of once, and
-// whoever comes after it is served.
+// A hostile member: frames after the breach are not run, the breach is logged once, and the next
+// peer is served.
 TEST_F(StageServerTest, AHostileStageBeforeIsCutOffAndLoggedOnce) {
   const auto old_epoch = [](uint64_t id) {
     wire::Step step;
@@ -264,13 +264,13 @@ TEST_F(StageServerTest, AHostileStageBeforeIsCutOffAndLoggedOnce) {
       Collector end;
       const std::unique_ptr<Link> hostile = DialIn(&end);
       ASSERT_TRUE(hostile->Send(breach.frame).ok());
-      // No more than was granted; what finds the link closed already is not taken.
+      // Within the credits granted; frames on a closed link are not taken.
       for (int i = 0; i < 6; ++i) static_cast<void>(hostile->Send(StepFrame(++id)));
       EXPECT_THAT(end.Closed().message(), HasSubstr(breach.why));
     }
-    const std::vector<std::string> told = log.WaitFor("the link before stage 1");
-    EXPECT_THAT(told, ElementsAre(HasSubstr(breach.why)));
-    EXPECT_EQ(server_->steps_done(), steps) << "what came behind the breach was run";
+    const std::vector<std::string> reported = log.WaitFor("the link before stage 1");
+    EXPECT_THAT(reported, ElementsAre(HasSubstr(breach.why)));
+    EXPECT_EQ(server_->steps_done(), steps) << "a frame after the breach was run";
 
     AwaitNoLinks();
     ConnectOut();
@@ -291,7 +291,7 @@ TEST_F(StageServerTest, WrongShapesCloseTheLinksWithBothFigures) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("payload of 12 bytes")));
 }
 
-TEST_F(StageServerTest, ABrokenNextStageIsToldToTheStageBefore) {
+TEST_F(StageServerTest, ReportsABrokenNextStageToTheStageBefore) {
   ConnectOut();
   ConnectIn();
   out_wire_->Break();
@@ -299,7 +299,7 @@ TEST_F(StageServerTest, ABrokenNextStageIsToldToTheStageBefore) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("the link after it ended")));
 }
 
-TEST_F(StageServerTest, ABrokenStageBeforeIsToldToTheNextAndMayBeReplaced) {
+TEST_F(StageServerTest, ReportsABrokenStageBeforeToTheNextAndAcceptsAnother) {
   ConnectOut();
   ConnectIn();
   in_wire_->Break();
@@ -360,7 +360,7 @@ TEST_F(StageServerTest, RunsTasksBetweenStepsAndBoundsThem) {
 }
 
 TEST_F(StageServerTest, AFailedLoadIsReportedAndServesNothing) {
-  absl::Notification told;
+  absl::Notification reported;
   auto server = StageServer::Start(
       Spec(), Clock::Real(),
       []() -> absl::StatusOr<std::unique_ptr<Stage>> {
@@ -368,9 +368,9 @@ TEST_F(StageServerTest, AFailedLoadIsReportedAndServesNothing) {
       },
       [&](const absl::StatusOr<Stage::Facts>& facts) {
         EXPECT_THAT(facts, StatusIs(absl::StatusCode::kResourceExhausted));
-        told.Notify();
+        reported.Notify();
       });
-  told.WaitForNotification();
+  reported.WaitForNotification();
   EXPECT_TRUE(server->load_failed());
   EXPECT_THAT(server->Accept(Before()), StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_THAT(server->Post([](Stage*) {}), StatusIs(absl::StatusCode::kFailedPrecondition));

@@ -76,48 +76,52 @@ TEST(ReadStep, RefusesAnotherEpochAsAborted) {
   EXPECT_THAT(Read(step), StatusIs(absl::StatusCode::kAborted));
 }
 
-struct Wrong {
+struct InvalidStep {
   const char* name;
   std::function<void(wire::Step&)> spoil;
   const char* says;
 };
 
-class ReadStepWrong : public ::testing::TestWithParam<Wrong> {};
+class ReadInvalidStep : public ::testing::TestWithParam<InvalidStep> {};
 
-TEST_P(ReadStepWrong, IsRefusedByName) {
+TEST_P(ReadInvalidStep, IsRefusedByName) {
   wire::Step step = Good();
   GetParam().spoil(step);
   EXPECT_THAT(Read(step), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(GetParam().says)));
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, ReadStepWrong,
+    All, ReadInvalidStep,
     ::testing::Values(
-        Wrong{"Model", [](wire::Step& s) { s.set_model_id("x"); }, "another model"},
-        Wrong{"Replay", [](wire::Step& s) { s.set_step_id(6); }, "comes after step 6"},
-        Wrong{"Rows", [](wire::Step& s) { s.add_tokens(1), s.add_tokens(1); }, "4 rows"},
-        Wrong{"Columns", [](wire::Step& s) { s.add_positions(1); }, "differ in length"},
-        Wrong{"Payload", [](wire::Step& s) { s.add_tokens(1), s.add_positions(2), s.add_slots(0); },
-              "payload of 32 bytes"},
-        Wrong{"Slot", [](wire::Step& s) { s.set_slots(0, 2); }, "slot 2 is outside [0, 2)"},
-        Wrong{"NegativeSlot", [](wire::Step& s) { s.set_slots(0, -1); }, "slot -1"},
-        Wrong{"Position", [](wire::Step& s) { s.set_positions(0, -1); }, "position -1"},
-        Wrong{"SampleRow", [](wire::Step& s) { s.set_sample_rows(0, 2); }, "samples row 2 of 2"},
-        Wrong{"SampleOrder", [](wire::Step& s) { s.add_sample_rows(1); }, "do not rise"},
-        Wrong{"OpenedSlot", [](wire::Step& s) { s.add_opens()->set_slot(9); }, "opened slot 9"},
-        Wrong{"EditKind", [](wire::Step& s) { s.add_edits(); }, "unknown KV edit 0"},
-        Wrong{"FutureEdit",
-              [](wire::Step& s) { s.add_edits()->set_kind(static_cast<wire::KvEdit::Kind>(77)); },
-              "unknown KV edit 77"},
-        Wrong{"CopiedSlot",
-              [](wire::Step& s) {
-                s.add_edits()->set_kind(wire::KvEdit::COPY);
-                s.mutable_edits(0)->set_from_slot(-3);
-              },
-              "copied slot -3"}),
+        InvalidStep{"Model", [](wire::Step& s) { s.set_model_id("x"); }, "another model"},
+        InvalidStep{"Replay", [](wire::Step& s) { s.set_step_id(6); }, "comes after step 6"},
+        InvalidStep{"Rows", [](wire::Step& s) { s.add_tokens(1), s.add_tokens(1); }, "4 rows"},
+        InvalidStep{"Columns", [](wire::Step& s) { s.add_positions(1); }, "differ in length"},
+        InvalidStep{"Payload",
+                    [](wire::Step& s) { s.add_tokens(1), s.add_positions(2), s.add_slots(0); },
+                    "payload of 32 bytes"},
+        InvalidStep{"Slot", [](wire::Step& s) { s.set_slots(0, 2); }, "slot 2 is outside [0, 2)"},
+        InvalidStep{"NegativeSlot", [](wire::Step& s) { s.set_slots(0, -1); }, "slot -1"},
+        InvalidStep{"Position", [](wire::Step& s) { s.set_positions(0, -1); }, "position -1"},
+        InvalidStep{"SampleRow", [](wire::Step& s) { s.set_sample_rows(0, 2); },
+                    "samples row 2 of 2"},
+        InvalidStep{"SampleOrder", [](wire::Step& s) { s.add_sample_rows(1); }, "do not rise"},
+        InvalidStep{"OpenedSlot", [](wire::Step& s) { s.add_opens()->set_slot(9); },
+                    "opened slot 9"},
+        InvalidStep{"EditKind", [](wire::Step& s) { s.add_edits(); }, "unknown KV edit 0"},
+        InvalidStep{
+            "FutureEdit",
+            [](wire::Step& s) { s.add_edits()->set_kind(static_cast<wire::KvEdit::Kind>(77)); },
+            "unknown KV edit 77"},
+        InvalidStep{"CopiedSlot",
+                    [](wire::Step& s) {
+                      s.add_edits()->set_kind(wire::KvEdit::COPY);
+                      s.mutable_edits(0)->set_from_slot(-3);
+                    },
+                    "copied slot -3"}),
     [](const auto& param) { return std::string(param.param.name); });
 
-TEST(ReadStep, ThePayloadIsAsLongAsItsTypeSays) {
+TEST(ReadStep, RequiresThePayloadLengthOfItsType) {
   const std::pair<wire::ActivationType, size_t> right[] = {
       {wire::F32, 512}, {wire::F16, 256}, {wire::BF16, 256}, {wire::Q8_0, 136}};
   for (const auto& [type, bytes] : right) {
@@ -131,7 +135,7 @@ TEST(ReadStep, ThePayloadIsAsLongAsItsTypeSays) {
   }
 }
 
-TEST(ReadStep, RefusesTypesThatRowsCannotHave) {
+TEST(ReadStep, RefusesTypesThatDoNotFitTheRows) {
   EXPECT_THAT(ReadAs(wire::Q8_0, 68, 48),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rows of 48 values as q8_0")));
   for (const int type : {-1, 4, 1 << 30}) {

@@ -89,7 +89,7 @@ std::unique_ptr<WeightLease> Lease(WeightCache* cache, const Model& model, Layer
   return *std::move(lease);
 }
 
-// As a fetch does it. Returns how many bytes were missing.
+// Fills the lease like a fetch. Returns how many bytes were missing.
 uint64_t Fill(WeightLease* lease, const Model& from) {
   EXPECT_TRUE(lease->MakeRoom().ok());
   uint64_t bytes = 0;
@@ -182,7 +182,7 @@ TEST(WeightCache, TakesNoMoreOfTheDiskThanItHas) {
   EXPECT_LT(cache->bytes_used(), original->tensor_bytes() / 2);
 }
 
-TEST(WeightCache, HasItAllAfterARestart) {
+TEST(WeightCache, HasAllBlocksAfterARestart) {
   const Model original = Written(Builder("m"));
   const std::string folder = MakeTestFolder();
   {
@@ -199,7 +199,7 @@ TEST(WeightCache, HasItAllAfterARestart) {
   for (const uint32_t block : lease->blocks()) EXPECT_TRUE(lease->Check(block));
 }
 
-TEST(WeightCache, AChangedCutMissesOnlyWhatIsNew) {
+TEST(WeightCache, AChangedCutMissesOnlyNewBlocks) {
   const Model original = Written(Builder("m"));
   const auto cache = Cache(MakeTestFolder());
   ASSERT_TRUE(Add(cache.get(), original).ok());
@@ -229,7 +229,7 @@ TEST(WeightCache, NoticesAFlippedByte) {
   EXPECT_TRUE(BytesOfSlice(Opened(lease->path()), {0, 3}) == BytesOfSlice(original, {0, 3}));
 }
 
-TEST(WeightCache, ADamagedIdentityIsMended) {
+TEST(WeightCache, ADamagedIdentityIsRepaired) {
   const Model original = Written(Builder("m"));
   const auto cache = Cache(MakeTestFolder());
   ASSERT_TRUE(Add(cache.get(), original).ok());
@@ -249,7 +249,7 @@ TEST(WeightCache, ADamagedIdentityIsMended) {
   EXPECT_THAT(Lease(cache.get(), original, {0, 3})->Missing(), IsEmpty());
 }
 
-// What may happen to the files of a cache under its running process.
+// Damage to the files of a cache while its process runs.
 struct Mishap {
   std::string name;
   std::function<void(const std::string& path)> happen;  // to a model's file
@@ -264,7 +264,7 @@ class WeightCacheMishaps : public ::testing::TestWithParam<Mishap> {
     lease_ = Lease(cache_.get(), original_, {0, 4});
     Fill(lease_.get(), original_);
   }
-  // As a fetch goes on after that.
+  // Recovers like a fetch.
   void ExpectRecovered() {
     GetParam().happen(lease_->path());
     auto lease = cache_->Lease(original_->id(), {0, 4}, {});
@@ -273,8 +273,8 @@ class WeightCacheMishaps : public ::testing::TestWithParam<Mishap> {
     lease = cache_->Lease(original_->id(), {0, 4}, {});
     ASSERT_TRUE(lease.ok()) << lease.status();
     for (const uint32_t block : (*lease)->Suspect()) (*lease)->Check(block);
-    // What is missing is still known, so that it can come from anybody.
-    const WeightHashes known = (*lease)->KnownOfMissing();
+    // The hashes of missing blocks are still known, so that any node can send them.
+    const WeightHashes known = (*lease)->KnownMissingHashes();
     for (const uint32_t block : (*lease)->Missing()) EXPECT_TRUE(known.contains(block));
     const uint64_t bytes = Fill(lease->get(), original_);
     EXPECT_GT(bytes, 0u);
@@ -304,13 +304,13 @@ TEST_P(WeightCacheMishaps, AreNoticedWhileNothingIsLoaded) {
 
 TEST_P(WeightCacheMishaps, AreNoticedWhileAStageIsLoaded) { ExpectRecovered(); }
 
-TEST_P(WeightCacheMishaps, OfWhatIsGivenToOthersAreOfAnotherCopy) {
-  const auto kept = cache_->WhatIsThere(original_->id());
-  ASSERT_TRUE(kept.ok()) << kept.status();
-  const auto& [block, hash] = *kept->hashes.begin();
-  EXPECT_TRUE(cache_->Confirm(original_->id(), *kept, block, hash).ok());
+TEST_P(WeightCacheMishaps, InvalidateSnapshots) {
+  const auto snapshot = cache_->TakeSnapshot(original_->id());
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  const auto& [block, hash] = *snapshot->hashes.begin();
+  EXPECT_TRUE(cache_->Confirm(original_->id(), *snapshot, block, hash).ok());
   ExpectRecovered();
-  EXPECT_THAT(cache_->Confirm(original_->id(), *kept, block, hash),
+  EXPECT_THAT(cache_->Confirm(original_->id(), *snapshot, block, hash),
               StatusIs(absl::StatusCode::kNotFound));
 }
 
@@ -340,10 +340,10 @@ INSTANTIATE_TEST_SUITE_P(
                  WriteFile(path, "");
                  std::filesystem::resize_file(path, bytes);
                },
-               /*all_is_lost=*/false}),  // but what comes with the identity
+               /*all_is_lost=*/false}),  // except the identity's bytes
     [](const auto& info) { return info.param.name; });
 
-// By a copy that is not all of it: its size and header are right.
+// Replaced by an incomplete copy: its size and header are right.
 TEST(WeightCache, AReplacedFileIsCheckedAgain) {
   const Model original = Written(Builder("m"));
   const auto cache = Cache(MakeTestFolder());
@@ -363,7 +363,7 @@ TEST(WeightCache, AReplacedFileIsCheckedAgain) {
   EXPECT_TRUE(BytesOfSlice(Opened(path), {0, 3}) == BytesOfSlice(original, {0, 3}));
 }
 
-TEST(WeightCache, WhoLoadsAsksForHashesAndCanHaveAllCheckedAgain) {
+TEST(WeightCache, LoadersGetHashesAndCanHaveAllBlocksChecked) {
   const Model original = Written(Builder("m"));
   const auto cache = Cache(MakeTestFolder());
   ASSERT_TRUE(Add(cache.get(), original).ok());
@@ -378,7 +378,7 @@ TEST(WeightCache, WhoLoadsAsksForHashesAndCanHaveAllCheckedAgain) {
   FlipByteOf(cached, *lease, flipped);
   EXPECT_THAT(slice->ReadAt(0, bytes.data(), bytes.size()), StatusIs(absl::StatusCode::kDataLoss));
   EXPECT_THAT(lease->Suspect(), IsEmpty());
-  lease->Distrust();
+  lease->MarkSuspect();
   EXPECT_THAT(lease->Suspect(), ElementsAreArray(lease->blocks()));
   for (const uint32_t block : lease->blocks()) EXPECT_EQ(lease->Check(block), block != flipped);
 }
@@ -397,7 +397,7 @@ TEST(WeightCache, KnowsNothingOfBlocksThatWereNotSaved) {
   EXPECT_THAT(lease->Missing(), ElementsAreArray(lease->blocks()));
 }
 
-TEST(WeightCache, WhatTheDiskDidNotTakeIsMissing) {
+TEST(WeightCache, BlocksOfAFailedSyncAreMissing) {
   const Model model = Written(Builder("model"));
   bool fails = false;
   auto cache = WeightCache::Open(
@@ -419,7 +419,7 @@ TEST(WeightCache, WhatTheDiskDidNotTakeIsMissing) {
   fails = true;
   EXPECT_THAT(lease->Save(), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_EQ(lease->Missing(), missing);
-  lease->Finish(missing[0], std::string(kWeightHashBytes, 'x'));  // written before it failed
+  lease->Finish(missing[0], std::string(kWeightHashBytes, 'x'));  // finished before the failure
   EXPECT_EQ(lease->Missing(), missing);
   fails = false;
   Fill(lease.get(), model);
@@ -441,7 +441,7 @@ TEST(WeightCache, DamagedHashesMeanNoBlocks) {
   EXPECT_THAT(lease->Missing(), ElementsAreArray(lease->blocks()));
 }
 
-TEST(WeightCache, RefusesWhatIsNotTheModel) {
+TEST(WeightCache, RefusesOtherModels) {
   const Model original = Written(Builder("m"));
   const Model other = Written(Builder("another"));
   const auto cache = Cache(MakeTestFolder());
@@ -472,7 +472,7 @@ TEST(WeightCache, RefusesWhatIsNotTheModel) {
   EXPECT_EQ(cache->bytes_used(), 0u);
 }
 
-TEST(WeightCache, ForgetsTheModelNotUsedForLongest) {
+TEST(WeightCache, RemovesTheLeastRecentlyUsedModel) {
   std::vector<Model> models;
   for (const char* name : {"a", "b", "c"}) models.push_back(Written(Builder(name)));
   const auto cache = Cache(MakeTestFolder(), models[0]->tensor_bytes() * 5 / 2);
@@ -488,7 +488,7 @@ TEST(WeightCache, ForgetsTheModelNotUsedForLongest) {
   EXPECT_LE(cache->bytes_used(), cache->bytes_max());
 }
 
-TEST(WeightCache, KeepsWhatIsLeasedAndSaysWhatIsMissing) {
+TEST(WeightCache, KeepsLeasedBlocksAndReportsTheShortage) {
   const Model a = Written(Builder("a")), b = Written(Builder("b"));
   const auto cache = Cache(MakeTestFolder(), a->tensor_bytes() * 3 / 2);
   ASSERT_TRUE(Add(cache.get(), a).ok());
@@ -519,17 +519,17 @@ TEST(WeightCache, MakesRoomInTheModelItself) {
   EXPECT_THAT(Lease(cache.get(), original, {0, 2})->Missing(), ::testing::Not(IsEmpty()));
 }
 
-TEST(WeightCache, MakesNoRoomOfWhatAnotherStageHasLoaded) {
+TEST(WeightCache, KeepsBlocksThatAnotherStageHasLoaded) {
   const Model original = Written(Builder("m"));
   const auto cache = Cache(MakeTestFolder(), original->tensor_bytes() * 4 / 5);
   ASSERT_TRUE(Add(cache.get(), original).ok());
   const auto loaded = Lease(cache.get(), original, {0, 3});
   Fill(loaded.get(), original);
-  // One of its blocks is found damaged: missing for others, but its stage reads it where it is.
+  // A damaged block: missing for others, but the loaded stage still reads it.
   const uint32_t block = LargeBlock(*loaded);
-  const auto kept = cache->WhatIsThere(original->id());
-  ASSERT_TRUE(kept.ok()) << kept.status();
-  EXPECT_THAT(cache->Confirm(original->id(), *kept, block, std::string(kWeightHashBytes, 'x')),
+  const auto snapshot = cache->TakeSnapshot(original->id());
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_THAT(cache->Confirm(original->id(), *snapshot, block, std::string(kWeightHashBytes, 'x')),
               StatusIs(absl::StatusCode::kDataLoss));
   EXPECT_THAT(loaded->Missing(), ElementsAreArray({block}));
   const auto wanted = Lease(cache.get(), original, {3, kLayers});
@@ -537,8 +537,7 @@ TEST(WeightCache, MakesNoRoomOfWhatAnotherStageHasLoaded) {
   EXPECT_TRUE(BytesOfSlice(Opened(loaded->path()), {0, 3}) == BytesOfSlice(original, {0, 3}));
 }
 
-// A stage of the model may start at any moment: the samples that its id is a hash of stay all
-// along.
+// A stage of the model may start at any moment, so the samples that its id is a hash of must stay.
 TEST(WeightCache, AModelCanBeOpenedWhileRoomIsMadeInIt) {
   const Model original = Written(Builder("m"));
   const auto cache = Cache(MakeTestFolder(), original->tensor_bytes() * 4 / 5);
@@ -557,7 +556,7 @@ TEST(WeightCache, AModelCanBeOpenedWhileRoomIsMadeInIt) {
   opens.join();
 }
 
-TEST(WeightCache, ABlockThatWasFetchedAgainIsJudgedByWhatIsThereNow) {
+TEST(WeightCache, ABlockThatWasFetchedAgainIsNotMarkedMissing) {
   const Model original = Written(Builder("m"));
   const auto cache = Cache(MakeTestFolder());
   ASSERT_TRUE(Add(cache.get(), original).ok());
@@ -565,7 +564,7 @@ TEST(WeightCache, ABlockThatWasFetchedAgainIsJudgedByWhatIsThereNow) {
   Fill(lease.get(), original);
   const uint32_t block = LargeBlock(*lease);
   const std::string wrong(kWeightHashBytes, 'x');
-  const auto before = cache->WhatIsThere(original->id());
+  const auto before = cache->TakeSnapshot(original->id());
   ASSERT_TRUE(before.ok()) << before.status();
   ASSERT_TRUE(lease->Forget({block}).ok());
   Fill(lease.get(), original);
@@ -573,7 +572,7 @@ TEST(WeightCache, ABlockThatWasFetchedAgainIsJudgedByWhatIsThereNow) {
               StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(lease->Missing(), IsEmpty());
   EXPECT_TRUE(cache->Confirm(original->id(), *before, block, lease->HashOf(block)).ok());
-  const auto after = cache->WhatIsThere(original->id());
+  const auto after = cache->TakeSnapshot(original->id());
   ASSERT_TRUE(after.ok()) << after.status();
   EXPECT_THAT(cache->Confirm(original->id(), *after, block, wrong),
               StatusIs(absl::StatusCode::kDataLoss));
@@ -601,7 +600,7 @@ TEST(WeightCache, IsOfOneProcess) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(folder)));
 }
 
-TEST(WeightBlocks, ThatWereNeverWrittenAreRefusedInAFileThatAPersonNamed) {
+TEST(WeightBlocks, ThatWereNeverWrittenAreRefusedInAUsersFile) {
   const std::string bytes = Builder("m").Build();
   const std::string path = MakeTestFolder() + "/model.gguf";
   WriteFile(path, bytes);

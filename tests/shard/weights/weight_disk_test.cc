@@ -1,5 +1,5 @@
 // A disk that becomes full while weights are fetched onto it: a small file system in memory, which
-// only this process sees. Skipped where the machine does not let it make one.
+// only this process sees. Skipped where the machine does not allow one.
 
 #include <filesystem>
 #include <fstream>
@@ -32,10 +32,10 @@ using ::testing::HasSubstr;
 // The disk's size bounds the cache, not its own.
 constexpr uint64_t kCacheBytesMax = 1u << 30;
 
-TEST(WeightsOnAFullDisk, FailWithOneErrorAndGoOnWhenThereIsRoom) {
+TEST(WeightsOnAFullDisk, FailWithOneErrorAndContinueWhenThereIsRoom) {
   const std::string path = WriteLarge();
   const uint64_t bytes = SourceBytes(path, {0, 2});
-  // With what the cache leaves to others.
+  // Including the cache's disk reserve.
   SmallDisk disk(bytes + (80u << 20));
   if (!disk.problem().empty()) GTEST_SKIP() << "no file system of its own: " << disk.problem();
   Source source;
@@ -54,14 +54,14 @@ TEST(WeightsOnAFullDisk, FailWithOneErrorAndGoOnWhenThereIsRoom) {
     EXPECT_THAT(fetched, StatusIs(absl::StatusCode::kResourceExhausted,
                                   AllOf(HasSubstr("MiB of weights that are still to come"),
                                         HasSubstr(folder), HasSubstr("--cache-dir"))));
-    // Nor does it begin while there is no room.
+    // A new fetch fails at once while there is no room.
     EXPECT_THAT(receiver.Fetch(*id, source.address(), {0, 2}),
                 StatusIs(absl::StatusCode::kResourceExhausted,
                          AllOf(HasSubstr(folder), HasSubstr("--cache-dir"))));
     disk.MakeRoom();
     const auto rest = receiver.Fetch(*id, source.address(), {0, 2});
     ASSERT_TRUE(rest.ok()) << rest.status();
-    // What had come before is not asked for again.
+    // Blocks that were fetched before are not requested again.
     EXPECT_LE(rest->bytes_fetched, bytes - kWeightBlockBytes);
     EXPECT_TRUE(BytesOfSlice(rest->path, {0, 2}) == BytesOfSlice(path, {0, 2}));
   }
@@ -111,7 +111,7 @@ TEST(WeightsOnAFullDisk, ADescriptionThatDoesNotFitLeavesNothing) {
   EXPECT_THAT(receiver.Fetch(*id, source.address(), {0, 2}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(folder)));
   EXPECT_EQ(receiver.cache()->bytes_used(), 0u);
-  // Who only plans does without.
+  // Planning works without the disk.
   const auto planned =
       receiver.Fetch({.model_id = *id, .address = source.address(), .headers_only = true});
   ASSERT_TRUE(planned.ok()) << planned.status();

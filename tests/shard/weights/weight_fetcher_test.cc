@@ -64,7 +64,7 @@ GgufBuilder Builder(bool tied = false) {
 
 class WeightsOfModel : public ::testing::TestWithParam<bool> {};
 
-TEST_P(WeightsOfModel, ASliceComesAsItIsAndNothingElse) {
+TEST_P(WeightsOfModel, FetchesExactlyTheSlice) {
   const std::string path = Write(Builder(/*tied=*/GetParam()));
   Source source;
   const auto id = source.Share(path);
@@ -103,8 +103,8 @@ TEST(Weights, OfSplitModels) {
   EXPECT_TRUE(BytesOfSlice(fetched->path, {1, 4}) == BytesOfSlice(PartPath(prefix, 1, 3), {1, 4}));
 }
 
-// What users of others miss: loading that does not send everything again, exo #2117, llama.cpp
-// #10095 #8114 #25890.
+// A feature that users of other systems miss: loading without sending everything again, exo #2117,
+// llama.cpp #10095 #8114 #25890.
 TEST(Weights, ASecondFetchAsksForNothing) {
   const std::string path = Write(Builder());
   Source source;
@@ -127,7 +127,7 @@ TEST(Weights, ASecondFetchAsksForNothing) {
   EXPECT_EQ(hashed, SourceBytes(path, {1, 4}));
 }
 
-TEST(Weights, AChangedCutAsksOnlyForWhatIsNew) {
+TEST(Weights, AChangedCutRequestsOnlyNewBlocks) {
   const std::string path = Write(Builder());
   Source source;
   const auto id = source.Share(path);
@@ -172,8 +172,7 @@ TEST(Weights, AreUsedFromTheCacheWhenTheSourceHasGone) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(other.address())));
 }
 
-// No node has the file any more, and of those that have some of it one is not there and one has it
-// of another model.
+// No node has the file any more; of the peers, one is gone and one has another model's blocks.
 TEST(Weights, WithoutASourceComeFromThePeersThatHaveThem) {
   const std::string path = Write(Builder());
   Receiver first, receiver;
@@ -200,7 +199,7 @@ TEST(Weights, WithoutASourceComeFromThePeersThatHaveThem) {
                                       HasSubstr("no node that answers has the model's file")));
 }
 
-// The byte at `tensor`'s beginning, which is not in a sample, is flipped.
+// Flips the first byte of `tensor`, which is not in a sample.
 void FlipByte(const std::string& path, absl::string_view tensor) {
   const Model model = Opened(path);
   for (size_t i = 0; i < model->header().tensors.size(); ++i) {
@@ -227,7 +226,7 @@ TEST(Weights, ADamagedBlockIsFetchedAgain) {
     ASSERT_THAT(fetched, IsOk());
     FlipByte(fetched->path, "blk.2.extra.weight");
   }
-  // As the node asks when its worker found it.
+  // The node's request after its worker found it.
   Receiver receiver(folder);
   const auto fetched = receiver.Fetch(
       {.model_id = *id, .address = source.address(), .layers = {1, 4}, .check_again = true});
@@ -236,7 +235,7 @@ TEST(Weights, ADamagedBlockIsFetchedAgain) {
   EXPECT_TRUE(BytesOfSlice(fetched->path, {1, 4}) == BytesOfSlice(path, {1, 4}));
 }
 
-// While nothing is loaded, by somebody who wants the room.
+// Removed while nothing is loaded, for example to free disk space.
 TEST(Weights, ThatWereRemovedFromTheCacheAreFetchedAgain) {
   namespace fs = std::filesystem;
   const std::string path = Write(Builder());
@@ -266,7 +265,7 @@ TEST(Weights, ThatWereRemovedFromTheCacheAreFetchedAgain) {
   }
 }
 
-TEST(Weights, OfAnotherFileWithTheSameIdAreToldApart) {
+TEST(Weights, OfAnotherFileWithTheSameIdAreDistinguished) {
   const std::string path = Write(Builder());
   const std::string other = MakeTestFolder() + "/other.gguf";
   std::filesystem::copy_file(path, other);
@@ -297,7 +296,7 @@ TEST(Weights, HashesOutliveTheSource) {
   ASSERT_THAT(fetched, IsOk());
   EXPECT_EQ(fetched->bytes_fetched, 0u);
   EXPECT_EQ(source.service().bytes_hashed(), 0u);
-  // A file that was written to has hashes of its own.
+  // A file that was written to has other hashes.
   std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now());
   ASSERT_THAT(source.Share(path), IsOk());
   ASSERT_THAT(receiver.Fetch(id, source.address(), {1, 4}), IsOk());
@@ -316,7 +315,7 @@ TEST(Weights, OfAFileThatChangedAreRefused) {
                        AllOf(HasSubstr(path), HasSubstr("changed"))));
 }
 
-TEST(Weights, OnlyWhatIsSharedIsServed) {
+TEST(Weights, OnlySharedModelsAreServed) {
   const std::string path = Write(Builder());
   Source source;
   wire::BlocksRequest request;
@@ -334,7 +333,7 @@ TEST(Weights, OnlyWhatIsSharedIsServed) {
   EXPECT_THAT(source.Read(request), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(Weights, ASourceThatDiesIsNamedAndWhatCameStays) {
+TEST(Weights, ASourceThatDiesIsNamedAndFetchedBlocksStay) {
   const std::string path = WriteLarge();
   auto source = std::make_unique<Source>();
   const auto id = source->Share(path);
@@ -391,7 +390,7 @@ TEST(Weights, ASourceThatIsMuteIsNamedAfterAWhile) {
                        AllOf(HasSubstr(mute.address()), HasSubstr("nobody answers there"))));
 }
 
-// gRPC tells the end of a call only to who has taken all that came before it.
+// gRPC reports the end of a call only after all earlier messages have been read.
 TEST(Weights, AnAnswerThatIsNoMessageEndsTheFetch) {
   class Garbage final : public grpc::CallbackGenericService {
     class Call final : public grpc::ServerGenericBidiReactor {

@@ -1,4 +1,4 @@
-// What a node gives of its cache to others, over a real gRPC server.
+// A node serves blocks of its cache to others, over a real gRPC server.
 #include "shard/weights/weight_service.h"
 
 #include <cstdint>
@@ -67,7 +67,7 @@ TEST(SharedModel, IsNotReadAgainUntilItChanges) {
   EXPECT_THAT(source.Share(path), IsOkAndHolds(*id));
   EXPECT_LT(*BytesRead() - first, 1 << 16);
 
-  // What was written over it is another model.
+  // The overwritten file is another model.
   const std::string other = Write(builder.Set("general.author", GgufValue::String("somebody")));
   std::filesystem::copy_file(other, path, std::filesystem::copy_options::overwrite_existing);
   const auto now = source.Share(path);
@@ -84,7 +84,7 @@ TEST(SharedModel, HasTheKeyOfItsFile) {
   EXPECT_EQ(source.service().FileKeyOf(path + "x"), "");
 }
 
-TEST(SharedModel, ThatIsWrittenToWhileItIsReadIsGivenNoFurther) {
+TEST(SharedModel, ThatIsWrittenToWhileItIsReadIsNotServedFurther) {
   const std::string path = WriteLarge();
   Source source;
   wire::BlocksRequest request;
@@ -103,8 +103,8 @@ TEST(SharedModel, ThatIsWrittenToWhileItIsReadIsGivenNoFurther) {
   EXPECT_LT(last + 1, n_blocks);
 }
 
-// A node that got layers 2 and 3 from one with the file, and gives them on.
-class WeightLocator : public ::testing::Test {
+// A node that fetched layers 2 and 3 from the file's node, and serves them to others.
+class CachedWeights : public ::testing::Test {
  protected:
   void SetUp() override {
     GgufBuilder builder = TinyLlama({.n_layer = kLayers});
@@ -116,7 +116,7 @@ class WeightLocator : public ::testing::Test {
     ASSERT_THAT(fetched, IsOk());
     cached_path_ = fetched->path;
     fetched->lease.reset();
-    giver_ = std::make_unique<Source>("", receiver_.cache());
+    provider_ = std::make_unique<Source>("", receiver_.cache());
     request_.set_model_id(Opened(path_)->id());
   }
 
@@ -130,9 +130,9 @@ class WeightLocator : public ::testing::Test {
     return list;
   }
 
-  // Asks for all that the giver lists.
+  // Requests all blocks that the provider lists.
   void AskForAll() {
-    const auto list = List(giver_.get(), request_.model_id());
+    const auto list = List(provider_.get(), request_.model_id());
     ASSERT_THAT(list, IsOk());
     *request_.mutable_blocks() = list->blocks();
   }
@@ -151,48 +151,49 @@ class WeightLocator : public ::testing::Test {
   Source origin_;
   Receiver receiver_;
   std::string path_, cached_path_;
-  std::unique_ptr<Source> giver_;
+  std::unique_ptr<Source> provider_;
   wire::BlocksRequest request_;
 };
 
-TEST_F(WeightLocator, AreListedAndGiven) {
+TEST_F(CachedWeights, AreListedAndServed) {
   AskForAll();
   uint64_t bytes = 0;
-  EXPECT_THAT(giver_->Read(request_, &bytes), IsOk());
+  EXPECT_THAT(provider_->Read(request_, &bytes), IsOk());
   EXPECT_EQ(bytes, SourceBytes(path_, kMiddle));
-  EXPECT_EQ(giver_->service().bytes_sent(), bytes);
+  EXPECT_EQ(provider_->service().bytes_sent(), bytes);
 }
 
-TEST_F(WeightLocator, OfAFileAreAllListed) {
+TEST_F(CachedWeights, OfAFileAreAllListed) {
   const auto list = List(&origin_, request_.model_id());
   ASSERT_THAT(list, IsOk());
   ASSERT_EQ(list->blocks_size(), 1);
   EXPECT_EQ(list->blocks(0).end(), WeightBlocks(*Opened(path_)).size());
 }
 
-TEST_F(WeightLocator, SufficeForAThirdNode) {
+TEST_F(CachedWeights, SufficeForAThirdNode) {
   Receiver third;
-  const auto fetched = third.Fetch(request_.model_id(), giver_->address(), kMiddle);
+  const auto fetched = third.Fetch(request_.model_id(), provider_->address(), kMiddle);
   ASSERT_THAT(fetched, IsOk());
   EXPECT_TRUE(BytesOfSlice(fetched->path, kMiddle) == BytesOfSlice(path_, kMiddle));
-  EXPECT_EQ(giver_->service().bytes_sent(), SourceBytes(path_, kMiddle));
+  EXPECT_EQ(provider_->service().bytes_sent(), SourceBytes(path_, kMiddle));
 }
 
-TEST_F(WeightLocator, ThatAreNotThereAreNotFound) {
+TEST_F(CachedWeights, ThatAreNotThereAreNotFound) {
   request_.add_blocks()->set_end(static_cast<uint32_t>(WeightBlocks(*Opened(path_)).size()));
-  EXPECT_THAT(giver_->Read(request_), StatusIs(absl::StatusCode::kNotFound));
-  EXPECT_THAT(List(giver_.get(), std::string(32, 'x')), StatusIs(absl::StatusCode::kNotFound));
-  EXPECT_THAT(List(giver_.get(), ""), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(provider_->Read(request_), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(List(provider_.get(), std::string(32, 'x')), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(List(provider_.get(), ""), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST_F(WeightLocator, ThatAreDamagedAreDroppedAndNotGiven) {
+TEST_F(CachedWeights, ThatAreDamagedAreDroppedAndNotServed) {
   Damage();
   AskForAll();
-  EXPECT_THAT(giver_->Read(request_), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("damaged")));
-  // It is not listed any more, and what is left is given.
+  EXPECT_THAT(provider_->Read(request_),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("damaged")));
+  // It is not listed any more, and the other blocks are served.
   AskForAll();
   uint64_t bytes = 0;
-  EXPECT_THAT(giver_->Read(request_, &bytes), IsOk());
+  EXPECT_THAT(provider_->Read(request_, &bytes), IsOk());
   EXPECT_EQ(bytes, SourceBytes(path_, kMiddle) - (1u << 20));
   // Its own node fetches it again.
   const auto fetched = receiver_.Fetch(request_.model_id(), origin_.address(), kMiddle);
@@ -200,31 +201,31 @@ TEST_F(WeightLocator, ThatAreDamagedAreDroppedAndNotGiven) {
   EXPECT_EQ(fetched->bytes_fetched, 1u << 20);
 }
 
-TEST_F(WeightLocator, ThatWereDroppedMeanwhileAreNotFound) {
+TEST_F(CachedWeights, ThatWereDroppedMeanwhileAreNotFound) {
   AskForAll();
-  const auto kept = receiver_.cache()->WhatIsThere(request_.model_id());
-  ASSERT_THAT(kept, IsOk());
-  const auto& [block, hash] = *kept->hashes.begin();
+  const auto snapshot = receiver_.cache()->TakeSnapshot(request_.model_id());
+  ASSERT_THAT(snapshot, IsOk());
+  const auto& [block, hash] = *snapshot->hashes.begin();
   {
     const auto lease = receiver_.cache()->Lease(request_.model_id(), {0, kLayers}, {});
     ASSERT_THAT(lease, IsOk());
     ASSERT_THAT((*lease)->Forget({block}), IsOk());
   }
-  EXPECT_THAT(giver_->Read(request_), StatusIs(absl::StatusCode::kNotFound));
-  EXPECT_THAT(receiver_.cache()->Confirm(request_.model_id(), *kept, block, hash),
+  EXPECT_THAT(provider_->Read(request_), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(receiver_.cache()->Confirm(request_.model_id(), *snapshot, block, hash),
               StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST_F(WeightLocator, HashesOfABlockThatIsLostStayKnown) {
-  const auto kept = receiver_.cache()->WhatIsThere(request_.model_id());
-  ASSERT_THAT(kept, IsOk());
-  const auto& [block, hash] = *kept->hashes.begin();
-  EXPECT_THAT(receiver_.cache()->Confirm(request_.model_id(), *kept, block, "other"),
+TEST_F(CachedWeights, HashesOfLostBlocksStayKnown) {
+  const auto snapshot = receiver_.cache()->TakeSnapshot(request_.model_id());
+  ASSERT_THAT(snapshot, IsOk());
+  const auto& [block, hash] = *snapshot->hashes.begin();
+  EXPECT_THAT(receiver_.cache()->Confirm(request_.model_id(), *snapshot, block, "other"),
               StatusIs(absl::StatusCode::kDataLoss));
   const auto lease = receiver_.cache()->Lease(request_.model_id(), kMiddle, {});
   ASSERT_THAT(lease, IsOk());
   EXPECT_EQ((*lease)->Missing(), std::vector<uint32_t>{block});
-  EXPECT_EQ((*lease)->KnownOfMissing().at(block), hash);
+  EXPECT_EQ((*lease)->KnownMissingHashes().at(block), hash);
 }
 
 }  // namespace

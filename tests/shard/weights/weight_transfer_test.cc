@@ -1,4 +1,4 @@
-// Weights from several nodes at once: honest ones, slow ones, ones that lie and ones that die.
+// Weights from several nodes at once: honest, slow, lying and dying ones.
 #include "shard/weights/weight_transfer.h"
 
 #include <atomic>
@@ -54,14 +54,14 @@ constexpr uint32_t kLayers = 8;
 constexpr LayerRange kAll = {0, kLayers};
 constexpr absl::Duration kLong = absl::Seconds(60);
 
-// A node that has some blocks of a model and gives them as a test wants it.
+// A node that has some blocks of a model and sends them by a test's script.
 class ScriptedNode final : public wire::Weights::Service {
  public:
   struct Script {
     std::function<bool(uint32_t block)> has = [](uint32_t) { return true; };
     std::function<bool(uint32_t block)> flips = [](uint32_t) { return false; };
-    bool hashes_flipped = false;  // the hash that goes with a block is that of what it sends
-    // Before the last chunk of each block; what is not OK ends the call there.
+    bool hashes_flipped = false;  // each block is sent with the hash of the sent bytes
+    // Called before the last chunk of each block; an error ends the call there.
     std::function<grpc::Status()> gives = [] { return grpc::Status::OK; };
   };
 
@@ -81,9 +81,9 @@ class ScriptedNode final : public wire::Weights::Service {
   }
 
   const std::string& address() const { return address_; }
-  // Until it is asked to read.
-  void AwaitAsked() { asked_.WaitForNotification(); }
-  // Blocks that went out to their end, and those that did so more than once.
+  // Waits for the first request to read.
+  void AwaitRequest() { requested_.WaitForNotification(); }
+  // Blocks that were sent completely, once for each time.
   std::multiset<uint32_t> given() {
     absl::MutexLock lock(mu_);
     return given_;
@@ -131,7 +131,7 @@ class ScriptedNode final : public wire::Weights::Service {
                           grpc::ServerWriter<wire::BlockChunk>* writer) override {
     {
       absl::MutexLock lock(mu_);
-      if (!asked_.HasBeenNotified()) asked_.Notify();
+      if (!requested_.HasBeenNotified()) requested_.Notify();
     }
     for (const uint32_t block : Listed(*request)) {
       std::string data = DataOf(block);
@@ -176,7 +176,7 @@ class ScriptedNode final : public wire::Weights::Service {
   const Script script_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
-  absl::Notification asked_;
+  absl::Notification requested_;
   absl::Mutex mu_;
   std::multiset<uint32_t> given_ ABSL_GUARDED_BY(mu_);
 };
@@ -218,7 +218,7 @@ class WeightsOfSeveral : public ::testing::Test {
   void LearnHashes() {
     Source origin;
     ASSERT_THAT(origin.Share(path_), IsOk());
-    Receiver other;  // for it the origin hashes all
+    Receiver other;  // makes the origin hash all blocks
     ASSERT_THAT(other.Fetch(id_, origin.address(), kAll), IsOk());
     ASSERT_THAT(receiver_.Fetch(id_, origin.address(), {2, 3}), IsOk());
   }
@@ -227,13 +227,13 @@ class WeightsOfSeveral : public ::testing::Test {
   Receiver receiver_;
 };
 
-TEST_F(WeightsOfSeveral, AllGiveAtOnceAndNothingTwice) {
-  // Each goes on only when the others have been asked, too.
+TEST_F(WeightsOfSeveral, AllNodesSendInParallelAndNoBlockTwice) {
+  // Each node continues only when the others have a request, too.
   std::vector<std::unique_ptr<ScriptedNode>> nodes;
   absl::Notification all_are_there;
   const auto gives = [&] {
     all_are_there.WaitForNotification();
-    for (const auto& node : nodes) node->AwaitAsked();
+    for (const auto& node : nodes) node->AwaitRequest();
     return grpc::Status::OK;
   };
   for (int i = 0; i < 3; ++i) {
@@ -254,7 +254,7 @@ TEST_F(WeightsOfSeveral, AllGiveAtOnceAndNothingTwice) {
   EXPECT_EQ(fetched->bytes_fetched, SourceBytes(path_, kAll));
 }
 
-TEST_F(WeightsOfSeveral, ASlowOneIsNotWaitedFor) {
+TEST_F(WeightsOfSeveral, ASlowNodeIsNotAwaited) {
   Source source;
   ASSERT_THAT(source.Share(path_), IsOk());
   absl::Notification almost_all_came;
@@ -268,7 +268,7 @@ TEST_F(WeightsOfSeveral, ASlowOneIsNotWaitedFor) {
   request.peers = {slow.address()};
   request.layers = kAll;
   request.join_max = kLong;
-  // What the slow one was asked for first is at most half.
+  // The slow node's first request is at most half.
   const uint64_t half = SourceBytes(path_, kAll) / 2;
   const auto fetched = receiver_.Fetch(std::move(request), [&](uint64_t done, uint64_t) {
     if (done >= half && !almost_all_came.HasBeenNotified()) almost_all_came.Notify();
@@ -280,14 +280,14 @@ TEST_F(WeightsOfSeveral, ASlowOneIsNotWaitedFor) {
 TEST_F(WeightsOfSeveral, AWrongBlockIsRefusedAndComesFromAnother) {
   ScriptedNode liar(path_, {.flips = [](uint32_t) { return true; }});
   ScriptedNode source(path_, {.gives = [&] {
-                        liar.AwaitAsked();
+                        liar.AwaitRequest();
                         return grpc::Status::OK;
                       }});
   const auto fetched = Fetch(source.address(), {liar.address()});
   ExpectAll(fetched);
   EXPECT_EQ(fetched->shares[0].bytes, SourceBytes(path_, kAll));
   EXPECT_EQ(fetched->shares[1].bytes, 0u);
-  // None of them was asked for again.
+  // None of them was requested again.
   const std::multiset<uint32_t> given = liar.given();
   EXPECT_EQ(given.size(), std::set<uint32_t>(given.begin(), given.end()).size());
   EXPECT_FALSE(given.empty());
@@ -309,7 +309,7 @@ TEST_F(WeightsOfSeveral, AWrongBlockOfTheSourceComesFromAPeer) {
   EXPECT_GE(fetched->shares[1].bytes, 1u << 20);
 }
 
-TEST_F(WeightsOfSeveral, WrongBlocksThatNobodyElseHasEndTheFetch) {
+TEST_F(WeightsOfSeveral, WrongBlocksWithoutAnotherProviderEndTheFetch) {
   LearnHashes();
   ScriptedNode liar(path_, {.flips = [](uint32_t) { return true; }});
   EXPECT_THAT(Fetch("127.0.0.1:1", {liar.address()}),
@@ -317,7 +317,7 @@ TEST_F(WeightsOfSeveral, WrongBlocksThatNobodyElseHasEndTheFetch) {
                        AllOf(HasSubstr(liar.address()), HasSubstr("do not have their hash"))));
 }
 
-TEST_F(WeightsOfSeveral, WithoutTheSourceThoseWhoHaveAllTogetherSuffice) {
+TEST_F(WeightsOfSeveral, WithoutTheSourcePeersWithAllBlocksSuffice) {
   LearnHashes();
   ScriptedNode even(path_, {.has = [](uint32_t block) { return block % 2 == 0; }});
   ScriptedNode odd(path_, {.has = [](uint32_t block) { return block % 2 == 1; }});
@@ -328,7 +328,7 @@ TEST_F(WeightsOfSeveral, WithoutTheSourceThoseWhoHaveAllTogetherSuffice) {
   EXPECT_GT(fetched->shares[2].bytes, 0u);
 }
 
-TEST_F(WeightsOfSeveral, WithoutTheSourceWhatNobodyHasIsSaid) {
+TEST_F(WeightsOfSeveral, WithoutTheSourceMissingBlocksAreReported) {
   LearnHashes();
   ScriptedNode even(path_, {.has = [](uint32_t block) { return block % 2 == 0; }});
   EXPECT_THAT(Fetch("127.0.0.1:1", {even.address()}),
@@ -336,7 +336,7 @@ TEST_F(WeightsOfSeveral, WithoutTheSourceWhatNobodyHasIsSaid) {
                        AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("no other node has all"))));
 }
 
-TEST_F(WeightsOfSeveral, WithoutAHashOfTheSourceNothingIsTakenFromPeers) {
+TEST_F(WeightsOfSeveral, WithoutAHashOfTheSourcePeersAreNotUsed) {
   {
     Source origin;  // has hashed nothing before
     ASSERT_THAT(origin.Share(path_), IsOk());
@@ -349,7 +349,7 @@ TEST_F(WeightsOfSeveral, WithoutAHashOfTheSourceNothingIsTakenFromPeers) {
   EXPECT_THAT(peer.given(), IsEmpty());
 }
 
-TEST_F(WeightsOfSeveral, WithoutAnySourcePeersAreBelieved) {
+TEST_F(WeightsOfSeveral, WithoutAnySourcePeersAreTrusted) {
   ScriptedNode even(path_, {.has = [](uint32_t block) { return block % 2 == 0; }});
   ScriptedNode odd(path_, {.has = [](uint32_t block) { return block % 2 == 1; }});
   const auto fetched = Fetch("", {even.address(), odd.address()});
@@ -360,9 +360,9 @@ TEST_F(WeightsOfSeveral, WithoutAnySourcePeersAreBelieved) {
 
 TEST_F(WeightsOfSeveral, WithoutAnySourceAWrongBlockComesFromAnother) {
   ScriptedNode liar(path_, {.flips = [](uint32_t) { return true; }});
-  // It joins once the other one has been asked.
+  // It joins once the other node has a request.
   ScriptedNode honest(path_, {.has = [&](uint32_t) {
-                        liar.AwaitAsked();
+                        liar.AwaitRequest();
                         return true;
                       }});
   const auto fetched = Fetch("", {liar.address(), honest.address()});
@@ -371,14 +371,14 @@ TEST_F(WeightsOfSeveral, WithoutAnySourceAWrongBlockComesFromAnother) {
   EXPECT_FALSE(liar.given().empty());
 }
 
-TEST_F(WeightsOfSeveral, WithoutAnySourceHashesThatOneToldBeforeAreKept) {
+TEST_F(WeightsOfSeveral, WithoutAnySourceEarlierHashesCount) {
   LearnHashes();
   ScriptedNode liar(path_, {.flips = [](uint32_t) { return true; }, .hashes_flipped = true});
   EXPECT_THAT(Fetch("", {liar.address()}),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("do not have their hash")));
 }
 
-TEST_F(WeightsOfSeveral, WithoutAnySourceWhatNobodyHasIsSaid) {
+TEST_F(WeightsOfSeveral, WithoutAnySourceMissingBlocksAreReported) {
   ScriptedNode even(path_, {.has = [](uint32_t block) { return block % 2 == 0; }});
   EXPECT_THAT(Fetch("", {even.address()}),
               StatusIs(absl::StatusCode::kUnavailable,
@@ -392,7 +392,7 @@ TEST_F(WeightsOfSeveral, APeerThatDiesHalfWayIsReplaced) {
   ScriptedNode dying(
       path_, {.gives = [] { return grpc::Status(grpc::StatusCode::UNAVAILABLE, "it dies"); }});
   ScriptedNode source(path_, {.gives = [&] {
-                        dying.AwaitAsked();
+                        dying.AwaitRequest();
                         return grpc::Status::OK;
                       }});
   const auto fetched = Fetch(source.address(), {dying.address()});
@@ -412,14 +412,14 @@ TEST_F(WeightsOfSeveral, ASourceThatDiesHalfWayIsReplacedWhereItsHashesAreKnown)
   EXPECT_EQ(fetched->shares[1].bytes, SourceBytes(path_, kAll) - had);
 }
 
-TEST_F(WeightsOfSeveral, APeerThatSaysNothingIsNotWaitedForLong) {
+TEST_F(WeightsOfSeveral, ASilentPeerIsNotAwaitedForLong) {
   absl::Notification over;
   ScriptedNode mute(path_, {.gives = [&over] {
                       over.WaitForNotification();
                       return grpc::Status::CANCELLED;
                     }});
   ScriptedNode source(path_, {.gives = [&] {
-                        mute.AwaitAsked();
+                        mute.AwaitRequest();
                         return grpc::Status::OK;
                       }});
   const auto fetched = Fetch(source.address(), {mute.address()}, absl::Seconds(8));
@@ -474,7 +474,7 @@ TEST_F(WeightsOfSeveral, AFetchFromAllIsCancelled) {
   ScriptedNode source(path_, {.gives = hangs});
   ScriptedNode peer(path_, {.gives = hangs});
   std::thread canceller([&] {
-    source.AwaitAsked();
+    source.AwaitRequest();
     receiver_.Cancel();
   });
   EXPECT_THAT(Fetch(source.address(), {peer.address()}), StatusIs(absl::StatusCode::kCancelled));

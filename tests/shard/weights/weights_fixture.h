@@ -1,5 +1,5 @@
-// Weights on their way over a real gRPC server: a node that has a model's file, one that has not,
-// and what both should have in the end.
+// Transfers of weights over a real gRPC server: a node that has a model's file, one that has not,
+// and the expected results.
 #pragma once
 
 #include <atomic>

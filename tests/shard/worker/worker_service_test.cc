@@ -67,8 +67,7 @@ class WorkerOfManyStages : public ::testing::Test {
       const absl::Status status = FromGrpc(reader->Finish());
       ASSERT_TRUE(status.ok()) << status;
     }
-    // From the last to the first, as a pipeline does it; the last one's link would leave the
-    // worker.
+    // From the last to the first, like a pipeline; the last stage's link would leave the worker.
     for (uint32_t i = kStages - 1; i-- > 0;) {
       grpc::ClientContext context;
       wire::ConnectStageRequest request;
@@ -90,8 +89,8 @@ class WorkerOfManyStages : public ::testing::Test {
 
   absl::Status Unload(uint32_t stage) {
     grpc::ClientContext context;
-    // A hundred times what it takes. Threads that wait for each other are freed by other deadlines
-    // after some 30 s.
+    // A hundred times the usual duration. Deadlocked threads are freed by other deadlines after
+    // about 30 s.
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(12));
     wire::UnloadStageRequest request;
     *request.mutable_epoch() = Epoch();
@@ -113,11 +112,11 @@ TEST_F(WorkerOfManyStages, UnloadsThemAtTheSameTime) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const absl::Status& status : statuses) ASSERT_TRUE(status.ok()) << status;
-  // And it answers as before.
+  // The worker still answers.
   EXPECT_TRUE(Unload(0).ok());
 }
 
-TEST_F(WorkerOfManyStages, TellsByWhichRuleAStageSendsAndRefusesOneThatMeansNothing) {
+TEST_F(WorkerOfManyStages, ReportsAStagesActivationRuleAndRefusesInvalidOnes) {
   const auto connect = [this](int type) {
     grpc::ClientContext context;
     wire::ConnectStageRequest request;
@@ -138,12 +137,12 @@ TEST_F(WorkerOfManyStages, TellsByWhichRuleAStageSendsAndRefusesOneThatMeansNoth
   EXPECT_EQ(sends(), wire::F32);
   EXPECT_EQ(connect(77).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(sends(), wire::F32);
-  // The next stage has a link; whether another is taken or not, this is the rule from now on.
+  // The next stage has a link already; the rule applies whether or not it takes another.
   (void)connect(wire::BF16);
   EXPECT_EQ(sends(), wire::BF16);
 }
 
-// A member that turns hostile asks a worker itself, past the node's own bound.
+// A hostile member calls a worker directly, past the node's own bound.
 TEST_F(WorkerOfManyStages, ThousandsOfLoadsOfAHostileMemberAreRefusedAndLeaveThemServed) {
   const auto load = [this](uint64_t epoch, const std::string& path, uint32_t n_threads = 1) {
     wire::LoadStageRequest request;
@@ -159,7 +158,7 @@ TEST_F(WorkerOfManyStages, ThousandsOfLoadsOfAHostileMemberAreRefusedAndLeaveThe
     }
     return FromGrpc(reader->Finish()).code();
   };
-  // What fails leaves its place to others, however often.
+  // A failed load frees its place, however often.
   for (uint64_t i = 0; i < 2'000; ++i) {
     ASSERT_EQ(load(100 + i, "/no/such/model.gguf"), absl::StatusCode::kNotFound);
   }
@@ -203,7 +202,7 @@ TEST_F(WorkerOfManyStages, StopsWhileTheyAreUnloaded) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// A worker that loads what its node's cache has, or a file that its node has told of.
+// A worker that loads from its node's cache, or from a file that its node names.
 class WorkerThatTrustsNoDisk : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -263,7 +262,7 @@ class WorkerThatTrustsNoDisk : public ::testing::Test {
   std::unique_ptr<wire::Worker::Stub> stub_;
 };
 
-TEST_F(WorkerThatTrustsNoDisk, LoadsWhatHasItsHashesAndMapsNothing) {
+TEST_F(WorkerThatTrustsNoDisk, LoadsBlocksThatMatchTheirHashesAndMapsNothing) {
   request_.set_block_hashes(Hashes());
   absl::Status status = Load();
   EXPECT_TRUE(status.ok()) << status;
@@ -290,7 +289,7 @@ TEST_F(WorkerThatTrustsNoDisk, RefusesABlockThatIsDamagedByName) {
   EXPECT_NE(status.message().find(path_), absl::string_view::npos) << status;
 }
 
-TEST_F(WorkerThatTrustsNoDisk, TakesACacheThatIsGoneOrOfAnotherModelForDamaged) {
+TEST_F(WorkerThatTrustsNoDisk, ReportsAMissingOrOtherModelsCacheAsDamaged) {
   request_.set_block_hashes(Hashes());
   WriteFile(path_, TinyLlama({.n_layer = 5}).Build());
   EXPECT_EQ(Load().code(), absl::StatusCode::kDataLoss);

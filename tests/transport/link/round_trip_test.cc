@@ -66,7 +66,7 @@ TEST(RoundTripSink, TakesSomeLinksAtATimeAndForgetsThoseThatClosed) {
   RoundTripTimer late;
   EXPECT_THAT(DialSink(&sink, &late), StatusIs(absl::StatusCode::kResourceExhausted));
   open.clear();
-  sink.ReclaimStaleStages();
+  sink.ReclaimClosedLinks();
   // The acceptors hear of it a moment later.
   absl::StatusOr<MemoryDialled> again = absl::UnknownError("not tried");
   for (int i = 0; i < 10'000 && !again.ok(); ++i) again = DialSink(&sink, &late);
@@ -88,7 +88,7 @@ TEST(RoundTripSink, ThoseThatClosedAreNotKeptWithoutBound) {
   }
   EXPECT_EQ(taken, 2 * kRoundTripLinksMax);
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted));
-  sink.ReclaimStaleStages();
+  sink.ReclaimClosedLinks();
   RoundTripTimer timer;
   EXPECT_TRUE(DialSink(&sink, &timer).ok());
 }
