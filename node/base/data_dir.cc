@@ -40,7 +40,7 @@ absl::StatusOr<std::string> ReadId(const std::string& path) {
   return std::string(id);
 }
 
-// All of it or nothing, also when the power fails: a file beside it, renamed.
+// Writes all of it or nothing, also when the power fails: writes another file and renames it.
 absl::Status WriteFile(const std::string& path, const std::string& line) {
   const std::string text = line + "\n";
   const std::string part = path + ".part";
@@ -107,7 +107,7 @@ absl::StatusOr<std::string> DataDir::ReadAddress(const std::string& path) {
   std::ifstream file(path + "/address");
   std::string line;
   if (!std::getline(file, line) || line.empty()) {
-    return absl::NotFoundError(absl::StrCat("no node has listened in ", path));
+    return absl::NotFoundError(absl::StrCat("no node has used the data folder ", path));
   }
   return line;
 }

@@ -1,5 +1,5 @@
-// The folder where a node keeps what outlives it: its id, and where it listens for programs of this
-// machine. One node at a time uses it.
+// The folder where a node stores what outlives it: its id, and the address at which programs of
+// this machine reach it. One node at a time uses it.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ class DataDir {
  public:
   // ${XDG_STATE_HOME:-~/.local/state}/strata. kInvalidArgument when neither variable is set.
   static absl::StatusOr<std::string> Default();
-  // As --data-dir says; where that is empty, Default().
+  // `option`, the value of --data-dir; if empty, Default().
   static absl::StatusOr<std::string> PathOf(const std::string& option);
 
-  // Makes the folder and the id if they are not there. Errors name the file and the system's
+  // Creates the folder and the id if they are missing. Errors name the file and the system's
   // reason; kFailedPrecondition: another node uses the folder, or its id is damaged. Blocks.
   static absl::StatusOr<DataDir> Open(const std::string& path);
 
@@ -27,13 +27,13 @@ class DataDir {
   ~DataDir();
 
   const std::string& node_id() const { return node_id_; }
-  // Of the address that was written before this node started; 0: none. Where others may still look
-  // for the node.
+  // The port of the address that was written before this node started; 0: none. Others may still
+  // look for the node there.
   uint16_t last_port() const { return last_port_; }
 
-  // Where the node that uses the folder is reached from this machine, host:port, until it goes.
+  // Stores the host:port at which programs of this machine reach this node while it runs.
   absl::Status WriteAddress(const std::string& address);
-  // What the node that uses `path`, or the last one that did, wrote; it may be gone. kNotFound.
+  // The address of the node that uses `path`, or last used it and may be gone. kNotFound: none.
   static absl::StatusOr<std::string> ReadAddress(const std::string& path);
 
  private:

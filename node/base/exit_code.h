@@ -1,4 +1,4 @@
-// What the program's exit status says of how it ended; `strata --help` lists it.
+// The exit status of the program, by the error that ended it; `strata --help` lists it.
 #pragma once
 
 #include "absl/status/status.h"
@@ -9,7 +9,7 @@ enum ExitCode {
   kExitOk = 0,
   kExitFailure = 1,  // none of the below
   kExitUsage = 2,    // a wrong command line
-  kExitModel = 3,    // the model is missing, damaged, unknown, or may not be cut so
+  kExitModel = 3,    // the model is missing, damaged, unknown, or cannot be cut so
   kExitMemory = 4,   // not enough memory or disk
   kExitNode = 5,     // a node or worker failed
   kExitUnwell = 6,   // `strata doctor` found something wrong

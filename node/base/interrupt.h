@@ -1,5 +1,5 @@
-// Ctrl-C, SIGTERM and SIGHUP (EndSignals()) for a verb that has something to end in order. A second
-// one ends the process, and its children with it.
+// Handles Ctrl-C, SIGTERM and SIGHUP (EndSignals()) for a verb that must stop in order. A second
+// signal ends the process, and its children with it.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace strata {
 
 class Interrupt {
  public:
-  // `on_interrupt` is called once, on a thread of its own; it outlives what that uses.
+  // Calls `on_interrupt` once, on a thread of its own. All that `on_interrupt` uses outlives this.
   explicit Interrupt(std::function<void()> on_interrupt);
   ~Interrupt();
 

@@ -35,8 +35,8 @@ class JsonSink final : public absl::LogSink {
   }
 };
 
-// As the library writes it, but in one line that nothing in the message steers.
-class GenerationSink final : public absl::LogSink {
+// The library's format, but on one line, without control characters of the message.
+class PlainSink final : public absl::LogSink {
  public:
   void Send(const absl::LogEntry& entry) override {
     if (!entry.stacktrace().empty()) {  // of a fatal one, which has been written before
@@ -71,7 +71,7 @@ void StartLogging(const LoggingOptions& options) {
   if (options.format == LogFormat::kJson && !options.is_worker) {
     LogTo<JsonSink>();
   } else {
-    LogTo<GenerationSink>();
+    LogTo<PlainSink>();
   }
 }
 

@@ -1,4 +1,4 @@
-// How this process logs: what goes to stderr, in which form.
+// The log of this process on stderr, and its format.
 #pragma once
 
 #include "transport/rpc/request_log.h"
@@ -6,21 +6,21 @@
 namespace strata {
 
 struct LoggingOptions {
-  bool verbose = false;   // what happens, not only what is wrong
+  bool verbose = false;   // log events, not only warnings and errors
   bool requests = false;  // a line for each request; with `verbose`, too
   LogFormat format = LogFormat::kText;
-  // Of a worker: its node prints what it says of requests, which it writes to stdout, so that its
-  // stderr is only what went wrong.
+  // A worker writes its request log to stdout, which its node prints, so that its stderr has
+  // warnings and errors alone.
   bool is_worker = false;
 };
 
-// Once, before there are other threads.
+// Call once. REQUIRES: there are no other threads yet.
 void StartLogging(const LoggingOptions& options);
 
-// Whether a line on a child's stderr is a log entry of a warning or worse ("W1125 10:02:55.…").
+// True if a line on a child's stderr is a log entry of a warning or worse ("W1125 10:02:55.…").
 bool IsWarning(absl::string_view line);
 
-// A line that a child process has printed, with whose it is, in this process's form.
+// Prints a line of a child process, with its label, in this process's log format.
 void EchoLine(absl::string_view label, absl::string_view line);
 
 }  // namespace strata

@@ -55,7 +55,7 @@ MachineMemory ReadMachineMemory() {
   }
 #else
   memory.total_bytes = std::min(MemoryTotalBytes(), ReadControlGroup().memory_bytes);
-  // As stages count it: files that were read and may be dropped are free.
+  // As stages count it: the page cache that may be dropped is free.
   memory.free_bytes = std::min(memory.total_bytes, AvailableBytes());
 #endif
   return memory;
@@ -89,8 +89,8 @@ std::string MachineId() { return ReadMachineIds().memory; }
 std::string MachineName() {
   char name[256] = {};
   if (gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "node";
-  const absl::string_view whole = name;
-  return std::string(whole.substr(0, whole.find('.')));
+  const absl::string_view full_name = name;
+  return std::string(full_name.substr(0, full_name.find('.')));
 }
 
 }  // namespace strata

@@ -1,4 +1,4 @@
-// What the operating system says of this machine. Any thread; reads a few small files.
+// Facts about this machine from the operating system. Any thread; reads a few small files.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +8,23 @@ namespace strata {
 
 struct MachineMemory {
   uint64_t total_bytes = 0;  // of the machine, or of the control group that limits this process
-  uint64_t free_bytes = 0;   // what programs may take without swapping
+  uint64_t free_bytes = 0;   // that programs may allocate without swapping
 };
 MachineMemory ReadMachineMemory();
 
-// Cores that this process may keep busy: those it may run on, or as many as a control group's quota
-// is worth, rounded up.
+// Cores that this process may keep busy: those it may run on, or the quota of its control group,
+// rounded up, if that is less.
 uint32_t MachineCores();
 
-// Equal for processes that share the thing, until the machine starts again; both empty where the
-// system has no name for that. A machine's processes share its memory and its cores, but for those
-// in control groups with limits of their own: what a group is limited in, only its members share.
+// Ids that are equal for processes that share the memory or the cores, until the machine reboots;
+// both empty if the system has none. A machine's processes share its memory and its cores, except
+// in control groups with limits of their own: a limited resource is shared by the group alone.
 struct MachineIds {
   std::string memory;
   std::string cores;
 };
 MachineIds ReadMachineIds();
-// The one of memory.
+// ReadMachineIds().memory.
 std::string MachineId();
 
 // The machine's name without its domain.

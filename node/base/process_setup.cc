@@ -25,7 +25,7 @@ constexpr rlim_t kDescriptorsMax = 8192;
 void OpenClosedStreams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
 #ifdef __linux__
-    // Straight to the kernel: where this is called, sanitizers have not begun yet.
+    // System calls, not libc: this runs before the sanitizers have started.
     const bool is_closed = syscall(SYS_fcntl, fd, F_GETFD) < 0;
     // The lowest number that is free is this one.
     if (is_closed) syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
@@ -51,7 +51,7 @@ void PrepareProcess() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kDescriptorsMax));
-    setrlimit(RLIMIT_NOFILE, &limit);  // as it was, then
+    setrlimit(RLIMIT_NOFILE, &limit);  // on failure it stays as it was
   }
 }
 
@@ -70,8 +70,8 @@ absl::Status CheckDescriptors(int wanted, absl::string_view who) {
 }
 
 void ForbidCoreFiles() {
-  // Where a program takes core files, 0 does not keep the kernel from giving it one; 1 does.
-  // PR_SET_DUMPABLE would also make /proc/self root's and keep out debuggers and UCX's shared
+  // If core dumps are piped to a program, a limit of 0 does not stop the kernel; 1 does.
+  // PR_SET_DUMPABLE would also give /proc/self to root and keep out debuggers and UCX's shared
   // memory.
   const int pattern = std::ifstream("/proc/sys/kernel/core_pattern").peek();
   const rlim_t bytes = pattern == '|' || pattern == '@' ? 1 : 0;

@@ -1,4 +1,4 @@
-// What the program does before anything else, whatever its verb: the process as others expect it.
+// Prepares the process before anything else, for every verb.
 #pragma once
 
 #include <vector>
@@ -8,28 +8,28 @@
 
 namespace strata {
 
-// Descriptors that are to be free at the start; what a verb opens first aborts or throws without.
+// Descriptors that must be free at the start; without them, libraries abort or throw.
 inline constexpr int kNodeDescriptorsMin = 64;
 inline constexpr int kVerbDescriptorsMin = 24;
 
-// Set to anything, the limit on core files stays as it is.
+// The variable that, set to anything, leaves the limit on core files as it is.
 inline constexpr char kCoreVariable[] = "STRATA_CORE";
 
 // REQUIRES: no descriptor was opened and no thread started.
-// stdin, stdout and stderr that are closed become /dev/null, so that no socket gets their numbers
-// (on Linux even before that, as libraries open some).
-// No core file is written: the cluster's key would be in it. What is created is for its owner
-// alone. As many descriptors may be open as the system lets, up to some thousands.
+// Opens /dev/null as stdin, stdout and stderr if they are closed, so that no socket gets their
+// numbers (on Linux even before main(), as libraries open some).
+// Forbids core files: the cluster's key would be in them. Makes new files readable for their owner
+// alone. Raises the limit of open descriptors as far as the system lets, up to some thousands.
 void PrepareProcess();
 
 // kResourceExhausted, with the number and what to do: fewer than `wanted` descriptors are free.
 absl::Status CheckDescriptors(int wanted, absl::string_view who);
 
-// From now on; neither a file nor a program that the system gives core files to.
+// No core dumps from now on: neither a file nor one piped to a program.
 void ForbidCoreFiles();
 
-// Signals that end a process in order: SIGINT, SIGTERM, and SIGHUP where it is not ignored, as
-// nohup has it.
+// Signals that end a process in order: SIGINT, SIGTERM, and SIGHUP unless it is ignored, as under
+// nohup.
 std::vector<int> EndSignals();
 
 }  // namespace strata

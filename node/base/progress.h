@@ -1,4 +1,4 @@
-// Loading bars on a terminal, or one line for each stage that is done where there is none.
+// Progress bars on a terminal, or one line for each finished stage if there is no terminal.
 #pragma once
 
 #include <cstdint>

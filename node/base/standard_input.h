@@ -1,4 +1,4 @@
-// The prompt that `strata run` finds on stdin.
+// Reads the prompt of `strata run` from stdin.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace strata {
 
 inline constexpr size_t kStdinPromptBytesMax = 16 * 1024 * 1024;
 
-// All of stdin, without the end of its last line. Blocks until it ends. kInvalidArgument: it is
-// empty, is no UTF-8 or has more than kStdinPromptBytesMax; else the system's reason.
+// Returns all of stdin, without the end of its last line. Blocks until it ends. kInvalidArgument:
+// it is empty, is no UTF-8 or has more than kStdinPromptBytesMax; else the system's reason.
 absl::StatusOr<std::string> ReadPromptFromStdin();
 
 }  // namespace strata

@@ -16,11 +16,11 @@ absl::Status WriteToStdout(absl::string_view text) {
     return absl::OkStatus();
   }
   const int error = errno;
-  const std::string words =
+  const std::string message =
       error == 0 ? "cannot write to stdout"
                  : absl::StrCat("cannot write to stdout: ", std::generic_category().message(error));
-  if (error == ENOSPC || error == EDQUOT) return absl::ResourceExhaustedError(words);
-  return absl::UnknownError(words);
+  if (error == ENOSPC || error == EDQUOT) return absl::ResourceExhaustedError(message);
+  return absl::UnknownError(message);
 }
 
 }  // namespace strata

@@ -1,4 +1,4 @@
-// What verbs print when they are done.
+// Writes the results of verbs.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,8 +6,8 @@
 
 namespace strata {
 
-// All of `text`, at once, behind what was printed before. kResourceExhausted: the disk is full;
-// kUnknown: stdout does not take it otherwise, or did not take all that was printed before.
+// Writes all of `text` at once, and flushes earlier output. kResourceExhausted: the disk is full;
+// kUnknown: another error of stdout, now or in an earlier write.
 absl::Status WriteToStdout(absl::string_view text);
 
 }  // namespace strata

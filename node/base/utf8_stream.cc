@@ -6,7 +6,7 @@
 namespace strata {
 namespace {
 
-// Bytes of the character that starts with `lead`; 1 for what starts none.
+// Bytes of the character that starts with `lead`; 1 if it starts none.
 size_t CharacterBytes(unsigned char lead) {
   if (lead >= 0xF0 && lead < 0xF8) return 4;
   if (lead >= 0xE0 && lead < 0xF0) return 3;
@@ -27,14 +27,14 @@ size_t UnfinishedBytes(absl::string_view text) {
 }  // namespace
 
 std::string Utf8Stream::Add(absl::string_view piece) {
-  std::string text = std::exchange(held_, {});
+  std::string text = std::exchange(pending_, {});
   text.append(piece.data(), piece.size());
   const size_t unfinished = UnfinishedBytes(text);
-  held_ = text.substr(text.size() - unfinished);
+  pending_ = text.substr(text.size() - unfinished);
   text.resize(text.size() - unfinished);
   return text;
 }
 
-std::string Utf8Stream::Flush() { return std::exchange(held_, {}); }
+std::string Utf8Stream::Flush() { return std::exchange(pending_, {}); }
 
 }  // namespace strata

@@ -1,5 +1,5 @@
-// Token pieces to text: a character whose bytes come in several tokens is held back until it is
-// whole.
+// Turns token pieces into text: a character whose bytes come in several tokens is held back until
+// it is complete.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@ namespace strata {
 
 class Utf8Stream {
  public:
-  // The bytes that can be shown now. What is not UTF-8 is passed on as it is.
+  // Returns the bytes that can be shown now. Bytes that are not UTF-8 are passed on unchanged.
   std::string Add(absl::string_view piece);
-  // What is left at the end, whole or not.
+  // Returns the rest at the end, complete or not.
   std::string Flush();
 
  private:
-  std::string held_;  // at most 3 bytes
+  std::string pending_;  // at most 3 bytes
 };
 
 }  // namespace strata

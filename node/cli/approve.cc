@@ -19,7 +19,7 @@ namespace {
 constexpr absl::Duration kLook = absl::Seconds(2);
 constexpr size_t kDigitsShown = 8;  // of ids
 
-// Where the one that a person means can be admitted.
+// The addresses of the waiting node that a person named.
 absl::StatusOr<std::vector<std::string>> FindWaiting(const wire::GetClusterResponse& cluster,
                                                      const std::string& wanted) {
   std::vector<const wire::WaitingNode*> meant;
@@ -36,19 +36,19 @@ absl::StatusOr<std::vector<std::string>> FindWaiting(const wire::GetClusterRespo
   }
   if (meant.size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "several nodes wait (", absl::StrJoin(names, ", "), "): say which, by its name or id"));
+        "several nodes wait (", absl::StrJoin(names, ", "), "): name one of them, or give its id"));
   }
   if (ParseHostPort(wanted).ok()) return std::vector<std::string>{wanted};
   const std::string who = wanted.empty() ? "" : absl::StrCat(" ", wanted);
   const std::string others =
       names.empty() ? "" : absl::StrCat(" (", absl::StrJoin(names, ", "), " is)");
-  return absl::NotFoundError(absl::StrCat(
-      "no node", who, " is seen to wait for a key", others,
-      "; run 'strata node' on the new machine, and where mDNS does not reach it say 'strata "
-      "approve HOST:PORT'"));
+  return absl::NotFoundError(
+      absl::StrCat("no node", who, " is seen to wait for a key", others,
+                   "; run 'strata node' on the new machine; if mDNS does not find it, run 'strata "
+                   "approve HOST:PORT'"));
 }
 
-absl::StatusOr<bool> Ask(const std::string& code) {
+absl::StatusOr<bool> ConfirmCode(const std::string& code) {
   std::cerr << "The code is  " << code << "  . Does the new node show the same? [y/N] "
             << std::flush;
   std::string line;
@@ -81,14 +81,14 @@ absl::Status RunApprove(const ApproveOptions& options) {
     pairing.self.node_id = absl::BytesToHexString(node.record().node_id());
     pairing.self.name = node.record().name();
   }
-  absl::Status status = absl::UnavailableError("it told no address");
+  absl::Status status = absl::UnavailableError("the node announced no address");
   for (const std::string& address : *addresses) {
     pairing.address = address;
-    status = PairWith(pairing, Ask, *key);
+    status = PairWith(pairing, ConfirmCode, *key);
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) break;
   }
   if (absl::IsUnavailable(status)) {
-    // A member speaks TLS alone, and hangs up on who does not.
+    // A member uses TLS alone, and closes other connections.
     const auto shown = LookAtCertificate(pairing.address, kLook);
     if (shown.ok() && shown->cluster_id == key->id()) {
       return absl::FailedPreconditionError(
@@ -100,7 +100,7 @@ absl::Status RunApprove(const ApproveOptions& options) {
           ": stop it, move away the file cluster_key in its data dir, and start it again"));
     }
   }
-  if (status.ok()) std::cerr << "It is admitted, and will be among 'strata nodes' in a moment.\n";
+  if (status.ok()) std::cerr << "The node is admitted; 'strata nodes' will show it in a moment.\n";
   return status;
 }
 

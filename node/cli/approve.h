@@ -1,5 +1,5 @@
-// `strata approve`: gives the cluster's key to a node that waits for one, once a person has seen
-// the same code on both (transport/pairing/pairing.h). Blocks.
+// `strata approve`: gives the cluster's key to a node that waits for it, once a person has seen the
+// same code on both (transport/pairing/pairing.h). Blocks.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct ApproveOptions {
 };
 
 // kNotFound: no such node waits; kInvalidArgument: several do; kFailedPrecondition: there is no key
-// here; else PairWith()'s.
+// here; else the errors of PairWith().
 absl::Status RunApprove(const ApproveOptions& options);
 
 }  // namespace strata

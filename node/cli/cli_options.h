@@ -7,18 +7,18 @@
 
 namespace strata {
 
-// Validators without a description, which would be shown in the help. Text that travels must be
+// Validators without a description, which the help would show. Text that is sent to nodes must be
 // UTF-8.
 CLI::Validator Utf8();
 CLI::Validator Between(double least, double most);
 
-// What every verb has that talks to nodes: --open, --key-file.
+// The options of every verb that calls nodes: --open, --key-file.
 void AddKey(CLI::App* verb, KeyOptions* options);
 
-// What every verb that asks a cluster has.
+// The options of every verb that calls a cluster.
 void AddClient(CLI::App* verb, ClientOptions* options);
 
-// What they take outlives the parsing.
+// `options` and `change` outlive the parsing.
 void AddNodes(CLI::App* app, NodesOptions* options, KeyChangeOptions* change);
 void AddStatus(CLI::App* app, StatusOptions* options);
 void AddMeasure(CLI::App* app, MeasureOptions* options);

@@ -17,8 +17,8 @@ Examples:
   strata node                                        found by others on this network
   strata node --listen [::]:7400 --peer 10.8.0.3:7400    another one behind a VPN
 
-Nodes of one cluster have one key, find each other by mDNS, and tell each other whom they know. The
-first one makes the key; the next ones wait until 'strata approve' there admits them. Prints
+Nodes of one cluster have one key, find each other by mDNS, and learn of more nodes from each other.
+The first node makes the key; the next ones wait until 'strata approve' there admits them. Prints
 {"node":{"id":…,"name":…,"cluster":…,"address":…,"addresses":[…],"http":…,"pid":…}} to stdout when it
 listens.)";
 
@@ -36,8 +36,8 @@ Examples:
   strata run model.gguf "Once upon a time" --max-tokens 200
   strata run model.gguf - < beginning.txt
 
-The model's file is needed on one node: the others get their layers from it and keep them. The text
-goes to stdout, all else to stderr. MODEL may also name a model that is loaded: it is used and stays.)";
+The model's file is needed on one node: the others get their layers from it and store them. The text
+goes to stdout, all else to stderr. MODEL may also name a loaded model, which then stays loaded.)";
 
 constexpr char kLoadFooter[] = R"(
 Examples:
@@ -45,26 +45,26 @@ Examples:
   strata load model.gguf --cache-type-k q8_0 --cache-type-v q8_0
   strata load model.gguf --exact
 
-Without --exact, texts are computed together, and a kernel for several rows may round otherwise than one for
-a row: the same request and seed may give another text beside others. With it they give the same text bit for
-bit, also fed again after a loss, as long as stages are cut alike and lie on devices of the same kind.
-The model stays until it is unloaded, and is loaded again where a node stops or dies: 'strata run NAME'
-and other programs use it.)";
+Without --exact, requests are computed together, and a kernel for several rows may round differently
+than one for a single row: the same request and seed may give another text if other requests run
+beside it. With --exact they give the same text bit for bit, also when it is replayed after a
+failure, as long as stages are cut alike and on devices of the same kind. The model stays until it is
+unloaded, and is loaded again if a node stops or dies: 'strata run NAME' and other programs use it.)";
 
 constexpr char kUnloadFooter[] = R"(
 Examples:
   strata unload
   strata unload tiny-llama
 
-Texts that it is writing end with an error that says so.)";
+Requests that are running end with an error that says so.)";
 
 constexpr char kDrainFooter[] = R"(
 Examples:
   strata drain kitchen
   strata drain kitchen --undo
 
-The node's layers go to other nodes while texts go on, after a pause, and it gets no new ones until
---undo or until it is started again. Where the others have no room for them, nothing changes.)";
+The node's layers move to other nodes; running requests pause and then continue. It gets no new
+layers until --undo or a restart. If the other nodes have no room for the layers, nothing changes.)";
 
 constexpr char kDemoFooter[] = R"(
 Examples:
@@ -77,9 +77,9 @@ constexpr char kMixedHelp[] =
     "Work with nodes that run other versions of libllama or libggml; the text may be wrong";
 constexpr char kVerboseHelp[] = "Log what happens to stderr";
 
-// How a text is written.
+// How a text is generated.
 void AddText(CLI::App* verb, GenerateFlags* options) {
-  verb->add_option("--max-tokens", options->tokens_max, "Tokens to write at most")
+  verb->add_option("--max-tokens", options->tokens_max, "Tokens to generate at most")
       ->check(Between(1, 1 << 24))
       ->capture_default_str()
       ->type_name("N");
@@ -95,16 +95,17 @@ void AddText(CLI::App* verb, GenerateFlags* options) {
       ->check(Between(0, 1))
       ->capture_default_str()
       ->type_name("P");
-  verb->add_option("--min-p", options->min_p, "Leave out what is less likely than P times the best")
+  verb->add_option("--min-p", options->min_p,
+                   "Leave out tokens less likely than P times the best one")
       ->check(Between(0, 1))
       ->capture_default_str()
       ->type_name("P");
   verb->add_option("--seed", options->seed,
                    "The same seed gives the same text, on the same devices with the same threads, "
-                   "where the model writes nothing else meanwhile")
+                   "if the model runs no other request meanwhile")
       ->capture_default_str()
       ->type_name("S");
-  verb->add_flag("--ignore-eos", options->ignore_eos, "Write on where the model would end");
+  verb->add_flag("--ignore-eos", options->ignore_eos, "Continue where the model would end");
   verb->add_flag_callback(
       "--no-mmap", [options] { options->use_mmap = false; },
       "Read the model's file instead of mapping it");
@@ -119,14 +120,15 @@ void AddContext(CLI::App* verb, uint32_t* n_ctx, bool* unverified) {
                  "Cut an architecture that was never tested; the text may be wrong");
 }
 
-// Where the layers go.
+// Placement of the layers.
 void AddPlacement(CLI::App* verb, PlanOptions* options) {
-  verb->add_option("model", options->model, "A GGUF model on the machine of the node that is asked")
+  verb->add_option("model", options->model,
+                   "A GGUF model on the machine of the node that --node names")
       ->required()
       ->type_name("MODEL");
   AddClient(verb, &options->client);
   verb->add_option("--objective", options->objective,
-                   "latency: one text as fast as can be; throughput: many texts")
+                   "latency: one request as fast as possible; throughput: many requests")
       ->capture_default_str()
       ->type_name("WHICH");
   verb->add_option("--assign", options->assign, "Layers by hand: nodeA=0-19,nodeB/CUDA0=20-31")
@@ -135,9 +137,10 @@ void AddPlacement(CLI::App* verb, PlanOptions* options) {
   verb->add_option("--exclude", options->exclude, "Nodes or devices to leave out: nodeA,nodeB/CPU")
       ->check(Utf8())
       ->type_name("PLACES");
-  verb->add_option("--activations", options->activations,
-                   "What goes from stage to stage: f32 (default, exact), f16, bf16, q8_0, or auto: "
-                   "fewer bytes where a link is slow")
+  verb->add_option(
+          "--activations", options->activations,
+          "Type of the activations between stages: f32 (default, exact), f16, bf16, q8_0, or "
+          "auto: fewer bytes over slow links")
       ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "auto"}))
       ->type_name("TYPE");
   verb->add_option("--cpu-moe", options->cpu_moe,
@@ -151,7 +154,7 @@ void AddPlacement(CLI::App* verb, PlanOptions* options) {
       ->type_name("BYTES");
 }
 
-// How texts are kept in memory.
+// The KV cache.
 void AddCache(CLI::App* verb, PlanOptions* options) {
   for (const auto& [name, type, what] :
        {std::tuple("--cache-type-k,--type-k", &options->type_k, "keys"),
@@ -163,27 +166,30 @@ void AddCache(CLI::App* verb, PlanOptions* options) {
         ->type_name("TYPE");
   }
   verb->add_option("--flash-attention", options->flash_attention,
-                   "auto (default), on or off; quantised values want it")
+                   "auto (default), on or off; a quantised cache of values needs it")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->type_name("WHEN");
   verb->add_option("--kv-cells", options->kv_cells,
-                   "Positions of all texts together (default: --ctx for each text)")
+                   "Positions of all requests together (default: --ctx for each request)")
       ->check(Between(1, 1 << 30))
       ->type_name("N");
-  verb->add_flag("--exact", options->exact,
-                 "The same request and seed give the same text bit for bit, whatever else is being "
-                 "written: no two texts are computed together, which costs speed where there are "
-                 "several (not with --kv-cells)");
-  verb->add_option("--checkpoints", options->checkpoints,
-                   "States kept to go back to, of models that forget (default: 2 for each text)")
+  verb->add_flag(
+      "--exact", options->exact,
+      "The same request and seed give the same text bit for bit, whatever other requests "
+      "run: no two requests are computed together, which costs speed if there are several "
+      "(not with --kv-cells)");
+  verb->add_option(
+          "--checkpoints", options->checkpoints,
+          "Saved states for models whose cache cannot be trimmed (default: 2 for each request)")
       ->check(Between(0, kCheckpointsMax))
       ->type_name("N");
 }
 
-// What is said of requests.
+// The request log.
 void AddRequestLog(CLI::App* verb, bool* on, LogFormat* format) {
-  verb->add_flag("--log-requests", *on,
-                 "A line for each request, with its id, at each place that it passes; no texts");
+  verb->add_flag(
+      "--log-requests", *on,
+      "Log a line for each request, with its id, on each node and worker it passes; no prompts");
   verb->add_option_function<std::string>(
           "--log-format",
           [format](const std::string& name) {
@@ -194,26 +200,26 @@ void AddRequestLog(CLI::App* verb, bool* on, LogFormat* format) {
       ->type_name("FORMAT");
 }
 
-// Of the links between stages.
-void AddWires(CLI::App* verb, LinkSelectorOptions* options) {
+// The links between stages.
+void AddLinks(CLI::App* verb, LinkSelectorOptions* options) {
   verb->add_flag_callback(
       "--no-ucx", [options] { options->ucx = false; }, "All links between stages go over gRPC");
   verb->add_option("--trust-link", options->trusted_interfaces,
                    "A network interface, say of a cable between two of your machines, over which "
-                   "UCX may send what is not encrypted; may be given again")
+                   "UCX may send data without encryption; may be given again")
       ->allow_extra_args(false)
       ->type_name("IFACE");
-  verb->add_flag("--spin", options->spin,
-                 "Links over UCX never sleep: some microseconds less, one core more");
+  verb->add_flag(
+      "--spin", options->spin,
+      "Links over UCX never sleep: some microseconds faster, but one core is always busy");
   verb->add_flag("--allow-mixed-versions", options->allow_mixed_versions, kMixedHelp);
 }
 
 void AddNode(CLI::App* app, NodeOptions* options) {
   CLI::App* verb = app->add_subcommand("node", "Run a node: this machine's part of the cluster");
   verb->footer(kNodeFooter);
-  verb->add_option(
-          "--listen", options->listen,
-          "Where to listen; [::] is all interfaces, port 0 that of last time or a free one")
+  verb->add_option("--listen", options->listen,
+                   "Where to listen; [::] is all interfaces, port 0 the last port or a free one")
       ->capture_default_str()
       ->type_name("HOST:PORT");
   options->http = kHttpDefault;
@@ -226,8 +232,8 @@ void AddNode(CLI::App* app, NodeOptions* options) {
                 options->http_any_port = false;
               },
               absl::StrCat("Where the HTTP API listens; [::]:PORT is all interfaces, for "
-                           "whoever has a token (strata token) (default: ",
-                           kHttpDefault, ", or a free port where that is taken)"))
+                           "clients with a token (strata token) (default: ",
+                           kHttpDefault, ", or a free port if that is taken)"))
           ->type_name("[HOST:]PORT");
   verb->add_flag_callback(
           "--no-http", [options] { options->http.clear(); }, "No HTTP API")
@@ -235,7 +241,7 @@ void AddNode(CLI::App* app, NodeOptions* options) {
   verb->add_flag("--no-auth", options->http_no_auth,
                  "Let everybody on the network use the HTTP API, without a token");
   verb->add_option("--tls-cert", options->http_certificate,
-                   "The HTTP API speaks HTTPS, with this certificate and those that it rests on")
+                   "The HTTP API uses HTTPS, with this certificate and its chain")
       ->type_name("FILE.pem");
   verb->add_option("--tls-key", options->http_key,
                    "The private key of --tls-cert; nobody else may read the file")
@@ -245,24 +251,25 @@ void AddNode(CLI::App* app, NodeOptions* options) {
                    "https://chat.example; may be given again")
       ->allow_extra_args(false)
       ->type_name("ORIGIN");
-  verb->add_option("--name", options->name, "What people call it (default: the machine's name)")
+  verb->add_option("--name", options->name, "The node's name (default: the machine's name)")
       ->check(Utf8())
       ->type_name("NAME");
-  verb->add_option("--cluster", options->cluster, "Nodes of other clusters are left alone")
+  verb->add_option("--cluster", options->cluster,
+                   "The cluster's name; nodes of other clusters are ignored")
       ->check(Utf8())
       ->capture_default_str()
       ->type_name("NAME");
   verb->add_option("--peer", options->peers,
-                   "A node to look for where mDNS does not reach; may be given again")
+                   "The address of a node that mDNS does not find; may be given again")
       ->allow_extra_args(false)
       ->type_name("HOST:PORT");
   verb->add_option("--advertise", options->advertise,
-                   "What others are told to dial, instead of this machine's addresses")
+                   "The address for other nodes to dial, instead of this machine's own ones")
       ->allow_extra_args(false)
       ->type_name("HOST[:PORT]");
   verb->add_flag_callback(
       "--no-mdns", [options] { options->mdns = false; },
-      "Neither look for others by mDNS nor tell of this node");
+      "Neither look for other nodes by mDNS nor announce this one");
   verb->add_flag_callback(
       "--no-measure", [options] { options->measure = false; },
       "Measure neither devices nor links; plans then leave this node out");
@@ -279,40 +286,39 @@ void AddNode(CLI::App* app, NodeOptions* options) {
                    "Threads that compute a stage (default: one for each core)")
       ->check(Between(1, 4096))
       ->type_name("N");
-  verb->add_option(
-          "--device", options->devices,
-          "Offer only these devices, as 'strata probe' names them: CUDA0,CPU; may be given "
-          "again (default: all)")
+  verb->add_option("--device", options->devices,
+                   "Use only these devices, as 'strata probe' names them: CUDA0,CPU; may be given "
+                   "again (default: all)")
       ->allow_extra_args(false)
       ->check(Utf8())
       ->type_name("NAMES");
   verb->add_option("--memory", options->memory,
-                   "Memory of each device to offer at most: 6GiB, or CUDA0=6GiB,CPU=8GiB")
+                   "Most memory to use of each device: 6GiB, or CUDA0=6GiB,CPU=8GiB")
       ->allow_extra_args(false)
       ->check(Utf8())
       ->type_name("BYTES");
   verb->add_option("--data-dir", options->data_dir,
-                   "Where the node keeps its id, key, tokens and weights (default: "
+                   "Where the node stores its id, key, tokens and weights (default: "
                    "$XDG_STATE_HOME/strata or ~/.local/state/strata)")
       ->type_name("DIR");
   AddKey(verb, &options->key);
   verb->add_option("--cache-dir", options->cache_dir,
-                   "Where weights from other nodes are kept (default: in the data dir)")
+                   "Where weights from other nodes are stored (default: in the data dir)")
       ->type_name("DIR");
   verb->add_option("--cache-size", options->cache_bytes_max,
-                   "What they may take of the disk (default: half of what is free)")
+                   "Most disk space for these weights (default: half of what is free)")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true).description(""))
       ->type_name("SIZE");
-  verb->add_flag("--ephemeral", options->ephemeral, "Take a new id and keep nothing");
+  verb->add_flag("--ephemeral", options->ephemeral, "Take a new id and store nothing");
   verb->add_flag("--stop-with-parent", options->stop_with_parent, "Stop when stdin ends");
-  AddWires(verb, &options->wires);
+  AddLinks(verb, &options->links);
   AddRequestLog(verb, &options->log_requests, &options->log_format);
   verb->add_flag("--verbose", options->verbose, kVerboseHelp);
 }
 
 void AddDemo(CLI::App* app, DemoOptions* options) {
   CLI::App* verb =
-      app->add_subcommand("demo", "Share one model among nodes on this machine and write a text");
+      app->add_subcommand("demo", "Share one model among nodes on this machine and generate text");
   verb->footer(kDemoFooter);
   verb->add_option("--nodes", options->nodes,
                    "How many nodes (default: 3, or one for each stage that --cut makes)")
@@ -320,12 +326,12 @@ void AddDemo(CLI::App* app, DemoOptions* options) {
       ->type_name("N");
   verb->add_option("--model", options->model, "A GGUF model (default: the demo's own small one)")
       ->type_name("FILE");
-  verb->add_option("--prompt", options->text.prompt, "How the text begins")
+  verb->add_option("--prompt", options->generation.prompt, "How the text begins")
       ->check(Utf8())
       ->capture_default_str()
       ->type_name("TEXT");
-  AddText(verb, &options->text);
-  AddContext(verb, &options->text.n_ctx, &options->text.unverified);
+  AddText(verb, &options->generation);
+  AddContext(verb, &options->generation.n_ctx, &options->generation.unverified);
   verb->add_option("--cut", options->cuts,
                    "Layers at which the stages after the first begin (default: equal bytes)")
       ->delimiter(',')
@@ -342,7 +348,7 @@ void AddPlan(CLI::App* app, PlanOptions* options) {
       app->add_subcommand("plan", "Show how a model would be shared, and why; nothing is loaded");
   verb->footer(kPlanFooter);
   AddPlacement(verb, options);
-  verb->add_option("--seqs", options->n_seqs, "Texts at a time to have room for")
+  verb->add_option("--seqs", options->n_seqs, "Requests at a time to have room for")
       ->check(Between(1, 4096))
       ->capture_default_str()
       ->type_name("N");
@@ -353,19 +359,20 @@ void AddPlan(CLI::App* app, PlanOptions* options) {
 
 void AddRun(CLI::App* app, RunOptions* options, bool* verbose) {
   CLI::App* verb =
-      app->add_subcommand("run", "Share a model among the cluster's nodes and write a text");
+      app->add_subcommand("run", "Share a model among the cluster's nodes and generate text");
   verb->footer(kRunFooter);
   AddPlacement(verb, &options->plan);
-  verb->add_option("prompt", options->prompt,
-                   "How the text begins; '-', or none where stdin is no terminal: what stdin has")
+  verb->add_option(
+          "prompt", options->prompt,
+          "How the text begins; '-', or none if stdin is not a terminal: read it from stdin")
       ->check(Utf8())
       ->type_name("PROMPT");
-  AddText(verb, &options->text);
-  AddContext(verb, &options->text.n_ctx, &options->text.unverified);
+  AddText(verb, &options->generation);
+  AddContext(verb, &options->generation.n_ctx, &options->generation.unverified);
   AddCache(verb, &options->plan);
   verb->add_flag("--context-shift", options->context_shift,
-                 "Forget the older half at the context's end and write on, where the model can");
-  verb->add_flag("--allow-mixed-versions", options->text.allow_mixed_versions, kMixedHelp);
+                 "At the context's end, drop the older half and continue, if the model can");
+  verb->add_flag("--allow-mixed-versions", options->generation.allow_mixed_versions, kMixedHelp);
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }
 
@@ -374,7 +381,8 @@ void AddLoad(CLI::App* app, LoadOptions* options) {
   verb->footer(kLoadFooter);
   AddPlacement(verb, &options->plan);
   options->plan.n_seqs = 0;
-  verb->add_option("--seqs", options->plan.n_seqs, "Texts at a time to have room for (default: 4)")
+  verb->add_option("--seqs", options->plan.n_seqs,
+                   "Requests at a time to have room for (default: 4)")
       ->check(Between(1, 4096))
       ->type_name("N");
   AddContext(verb, &options->plan.n_ctx, &options->plan.unverified);
@@ -387,7 +395,7 @@ void AddLoad(CLI::App* app, LoadOptions* options) {
 }
 
 void AddUnload(CLI::App* app, UnloadOptions* options) {
-  CLI::App* verb = app->add_subcommand("unload", "Give back the memory that a model takes");
+  CLI::App* verb = app->add_subcommand("unload", "Unload a model and free its memory");
   verb->footer(kUnloadFooter);
   verb->add_option("model", options->model,
                    "Its name, file or the start of its id (default: the only one)")
@@ -397,7 +405,7 @@ void AddUnload(CLI::App* app, UnloadOptions* options) {
 }
 
 void AddDrain(CLI::App* app, DrainOptions* options) {
-  CLI::App* verb = app->add_subcommand("drain", "Move everything off a node");
+  CLI::App* verb = app->add_subcommand("drain", "Move all layers off a node");
   verb->footer(kDrainFooter);
   verb->add_option("name", options->node, "Its name, or the start of its id")
       ->required()
@@ -417,7 +425,7 @@ void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
   verb->add_option("--threads", options->n_threads, "Threads that compute a stage")
       ->check(Between(1, 4096))
       ->type_name("N");
-  AddWires(verb, &options->wires);
+  AddLinks(verb, &options->links);
   AddRequestLog(verb, &options->log_requests, &options->log_format);
   verb->add_flag("--verbose", *verbose, kVerboseHelp);
 }
@@ -425,8 +433,9 @@ void AddWorker(CLI::App* app, WorkerRunOptions* options, bool* verbose) {
 void AddTemplate(CLI::App* app, TemplateLimits* limits) {
   CLI::App* verb = app->add_subcommand("template", "Run chat templates; a node starts it");
   verb->group("");  // not shown
-  verb->add_option("--time", limits->time_ms, "Of one request")->type_name("MS");
-  verb->add_option("--memory", limits->memory_bytes, "The same")->type_name("BYTES");
+  verb->add_option("--time", limits->time_ms, "Limit for one request, ms")->type_name("MS");
+  verb->add_option("--memory", limits->memory_bytes, "Limit for one request, bytes")
+      ->type_name("BYTES");
 }
 
 }  // namespace

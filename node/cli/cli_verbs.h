@@ -1,4 +1,4 @@
-// The verbs of the command line and their options: names, help, and what values are taken.
+// The verbs of the command line and their options: names, help, and the values they accept.
 #pragma once
 
 #include "node/chat/template_process.h"
@@ -22,7 +22,7 @@ class App;
 
 namespace strata {
 
-// What was asked for; each verb fills in its own.
+// The parsed command line; each verb fills in its own options.
 struct CommandLine {
   NodeOptions node;
   NodesOptions nodes;

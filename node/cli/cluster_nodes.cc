@@ -37,7 +37,7 @@ std::string NodesTable(const wire::GetClusterResponse& cluster) {
   std::string coordinator = "no node coordinates at present";
   for (const wire::ClusterNode& node : cluster.nodes()) {
     const wire::NodeRecord& record = node.record();
-    const bool asked = record.node_id() == cluster.asked();
+    const bool itself = record.node_id() == cluster.asked();
     std::string version = record.versions().strata();
     if (node.state() == "other version") {
       absl::StrAppend(&version, version.empty() ? "" : ", ", "protocol ",
@@ -46,8 +46,8 @@ std::string NodesTable(const wire::GetClusterResponse& cluster) {
     std::string address = node.address();
     if (address.empty() && !record.addresses().empty()) address = record.addresses(0);
     rows.push_back({record.name().empty() ? "?" : record.name(), ShortNodeId(record.node_id()),
-                    node.state(), address, asked ? "itself" : RoundTrip(node.round_trip_us()),
-                    Ago(node.since_ms()), asked ? "" : Ago(node.last_heard_ms()), version});
+                    node.state(), address, itself ? "itself" : RoundTrip(node.round_trip_us()),
+                    Ago(node.since_ms()), itself ? "" : Ago(node.last_heard_ms()), version});
     if (record.node_id() == cluster.coordinator()) {
       coordinator =
           absl::StrCat(record.name(), " (", ShortNodeId(record.node_id()), ") coordinates");
@@ -66,10 +66,10 @@ std::string NodesTable(const wire::GetClusterResponse& cluster) {
     absl::StrAppend(&out, "! ", problem, "\n");
   }
   if (cluster.key_id().empty()) {
-    absl::StrAppend(&out, "It is open: whoever reaches a node may use it (--open).\n");
+    absl::StrAppend(&out, "The cluster is open: anybody who reaches a node may use it (--open).\n");
   }
   if (!cluster.waiting().empty()) {
-    absl::StrAppend(&out, "Who waits is admitted with 'strata approve NAME'.\n");
+    absl::StrAppend(&out, "To admit a waiting node: strata approve NAME\n");
   }
   return out;
 }

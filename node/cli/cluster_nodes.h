@@ -1,4 +1,4 @@
-// `strata nodes`: who is in the cluster, as one of its nodes sees it.
+// `strata nodes`: the nodes of the cluster, as one of them sees it.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct NodesOptions {
   bool json = false;
 };
 
-// Prints to stdout. Blocks. kUnavailable: nobody is there.
+// Prints to stdout. Blocks. kUnavailable: no node answers.
 absl::Status RunNodes(const NodesOptions& options);
 
 // A table for people, or one line of JSON; each ends with a line's end.

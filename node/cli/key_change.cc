@@ -24,7 +24,7 @@
 namespace strata {
 namespace {
 
-// Some seconds for nodes to read what they are to trust, and more for those that are slow.
+// Nodes need some seconds to read the keys that they trust; slow nodes need more.
 constexpr absl::Duration kChangeLimit = absl::Minutes(2);
 
 absl::StatusOr<std::unique_ptr<ClusterStub>> Connect(const KeyChangeOptions& options) {
@@ -53,21 +53,21 @@ absl::StatusOr<wire::ChangeKeyResponse> ChangeKey(const std::string& address,
   return response;
 }
 
-// What a person has to know, and to do for those that have it not.
-absl::Status Tell(const wire::ChangeKeyResponse& response, const KeyChangeOptions& options,
-                  const std::string& first) {
+// Prints the result, and what a person has to do for the nodes without the new key.
+absl::Status PrintChange(const wire::ChangeKeyResponse& response, const KeyChangeOptions& options,
+                         const std::string& first) {
   std::string text = absl::StrCat(first, "The cluster has a new key, id ", response.key_id(),
                                   ". It is with ", absl::StrJoin(response.changed(), ", "), ".\n");
   if (!response.left_out().empty()) {
     absl::StrAppend(&text, "Not with ", absl::StrJoin(response.left_out(), ", "),
-                    ", which did not answer: carry it there: 'strata key show' here, "
+                    ", which did not answer: bring it there by hand: 'strata key show' here, "
                     "'strata key set --replace' there, and start the node again.\n");
   }
-  // A node's file has changed by now, where there is one on this machine.
+  // If this machine has a node, its file has the new key by now.
   const absl::StatusOr<ClusterKey> own = FindKey(options.client.key, options.client.data_dir);
   if (own.ok() && own->id() != response.key_id()) {
     absl::StrAppend(&text,
-                    "The key that this command has used is the one of before: it opens "
+                    "The key that this command has used is the old one: it opens "
                     "nothing any more.\n");
   }
   return WriteToStdout(text);
@@ -91,8 +91,8 @@ absl::StatusOr<wire::ClusterNode> Find(const wire::GetClusterResponse& cluster,
   }
   if (meant.size() > 1) return MatchesSeveralNodes(wanted, names);
   if (meant.front().record().node_id() == cluster.asked()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(wanted, " is the node that is asked: ask another one, with --node HOST:PORT"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        wanted, " is the node that this command calls: call another one, with --node HOST:PORT"));
   }
   return meant.front();
 }
@@ -115,7 +115,7 @@ absl::Status RunKeyRotate(const KeyChangeOptions& options) {
   if (!client.ok()) return client.status();
   const auto changed = ChangeKey((*client)->address(), "");
   if (!changed.ok()) return changed.status();
-  return Tell(*changed, options, "");
+  return PrintChange(*changed, options, "");
 }
 
 absl::Status RunNodesRemove(const KeyChangeOptions& options) {
@@ -138,7 +138,7 @@ absl::Status RunNodesRemove(const KeyChangeOptions& options) {
   }
   const auto changed = ChangeKey((*client)->address(), node->record().node_id());
   if (!changed.ok()) return changed.status();
-  return Tell(*changed, options, absl::StrCat(node->record().name(), " is removed. "));
+  return PrintChange(*changed, options, absl::StrCat(node->record().name(), " is removed. "));
 }
 
 }  // namespace strata

@@ -12,14 +12,14 @@ namespace strata {
 struct KeyChangeOptions {
   ClientOptions client;
   std::string node;  // to remove: its name, or the start of its id
-  bool now = false;  // without waiting until its layers are elsewhere
+  bool now = false;  // without waiting until its layers are on other nodes
 };
 
-// kUnavailable: nobody is there; kFailedPrecondition: the nodes are open; kAborted: the key is
-// being changed by somebody else; else what kept a node from it: then nothing has changed.
+// kUnavailable: no node answers; kFailedPrecondition: the nodes are open; kAborted: another change
+// of the key is in progress; else the error of a node: then nothing has changed.
 absl::Status RunKeyRotate(const KeyChangeOptions& options);
-// kNotFound: no such node; kInvalidArgument: several, or the one that is asked; else as
-// RunKeyRotate(), or as a drain, which comes first where the node is here.
+// kNotFound: no such node; kInvalidArgument: several, or the node that is called; else as
+// RunKeyRotate(), or as a drain, which comes first if the node is alive.
 absl::Status RunNodesRemove(const KeyChangeOptions& options);
 
 }  // namespace strata

@@ -46,11 +46,11 @@ Secret ReadLine() {
   return Secret(std::move(line));
 }
 
-absl::Status Keep(const std::string& path, const ClusterKey& key, bool replace) {
+absl::Status StoreKey(const std::string& path, const ClusterKey& key, bool replace) {
   absl::Status status = replace ? ReplaceKeyFile(path, key) : CreateKeyFile(path, key);
   if (absl::IsAlreadyExists(status)) {
     return absl::AlreadyExistsError(
-        absl::StrCat(status.message(), "; 'strata key set --replace' takes its place"));
+        absl::StrCat(status.message(), "; 'strata key set --replace' replaces it"));
   }
   if (!status.ok()) return status;
   std::cerr << "The key of cluster " << key.id() << " is in " << path
@@ -69,9 +69,10 @@ absl::Status RunKeyShow(const KeyVerbOptions& options) {
                                             ": 'strata node' gets one, or founds a cluster"));
   }
   if (!key.ok()) return key.status();
-  std::cerr << "The key of cluster " << key->id()
-            << ". Whoever has it is a member: give it to your own machines only ('strata key set' "
-               "there).\n";
+  std::cerr
+      << "The key of cluster " << key->id()
+      << ". Anybody who has it is a member: give it to your own machines only ('strata key set' "
+         "there).\n";
   const Secret text = key->ToText();
   const Secret line(text.Reveal() + "\n");
   return WriteToStdout(line.Reveal());
@@ -82,7 +83,7 @@ absl::Status RunKeyNew(const KeyVerbOptions& options) {
   if (!path.ok()) return path.status();
   const absl::StatusOr<ClusterKey> key = ClusterKey::New();
   if (!key.ok()) return key.status();
-  return Keep(*path, *key, /*replace=*/false);
+  return StoreKey(*path, *key, /*replace=*/false);
 }
 
 absl::Status RunKeySet(const KeyVerbOptions& options) {
@@ -91,7 +92,7 @@ absl::Status RunKeySet(const KeyVerbOptions& options) {
   const Secret line = ReadLine();
   const absl::StatusOr<ClusterKey> key = ClusterKey::FromText(line.Reveal());
   if (!key.ok()) return key.status();
-  return Keep(*path, *key, options.replace);
+  return StoreKey(*path, *key, options.replace);
 }
 
 }  // namespace strata

@@ -35,14 +35,14 @@ namespace {
 
 // For one node's answer through another one.
 constexpr int64_t kReportMs = 10'000;
-constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
-// A device takes 5 s, a way half a second; nodes that generate make the others' ways wait.
+constexpr absl::Duration kPollEvery = absl::Milliseconds(250);
+// A device takes 5 s, a link half a second; links to nodes that generate have to wait.
 constexpr absl::Duration kLimit = absl::Minutes(5);
 
-// Lines of several nodes, in turn.
-class Teller {
+// Prints the progress of several nodes, a line at a time.
+class ProgressPrinter {
  public:
-  void Say(const std::string& node, const std::string& what) {
+  void Print(const std::string& node, const std::string& what) {
     absl::MutexLock lock(mu_);
     absl::FPrintF(stderr, "%s: %s\n", node, what);
   }
@@ -51,19 +51,19 @@ class Teller {
   absl::Mutex mu_;
 };
 
-// Nodes of one machine would measure each other.
-class Turns {
+// Nodes of one machine measure one after the other: they would disturb each other.
+class MachineLocks {
  public:
-  // Lives as long as this. No two of one machine; an unknown one shares with nobody.
-  absl::Mutex* Of(const Remeasured& node) {
+  // The lock of the node's machine, which lives as long as this; an unknown machine has its own.
+  absl::Mutex* Of(const MeasuredNode& node) {
     const std::string& machine = node.info_before.machine_id();
     absl::MutexLock lock(mu_);
-    return &turns_[machine.empty() ? "node " + node.id : "machine " + machine];
+    return &locks_[machine.empty() ? "node " + node.id : "machine " + machine];
   }
 
  private:
   absl::Mutex mu_;
-  std::map<std::string, absl::Mutex> turns_ ABSL_GUARDED_BY(mu_);  // entries never move
+  std::map<std::string, absl::Mutex> locks_ ABSL_GUARDED_BY(mu_);  // entries never move
 };
 
 absl::Status WithName(const std::string& name, const absl::Status& status) {
@@ -71,25 +71,25 @@ absl::Status WithName(const std::string& name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
 }
 
-// A node of a cluster, asked through the one at `address`.
-class Asked {
+// A node of a cluster, called through the node at `address`.
+class RemoteNode {
  public:
-  Asked(const std::string& address, const Remeasured& node)
+  RemoteNode(const std::string& address, const MeasuredNode& node)
       : address_(address),
         id_(node.id),
         name_(node.name),
         stub_(wire::Coordinator::NewStub(MakeChannel(address, kPatientTimeoutMs))) {}
 
-  absl::Status Look(wire::GetInfoResponse* info, wire::GetClusterResponse* sees) {
-    auto told = FetchNode(address_, kReportMs, id_);
-    // Where many nodes are asked through one.
-    while (absl::IsResourceExhausted(told.status())) {
-      absl::SleepFor(kLookEvery);
-      told = FetchNode(address_, kReportMs, id_);
+  absl::Status Fetch(wire::GetInfoResponse* info, wire::GetClusterResponse* sees) {
+    auto report = FetchNode(address_, kReportMs, id_);
+    // Many nodes may be called through one.
+    while (absl::IsResourceExhausted(report.status())) {
+      absl::SleepFor(kPollEvery);
+      report = FetchNode(address_, kReportMs, id_);
     }
-    if (!told.ok()) return WithName(name_, told.status());
-    *info = std::move(told->info);
-    *sees = std::move(told->sees);
+    if (!report.ok()) return WithName(name_, report.status());
+    *info = std::move(report->info);
+    *sees = std::move(report->sees);
     return absl::OkStatus();
   }
 
@@ -107,23 +107,24 @@ class Asked {
   const std::unique_ptr<wire::Coordinator::Stub> stub_;
 };
 
-absl::Status Measure(const std::string& address, Teller* teller, Turns* turns, Remeasured* node) {
-  Asked asked(address, *node);
-  if (auto s = asked.Look(&node->info_before, &node->sees_before); !s.ok()) return s;
-  absl::MutexLock turn(*turns->Of(*node));
-  if (auto s = asked.Measure(); !s.ok()) return s;
+absl::Status Measure(const std::string& address, ProgressPrinter* printer, MachineLocks* locks,
+                     MeasuredNode* node) {
+  RemoteNode remote(address, *node);
+  if (auto s = remote.Fetch(&node->info_before, &node->sees_before); !s.ok()) return s;
+  absl::MutexLock turn(*locks->Of(*node));
+  if (auto s = remote.Measure(); !s.ok()) return s;
   const SteadyTime until = SteadyTime::Now() + kLimit;
   std::string doing;
   while (true) {
-    if (auto s = asked.Look(&node->info_after, &node->sees_after); !s.ok()) return s;
+    if (auto s = remote.Fetch(&node->info_after, &node->sees_after); !s.ok()) return s;
     const std::string now = MeasuringText(node->info_after);
     if (now.empty()) return absl::OkStatus();
-    if (now != doing) teller->Say(node->name, now);
+    if (now != doing) printer->Print(node->name, now);
     if (SteadyTime::Now() > until) {
       return absl::DeadlineExceededError(absl::StrCat(node->name, " is still ", now));
     }
     doing = now;
-    absl::SleepFor(kLookEvery);
+    absl::SleepFor(kPollEvery);
   }
 }
 
@@ -157,7 +158,7 @@ wire::LinkSpeed LinkTo(const wire::GetClusterResponse& sees, const std::string& 
   return wire::LinkSpeed();
 }
 
-// Whether the way was measured while we waited.
+// True if the link was measured since `before`.
 bool IsNew(const wire::LinkSpeed& before, const wire::LinkSpeed& after) {
   return after.measurement() > before.measurement();
 }
@@ -208,12 +209,12 @@ std::string MeasuringText(const wire::GetInfoResponse& info) {
                       info.links_to_measure() == 1 ? " link" : " links");
 }
 
-std::string RemeasuredText(absl::Span<const Remeasured> nodes) {
+std::string MeasurementsText(absl::Span<const MeasuredNode> nodes) {
   std::vector<std::vector<std::string>> devices = {{"NODE", "DEVICE", "BANDWIDTH", "NOW", ""}};
   std::vector<std::vector<std::string>> links = {
       {"LINK", "", "16 KiB THERE AND BACK", "NOW", "THROUGHPUT", "NOW", ""}};
   std::string problems;
-  for (const Remeasured& node : nodes) {
+  for (const MeasuredNode& node : nodes) {
     if (!node.status.ok()) {
       absl::StrAppend(&problems, "! ", node.name, ": ", node.status.message(), "\n");
       continue;
@@ -249,10 +250,10 @@ std::string RemeasuredText(absl::Span<const Remeasured> nodes) {
   return out;
 }
 
-std::string RemeasuredJson(absl::Span<const Remeasured> nodes) {
+std::string MeasurementsJson(absl::Span<const MeasuredNode> nodes) {
   using nlohmann::json;
   json all = json::array();
-  for (const Remeasured& node : nodes) {
+  for (const MeasuredNode& node : nodes) {
     json devices = json::array();
     for (const wire::DeviceInfo& device : node.info_after.devices()) {
       devices.push_back({{"name", device.name()},
@@ -297,26 +298,26 @@ absl::Status RunMeasure(const MeasureOptions& options) {
     chosen = *std::move(found);
   }
 
-  Teller teller;
-  Turns turns;
-  std::vector<Remeasured> nodes(chosen.size());
+  ProgressPrinter printer;
+  MachineLocks locks;
+  std::vector<MeasuredNode> nodes(chosen.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < chosen.size(); ++i) {
     const wire::ClusterNode& seen = cluster->nodes(chosen[i]);
-    Remeasured* node = &nodes[i];
+    MeasuredNode* node = &nodes[i];
     node->id = seen.record().node_id();
     node->name = seen.record().name();
     if (seen.state() != "alive") {
       node->status = absl::UnavailableError(absl::StrCat(node->name, " is ", seen.state()));
     } else {
       threads.emplace_back(
-          [&, node] { node->status = Measure((*client)->address(), &teller, &turns, node); });
+          [&, node] { node->status = Measure((*client)->address(), &printer, &locks, node); });
     }
   }
   for (std::thread& thread : threads) thread.join();
-  const std::string text = options.json ? RemeasuredJson(nodes) : RemeasuredText(nodes);
+  const std::string text = options.json ? MeasurementsJson(nodes) : MeasurementsText(nodes);
   if (absl::Status status = WriteToStdout(text); !status.ok()) return status;
-  for (const Remeasured& node : nodes) {
+  for (const MeasuredNode& node : nodes) {
     if (!node.status.ok()) return node.status;
   }
   return absl::OkStatus();

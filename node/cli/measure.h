@@ -1,5 +1,5 @@
-// `strata measure`: nodes measure their devices and links again, because something changed that
-// they cannot notice: another driver, a new heat sink, a better cable.
+// `strata measure`: nodes measure their devices and links again, after a change that they cannot
+// notice: another driver, a new heat sink, a better cable.
 #pragma once
 
 #include <string>
@@ -20,14 +20,14 @@ struct MeasureOptions {
   bool json = false;
 };
 
-// All are asked through the node that `client` finds: the others need not be reached from here.
-// Waits until all have measured; says on stderr what they do and on stdout what changed. Blocks.
-// kUnavailable: nobody is there; kNotFound: a node's name; else the status of the first node that
+// Calls all nodes through the one that `client` finds: the others need not be reachable from here.
+// Waits until all have measured; prints progress to stderr and the changes to stdout. Blocks.
+// kUnavailable: no node answers; kNotFound: a node's name; else the status of the first node that
 // did not measure, after the others did.
 absl::Status RunMeasure(const MeasureOptions& options);
 
-// What a node told of itself and of its ways, before and after.
-struct Remeasured {
+// A node's report of its devices and links, before and after.
+struct MeasuredNode {
   std::string id;  // 16 bytes
   std::string name;
   absl::Status status;
@@ -35,16 +35,16 @@ struct Remeasured {
   wire::GetClusterResponse sees_before, sees_after;
 };
 
-// The places of the nodes that are meant, each once, in their order in `cluster`. A node is named
-// by its name, or by the first digits of its id, 8 or more. kNotFound: no such node, or several.
+// The indexes of the named nodes, each once, in their order in `cluster`. A node is named by its
+// name, or by the first digits of its id, 8 or more. kNotFound: no such node, or several.
 absl::StatusOr<std::vector<int>> FindNodes(const wire::GetClusterResponse& cluster,
                                            absl::Span<const std::string> names);
 
-// What a node does meanwhile, for people; empty: it is done.
+// The node's current measurement, for people; empty: it is done.
 std::string MeasuringText(const wire::GetInfoResponse& info);
 
 // For people, or one line of JSON; each ends with a line's end.
-std::string RemeasuredText(absl::Span<const Remeasured> nodes);
-std::string RemeasuredJson(absl::Span<const Remeasured> nodes);
+std::string MeasurementsText(absl::Span<const MeasuredNode> nodes);
+std::string MeasurementsJson(absl::Span<const MeasuredNode> nodes);
 
 }  // namespace strata

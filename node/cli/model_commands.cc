@@ -33,10 +33,10 @@
 namespace strata {
 namespace {
 
-// For models that are being loaded again.
+// How long to wait for a model that is being reloaded.
 constexpr absl::Duration kModelTime = absl::Seconds(60), kModelPoll = absl::Milliseconds(200);
 
-void Tell(absl::string_view note) {
+void PrintNote(absl::string_view note) {
   absl::FPrintF(stderr, "%v\n", PrintableText::From(note, kShownMessageBytesMax));
 }
 
@@ -46,7 +46,7 @@ bool IsFile(const std::string& path) {
   return std::filesystem::exists(path, error) && !std::filesystem::is_directory(path, error);
 }
 
-// A path of this machine in full; one of another's as it is written.
+// The absolute path of a file on this machine; else `model` unchanged.
 std::string PathOf(const std::string& model) {
   if (!IsFile(model)) return model;
   std::error_code error;
@@ -54,7 +54,7 @@ std::string PathOf(const std::string& model) {
   return error ? model : path;
 }
 
-// Where a model's file is for the node that is asked. kNotFound: a name that means nothing here.
+// The path of a model's file on the node that is called. kNotFound: `model` is no path.
 absl::StatusOr<std::string> SourceOf(const std::string& model) {
   std::string path = PathOf(model);
   if (std::filesystem::path(path).is_absolute()) return path;
@@ -62,18 +62,17 @@ absl::StatusOr<std::string> SourceOf(const std::string& model) {
   if (std::filesystem::is_directory(model, error)) {
     return absl::NotFoundError(absl::StrCat(model, ": is a folder; name the model's file in it"));
   }
-  return absl::NotFoundError(
-      absl::StrCat(model,
-                   ": no such file here; one on another machine wants its full path there, and "
-                   "--node to ask the node on it"));
+  return absl::NotFoundError(absl::StrCat(
+      model,
+      ": no such file here; for a file on another machine give its full path there, and "
+      "--node with the address of that machine's node"));
 }
 
-// What a promise costs.
+// For people: the cost of --exact.
 std::string ExactCost(const wire::ModelStatus& model) {
   return absl::StrFormat(
-      "exact: no two texts are computed together. Up to %d at a time keep the %d stage%s busy; "
-      "more "
-      "share that speed, and %d texts of the usual kind would be faster together",
+      "exact: no two requests are computed together. Up to %d at a time keep the %d stage%s busy; "
+      "more share that speed, and %d requests would be faster together without --exact",
       model.stages_size(), model.stages_size(), model.stages_size() == 1 ? "" : "s",
       model.n_seqs());
 }
@@ -113,11 +112,11 @@ GenerationReport ReportOf(const wire::ModelStatus& model) {
   return report;
 }
 
-// A coordinator's client that Ctrl-C ends.
+// A client of the coordinator that Ctrl-C cancels.
 class Session {
  public:
   absl::Status Connect(const ClientOptions& options) {
-    signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of a write
+    signal(SIGPIPE, SIG_IGN);  // a closed stdout is an error of a write instead
     auto client = CoordinatorClient::Connect(options);
     if (!client.ok()) return client.status();
     client_ = *std::move(client);
@@ -127,7 +126,7 @@ class Session {
   CoordinatorClient* operator->() { return client_.get(); }
   bool interrupted() const { return interrupt_->requested(); }
 
-  // What the user asked to stop outweighs what failed because of it.
+  // An interrupt by the user outweighs the errors that it causes.
   absl::Status Explain(const absl::Status& status) const {
     return interrupted() ? absl::CancelledError("interrupted") : status;
   }
@@ -136,10 +135,10 @@ class Session {
   absl::StatusOr<CoordinatorClient::Loaded> Load(const wire::LoadModelRequest& request) {
     std::unique_ptr<ProgressBars> bars;
     auto loaded = client_->LoadModel(request, [&](const wire::LoadModelEvent& event) {
-      if (!event.note().empty()) Tell(event.note());
+      if (!event.note().empty()) PrintNote(event.note());
       if (event.has_placed()) {
         const GenerationReport report = ReportOf(event.placed());
-        Tell(ModelLine(report));
+        PrintNote(ModelLine(report));
         bars =
             std::make_unique<ProgressBars>(stderr, isatty(STDERR_FILENO) != 0, StageLabels(report));
       }
@@ -161,7 +160,7 @@ class Session {
 
  private:
   std::unique_ptr<CoordinatorClient> client_;
-  std::optional<Interrupt> interrupt_;  // goes first: uses the client
+  std::optional<Interrupt> interrupt_;  // destroyed first: uses the client
 };
 
 class RunSession {
@@ -171,7 +170,7 @@ class RunSession {
   absl::Status Run() {
     if (auto s = session_.Connect(options_.plan.client); !s.ok()) return s;
     if (auto s = GetModel(); !s.ok()) return s;
-    absl::Status status = Write();
+    absl::Status status = Generate();
     session_->Release();
     return status;
   }
@@ -179,7 +178,7 @@ class RunSession {
  private:
   absl::Status GetModel();
   absl::Status FindLoaded();  // errors of FindModel()
-  absl::Status Write();
+  absl::Status Generate();
   absl::Status WhyFailed(const absl::Status& status);
 
   const RunOptions& options_;
@@ -199,12 +198,12 @@ absl::Status RunSession::FindLoaded() {
 absl::Status RunSession::GetModel() {
   if (!IsFile(options_.plan.model)) {
     absl::Status found = FindLoaded();
-    // Those of a coordinator that has gone come back by themselves.
-    std::string told;
+    // Models of a coordinator that is gone are reloaded by the next one.
+    std::string printed;
     for (const SteadyTime until = SteadyTime::Now() + kModelTime;
          RetryAfterMs(found) && !session_.interrupted() && SteadyTime::Now() < until;) {
       const std::string why(found.message());
-      if (why != std::exchange(told, why)) Tell(why);
+      if (why != std::exchange(printed, why)) PrintNote(why);
       absl::SleepFor(kModelPoll);
       found = FindLoaded();
     }
@@ -218,13 +217,13 @@ absl::Status RunSession::GetModel() {
   wire::LoadModelRequest request;
   request.mutable_source()->set_path(*path);
   *request.mutable_placement() = PlacementOptionsOf(options_.plan);
-  request.mutable_placement()->set_n_ctx(options_.text.n_ctx);
-  request.mutable_placement()->set_unverified(options_.text.unverified);
-  // For one text there is nothing to go back to.
+  request.mutable_placement()->set_n_ctx(options_.generation.n_ctx);
+  request.mutable_placement()->set_unverified(options_.generation.unverified);
+  // A single request has nothing to go back to.
   request.mutable_placement()->mutable_cache()->set_checkpoints(
       options_.plan.checkpoints.value_or(0));
-  request.set_no_mmap(!options_.text.use_mmap);
-  request.set_allow_mixed_versions(options_.text.allow_mixed_versions);
+  request.set_no_mmap(!options_.generation.use_mmap);
+  request.set_allow_mixed_versions(options_.generation.allow_mixed_versions);
   request.set_hold(true);
   auto loaded = session_.Load(request);
   if (!loaded.ok()) return loaded.status();
@@ -232,8 +231,8 @@ absl::Status RunSession::GetModel() {
   return absl::OkStatus();
 }
 
-absl::Status RunSession::Write() {
-  const GenerateFlags& options = options_.text;
+absl::Status RunSession::Generate() {
+  const GenerateFlags& options = options_.generation;
   wire::GenerateRequest request;
   request.set_model(absl::BytesToHexString(report_.model.id));
   request.set_prompt(options.prompt);
@@ -286,13 +285,13 @@ absl::Status RunSession::Write() {
   absl::Status written = shown ? out.Finish() : absl::OkStatus();
   if (!written.ok()) return written;
   if (!status.ok()) return WhyFailed(status);
-  if (!ended) return absl::InternalError("the text ended without a word");
+  if (!ended) return absl::InternalError("the request ended without a result");
   if (options.json) return WriteToStdout(GenerationJson(report_));
   absl::FPrintF(stderr, "\n%s\n", GenerationSummary(report_));
   return absl::OkStatus();
 }
 
-// The coordinator may know more of a model that failed than the text that ended with it.
+// The coordinator may know more about a failed model than the error of the request.
 absl::Status RunSession::WhyFailed(const absl::Status& status) {
   if (session_.Explain(status) != status || absl::IsInvalidArgument(status)) {
     return session_.Explain(status);
@@ -317,7 +316,7 @@ absl::Status RunPlan(const PlanOptions& options) {
   wire::PlanModelRequest request;
   request.mutable_source()->set_path(*path);
   *request.mutable_placement() = PlacementOptionsOf(options);
-  const auto plan = session->PlanModel(request, Tell);
+  const auto plan = session->PlanModel(request, PrintNote);
   if (!plan.ok()) return session.Explain(plan.status());
   return WriteToStdout(options.json ? plan->json() : plan->text());
 }
@@ -353,11 +352,11 @@ absl::Status RunLoad(const LoadOptions& options) {
         {"stages", std::move(stages)}};
     return WriteToStdout(out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
-  if (model.exact() && model.n_seqs() > 1) Tell(ExactCost(model));
-  return WriteToStdout(absl::StrFormat("%s %s: %d text%s at a time, %d tokens each\n", model.name(),
-                                       loaded->was_there ? "was loaded already" : "is loaded",
-                                       model.n_seqs(), model.n_seqs() == 1 ? "" : "s",
-                                       model.n_ctx()));
+  if (model.exact() && model.n_seqs() > 1) PrintNote(ExactCost(model));
+  return WriteToStdout(
+      absl::StrFormat("%s %s: %d request%s at a time, %d tokens each\n", model.name(),
+                      loaded->was_there ? "was loaded already" : "is loaded", model.n_seqs(),
+                      model.n_seqs() == 1 ? "" : "s", model.n_ctx()));
 }
 
 absl::Status RunUnload(const UnloadOptions& options) {
@@ -375,7 +374,7 @@ absl::Status RunDrain(const DrainOptions& options) {
   wire::DrainNodeRequest request;
   request.set_node(options.node);
   request.set_undo(options.undo);
-  if (auto s = session->DrainNode(request, Tell); !s.ok()) return session.Explain(s);
+  if (auto s = session->DrainNode(request, PrintNote); !s.ok()) return session.Explain(s);
   if (options.json) {
     return WriteToStdout(
         nlohmann::json{{"node", options.node}, {"draining", !options.undo}}.dump() + "\n");
@@ -383,8 +382,8 @@ absl::Status RunDrain(const DrainOptions& options) {
   return WriteToStdout(
       options.undo ? absl::StrCat(options.node, " takes layers again, from the next load on\n")
                    : absl::StrCat(options.node,
-                                  " holds nothing any more; it takes layers "
-                                  "again after: strata drain --undo ",
+                                  " has no layers any more; to let it take layers again: "
+                                  "strata drain --undo ",
                                   options.node, "\n"));
 }
 

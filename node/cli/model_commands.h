@@ -1,6 +1,6 @@
-// The verbs about models on the cluster that is there: `strata plan` shows how one would be shared,
-// `load` and `unload` do and undo it, `run` writes a text with one, loading it first if need be and
-// then unloading it again, `drain` frees a node. All ask the coordinator, through any node.
+// The verbs about models of a running cluster: `strata plan` shows how a model would be shared,
+// `load` and `unload` do and undo it, `run` generates text with one, loading it first if need be
+// and then unloading it again, `drain` frees a node. All call the coordinator, through any node.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@ namespace strata {
 
 struct PlanOptions {
   ClientOptions client;
-  std::string model;   // path of a GGUF, on the machine of the node that is asked
+  std::string model;   // path of a GGUF, on the machine of the node that is called
   uint32_t n_ctx = 0;  // 0: the model's, at most kContextDefaultMax
   uint32_t n_seqs = 1;
   std::string objective = "latency";
   std::string assign, exclude, reserve;  // coordinator/planner/plan_options.h
-  std::string activations;               // what goes between stages; empty: f32
+  std::string activations;               // their type between stages; empty: f32
   std::string cpu_moe;                   // experts in the CPU's memory; empty: auto
   std::string type_k, type_v;            // of the cache; empty: f16
   std::string flash_attention;           // empty: auto
-  uint32_t kv_cells = 0;                 // positions of all texts together; 0: n_ctx for each
+  uint32_t kv_cells = 0;                 // positions of all requests together; 0: n_ctx each
   std::optional<uint32_t> checkpoints;
-  bool exact = false;  // what one text says never depends on others
+  bool exact = false;  // the output of a request never depends on others
   bool unverified = false;
   bool json = false;
 };
@@ -59,8 +59,8 @@ absl::Status RunDrain(const DrainOptions& options);
 
 struct RunOptions {
   PlanOptions plan;  // its json is not used; `model` may also name one that is loaded
-  std::optional<std::string> prompt;  // as it was given: "-" and none mean stdin's
-  GenerateFlags text;                 // its prompt is the final one
+  std::optional<std::string> prompt;  // as given: "-" and none mean stdin's
+  GenerateFlags generation;           // its prompt is the final one
   bool context_shift = false;
 };
 absl::Status RunRun(const RunOptions& options);

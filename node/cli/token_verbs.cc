@@ -84,7 +84,7 @@ absl::Status RunTokenList(const TokenOptions& options) {
     return WriteToStdout("There are no tokens; strata token new NAME makes one.\n");
   }
   std::vector<std::vector<std::string>> rows = {
-      {"NAME", "MADE", "ENDS", "REQUESTS A MINUTE", "TEXTS AT ONCE"}};
+      {"NAME", "MADE", "ENDS", "REQUESTS A MINUTE", "REQUESTS AT ONCE"}};
   for (const ApiToken& token : *tokens) {
     const bool ends = token.limits.expires < absl::InfiniteFuture();
     rows.push_back({token.name, DateText(token.created),
@@ -102,7 +102,7 @@ absl::Status RunTokenRevoke(const TokenOptions& options) {
   if (!path.ok()) return path.status();
   if (absl::Status status = RevokeApiToken(*path, options.name); !status.ok()) return status;
   std::cerr << "The token of " << options.name
-            << " lets nobody in any more; texts that it had begun go on to their end\n";
+            << " is revoked; requests that are running continue to their end\n";
   return absl::OkStatus();
 }
 

@@ -48,7 +48,7 @@ namespace strata {
 namespace {
 
 constexpr size_t kNameBytesMax = 64;
-// How long calls may take to end at shutdown before they are cut.
+// How long calls may take to end at shutdown before they are cancelled.
 constexpr absl::Duration kShutdownGrace = absl::Milliseconds(500);
 
 absl::StatusOr<HostPort> ParseOption(absl::string_view option, const std::string& value) {
@@ -59,12 +59,12 @@ absl::StatusOr<HostPort> ParseOption(absl::string_view option, const std::string
   return parsed;
 }
 
-// Where a program on this machine reaches what listens there.
+// The address at which programs on this machine reach a server that listens at `listen`.
 std::string LocalAddress(const HostPort& listen) {
   return JoinHostPort(IsAnyHost(listen.host) ? "127.0.0.1" : listen.host, listen.port);
 }
 
-// Hosts without a port are told with the one listened on.
+// Hosts without a port get the port listened on.
 absl::StatusOr<std::vector<std::string>> ParseAdvertised(const std::vector<std::string>& values,
                                                          uint16_t port) {
   std::vector<std::string> addresses;
@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<std::string>> ParseAdvertised(const std::vector<std::
     if (parsed.ok()) addresses.push_back(JoinHostPort(parsed->host, parsed->port));
     if (!parsed.ok() || !IsDialable(addresses.back())) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--advertise ", value, ": wants an address or a full name, with or without a port"));
+          "--advertise ", value, ": give an address or a full host name, with or without a port"));
     }
   }
   return addresses;
@@ -87,7 +87,7 @@ nlohmann::json HttpJson(const std::string& url) {
 
 absl::Status CheckName(absl::string_view option, const std::string& name) {
   if (!name.empty() && name.size() <= kNameBytesMax && IsPrintable(name)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(option, ": wants 1 to ", kNameBytesMax,
+  return absl::InvalidArgumentError(absl::StrCat(option, ": must be 1 to ", kNameBytesMax,
                                                  " bytes of text without invisible characters"));
 }
 
@@ -119,19 +119,20 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   for (const std::string& peer : options.peers) {
     if (auto parsed = ParseOption("--peer", peer); !parsed.ok()) return parsed.status();
   }
-  if (auto status = CheckInterfaces(options.wires.trusted_interfaces); !status.ok()) {
+  if (auto status = CheckInterfaces(options.links.trusted_interfaces); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--trust-link: ", status.message()));
   }
   if (options.suspect_after_ms > options.gone_after_ms) {
-    return absl::InvalidArgumentError("--suspect-after: wants no more than --gone-after");
+    return absl::InvalidArgumentError("--suspect-after: must not be more than --gone-after");
   }
   if (options.peers.size() > kStaticPeersMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--peer: may be given ", kStaticPeersMax, " times; nodes tell each other"));
+        absl::StrCat("--peer: may be given ", kStaticPeersMax,
+                     " times at most; a node learns of the others from its peers"));
   }
 
-  const absl::StatusOr<DeviceLimits> offer = ParseDeviceOffer(options.devices, options.memory);
-  if (!offer.ok()) return offer.status();
+  const absl::StatusOr<DeviceLimits> limits = ParseDeviceLimits(options.devices, options.memory);
+  if (!limits.ok()) return limits.status();
 
   std::unique_ptr<Node> node(new Node(loop, options.name));
   std::string hashes_dir, devices_path, doctor_dir, self_tests_path;
@@ -192,7 +193,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   } else {
     stages.worker_args.insert(stages.worker_args.end(), {"--tls-dir", security->folder()});
   }
-  for (std::string& arg : WireArgs(options.wires)) stages.worker_args.push_back(std::move(arg));
+  for (std::string& arg : LinkArgs(options.links)) stages.worker_args.push_back(std::move(arg));
   if (options.verbose) stages.worker_args.push_back("--verbose");
   if (options.log_requests || options.verbose) stages.worker_args.push_back("--log-requests");
   if (options.log_format == LogFormat::kJson) {
@@ -201,14 +202,14 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   stages.timeouts = options.timeouts;
   stages.echo_stderr = options.verbose;
   stages.fetcher = node->fetcher_.get();
-  stages.offer = *offer;
+  stages.limits = *limits;
   node->host_ = std::make_unique<StageHost>(loop, std::move(stages));
   if (options.measure) {
     node->benchmarks_ = std::make_unique<Benchmarks>(loop,
                                                      Benchmarks::Options{.program = OwnProgram(),
                                                                          .cache_path = devices_path,
                                                                          .n_threads = n_threads,
-                                                                         .offer = *offer},
+                                                                         .limits = *limits},
                                                      node->cluster_.get(), node->host_.get());
   }
   node->link_probe_ = MakeLinkProbeService();
@@ -245,7 +246,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
 
   node->key_service_ = std::make_unique<KeyService>(loop, node->cluster_.get(), security);
 
-  // Others may have been told the port of last time by hand.
+  // People may have given the last port to other nodes (--peer).
   const uint16_t last_port =
       listen->port == 0 && node->data_dir_ ? node->data_dir_->last_port() : 0;
   if (last_port == 0 || !node->Listen({listen->host, last_port}).ok()) {
@@ -253,7 +254,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   }
   const uint16_t port = node->server_->port();
   if (last_port != 0 && port != last_port) {
-    LOG(WARNING) << "port " << last_port << ", which this node had before, is taken; it has port "
+    LOG(WARNING) << "port " << last_port << ", which this node used before, is taken; it uses port "
                  << port << " now";
   }
   listen->port = port;
@@ -268,8 +269,8 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(EventLoop* loop, NodeOptions o
   if (absl::Status status = node->ListenHttp(options, identity.folder); !status.ok()) return status;
   node->coordinator_->Start(LocalAddress(*listen));
   node->cluster_->Start({.address = *listen, .advertise = *std::move(advertise)});
-  const std::vector<std::string>& told = node->cluster_->own_addresses();
-  node->address_ = told.empty() ? LocalAddress(*listen) : told.front();
+  const std::vector<std::string>& addresses = node->cluster_->own_addresses();
+  node->address_ = addresses.empty() ? LocalAddress(*listen) : addresses.front();
   return node;
 }
 
@@ -300,20 +301,21 @@ absl::Status Node::UseTokens(const NodeOptions& options, const std::string& fold
                              const std::string& host) {
   if (IsLoopbackHost(host)) return absl::OkStatus();
   if (options.http_no_auth) {
-    LOG(WARNING) << "the HTTP API lets everybody in who reaches " << host << " (--no-auth)";
+    LOG(WARNING) << "anybody who can connect to " << host
+                 << " may use the HTTP API: no token is needed (--no-auth)";
     return absl::OkStatus();
   }
   if (options.ephemeral) {
     return absl::InvalidArgumentError(
         absl::StrCat("--http ", options.http,
-                     ": others need a token there, and an ephemeral node keeps none; --no-auth "
-                     "lets everybody in"));
+                     ": clients need a token there, and an ephemeral node stores none; with "
+                     "--no-auth nobody needs one"));
   }
   const std::string path = ApiTokenFilePath(folder);
   const auto tokens = ReadApiTokens(path);
   if (!tokens.ok()) return tokens.status();
   if (tokens->empty()) {
-    LOG(WARNING) << "the HTTP API lets nobody in yet: strata token new NAME makes a token";
+    LOG(WARNING) << "no client can use the HTTP API yet: make a token with strata token new NAME";
   }
   tokens_ = std::make_unique<ApiTokens>(path, Clock::Real());
   return absl::OkStatus();
@@ -350,14 +352,16 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
   http.handler = [api = api.get()](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
     api->Handle(std::move(request), std::move(responder));
   };
-  http.error = [](int status, const std::string& words) { return ErrorResponse(status, words); };
+  http.error = [](int status, const std::string& message) {
+    return ErrorResponse(status, message);
+  };
   auto server = HttpServer::Start(http);
   if (absl::IsUnavailable(server.status()) && options.http_any_port) {
     http.port = 0;
     server = HttpServer::Start(http);
     if (server.ok()) {
-      LOG(WARNING) << "port " << address->port << " is taken; the HTTP API has port "
-                   << (*server)->port() << " (--http says which)";
+      LOG(WARNING) << "port " << address->port << " is taken; the HTTP API uses port "
+                   << (*server)->port() << " (--http chooses one)";
     }
   }
   if (absl::IsInvalidArgument(server.status())) return server.status();
@@ -375,9 +379,9 @@ absl::Status Node::ListenHttp(const NodeOptions& options, const std::string& fol
 
 void Node::Shutdown(absl::AnyInvocable<void() &&> done) {
   CHECK(!shutdown_.joinable()) << "a node is shut down once";
-  // Waits for calls whose ends the loop makes, so it cannot be on the loop.
+  // Waits for calls that the loop ends, so it cannot run on the loop.
   shutdown_ = std::thread([this, done = std::move(done)]() mutable {
-    coordinator_->Stop();  // while the others still hear of it; ends the texts with a word
+    coordinator_->Stop();  // while other nodes can still learn of it; ends all requests
     gateway_->Stop();
     http_.reset();
     loop_->Post([this, done = std::move(done)]() mutable { Leave(std::move(done)); });
@@ -400,7 +404,7 @@ Node::~Node() {
   if (shutdown_.joinable()) {
     shutdown_.join();
   } else if (server_ != nullptr) {
-    // They wait for the loop, which does not run any more.
+    // Calls that wait for the loop, which has ended, are ended here.
     coordinator_->StopCalls();
     gateway_->Stop();
     server_->Shutdown(DeadlineIn(absl::ZeroDuration()));
@@ -409,7 +413,7 @@ Node::~Node() {
 
 namespace {
 
-// Null: by --open, everything is plain.
+// Null: with --open, nothing is encrypted.
 absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(const NodeOptions& options,
                                                      const NodeIdentity& identity) {
   if (options.key.open) {
@@ -447,14 +451,14 @@ absl::StatusOr<std::unique_ptr<NodeSecurity>> Secure(const NodeOptions& options,
 absl::Status RunNode(const NodeOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   KeepLittleFreedMemory();
-  const absl::StatusOr<DeviceLimits> offer = ParseDeviceOffer(options.devices, options.memory);
-  if (!offer.ok()) return offer.status();
-  if (auto s = CheckDeviceOffer(*offer, OwnProgram()); !s.ok()) return s;
+  const absl::StatusOr<DeviceLimits> limits = ParseDeviceLimits(options.devices, options.memory);
+  if (!limits.ok()) return limits.status();
+  if (auto s = CheckDeviceLimits(*limits, OwnProgram()); !s.ok()) return s;
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
   absl::StatusOr<NodeIdentity> identity = Node::Identify(options);
   if (!identity.ok()) return identity.status();
   const auto security = Secure(options, *identity);
-  if (absl::IsCancelled(security.status())) return absl::OkStatus();  // as when a node is stopped
+  if (absl::IsCancelled(security.status())) return absl::OkStatus();  // stopped, as a node is
   if (!security.ok()) return security.status();
   absl::StatusOr<std::unique_ptr<Node>> node =
       Node::Start(loop.get(), options, *std::move(identity), security->get());
@@ -472,7 +476,7 @@ absl::Status RunNode(const NodeOptions& options) {
   std::vector<std::unique_ptr<EventLoop::Handle>> signals;
   for (int signum : EndSignals()) {
     signals.push_back(loop->OnSignal(signum, [&, signum] {
-      if (stopping && signum == SIGINT) _exit(kExitInterrupted);  // workers see that, too
+      if (stopping && signum == SIGINT) _exit(kExitInterrupted);  // workers notice by their stdin
       stop();
     }));
   }
@@ -486,8 +490,8 @@ absl::Status RunNode(const NodeOptions& options) {
                                   {"http", HttpJson((*node)->http_url())},
                                   {"pid", getpid()}}}};
   const std::string line = ready.dump() + "\n";
-  const absl::Status told = WriteToStdout(line);
-  if (told.ok()) {
+  const absl::Status announced = WriteToStdout(line);
+  if (announced.ok()) {
     if (!options.stop_with_parent && options.log_format == LogFormat::kText) {
       const std::string& http = (*node)->http_url();
       absl::FPrintF(stderr, "%s listens on %s%s. Ctrl-C stops it.\n", (*node)->name(),
@@ -495,12 +499,12 @@ absl::Status RunNode(const NodeOptions& options) {
                     http.empty() ? "" : absl::StrCat("; the API is at ", http, "/v1"));
     }
   } else {
-    loop->Post(stop);  // nobody will know the address
+    loop->Post(stop);  // nobody can learn the address
   }
   loop->Run();
-  signal(SIGINT, [](int) { _exit(kExitInterrupted); });  // the loop hears nothing any more
-  node->reset();  // before the signals' watches: a second SIGTERM must not leave workers behind
-  return told;
+  signal(SIGINT, [](int) { _exit(kExitInterrupted); });  // the loop handles no signals any more
+  node->reset();  // before `signals`: a second SIGTERM must not leave workers behind
+  return announced;
 }
 
 }  // namespace strata

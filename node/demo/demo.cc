@@ -22,7 +22,7 @@ namespace {
 
 class Demo {
  public:
-  explicit Demo(DemoOptions options) : options_(std::move(options)), run_(options_.text) {}
+  explicit Demo(DemoOptions options) : options_(std::move(options)), run_(options_.generation) {}
 
   absl::Status Run() {
     if (auto s = OpenModel(); !s.ok()) return s;
@@ -38,14 +38,14 @@ class Demo {
   std::unique_ptr<LocalCluster> cluster_;
   std::vector<std::unique_ptr<NodeClient>> nodes_;
   TextStages stages_;
-  TextRun run_;  // goes first: uses the nodes
+  TextRun run_;  // destroyed first: uses the nodes
 };
 
 absl::Status Demo::OpenModel() {
   if (options_.nodes == 0 || options_.nodes > kDemoNodesMax) {
     return absl::InvalidArgumentError(absl::StrCat("--nodes is 1 to ", kDemoNodesMax));
   }
-  if (options_.text.tokens_max == 0)
+  if (options_.generation.tokens_max == 0)
     return absl::InvalidArgumentError("--max-tokens is at least 1");
   if (!options_.cuts.empty() && options_.cuts.size() + 1 != options_.nodes) {
     return absl::InvalidArgumentError(absl::StrCat("--cut names ", options_.cuts.size() + 1,
@@ -65,7 +65,7 @@ absl::Status Demo::OpenModel() {
   auto model = ModelFile::Open(stages_.model_path);
   if (!model.ok()) return model.status();
   stages_.model = *std::move(model);
-  auto rule = CutRuleFor(stages_.model->header(), options_.text.unverified);
+  auto rule = CutRuleFor(stages_.model->header(), options_.generation.unverified);
   if (!rule.ok()) return rule.status();
   auto stages = options_.cuts.empty()
                     ? CutByBytes(CountLayerBytes(stages_.model->header()), *rule, options_.nodes)
@@ -101,7 +101,7 @@ absl::Status Demo::StartNodes() {
 }  // namespace
 
 absl::Status RunDemo(DemoOptions options) {
-  signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of a write, and all is stopped
+  signal(SIGPIPE, SIG_IGN);  // a closed stdout is an error of a write instead, and stops the demo
   if (options.nodes == 0) {
     options.nodes = options.cuts.empty() ? 3 : static_cast<uint32_t>(options.cuts.size()) + 1;
   }

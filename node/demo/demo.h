@@ -1,5 +1,6 @@
-// `strata demo`: several nodes on this machine share one model and write a text. The demo's process
-// is the coordinator and the gateway; the nodes are child processes, each with a worker of its own.
+// `strata demo`: several nodes on this machine share one model and generate text. The demo's
+// process is the coordinator and the gateway; the nodes are child processes, each with a worker of
+// its own.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 namespace strata {
 
 struct DemoOptions {
-  GenerateFlags text;
+  GenerateFlags generation;
   uint32_t nodes = 0;          // 0: one for each stage of `cuts`, else 3
   std::string model;           // path of a GGUF; empty: the embedded demo model
   std::vector<uint32_t> cuts;  // empty: cut by bytes
@@ -22,8 +23,8 @@ struct DemoOptions {
 
 inline constexpr uint32_t kDemoNodesMax = 64;
 
-// Runs to the end of the text and stops every process it started, whatever happens. Blocks. Text
-// and JSON go to stdout, all else to stderr. kCancelled: interrupted; else what failed, with the
+// Runs to the end of the generation and stops every process it started, in all cases. Blocks. Text
+// and JSON go to stdout, all else to stderr. kCancelled: interrupted; else the error, with the
 // node.
 absl::Status RunDemo(DemoOptions options);
 

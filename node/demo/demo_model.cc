@@ -13,21 +13,21 @@
 namespace strata {
 
 absl::StatusOr<std::string> DemoModelPath() {
-  std::vector<std::string> places;
+  std::vector<std::string> paths;
   if (const char* named = std::getenv("STRATA_DEMO_MODEL"); named != nullptr && *named != '\0') {
-    places.push_back(named);
+    paths.push_back(named);
   }
   std::error_code error;
   const auto program = std::filesystem::canonical(OwnProgram(), error);
   if (!error) {
-    places.push_back(program.parent_path().parent_path() / "share/strata/strata-demo.gguf");
+    paths.push_back(program.parent_path().parent_path() / "share/strata/strata-demo.gguf");
   }
-  places.push_back(STRATA_SOURCE_DIR "/models/strata-demo.gguf");
-  for (const std::string& place : places) {
-    if (std::filesystem::exists(place, error)) return place;
+  paths.push_back(STRATA_SOURCE_DIR "/models/strata-demo.gguf");
+  for (const std::string& path : paths) {
+    if (std::filesystem::exists(path, error)) return path;
   }
-  return absl::NotFoundError(absl::StrCat("the demo model is not there (looked at ",
-                                          absl::StrJoin(places, ", "),
+  return absl::NotFoundError(absl::StrCat("the demo model was not found (looked at ",
+                                          absl::StrJoin(paths, ", "),
                                           "); name a model with --model FILE"));
 }
 

@@ -1,4 +1,4 @@
-// Where the embedded demo model lies.
+// The path of the embedded demo model.
 #pragma once
 
 #include <string>

@@ -25,12 +25,12 @@ constexpr absl::Duration kStartTime = absl::Seconds(30);
 class LocalClusterImpl final : public LocalCluster {
  public:
   ~LocalClusterImpl() override {
-    // Ask all before waiting for any.
+    // All are asked to stop before the first wait.
     for (auto& child : children_) child->process->Terminate();
   }
 
   absl::Status StartAll(Options options) {
-    // There until all nodes have read it.
+    // Exists until all nodes have read it.
     const absl::StatusOr<std::string> folder = NewPrivateFolder();
     if (!folder.ok()) return folder.status();
     const absl::Cleanup remove = [&folder] {
@@ -81,8 +81,8 @@ class LocalClusterImpl final : public LocalCluster {
   const std::vector<NodeProcess>& nodes() const override { return nodes_; }
 
  private:
-  // The line by which a node says that it listens. Shared by the child's thread and the waiting
-  // one.
+  // Waits for the line that a node prints when it listens. Shared by the child's thread and the
+  // waiting one.
   class Ready {
    public:
     void Read(absl::string_view line) {
@@ -99,15 +99,15 @@ class LocalClusterImpl final : public LocalCluster {
     absl::StatusOr<std::string> Wait(SteadyTime until, absl::AnyInvocable<bool()>& cancelled) {
       while (SteadyTime::Now() < until) {
         absl::MutexLock lock(mu_);
-        const auto told = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        const auto settled = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
           return !address_.empty() || !ended_.ok();
         };
-        mu_.AwaitWithTimeout(absl::Condition(&told), absl::Milliseconds(100));
+        mu_.AwaitWithTimeout(absl::Condition(&settled), absl::Milliseconds(100));
         if (!ended_.ok()) return ended_;
         if (!address_.empty()) return address_;
         if (cancelled()) return absl::CancelledError("interrupted");
       }
-      return absl::DeadlineExceededError("the node does not say that it is ready");
+      return absl::DeadlineExceededError("the node did not report that it is ready");
     }
 
    private:

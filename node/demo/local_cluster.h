@@ -17,7 +17,7 @@ class LocalCluster {
     uint32_t nodes = 3;
     uint32_t threads = 1;  // per node
     bool verbose = false;  // pass the nodes' stderr on
-    // Asked while waiting: true gives up with kCancelled.
+    // Called while waiting; true gives up with kCancelled.
     absl::AnyInvocable<bool()> cancelled = [] { return false; };
   };
   struct NodeProcess {
@@ -28,7 +28,7 @@ class LocalCluster {
 
   // Starts the nodes and waits until each listens. They have a key of their own, which secures this
   // process, too (node_security.h): one such cluster in a process. Blocks. kUnavailable: a node
-  // ended instead, with its last words; kDeadlineExceeded: it says nothing.
+  // ended instead, with its last words; kDeadlineExceeded: a node did not report in time.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(Options options);
 
   // Stops all nodes, at once and in order, and waits for them.

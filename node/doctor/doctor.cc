@@ -40,7 +40,7 @@ const char* Name(Check::State state) {
   return "";
 }
 
-// Filled to the width of a terminal, lines after the first indented.
+// Wraps `text` at the width of a terminal, with lines after the first indented.
 std::string Fill(absl::string_view text, size_t begin, const std::string& indent) {
   std::string out;
   size_t column = begin;
@@ -70,7 +70,7 @@ std::string DoctorText(const std::vector<Check>& checks) {
                     "\n");
     if (check.state == Check::State::kWrong) ++wrong;
     if (check.advice.empty()) continue;
-    // The first line is a sentence; commands stay on lines of their own, to be copied.
+    // The first line is a sentence; commands have lines of their own, for copying.
     bool first = true;
     for (const std::string& line :
          std::vector<std::string>(absl::StrSplit(PrintableLines(check.advice), '\n'))) {
@@ -105,7 +105,7 @@ std::string DoctorJson(const std::vector<Check>& checks) {
 
 absl::StatusOr<bool> RunDoctor(const DoctorOptions& options) {
   const absl::StatusOr<DoctorFacts> facts =
-      GatherFacts({.client = options.client, .program = OwnProgram(), .target = options.target});
+      CollectFacts({.client = options.client, .program = OwnProgram(), .target = options.target});
   if (!facts.ok()) return facts.status();
   const std::vector<Check> checks = Diagnose(*facts);
   const std::string text = options.json ? DoctorJson(checks) : DoctorText(checks);

@@ -1,5 +1,5 @@
-// `strata doctor`: why can't I see that machine? Looks at this machine, the nodes of the cluster
-// and the ways between them, and says what to do.
+// `strata doctor`: why can't I see that machine? Examines this machine, the nodes of the
+// cluster and the links between them, and gives advice.
 #pragma once
 
 #include <string>
@@ -17,7 +17,8 @@ struct DoctorOptions {
   bool json = false;
 };
 
-// Prints to stdout. Blocks for some seconds. Whether nothing is wrong; kInvalidArgument: an option.
+// Prints to stdout. Blocks for some seconds. True if nothing is wrong; kInvalidArgument: an
+// option.
 absl::StatusOr<bool> RunDoctor(const DoctorOptions& options);
 
 // For people, or one line of JSON; each ends with a line's end. Pure.

@@ -14,8 +14,8 @@ namespace {
 using Firewall = wire::MachineFacts::Firewall;
 using Result = wire::ReachResult;
 
-// How much an outcome says: that a machine answers says more than that nothing comes back.
-int Telling(const Result& result) {
+// The rank of an outcome: an answer of a machine says more than silence.
+int Informativeness(const Result& result) {
   switch (result.outcome()) {
     case Result::CONNECTED:
       return 7;
@@ -38,11 +38,11 @@ int Telling(const Result& result) {
 
 std::string PortOf(const std::string& address) { return address.substr(address.rfind(':') + 1); }
 
-bool Wanted(Firewall firewall, Firewall which) {
+bool Applies(Firewall firewall, Firewall which) {
   return firewall == which || firewall == wire::MachineFacts::NONE_SEEN;
 }
 
-std::string MacWords(Firewall firewall) {
+std::string MacText(Firewall firewall) {
   if (firewall != wire::MachineFacts::MACOS && firewall != wire::MachineFacts::NONE_SEEN) return "";
   return "macOS:     System Settings > Network > Firewall > Options: let strata in";
 }
@@ -57,7 +57,7 @@ std::string Lines(const std::vector<std::string>& lines) {
 
 }  // namespace
 
-std::string ReachWords(const Result& result) {
+std::string ReachText(const Result& result) {
   const std::string& address = result.address();
   switch (result.outcome()) {
     case Result::CONNECTED:
@@ -74,22 +74,23 @@ std::string ReachWords(const Result& result) {
     case Result::UNREACHABLE:
       return absl::StrCat(address, " is out of reach (", result.error(),
                           "): the machine is off or asleep, its cable or Wi-Fi is out, it is on "
-                          "another network, or its firewall says no");
+                          "another network, or its firewall rejects the connection");
     case Result::RESET:
-      return absl::StrCat(address, " hangs up at once (", result.error(), ")");
+      return absl::StrCat(address, " closes the connection at once (", result.error(), ")");
     case Result::NO_NAME:
       return absl::StrCat(address, ": the name is not known (", result.error(), ")");
     case Result::NOT_ALLOWED:
-      return absl::StrCat(address, " was not tried: it is neither a node's nor the asker's");
+      return absl::StrCat(address,
+                          " was not tried: it is neither a node's address nor the caller's");
     default:
       return absl::StrCat(address,
                           " fails: ", result.error().empty() ? "no reason given" : result.error());
   }
 }
 
-const Result& MostTelling(const std::vector<Result>& tries) {
+const Result& MostInformative(const std::vector<Result>& tries) {
   return *std::max_element(tries.begin(), tries.end(), [](const Result& a, const Result& b) {
-    return Telling(a) < Telling(b);
+    return Informativeness(a) < Informativeness(b);
   });
 }
 
@@ -101,14 +102,14 @@ std::string ReachAdvice(const Result& result, const ReachAdviceOptions& options)
       if (SaysWrongCertificate(result.error())) {
         return absl::StrCat(
             "A node with another key listens there, or one of the two has a wrong clock. If it "
-            "should "
-            "be in this cluster, stop it, move away the file cluster_key in its data dir, start it "
+            "should be in this cluster, stop it, move away the file cluster_key in its data dir, "
+            "start it "
             "again, and admit it: strata approve ",
             result.address());
       }
       return absl::StrCat("Something else listens on port ", port, " of ", options.machine,
-                          ": look at what 'strata node' printed there when it started, its address "
-                          "is in it.");
+                          ": see what 'strata node' printed there when it started; that has its "
+                          "address.");
     case Result::REFUSED:
       return absl::StrCat(
           "On ", options.machine,
@@ -123,9 +124,9 @@ std::string ReachAdvice(const Result& result, const ReachAdviceOptions& options)
                           AllowTcp(from, options.firewall));
     case Result::UNREACHABLE:
       return absl::StrCat("Wake ", options.machine,
-                          " up, look at its cable or Wi-Fi, and whether "
+                          " up, check its cable or Wi-Fi, and whether "
                           "both are on the same network (a guest Wi-Fi is another one). If it is "
-                          "there and its firewall says no, let TCP from ",
+                          "on and its firewall rejects the connection, let TCP from ",
                           from, " in:", AllowTcp(from, options.firewall));
     case Result::NO_NAME:
       return "Give the machine's address instead of its name: 'ip address' or its network settings "
@@ -136,14 +137,14 @@ std::string ReachAdvice(const Result& result, const ReachAdviceOptions& options)
 }
 
 std::string AllowTcp(const std::string& from_host, Firewall firewall) {
-  // A scope means nothing on the other machine.
+  // The scope is valid on this machine alone.
   const std::string from = from_host.substr(0, from_host.find('%'));
   const bool ipv6 = absl::StrContains(from, ':');
   return Lines({
-      Wanted(firewall, wire::MachineFacts::UFW)
+      Applies(firewall, wire::MachineFacts::UFW)
           ? absl::StrCat("ufw:       sudo ufw allow proto tcp from ", from)
           : "",
-      Wanted(firewall, wire::MachineFacts::FIREWALLD)
+      Applies(firewall, wire::MachineFacts::FIREWALLD)
           ? absl::StrCat("firewalld: sudo firewall-cmd --zone=trusted --add-source=", from,
                          " && sudo firewall-cmd --runtime-to-permanent")
           : "",
@@ -153,14 +154,14 @@ std::string AllowTcp(const std::string& from_host, Firewall firewall) {
                          " meta l4proto tcp accept"
                          "  # as your table and chain are called")
           : "",
-      MacWords(firewall),
+      MacText(firewall),
   });
 }
 
 std::string AllowMdns(Firewall firewall) {
   return Lines({
-      Wanted(firewall, wire::MachineFacts::UFW) ? "ufw:       sudo ufw allow 5353/udp" : "",
-      Wanted(firewall, wire::MachineFacts::FIREWALLD)
+      Applies(firewall, wire::MachineFacts::UFW) ? "ufw:       sudo ufw allow 5353/udp" : "",
+      Applies(firewall, wire::MachineFacts::FIREWALLD)
           ? "firewalld: sudo firewall-cmd --add-service=mdns && sudo firewall-cmd "
             "--runtime-to-permanent"
           : "",
@@ -168,7 +169,7 @@ std::string AllowMdns(Firewall firewall) {
           ? "nftables:  sudo nft insert rule inet filter input udp dport 5353 accept  # as your "
             "table and chain are called"
           : "",
-      MacWords(firewall),
+      MacText(firewall),
   });
 }
 

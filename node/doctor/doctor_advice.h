@@ -1,4 +1,4 @@
-// What `strata doctor` says of connections that fail, and the commands that let them through. Pure
+// The texts of `strata doctor` about failed connections, and the commands that allow them. Pure
 // functions; any thread.
 #pragma once
 
@@ -9,22 +9,22 @@
 
 namespace strata {
 
-// Of a try that found no node, in the middle of a sentence: "10.0.0.2:7400 is refused: …".
-std::string ReachWords(const wire::ReachResult& result);
+// Describes a try that found no node, for the middle of a sentence: "10.0.0.2:7400 is refused: …".
+std::string ReachText(const wire::ReachResult& result);
 
-// The try that says most about what is wrong, of one or more.
-const wire::ReachResult& MostTelling(const std::vector<wire::ReachResult>& tries);
+// The try whose outcome says most about the fault. REQUIRES: one or more.
+const wire::ReachResult& MostInformative(const std::vector<wire::ReachResult>& tries);
 
-// What to do about it on the machine called `machine`.
+// What to do about it, on the machine called `machine`.
 struct ReachAdviceOptions {
   std::string machine;
-  bool node_port = true;  // a node's own, not one that the system chose
+  bool node_port = true;  // it is a node's own port, not one that the system chose
   wire::MachineFacts::Firewall firewall = wire::MachineFacts::NONE_SEEN;  // seen on that machine
 };
 std::string ReachAdvice(const wire::ReachResult& result, const ReachAdviceOptions& options);
 
-// Lines of commands that let TCP from `from_host` in, for the firewall seen or for each there may
-// be. All ports: links use ones that the system chooses.
+// Lines of commands that let TCP from `from_host` in, for the given firewall, or for each common
+// one if none was seen. For all ports: links use ports that the system chooses.
 std::string AllowTcp(const std::string& from_host, wire::MachineFacts::Firewall firewall);
 // The same for mDNS.
 std::string AllowMdns(wire::MachineFacts::Firewall firewall);

@@ -22,13 +22,13 @@ constexpr uint64_t kDataFreeMin = 1ull << 30;
 constexpr char kThisMachine[] = "this machine";
 constexpr char kPeerAdvice[] =
     "Nodes over it are found by their address only: strata node --peer HOST:PORT, on one of the "
-    "two.";
+    "two machines.";
 
 std::string Gib(uint64_t bytes) {
   return absl::StrFormat("%.1f GiB", static_cast<double>(bytes) / (1ull << 30));
 }
 
-// What is wrong with multicast for one version of IP; empty: nothing.
+// The fault of multicast for one version of IP; empty: none.
 std::string Problem(const wire::MulticastFacts& group) {
   if (!group.join_error().empty()) {
     return absl::StrCat("the group of mDNS cannot be joined (", group.join_error(), ")");
@@ -38,8 +38,8 @@ std::string Problem(const wire::MulticastFacts& group) {
                         "): a firewall of this machine may forbid it");
   }
   if (!group.heard_self()) {
-    return "mDNS goes out but does not come in, not even one's own: a firewall of this machine "
-           "drops UDP port 5353";
+    return "mDNS is sent but not received, not even this machine's own packets: a firewall of this "
+           "machine drops UDP port 5353";
   }
   return "";
 }
@@ -95,7 +95,7 @@ void CheckInterface(const std::string& name, const wire::InterfaceFacts& interfa
   checks->push_back(std::move(check));
 }
 
-// Whether ggml shows a card of this maker as that device.
+// True if `device` is a card of this maker.
 bool IsCardOf(const std::string& maker, const wire::DeviceInfo& device) {
   if (device.kind() == wire::DeviceInfo::CPU) return false;
   if (maker == "NVIDIA" && absl::StartsWith(device.name(), "CUDA")) return true;
@@ -103,7 +103,7 @@ bool IsCardOf(const std::string& maker, const wire::DeviceInfo& device) {
   return absl::StrContainsIgnoreCase(device.description(), maker);
 }
 
-// What it may compute on, and what is there that ggml does not see.
+// The devices that ggml finds, and the cards that it does not find.
 void CheckMachineDevices(const std::string& name, const wire::MachineFacts& machine,
                          std::vector<Check>* checks) {
   if (!machine.devices_error().empty()) {
@@ -114,7 +114,7 @@ void CheckMachineDevices(const std::string& name, const wire::MachineFacts& mach
                        .advice = "Run 'strata probe' on that machine to see more."});
     return;
   }
-  if (machine.devices().empty()) return;  // nobody looked
+  if (machine.devices().empty()) return;  // not listed
   std::vector<std::string> devices;
   for (const wire::DeviceInfo& device : machine.devices()) {
     devices.push_back(absl::StrCat(device.name(), " (", device.description(), ")"));
@@ -164,7 +164,7 @@ void CheckMachine(const std::string& name, const wire::MachineFacts& machine,
     const bool works = interface.up() && !interface.ips().empty();
     on_network |= works;
     has_multicast |= works && interface.multicast() && !interface.point_to_point();
-    // One fault that hits them all was said already.
+    // A taken port, the fault of all of them, was reported above.
     if (machine.mdns_port_error().empty()) CheckInterface(name, interface, machine, checks);
   }
   if (!has_multicast) {
@@ -172,12 +172,12 @@ void CheckMachine(const std::string& name, const wire::MachineFacts& machine,
         {.id = "network",
          .target = name,
          .state = State::kWrong,
-         .text = on_network ? "none of its networks carries multicast: mDNS finds nobody"
+         .text = on_network ? "none of its networks carries multicast: mDNS finds no node"
                             : "it is on no network",
          .advice = on_network
                        ? "Name one node by its address, on one side of each pair that should "
-                         "meet: strata node --peer HOST:PORT. Nodes tell each other of the "
-                         "rest."
+                         "meet: strata node --peer HOST:PORT. Nodes learn of the others from "
+                         "each other."
                        : "Plug a cable in, or join the Wi-Fi."});
   }
   const bool limited = machine.memory_limit_bytes() + kMemoryFreeMin < machine.memory_bytes();
@@ -213,7 +213,8 @@ void CheckMachine(const std::string& name, const wire::MachineFacts& machine,
     data.text = absl::StrCat(machine.data_dir(), " can be written to, ",
                              Gib(machine.data_free_bytes()), " are free");
     if (full) {
-      data.advice = "Make room, or keep weights on another disk: strata node --cache-dir FOLDER.";
+      data.advice =
+          "Free some space, or store weights on another disk: strata node --cache-dir FOLDER.";
     }
   }
   checks->push_back(std::move(data));
@@ -228,12 +229,12 @@ void CheckThisMachine(const DoctorFacts& facts, std::vector<Check>* checks) {
                                           ", libllama ", own.llama(), ", libggml ", own.ggml()),
                      .advice = ""});
   if (facts.outside) return;
-  if (facts.asked.ok() && !facts.nodes.empty() && facts.nodes[0].here) {
+  if (facts.cluster_status.ok() && !facts.nodes.empty() && facts.nodes[0].here) {
     checks->push_back({.id = "here",
                        .target = kThisMachine,
                        .state = State::kOk,
                        .text = absl::StrCat("a node runs here, ", facts.nodes[0].name(),
-                                            ", and answers at ", facts.asked_address),
+                                            ", and answers at ", facts.first_address),
                        .advice = ""});
   } else {
     std::string text = "no node runs here";
@@ -267,7 +268,7 @@ std::vector<Check> Diagnose(const DoctorFacts& facts) {
   CheckCluster(facts, &checks);
   CheckHost(facts, &checks);
   CheckNodes(facts, &checks);
-  CheckWays(facts, &checks);
+  CheckLinks(facts, &checks);
   return checks;
 }
 

@@ -1,5 +1,5 @@
-// What is wrong, and what to do about it: `strata doctor`'s conclusions from what it has gathered.
-// Pure functions; any thread.
+// The conclusions of `strata doctor` from the collected facts: faults and advice. Pure functions;
+// any thread.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ namespace strata {
 struct Check {
   enum class State {
     kOk,
-    kNote,  // good to know: not looked at, or in nobody's way
+    kNote,  // good to know: not checked, or harmless
     kWrong,
   };
-  std::string id;      // what was checked, for scripts: "clock"
-  std::string target;  // where: a node, an interface of it, "attic -> kitchen"
+  std::string id;      // the kind of check, for scripts: "clock"
+  std::string target;  // a node, an interface of it, "attic -> kitchen"
   State state = State::kOk;
   std::string text;
   std::string advice;  // what to do: a sentence, and maybe commands, a line each; may be empty
@@ -25,14 +25,14 @@ struct Check {
 // All checks, in the order in which a person should read them.
 std::vector<Check> Diagnose(const DoctorFacts& facts);
 
-// Parts of it.
+// The parts of Diagnose().
 void CheckThisMachine(const DoctorFacts& facts, std::vector<Check>* checks);
-// Of a machine's interfaces and memory; `name` is what people call it.
+// Checks a machine's interfaces and memory; `name` is its name for people.
 void CheckMachine(const std::string& name, const wire::MachineFacts& machine,
                   std::vector<Check>* checks);
 void CheckCluster(const DoctorFacts& facts, std::vector<Check>* checks);
 void CheckNodes(const DoctorFacts& facts, std::vector<Check>* checks);
-void CheckWays(const DoctorFacts& facts, std::vector<Check>* checks);
+void CheckLinks(const DoctorFacts& facts, std::vector<Check>* checks);
 void CheckHost(const DoctorFacts& facts, std::vector<Check>* checks);
 
 }  // namespace strata

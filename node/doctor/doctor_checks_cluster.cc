@@ -1,4 +1,4 @@
-// Checks of the cluster, its nodes, and of the ways between them.
+// Checks of the cluster, its nodes, and the links between them.
 #include <algorithm>
 #include <cstdlib>
 #include <set>
@@ -21,7 +21,7 @@ namespace {
 
 using State = Check::State;
 
-// Clocks of one network agree within milliseconds where something sets them.
+// Clocks of one network agree within milliseconds if NTP or the like sets them.
 constexpr int64_t kClockOffUs = 1'000'000;
 
 std::string NameOf(const NodeFacts& node) {
@@ -43,7 +43,7 @@ wire::MachineFacts::Firewall FirewallOf(const DoctorFacts& facts, const NodeFact
 
 std::string Seconds(int64_t us) { return absl::StrFormat("%.1f s", static_cast<double>(us) / 1e6); }
 
-// Returns whether the node that was asked is refused.
+// Returns true if the node that was called is refused.
 bool CheckIds(const DoctorFacts& facts, std::vector<Check>* checks) {
   std::vector<const wire::GetClusterResponse*> seen = {&facts.cluster};
   for (const NodeFacts& node : facts.nodes) seen.push_back(&node.sees);
@@ -70,12 +70,13 @@ void CheckCoordinators(const DoctorFacts& facts, std::vector<Check>* checks) {
   const std::string& cluster = facts.cluster.cluster();
   if (CheckIds(facts, checks)) return;
   if (facts.cluster.coordinator().empty()) {
-    checks->push_back({.id = "coordinator",
-                       .target = cluster,
-                       .state = State::kWrong,
-                       .text = "nobody coordinates at present",
-                       .advice = "Nodes agree within seconds once they reach each other both ways: "
-                                 "ask again, then see below which don't."});
+    checks->push_back(
+        {.id = "coordinator",
+         .target = cluster,
+         .state = State::kWrong,
+         .text = "no node coordinates at present",
+         .advice = "Nodes agree within seconds once they reach each other in both directions: "
+                   "try again, then see below which don't."});
     return;
   }
   for (const NodeFacts& node : facts.nodes) {
@@ -90,8 +91,9 @@ void CheckCoordinators(const DoctorFacts& facts, std::vector<Check>* checks) {
          .text = absl::StrCat("the cluster is in parts: ", NameOf(facts.nodes[0]), " follows ",
                               NameOf(facts, facts.cluster.coordinator()), ", ", NameOf(node),
                               " follows ", NameOf(facts, node.sees.coordinator())),
-         .advice = "Parts join once all their nodes reach each other both ways: see below which "
-                   "don't."});
+         .advice =
+             "Parts join once all their nodes reach each other in both directions: see below which "
+             "don't."});
     return;
   }
   checks->push_back({.id = "coordinator",
@@ -147,7 +149,7 @@ void CheckHeard(const DoctorFacts& facts, std::vector<Check>* checks) {
                          .state = State::kWrong,
                          .text = absl::StrCat("(", at, ") announces itself, but ",
                                               NameOf(facts.nodes[0]), " does not know it"),
-                         .advice = absl::StrCat("Ask why: strata doctor ", record.name)});
+                         .advice = absl::StrCat("To find out why: strata doctor ", record.name)});
     }
   }
 }
@@ -164,8 +166,8 @@ void CheckVersionsOf(const DoctorFacts& facts, std::vector<Check>* checks) {
                    .text = "",
                    .advice = "Install the same versions on all machines."};
     if (its.protocol() != own.protocol()) {
-      check.text = absl::StrCat("speaks protocol ", its.protocol(), ", this program ",
-                                own.protocol(), ": they cannot work together");
+      check.text = absl::StrCat("uses protocol ", its.protocol(), ", this program ", own.protocol(),
+                                ": they cannot work together");
     } else if (its.llama() != own.llama() || its.ggml() != own.ggml()) {
       check.text =
           absl::StrCat("has libllama ", its.llama(), " and libggml ", its.ggml(), ", this program ",
@@ -250,8 +252,8 @@ void CheckState(const DoctorFacts& facts, const NodeFacts& node, std::vector<Che
   Check check = {
       .id = "node", .target = NameOf(node), .state = State::kWrong, .text = "", .advice = ""};
   if (!node.status.ok() && !node.tries.empty()) {
-    const wire::ReachResult& tried = MostTelling(node.tries);
-    check.advice = tried.has_who() ? "It got another address: ask again in some seconds."
+    const wire::ReachResult& tried = MostInformative(node.tries);
+    check.advice = tried.has_who() ? "It got another address: try again in some seconds."
                                    : ReachAdvice(tried, {.machine = NameOf(node)});
   }
   const std::string heard =
@@ -259,7 +261,7 @@ void CheckState(const DoctorFacts& facts, const NodeFacts& node, std::vector<Che
           ? "was never heard"
           : absl::StrCat("was last heard ", Seconds(node.seen.last_heard_ms() * 1000), " ago");
   if (state == "other version") {
-    check.text = absl::StrCat("speaks protocol ", node.seen.record().versions().protocol(),
+    check.text = absl::StrCat("uses protocol ", node.seen.record().versions().protocol(),
                               ", the cluster ", facts.versions.protocol(), ": it is not used");
     check.advice = "Install the same version of strata on all machines.";
   } else if (state != "alive" && node.known) {
@@ -272,11 +274,12 @@ void CheckState(const DoctorFacts& facts, const NodeFacts& node, std::vector<Che
     check.state = State::kOk;
     check.text = absl::StrCat("answers at ", node.address);
     if (!node.through.empty()) {
-      // From outside that is as good; from a node's machine it is odd, and in nobody's way.
+      // Expected from outside; from a node's machine it is unusual, but harmless.
       if (!facts.outside) check.state = State::kNote;
       check.text = absl::StrCat(
           "answers through ", NameOf(facts.nodes[0]), ", not to this program",
-          node.tries.empty() ? "" : absl::StrCat(" (", ReachWords(MostTelling(node.tries)), ")"));
+          node.tries.empty() ? ""
+                             : absl::StrCat(" (", ReachText(MostInformative(node.tries)), ")"));
     }
     if (node.clock.has_value()) {
       absl::StrAppendFormat(&check.text, " in %.1f ms",
@@ -286,9 +289,9 @@ void CheckState(const DoctorFacts& facts, const NodeFacts& node, std::vector<Che
   checks->push_back(std::move(check));
 }
 
-// How `from` gets to one other node.
-void CheckWay(const DoctorFacts& facts, const NodeFacts& from, size_t to, int* fine,
-              std::vector<Check>* checks) {
+// Checks how `from` reaches one other node.
+void CheckLink(const DoctorFacts& facts, const NodeFacts& from, size_t to, int* fine,
+               std::vector<Check>* checks) {
   const NodeFacts& other = facts.nodes[to];
   Check check = {.id = "way",
                  .target = absl::StrCat(NameOf(from), " -> ", NameOf(other)),
@@ -299,46 +302,46 @@ void CheckWay(const DoctorFacts& facts, const NodeFacts& from, size_t to, int* f
       .machine = NameOf(other), .node_port = true, .firewall = FirewallOf(facts, other)};
   std::vector<wire::ReachResult> failed, doors;
   std::set<std::string> hosts;  // where it answers
-  for (const WayFacts& way : from.ways) {
-    if (way.to != to || way.door) continue;
-    if (way.result.has_who() && way.result.who().node_id() == other.id()) {
-      if (const auto at = ParseHostPort(way.result.address()); at.ok()) hosts.insert(at->host);
-    } else if (way.result.outcome() != wire::ReachResult::NOT_ALLOWED) {
-      failed.push_back(way.result);
+  for (const LinkFacts& link : from.links) {
+    if (link.to != to || link.door) continue;
+    if (link.result.has_who() && link.result.who().node_id() == other.id()) {
+      if (const auto at = ParseHostPort(link.result.address()); at.ok()) hosts.insert(at->host);
+    } else if (link.result.outcome() != wire::ReachResult::NOT_ALLOWED) {
+      failed.push_back(link.result);
     }
   }
   bool door_open = false;
-  for (const WayFacts& way : from.ways) {
-    if (way.to != to || !way.door) continue;
-    const auto at = ParseHostPort(way.result.address());
+  for (const LinkFacts& link : from.links) {
+    if (link.to != to || !link.door) continue;
+    const auto at = ParseHostPort(link.result.address());
     if (!at.ok() || !hosts.contains(at->host)) continue;
-    doors.push_back(way.result);
-    door_open |= way.result.outcome() == wire::ReachResult::CONNECTED;
+    doors.push_back(link.result);
+    door_open |= link.result.outcome() == wire::ReachResult::CONNECTED;
   }
   if (hosts.empty() && failed.empty()) {
     check.state = State::kNote;
     check.text = absl::StrCat(NameOf(from), " knows no address of ", NameOf(other),
-                              ", so this way was not tried");
+                              ", so this link was not tried");
   } else if (hosts.empty()) {
-    const wire::ReachResult& tried = MostTelling(failed);
+    const wire::ReachResult& tried = MostInformative(failed);
     if (tried.has_who()) {
       check.text = absl::StrCat("another node answers at ", tried.address());
       check.advice =
           absl::StrCat("The address was given to another machine. Start the node on ",
                        NameOf(other), " again, or give it a fixed address in the router.");
     } else {
-      check.text = ReachWords(tried);
+      check.text = ReachText(tried);
       check.advice = ReachAdvice(tried, port);
     }
   } else if (!doors.empty() && !door_open) {
-    const wire::ReachResult& tried = MostTelling(doors);
+    const wire::ReachResult& tried = MostInformative(doors);
     ReachAdviceOptions door = port;
     door.node_port = false;
     check.id = "way-links";
     check.text = absl::StrCat(
         "its node port is reached, but not the ports that the system chooses "
         "for links between stages: ",
-        ReachWords(tried));
+        ReachText(tried));
     check.advice =
         tried.outcome() == wire::ReachResult::REFUSED
             ? absl::StrCat("On ", NameOf(other), ", let TCP from ", tried.from_host(),
@@ -354,13 +357,13 @@ void CheckWay(const DoctorFacts& facts, const NodeFacts& from, size_t to, int* f
 }  // namespace
 
 void CheckCluster(const DoctorFacts& facts, std::vector<Check>* checks) {
-  if (!facts.asked.ok()) {
-    // With no node here that was said already.
-    if (facts.outside || !facts.asked_address.empty()) {
+  if (!facts.cluster_status.ok()) {
+    // With no node here, CheckThisMachine() has reported that already.
+    if (facts.outside || !facts.first_address.empty()) {
       checks->push_back({.id = "cluster",
-                         .target = facts.asked_address,
+                         .target = facts.first_address,
                          .state = State::kWrong,
-                         .text = std::string(facts.asked.message()),
+                         .text = std::string(facts.cluster_status.message()),
                          .advice = ""});
     }
     return;
@@ -390,25 +393,25 @@ void CheckNodes(const DoctorFacts& facts, std::vector<Check>* checks) {
   CheckClocks(facts, checks);
 }
 
-void CheckWays(const DoctorFacts& facts, std::vector<Check>* checks) {
+void CheckLinks(const DoctorFacts& facts, std::vector<Check>* checks) {
   for (size_t i = 0; i < facts.nodes.size() && facts.nodes.size() > 1; ++i) {
     const NodeFacts& from = facts.nodes[i];
     if (!from.status.ok()) continue;
-    if (!from.ways_status.ok()) {
-      checks->push_back(
-          {.id = "way",
-           .target = NameOf(from),
-           .state = State::kNote,
-           .text = absl::StrCat("cannot say whom it reaches: ", from.ways_status.message()),
-           .advice = ""});
+    if (!from.links_status.ok()) {
+      checks->push_back({.id = "way",
+                         .target = NameOf(from),
+                         .state = State::kNote,
+                         .text = absl::StrCat("cannot report which nodes it reaches: ",
+                                              from.links_status.message()),
+                         .advice = ""});
       continue;
     }
     int fine = 0, tried = 0;
     for (size_t to = 0; to < facts.nodes.size(); ++to) {
-      // Of one that does not answer here either enough was said; elsewhere it may be different.
+      // A node that does not answer here either was reported above; elsewhere it may differ.
       if (to == i || (!facts.nodes[to].status.ok() && (i != 0 || from.here))) continue;
       ++tried;
-      CheckWay(facts, from, to, &fine, checks);
+      CheckLink(facts, from, to, &fine, checks);
     }
     if (tried > 0 && fine == tried) {
       checks->push_back({.id = "way",
@@ -434,9 +437,9 @@ void CheckWays(const DoctorFacts& facts, std::vector<Check>* checks) {
          .text = absl::StrCat("sees this machine as ", from.sees_us_as,
                               ", which is none of its addresses: a router, VPN or container "
                               "translates addresses in between"),
-         .advice = absl::StrCat("If it finds no way back, start the node here with --listen "
+         .advice = absl::StrCat("If it cannot connect back, start the node here with --listen "
                                 "[::]:7400 --advertise ",
-                                from.sees_us_as, " and let port 7400 be passed on to it.")});
+                                from.sees_us_as, " and forward port 7400 to it.")});
   }
 }
 

@@ -1,4 +1,4 @@
-// Checks of a machine that was asked about and that the cluster does not know.
+// Checks of a machine that the user named and that the cluster does not know.
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +17,7 @@ using State = Check::State;
 
 void CheckName(const HostFacts& host, std::vector<Check>* checks) {
   if (host.resolved.ok()) {
-    // A number stands for itself.
+    // A numeric address needs no check.
     if (host.ips.size() == 1 && host.ips[0] == host.host) return;
     checks->push_back({.id = "name",
                        .target = host.host,
@@ -47,8 +47,8 @@ void CheckName(const HostFacts& host, std::vector<Check>* checks) {
        .advice = std::move(advice)});
 }
 
-// It answers: why is it not in the cluster?
-void CheckStranger(const DoctorFacts& facts, const NodeFacts& node, std::vector<Check>* checks) {
+// Finds out why a node that answers is not in the cluster.
+void CheckUnknownNode(const DoctorFacts& facts, const NodeFacts& node, std::vector<Check>* checks) {
   const std::string& its = node.seen.record().cluster();
   const std::string& ours = facts.cluster.cluster();
   const uint32_t protocol = node.seen.record().versions().protocol();
@@ -58,9 +58,9 @@ void CheckStranger(const DoctorFacts& facts, const NodeFacts& node, std::vector<
                                        " answers at ", node.address);
   if (protocol != facts.versions.protocol()) {
     check.text =
-        absl::StrCat(who, ", but speaks protocol ", protocol, ", not ", facts.versions.protocol());
+        absl::StrCat(who, ", but uses protocol ", protocol, ", not ", facts.versions.protocol());
     check.advice = "Install the same version of strata on both machines.";
-  } else if (!facts.asked.ok()) {
+  } else if (!facts.cluster_status.ok()) {
     check.state = State::kOk;
     check.text = absl::StrCat(who, ", of cluster ", its);
   } else if (its != ours) {
@@ -72,13 +72,14 @@ void CheckStranger(const DoctorFacts& facts, const NodeFacts& node, std::vector<
     for (const wire::InterfaceFacts& each : facts.here.interfaces()) wireless |= each.wireless();
     check.text =
         absl::StrCat(who, " and is in the same cluster, but ",
-                     facts.nodes[0].name().empty() ? "the node asked" : facts.nodes[0].name(),
+                     facts.nodes[0].name().empty() ? "the node called" : facts.nodes[0].name(),
                      " has not heard of it: mDNS does not get from one to the other");
     check.advice = absl::StrCat(
         "Start the node here with: strata node --peer ", node.address,
-        wireless ? "\nOr have the router pass multicast on between Wi-Fi and cable: its settings "
-                   "call what keeps it back AP isolation, client isolation or IGMP snooping."
-                 : "");
+        wireless
+            ? "\nOr let the router pass multicast between Wi-Fi and cable: settings such as AP "
+              "isolation, client isolation or IGMP snooping may block it."
+            : "");
   }
   checks->push_back(std::move(check));
 }
@@ -89,7 +90,7 @@ void CheckHost(const DoctorFacts& facts, std::vector<Check>* checks) {
   if (!facts.host.has_value()) return;
   const HostFacts& host = *facts.host;
   CheckName(host, checks);
-  if (facts.target.has_value()) return CheckStranger(facts, facts.nodes[*facts.target], checks);
+  if (facts.target.has_value()) return CheckUnknownNode(facts, facts.nodes[*facts.target], checks);
   for (const DiscoveryRecord& record : host.heard) {
     checks->push_back(
         {.id = "heard",
@@ -100,16 +101,16 @@ void CheckHost(const DoctorFacts& facts, std::vector<Check>* checks) {
          .advice = ""});
   }
   if (host.tries.empty()) return;
-  const wire::ReachResult& tried = MostTelling(host.tries);
+  const wire::ReachResult& tried = MostInformative(host.tries);
   Check check = {.id = "host",
                  .target = host.host,
                  .state = State::kWrong,
-                 .text = ReachWords(tried),
+                 .text = ReachText(tried),
                  .advice = ReachAdvice(tried, {.machine = host.host})};
   if (host.port_guessed) {
     absl::StrAppend(&check.text, "; the port was a guess");
     check.advice = absl::StrCat(
-        "If a node runs there, ask with the port that it printed when it "
+        "If a node runs there, use the port that it printed when it "
         "started: strata doctor ",
         host.host, ":PORT. ", check.advice);
   }

@@ -28,9 +28,9 @@ namespace {
 constexpr uint64_t kListenMs = 2'000;  // for nodes that announce themselves
 constexpr int64_t kClusterAnswerMs = 3'000;
 
-class Heard final : public Discovery::Listener {
+class RecordListener final : public Discovery::Listener {
  public:
-  explicit Heard(std::vector<DiscoveryRecord>* records) : records_(records) {}
+  explicit RecordListener(std::vector<DiscoveryRecord>* records) : records_(records) {}
   void OnFound(const DiscoveryRecord& record) override {
     OnLost(record.node_id);
     records_->push_back(record);
@@ -45,8 +45,8 @@ class Heard final : public Discovery::Listener {
 
 absl::Status ListenForNodes(std::vector<DiscoveryRecord>* records) {
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
-  Heard heard(records);
-  auto discovery = Discovery::StartMdns(loop.get(), {.self = {.node_id = NewNodeId()}}, &heard);
+  RecordListener listener(records);
+  auto discovery = Discovery::StartMdns(loop.get(), {.self = {.node_id = NewNodeId()}}, &listener);
   if (!discovery.ok()) return discovery.status();
   const auto timer = loop->StartTimer({.delay_ms = kListenMs}, [&loop] { loop->Stop(); });
   loop->Run();
@@ -58,10 +58,10 @@ std::string HostOf(const std::string& address) {
   return parsed.ok() ? parsed->host : "";
 }
 
-// What a person may have meant: HOST, HOST:PORT, a bare IPv6 address, a name, the start of an id.
+// The target as given: HOST, HOST:PORT, a bare IPv6 address, a name, the start of an id.
 struct Target {
-  explicit Target(const std::string& asked) : text(asked), host(asked) {
-    const absl::StatusOr<HostPort> parsed = ParseHostPort(asked);
+  explicit Target(const std::string& given) : text(given), host(given) {
+    const absl::StatusOr<HostPort> parsed = ParseHostPort(given);
     if (!parsed.ok()) return;
     host = parsed->host;
     port = parsed->port;
@@ -74,13 +74,13 @@ struct Target {
 
   std::string text;
   std::string host;
-  uint16_t port = 0;  // 0: not said
+  uint16_t port = 0;  // 0: not given
   std::set<std::string> ips;
 };
 
-class Gatherer {
+class Collector {
  public:
-  explicit Gatherer(const GatherOptions& options) : options_(options), target_(options.target) {}
+  explicit Collector(const CollectOptions& options) : options_(options), target_(options.target) {}
 
   absl::StatusOr<DoctorFacts> Run();
 
@@ -88,44 +88,44 @@ class Gatherer {
   absl::Status FindCluster();
   bool IsHere(const std::string& address) const;
   void ChooseNodes();
-  void LookAtHost();
-  void AskNodes(size_t first);
-  bool Means(const wire::NodeRecord& record) const;
+  void ExamineHost();
+  void QueryNodes(size_t first);
+  bool Matches(const wire::NodeRecord& record) const;
 
-  const GatherOptions& options_;
+  const CollectOptions& options_;
   Target target_;
   DoctorFacts facts_;
   std::vector<std::unique_ptr<OpenedDoor>> doors_;  // as facts_.nodes
 };
 
-absl::Status Gatherer::FindCluster() {
+absl::Status Collector::FindCluster() {
   auto client = ConnectToCluster(options_.client);
   if (absl::IsInvalidArgument(client.status())) return client.status();
-  facts_.asked = client.status();
-  facts_.asked_address = options_.client.node;
+  facts_.cluster_status = client.status();
+  facts_.first_address = options_.client.node;
   facts_.outside = !options_.client.node.empty() && !IsHere(options_.client.node);
   if (!client.ok()) {
-    // Why does the one not answer that was named?
+    // Examines why the named node does not answer.
     if (target_.text.empty() && !options_.client.node.empty()) {
       target_ = Target(options_.client.node);
     }
     return absl::OkStatus();
   }
-  facts_.asked_address = (*client)->address();
+  facts_.first_address = (*client)->address();
   auto cluster = (*client)->GetCluster();
-  facts_.asked = cluster.status();
+  facts_.cluster_status = cluster.status();
   if (cluster.ok()) facts_.cluster = *std::move(cluster);
   return absl::OkStatus();
 }
 
-bool Gatherer::IsHere(const std::string& address) const {
+bool Collector::IsHere(const std::string& address) const {
   const std::string host = HostOf(address);
   const std::vector<InterfaceAddress> own = ReadInterfaceAddresses();
   return IsLoopbackHost(host) || address == facts_.last_address ||
          std::any_of(own.begin(), own.end(), [&](const auto& each) { return each.ip == host; });
 }
 
-bool Gatherer::Means(const wire::NodeRecord& record) const {
+bool Collector::Matches(const wire::NodeRecord& record) const {
   if (MatchesNode(target_.text,
                   {.name = record.name(), .id_hex = absl::BytesToHexString(record.node_id())})) {
     return true;
@@ -134,8 +134,8 @@ bool Gatherer::Means(const wire::NodeRecord& record) const {
                      [this](const std::string& address) { return target_.IsAt(address); });
 }
 
-// The node asked, first; then those to look at.
-void Gatherer::ChooseNodes() {
+// The called node first, then those to examine.
+void Collector::ChooseNodes() {
   const auto add = [this](const wire::ClusterNode& seen) {
     NodeFacts& node = facts_.nodes.emplace_back();
     node.seen = seen;
@@ -145,13 +145,13 @@ void Gatherer::ChooseNodes() {
     if (seen.record().node_id() == facts_.cluster.asked()) add(seen);
   }
   if (facts_.nodes.empty()) return;
-  facts_.nodes[0].here = IsHere(facts_.asked_address);
+  facts_.nodes[0].here = IsHere(facts_.first_address);
   for (const wire::ClusterNode& seen : facts_.cluster.nodes()) {
     const bool is_asked = seen.record().node_id() == facts_.cluster.asked();
     if (target_.text.empty()) {
       if (!is_asked && facts_.nodes.size() < kDoctorNodesMax) add(seen);
-    } else if (Means(seen.record())) {
-      // Several may be on one host: the one to worry about.
+    } else if (Matches(seen.record())) {
+      // Several nodes may be on one host: takes one that is not alive, if any.
       if (facts_.target.has_value() && (is_asked || seen.state() == "alive")) continue;
       if (facts_.target.value_or(0) != 0) facts_.nodes.pop_back();
       facts_.target = is_asked ? 0 : add(seen);
@@ -159,7 +159,7 @@ void Gatherer::ChooseNodes() {
   }
 }
 
-void Gatherer::LookAtHost() {
+void Collector::ExamineHost() {
   HostFacts& host = facts_.host.emplace();
   host.host = target_.host;
   host.port = target_.port;
@@ -178,7 +178,7 @@ void Gatherer::LookAtHost() {
     for (const std::string& address : record.addresses) add(address);
   }
   host.port_guessed = host.port == 0 && host.heard.empty();
-  if (host.port_guessed) host.port = kUsualPort;
+  if (host.port_guessed) host.port = kDefaultPort;
   auto ips = ResolveHost(target_.host);
   host.resolved = ips.status();
   if (ips.ok()) host.ips = *std::move(ips);
@@ -218,7 +218,7 @@ void Gatherer::LookAtHost() {
   doors_.push_back(std::move(door));
 }
 
-void Gatherer::AskNodes(size_t first) {
+void Collector::QueryNodes(size_t first) {
   doors_.resize(facts_.nodes.size());
   std::vector<std::thread> threads;
   for (size_t i = first; i < facts_.nodes.size(); ++i) {
@@ -231,9 +231,9 @@ void Gatherer::AskNodes(size_t first) {
       }
     };
     if (i == 0) {
-      add(facts_.asked_address);
+      add(facts_.first_address);
     } else {
-      // A scope means something on the machine of the node asked only.
+      // A scope is valid only on the machine of the node that was called.
       if (facts_.nodes[0].here || !absl::StrContains(node->seen.address(), '%')) {
         add(node->seen.address());
       }
@@ -244,14 +244,14 @@ void Gatherer::AskNodes(size_t first) {
     std::unique_ptr<OpenedDoor>* door = &doors_[i];
     const bool reached = i > 0 && node->seen.state() == "alive" && !node->seen.address().empty();
     threads.emplace_back(
-        [candidates, node, door, through = reached ? facts_.asked_address : std::string()] {
+        [candidates, node, door, through = reached ? facts_.first_address : std::string()] {
           AskNode(candidates, through, node, door);
         });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
-absl::StatusOr<DoctorFacts> Gatherer::Run() {
+absl::StatusOr<DoctorFacts> Collector::Run() {
   facts_.versions = LocalVersions();
   const absl::StatusOr<std::string> dir = DataDir::PathOf(options_.client.data_dir);
   if (dir.ok()) {
@@ -272,20 +272,20 @@ absl::StatusOr<DoctorFacts> Gatherer::Run() {
       if (auto ips = ResolveHost(target_.host); ips.ok()) target_.ips = {ips->begin(), ips->end()};
     }
     ChooseNodes();
-    AskNodes(0);
+    QueryNodes(0);
   }
-  if (!target_.text.empty() && !facts_.target.has_value()) LookAtHost();
+  if (!target_.text.empty() && !facts_.target.has_value()) ExamineHost();
 
   std::vector<std::thread> threads;
   for (size_t i = 0; i < facts_.nodes.size(); ++i) {
     if (!facts_.nodes[i].status.ok() || facts_.nodes.size() == 1) continue;
-    threads.emplace_back([this, i] { AskWays(i, &facts_.nodes); });
+    threads.emplace_back([this, i] { CheckLinksOf(i, &facts_.nodes); });
   }
   for (std::thread& thread : threads) thread.join();
   doors_.clear();
-  if (facts_.asked.ok() && facts_.cluster.coordinator().empty()) {
+  if (facts_.cluster_status.ok() && facts_.cluster.coordinator().empty()) {
     // Nodes that have just started agree within this time.
-    auto now = ClusterStub(facts_.asked_address, kClusterAnswerMs).GetCluster();
+    auto now = ClusterStub(facts_.first_address, kClusterAnswerMs).GetCluster();
     if (now.ok()) facts_.cluster = *std::move(now);
   }
   return std::move(facts_);
@@ -293,8 +293,8 @@ absl::StatusOr<DoctorFacts> Gatherer::Run() {
 
 }  // namespace
 
-absl::StatusOr<DoctorFacts> GatherFacts(const GatherOptions& options) {
-  return Gatherer(options).Run();
+absl::StatusOr<DoctorFacts> CollectFacts(const CollectOptions& options) {
+  return Collector(options).Run();
 }
 
 }  // namespace strata

@@ -1,5 +1,5 @@
-// Gathers what `strata doctor` draws its conclusions from: asks this machine, the nodes of a
-// cluster, and one host that may not be seen. Blocks for some seconds; never on the loop.
+// Collects the facts for `strata doctor`: examines this machine, the nodes of a cluster, and one
+// host that may be unreachable. Blocks for some seconds; never on the loop.
 #pragma once
 
 #include <string>
@@ -10,17 +10,17 @@
 
 namespace strata {
 
-// Nodes that are looked at; of more, those with the smallest ids.
+// Nodes that are examined; if there are more, those with the smallest ids.
 inline constexpr size_t kDoctorNodesMax = 64;
-// Where a node is looked for when nobody says its port.
-inline constexpr uint16_t kUsualPort = 7400;
+// The port at which a node is tried if the user gives none.
+inline constexpr uint16_t kDefaultPort = 7400;
 
-struct GatherOptions {
+struct CollectOptions {
   ClientOptions client;
   std::string program;  // as of ExamineOptions
   std::string target;   // a node's name, id or address, or a host; empty: all nodes of the cluster
 };
-// What cannot be found out is in the facts. kInvalidArgument: an option.
-absl::StatusOr<DoctorFacts> GatherFacts(const GatherOptions& options);
+// Errors are part of the facts. kInvalidArgument: an option.
+absl::StatusOr<DoctorFacts> CollectFacts(const CollectOptions& options);
 
 }  // namespace strata

@@ -69,11 +69,11 @@ void ReadInterfaces(wire::MachineFacts* machine) {
   }
 }
 
-// Writes a byte where the node would, and takes it away again.
+// Writes a byte where the node would write, and removes it.
 void CheckDataDir(const std::string& folder, wire::MachineFacts* machine) {
   machine->set_data_dir(folder);
   if (folder.empty()) return;
-  // A node makes the folder when it starts: what counts then is the first that is there.
+  // A node creates the folder when it starts: checks the nearest parent that exists.
   std::error_code error;
   std::filesystem::path there = folder;
   while (!std::filesystem::exists(there, error) && there.has_parent_path() &&
@@ -119,7 +119,7 @@ uint64_t PhysicalMemory() {
              : 0;
 }
 
-// Empty: there is no such file.
+// The first word of a file; empty: there is no such file.
 std::string WordIn(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::string word;
@@ -127,7 +127,7 @@ std::string WordIn(const std::filesystem::path& path) {
   return word;
 }
 
-// By the id of the PCI vendor. Empty: one whose cards compute nothing, as those of hypervisors.
+// The maker by its PCI vendor id. Empty: its cards cannot compute, such as those of hypervisors.
 absl::string_view CardMaker(absl::string_view vendor) {
   if (vendor == "0x10de") return "NVIDIA";
   if (vendor == "0x1002") return "AMD";
@@ -155,7 +155,7 @@ std::vector<std::string> FindCards(const std::string& root) {
   };
   const std::filesystem::path top = root;
   std::error_code none;
-  // A container may have been given any one of several.
+  // A container may have any one of several.
   for (const auto& each : std::filesystem::directory_iterator(top / "dev", none)) {
     const std::string file = each.path().filename().string();
     absl::string_view number = file;
@@ -168,7 +168,7 @@ std::vector<std::string> FindCards(const std::string& root) {
     if (!absl::StartsWith(each.path().filename().string(), "renderD")) continue;
     add(CardMaker(WordIn(each.path() / "device/vendor")));
   }
-  // Those without a driver are here alone. Class 3: display controllers.
+  // Cards without a driver are only here. Class 3: display controllers.
   for (const auto& each : std::filesystem::directory_iterator(top / "sys/bus/pci/devices", none)) {
     if (!absl::StartsWith(WordIn(each.path() / "class"), "0x03")) continue;
     add(CardMaker(WordIn(each.path() / "vendor")));

@@ -37,7 +37,7 @@ constexpr size_t kHeardMax = 1024;
 // The type of the service's names as labels (RFC 1035, section 3.1).
 constexpr absl::string_view kLabels("\x07_strata\x04_tcp\x05local\0", 20);
 
-// Both options, as other programs on this port set them, or the system refuses to share.
+// Sets both options, as other programs on this port do, or the system refuses to share it.
 bool Share(int fd) {
   const int on = 1;
   bool shared = setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0;
@@ -59,7 +59,7 @@ class MdnsSocket {
 
   int fd() const { return fd_; }
 
-  // Returns an errno, as the others do; 0: done.
+  // Returns an errno, as Join() and Send() do; 0: success.
   int Open() {
     fd_ = socket(ipv6_ ? AF_INET6 : AF_INET, SOCK_DGRAM, 0);
     if (fd_ < 0) return errno;
@@ -110,13 +110,13 @@ class MdnsSocket {
     return n >= 0 ? 0 : errno;
   }
 
-  struct Received {
+  struct Packet {
     std::string bytes;
     std::string from;
     uint32_t interface = 0;
   };
-  // False: nothing is there.
-  bool Receive(Received* received) const {
+  // False: there is no packet.
+  bool Receive(Packet* received) const {
     char bytes[9000];  // RFC 6762, section 17
     alignas(cmsghdr) char control[256];
     sockaddr_storage from = {};
@@ -164,7 +164,7 @@ class MdnsSocket {
     request.imr_ifindex = static_cast<int>(interface);
     return request;
   }
-  // Of a host at the port; null: any.
+  // The address of a host at the port; null: any host.
   socklen_t Address(const char* host, sockaddr_storage* out) const {
     if (ipv6_) {
       auto* in6 = reinterpret_cast<sockaddr_in6*>(out);
@@ -184,42 +184,43 @@ class MdnsSocket {
   int fd_ = -1;
 };
 
-// One version of IP on one interface.
-struct Place {
+// The group's membership on one interface, for one version of IP.
+struct GroupMembership {
   uint32_t interface;
   wire::MulticastFacts* facts;
   std::set<std::string> heard;
 };
 
-void Ask(MdnsSocket* socket, const std::string& question, std::vector<Place>* places) {
-  for (Place& place : *places) {
-    if (!place.facts->join_error().empty()) continue;
-    const int error = socket->Send(place.interface, question);
-    place.facts->set_send_error(error == 0 ? "" : strerror(error));
+void SendQuery(MdnsSocket* socket, const std::string& query,
+               std::vector<GroupMembership>* memberships) {
+  for (GroupMembership& membership : *memberships) {
+    if (!membership.facts->join_error().empty()) continue;
+    const int error = socket->Send(membership.interface, query);
+    membership.facts->set_send_error(error == 0 ? "" : strerror(error));
   }
 }
 
 void Listen(const MdnsSocket& socket, uint16_t id, const std::set<std::string>& own,
-            std::vector<Place>* places) {
-  MdnsSocket::Received received;
+            std::vector<GroupMembership>* memberships) {
+  MdnsSocket::Packet received;
   while (socket.Receive(&received)) {
-    const auto place = std::find_if(places->begin(), places->end(), [&](const Place& each) {
-      return each.interface == received.interface;
-    });
-    if (place == places->end()) continue;
-    const MdnsPacket what = LookAtMdns(received.bytes, id);
+    const auto membership = std::find_if(
+        memberships->begin(), memberships->end(),
+        [&](const GroupMembership& each) { return each.interface == received.interface; });
+    if (membership == memberships->end()) continue;
+    const MdnsPacket what = ClassifyMdns(received.bytes, id);
     const bool is_own = own.contains(received.from);
-    if (what == MdnsPacket::kOwnQuestion && is_own) place->facts->set_heard_self(true);
-    if (what == MdnsPacket::kTellsOfNodes && !is_own && place->heard.size() < kHeardMax) {
-      place->heard.insert(received.from);
-      place->facts->set_heard_nodes(static_cast<uint32_t>(place->heard.size()));
+    if (what == MdnsPacket::kOwnQuery && is_own) membership->facts->set_heard_self(true);
+    if (what == MdnsPacket::kAnnouncesNodes && !is_own && membership->heard.size() < kHeardMax) {
+      membership->heard.insert(received.from);
+      membership->facts->set_heard_nodes(static_cast<uint32_t>(membership->heard.size()));
     }
   }
 }
 
 }  // namespace
 
-std::string MdnsQuestion(uint16_t id) {
+std::string MdnsQuery(uint16_t id) {
   // RFC 1035, section 4.1: one question, for PTR records of class IN. Answers go to everybody.
   std::string packet = {
       static_cast<char>(id >> 8), static_cast<char>(id), 0, 0, 0, 1, 0, 0, 0, 0, 0, 0};
@@ -228,28 +229,28 @@ std::string MdnsQuestion(uint16_t id) {
   return packet;
 }
 
-MdnsPacket LookAtMdns(absl::string_view packet, uint16_t own_id) {
+MdnsPacket ClassifyMdns(absl::string_view packet, uint16_t own_id) {
   constexpr size_t kHeaderBytes = 12;
   if (packet.size() < kHeaderBytes) return MdnsPacket::kOther;
   const bool is_answer = (static_cast<unsigned char>(packet[2]) & 0x80) != 0;
   if (!is_answer) {
-    return packet == MdnsQuestion(own_id) ? MdnsPacket::kOwnQuestion : MdnsPacket::kOther;
+    return packet == MdnsQuery(own_id) ? MdnsPacket::kOwnQuery : MdnsPacket::kOther;
   }
   // The name is written out at least once; later ones may point to it.
-  return absl::StrContains(packet, kLabels) ? MdnsPacket::kTellsOfNodes : MdnsPacket::kOther;
+  return absl::StrContains(packet, kLabels) ? MdnsPacket::kAnnouncesNodes : MdnsPacket::kOther;
 }
 
 void CheckMdns(const MdnsCheckOptions& options, wire::MachineFacts* machine) {
   std::random_device random;
-  const auto id = static_cast<uint16_t>(random() | 1);  // others' questions have 0
-  const std::string question = MdnsQuestion(id);
+  const auto id = static_cast<uint16_t>(random() | 1);  // queries of others have 0
+  const std::string query = MdnsQuery(id);
   std::set<std::string> own;
   for (const wire::InterfaceFacts& interface : machine->interfaces()) {
     own.insert(interface.ips().begin(), interface.ips().end());
   }
 
   MdnsSocket socket4(false), socket6(true);
-  std::vector<Place> places4, places6;
+  std::vector<GroupMembership> memberships4, memberships6;
   for (wire::InterfaceFacts& interface : *machine->mutable_interfaces()) {
     const uint32_t index = if_nametoindex(interface.name().c_str());
     if (!interface.up() || !interface.multicast() || index == 0) continue;
@@ -257,47 +258,47 @@ void CheckMdns(const MdnsCheckOptions& options, wire::MachineFacts* machine) {
     for (const std::string& ip : interface.ips()) {
       (absl::StrContains(ip, ':') ? has6 : has4) = true;
     }
-    // Pointers stay: nothing is added to `groups` after the next two lines.
+    // The pointers stay valid: the next lines add at most two groups.
     interface.mutable_groups()->Reserve(2);
-    if (has4) places4.push_back({index, interface.add_groups(), {}});
-    if (has6) places6.push_back({index, interface.add_groups(), {}});
-    if (has6) places6.back().facts->set_ipv6(true);
+    if (has4) memberships4.push_back({index, interface.add_groups(), {}});
+    if (has6) memberships6.push_back({index, interface.add_groups(), {}});
+    if (has6) memberships6.back().facts->set_ipv6(true);
   }
 
-  std::vector<std::pair<MdnsSocket*, std::vector<Place>*>> all = {{&socket4, &places4},
-                                                                  {&socket6, &places6}};
+  std::vector<std::pair<MdnsSocket*, std::vector<GroupMembership>*>> all = {
+      {&socket4, &memberships4}, {&socket6, &memberships6}};
   std::erase_if(all, [&](const auto& each) {
     if (each.second->empty()) return true;
     const int error = each.first->Open();
     if (error == 0) return false;
-#ifndef __APPLE__  // where the system's daemon has the port, and is asked instead
+#ifndef __APPLE__  // there the system's daemon owns the port, and is used instead
     machine->set_mdns_port_error(strerror(error));
 #endif
-    for (Place& place : *each.second) place.facts->set_not_tried(true);
+    for (GroupMembership& membership : *each.second) membership.facts->set_not_tried(true);
     return true;
   });
-  for (const auto& [socket, places] : all) {
-    for (Place& place : *places) {
-      const int error = socket->Join(place.interface);
-      if (error != 0) place.facts->set_join_error(strerror(error));
+  for (const auto& [socket, memberships] : all) {
+    for (GroupMembership& membership : *memberships) {
+      const int error = socket->Join(membership.interface);
+      if (error != 0) membership.facts->set_join_error(strerror(error));
     }
-    Ask(socket, question, places);
+    SendQuery(socket, query, memberships);
   }
   const SteadyTime begin = SteadyTime::Now();
   const absl::Duration length = absl::Milliseconds(options.listen_ms);
-  bool asked_again = false;
+  bool queried_again = false;
   while (!all.empty() && SteadyTime::Now() < begin + length &&
          (options.cancelled == nullptr || !options.cancelled())) {
-    if (!asked_again && SteadyTime::Now() > begin + length / 2) {
-      asked_again = true;
-      for (const auto& [socket, places] : all) Ask(socket, question, places);
+    if (!queried_again && SteadyTime::Now() > begin + length / 2) {
+      queried_again = true;
+      for (const auto& [socket, memberships] : all) SendQuery(socket, query, memberships);
     }
     std::vector<pollfd> fds;
     for (const auto& each : all) {
       fds.push_back({.fd = each.first->fd(), .events = POLLIN, .revents = 0});
     }
     poll(fds.data(), static_cast<nfds_t>(fds.size()), kMdnsSliceMs);
-    for (const auto& [socket, places] : all) Listen(*socket, id, own, places);
+    for (const auto& [socket, memberships] : all) Listen(*socket, id, own, memberships);
   }
 }
 

@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kAnswerMs = 3'000;
 constexpr int64_t kReportMs = 10'000;
 constexpr int64_t kExamineMs = 8'000;
-constexpr int64_t kWaysMs = 20'000;
+constexpr int64_t kLinksMs = 20'000;
 constexpr int64_t kDoorMs = 30'000;
 constexpr int kClockReadings = 6;
 
@@ -96,10 +96,10 @@ absl::Status Call(Stub* stub,
   return FromGrpc(status);
 }
 
-// For whom a question is, in the question: empty where the node itself is asked.
-std::string Onward(const NodeFacts& node) { return node.through.empty() ? "" : node.id(); }
+// The `node` field of a request: empty if the node is called directly.
+std::string ForwardTo(const NodeFacts& node) { return node.through.empty() ? "" : node.id(); }
 
-// Where `from` might reach `to`.
+// The addresses at which `from` might reach `to`.
 std::vector<std::string> AddressesOf(const NodeFacts& to, const NodeFacts& from) {
   std::vector<std::string> addresses;
   const auto add = [&addresses](const std::string& address) {
@@ -128,15 +128,16 @@ void AskNode(const std::vector<std::string>& candidates, const std::string& thro
     if (tried.who().node_id() == node->id()) node->address = tried.address();
   }
   if (node->address.empty()) {
-    node->status = absl::UnavailableError(
-        node->tries.empty() ? "no address of it is known" : ReachWords(MostTelling(node->tries)));
+    node->status =
+        absl::UnavailableError(node->tries.empty() ? "no address of it is known"
+                                                   : ReachText(MostInformative(node->tries)));
     if (through.empty()) return;
-    auto told = FetchNode(through, kReportMs, node->id());
-    if (!told.ok()) return;  // what was found out here says more
+    auto report = FetchNode(through, kReportMs, node->id());
+    if (!report.ok()) return;  // the error from here says more
     node->through = through;
     node->status = absl::OkStatus();
-    node->info = std::move(told->info);
-    node->sees = std::move(told->sees);
+    node->info = std::move(report->info);
+    node->sees = std::move(report->sees);
   }
   const auto channel = MakeChannel(node->through.empty() ? node->address : node->through);
   if (node->through.empty()) {
@@ -149,22 +150,22 @@ void AskNode(const std::vector<std::string>& candidates, const std::string& thro
     if (!node->status.ok()) return;
   }
   auto doctor_stub = wire::Doctor::NewStub(channel);
-  const std::string onward = Onward(*node);
-  node->clock = CompareClocks(doctor_stub.get(), onward);
+  const std::string forward_to = ForwardTo(*node);
+  node->clock = CompareClocks(doctor_stub.get(), forward_to);
   if (!node->here) {
     wire::ExamineRequest request;
-    request.set_node(onward);
+    request.set_node(forward_to);
     wire::MachineFacts machine;
     if (Call(doctor_stub.get(), &wire::Doctor::Stub::Examine, request, kExamineMs, &machine).ok()) {
       node->machine = std::move(machine);
     }
   }
-  auto door = std::make_unique<Door>(std::move(doctor_stub), onward);
+  auto door = std::make_unique<Door>(std::move(doctor_stub), forward_to);
   node->door_port = door->port();
   if (node->door_port != 0) *opened = std::move(door);
 }
 
-void AskWays(size_t place, std::vector<NodeFacts>* nodes) {
+void CheckLinksOf(size_t place, std::vector<NodeFacts>* nodes) {
   NodeFacts& from = (*nodes)[place];
   wire::CheckReachRequest request;
   const size_t each_max =
@@ -177,7 +178,7 @@ void AskWays(size_t place, std::vector<NodeFacts>* nodes) {
     std::set<std::string> hosts;
     for (const std::string& address : addresses) {
       *request.add_targets() = ReachTargetOf(address, true);
-      from.ways.push_back({.to = to, .door = false, .result = {}});
+      from.links.push_back({.to = to, .door = false, .result = {}});
       const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
       if (parsed.ok()) hosts.insert(parsed->host);
     }
@@ -185,28 +186,28 @@ void AskWays(size_t place, std::vector<NodeFacts>* nodes) {
     for (const std::string& host : hosts) {
       *request.add_targets() =
           ReachTargetOf(JoinHostPort(host, static_cast<uint16_t>(other.door_port)), false);
-      from.ways.push_back({.to = to, .door = true, .result = {}});
+      from.links.push_back({.to = to, .door = true, .result = {}});
     }
   }
   wire::CheckReachResponse response;
-  request.set_node(Onward(from));
+  request.set_node(ForwardTo(from));
   const auto stub =
       wire::Doctor::NewStub(MakeChannel(from.through.empty() ? from.address : from.through));
   // The node has just answered: a connection that fails is tried once more.
   for (int tries = 0; tries < 2; ++tries) {
-    from.ways_status =
-        Call(stub.get(), &wire::Doctor::Stub::CheckReach, request, kWaysMs, &response);
-    if (!absl::IsUnavailable(from.ways_status)) break;
+    from.links_status =
+        Call(stub.get(), &wire::Doctor::Stub::CheckReach, request, kLinksMs, &response);
+    if (!absl::IsUnavailable(from.links_status)) break;
   }
-  if (from.ways_status.ok() && static_cast<size_t>(response.results_size()) != from.ways.size()) {
-    from.ways_status = absl::DataLossError("it answered something else than it was asked");
+  if (from.links_status.ok() && static_cast<size_t>(response.results_size()) != from.links.size()) {
+    from.links_status = absl::DataLossError("its answer does not match the request");
   }
-  if (!from.ways_status.ok()) {
-    from.ways.clear();
+  if (!from.links_status.ok()) {
+    from.links.clear();
     return;
   }
-  for (size_t i = 0; i < from.ways.size(); ++i) {
-    from.ways[i].result = response.results(static_cast<int>(i));
+  for (size_t i = 0; i < from.links.size(); ++i) {
+    from.links[i].result = response.results(static_cast<int>(i));
   }
   if (from.through.empty()) from.sees_us_as = response.caller_host();
 }

@@ -1,4 +1,4 @@
-// What `strata doctor` asks of one node that answers. Blocks; never on the loop.
+// The calls of `strata doctor` to one node. Blocks; never on the loop.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ class OpenedDoor {
   virtual ~OpenedDoor() = default;
 };
 
-// Finds an address among `candidates` by which `node` answers (any node, where it has no id yet)
-// and asks it for all but `ways`. Where none answers and `through`, the address of another node,
-// is not empty, that one is to ask it. `opened` may be left null.
+// Finds an address among `candidates` at which `node` answers (any node, if it has no id yet) and
+// asks it for all but `links`. If none answers and `through`, the address of another node, is not
+// empty, calls the node through that one. `opened` may stay null.
 void AskNode(const std::vector<std::string>& candidates, const std::string& through,
              NodeFacts* node, std::unique_ptr<OpenedDoor>* opened);
 
-// Has the node at `place` try to reach the others: `ways` and `sees_us_as`.
-void AskWays(size_t place, std::vector<NodeFacts>* nodes);
+// Makes the node at index `place` try to reach the others: fills in `links` and `sees_us_as`.
+void CheckLinksOf(size_t place, std::vector<NodeFacts>* nodes);
 
 }  // namespace strata

@@ -29,7 +29,7 @@ namespace {
 
 using Outcome = wire::ReachResult;
 
-// How soon a cancellation is seen.
+// How soon a cancellation is noticed.
 constexpr int kReachSliceMs = 50;
 
 struct AddrInfoFree {
@@ -78,20 +78,20 @@ wire::ReachResult::Outcome OutcomeOf(int error) {
   }
 }
 
-class Connecting {
+class PendingConnect {
  public:
-  Connecting(const wire::ReachTarget& target, wire::ReachResult* result)
+  PendingConnect(const wire::ReachTarget& target, wire::ReachResult* result)
       : result_(result), started_(SteadyTime::Now()) {
     result_->set_address(target.address());
     Start(target.address());
   }
-  ~Connecting() {
+  ~PendingConnect() {
     if (fd_ >= 0) close(fd_);
   }
-  Connecting(const Connecting&) = delete;
-  Connecting& operator=(const Connecting&) = delete;
+  PendingConnect(const PendingConnect&) = delete;
+  PendingConnect& operator=(const PendingConnect&) = delete;
 
-  int fd() const { return fd_; }  // -1: it is decided
+  int fd() const { return fd_; }  // -1: it has ended
 
   void OnWritable() {
     int error = 0;
@@ -145,14 +145,14 @@ class Connecting {
 
 void ConnectAll(const std::vector<wire::ReachTarget>& targets, const ReachOptions& options,
                 std::vector<wire::ReachResult>* results) {
-  std::vector<std::unique_ptr<Connecting>> all;
+  std::vector<std::unique_ptr<PendingConnect>> all;
   for (size_t i = 0; i < targets.size(); ++i) {
-    all.push_back(std::make_unique<Connecting>(targets[i], &(*results)[i]));
+    all.push_back(std::make_unique<PendingConnect>(targets[i], &(*results)[i]));
   }
   const SteadyTime until = SteadyTime::Now() + absl::Milliseconds(options.connect_ms);
   while (true) {
     std::vector<pollfd> fds;
-    std::vector<Connecting*> waiting;
+    std::vector<PendingConnect*> waiting;
     for (const auto& each : all) {
       if (each->fd() < 0) continue;
       fds.push_back({.fd = each->fd(), .events = POLLOUT, .revents = 0});
@@ -161,7 +161,7 @@ void ConnectAll(const std::vector<wire::ReachTarget>& targets, const ReachOption
     const bool over =
         SteadyTime::Now() >= until || (options.cancelled != nullptr && options.cancelled());
     if (waiting.empty() || over) {
-      for (Connecting* each : waiting) each->Decide(ETIMEDOUT);
+      for (PendingConnect* each : waiting) each->Decide(ETIMEDOUT);
       return;
     }
     poll(fds.data(), static_cast<nfds_t>(fds.size()), kReachSliceMs);
@@ -198,7 +198,7 @@ void IdentifyAll(const std::vector<wire::ReachTarget>& targets, const ReachOptio
             *each->result->mutable_who() = std::move(each->response);
           } else {
             each->result->set_error(IsUnknownCall(status)
-                                        ? "it is no node of Strata"
+                                        ? "it is not a node of Strata"
                                         : std::string(FromGrpc(status).message()));
           }
           left.DecrementCount();
@@ -211,11 +211,11 @@ void IdentifyAll(const std::vector<wire::ReachTarget>& targets, const ReachOptio
 
 std::vector<wire::ReachResult> CheckReach(const std::vector<wire::ReachTarget>& targets,
                                           const ReachOptions& options) {
-  std::vector<wire::ReachTarget> taken = targets;
-  taken.resize(std::min<size_t>(taken.size(), kReachTargetsMax));
-  std::vector<wire::ReachResult> results(taken.size());
-  ConnectAll(taken, options, &results);
-  IdentifyAll(taken, options, &results);
+  std::vector<wire::ReachTarget> limited = targets;
+  limited.resize(std::min<size_t>(limited.size(), kReachTargetsMax));
+  std::vector<wire::ReachResult> results(limited.size());
+  ConnectAll(limited, options, &results);
+  IdentifyAll(limited, options, &results);
   return results;
 }
 

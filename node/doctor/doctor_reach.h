@@ -1,5 +1,5 @@
-// Whether addresses can be connected to from this machine, and which node answers there: how nodes
-// and `strata doctor` find out why one does not see the other. Blocks; never on the loop.
+// Checks whether addresses can be connected to from this machine, and which node answers there: so
+// nodes and `strata doctor` find out why one does not see the other. Blocks; never on the loop.
 #pragma once
 
 #include <cstddef>
@@ -14,25 +14,25 @@
 
 namespace strata {
 
-// Targets of one CheckReach(); the rest is left out.
+// Most targets of one CheckReach(); the rest is dropped.
 inline constexpr int kReachTargetsMax = 256;
 
 struct ReachOptions {
-  // More than the 3 s after which Linux gives up to ask for a neighbour: that it is not there says
-  // more than silence.
+  // More than the 3 s after which Linux gives up on neighbour discovery: "unreachable" says more
+  // than silence.
   int64_t connect_ms = 4'000;
   int64_t identify_ms = 2'000;
-  std::function<bool()> cancelled;  // asked often; may be null
+  std::function<bool()> cancelled;  // called often; may be null
 };
 
-// All at the same time; one result for each target, in order. Names are looked up first.
+// Tries all targets at the same time; one result for each, in order. Names are looked up first.
 std::vector<wire::ReachResult> CheckReach(const std::vector<wire::ReachTarget>& targets,
                                           const ReachOptions& options);
 
 wire::ReachTarget ReachTargetOf(const std::string& address, bool identify);
 
-// The addresses of a host, a name or a number, as numbers with the scope where they need one.
-// kNotFound: it has none, in the system's words.
+// The numeric addresses of a host, a name or an address, with a scope if they need one. kNotFound:
+// it has none, with the system's message.
 absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host);
 
 }  // namespace strata

@@ -33,18 +33,18 @@ constexpr uint64_t kTickMs = 1'000;
 constexpr absl::Duration kPeerLook = absl::Seconds(2);
 constexpr absl::Duration kAnswerGrace = absl::Milliseconds(1'000);
 
-class Admission final : private Discovery::Listener {
+class ClusterJoin final : private Discovery::Listener {
  public:
-  explicit Admission(const ClusterJoinOptions& options)
+  explicit ClusterJoin(const ClusterJoinOptions& options)
       : options_(options),
         guest_(Clock::Real(), {.on_code = [](const std::string& code,
                                              const std::string& name) { ShowCode(code, name); },
                                .on_ended = [](const absl::Status& why) { ShowEnd(why); },
                                .on_admitted =
                                    [this](ClusterKey key, const PairingIdentity& from) {
-                                     return Take(std::move(key), from);
+                                     return AcceptKey(std::move(key), from);
                                    }}) {}
-  ~Admission() override {
+  ~ClusterJoin() override {
     for (std::thread& look : looks_) look.join();
     if (server_ != nullptr) server_->Shutdown(DeadlineIn(kAnswerGrace));
   }
@@ -83,7 +83,7 @@ class Admission final : private Discovery::Listener {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kPairingMessageBytesMax);
     builder.RegisterService(service_.get());
-    // In plain text: pairing_service.h says why.
+    // Without TLS, for the reason in pairing_service.h.
     auto server = ListeningServer::Start(
         {.address = JoinHostPort(ListenHost(options_.listen.host), options_.listen.port),
          .credentials = grpc::InsecureServerCredentials()},
@@ -100,7 +100,7 @@ class Admission final : private Discovery::Listener {
     auto discovery =
         Discovery::StartMdns(loop_.get(), {.self = std::move(self), .port = port_}, this);
     if (!discovery.ok()) {
-      LOG(WARNING) << "clusters here are not seen: " << discovery.status().message();
+      LOG(WARNING) << "cannot look for clusters on this network: " << discovery.status().message();
       return;
     }
     discovery_ = *std::move(discovery);
@@ -117,25 +117,25 @@ class Admission final : private Discovery::Listener {
     } else {
       Fail(absl::UnauthenticatedError(
           absl::StrCat("the nodes of cluster ", record.cluster,
-                       " on this network have no key: --open makes this one of them")));
+                       " on this network have no key; to join them, start this node with --open")));
     }
   }
   void OnLost(const std::string& node_id) override { others_.erase(node_id); }
 
   void OnCluster(const std::string& id) {
     if (!std::exchange(cluster_seen_, id).empty()) return;
-    SayThatItWaits(absl::StrCat("a cluster is here (", id, ")"));
+    AnnounceWaiting(absl::StrCat("a cluster is here (", id, ")"));
   }
 
   void Decide() {
     guest_.Tick();
     if (!cluster_seen_.empty() || key_.has_value()) return;
-    if (!options_.peers.empty()) return SayThatItWaits("its peers are to say who is there");
-    // The lowest id of those that began together founds it.
+    if (!options_.peers.empty()) return AnnounceWaiting("it is to join the cluster of its peers");
+    // Of the nodes that began together, the one with the lowest id founds the cluster.
     if (!others_.empty() && *others_.begin() < options_.self.node_id) return;
     absl::StatusOr<ClusterKey> key = ClusterKey::New();
     if (!key.ok()) return Fail(key.status());
-    if (absl::Status status = Keep(*key); !status.ok()) return Fail(status);
+    if (absl::Status status = StoreKey(*key); !status.ok()) return Fail(status);
     absl::FPrintF(stderr,
                   "No cluster is here: %s has founded one (%s). To add a machine: run 'strata "
                   "node' there, then 'strata approve' here.\n",
@@ -144,8 +144,8 @@ class Admission final : private Discovery::Listener {
     loop_->Stop();
   }
 
-  void SayThatItWaits(const std::string& why) {
-    if (std::exchange(said_, true)) return;
+  void AnnounceWaiting(const std::string& why) {
+    if (std::exchange(announced_, true)) return;
     absl::FPrintF(stderr,
                   "%s has no key, and %s: it waits to be admitted. On a machine of the cluster, "
                   "run 'strata approve %s', or where that does not see it: 'strata approve "
@@ -159,23 +159,23 @@ class Admission final : private Discovery::Listener {
                   name, code);
   }
   static void ShowEnd(const absl::Status& why) {
-    absl::FPrintF(stderr, "That code is of no use any more: %s\n", why.message());
+    absl::FPrintF(stderr, "That code is not valid any more: %s\n", why.message());
   }
 
-  absl::Status Keep(const ClusterKey& key) const {
+  absl::Status StoreKey(const ClusterKey& key) const {
     return options_.key_path.empty() ? absl::OkStatus() : CreateKeyFile(options_.key_path, key);
   }
 
-  // On one of gRPC's threads.
-  absl::Status Take(ClusterKey key, const PairingIdentity& from) {
-    if (absl::Status status = Keep(key); !status.ok()) {
-      LOG(ERROR) << "the key of cluster " << key.id() << " cannot be kept: " << status.message();
+  // Runs on one of gRPC's threads.
+  absl::Status AcceptKey(ClusterKey key, const PairingIdentity& from) {
+    if (absl::Status status = StoreKey(key); !status.ok()) {
+      LOG(ERROR) << "the key of cluster " << key.id() << " cannot be stored: " << status.message();
       return status;
     }
     absl::FPrintF(stderr, "%s has admitted this node to cluster %s.\n", from.name, key.id());
-    auto taken = std::make_shared<ClusterKey>(std::move(key));  // functions are copied
-    loop_->Post([this, taken] {
-      key_ = std::move(*taken);
+    auto accepted = std::make_shared<ClusterKey>(std::move(key));  // functions are copied
+    loop_->Post([this, accepted] {
+      key_ = std::move(*accepted);
       loop_->Stop();
     });
     return absl::OkStatus();
@@ -196,7 +196,7 @@ class Admission final : private Discovery::Listener {
   std::vector<std::thread> looks_;  // at peers
   std::set<std::string> others_;    // that have no key either, by id
   std::string cluster_seen_;        // its key's id
-  bool said_ = false;
+  bool announced_ = false;
   std::optional<ClusterKey> key_;
   absl::Status failed_;
 };
@@ -204,7 +204,7 @@ class Admission final : private Discovery::Listener {
 }  // namespace
 
 absl::StatusOr<ClusterKey> AwaitKey(const ClusterJoinOptions& options) {
-  return Admission(options).Run();
+  return ClusterJoin(options).Run();
 }
 
 }  // namespace strata

@@ -40,7 +40,7 @@ absl::Status CreateKeyFile(const std::string& path, const ClusterKey& key) {
 }
 
 absl::Status CheckKeyFileCanChange(const std::string& path) {
-  // A new file takes the place of the old one.
+  // A new file replaces the old one.
   const std::string folder = std::filesystem::absolute(path).parent_path().string();
   if (access(folder.c_str(), W_OK) == 0) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, absl::StrCat("the key in ", path, " cannot be changed"));

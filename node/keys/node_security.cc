@@ -19,10 +19,10 @@
 namespace strata {
 namespace {
 
-// More than one while the key changes; more than two where a change broke off.
+// More than one while the key changes; more than two after a change that failed.
 constexpr size_t kTrustedKeysMax = 8;
 
-// While nodes take a new key, and read it again (tls_credentials.h).
+// How long a changed key counts as new: nodes take it, and read it again (tls_credentials.h).
 constexpr std::chrono::seconds kKeyIsNew(10);
 
 absl::StatusOr<std::string> KeyPath(const KeyOptions& options, const std::string& data_dir) {
@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<NodeSecurity>> NodeSecurity::Start(ClusterKey key
   return made;
 }
 
-NodeSecurity::NodeSecurity(Trusted first, Options options) : options_(std::move(options)) {
+NodeSecurity::NodeSecurity(TrustedKey first, Options options) : options_(std::move(options)) {
   keys_.push_back(std::move(first));
 }
 
@@ -108,7 +108,7 @@ NodeSecurity::~NodeSecurity() {
   if (credentials_ != nullptr) credentials_->RemoveFiles();
 }
 
-absl::Status NodeSecurity::Show(const NodeCertificate& certificate, size_t n) {
+absl::Status NodeSecurity::PublishCertificates(const NodeCertificate& certificate, size_t n) {
   std::vector<std::string> authorities;
   for (size_t i = 0; i < n; ++i) authorities.push_back(keys_[i].authority.certificate_pem());
   return credentials_->Replace(authorities, certificate);
@@ -116,11 +116,11 @@ absl::Status NodeSecurity::Show(const NodeCertificate& certificate, size_t n) {
 
 absl::Status NodeSecurity::Trust(ClusterKey next) {
   const bool is_known =
-      absl::c_any_of(keys_, [&](const Trusted& each) { return each.key.id() == next.id(); });
+      absl::c_any_of(keys_, [&](const TrustedKey& each) { return each.key.id() == next.id(); });
   if (is_known) return absl::OkStatus();
   if (keys_.size() >= kTrustedKeysMax) {
     return absl::ResourceExhaustedError(
-        "the key was to change several times and did not; restart this node");
+        "several changes of the key have failed; restart this node");
   }
   if (!options_.key_path.empty()) {
     if (auto status = CheckKeyFileCanChange(options_.key_path); !status.ok()) return status;
@@ -128,24 +128,24 @@ absl::Status NodeSecurity::Trust(ClusterKey next) {
   absl::StatusOr<ClusterAuthority> authority = ClusterAuthority::Of(next);
   if (!authority.ok()) return authority.status();
   keys_.push_back({std::move(next), *std::move(authority)});
-  const absl::Status status = Show(certificate_, keys_.size());
+  const absl::Status status = PublishCertificates(certificate_, keys_.size());
   if (!status.ok()) keys_.pop_back();
   return status;
 }
 
-absl::Status NodeSecurity::Use(const std::string& key_id) {
+absl::Status NodeSecurity::CommitKey(const std::string& key_id) {
   const auto found =
-      absl::c_find_if(keys_, [&](const Trusted& each) { return each.key.id() == key_id; });
+      absl::c_find_if(keys_, [&](const TrustedKey& each) { return each.key.id() == key_id; });
   if (found == keys_.end()) return absl::NotFoundError("this node does not know the new key");
   if (found == keys_.begin()) return absl::OkStatus();
   absl::StatusOr<NodeCertificate> certificate =
       found->authority.Issue({.node_id = options_.node_id});
   if (!certificate.ok()) return certificate.status();
-  // First what outlives the process: a node that comes back with the key of before is alone.
+  // The file first: a node that restarts with the old key could reach no other.
   if (!options_.key_path.empty()) {
     if (auto status = ReplaceKeyFile(options_.key_path, found->key); !status.ok()) return status;
   }
-  if (auto status = Show(*certificate, keys_.size()); !status.ok()) return status;
+  if (auto status = PublishCertificates(*certificate, keys_.size()); !status.ok()) return status;
   certificate_ = *std::move(certificate);
   std::rotate(keys_.begin(), found, std::next(found));
   SetProcessClusterId(cluster_id());
@@ -153,15 +153,15 @@ absl::Status NodeSecurity::Use(const std::string& key_id) {
 }
 
 absl::Status NodeSecurity::ForgetOthers() {
-  if (auto status = Show(certificate_, 1); !status.ok()) return status;
+  if (auto status = PublishCertificates(certificate_, 1); !status.ok()) return status;
   keys_.erase(std::next(keys_.begin()), keys_.end());
   return absl::OkStatus();
 }
 
 absl::Status NodeSecurity::Forget(const std::string& key_id) {
-  if (key_id == cluster_id()) return absl::FailedPreconditionError("that is the cluster's key");
-  std::erase_if(keys_, [&](const Trusted& each) { return each.key.id() == key_id; });
-  return Show(certificate_, keys_.size());
+  if (key_id == cluster_id()) return absl::FailedPreconditionError("this is the cluster's key");
+  std::erase_if(keys_, [&](const TrustedKey& each) { return each.key.id() == key_id; });
+  return PublishCertificates(certificate_, keys_.size());
 }
 
 }  // namespace strata

@@ -10,19 +10,19 @@
 namespace strata {
 namespace {
 
-// How soon a new node, another way to one, or the beginning of work is noticed.
+// How soon a new node, a new address of one, or the beginning of work is noticed.
 constexpr uint64_t kTickMs = 1'000;
 
 }  // namespace
 
 Benchmarks::Benchmarks(EventLoop* loop, Options options, ClusterRuntime* cluster, StageHost* host)
-    : offer_(std::move(options.offer)),
+    : limits_(std::move(options.limits)),
       cluster_(cluster),
       host_(host),
       devices_(loop, {.program = std::move(options.program),
                       .cache_path = std::move(options.cache_path),
                       .n_threads = options.n_threads,
-                      .only = offer_.devices,
+                      .only = limits_.devices,
                       .busy = [host] { return host->Busy(); },
                       .bytes_on = [host](const std::string& on) { return host->BytesOn(on); }}),
       links_(loop, {}) {
@@ -37,13 +37,14 @@ void Benchmarks::Tick() {
     peers.push_back({.id = node.record.id, .address = cluster_->AddressOf(node.record.id)});
   }
   links_.SetPeers(peers);
-  // A way measured while this machine measures its cores would look slower than it is.
+  // A link measured while this machine measures its cores would look slower than it is.
   links_.SetBusy(host_->Busy() || devices_.measuring());
 }
 
 absl::Status Benchmarks::MeasureAgain() {
   if (host_->Busy()) {
-    return absl::FailedPreconditionError("it computes, which measuring would disturb; ask later");
+    return absl::FailedPreconditionError(
+        "the node computes now, and measuring would disturb it; try later");
   }
   devices_.MeasureAgain();
   links_.MeasureAgain();
@@ -52,7 +53,7 @@ absl::Status Benchmarks::MeasureAgain() {
 
 void Benchmarks::AddDevices(wire::GetInfoResponse* info) const {
   for (wire::DeviceInfo& device : devices_.Devices()) {
-    if (const uint64_t limit = offer_.MemoryOf(device.name()); limit != 0) {
+    if (const uint64_t limit = limits_.MemoryOf(device.name()); limit != 0) {
       const uint64_t used = host_->BytesOn(device.name());
       device.set_memory_limit(limit);
       device.set_memory_total(std::min<uint64_t>(device.memory_total(), limit));
@@ -62,7 +63,7 @@ void Benchmarks::AddDevices(wire::GetInfoResponse* info) const {
     *info->add_devices() = std::move(device);
   }
   info->set_measuring(devices_.measuring());
-  info->set_links_to_measure(links_.asked());
+  info->set_links_to_measure(links_.pending());
   const MachineIds ids = ReadMachineIds();
   info->set_machine_id(ids.memory);
   info->set_cores_id(ids.cores);

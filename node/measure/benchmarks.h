@@ -1,5 +1,5 @@
-// What this node measures: its devices (device_benchmark.h), and the ways to the other members of
-// its cluster (link_benchmark.h), as membership says who and where they are. Loop thread only.
+// The benchmarks of this node: its devices (device_benchmark.h), and the links to the other members
+// of its cluster (link_benchmark.h), whose addresses come from membership. Loop thread only.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ class Benchmarks {
  public:
   struct Options {
     std::string program;     // strata
-    std::string cache_path;  // of the devices' figures; empty: keep none
+    std::string cache_path;  // of the devices' speeds; empty: stores none
     uint32_t n_threads = 1;  // of a worker on the CPU
-    DeviceLimits offer;
+    DeviceLimits limits;
   };
-  // All outlive it. Begins to measure.
+  // `loop`, `cluster` and `host` outlive it. Begins to measure.
   Benchmarks(EventLoop* loop, Options options, ClusterRuntime* cluster, StageHost* host);
 
   // kFailedPrecondition: this node computes now.
@@ -38,7 +38,7 @@ class Benchmarks {
  private:
   void Tick();
 
-  const DeviceLimits offer_;
+  const DeviceLimits limits_;
   ClusterRuntime* const cluster_;
   StageHost* const host_;
   DeviceBenchmark devices_;

@@ -25,7 +25,7 @@ constexpr size_t kDevicesListedMax = 64;
 constexpr size_t kProblemBytesMax = 256;
 constexpr size_t kCacheLinesMax = 256;
 
-// Reads what is known and ignores what is not: a newer strata may have written the file.
+// Ignores unknown fields: a newer strata may have written the file.
 template <typename Message>
 bool FromJson(const std::string& json, Message* message) {
   google::protobuf::util::JsonParseOptions options;
@@ -34,8 +34,8 @@ bool FromJson(const std::string& json, Message* message) {
 }
 
 // The last line that a process wrote to stderr, for people.
-std::string LastLine(absl::string_view words) {
-  std::vector<absl::string_view> lines = absl::StrSplit(words, '\n', absl::SkipWhitespace());
+std::string LastLine(absl::string_view output) {
+  std::vector<absl::string_view> lines = absl::StrSplit(output, '\n', absl::SkipWhitespace());
   if (lines.empty()) return "";
   return std::string(absl::StripPrefix(lines.back(), "strata: ").substr(0, kProblemBytesMax));
 }
@@ -67,7 +67,7 @@ void DeviceBenchmark::MeasureAgain() {
     device.clear_problem();
     to_measure_.insert(to_measure_.begin(), device.name());
   }
-  if (refreshing_) return;  // what is to be measured comes next
+  if (refreshing_) return;  // the measurements come next
   if (devices_.empty()) {
     List();
   } else {
@@ -80,9 +80,9 @@ uint64_t DeviceBenchmark::BytesOn(const std::string& device) const {
 }
 
 void DeviceBenchmark::Refresh() {
-  const bool wanted = absl::c_any_of(
+  const bool has_own_memory = absl::c_any_of(
       devices_, [](const wire::DeviceInfo& device) { return !device.shares_machine_memory(); });
-  if (!wanted || child_ != nullptr || (options_.busy != nullptr && options_.busy())) return;
+  if (!has_own_memory || child_ != nullptr || (options_.busy != nullptr && options_.busy())) return;
   List();
   refreshing_ = child_ != nullptr;
 }
@@ -117,7 +117,7 @@ void DeviceBenchmark::MeasureNext() {
   Run({"strata", "probe", "--device", measuring_, "--threads", absl::StrCat(options_.n_threads)});
 }
 
-// What a process of an earlier run still says is dropped.
+// Drops `fn` after the destruction.
 void DeviceBenchmark::Post(absl::AnyInvocable<void()> fn) {
   loop_->Post([fn = std::move(fn), alive = std::weak_ptr<const char>(alive_)]() mutable {
     if (!alive.expired()) fn();
@@ -178,9 +178,9 @@ void DeviceBenchmark::OnListed(wire::DeviceInfo info) {
       !info.bus_id().empty() && absl::c_any_of(devices_, [&info](const wire::DeviceInfo& other) {
         return other.bus_id() == info.bus_id();
       });
-  const bool wanted =
+  const bool is_used =
       options_.only.empty() ? !is_shown : absl::c_linear_search(options_.only, info.name());
-  if (!wanted || devices_.size() >= kDevicesListedMax) return;
+  if (!is_used || devices_.size() >= kDevicesListedMax) return;
   listed_bytes_[info.name()] = BytesOn(info.name());
   devices_.push_back(std::move(info));
 }
@@ -211,10 +211,10 @@ void DeviceBenchmark::OnExit(const ChildExit& exit) {
     }
     WriteCache();
   }
-  // What looks at memory again and again does not put off what is tried again.
-  const bool was_a_look = was_refreshing && to_measure_.empty();
+  // Refreshes of memory must not put off the retries.
+  const bool only_refreshed = was_refreshing && to_measure_.empty();
   MeasureNext();
-  if (!measuring() && !was_a_look) RetryLater();
+  if (!measuring() && !only_refreshed) RetryLater();
   changed_();
 }
 
@@ -246,7 +246,7 @@ void DeviceBenchmark::Retry() {
   MeasureNext();
 }
 
-// What a measurement depends on.
+// All that a measurement depends on.
 std::string DeviceBenchmark::Key(const wire::DeviceInfo& device) const {
   const wire::Versions& versions = LocalVersions();
   std::string key =
@@ -286,9 +286,10 @@ void DeviceBenchmark::WriteCache() const {
     }
     absl::StrAppend(&lines, Key(device), "\t", speed, "\n");
   }
-  // Without it the next start measures again, and that is all.
-  const absl::Status kept = WritePrivateFile(options_.cache_path, lines, PrivateFileMode::kReplace);
-  if (!kept.ok()) LOG(WARNING) << "cannot keep what was measured: " << kept.message();
+  // Without the file the next start measures again, nothing worse.
+  const absl::Status written =
+      WritePrivateFile(options_.cache_path, lines, PrivateFileMode::kReplace);
+  if (!written.ok()) LOG(WARNING) << "cannot store the measured speeds: " << written.message();
 }
 
 }  // namespace strata

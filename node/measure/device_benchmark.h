@@ -1,7 +1,7 @@
-// The devices of this node's machine and what was measured of them. Listing and measuring happen in
+// The devices of this node's machine and their measured speeds. Listing and measuring happen in
 // short-lived `strata probe` processes, one device after the other, so that a driver that aborts or
-// hangs costs the node nothing but that device. What was measured is kept in a file, by hardware
-// and version, and measured again only when asked.
+// hangs costs the node nothing but that device. The results are stored in a file, by hardware and
+// version, and measured again only on request.
 #pragma once
 
 #include <cstdint>
@@ -18,39 +18,39 @@
 
 namespace strata {
 
-// Loop thread only, except where said.
+// Loop thread only.
 class DeviceBenchmark {
  public:
   struct Options {
     std::string program;            // strata; run as `program probe …`
-    std::string cache_path;         // empty: keep nothing
+    std::string cache_path;         // empty: stores nothing
     uint32_t n_threads = 1;         // of the CPU, as its stages will have
     std::vector<std::string> only;  // these devices; empty: all
-    // For one process; one that takes longer is killed. Drivers that have never seen the shaders
-    // compile for a minute or two.
+    // For one process; killed if it takes longer. Drivers compile shaders for a minute or two the
+    // first time.
     int64_t device_limit_ms = 180'000;
-    // How long after a failure what failed is tried again: memory may be short, or a machine busy,
-    // for a while only.
+    // Delays of the retries after a failure: memory may be short, or a machine busy, for a while
+    // only.
     std::vector<int64_t> retry_ms = {5'000, 20'000, 60'000};
-    std::function<bool()> busy;  // trying again waits while this is so; null: never
-    // What this node has loaded on a device, bytes; null: nothing.
+    std::function<bool()> busy;  // retries wait while it is true; null: never
+    // Bytes that this node has loaded on a device; null: none.
     std::function<uint64_t(const std::string& device)> bytes_on;
-    // How often devices with memory of their own are listed again, unless busy: others use them,
-    // too.
+    // How often devices with memory of their own are listed again, unless busy: other programs use
+    // them, too.
     int64_t refresh_ms = 30'000;
   };
   DeviceBenchmark(EventLoop* loop, Options options);
   // Kills a process that is measuring.
   ~DeviceBenchmark();
 
-  // Lists the devices, then measures those that the file does not know. `changed` is called after
-  // each step, for as long as this lives.
+  // Lists the devices, then measures those that are not in the file. Calls `changed` after each
+  // step, until destruction.
   void Start(absl::AnyInvocable<void()> changed);
-  // Measures all of them again. Does nothing while it measures.
+  // Measures all devices again. Does nothing while a measurement is in progress.
   void MeasureAgain();
 
-  // Free memory is that of the moment for devices that use the machine's; for others that of the
-  // latest listing, less what was loaded since.
+  // Free memory is current for devices that use the machine's; for others it is that of the latest
+  // listing, less what this node has loaded since.
   std::vector<wire::DeviceInfo> Devices() const;
   bool measuring() const { return child_ != nullptr && (!refreshing_ || !to_measure_.empty()); }
 
@@ -76,10 +76,10 @@ class DeviceBenchmark {
   std::vector<wire::DeviceInfo> devices_;
   std::vector<std::string> to_measure_;           // names, the next one last
   std::string measuring_;                         // name; empty while listing
-  bool refreshing_ = false;                       // a listing of what is known
+  bool refreshing_ = false;                       // lists known devices again
   std::map<std::string, uint64_t> listed_bytes_;  // BytesOn() when the device was listed
-  bool answered_ = false;                         // the process said what it was asked
-  uint64_t run_ = 0;  // of the process that is running; older ones are ignored
+  bool answered_ = false;                         // the process has printed a result
+  uint64_t run_ = 0;  // of the running process; output of older ones is dropped
   std::unique_ptr<ChildProcess> child_;
   std::unique_ptr<EventLoop::Handle> limit_;
   size_t retries_ = 0;

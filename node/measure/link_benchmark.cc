@@ -21,8 +21,8 @@ int64_t NowMs() {
 
 LinkBenchmark::LinkBenchmark(EventLoop* loop, Options options)
     : LinkBenchmark(loop, options,
-                    [](const std::string& address, absl::FunctionRef<bool()> may_go) {
-                      return MeasureLink({.address = address}, may_go);
+                    [](const std::string& address, absl::FunctionRef<bool()> should_continue) {
+                      return MeasureLink({.address = address}, should_continue);
                     }) {}
 
 LinkBenchmark::LinkBenchmark(EventLoop* loop, Options options, Measure measure)
@@ -34,19 +34,19 @@ LinkBenchmark::~LinkBenchmark() {
 }
 
 void LinkBenchmark::SetPeers(const std::vector<Peer>& peers) {
-  std::map<NodeId, Way> ways;
+  std::map<NodeId, PeerLink> links;
   for (const Peer& peer : peers) {
     if (peer.address.empty()) continue;
-    const auto known = ways_.find(peer.id);
-    if (known != ways_.end() && known->second.address == peer.address) {
-      ways[peer.id] = std::move(known->second);
+    const auto known = links_.find(peer.id);
+    if (known != links_.end() && known->second.address == peer.address) {
+      links[peer.id] = std::move(known->second);
       continue;
     }
-    Way& way = ways[peer.id];
-    way.address = peer.address;
-    way.due_ms = NowMs() + Pause();
+    PeerLink& link = links[peer.id];
+    link.address = peer.address;
+    link.due_ms = NowMs() + Pause();
   }
-  ways_ = std::move(ways);
+  links_ = std::move(links);
   Arm();
 }
 
@@ -55,17 +55,17 @@ void LinkBenchmark::SetBusy(bool busy) {
 }
 
 void LinkBenchmark::MeasureAgain() {
-  for (auto& [id, way] : ways_) {
-    way.due_ms = NowMs();
-    way.asked = true;
+  for (auto& [id, link] : links_) {
+    link.due_ms = NowMs();
+    link.pending = true;
   }
   Arm();
 }
 
 int64_t LinkBenchmark::next_due_ms() const {
   int64_t due_ms = kNever;
-  if (under_way_ || busy_) return due_ms;
-  for (const auto& [id, way] : ways_) due_ms = std::min(due_ms, way.due_ms);
+  if (in_flight_ || busy_) return due_ms;
+  for (const auto& [id, link] : links_) due_ms = std::min(due_ms, link.due_ms);
   return due_ms;
 }
 
@@ -77,39 +77,39 @@ void LinkBenchmark::Arm() {
   timer_ = loop_->StartTimer({.delay_ms = delay_ms}, [this] { Tick(); });
 }
 
-uint32_t LinkBenchmark::asked() const {
-  return static_cast<uint32_t>(
-      std::count_if(ways_.begin(), ways_.end(), [](const auto& way) { return way.second.asked; }));
+uint32_t LinkBenchmark::pending() const {
+  return static_cast<uint32_t>(std::count_if(links_.begin(), links_.end(),
+                                             [](const auto& link) { return link.second.pending; }));
 }
 
 const wire::LinkSpeed* LinkBenchmark::Find(const NodeId& id) const {
-  const auto found = ways_.find(id);
-  if (found == ways_.end() || found->second.speed.round_trip_p50_us() == 0) return nullptr;
+  const auto found = links_.find(id);
+  if (found == links_.end() || found->second.speed.round_trip_p50_us() == 0) return nullptr;
   return &found->second.speed;
 }
 
-int64_t LinkBenchmark::Crowd() const {
-  return 1 + static_cast<int64_t>(ways_.size() / options_.ways);
+int64_t LinkBenchmark::PauseFactor() const {
+  return 1 + static_cast<int64_t>(links_.size() / options_.links);
 }
 
 int64_t LinkBenchmark::Pause() {
-  return Crowd() * (options_.pause_ms +
-                    std::uniform_int_distribution<int64_t>(0, options_.pause_ms)(chance_));
+  return PauseFactor() * (options_.pause_ms +
+                          std::uniform_int_distribution<int64_t>(0, options_.pause_ms)(chance_));
 }
 
 void LinkBenchmark::Tick() {
-  if (under_way_ || busy_) return;
-  const std::pair<const NodeId, Way>* next = nullptr;
-  for (const auto& way : ways_) {
-    if (way.second.due_ms > NowMs()) continue;
-    if (next == nullptr || way.second.due_ms < next->second.due_ms) next = &way;
+  if (in_flight_ || busy_) return;
+  const std::pair<const NodeId, PeerLink>* next = nullptr;
+  for (const auto& link : links_) {
+    if (link.second.due_ms > NowMs()) continue;
+    if (next == nullptr || link.second.due_ms < next->second.due_ms) next = &link;
   }
   if (next != nullptr) return Begin(next->first, next->second.address);
   Arm();
 }
 
 void LinkBenchmark::Begin(const NodeId& id, const std::string& address) {
-  under_way_ = true;
+  in_flight_ = true;
   if (thread_.joinable()) thread_.join();  // it has posted its result, so it is ending
   thread_ = std::thread([this, id, address, alive = std::weak_ptr<const char>(alive_)] {
     auto speed = measure_(address, [this] { return !stop_ && !busy_; });
@@ -122,24 +122,24 @@ void LinkBenchmark::Begin(const NodeId& id, const std::string& address) {
 
 void LinkBenchmark::End(const NodeId& id, const std::string& address,
                         const absl::StatusOr<wire::LinkSpeed>& speed) {
-  under_way_ = false;
+  in_flight_ = false;
   const absl::Cleanup arm = [this] { Arm(); };
   const int64_t pause_ms = Pause();
-  for (auto& [other, way] : ways_) way.due_ms = std::max(way.due_ms, NowMs() + pause_ms);
-  const auto found = ways_.find(id);
-  if (found == ways_.end() || found->second.address != address) return;  // another way by now
-  Way& way = found->second;
-  // Without throughput it was stopped half way: what there is counts, the rest is measured later.
-  const bool whole = speed.ok() && speed->bytes_per_s() > 0;
-  way.due_ms = NowMs() + (whole ? OldAfterMs() : options_.retry_ms);
+  for (auto& [other, link] : links_) link.due_ms = std::max(link.due_ms, NowMs() + pause_ms);
+  const auto found = links_.find(id);
+  if (found == links_.end() || found->second.address != address) return;  // it has changed
+  PeerLink& link = found->second;
+  // Without throughput the measurement was stopped: round trips count, the rest is measured later.
+  const bool is_complete = speed.ok() && speed->bytes_per_s() > 0;
+  link.due_ms = NowMs() + (is_complete ? OldAfterMs() : options_.retry_ms);
   if (speed.ok()) {
-    const uint64_t before = way.speed.bytes_per_s();
-    way.speed = *speed;
-    way.speed.set_measurement(++measurements_);
-    if (whole) way.asked = false;
-    if (!whole) way.speed.set_bytes_per_s(before);
+    const uint64_t before = link.speed.bytes_per_s();
+    link.speed = *speed;
+    link.speed.set_measurement(++measurements_);
+    if (is_complete) link.pending = false;
+    if (!is_complete) link.speed.set_bytes_per_s(before);
   } else {
-    LOG(INFO) << "the way to " << address << " was not measured: " << speed.status();
+    LOG(INFO) << "the link to " << address << " was not measured: " << speed.status();
   }
 }
 

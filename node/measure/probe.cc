@@ -78,7 +78,8 @@ absl::Status RunProbe(const ProbeRunOptions& options) {
     AddSpeed(*speed, info.mutable_speed());
     return Print(info);
   }
-  return absl::InvalidArgumentError(absl::StrCat(options.device, ": it computes for no model"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(options.device, ": models cannot run on this device"));
 }
 
 }  // namespace strata

@@ -1,6 +1,5 @@
-// `strata probe`: what this machine's devices are, and how fast ggml is on them. A process of its
-// own, because a device's driver may abort; a node starts it (device_benchmark.h), and so may
-// people.
+// `strata probe`: lists this machine's devices, and measures how fast ggml is on them. A process of
+// its own, because a device's driver may abort; started by a node (device_benchmark.h) or by hand.
 #pragma once
 
 #include <cstdint>

@@ -174,7 +174,7 @@ absl::Status KeyService::Take(const wire::KeyStep& step) {
   switch (step.kind()) {
     case wire::KeyStep::COMMIT: {
       const std::string before = security_->cluster_id();
-      if (auto status = security_->Use(step.key_id()); !status.ok()) return status;
+      if (auto status = security_->CommitKey(step.key_id()); !status.ok()) return status;
       cluster_->SetKeyId(step.key_id());
       if (!step.remove().empty() && before != step.key_id()) {
         RefuseNode(absl::BytesToHexString(step.remove()), before);

@@ -20,13 +20,13 @@
 namespace strata {
 namespace {
 
-// For one node's answer, which waits for the others'.
+// The time for the answer of the called node, which waits for the others.
 constexpr int64_t kOneReportMs = 15'000;
 
 using nlohmann::json;
 
-// Whether the stage is on its way: not serving yet, and nothing is wrong.
-bool Loads(const wire::StageStatus& stage) {
+// True if the stage does not serve yet, and nothing is wrong.
+bool IsLoading(const wire::StageStatus& stage) {
   return stage.state() == wire::StageStatus::FETCHING ||
          stage.state() == wire::StageStatus::WAITING || stage.state() == wire::StageStatus::LOADING;
 }
@@ -34,7 +34,7 @@ bool Loads(const wire::StageStatus& stage) {
 }  // namespace
 
 std::string LinkRateText(uint64_t bytes_per_s) {
-  // Links are sold by the bit.
+  // In bits, as the speeds of links usually are.
   const double bits = static_cast<double>(bytes_per_s) * 8;
   return bits < 2e9 ? absl::StrFormat("%.0f Mbit/s", bits / 1e6)
                     : absl::StrFormat("%.1f Gbit/s", bits / 1e9);
@@ -85,7 +85,7 @@ std::vector<std::string> ProblemsOf(const ClusterSnapshot& report,
   }
   for (const NodeReport& node : report.nodes) {
     if (node.seen.state() == "other version") {
-      problems.push_back(absl::StrCat(node.name(), " speaks protocol ",
+      problems.push_back(absl::StrCat(node.name(), " uses protocol ",
                                       node.seen.record().versions().protocol(),
                                       " and is not used; run the same strata everywhere"));
       continue;
@@ -104,7 +104,7 @@ std::vector<std::string> ProblemsOf(const ClusterSnapshot& report,
       problems.push_back(absl::StrCat(node.name(), ": ", problem));
     }
     for (const wire::StageStatus& stage : node.info.stages()) {
-      if (stage.status().code() == 0 || Loads(stage)) continue;
+      if (stage.status().code() == 0 || IsLoading(stage)) continue;
       problems.push_back(absl::StrCat(node.name(), ": stage ", stage.stage(), ", layers ",
                                       LayersText(stage.layers()), ": ",
                                       FromWire(stage.status()).message()));
@@ -136,7 +136,7 @@ std::string StatusText(const ClusterSnapshot& report) {
     }
   }
   std::string out = absl::StrCat("Cluster ", report.cluster.cluster(), ", ",
-                                 coordinator.empty() ? "nobody" : coordinator, " coordinates\n\n",
+                                 coordinator.empty() ? "no node" : coordinator, " coordinates\n\n",
                                  TextTable(nodes));
 
   const std::vector<ModelView> models = ModelsOf(report, nullptr);
@@ -188,32 +188,33 @@ namespace {
 
 json StageJson(const wire::StageStatus& stage, const PrintableText& model_name) {
   const bool ok = stage.status().code() == 0;
-  return {{"stage", stage.stage()},
-          {"layers", {stage.layers().begin(), stage.layers().end()}},
-          {"model", model_name},
-          {"epoch", stage.epoch().counter()},
-          {"n_stages", stage.n_stages()},
-          {"device", stage.device()},
-          {"state", StateText(stage.state())},
-          {"bytes_done", stage.progress().bytes_done()},
-          {"bytes_total", stage.progress().bytes_total()},
-          {"worker_pid", stage.worker_pid()},
-          {"resident_bytes", stage.resident_bytes()},
-          {"busy_ms", stage.busy_ms()},
-          {"steps_done", stage.steps_done()},
-          {"busy_us", stage.busy_us()},
-          {"rows", stage.rows()},
-          {"bytes_in", stage.bytes_in()},
-          {"bytes_out", stage.bytes_out()},
-          {"activations", ActivationTypeName(stage.activations().type())},
-          {"f32_rows_max", stage.activations().f32_rows_max()},
-          {"link_wire", stage.link_wire()},
-          {"link_note", stage.link_note()},
-          {"idle_share", stage.window_ms() == 0 ? json() : json(stage.idle_share())},
-          {"tokens_per_s", stage.window_ms() == 0 ? json() : json(stage.rows_per_s())},
-          {"told_ms", stage.told_ms()},
-          {"ok", ok},
-          {"problem", ok || Loads(stage) ? "" : std::string(FromWire(stage.status()).message())}};
+  return {
+      {"stage", stage.stage()},
+      {"layers", {stage.layers().begin(), stage.layers().end()}},
+      {"model", model_name},
+      {"epoch", stage.epoch().counter()},
+      {"n_stages", stage.n_stages()},
+      {"device", stage.device()},
+      {"state", StateText(stage.state())},
+      {"bytes_done", stage.progress().bytes_done()},
+      {"bytes_total", stage.progress().bytes_total()},
+      {"worker_pid", stage.worker_pid()},
+      {"resident_bytes", stage.resident_bytes()},
+      {"busy_ms", stage.busy_ms()},
+      {"steps_done", stage.steps_done()},
+      {"busy_us", stage.busy_us()},
+      {"rows", stage.rows()},
+      {"bytes_in", stage.bytes_in()},
+      {"bytes_out", stage.bytes_out()},
+      {"activations", ActivationTypeName(stage.activations().type())},
+      {"f32_rows_max", stage.activations().f32_rows_max()},
+      {"link_wire", stage.link_wire()},
+      {"link_note", stage.link_note()},
+      {"idle_share", stage.window_ms() == 0 ? json() : json(stage.idle_share())},
+      {"tokens_per_s", stage.window_ms() == 0 ? json() : json(stage.rows_per_s())},
+      {"told_ms", stage.told_ms()},
+      {"ok", ok},
+      {"problem", ok || IsLoading(stage) ? "" : std::string(FromWire(stage.status()).message())}};
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// `strata status`: what the cluster is and does, and what is wrong with it. status_watch.h has the
-// live view of it.
+// `strata status`: the state of the cluster and its problems. status_watch.h has the live view.
 #pragma once
 
 #include <cstddef>
@@ -19,21 +18,21 @@ struct StatusOptions {
   bool watch = false;
 };
 
-// Prints to stdout. Blocks. kUnavailable: nobody is there.
+// Prints to stdout. Blocks. kUnavailable: no node answers.
 absl::Status RunStatus(const StatusOptions& options);
 
 // For people, or one line of JSON; each ends with a line's end. Pure.
 std::string StatusText(const ClusterSnapshot& report);
 std::string StatusJson(const ClusterSnapshot& report);
 
-// What a person should know or do something about, a line each. Pure.
+// The problems that a person should know of, a line each. Pure.
 std::vector<std::string> ProblemsOf(const ClusterSnapshot& report,
                                     const std::vector<ModelView>& models);
-// Empty: nobody coordinates.
+// Empty: no node coordinates.
 std::string CoordinatorName(const ClusterSnapshot& report);
 std::string BandwidthText(const wire::DeviceInfo& device);
 
-// The measured ones; `speed` lives as long as the report.
+// A measured link; `speed` lives as long as the report.
 struct LinkView {
   std::string from, to;
   const wire::LinkSpeed* speed = nullptr;
@@ -41,7 +40,7 @@ struct LinkView {
 std::vector<LinkView> LinksOf(const ClusterSnapshot& report);
 std::string LinkRateText(uint64_t bytes_per_s);
 
-// More links than these are not shown to people.
+// The text shows at most so many links.
 inline constexpr size_t kLinksShownMax = 40;
 
 }  // namespace strata

@@ -5,7 +5,7 @@
 namespace strata {
 namespace {
 
-// As xterm and those that follow it send them.
+// The sequences of xterm and terminals like it.
 const std::map<absl::string_view, Key>& Sequences() {
   static const auto* const sequences = new std::map<absl::string_view, Key>{
       {"\x1b[A", Key::kUp},    {"\x1bOA", Key::kUp},      {"\x1b[B", Key::kDown},
@@ -21,7 +21,7 @@ void ReadPlain(char byte, std::vector<Key>* keys) {
   switch (byte) {
     case 'q':
     case 'Q':
-    case '\x03':  // Ctrl-C, where the terminal does not make a signal of it
+    case '\x03':  // Ctrl-C, if the terminal does not make a signal of it
     case '\x04':
       keys->push_back(Key::kQuit);
       break;

@@ -1,5 +1,5 @@
-// The keys of `strata status --watch`, from the bytes that a terminal sends. No input or output of
-// its own; one thread.
+// Decodes the keys of `strata status --watch` from the bytes that a terminal sends. No input or
+// output of its own; one thread.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,16 @@ enum class Key { kQuit, kUp, kDown, kPageUp, kPageDown, kHome, kEnd };
 
 class KeyReader {
  public:
-  // The keys that `bytes` complete; others are skipped.
+  // Returns the keys that `bytes` complete; unknown ones are skipped.
   std::vector<Key> Read(absl::string_view bytes);
 
-  // Whether an Esc waits for what may follow it: arrows begin with one. When nothing has come for a
-  // moment, Flush() tells that it was the key itself.
+  // True after an Esc that may begin a sequence, such as that of an arrow. When nothing has
+  // followed for a moment, Flush() returns Esc as the key itself.
   bool escape_waits() const { return sequence_ == "\x1b"; }
   std::vector<Key> Flush();
 
  private:
-  // A longer sequence is none.
+  // Longer sequences are dropped.
   static constexpr size_t kSequenceBytesMax = 16;
 
   std::string sequence_;  // begun with Esc and not complete

@@ -15,18 +15,18 @@
 namespace strata {
 namespace {
 
-// A step that takes longer than this is worth a word.
+// A longer step is shown.
 constexpr uint32_t kLongStepMs = 1'000;
 
-// A stage among all reports.
-struct StageOf {
+// Identifies a stage among all reports.
+struct NodeStageKey {
   std::string node_id;
   StageKey key;
-  auto operator<=>(const StageOf&) const = default;
+  auto operator<=>(const NodeStageKey&) const = default;
 };
 
-std::map<StageOf, const wire::StageStatus*> StagesByKey(const ClusterSnapshot* report) {
-  std::map<StageOf, const wire::StageStatus*> all;
+std::map<NodeStageKey, const wire::StageStatus*> StagesByKey(const ClusterSnapshot* report) {
+  std::map<NodeStageKey, const wire::StageStatus*> all;
   if (report == nullptr) return all;
   for (const NodeReport& node : report->nodes) {
     for (const wire::StageStatus& stage : node.info.stages()) {
@@ -46,7 +46,7 @@ std::optional<double> StepsPerSecond(const wire::StageStatus* before,
          static_cast<double>(now.told_ms() - before->told_ms());
 }
 
-// Adds what lies between the stages that nodes have told of.
+// Adds the missing stages between those that nodes have reported.
 void AddMissing(ModelView* model) {
   std::vector<StageView> all;
   uint32_t next = 0, layer = 0;
@@ -92,8 +92,8 @@ std::string WorkText(const StageView& stage) {
   return status.busy_ms() > 0 ? "on a step" : "idle";
 }
 
-// Worth a word where it is not exact.
-std::string SendsText(const wire::StageStatus& status) {
+// The type of the activations, unless it is exact.
+std::string ActivationsText(const wire::StageStatus& status) {
   if (status.activations().type() == wire::F32) return "";
   return absl::StrCat(", sends ", ActivationRuleText(status.activations()));
 }
@@ -170,8 +170,8 @@ std::string DoingText(const StageView& stage) {
     default:
       break;
   }
-  if (status.status().code() != 0) return "failed";  // of a node that knows no states
-  return absl::StrCat(WorkText(stage), SendsText(status));
+  if (status.status().code() != 0) return "failed";  // of a node without states
+  return absl::StrCat(WorkText(stage), ActivationsText(status));
 }
 
 std::string IdleText(const StageView& stage) {

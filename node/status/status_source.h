@@ -1,5 +1,5 @@
-// Where `strata status --watch` gets one report after another: from the node that was asked first,
-// and when that does not answer any more, from another one that it knew.
+// Fetches one report after another for `strata status --watch`: from the node that was called
+// first, and when it does not answer any more, from another node of its report.
 //
 // One thread at a time; blocks.
 #pragma once
@@ -18,30 +18,31 @@ namespace strata {
 
 class StatusSource {
  public:
-  // How it asks; tests have their own.
-  struct Ways {
+  // The calls that it makes; tests have their own.
+  struct Calls {
     std::function<absl::StatusOr<ClusterSnapshot>(const std::string& address)> collect;
-    // The address of some node, looked for afresh.
+    // Searches again for the address of any node.
     std::function<absl::StatusOr<std::string>()> find;
   };
-  StatusSource(std::string address, Ways ways);
+  StatusSource(std::string address, Calls calls);
 
   // Finds a node as ConnectToCluster() does, with its errors.
   static absl::StatusOr<std::unique_ptr<StatusSource>> Connect(const ClientOptions& options);
 
-  // The next report. Errors: those of the node that told last. Asks kOthersMax other nodes at most.
-  absl::StatusOr<ClusterSnapshot> Ask();
+  // Returns the next report. Errors: those of the node of the last report. Calls kOthersMax other
+  // nodes at most.
+  absl::StatusOr<ClusterSnapshot> Fetch();
 
-  // Of the node that told the last report.
+  // Of the node that gave the last report.
   const std::string& address() const { return address_; }
 
-  // Other nodes that are tried before the caller hears that nobody answers.
+  // How many other nodes are tried before the caller gets an error.
   static constexpr size_t kOthersMax = 3;
 
  private:
-  const Ways ways_;
+  const Calls calls_;
   std::string address_;
-  std::vector<std::string> others_;  // addresses of nodes that were there, the next to try first
+  std::vector<std::string> others_;  // addresses of nodes that were alive, the next to try first
 };
 
 }  // namespace strata

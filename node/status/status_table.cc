@@ -16,12 +16,12 @@ namespace {
 
 constexpr int kGapCells = 2;  // between columns
 
-// A line end in a cell is a space.
+// Replaces line ends by spaces.
 std::string Printable(absl::string_view text) {
   return PrintableText::From(absl::StrReplaceAll(text, {{"\n", " "}}), kShownMessageBytesMax).str();
 }
 
-// The widest beginning of `text` that fits, and its width.
+// The widest prefix of `text` that fits, and its width.
 std::pair<std::string, int> Beginning(const std::string& text, int cells) {
   std::string kept;
   int width = 0;
@@ -45,7 +45,7 @@ int Width(const std::vector<Column>& kept) {
   return width;
 }
 
-// Narrows the widest that may be narrowed, cell by cell; false where that is not enough.
+// Narrows the widest column that may be narrowed, cell by cell; false if that is not enough.
 bool Narrow(const std::vector<TableColumn>& columns, bool all, int cells,
             std::vector<Column>* kept) {
   for (int excess = Width(*kept) - cells; excess > 0; --excess) {

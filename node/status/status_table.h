@@ -1,5 +1,5 @@
-// Text and tables that fit the cells of a terminal: wide characters count two, what does not fit
-// ends in "…". Pure; any thread.
+// Text and tables that fit the cells of a terminal: wide characters count two, text that does not
+// fit ends in "…". Pure; any thread.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@
 
 namespace strata {
 
-// `text` as PrintableText, with spaces for its line ends, and cut to at most `cells`.
+// `text` as PrintableText, with spaces for its line ends, cut to at most `cells`.
 std::string CutText(absl::string_view text, int cells);
 
 // Printable, and cut or padded to exactly `cells`.
 enum class Align { kLeft, kRight };
 std::string FitText(absl::string_view text, int cells, Align align = Align::kLeft);
 
-// Printable, broken between words; later lines begin with `indent` spaces. What is more than
-// `lines_max` is cut.
+// Printable, broken between words; later lines begin with `indent` spaces. Lines after `lines_max`
+// are cut.
 struct WrapOptions {
   int cells = 80;
   int indent = 0;
@@ -32,9 +32,9 @@ std::string BarText(double part, int cells);
 
 struct TableColumn {
   std::string title;
-  // What it may be narrowed to where the table is too wide; 0: its contents are all or nothing.
+  // Least width if the table is too wide; 0: it cannot be narrowed.
   int cells_min = 0;
-  // Left out where narrowing is not enough, the greatest first; 0: never.
+  // Dropped if narrowing is not enough, the greatest first; 0: never.
   int drop = 0;
   Align align = Align::kLeft;
 };

@@ -18,12 +18,12 @@
 namespace strata {
 namespace {
 
-// DEC's private modes, as xterm knows them: the other screen, no cursor, no wrapping at the edge.
+// DEC's private modes, as in xterm: the alternate screen, no cursor, no wrapping at the edge.
 constexpr absl::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 constexpr absl::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 constexpr absl::string_view kHome = "\x1b[H";
 
-// What follows an Esc within this belongs to it.
+// Bytes that follow an Esc within this time belong to its sequence.
 constexpr uint64_t kEscapeMs = 50;
 constexpr std::chrono::milliseconds kLeaveTime(300);
 
@@ -44,9 +44,9 @@ class StatusTerminalImpl final : public StatusTerminal {
       return absl::FailedPreconditionError("stdout is no terminal");
     }
     if (kind != nullptr && absl::string_view(kind) == "dumb") {
-      return absl::FailedPreconditionError("the terminal is a dumb one");
+      return absl::FailedPreconditionError("the terminal cannot draw (TERM=dumb)");
     }
-    // An opening of its own: not to block on it is then nobody else's business.
+    // A file description of its own: O_NONBLOCK must not apply to other users of the terminal.
     std::array<char, 256> name;
     if (ttyname_r(options_.out_fd, name.data(), name.size()) == 0) {
       draw_fd_ = open(name.data(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
@@ -71,7 +71,7 @@ class StatusTerminalImpl final : public StatusTerminal {
     Write();
   }
 
-  void WhileGivenBack(absl::AnyInvocable<void() &&> fn) override {
+  void WhileRestored(absl::AnyInvocable<void() &&> fn) override {
     Leave();
     std::move(fn)();
     if (!Enter().ok()) callbacks_.on_gone();
@@ -81,10 +81,10 @@ class StatusTerminalImpl final : public StatusTerminal {
   absl::Status Enter() {
     if (has_keys_) {
       if (tcgetattr(options_.in_fd, &before_) != 0) {
-        return absl::ErrnoToStatus(errno, "cannot ask the terminal");
+        return absl::ErrnoToStatus(errno, "cannot read the terminal's settings");
       }
       termios raw = before_;
-      // Keys at once and unseen; Ctrl-C and Ctrl-Z stay signals, Ctrl-S would only stop drawing.
+      // No line buffer and no echo; Ctrl-C and Ctrl-Z stay signals, Ctrl-S would only stop drawing.
       raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
       raw.c_iflag &= ~static_cast<tcflag_t>(IXON | ICRNL);
       raw.c_cc[VMIN] = 1;
@@ -106,7 +106,7 @@ class StatusTerminalImpl final : public StatusTerminal {
     key_watch_.reset();
     out_watch_.reset();
     escape_timer_.reset();
-    // What is on its way is cut off at most in the middle of a sequence, which an Esc ends.
+    // This may cut a frame in the middle of a sequence; the Esc that follows ends it.
     now_ = kLeave;
     next_.clear();
     const auto until = std::chrono::steady_clock::now() + kLeaveTime;
@@ -117,7 +117,7 @@ class StatusTerminalImpl final : public StatusTerminal {
     if (has_keys_) tcsetattr(options_.in_fd, TCSANOW, &before_);
   }
 
-  // True when nothing is left to write or nobody is there to read it.
+  // True if nothing is left to write, or the terminal is closed.
   bool WriteSome() {
     while (!now_.empty()) {
       const ssize_t n = write(draw_fd_, now_.data(), now_.size());
@@ -153,13 +153,13 @@ class StatusTerminalImpl final : public StatusTerminal {
       return;
     }
     escape_timer_.reset();
-    Tell(keys_.Read({bytes.data(), static_cast<size_t>(n)}));
+    Report(keys_.Read({bytes.data(), static_cast<size_t>(n)}));
     if (keys_.escape_waits()) {
-      escape_timer_ = loop_->StartTimer({.delay_ms = kEscapeMs}, [this] { Tell(keys_.Flush()); });
+      escape_timer_ = loop_->StartTimer({.delay_ms = kEscapeMs}, [this] { Report(keys_.Flush()); });
     }
   }
 
-  void Tell(const std::vector<Key>& keys) {
+  void Report(const std::vector<Key>& keys) {
     if (!keys.empty()) callbacks_.on_keys(keys);
   }
 

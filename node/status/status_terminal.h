@@ -1,5 +1,5 @@
-// The terminal while `strata status --watch` draws on it: its keys come one by one, frames go to
-// its other screen, and it is as before when this is gone. Drawing never waits for a slow terminal.
+// The terminal while `strata status --watch` draws on it: unbuffered keys, frames on the alternate
+// screen, and the terminal is restored at the end. Drawing never waits for a slow terminal.
 //
 // Loop thread only.
 #pragma once
@@ -27,20 +27,20 @@ class StatusTerminal {
     absl::AnyInvocable<void(const std::vector<Key>&)> on_keys;
     absl::AnyInvocable<void()> on_gone;  // the terminal was closed
   };
-  // `loop` and the descriptors outlive it. kFailedPrecondition: out_fd is no terminal, or one that
-  // cannot draw; else the system's errors.
+  // `loop` and the descriptors outlive it. kFailedPrecondition: out_fd is no terminal, or a dumb
+  // one; else the system's errors.
   static absl::StatusOr<std::unique_ptr<StatusTerminal>> Open(EventLoop* loop, Options options,
                                                               Callbacks callbacks);
-  // Waits a moment for a slow terminal to take what makes it as it was.
+  // Restores the terminal; waits a moment if it is slow.
   virtual ~StatusTerminal() = default;
 
-  // As it is now.
+  // The current size.
   virtual ftxui::Dimensions size() const = 0;
-  // Lines of the terminal's size, from its upper left. Of several while the terminal is slow, the
-  // newest is drawn.
+  // Draws lines of the terminal's size, from its upper left. A slow terminal gets only the newest
+  // frame.
   virtual void Draw(absl::string_view frame) = 0;
-  // Gives the terminal back, runs `fn`, and takes it again: the screen is empty then.
-  virtual void WhileGivenBack(absl::AnyInvocable<void() &&> fn) = 0;
+  // Restores the terminal, runs `fn`, and takes the terminal again, with an empty screen.
+  virtual void WhileRestored(absl::AnyInvocable<void() &&> fn) = 0;
 };
 
 }  // namespace strata

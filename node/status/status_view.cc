@@ -16,7 +16,7 @@ using ftxui::Color;
 using ftxui::Element;
 
 constexpr int kBarCells = 8;
-// On narrower screens the title says only who coordinates.
+// On narrower screens the title shows only the coordinator.
 constexpr int kTitleCells = 60;
 constexpr size_t kProblemLinesMax = 4;  // of one problem
 
@@ -67,7 +67,7 @@ void AddNodes(const ClusterSnapshot& report, int cells, std::vector<Element>* li
     std::vector<TableCell> first = {{node.name()}, State(node.seen)};
     if (node.info.devices().empty()) {
       rows.push_back(first);
-      // One that does not measure tells its memory still.
+      // A node that does not measure still reports its memory.
       if (node.info.memory_total() > 0) {
         rows.back().push_back({"-"});
         AddMemory(node.info.memory_free(), node.info.memory_total(), &rows.back());
@@ -165,7 +165,7 @@ void AddLinks(const ClusterSnapshot& report, int cells, std::vector<Element>* li
   }
 }
 
-// Who is there, in one line.
+// The cluster, in one line.
 Element Title(const StatusView& view, int cells) {
   if (view.report == nullptr) return ftxui::text(FitText("Strata", cells)) | ftxui::bold;
   const std::string coordinator = CoordinatorName(*view.report);
@@ -177,17 +177,17 @@ Element Title(const StatusView& view, int cells) {
           : absl::StrCat(alive == view.report->nodes.size() ? "" : absl::StrCat(alive, " of "),
                          Count(view.report->nodes.size(), "node"), ", ",
                          Count(view.models.size(), "model"));
-  // Long names give way to the rest.
+  // Long names are cut in favour of the rest.
   const int name_cells = std::max(8, (cells - static_cast<int>(here.size()) - 24) / 2);
   const std::string left =
       FitText(absl::StrCat("Cluster ", CutText(view.report->cluster.cluster(), name_cells), ", ",
-                           coordinator.empty() ? "nobody" : CutText(coordinator, name_cells),
+                           coordinator.empty() ? "no node" : CutText(coordinator, name_cells),
                            " coordinates"),
               std::max(0, cells - static_cast<int>(here.size()) - 2));
   return ftxui::text(FitText(absl::StrCat(left, "  ", here), cells)) | ftxui::bold;
 }
 
-// Whether what is shown is what is.
+// The age of the report, or the problem.
 Element Age(const StatusView& view, int cells) {
   const std::string age = absl::StrFormat("%.1f s ago", static_cast<double>(view.age_ms) / 1e3);
   if (!view.problem.empty()) {
@@ -197,11 +197,11 @@ Element Age(const StatusView& view, int cells) {
            ftxui::color(Color::Red);
   }
   if (view.report == nullptr) {
-    return ftxui::text(FitText(absl::StrCat("asking ", view.asked, " …"), cells));
+    return ftxui::text(FitText(absl::StrCat("waiting for ", view.address, " …"), cells));
   }
   const std::string gone =
-      view.gone.empty() ? "" : absl::StrCat("; ", view.gone, " does not answer");
-  return ftxui::text(FitText(absl::StrCat("told by ", view.asked, ", ", age, gone), cells)) |
+      view.gone_address.empty() ? "" : absl::StrCat("; ", view.gone_address, " does not answer");
+  return ftxui::text(FitText(absl::StrCat("report of ", view.address, ", ", age, gone), cells)) |
          ftxui::dim;
 }
 
@@ -222,7 +222,7 @@ StatusScreen DrawStatus(const StatusView& view, ftxui::Dimensions size) {
   std::vector<Element> body;
   if (view.report != nullptr) body = StatusLines(*view.report, view.models, cells);
 
-  // Two lines above, an empty one, what scrolls, and one below, as far as there is room.
+  // Two lines above, an empty one, the scrolling part, and one below, as far as there is room.
   const int rows = std::max(1, size.dimy);
   const int above = rows >= 12 ? 3 : std::min(2, rows - 1);
   const int below = rows >= 4 ? 1 : 0;

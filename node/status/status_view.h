@@ -1,5 +1,5 @@
-// The screen of `strata status --watch`: what is drawn of the cluster's newest report, for a
-// terminal of any size. Pure; any thread. status_watch.h keeps it on the terminal.
+// The screen of `strata status --watch`: draws the cluster's newest report for a terminal of any
+// size. Pure; any thread. status_watch.h shows it on the terminal.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +18,20 @@ struct StatusView {
   const ClusterSnapshot* report = nullptr;  // null: there is none yet
   std::vector<ModelView> models;            // of the report
   int64_t age_ms = 0;                       // of the report
-  std::string asked;                        // address of the node that told it, or is asked
-  std::string gone;                         // of the one before, which went away; may be empty
-  std::string problem;                      // why there is nothing newer; empty: all is well
+  std::string address;                      // of the node that gave it, or is called
+  std::string gone_address;                 // of the node before, which is gone; may be empty
+  std::string problem;                      // why there is no newer report; empty: no problem
   size_t first_line = 0;                    // of the part that scrolls
 };
 
-// What scrolls: a line each, none wider than `cells`.
+// The lines of the part that scrolls, none wider than `cells`.
 std::vector<ftxui::Element> StatusLines(const ClusterSnapshot& report,
                                         const std::vector<ModelView>& models, int cells);
 
 struct StatusScreen {
   ftxui::Element element;  // as large as the terminal
-  size_t first_line = 0;   // the view's, moved to where there is something
-  size_t page_lines = 0;   // that scroll and are seen at once
+  size_t first_line = 0;   // the view's, moved into the range of lines
+  size_t page_lines = 0;   // how many of the scrolling lines are visible
 };
 StatusScreen DrawStatus(const StatusView& view, ftxui::Dimensions size);
 

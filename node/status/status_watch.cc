@@ -34,28 +34,28 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kEvery(1);
 constexpr uint64_t kRedrawMs = 500;
-// How long somebody who quits waits for a node that is just being asked.
+// How long quitting waits for a call in flight.
 constexpr absl::Duration kQuitTime = absl::Milliseconds(300);
 
-struct Answer {
+struct PollResult {
   absl::StatusOr<ClusterSnapshot> report;
-  std::string address;            // whose it is
-  SteadyClock::time_point asked;  // when
+  std::string address;              // of the node that gave it
+  SteadyClock::time_point started;  // when the call began
 };
 
-// Asks again and again, on a thread of its own.
-class Asker {
+// Fetches reports periodically, on a thread of its own.
+class Poller {
  public:
-  // `tell` is called on that thread.
-  Asker(std::unique_ptr<StatusSource> source, absl::AnyInvocable<void(Answer)> tell)
-      : source_(std::move(source)), tell_(std::move(tell)), thread_([this] { Run(); }) {}
-  // Blocks until nobody is being asked.
-  ~Asker() {
+  // Calls `on_result` on that thread.
+  Poller(std::unique_ptr<StatusSource> source, absl::AnyInvocable<void(PollResult)> on_result)
+      : source_(std::move(source)), on_result_(std::move(on_result)), thread_([this] { Run(); }) {}
+  // Blocks until no call is in flight.
+  ~Poller() {
     Stop(absl::ZeroDuration());
     thread_.join();
   }
 
-  // Whether nobody is being asked any more within `time`.
+  // Waits for at most `time`; true if no call is in flight any more.
   bool Stop(absl::Duration time) {
     absl::MutexLock lock(mu_);
     stop_ = true;
@@ -65,15 +65,16 @@ class Asker {
  private:
   void Run() {
     while (true) {
-      const auto asked = SteadyClock::now();
-      absl::StatusOr<ClusterSnapshot> report = source_->Ask();
+      const auto started = SteadyClock::now();
+      absl::StatusOr<ClusterSnapshot> report = source_->Fetch();
       {
         absl::MutexLock lock(mu_);
         if (!stop_) {
-          // Under the lock: whoever stops this may destroy what is told.
-          tell_({.report = std::move(report), .address = source_->address(), .asked = asked});
+          // Under the lock: after Stop() the receiver of the result may be destroyed.
+          on_result_(
+              {.report = std::move(report), .address = source_->address(), .started = started});
         }
-        const auto next = asked + kEvery;
+        const auto next = started + kEvery;
         mu_.AwaitWithTimeout(absl::Condition(&stop_), absl::FromChrono(next - SteadyClock::now()));
         if (stop_) {
           done_ = true;
@@ -84,14 +85,14 @@ class Asker {
   }
 
   const std::unique_ptr<StatusSource> source_;
-  absl::AnyInvocable<void(Answer)> tell_;
+  absl::AnyInvocable<void(PollResult)> on_result_;
   absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
 
-// What is on the screen. Loop thread only.
+// The contents of the screen. Loop thread only.
 class Watch {
  public:
   Watch(EventLoop* loop, std::string address) : loop_(loop), address_(std::move(address)) {}
@@ -116,17 +117,17 @@ class Watch {
     return absl::OkStatus();
   }
 
-  void OnAnswer(Answer answer) {
-    if (!answer.report.ok()) {
-      problem_ = answer.report.status().message();
+  void OnResult(PollResult result) {
+    if (!result.report.ok()) {
+      problem_ = result.report.status().message();
     } else {
       problem_.clear();
       before_ = std::move(report_);
-      report_ = std::make_unique<ClusterSnapshot>(*std::move(answer.report));
+      report_ = std::make_unique<ClusterSnapshot>(*std::move(result.report));
       TellNodesApart(report_.get());
       models_ = ModelsOf(*report_, before_.get());
-      asked_ = answer.asked;
-      if (address_ != answer.address) gone_ = std::exchange(address_, answer.address);
+      started_ = result.started;
+      if (address_ != result.address) gone_address_ = std::exchange(address_, result.address);
     }
     Draw();
   }
@@ -165,7 +166,7 @@ class Watch {
   void Move(int64_t lines) { first_line_ = std::max<int64_t>(0, first_line_ + lines); }
 
   void Suspend() {
-    terminal_->WhileGivenBack([] { kill(getpid(), SIGSTOP); });
+    terminal_->WhileRestored([] { kill(getpid(), SIGSTOP); });
     drawn_.clear();
     Draw();
   }
@@ -174,12 +175,13 @@ class Watch {
     StatusView view;
     view.report = report_.get();
     view.models = models_;
-    view.asked = address_;
-    view.gone = gone_;
+    view.address = address_;
+    view.gone_address = gone_address_;
     view.problem = problem_;
     view.first_line = static_cast<size_t>(first_line_);
     view.age_ms =
-        std::chrono::duration_cast<std::chrono::milliseconds>(SteadyClock::now() - asked_).count();
+        std::chrono::duration_cast<std::chrono::milliseconds>(SteadyClock::now() - started_)
+            .count();
     const ftxui::Dimensions size = terminal_->size();
     const StatusScreen drawing = DrawStatus(view, size);
     first_line_ = static_cast<int64_t>(drawing.first_line);
@@ -195,12 +197,12 @@ class Watch {
   EventLoop* const loop_;
   std::unique_ptr<StatusTerminal> terminal_;
   std::vector<std::unique_ptr<EventLoop::Handle>> handles_;
-  std::string address_;  // who told the report, or is asked
-  std::string gone_;     // the address before, which went away
-  std::string problem_;  // why there is nothing newer
+  std::string address_;       // of the node that gave the report, or is called
+  std::string gone_address_;  // of the node before, which is gone
+  std::string problem_;       // why there is no newer report
   std::unique_ptr<ClusterSnapshot> report_, before_;
   std::vector<ModelView> models_;
-  SteadyClock::time_point asked_ = SteadyClock::now();
+  SteadyClock::time_point started_ = SteadyClock::now();
   int64_t first_line_ = 0, page_lines_ = 1;
   std::string drawn_;
 };
@@ -222,25 +224,25 @@ absl::Status RunStatusWatch(const StatusOptions& options) {
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
   auto watch = std::make_unique<Watch>(loop.get(), (*source)->address());
   if (absl::Status status = watch->Start(); !status.ok()) return status;
-  Asker asker(*std::move(source), [&loop, &watch](Answer answer) {
+  Poller poller(*std::move(source), [&loop, &watch](PollResult result) {
     loop->Post(
-        [&watch, answer = std::move(answer)]() mutable { watch->OnAnswer(std::move(answer)); });
+        [&watch, result = std::move(result)]() mutable { watch->OnResult(std::move(result)); });
   });
   loop->Run();
-  const bool done = asker.Stop(absl::ZeroDuration());
-  watch.reset();  // the terminal first
-  // A call to a node that does not answer would keep a person waiting.
-  if (!done && !asker.Stop(kQuitTime)) _exit(kExitOk);
+  const bool done = poller.Stop(absl::ZeroDuration());
+  watch.reset();  // restore the terminal first
+  // The user must not wait for a call to a node that does not answer.
+  if (!done && !poller.Stop(kQuitTime)) _exit(kExitOk);
   return absl::OkStatus();
 }
 
 absl::Status RunStatusLines(const StatusOptions& options) {
-  signal(SIGPIPE, SIG_IGN);  // a reader that goes away ends this, and is no error
+  signal(SIGPIPE, SIG_IGN);  // a closed stdout ends this, and is no error
   absl::StatusOr<std::unique_ptr<StatusSource>> source = StatusSource::Connect(options.client);
   if (!source.ok()) return source.status();
   while (true) {
     const auto next = SteadyClock::now() + kEvery;
-    const absl::StatusOr<ClusterSnapshot> report = (*source)->Ask();
+    const absl::StatusOr<ClusterSnapshot> report = (*source)->Fetch();
     const std::string line =
         report.ok() ? StatusJson(*report)
                     : nlohmann::json({{"error", std::string(report.status().message())}})

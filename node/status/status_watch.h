@@ -1,5 +1,5 @@
-// `strata status --watch`: the cluster's state, asked about once a second until a person or a
-// signal ends it.
+// `strata status --watch`: shows the cluster's state once a second until a person or a signal ends
+// it.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,13 +7,13 @@
 
 namespace strata {
 
-// On the terminal, which is as before when it returns. Blocks until somebody quits; may end the
-// process itself where a node keeps it waiting. kUnavailable: nobody was there to begin with;
+// Draws on the terminal, and restores it at the end. Blocks until the user quits; may end the
+// process itself if a call to a node hangs. kUnavailable: no node answered at first;
 // kInvalidArgument: stdout is no terminal.
 absl::Status RunStatusWatch(const StatusOptions& options);
 
-// A line of JSON for each report, {"error":…} where there is none. Blocks until whoever reads
-// stdout goes away. kUnavailable: nobody was there to begin with.
+// Prints a line of JSON for each report, {"error":…} if there is none. Blocks until stdout is
+// closed. kUnavailable: no node answered at first.
 absl::Status RunStatusLines(const StatusOptions& options);
 
 }  // namespace strata

@@ -80,12 +80,12 @@ class LineSplitter {
           std::min({bytes.find('\n'), bytes.size(), kChildLineBytesMax - line_.size()});
       line_.append(bytes.substr(0, n));
       bytes.remove_prefix(n);
-      const bool whole = !bytes.empty() && bytes.front() == '\n';
-      if (whole) bytes.remove_prefix(1);
-      if (whole || line_.size() == kChildLineBytesMax) Emit();
+      const bool is_complete = !bytes.empty() && bytes.front() == '\n';
+      if (is_complete) bytes.remove_prefix(1);
+      if (is_complete || line_.size() == kChildLineBytesMax) Emit();
     }
   }
-  // What came after the last line's end.
+  // Emits the last line, if it has no end.
   void Finish() {
     if (!line_.empty()) Emit();
   }
@@ -255,7 +255,7 @@ class ChildProcess::Impl {
     sigfillset(&all);
     sigdelset(&all, SIGKILL);
     sigdelset(&all, SIGSTOP);
-    sigdelset(&all, SIGHUP);  // where it is ignored, as nohup has it, it stays so in children
+    sigdelset(&all, SIGHUP);  // if it is ignored, as under nohup, children ignore it too
     posix_spawnattr_setflags(&attributes, static_cast<short>(flags));
     posix_spawnattr_setpgroup(&attributes, 0);
     posix_spawnattr_setsigmask(&attributes, &none);
@@ -277,8 +277,8 @@ class ChildProcess::Impl {
     return false;
   }
 
-  // The reader thread: until both streams end, or the child has ended and what it left in the pipes
-  // is read (somebody it started may hold them open).
+  // The reader thread: runs until both streams end, or the child has ended and the rest in the
+  // pipes is read (a process that the child started may hold them open).
   void Read() {
     bool open[2] = {true, true};
     while (open[0] || open[1]) {
@@ -312,7 +312,7 @@ class ChildProcess::Impl {
 
   // Constant after Start().
   Options options_;
-  Pipe stdin_pipe_, stdout_pipe_, stderr_pipe_;  // stdin_pipe_.write: guarded by mu_ from then on
+  Pipe stdin_pipe_, stdout_pipe_, stderr_pipe_;  // stdin_pipe_.write: then guarded by mu_
   Pipe ended_pipe_;                              // closed by the waiter once the child has ended
   pid_t pid_ = 0;
   int64_t oom_kills_before_ = 0;
@@ -361,12 +361,12 @@ std::string SignalName(int signal) {
 
 std::string ChildExit::Words() const {
   if (signal == 0) return absl::StrCat("exited with status ", code);
-  std::string words = absl::StrCat("killed by signal ", signal, " (", SignalName(signal), ")");
+  std::string text = absl::StrCat("killed by signal ", signal, " (", SignalName(signal), ")");
   if (signal == SIGKILL && !killed_by_us) {
-    absl::StrAppend(&words,
+    absl::StrAppend(&text,
                     out_of_memory ? ": the machine ran out of memory" : ": perhaps out of memory");
   }
-  return words;
+  return text;
 }
 
 void VolunteerToDie() {

@@ -1,10 +1,9 @@
 // One child process, started and watched: a worker of a node, or a node of the demo.
 //
 // The child's stdin is a pipe that this process holds open and never writes to, so the child sees
-// end of file when its parent is gone, however it went (parent_watch.h is the other end). The child
+// end of file when its parent is gone for any reason (parent_watch.h is the other end). The child
 // is in a process group of its own: Ctrl-C at a terminal reaches the parent alone, which stops its
-// children in order. Two threads for each child call the callbacks; they never block on the child's
-// will.
+// children in order. Two threads for each child call the callbacks; the child cannot block them.
 #pragma once
 
 #include <sys/types.h>
@@ -33,7 +32,7 @@ inline constexpr int kChildSocket = 3;
 struct ChildExit {
   pid_t pid = 0;
   int code = 0;                // exit status when signal is 0
-  int signal = 0;              // that killed it
+  int signal = 0;              // the one that killed it
   bool killed_by_us = false;   // with Kill(), or because it outlived its grace
   bool out_of_memory = false;  // the kernel's out-of-memory killer struck while it ran
   std::string last_words;      // end of its stderr, at most kLastWordsBytesMax
@@ -52,9 +51,9 @@ class ChildProcess {
     std::string program;                // path of the executable
     std::vector<std::string> args;      // argv[0] included
     std::vector<std::string> env = {};  // "NAME=value", in addition to this process's own
-    int socket = -1;                    // becomes its kChildSocket; the caller's to close; -1: none
+    int socket = -1;                    // becomes its kChildSocket; the caller closes it; -1: none
     // Called on a thread of the child, one call at a time, without the line's end. They must not
-    // block for long (the child would, writing) and must not destroy the ChildProcess.
+    // block for long (the child would block in its writes) and must not destroy the ChildProcess.
     absl::AnyInvocable<void(absl::string_view line)> on_stdout_line = {};
     absl::AnyInvocable<void(absl::string_view line)> on_stderr_line = {};
     // Exactly once, after the last line. Same rules.
@@ -72,15 +71,15 @@ class ChildProcess {
 
   pid_t pid() const;
 
-  // Any thread, also from callbacks; they do nothing once the child has ended.
+  // Any thread, also from callbacks; no effect once the child has ended.
   void Terminate();  // closes its stdin and sends SIGTERM
   void Kill();       // SIGKILL
-  // The last words are those from now on: what was said before is known to be about something else.
+  // Drops the last words so far: they do not explain a later death.
   void ForgetWords();
 
-  // Whether on_exit was called; waits for that for at most `timeout`.
+  // Waits for at most `timeout` until on_exit was called; true if it was.
   bool WaitForExit(absl::Duration timeout);
-  // Precondition: WaitForExit() returned true.
+  // REQUIRES: WaitForExit() returned true.
   const ChildExit& exit() const;
 
  private:
@@ -89,8 +88,8 @@ class ChildProcess {
   std::unique_ptr<Impl> impl_;
 };
 
-// In a child that may die: when memory runs out the kernel is to take it and not the node, and when
-// it aborts nobody waits for gigabytes to be written to a core file.
+// For a child that may die: makes the kernel's out-of-memory killer choose it before the node, and
+// writes no core file of gigabytes when it aborts.
 void VolunteerToDie();
 
 // Path of the running program, good for starting it again even when its file was replaced since.

@@ -44,14 +44,14 @@ uint64_t DeviceLimits::MemoryOf(const std::string& device) const {
   return found != memory_of.end() ? found->second : memory_of_others;
 }
 
-absl::StatusOr<DeviceLimits> ParseDeviceOffer(const std::vector<std::string>& devices,
-                                              const std::vector<std::string>& memory) {
-  DeviceLimits offer;
+absl::StatusOr<DeviceLimits> ParseDeviceLimits(const std::vector<std::string>& devices,
+                                               const std::vector<std::string>& memory) {
+  DeviceLimits limits;
   for (std::string& name : Parts(devices)) {
     if (name.empty()) {
-      return absl::InvalidArgumentError("--device: wants names of devices: CUDA0,CPU");
+      return absl::InvalidArgumentError("--device: give the names of devices, such as CUDA0,CPU");
     }
-    if (!offer.Has(name) || offer.devices.empty()) offer.devices.push_back(std::move(name));
+    if (!limits.Has(name) || limits.devices.empty()) limits.devices.push_back(std::move(name));
   }
   for (const std::string& part : Parts(memory)) {
     const size_t equals = part.rfind('=');
@@ -59,26 +59,26 @@ absl::StatusOr<DeviceLimits> ParseDeviceOffer(const std::vector<std::string>& de
     const auto bytes = ParseBytes(equals == std::string::npos ? part : part.substr(equals + 1));
     if (!bytes.ok() || *bytes == 0 || equals == 0) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--memory: \"", part, "\" is not understood; it is written 6GiB or CUDA0=6GiB"));
+          "--memory: \"", part, "\" is not a size of memory; write 6GiB or CUDA0=6GiB"));
     }
     if (name.empty()) {
-      offer.memory_of_others = *bytes;
-    } else if (!offer.Has(name)) {
+      limits.memory_of_others = *bytes;
+    } else if (!limits.Has(name)) {
       return absl::InvalidArgumentError(
           absl::StrCat("--memory: ", name, " is not among the devices of --device"));
     } else {
-      offer.memory_of[name] = *bytes;
+      limits.memory_of[name] = *bytes;
     }
   }
-  return offer;
+  return limits;
 }
 
 absl::StatusOr<std::vector<wire::DeviceInfo>> ListMachineDevices(const std::string& program) {
-  struct Found {
+  struct DeviceList {
     absl::Mutex mu;
     std::vector<wire::DeviceInfo> devices ABSL_GUARDED_BY(mu);
   };
-  const auto found = std::make_shared<Found>();  // shared with the child's thread
+  const auto found = std::make_shared<DeviceList>();  // shared with the child's thread
   ChildProcess::Options options;
   options.program = program;
   options.args = {"strata", "probe"};
@@ -108,10 +108,10 @@ absl::StatusOr<std::vector<wire::DeviceInfo>> ListMachineDevices(const std::stri
   return found->devices;
 }
 
-absl::Status CheckDeviceOffer(const DeviceLimits& offer, const std::string& program) {
+absl::Status CheckDeviceLimits(const DeviceLimits& limits, const std::string& program) {
   std::vector<std::pair<std::string, std::string>> named;  // name, option
-  for (const std::string& name : offer.devices) named.emplace_back(name, "--device");
-  for (const auto& [name, bytes] : offer.memory_of) named.emplace_back(name, "--memory");
+  for (const std::string& name : limits.devices) named.emplace_back(name, "--device");
+  for (const auto& [name, bytes] : limits.memory_of) named.emplace_back(name, "--memory");
   if (named.empty()) return absl::OkStatus();
   const auto devices = ListMachineDevices(program);
   if (!devices.ok()) return devices.status();

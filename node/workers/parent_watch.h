@@ -1,6 +1,5 @@
-// Ends a child process when its parent is gone, however that went: the parent holds the other end
-// of this process's stdin open (child_process.h), so end of file there means nobody is left to
-// serve.
+// Ends a child process when its parent is gone for any reason: the parent holds the other end of
+// this process's stdin open (child_process.h), so end of file there means nobody is left to serve.
 #pragma once
 
 #include <memory>
@@ -16,7 +15,7 @@ class ParentWatch {
     // Called once, on the watch's thread, when stdin ends: starts the orderly stop. Must not block.
     absl::AnyInvocable<void() &&> on_gone;
     // The whole process leaves with status 1 when the watch is not destroyed this long after
-    // on_gone: an orderly stop that hangs must not leave an orphan that holds gigabytes.
+    // on_gone: an orderly stop that hangs must not leave a process that holds gigabytes.
     absl::Duration hard_exit_after = absl::Seconds(3);
     int fd = 0;  // stdin
   };

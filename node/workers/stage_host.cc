@@ -1,5 +1,5 @@
-// Workers, and what is told of stages; stage_host_load.cc loads them, stage_host_calls.cc has
-// requests on them.
+// Workers and the status of stages; stage_host_load.cc loads them, stage_host_calls.cc has the
+// calls on them.
 #include "node/workers/stage_host.h"
 
 #include <array>
@@ -18,7 +18,8 @@ namespace strata {
 
 namespace {
 
-// Before it served: whoever planned it may plan less for its device.
+// The status of a stage whose worker died before the stage served. The planner may then plan less
+// for its device.
 absl::Status Died(const WorkerDeath& death, absl::string_view during) {
   absl::Status status = death.ToStatus(during);
   if (!absl::IsResourceExhausted(status)) return status;
@@ -31,7 +32,7 @@ StageHost::StageHost(EventLoop* loop, Options options)
     : loop_(loop), options_(std::move(options)) {}
 
 StageHost::~StageHost() {
-  // All are asked before one is waited for.
+  // All workers are asked to stop before the first wait.
   for (auto& [name, device] : devices_) {
     if (device->worker != nullptr) device->worker->Stop();
   }
@@ -71,7 +72,7 @@ absl::StatusOr<StageHost::Device*> StageHost::DeviceFor(const std::string& name)
   const auto found = devices_.find(name);
   if (found != devices_.end()) return found->second.get();
   if (devices_.size() >= kDevicesMax) {
-    // Names come from outside; those that no worker runs for make room.
+    // Names come from outside; names of devices without a worker make room.
     std::erase_if(devices_, [this](const auto& entry) {
       for (const auto& [key, stage] : stages_) {
         if (stage.device == entry.second.get()) return false;
@@ -114,7 +115,7 @@ void StageHost::StopWorkerIfIdle(Device* device) {
   for (const auto& [key, stage] : stages_) {
     if (stage.device == device && stage.state != State::kFailed) return;
   }
-  device->worker->Stop();  // what it still holds of memory goes back
+  device->worker->Stop();  // frees the memory that it still holds
 }
 
 void StageHost::UpdateLoading(Device* device) {
@@ -130,16 +131,16 @@ void StageHost::OnWorkerReady(Device*) { BeginWaiting(); }
 
 void StageHost::OnWorkerDied(Device* device, const WorkerDeath& death) {
   device->worker.reset();
-  const bool asked = death.code == absl::StatusCode::kOk;
-  bool wanted = false;
+  const bool was_stopped = death.code == absl::StatusCode::kOk;
+  bool needed = false;
   for (auto& [key, stage] : stages_) {
     if (stage.device != device) continue;
     switch (stage.state) {
       case State::kFetching:
         break;  // not on a device yet
       case State::kWaiting:
-        if (asked && !stopping_) {
-          wanted = true;  // came while the worker before was stopping
+        if (was_stopped && !stopping_) {
+          needed = true;  // the load came while the worker before was stopping
         } else {
           EndLoad(&stage, Died(death, "before loading"));
         }
@@ -151,14 +152,16 @@ void StageHost::OnWorkerDied(Device* device, const WorkerDeath& death) {
       case State::kUnloading:
         stage.state = State::kFailed;
         stage.status = death.ToStatus("while serving");
-        LetGo(std::move(stage.weights));  // nobody reads them any more
+        ReleaseWeights(std::move(stage.weights));  // nobody reads them any more
         break;
       case State::kFailed:
         break;
     }
-    if (!asked && stage.state == State::kFailed) LOG(WARNING) << At(stage, stage.status).message();
+    if (!was_stopped && stage.state == State::kFailed) {
+      LOG(WARNING) << At(stage, stage.status).message();
+    }
   }
-  if (!wanted) return;
+  if (!needed) return;
   const absl::Status started = StartWorker(device);
   for (auto& [key, stage] : stages_) {
     if (!started.ok() && stage.device == device && stage.state == State::kWaiting) {
@@ -180,7 +183,7 @@ void StageHost::WatchWorkers() {
   }
 }
 
-void StageHost::Tell(const Stage& stage, wire::StageStatus* status) const {
+void StageHost::FillStatus(const Stage& stage, wire::StageStatus* status) const {
   using Wire = wire::StageStatus;
   status->set_origin(stage.spec.origin());
   static constexpr std::array<Wire::State, 6> kStates = {
@@ -212,8 +215,8 @@ void StageHost::Tell(const Stage& stage, wire::StageStatus* status) const {
   if (stage.state == State::kFetching || stage.state == State::kWaiting) return;
   if (stage.device->worker == nullptr) return;
   const WorkerProcess& worker = *stage.device->worker;
-  status->set_told_ms(worker.told_ms());
-  status->set_resident_bytes(worker.told().resident_bytes());
+  status->set_told_ms(worker.report_ms());
+  status->set_resident_bytes(worker.report().resident_bytes());
   status->set_busy_ms(stage.work.busy_ms());
   status->set_steps_done(stage.work.steps_done());
   status->set_busy_us(stage.work.busy_us());
@@ -224,30 +227,31 @@ void StageHost::Tell(const Stage& stage, wire::StageStatus* status) const {
   status->set_link_wire(stage.work.link_wire());
   status->set_link_note(stage.work.link_note());
   if (!stage.busy_us || !stage.rows) return;
-  const int64_t now_us = worker.told_ms() * 1000;
+  const int64_t now_us = worker.report_ms() * 1000;
   status->set_window_ms(static_cast<uint32_t>(stage.busy_us->SpanUs(now_us) / 1000));
   status->set_idle_share(static_cast<float>(IdleShare(*stage.busy_us, now_us)));
   status->set_rows_per_s(static_cast<float>(stage.rows->PerSecond(now_us)));
 }
 
-void StageHost::OnWorkerTold(Device* device) {
-  const int64_t now_us = device->worker->told_ms() * 1000;
-  for (const wire::StageWork& work : device->worker->told().stages()) {
+void StageHost::OnWorkerReport(Device* device) {
+  const int64_t now_us = device->worker->report_ms() * 1000;
+  for (const wire::StageWork& work : device->worker->report().stages()) {
     const auto found = stages_.find(StageKeyOf(work.epoch(), work.stage()));
     if (found == stages_.end() || found->second.device != device) continue;
     Stage& stage = found->second;
-    // The stage before of the same place may have told more.
-    const bool goes_on = work.busy_us() >= stage.work.busy_us() && work.rows() >= stage.work.rows();
+    // The counters of an earlier stage with the same key may have been greater.
+    const bool continues =
+        work.busy_us() >= stage.work.busy_us() && work.rows() >= stage.work.rows();
     if (stage.state == State::kServing && !stage.busy_us) {
       stage.busy_us.emplace(now_us);
       stage.rows.emplace(now_us);
-    } else if (stage.busy_us && goes_on) {
+    } else if (stage.busy_us && continues) {
       stage.busy_us->Add(now_us, static_cast<double>(work.busy_us() - stage.work.busy_us()));
       stage.rows->Add(now_us, static_cast<double>(work.rows() - stage.work.rows()));
     }
     stage.work = work;
   }
-  UnloadForgotten(device);
+  UnloadUnknownStages(device);
 }
 
 std::vector<wire::StageStatus> StageHost::Stages() const {
@@ -255,7 +259,7 @@ std::vector<wire::StageStatus> StageHost::Stages() const {
     if (device->worker != nullptr) device->worker->Refresh();
   }
   std::vector<wire::StageStatus> all;
-  for (const auto& [key, stage] : stages_) Tell(stage, &all.emplace_back());
+  for (const auto& [key, stage] : stages_) FillStatus(stage, &all.emplace_back());
   return all;
 }
 
@@ -271,8 +275,8 @@ uint64_t StageHost::BytesOn(const std::string& device) const {
   return bytes;
 }
 
-uint64_t StageHost::LeftOf(const std::string& device) const {
-  const uint64_t limit = options_.offer.MemoryOf(device);
+uint64_t StageHost::MemoryLeftOn(const std::string& device) const {
+  const uint64_t limit = options_.limits.MemoryOf(device);
   const uint64_t used = BytesOn(device);
   if (limit == 0) return 0;
   return used < limit ? limit - used : 1;

@@ -1,9 +1,9 @@
-// The stages of this node: which worker holds which, and what became of it. Requests of the
-// coordinator come in from node_service.h; each is passed on to the worker of the stage's device,
-// after the weights that are not on this machine have been fetched (weight_fetcher.h). When a
-// worker dies, its stages fail with its last words, and the next LoadStage starts a fresh one.
+// The stages of this node: the worker that holds each, and its state. Calls of the coordinator come
+// in from node_service.h; each is passed on to the worker of the stage's device, after the weights
+// that are not on this machine have been fetched (weight_fetcher.h). When a worker dies, its stages
+// fail with its last words, and the next LoadStage starts a fresh worker.
 //
-// Loop thread only, but for what is said otherwise.
+// Loop thread only, unless a function says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -47,30 +47,30 @@ class StageHost {
     WorkerTimeouts timeouts;
     bool echo_stderr = false;
     WeightFetcher* fetcher = nullptr;  // outlives the host; null: models are on this machine
-    // Of a file that this node shares, by its path: its ModelFile::file_key(); else "". Does not
-    // block. May be null.
+    // Returns the ModelFile::file_key() of a file that this node shares, by its path; else "". Does
+    // not block. May be null.
     std::function<std::string(const std::string& path)> file_key;
-    DeviceLimits offer;
+    DeviceLimits limits;
     std::string node_id;
-    SelfTestFile* self_tests = nullptr;  // outlives the host; null: they are not kept
+    SelfTestFile* self_tests = nullptr;  // outlives the host; null: results are not stored
   };
-  // The call to the worker that carries a request on, made before the request's own call can end.
-  using Context = std::shared_ptr<grpc::ClientContext>;  // shared with the call under way
+  // Of the forwarded call to the worker; made before the coordinator's call can end.
+  using Context = std::shared_ptr<grpc::ClientContext>;  // shared with the call in flight
   using Done = absl::AnyInvocable<void(absl::Status) &&>;
 
   // `loop` outlives the host.
   StageHost(EventLoop* loop, Options options);
-  // After the loop has run. Stops the workers: blocks for at most their stop_ms.
+  // REQUIRES: the loop has ended. Stops the workers: blocks for at most their stop_ms.
   ~StageHost();
 
-  // Ends `stream` with the loaded stage or with why not. kAborted: an older epoch; kAlreadyExists:
+  // Ends `stream` with the loaded stage or with an error. kAborted: an older epoch; kAlreadyExists:
   // the stage is here; kResourceExhausted: too many stages; kUnavailable: the node is stopping;
-  // kFailedPrecondition: the device is not offered; else what the worker says, or how it died. A
-  // stage that `spec` keeps is this one from now on, whatever comes of it.
+  // kFailedPrecondition: the device is not offered; else the worker's own error, or its death. The
+  // stage that `spec` keeps becomes this one, even if the load fails.
   void Load(const wire::StageSpec& spec, Context context, LoadStream* stream);
 
-  // What the worker of the stage answers, or how it died. kNotFound: no such stage. `request` and
-  // `response` stay until `done` is called.
+  // `done` gets the answer of the stage's worker, or its death. kNotFound: no such stage. `request`
+  // and `response` must live until `done` is called.
   void Connect(const wire::ConnectStageRequest* request, wire::ConnectStageResponse* response,
                const Context& context, Done done);
   void MoveCaches(const wire::MoveCachesRequest* request, wire::MoveCachesResponse* response,
@@ -82,16 +82,16 @@ class StageHost {
               const Context& context, Done done);
 
   std::vector<wire::StageStatus> Stages() const;
-  // What the stages on a device take of its memory, as their workers told when they had loaded.
+  // Bytes that the stages on a device take of its memory, as their workers reported after the load.
   uint64_t BytesOn(const std::string& device) const;
-  // Of what is offered of it, 1 or more; 0: all that is free.
-  uint64_t LeftOf(const std::string& device) const;
-  // Whether a worker computes or loads.
+  // Bytes that are left of the device's limit, 1 or more; 0: no limit, all that is free.
+  uint64_t MemoryLeftOn(const std::string& device) const;
+  // True while a worker computes or loads.
   bool Busy() const;
-  // Workers that had nothing to do may have something soon.
+  // Pings idle workers at the usual rate again: they may have work soon.
   void WatchWorkers();
 
-  // From now on loads are refused, those under way end, and the workers are asked to stop.
+  // Refuses loads from now on, ends those in progress, and asks the workers to stop.
   void StartShutdown();
 
  private:
@@ -114,20 +114,20 @@ class StageHost {
     std::shared_ptr<WeightFetcher::Job> fetch;
     std::shared_ptr<FetchProgress> fetch_progress;
     uint64_t bytes_before = 0;             // checked and fetched before kWaiting, for the progress
-    wire::LoadProgress progress;           // kLoading: as told to `stream`
+    wire::LoadProgress progress;           // kLoading: as written to `stream`
     std::shared_ptr<WeightLease> weights;  // when the model is in the cache; shared with nobody
     std::string block_hashes;              // of those
-    bool fetched_again = false;            // since the worker found that they were damaged
+    bool fetched_again = false;            // since the worker found the weights damaged
     bool loaded = false;
     wire::StageInfo info;  // when loaded
     int32_t worker_pid = 0;
-    // kServing: what its worker told last, and how fast that grows.
+    // kServing: the last report of its worker, and the rates of its counters.
     wire::StageWork work;
     std::optional<RateWindow> busy_us, rows;
     absl::Status status;  // kFailed: why
   };
 
-  // A request on its way to a worker.
+  // A call that is being forwarded to a worker.
   struct Call {
     uint64_t stage_id = 0;
     StageKey stage;
@@ -144,14 +144,14 @@ class StageHost {
   template <typename Request, typename Response>
   void Forward(const StageKey& key, const Request* request, Response* response,
                const Context& context, Method<Request, Response> method, Done done);
-  void Settle(const std::shared_ptr<Call>& call, const absl::Status& status);
+  void FinishCall(const std::shared_ptr<Call>& call, const absl::Status& status);
 
   Stage* FindById(const StageKey& key, uint64_t id);
-  void Tell(const Stage& stage, wire::StageStatus* status) const;
+  void FillStatus(const Stage& stage, wire::StageStatus* status) const;
   std::string Where(const Stage& stage) const;
   absl::Status At(const Stage& stage, const absl::Status& status) const;
-  // Remembers the newest epoch seen. kAborted: an older one of another coordinator. One coordinator
-  // has a plan of its own for each model, the older ones among them.
+  // Remembers the newest epoch seen. kAborted: an older one of another coordinator. Older epochs of
+  // the same coordinator are accepted: it has one plan for each model.
   absl::Status Newest(const wire::Epoch& epoch);
 
   absl::StatusOr<Device*> DeviceFor(const std::string& name);
@@ -160,12 +160,12 @@ class StageHost {
   void StopWorkerIfIdle(Device* device);
   void UpdateLoading(Device* device);
 
-  // What the stage keeps of an earlier plan's, which is forgotten then; false: there is none such.
+  // Moves the stage of the earlier plan that `stage` keeps into it; false: there is none such.
   bool TakeKept(Stage* stage);
   void BeginFetch(Stage* stage);
   void WatchFetches();
   void OnFetched(const StageKey& key, uint64_t id, absl::StatusOr<WeightFetcher::Fetched> fetched);
-  void LetGo(std::shared_ptr<WeightLease> weights);  // off the loop: it waits for the disk
+  void ReleaseWeights(std::shared_ptr<WeightLease> weights);  // off the loop: waits for the disk
   void Forget(const StageKey& key);
 
   void BeginLoad(Stage* stage);
@@ -174,16 +174,16 @@ class StageHost {
   bool IsCrowded(const Stage& stage) const;
   void OnLoadEvent(const StageKey& key, uint64_t id, wire::LoadStageEvent event);
   void OnLoadEnd(const StageKey& key, uint64_t id, const absl::Status& status);
-  // What the worker read of the cache is damaged: once, it is fetched and loaded again.
+  // After the worker found damage in the cache: checks, fetches and loads the stage again, once.
   void FetchAgain(Stage* stage, const absl::Status& why);
   void EndLoad(Stage* stage, const absl::Status& status);
 
   void OnWorkerReady(Device* device);
   void OnWorkerDied(Device* device, const WorkerDeath& death);
-  void OnWorkerTold(Device* device);
-  // A load that was given up, or ended before it began, may leave its worker a stage that nobody
-  // else knows of.
-  void UnloadForgotten(Device* device);
+  void OnWorkerReport(Device* device);
+  // Unloads stages that only the worker knows of: a load that was cancelled, or ended before it
+  // began, may leave such a stage.
+  void UnloadUnknownStages(Device* device);
 
   EventLoop* const loop_;
   const Options options_;
@@ -193,11 +193,11 @@ class StageHost {
   uint64_t next_id_ = 1;
   std::map<StageKey, Stage> stages_;
   std::map<std::string, std::unique_ptr<Device>> devices_;  // by name
-  std::map<uint64_t, Context> calls_;                       // to workers, under way
-  std::set<StageKey> forgotten_;                            // being unloaded by UnloadForgotten()
+  std::map<uint64_t, Context> calls_;                       // to workers, in flight
+  std::set<StageKey> unloading_;                            // by UnloadUnknownStages()
   CallbackGate gate_;                                       // for their callbacks
   std::unique_ptr<EventLoop::Handle> fetch_timer_;          // while there are fetches
-  size_t fetches_ = 0;                                      // whose end has not come
+  size_t fetches_ = 0;                                      // that have not ended
 };
 
 }  // namespace strata

@@ -1,4 +1,4 @@
-// Requests on a stage, passed on to its worker.
+// Calls on a stage, forwarded to its worker.
 #include <functional>
 #include <memory>
 #include <utility>
@@ -53,10 +53,10 @@ void StageHost::Forward(const StageKey& key, const Request* request, Response* r
   call->stage = key;
   call->done = std::move(done);
   Send(stage.device->worker.get(), request, response, context, method,
-       [this, call](const absl::Status& status) { Settle(call, status); });
+       [this, call](const absl::Status& status) { FinishCall(call, status); });
 }
 
-void StageHost::Settle(const std::shared_ptr<Call>& call, const absl::Status& status) {
+void StageHost::FinishCall(const std::shared_ptr<Call>& call, const absl::Status& status) {
   Stage* stage = FindById(call->stage, call->stage_id);
   if (stage == nullptr || status.ok()) {
     std::move(call->done)(status);
@@ -88,7 +88,7 @@ void StageHost::Connect(const wire::ConnectStageRequest* request,
     return;
   }
   const StageKey key = StageKeyOf(request->epoch(), request->stage());
-  // Whoever links it has found its self-test right.
+  // The coordinator links a stage only after it has accepted the stage's self-test.
   const auto found = stages_.find(key);
   if (options_.self_tests != nullptr && found != stages_.end()) {
     options_.self_tests->Keep(found->second.info.self_test());
@@ -130,7 +130,7 @@ void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStag
     const bool with_worker = stage.state == State::kLoading;
     stage.context->TryCancel();
     EndLoad(&stage, absl::CancelledError("it was unloaded while it loaded"));
-    // A worker that other stages keep alive has to forget it too.
+    // A worker that other stages keep running has to unload it too.
     if (with_worker && !device->worker->stopping()) stage.state = State::kUnloading;
   }
   if (stage.state == State::kFailed) {
@@ -144,24 +144,24 @@ void StageHost::Unload(const wire::UnloadStageRequest* request, wire::UnloadStag
            done = std::move(done)](absl::Status status) mutable {
             Stage* still = FindById(key, id);
             if (still != nullptr) {
-              // With its worker the stage is gone as well.
+              // Its worker has died, and the stage with it.
               if (still->state == State::kFailed) status = absl::OkStatus();
               if (status.ok()) {
                 Forget(key);
                 StopWorkerIfIdle(device);
               } else if (!absl::IsDeadlineExceeded(status) && !absl::IsCancelled(status)) {
-                still->state = before;  // else the worker may have begun
+                still->state = before;  // else the worker may have begun to unload
               }
             }
             std::move(done)(status);
           });
 }
 
-void StageHost::UnloadForgotten(Device* device) {
+void StageHost::UnloadUnknownStages(Device* device) {
   if (device->worker->stopping()) return;
   for (const auto& [key, stage] : stages_) {
     const bool settled = stage.state == State::kServing || stage.state == State::kFailed;
-    if (stage.device == device && !settled) return;  // what was told may be older
+    if (stage.device == device && !settled) return;  // the report may be older
   }
   struct Unload {
     StageKey key;
@@ -169,18 +169,18 @@ void StageHost::UnloadForgotten(Device* device) {
     wire::UnloadStageRequest request;
     wire::UnloadStageResponse response;
   };
-  for (const wire::StageWork& work : device->worker->told().stages()) {
+  for (const wire::StageWork& work : device->worker->report().stages()) {
     const StageKey key = StageKeyOf(work.epoch(), work.stage());
     const auto found = stages_.find(key);
     const bool known = found != stages_.end() && found->second.device == device &&
                        found->second.state != State::kFailed;
-    if (known || !forgotten_.insert(key).second) continue;
+    if (known || !unloading_.insert(key).second) continue;
     auto call = std::make_shared<Unload>();
     call->key = key;
     *call->request.mutable_epoch() = work.epoch();
     call->request.set_stage(work.stage());
     Send(device->worker.get(), &call->request, &call->response, Context(call, &call->context),
-         &Async::UnloadStage, [this, call](const absl::Status&) { forgotten_.erase(call->key); });
+         &Async::UnloadStage, [this, call](const absl::Status&) { unloading_.erase(call->key); });
   }
 }
 

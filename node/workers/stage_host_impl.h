@@ -1,5 +1,5 @@
-// What the parts of StageHost share: stage_host.cc has the workers and what is told of stages,
-// stage_host_load.cc loading, stage_host_calls.cc requests on a stage. Loop thread.
+// Shared by the parts of StageHost: stage_host.cc has the workers and the status of stages,
+// stage_host_load.cc loading, stage_host_calls.cc the calls on a stage. Loop thread.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class StageHost::Device final : public WorkerProcess::Observer {
   Device(StageHost* host, std::string name) : name(std::move(name)), host_(host) {}
   void OnWorkerReady() override { host_->OnWorkerReady(this); }
   void OnWorkerDied(const WorkerDeath& death) override { host_->OnWorkerDied(this, death); }
-  void OnWorkerTold() override { host_->OnWorkerTold(this); }
+  void OnWorkerReport() override { host_->OnWorkerReport(this); }
 
   const std::string name;
   std::unique_ptr<WorkerProcess> worker;  // while it runs
@@ -31,7 +31,7 @@ class StageHost::Device final : public WorkerProcess::Observer {
   StageHost* const host_;
 };
 
-// What a fetch has done, told by its thread and read on the loop.
+// The progress of a fetch, written by its thread and read on the loop.
 struct StageHost::FetchProgress {
   std::atomic<uint64_t> bytes_done{0}, bytes_total{0};
 };

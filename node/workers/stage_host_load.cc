@@ -20,7 +20,7 @@
 namespace strata {
 namespace {
 
-// How often a fetch's progress is passed on, and a caller's leaving is noticed.
+// How often a fetch's progress is passed on, and a cancelled call is noticed.
 constexpr uint64_t kFetchWatchMs = 100;
 
 PrintableText ModelNameOf(const wire::StageSpec& spec) {
@@ -30,14 +30,14 @@ PrintableText ModelNameOf(const wire::StageSpec& spec) {
 
 }  // namespace
 
-// Reads a worker's LoadStage. Deletes itself after its last word has been posted.
+// Reads a worker's LoadStage. Deletes itself after its last event has been posted.
 class StageHost::LoadReader final : public grpc::ClientReadReactor<wire::LoadStageEvent> {
  public:
   LoadReader(StageHost* host, const Stage& stage)
       : host_(host), key_(KeyOf(stage.spec)), id_(stage.id), context_(stage.context) {
     *request_.mutable_spec() = stage.spec;
     request_.set_block_hashes(stage.block_hashes);
-    // Others have their weights from the file that this node shares, if it is the source.
+    // Other nodes get their weights from the file that this node shares, if it is the source.
     const bool is_source = stage.spec.source_address().empty() && !stage.spec.no_source();
     if (is_source && stage.weights == nullptr && host->options_.file_key != nullptr) {
       request_.set_file_key(host->options_.file_key(stage.spec.model_path()));
@@ -96,7 +96,7 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
     stream->End(At(stage, absl::AlreadyExistsError("it is here already; unload it first")));
     return;
   }
-  // Stages that failed are kept to tell why; whoever loads what fails must not use up the places.
+  // Failed stages are kept to report their errors; they must not use up the stages of the node.
   if (found == stages_.end() && stages_.size() >= kStagesMax) {
     const auto failed = std::find_if(stages_.begin(), stages_.end(), [](const auto& each) {
       return each.second.state == State::kFailed;
@@ -108,10 +108,10 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
                               absl::StrCat("a node takes ", kStagesMax, " stages at most"))));
     return;
   }
-  if (!options_.offer.Has(stage.spec.device())) {
+  if (!options_.limits.Has(stage.spec.device())) {
     stream->End(At(stage, absl::FailedPreconditionError(absl::StrCat(
                               stage.spec.device(), " is not offered there, only ",
-                              absl::StrJoin(options_.offer.devices, ", "), " (--device)"))));
+                              absl::StrJoin(options_.limits.devices, ", "), " (--device)"))));
     return;
   }
   if (TakeKept(&stage)) {
@@ -134,11 +134,11 @@ void StageHost::Load(const wire::StageSpec& spec, Context context, LoadStream* s
   stage.context = std::move(context);
   stage.stream = stream;
   Forget(key);
-  Stage& kept = stages_[key] = std::move(stage);
+  Stage& added = stages_[key] = std::move(stage);
   if (fetch) {
-    BeginFetch(&kept);
+    BeginFetch(&added);
   } else {
-    BeginLoad(&kept);
+    BeginLoad(&added);
   }
 }
 
@@ -162,7 +162,7 @@ void StageHost::BeginFetch(Stage* stage) {
   stage->fetch_progress = std::make_shared<FetchProgress>();
   WeightFetcher::Request request;
   request.model_id = stage->spec.model_id();
-  // Fetched already, it names the cache's copy.
+  // After a first fetch the spec's path names the cache's copy.
   if (!stage->fetched_again) request.path = stage->spec.model_path();
   request.address = stage->spec.source_address();
   for (const wire::WeightPeer& peer : stage->spec.weight_peers()) {
@@ -195,7 +195,7 @@ void StageHost::WatchFetches() {
     if (stage.state != State::kFetching) continue;
     const FetchProgress& progress = *stage.fetch_progress;
     if (!stage.stream->Progress(progress.bytes_done, progress.bytes_total)) {
-      EndLoad(&stage, absl::CancelledError("the caller has gone"));
+      EndLoad(&stage, absl::CancelledError("the caller cancelled the load"));
     }
   }
 }
@@ -205,7 +205,7 @@ void StageHost::OnFetched(const StageKey& key, uint64_t id,
   if (--fetches_ == 0) fetch_timer_.reset();
   Stage* stage = FindById(key, id);
   if (stage == nullptr || stage->state != State::kFetching) {
-    if (fetched.ok()) LetGo(std::move(fetched->lease));
+    if (fetched.ok()) ReleaseWeights(std::move(fetched->lease));
     return;
   }
   stage->fetch.reset();
@@ -225,24 +225,24 @@ void StageHost::OnFetched(const StageKey& key, uint64_t id,
   }
 }
 
-void StageHost::LetGo(std::shared_ptr<WeightLease> weights) {
+void StageHost::ReleaseWeights(std::shared_ptr<WeightLease> weights) {
   if (weights != nullptr) options_.fetcher->LetGo(std::move(weights));
 }
 
 void StageHost::Forget(const StageKey& key) {
   const auto found = stages_.find(key);
   if (found == stages_.end()) return;
-  LetGo(std::move(found->second.weights));
+  ReleaseWeights(std::move(found->second.weights));
   stages_.erase(found);
 }
 
 bool StageHost::IsCrowded(const Stage& stage) const {
-  const DeviceLimits& offer = options_.offer;
-  const bool on_host = offer.MemoryOf(kCpuDevice) != 0;
+  const DeviceLimits& limits = options_.limits;
+  const bool on_host = limits.MemoryOf(kCpuDevice) != 0;
   return std::any_of(stages_.begin(), stages_.end(), [&](const auto& each) {
     const Stage& other = each.second;
     if (other.state != State::kLoading || other.device == nullptr) return false;
-    const bool same = other.device == stage.device && offer.MemoryOf(stage.device->name) != 0;
+    const bool same = other.device == stage.device && limits.MemoryOf(stage.device->name) != 0;
     return same || (on_host && (other.spec.n_cpu_moe() > 0 || stage.spec.n_cpu_moe() > 0));
   });
 }
@@ -254,7 +254,7 @@ void StageHost::BeginWaiting() {
   }
 }
 
-// One that finds no worker ready, or another loading of the same limit, is begun later.
+// A stage whose worker is not ready, or that shares a limit with a stage that loads, begins later.
 void StageHost::BeginLoad(Stage* stage) {
   stage->state = State::kWaiting;
   const WorkerProcess* const worker = stage->device->worker.get();
@@ -262,8 +262,8 @@ void StageHost::BeginLoad(Stage* stage) {
   stage->state = State::kLoading;
   stage->worker_pid = stage->device->worker->pid();
   UpdateLoading(stage->device);
-  stage->spec.set_memory_bytes_max(LeftOf(stage->device->name));
-  stage->spec.set_host_bytes_max(LeftOf(kCpuDevice));
+  stage->spec.set_memory_bytes_max(MemoryLeftOn(stage->device->name));
+  stage->spec.set_host_bytes_max(MemoryLeftOn(kCpuDevice));
   calls_[stage->id] = stage->context;
   gate_.Enter();
   (new LoadReader(this, *stage))->Start(stage->device->worker->stub());
@@ -293,7 +293,7 @@ void StageHost::OnLoadEnd(const StageKey& key, uint64_t id, const absl::Status& 
   Stage* stage = FindById(key, id);
   if (stage == nullptr || stage->state != State::kLoading) return;
   if (absl::IsUnavailable(status)) {
-    // The worker's own word, or the end of the worker: then OnWorkerDied() says it better.
+    // Either the worker's own error, or the worker died: OnWorkerDied() then has the better error.
     stage->device->worker->CheckAlive([this, key, id, status](bool alive) {
       Stage* still = FindById(key, id);
       if (!alive || still == nullptr || still->state != State::kLoading) return;
@@ -303,10 +303,10 @@ void StageHost::OnLoadEnd(const StageKey& key, uint64_t id, const absl::Status& 
     return;
   }
   if (status.ok() && !stage->loaded) {
-    EndLoad(stage, absl::InternalError("the worker ended the load without a word"));
+    EndLoad(stage, absl::InternalError("the worker ended the load without a result"));
     return;
   }
-  // What it said of a load that it lived through is no word about how it ends later.
+  // Its output about a load that it survived does not explain a later death.
   stage->device->worker->ForgetWords();
   if (absl::IsDataLoss(status) && stage->weights != nullptr && options_.fetcher != nullptr) {
     FetchAgain(stage, status);
@@ -319,15 +319,15 @@ void StageHost::FetchAgain(Stage* stage, const absl::Status& why) {
   if (stage->fetched_again) {
     EndLoad(stage, absl::DataLossError(absl::StrCat(
                        why.message(),
-                       "; it was checked and fetched again before, so the disk does not give back "
-                       "what was written to it: look after it, or name another folder with "
+                       "; it was checked and fetched again before, so the disk does not return "
+                       "what was written to it: check the disk, or name another folder with "
                        "--cache-dir")));
     return;
   }
   LOG(WARNING) << At(*stage, why).message() << "; it is checked, fetched and loaded again";
   stage->fetched_again = true;
   stage->context = std::make_shared<grpc::ClientContext>();  // each is for one call
-  LetGo(std::exchange(stage->weights, nullptr));
+  ReleaseWeights(std::exchange(stage->weights, nullptr));
   Device* const device = std::exchange(stage->device, nullptr);
   BeginFetch(stage);
   UpdateLoading(device);
@@ -344,7 +344,7 @@ void StageHost::EndLoad(Stage* stage, const absl::Status& status) {
     UpdateLoading(stage->device);
     if (!status.ok()) StopWorkerIfIdle(stage->device);
   }
-  if (!status.ok()) LetGo(std::move(stage->weights));
+  if (!status.ok()) ReleaseWeights(std::move(stage->weights));
   if (status.ok()) {
     stream->End(stage->info);
   } else {

@@ -25,17 +25,17 @@
 namespace strata {
 namespace {
 
-// The cluster, by its name here: which one that is the folder says.
+// The cluster's name in messages; the folder of certificates decides which cluster it is.
 constexpr char kOfItsNode[] = "of the node";
 
 }  // namespace
 
-std::vector<std::string> WireArgs(const LinkSelectorOptions& wires) {
+std::vector<std::string> LinkArgs(const LinkSelectorOptions& links) {
   std::vector<std::string> args;
-  if (!wires.ucx) args.push_back("--no-ucx");
-  if (wires.spin) args.push_back("--spin");
-  if (wires.allow_mixed_versions) args.push_back("--allow-mixed-versions");
-  for (const std::string& interface : wires.trusted_interfaces) {
+  if (!links.ucx) args.push_back("--no-ucx");
+  if (links.spin) args.push_back("--spin");
+  if (links.allow_mixed_versions) args.push_back("--allow-mixed-versions");
+  for (const std::string& interface : links.trusted_interfaces) {
     args.insert(args.end(), {"--trust-link", interface});
   }
   return args;
@@ -45,7 +45,7 @@ absl::Status RunWorker(const WorkerRunOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   VolunteerToDie();
   UseOneHeap();
-  if (options.wires.trusted_interfaces.empty()) KeepUcxFromHooking();
+  if (options.links.trusted_interfaces.empty()) KeepUcxFromHooking();
   if (!options.open) {
     auto credentials = ClusterCredentials::Follow({.folder = options.tls_folder});
     if (!credentials.ok()) return credentials.status();
@@ -60,7 +60,7 @@ absl::Status RunWorker(const WorkerRunOptions& options) {
     signals.push_back(loop->OnSignal(signum, [&loop] { loop->Stop(); }));
   }
   absl::StatusOr<std::unique_ptr<WorkerServer>> server = WorkerServer::Start(
-      {.listen = options.listen, .n_threads = options.n_threads, .wires = options.wires},
+      {.listen = options.listen, .n_threads = options.n_threads, .wires = options.links},
       Clock::Real());
   if (!server.ok()) return server.status();
 
@@ -70,7 +70,7 @@ absl::Status RunWorker(const WorkerRunOptions& options) {
   loop->Run();
   server->reset();
   signals.clear();
-  // A node asks more than once; what comes from here on is not to look like a crash.
+  // A node may ask to stop more than once; a later signal must not look like a crash.
   for (int signum : {SIGINT, SIGTERM, SIGHUP}) signal(signum, SIG_IGN);
   return absl::OkStatus();
 }

@@ -17,13 +17,13 @@ struct WorkerRunOptions {
   bool open = false;       // everything is plain
   std::string listen = "127.0.0.1:0";
   uint32_t n_threads = 1;
-  LinkSelectorOptions wires;
+  LinkSelectorOptions links;
   bool log_requests = false;  // to stdout, for the node
   LogFormat log_format = LogFormat::kText;
 };
 
-// The arguments of `strata worker` that say the same as `wires`.
-std::vector<std::string> WireArgs(const LinkSelectorOptions& wires);
+// `links` as arguments of `strata worker`.
+std::vector<std::string> LinkArgs(const LinkSelectorOptions& links);
 
 // Prints {"worker":{"address":"host:port","pid":…}} to stdout and serves until SIGTERM or the end
 // of stdin. Blocks. kUnavailable: the address cannot be listened on.

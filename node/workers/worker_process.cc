@@ -25,7 +25,7 @@
 namespace strata {
 namespace {
 
-// Of the last words, what goes into a status: one line that a person reads.
+// How much of the last words goes into a status: one line that a person reads.
 constexpr size_t kStatusWordsBytesMax = 1024;
 
 std::string LastLines(absl::string_view text) {
@@ -69,9 +69,9 @@ std::string Seconds(int64_t ms) {
 
 absl::Status WorkerDeath::ToStatus(absl::string_view during) const {
   if (code == absl::StatusCode::kOk) return absl::UnavailableError("the worker was stopped");
-  std::string words = absl::StrCat("the worker ", what, " ", during, " (", how, ")");
-  if (!last_words.empty()) absl::StrAppend(&words, ": ", last_words);
-  return absl::Status(code, words);
+  std::string message = absl::StrCat("the worker ", what, " ", during, " (", how, ")");
+  if (!last_words.empty()) absl::StrAppend(&message, ": ", last_words);
+  return absl::Status(code, message);
 }
 
 WorkerDeath DeathFromExit(const ChildExit& exit) {
@@ -136,7 +136,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(EventLoop* l
     if (!address.empty()) {
       self->Post([self, address] { self->OnAddress(address); });
     } else if (RequestLogOn()) {
-      WriteLine(STDERR_FILENO, absl::StrCat(line, "\n"));  // what it says of requests
+      WriteLine(STDERR_FILENO, absl::StrCat(line, "\n"));  // its request log
     }
   };
   child.on_stderr_line = [label = self->options_.label,
@@ -162,7 +162,7 @@ WorkerProcess::~WorkerProcess() {
   if (ping_ != nullptr) ping_->context.TryCancel();
   child_.reset();
   gate_.Wait();
-  for (auto* checks : {&checks_asked_, &checks_waiting_}) {
+  for (auto* checks : {&checks_sent_, &checks_waiting_}) {
     for (auto& fn : *checks) std::move(fn)(false);
   }
 }
@@ -202,18 +202,18 @@ void WorkerProcess::TickAfter(int64_t delay_ms) {
 }
 
 void WorkerProcess::Refresh() {
-  if (told_ms_ != 0 && SteadyMs() - told_ms_ >= options_.timeouts.ping_every_ms) SendPing();
+  if (report_ms_ != 0 && SteadyMs() - report_ms_ >= options_.timeouts.ping_every_ms) SendPing();
 }
 
 void WorkerProcess::Watch() {
-  if (tick_ == nullptr) return;  // not there yet, or its end is under way
+  if (tick_ == nullptr) return;  // not ready yet, or stopping
   if (std::exchange(idle_answers_, 0) < options_.timeouts.idle_pings) return;
   TickAfter(options_.timeouts.ping_every_ms);
   SendPing();
 }
 
-// Ticks are counted rather than time: after this process itself was stopped for a while, the worker
-// gets its time to answer.
+// Counts ticks rather than time: after this process itself was stopped for a while, the worker
+// still gets its time to answer.
 void WorkerProcess::Tick() {
   if (++silent_ticks_ * options_.timeouts.ping_every_ms > options_.timeouts.silent_ms) {
     KillBecause(
@@ -226,7 +226,7 @@ void WorkerProcess::Tick() {
 
 void WorkerProcess::SendPing() {
   if (ping_ != nullptr || !ready()) return;
-  checks_asked_ = std::move(checks_waiting_);
+  checks_sent_ = std::move(checks_waiting_);
   checks_waiting_.clear();
   ping_ = std::make_shared<PingCall>();
   ping_->context.set_deadline(DeadlineIn(absl::Milliseconds(options_.timeouts.silent_ms)));
@@ -241,31 +241,31 @@ void WorkerProcess::SendPing() {
 void WorkerProcess::OnPing(const grpc::Status& status, const wire::PingResponse& response) {
   ping_.reset();
   if (!status.ok()) {
-    // The exit, or the silence, will tell. Asked again at the next tick.
-    for (auto& fn : checks_asked_) checks_waiting_.push_back(std::move(fn));
-    checks_asked_.clear();
+    // Its exit or its silence will show why. Pinged again at the next tick.
+    for (auto& fn : checks_sent_) checks_waiting_.push_back(std::move(fn));
+    checks_sent_.clear();
     return;
   }
   silent_ticks_ = 0;
-  busy_ = response.busy_ms() > 0 || response.steps_done() != told_.steps_done();
-  told_ = response;
-  told_ms_ = SteadyMs();
+  busy_ = response.busy_ms() > 0 || response.steps_done() != report_.steps_done();
+  report_ = response;
+  report_ms_ = SteadyMs();
   const int64_t idle_pings = options_.timeouts.idle_pings;
-  if (tick_ == nullptr) {  // its end is under way
+  if (tick_ == nullptr) {  // stopping
   } else if (busy()) {
     if (idle_answers_ >= idle_pings) TickAfter(options_.timeouts.ping_every_ms);
     idle_answers_ = 0;
   } else if (++idle_answers_ >= idle_pings) {
     TickAfter(options_.timeouts.idle_ping_every_ms);
   }
-  observer_->OnWorkerTold();
+  observer_->OnWorkerReport();
   const int64_t step_ms = options_.timeouts.step_ms * (loading_ ? kStepTimesLoading : 1);
   if (response.busy_ms() > step_ms) {
     KillBecause("hung",
                 absl::StrCat("more than ", Seconds(step_ms), " on one step, so it was killed"));
   }
-  Checks answered = std::move(checks_asked_);
-  checks_asked_.clear();
+  Checks answered = std::move(checks_sent_);
+  checks_sent_.clear();
   if (!checks_waiting_.empty()) SendPing();
   for (auto& fn : answered) std::move(fn)(true);
 }
@@ -292,9 +292,9 @@ void WorkerProcess::OnExit(const ChildExit& exit) {
   } else if (!stopping_) {
     death = DeathFromExit(exit);
   }
-  Checks unanswered = std::move(checks_asked_);
+  Checks unanswered = std::move(checks_sent_);
   for (auto& fn : checks_waiting_) unanswered.push_back(std::move(fn));
-  checks_asked_.clear();
+  checks_sent_.clear();
   checks_waiting_.clear();
   observer_->OnWorkerDied(death);  // may destroy this
   for (auto& fn : unanswered) std::move(fn)(false);

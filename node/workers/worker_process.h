@@ -1,7 +1,6 @@
 // A worker: the child process that holds the stages of one device, because libllama aborts on inner
-// errors and may take all memory there is. The node starts it, asks it every half second whether it
-// lives, or more seldom while it has nothing to do, kills it when it hangs, and tells what became
-// of it.
+// errors and may take all memory there is. The node starts it, pings it every half second, or
+// less often while it is idle, kills it when it hangs, and reports how it ended.
 //
 // Loop thread only. gRPC's and the child's threads post to the loop.
 #pragma once
@@ -25,16 +24,16 @@
 
 namespace strata {
 
-// A step may take so many times longer while a stage is loaded beside.
+// How many times longer a step may take while the same worker loads a stage.
 inline constexpr int64_t kStepTimesLoading = 5;
 
 struct WorkerTimeouts {
   int64_t start_ms = 30'000;  // from the start of the process to its address
   int64_t ping_every_ms = 500;
-  int64_t idle_pings = 6;  // at which it had nothing to do, after which it is asked less often:
+  int64_t idle_pings = 6;  // without work, in a row, after which it is pinged less often:
   int64_t idle_ping_every_ms = 10'000;
   int64_t silent_ms = 3'000;  // without an answer: frozen
-  int64_t step_ms = 120'000;  // on one step: hangs. While stages load, kStepTimesLoading of it
+  int64_t step_ms = 120'000;  // on one step: hung. While stages load: times kStepTimesLoading
   int64_t stop_ms = 2'000;    // between asking it to stop and killing it
 };
 
@@ -44,14 +43,14 @@ struct WorkerDeath {
   std::string what;                               // "aborted"
   std::string how;                                // "signal 6, Aborted"
   std::string last_words;                         // of its stderr, on one line
-  // Where it was memory, the machine's own, whatever the worker's device.
+  // If memory ran out, it was the machine's, whatever the worker's device.
   bool of_machine_memory = false;
 
   // "the worker aborted while loading (signal 6, Aborted): GGML_ASSERT(…) failed".
   absl::Status ToStatus(absl::string_view during) const;
 };
 
-// What `exit` says of a worker that nobody asked to stop.
+// How a worker ended that was not asked to stop, by its `exit`.
 WorkerDeath DeathFromExit(const ChildExit& exit);
 
 class WorkerProcess {
@@ -59,8 +58,8 @@ class WorkerProcess {
   struct Options {
     std::string program;            // see OwnProgram()
     std::vector<std::string> args;  // argv[0] included
-    std::string label;              // for what is printed about it
-    bool echo_stderr = false;       // print what it prints, and not its warnings alone
+    std::string label;              // of its lines in the log
+    bool echo_stderr = false;       // print all of its stderr, not only its warnings
     WorkerTimeouts timeouts;
   };
 
@@ -71,47 +70,46 @@ class WorkerProcess {
     // Exactly once, last, unless the WorkerProcess is destroyed before. May destroy the
     // WorkerProcess.
     virtual void OnWorkerDied(const WorkerDeath& death) = 0;
-    // told() is new.
-    virtual void OnWorkerTold() = 0;
+    // report() is new.
+    virtual void OnWorkerReport() = 0;
   };
 
   // `loop` and `observer` outlive the worker. Errors: the system's, when it cannot start a process.
   static absl::StatusOr<std::unique_ptr<WorkerProcess>> Start(EventLoop* loop, Options options,
                                                               Observer* observer);
 
-  // Blocks only while the process has not ended: after the loop, that is asking, waiting stop_ms
-  // and killing.
+  // Blocks only if the process has not ended: asks it to stop, waits stop_ms, and kills it.
   ~WorkerProcess();
 
   bool ready() const { return stub_ != nullptr; }
   bool stopping() const { return stopping_; }
-  // Whether it computed lately.
+  // True if it computed lately, or loads.
   bool busy() const { return busy_ || loading_; }
   pid_t pid() const { return child_->pid(); }
-  // Its last answer, and when that came by this process's steady clock; 0: it has not answered yet.
-  const wire::PingResponse& told() const { return told_; }
-  int64_t told_ms() const { return told_ms_; }
+  // Its last answer to a ping, and when it came by this process's steady clock; 0: none yet.
+  const wire::PingResponse& report() const { return report_; }
+  int64_t report_ms() const { return report_ms_; }
 
-  // Somebody wants to know what it says of itself: soon told() is new, where it has become old.
+  // Pings it if report() has become old; a new one follows soon.
   void Refresh();
 
-  // It may have work soon: asked at once, and as often as ever until it has had none for a while.
+  // It may have work soon: pings it at once, and at the usual rate until it has been idle a while.
   void Watch();
 
-  // Precondition: ready().
+  // REQUIRES: ready().
   wire::Worker::Stub* stub() const { return stub_.get(); }
 
   // While stages load, a step may take longer.
   void set_loading(bool loading) { loading_ = loading; }
 
-  // What it has printed so far is of no use to explain its death: words of a load that is over.
+  // Drops its last words so far: words of a load that is over do not explain a later death.
   void ForgetWords() { child_->ForgetWords(); }
 
   // Asks the worker to stop, kills it when it does not; OnWorkerDied follows.
   void Stop();
 
-  // Tells a call that the worker refused from one that it did not survive: calls `fn` with true
-  // once the worker has answered a question asked after this, with false after OnWorkerDied.
+  // Distinguishes a call that the worker refused from one that it did not survive: calls `fn` with
+  // true once the worker has answered a ping sent after this, with false after OnWorkerDied.
   void CheckAlive(absl::AnyInvocable<void(bool alive) &&> fn);
 
  private:
@@ -137,17 +135,17 @@ class WorkerProcess {
   const std::shared_ptr<const char> alive_ = std::make_shared<const char>();  // see Post()
 
   std::unique_ptr<wire::Worker::Stub> stub_;
-  std::shared_ptr<PingCall> ping_;  // under way; shared with its callback
+  std::shared_ptr<PingCall> ping_;  // in flight; shared with its callback
   std::unique_ptr<EventLoop::Handle> tick_, deadline_;
   int64_t silent_ticks_ = 0;
   int64_t idle_answers_ = 0;  // in a row
-  wire::PingResponse told_;
-  int64_t told_ms_ = 0;
+  wire::PingResponse report_;
+  int64_t report_ms_ = 0;
   bool busy_ = false;
   bool loading_ = false;
   bool stopping_ = false;
-  Checks checks_waiting_, checks_asked_;  // bounded by the calls under way
-  std::unique_ptr<WorkerDeath> verdict_;  // why it was killed by us
+  Checks checks_waiting_, checks_sent_;   // bounded by the calls in flight
+  std::unique_ptr<WorkerDeath> verdict_;  // why this process killed it
 
   CallbackGate gate_;
   std::unique_ptr<ChildProcess> child_;

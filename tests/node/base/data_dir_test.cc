@@ -20,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-// A path that is not there yet.
+// A path that does not exist yet.
 std::string Fresh() { return testing::MakeTestFolder() + "/a/b"; }
 
 TEST(DataDir, KeepsTheId) {
@@ -62,7 +62,7 @@ TEST(DataDir, ADamagedIdIsNotUsedAndNotReplaced) {
   }
 }
 
-TEST(DataDir, AFileInTheWayIsAnErrorWithItsName) {
+TEST(DataDir, AFileInPlaceOfTheFolderIsAnErrorWithItsName) {
   const std::string path = Fresh();
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   std::ofstream file(path);
@@ -71,7 +71,7 @@ TEST(DataDir, AFileInTheWayIsAnErrorWithItsName) {
   EXPECT_THAT(std::string(dir.status().message()), HasSubstr(path));
 }
 
-TEST(DataDir, AFullDiskIsAnErrorAndLeavesNoHalfId) {
+TEST(DataDir, AFullDiskIsAnErrorAndLeavesNoPartialId) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   const std::string path = Fresh();
   std::filesystem::create_directories(path);
@@ -94,7 +94,7 @@ TEST(DataDir, DefaultFollowsTheEnvironment) {
   setenv("HOME", home.c_str(), 1);
 }
 
-TEST(DataDir, KnowsThePortOfLastTime) {
+TEST(DataDir, KnowsTheLastPort) {
   const std::string path = Fresh();
   {
     auto dir = DataDir::Open(path);

@@ -5,7 +5,7 @@
 namespace strata {
 namespace {
 
-TEST(ExitCode, SaysWhoseFaultItWas) {
+TEST(ExitCode, DependsOnTheKindOfError) {
   EXPECT_EQ(ExitCodeFor(absl::OkStatus()), 0);
   EXPECT_EQ(ExitCodeFor(absl::InternalError("?")), 1);
   EXPECT_EQ(ExitCodeFor(absl::InvalidArgumentError("--nodes is 1 to 64")), 2);

@@ -40,7 +40,7 @@ constexpr absl::Duration kPatience = absl::Seconds(120);
 const std::string kNode =
     "node --ephemeral --open --no-http --no-mdns --no-measure --listen 127.0.0.1:0";
 
-// What a shell makes of `script`, in which $S is the program.
+// A shell that runs `script`, in which $S is the program.
 class Shell {
  public:
   explicit Shell(const std::string& script) {
@@ -75,7 +75,7 @@ class Shell {
     absl::MutexLock lock(mu_);
     return err_;
   }
-  // What /proc says of it, from `key` to the end of that line.
+  // The line of its file in /proc that begins with `key`.
   std::string Proc(const std::string& file, const std::string& key) const {
     std::ifstream in(absl::StrCat("/proc/", process_->pid(), "/", file));
     for (std::string line; std::getline(in, line);) {
@@ -111,8 +111,7 @@ TEST(ProcessSetup, ANodeWhoseTerminalClosesEndsInOrder) {
   EXPECT_EQ(node.End().code, 0);
 }
 
-// What users of others miss: a node that outlives its terminal, llamafile #362, mmsegmentation
-// #1998.
+// Users of other programs ask for it: llamafile #362, mmsegmentation #1998.
 TEST(ProcessSetup, ANodeUnderNohupOutlivesItsTerminal) {
   Shell node("trap '' HUP; exec \"$S\" " + kNode);
   ASSERT_THAT(node.FirstLine(), HasSubstr("\"node\"")) << node.err();
@@ -135,7 +134,7 @@ TEST(ProcessSetup, ANodeUnderNohupIgnoresHangups) {
   EXPECT_EQ(ignored & Bit(SIGTERM), 0u);
 }
 
-TEST(ProcessSetup, WritesNoCoreFileUnlessToldTo) {
+TEST(ProcessSetup, WritesNoCoreFileUnlessTheVariableIsSet) {
   rlimit limit = {};
   getrlimit(RLIMIT_CORE, &limit);
   if (limit.rlim_max != RLIM_INFINITY) GTEST_SKIP() << "no core files here";
@@ -153,7 +152,7 @@ TEST(ProcessSetup, WritesNoCoreFileUnlessToldTo) {
       }
       continue;
     }
-    // Soft and hard; 1 is for where a program takes core files.
+    // Soft and hard; 1 if core dumps are piped to a program.
     EXPECT_THAT(words[0], AnyOf("0", "1"));
     EXPECT_EQ(words[1], words[0]);
   }
@@ -175,14 +174,14 @@ TEST(ProcessSetup, ClosedStreamsAreNoSockets) {
   EXPECT_EQ(node.End().code, 0);
 }
 
-TEST(ProcessSetup, WithoutAnyStreamVerbsDoTheirWork) {
+TEST(ProcessSetup, VerbsWorkWithoutStandardStreams) {
   const std::string folder = MakeTestFolder();
   Shell made("exec \"$S\" key new --data-dir " + folder + " <&- >&- 2>&-");
   EXPECT_EQ(made.End().Words(), "exited with status 0");
   EXPECT_TRUE(std::filesystem::exists(folder + "/cluster_key"));
 }
 
-TEST(ProcessSetup, AStdoutThatTakesNothingIsSaidSo) {
+TEST(ProcessSetup, AFailingStdoutIsReported) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   const std::string folder = MakeTestFolder();
   Shell made("exec \"$S\" key new --data-dir " + folder);
@@ -199,8 +198,8 @@ TEST(ProcessSetup, AStdoutThatTakesNothingIsSaidSo) {
   EXPECT_EQ(node.End().code, 4);
 }
 
-// Whatever is missing, nothing aborts.
-TEST(ProcessSetup, WithTooFewDescriptorsItSaysHowManyItNeeds) {
+// The program never aborts, whichever descriptor is missing.
+TEST(ProcessSetup, WithTooFewDescriptorsTheErrorSaysHowManyItNeeds) {
   if (testing::kHasAddressSanitizer) GTEST_SKIP() << "its runtime wants some of its own";
   for (const std::string& verb : {kNode, std::string("status"), std::string("nodes")}) {
     const int enough = 3 + (verb == kNode ? kNodeDescriptorsMin : kVerbDescriptorsMin);
@@ -214,7 +213,7 @@ TEST(ProcessSetup, WithTooFewDescriptorsItSaysHowManyItNeeds) {
   }
 }
 
-TEST(ProcessSetup, AsManyDescriptorsAsTheSystemLetsAreTaken) {
+TEST(ProcessSetup, RaisesTheLimitOfDescriptors) {
   rlimit limit = {};
   getrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_max < 1024) GTEST_SKIP() << "too few file descriptors";
@@ -222,7 +221,7 @@ TEST(ProcessSetup, AsManyDescriptorsAsTheSystemLetsAreTaken) {
   EXPECT_THAT(node.FirstLine(), HasSubstr("\"node\"")) << node.err();
 }
 
-TEST(ProcessSetup, WhatIsCreatedIsForItsOwnerAlone) {
+TEST(ProcessSetup, CreatesFilesForTheirOwnerAlone) {
   const std::string folder = MakeTestFolder();
   Shell node(
       absl::StrCat("umask 0; exec \"$S\" node --no-http --no-mdns --no-measure "

@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What `bars` prints into a file.
+// Bars that print into a file, and their output.
 class ProgressBarsTest : public ::testing::Test {
  protected:
   std::string Printed() {

@@ -26,7 +26,7 @@ TEST(Utf8Stream, GivesEveryByteBackWhereverItIsCut) {
   }
 }
 
-TEST(Utf8Stream, PassesOnWhatIsNotUtf8) {
+TEST(Utf8Stream, PassesOnInvalidUtf8) {
   Utf8Stream stream;
   EXPECT_EQ(stream.Add("\xff\xfe\x80"), "\xff\xfe\x80");
   EXPECT_EQ(stream.Add("\xe2\x82"), "");

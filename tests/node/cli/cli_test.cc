@@ -30,7 +30,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-TEST(Cli, VersionNamesWhatItRunsWith) {
+TEST(Cli, VersionNamesTheLibraries) {
   Program program({"--version"});
   EXPECT_EQ(program.ExitStatus(), 0);
   EXPECT_THAT(program.out(), AllOf(StartsWith("strata "), HasSubstr("\nprotocol "),
@@ -103,9 +103,9 @@ TEST(Cli, AWrongCommandLineIsOneLineAndStatus2) {
   }
 }
 
-TEST(Cli, ANodeSaysWhereItListensAndAnswersThere) {
+TEST(Cli, ANodePrintsItsAddressAndAnswersThere) {
   Program program({"node", "--no-http", "--no-mdns", "--name", "kitchen", "--data-dir",
-                   testing::MakeTestFolder(), "--threads", "1", "--open"});  // as this asks it
+                   testing::MakeTestFolder(), "--threads", "1", "--open"});  // this test has no key
   const auto ready = nlohmann::json::parse(program.FirstLine(), nullptr, false);
   ASSERT_TRUE(ready.is_object() && ready.contains("node")) << program.FirstLine();
   EXPECT_EQ(ready["node"]["name"], "kitchen");
@@ -135,7 +135,7 @@ TEST(Cli, ANodeKeepsItsId) {
   EXPECT_EQ(ids[0], ids[1]);
 }
 
-TEST(Cli, NodesAsksTheNodeOfThisMachine) {
+TEST(Cli, NodesCallsTheNodeOfThisMachine) {
   const std::string folder = testing::MakeTestFolder();
   Program node({"node", "--no-http", "--no-mdns", "--name", "kitchen", "--cluster", "home",
                 "--data-dir", folder});
@@ -143,26 +143,26 @@ TEST(Cli, NodesAsksTheNodeOfThisMachine) {
   ASSERT_TRUE(ready.is_object()) << node.err();
   Program nodes({"nodes", "--json", "--data-dir", folder});
   EXPECT_EQ(nodes.ExitStatus(), 0) << nodes.err();
-  const auto told = nlohmann::json::parse(nodes.out(), nullptr, false);
-  ASSERT_TRUE(told.is_object()) << nodes.out();
-  EXPECT_EQ(told["cluster"], "home");
-  ASSERT_EQ(told["nodes"].size(), 1u);
-  EXPECT_EQ(told["nodes"][0]["id"], ready["node"]["id"]);
-  EXPECT_EQ(told["nodes"][0]["name"], "kitchen");
+  const auto cluster = nlohmann::json::parse(nodes.out(), nullptr, false);
+  ASSERT_TRUE(cluster.is_object()) << nodes.out();
+  EXPECT_EQ(cluster["cluster"], "home");
+  ASSERT_EQ(cluster["nodes"].size(), 1u);
+  EXPECT_EQ(cluster["nodes"][0]["id"], ready["node"]["id"]);
+  EXPECT_EQ(cluster["nodes"][0]["name"], "kitchen");
 
   Program table({"nodes", "--node", ready["node"]["address"]});
   EXPECT_EQ(table.ExitStatus(), 0);
   EXPECT_THAT(table.out(), HasSubstr("kitchen"));
 }
 
-TEST(Cli, NodesSaysInOneLineThatNobodyIsThere) {
+TEST(Cli, NodesReportsInOneLineThatNoNodeAnswers) {
   Program program({"nodes", "--node", "127.0.0.1:1"});
   EXPECT_EQ(program.ExitStatus(), 5);
   ASSERT_EQ(program.err_lines().size(), 1u);
   EXPECT_THAT(program.err_lines()[0], HasSubstr("no node answers at 127.0.0.1:1"));
 }
 
-TEST(Cli, ANodeStopsWithItsParentOnlyWhenAsked) {
+TEST(Cli, ANodeStopsWithItsParentIfTheOptionIsSet) {
   Program program({"node", "--no-http", "--no-mdns", "--ephemeral", "--stop-with-parent"});
   EXPECT_THAT(program.FirstLine(), StartsWith("{\"node\":"));
   program->Terminate();  // closes stdin as well
@@ -180,14 +180,14 @@ TEST(Cli, APortInUseIsAnErrorOfTheNode) {
   EXPECT_THAT(second.err_lines()[0], HasSubstr("cannot listen on 127.0.0.1:"));
 }
 
-TEST(Cli, ADataDirThatCannotBeUsedIsAnErrorWithItsName) {
+TEST(Cli, AnUnusableDataDirIsAnErrorWithItsName) {
   Program program({"node", "--data-dir", "/proc/no"});
   EXPECT_EQ(program.ExitStatus(), 1);
   ASSERT_EQ(program.err_lines().size(), 1u);
   EXPECT_THAT(program.err_lines()[0], HasSubstr("/proc/no"));
 }
 
-TEST(Cli, AModelThatIsNotThereIsStatus3) {
+TEST(Cli, AMissingModelIsStatus3) {
   Program program({"demo", "--model", "/no/such/model.gguf"});
   EXPECT_EQ(program.ExitStatus(), 3);
   ASSERT_EQ(program.err_lines().size(), 1u);

@@ -33,7 +33,7 @@ wire::GetClusterResponse Cluster() {
   return cluster;
 }
 
-TEST(ClusterNodes, TheTableSaysWhoIsHereAndWhoCoordinates) {
+TEST(ClusterNodes, TheTableShowsTheNodesAndTheCoordinator) {
   const std::string table = NodesTable(Cluster());
   EXPECT_THAT(table,
               HasSubstr("kitchen  01010101  alive          10.0.0.1:7400  itself      60 min"));
@@ -44,13 +44,13 @@ TEST(ClusterNodes, TheTableSaysWhoIsHereAndWhoCoordinates) {
   for (absl::string_view line : absl::StrSplit(table, '\n')) EXPECT_FALSE(line.ends_with(' '));
 }
 
-TEST(ClusterNodes, WithoutACoordinatorItSaysSo) {
+TEST(ClusterNodes, TheTableShowsThatThereIsNoCoordinator) {
   wire::GetClusterResponse cluster = Cluster();
   cluster.clear_coordinator();
   EXPECT_THAT(NodesTable(cluster), HasSubstr("no node coordinates"));
 }
 
-TEST(ClusterNodes, JsonHasWholeIdsAndNullForNever) {
+TEST(ClusterNodes, JsonHasCompleteIdsAndNullForNever) {
   const auto json = nlohmann::json::parse(NodesJson(Cluster()));
   EXPECT_EQ(json["cluster"], "home");
   EXPECT_EQ(json["coordinator"], "02020202020202020202020202020202");

@@ -46,15 +46,15 @@ TEST(FindNodes, ByNameOrId) {
   EXPECT_THAT(FindNodes(Cluster(), {}), IsOkAndHolds(IsEmpty()));
 }
 
-TEST(FindNodes, SaysWhoIsThere) {
+TEST(FindNodes, AnErrorNamesTheNodes) {
   EXPECT_THAT(FindNodes(Cluster(), {"cellar"}),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("cellar"), HasSubstr("kitchen, attic, attic"))));
-  // Too few digits to mean one.
+  // Too few digits for an id.
   EXPECT_THAT(FindNodes(Cluster(), {"62"}), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST(FindNodes, AsksForAnIdWhereANameIsOfSeveral) {
+TEST(FindNodes, AsksForAnIdIfSeveralHaveTheName) {
   EXPECT_THAT(FindNodes(Cluster(), {"attic"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("61616161"), HasSubstr("62626262"))));
@@ -67,7 +67,7 @@ wire::DeviceInfo Device(const std::string& name, double bytes_per_s) {
   return device;
 }
 
-TEST(MeasuringText, NamesWhatIsLeft) {
+TEST(MeasuringText, NamesThePendingMeasurements) {
   wire::GetInfoResponse info;
   EXPECT_EQ(MeasuringText(info), "");
   info.set_measuring(true);
@@ -82,25 +82,25 @@ TEST(MeasuringText, NamesWhatIsLeft) {
   EXPECT_EQ(MeasuringText(info), "measuring 3 links");
 }
 
-struct Way {
+struct LinkInput {
   char to;
   std::string name;
   uint64_t measurement;
   uint32_t us;
 };
 
-void AddLink(const Way& way, wire::GetClusterResponse* sees) {
+void AddLink(const LinkInput& link, wire::GetClusterResponse* sees) {
   wire::ClusterNode* node = sees->add_nodes();
-  node->mutable_record()->set_node_id(IdOf(way.to));
-  node->mutable_record()->set_name(way.name);
-  node->mutable_link()->set_measurement(way.measurement);
-  node->mutable_link()->set_round_trip_p50_us(way.us);
-  node->mutable_link()->set_round_trip_p99_us(2 * way.us);
-  node->mutable_link()->set_bytes_per_s(uint64_t{100'000} * way.us);
+  node->mutable_record()->set_node_id(IdOf(link.to));
+  node->mutable_record()->set_name(link.name);
+  node->mutable_link()->set_measurement(link.measurement);
+  node->mutable_link()->set_round_trip_p50_us(link.us);
+  node->mutable_link()->set_round_trip_p99_us(2 * link.us);
+  node->mutable_link()->set_bytes_per_s(uint64_t{100'000} * link.us);
 }
 
-std::vector<Remeasured> Nodes() {
-  std::vector<Remeasured> nodes(2);
+std::vector<MeasuredNode> Nodes() {
+  std::vector<MeasuredNode> nodes(2);
   nodes[0].id = IdOf('k');
   nodes[0].name = "kitchen";
   *nodes[0].info_before.add_devices() = Device("CPU", 20e9);
@@ -117,17 +117,17 @@ std::vector<Remeasured> Nodes() {
   return nodes;
 }
 
-TEST(RemeasuredText, ShowsBeforeAndAfter) {
-  const std::string text = RemeasuredText(Nodes());
+TEST(MeasurementsText, ShowsBeforeAndAfter) {
+  const std::string text = MeasurementsText(Nodes());
   EXPECT_THAT(text, AllOf(HasSubstr("20.0 GB/s"), HasSubstr("25.0 GB/s"), HasSubstr("+25 %"),
                           HasSubstr("0.50 ms"), HasSubstr("0.25 ms"), HasSubstr("-50 %"),
                           HasSubstr("! kitchen/CUDA0: the driver is too old"),
                           HasSubstr("! attic: it computes")));
-  EXPECT_THAT(text, HasSubstr("as before"));  // the way to the cellar was not measured
+  EXPECT_THAT(text, HasSubstr("as before"));  // the link to the cellar was not measured
 }
 
-TEST(RemeasuredJson, HasAllOfIt) {
-  const auto json = nlohmann::json::parse(RemeasuredJson(Nodes()), nullptr, false);
+TEST(MeasurementsJson, HasAllFields) {
+  const auto json = nlohmann::json::parse(MeasurementsJson(Nodes()), nullptr, false);
   ASSERT_TRUE(json.is_object());
   const auto& kitchen = json["nodes"][0];
   EXPECT_EQ(kitchen["devices"][0]["before"]["memory_bytes_per_s"], 20e9);
@@ -173,7 +173,7 @@ TEST(StrataMeasure, WaitsUntilTheNodeHasMeasured) {
   EXPECT_THAT(program.err(), HasSubstr("kitchen: "));
 }
 
-TEST(StrataMeasure, SaysWhoDoesNot) {
+TEST(StrataMeasure, NamesTheNodeThatDoesNotMeasure) {
   StartedNode node({"--no-measure"});
   Program refused({"measure", "--node", node.address()});
   EXPECT_EQ(refused.ExitStatus(), 1);

@@ -1,5 +1,5 @@
-// A member that turns hostile: it has the key, calls whatever it likes as often as it can, and must
-// neither end a node nor keep it from serving the others.
+// A hostile member: it has the key, makes any calls as often as it can, and must neither crash a
+// node nor keep it from serving the others.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -110,14 +110,14 @@ TEST_F(HostileMember, ThousandsOfCallsAtOnceAreAnsweredWithABoundedNumberOfThrea
       most = std::max(most, Threads());
     }
     if (call->status.ok()) continue;
-    // A connection that a slow machine cannot keep up with goes, with its calls.
+    // A slow machine may close a connection that it cannot keep up with, and its calls fail.
     ASSERT_TRUE(call->status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ||
                 call->status.error_code() == grpc::StatusCode::UNAVAILABLE)
         << call->status.error_message();
     ASSERT_NE(call->status.error_message(), "");
   }
   RecordProperty("most_threads", static_cast<int>(most));
-  // Beside them there are those of the questions that this process then asks itself.
+  // The other threads serve the calls that this process then makes to itself.
   EXPECT_LE(most, before + kCallThreadsMax + 256) << "at first " << before;
   ExpectServes();
 }

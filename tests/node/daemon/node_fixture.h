@@ -34,22 +34,22 @@ inline wire::Epoch EpochOf(uint64_t counter, const std::string& coordinator = "t
 class RunningNode {
  public:
   // As --device and --memory.
-  struct Offer {
+  struct Limits {
     std::vector<std::string> devices, memory;
   };
   // `cache_dir` as --cache-dir; empty: none.
-  explicit RunningNode(std::string worker_program, WorkerTimeouts timeouts = {}, Offer offer = {},
+  explicit RunningNode(std::string worker_program, WorkerTimeouts timeouts = {}, Limits limits = {},
                        std::string cache_dir = "") {
     NodeOptions options;
     options.name = "node-2";
     options.cluster = Cluster();
     options.ephemeral = true;
     options.n_threads = 1;
-    options.measure = false;  // with this program
+    options.measure = false;  // it would run this program
     options.worker_program = std::move(worker_program);
     options.timeouts = timeouts;
-    options.devices = std::move(offer.devices);
-    options.memory = std::move(offer.memory);
+    options.devices = std::move(limits.devices);
+    options.memory = std::move(limits.memory);
     options.cache_dir = std::move(cache_dir);
     auto identity = Node::Identify(options);
     CHECK(identity.ok()) << identity.status();
@@ -62,7 +62,7 @@ class RunningNode {
   }
   ~RunningNode() { Stop(); }
 
-  // Other tests run on this machine at the same time.
+  // A name of its own: other tests run on this machine at the same time.
   static std::string Cluster() { return absl::StrCat("test-", getpid()); }
 
   // As SIGTERM does it.
@@ -141,7 +141,7 @@ class RunningNode {
     return response;
   }
 
-  // Asks until the stage is not what `while_status` says any more; half a minute at most.
+  // Waits until the stage's status is not `while_status` any more; half a minute at most.
   absl::Status WaitForStageStatus(uint32_t stage,
                                   absl::StatusCode while_status = absl::StatusCode::kOk) {
     const absl::Time until = absl::Now() + absl::Seconds(30);

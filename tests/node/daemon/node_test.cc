@@ -19,7 +19,7 @@ namespace {
 using ::absl_testing::StatusIs;
 using ::strata::testing::TakenPort;
 
-// Starts a node, looks at its port, and ends it.
+// Starts a node, reads its port, and stops it.
 absl::StatusOr<uint16_t> PortOfARun(const std::string& folder, const std::string& listen) {
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
   NodeOptions options;
@@ -68,14 +68,14 @@ TEST(Node, TakesAFreePortWhereItsLastOneIsTaken) {
   EXPECT_EQ(*third, *second);
 }
 
-TEST(Node, APortThatWasAskedForIsTheOnlyOneTried) {
+TEST(Node, TriesNoOtherPortThanTheOneInListen) {
   const std::string folder = testing::MakeTestFolder();
   const TakenPort taken({});
   EXPECT_THAT(PortOfARun(folder, absl::StrCat("127.0.0.1:", taken.port())),
               StatusIs(absl::StatusCode::kUnavailable));
 }
 
-TEST(Node, APortThatIsAskedForWinsOverThatOfLastTime) {
+TEST(Node, ThePortInListenWinsOverTheLastOne) {
   const std::string folder = testing::MakeTestFolder();
   const auto first = PortOfARun(folder, "127.0.0.1:0");
   ASSERT_TRUE(first.ok()) << first.status();

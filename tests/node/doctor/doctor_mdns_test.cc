@@ -15,23 +15,23 @@ std::string Answer() {
   return packet;
 }
 
-TEST(MdnsPacket, KnowsItsOwnQuestionByItsId) {
-  EXPECT_EQ(LookAtMdns(MdnsQuestion(77), 77), MdnsPacket::kOwnQuestion);
-  EXPECT_EQ(LookAtMdns(MdnsQuestion(78), 77), MdnsPacket::kOther);
+TEST(MdnsPacket, RecognizesItsOwnQueryByItsId) {
+  EXPECT_EQ(ClassifyMdns(MdnsQuery(77), 77), MdnsPacket::kOwnQuery);
+  EXPECT_EQ(ClassifyMdns(MdnsQuery(78), 77), MdnsPacket::kOther);
 }
 
-TEST(MdnsPacket, KnowsAnswersThatTellOfNodes) {
-  EXPECT_EQ(LookAtMdns(Answer(), 77), MdnsPacket::kTellsOfNodes);
+TEST(MdnsPacket, RecognizesAnswersThatAnnounceNodes) {
+  EXPECT_EQ(ClassifyMdns(Answer(), 77), MdnsPacket::kAnnouncesNodes);
   std::string other = Answer();
   other.replace(other.find("_strata"), 7, "_prints");
-  EXPECT_EQ(LookAtMdns(other, 77), MdnsPacket::kOther);
+  EXPECT_EQ(ClassifyMdns(other, 77), MdnsPacket::kOther);
 }
 
-TEST(MdnsPacket, EveryPrefixAndByteIsTaken) {
+TEST(MdnsPacket, HandlesAnyBytes) {
   const std::string packet = Answer();
-  for (size_t n = 0; n <= packet.size(); ++n) LookAtMdns(packet.substr(0, n), 77);
-  EXPECT_EQ(LookAtMdns("", 77), MdnsPacket::kOther);
-  EXPECT_EQ(LookAtMdns(std::string(11, '\xff'), 77), MdnsPacket::kOther);
+  for (size_t n = 0; n <= packet.size(); ++n) ClassifyMdns(packet.substr(0, n), 77);
+  EXPECT_EQ(ClassifyMdns("", 77), MdnsPacket::kOther);
+  EXPECT_EQ(ClassifyMdns(std::string(11, '\xff'), 77), MdnsPacket::kOther);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the doctor says of facts that are written by hand.
+// The doctor's checks of facts that are written by hand.
 #include "node/doctor/doctor.h"
 
 #include <filesystem>
@@ -55,7 +55,7 @@ wire::MachineFacts Machine(const std::string& ip) {
   return machine;
 }
 
-wire::ReachResult Tried(const std::string& address, wire::ReachResult::Outcome outcome) {
+wire::ReachResult ReachResultOf(const std::string& address, wire::ReachResult::Outcome outcome) {
   wire::ReachResult result;
   result.set_address(address);
   result.set_outcome(outcome);
@@ -68,7 +68,7 @@ DoctorFacts Facts() {
   DoctorFacts facts;
   facts.versions = Versions();
   facts.here = Machine("10.0.0.1");
-  facts.asked_address = "127.0.0.1:7400";
+  facts.first_address = "127.0.0.1:7400";
   facts.cluster.set_cluster("home");
   int last = 0;
   for (const char* name : {"kitchen", "attic"}) {
@@ -93,19 +93,20 @@ DoctorFacts Facts() {
   for (size_t i = 0; i < 2; ++i) {
     NodeFacts& node = facts.nodes[i];
     const NodeFacts& other = facts.nodes[1 - i];
-    WayFacts way = {
-        .to = 1 - i, .door = false, .result = Tried(other.address, wire::ReachResult::CONNECTED)};
-    way.result.mutable_who()->set_node_id(other.id());
-    node.ways.push_back(way);
-    node.ways.push_back(
-        {.to = 1 - i,
-         .door = true,
-         .result = Tried(absl::StrCat("10.0.0.", 2 - i, ":40000"), wire::ReachResult::CONNECTED)});
+    LinkFacts link = {.to = 1 - i,
+                      .door = false,
+                      .result = ReachResultOf(other.address, wire::ReachResult::CONNECTED)};
+    link.result.mutable_who()->set_node_id(other.id());
+    node.links.push_back(link);
+    node.links.push_back({.to = 1 - i,
+                          .door = true,
+                          .result = ReachResultOf(absl::StrCat("10.0.0.", 2 - i, ":40000"),
+                                                  wire::ReachResult::CONNECTED)});
   }
   return facts;
 }
 
-// The first check with that id and state; fails the test where there is none.
+// The first check with that id and state; fails the test if there is none.
 Check Find(const DoctorFacts& facts, const std::string& id, State state) {
   for (const Check& check : Diagnose(facts)) {
     if (check.id == id && check.state == state) return check;
@@ -120,7 +121,7 @@ int CountWrong(const DoctorFacts& facts) {
   return wrong;
 }
 
-TEST(Doctor, NothingIsWrongWhereNothingIs) {
+TEST(Doctor, FindsNothingWrongInAHealthyCluster) {
   EXPECT_EQ(CountWrong(Facts()), 0) << DoctorText(Diagnose(Facts()));
   EXPECT_THAT(DoctorText(Diagnose(Facts())),
               AllOf(HasSubstr("Nothing is wrong."), HasSubstr("kitchen coordinates 2 nodes"),
@@ -132,9 +133,9 @@ TEST(Doctor, NoNodeRunsHere) {
   facts.versions = Versions();
   facts.here = Machine("10.0.0.1");
   facts.last_address = "127.0.0.1:7400";
-  facts.asked = absl::UnavailableError("no node is running here");
+  facts.cluster_status = absl::UnavailableError("no node is running here");
   EXPECT_THAT(Find(facts, "here", State::kWrong).text, HasSubstr("127.0.0.1:7400"));
-  EXPECT_EQ(CountWrong(facts), 1) << "it is said once";
+  EXPECT_EQ(CountWrong(facts), 1) << "reported once";
 }
 
 TEST(Doctor, InterfacesThatCarryNoMulticast) {
@@ -144,7 +145,7 @@ TEST(Doctor, InterfacesThatCarryNoMulticast) {
   tunnel->set_up(true);
   tunnel->set_point_to_point(true);
   tunnel->add_ips("10.8.0.2");
-  // A tunnel is as tunnels are, as long as there is something else.
+  // A tunnel is a note only, as long as there is another network.
   EXPECT_THAT(Find(facts, "multicast", State::kNote).advice, HasSubstr("--peer"));
   EXPECT_EQ(CountWrong(facts), 0);
   facts.here.mutable_interfaces(0)->set_up(false);
@@ -153,7 +154,7 @@ TEST(Doctor, InterfacesThatCarryNoMulticast) {
   EXPECT_THAT(Find(facts, "network", State::kWrong).text, HasSubstr("on no network"));
 }
 
-TEST(Doctor, MulticastThatGoesWrong) {
+TEST(Doctor, MulticastThatFails) {
   DoctorFacts facts = Facts();
   wire::MulticastFacts* group = facts.here.mutable_interfaces(0)->mutable_groups(0);
   group->set_heard_self(false);
@@ -169,7 +170,7 @@ TEST(Doctor, MulticastThatGoesWrong) {
   // One version of IP is enough.
   facts.here.mutable_interfaces(0)->add_groups()->set_heard_self(true);
   EXPECT_EQ(CountWrong(facts), 0);
-  // Where the port is taken, one line says so for all interfaces.
+  // If the port is taken, one line reports that for all interfaces.
   for (auto& each : *facts.here.mutable_interfaces(0)->mutable_groups()) each.set_not_tried(true);
   facts.mdns = absl::UnavailableError("mDNS: no sockets");
   facts.here.set_mdns_port_error("Address already in use");
@@ -198,7 +199,7 @@ TEST(Doctor, DevicesAndCardsThatGgmlDoesNotSee) {
   facts.here.add_cards("NVIDIA");
   EXPECT_THAT(Find(facts, "machine-devices", State::kNote).advice,
               HasSubstr("sudo scripts/setup gpu;"));
-  // Another maker's is not that one.
+  // A device of another maker is not that card.
   device = facts.here.add_devices();
   device->set_name("Vulkan0");
   device->set_description("Intel(R) UHD Graphics");
@@ -234,7 +235,7 @@ TEST(Doctor, CardsWithoutADriverAreFound) {
   EXPECT_THAT(FindCards(root), UnorderedElementsAre("NVIDIA", "AMD"));
 }
 
-TEST(FindCards, AnyOfTheCardsThatAContainerWasGiven) {
+TEST(FindCards, FindsAnyCardOfAContainer) {
   const std::string root = testing::MakeTestFolder();
   std::filesystem::create_directories(root + "/dev");
   std::ofstream(root + "/dev/nvidiactl") << "";
@@ -244,10 +245,10 @@ TEST(FindCards, AnyOfTheCardsThatAContainerWasGiven) {
   EXPECT_THAT(FindCards(root), UnorderedElementsAre("NVIDIA"));
 }
 
-TEST(Doctor, NobodyCoordinates) {
+TEST(Doctor, NoNodeCoordinates) {
   DoctorFacts facts = Facts();
   facts.cluster.clear_coordinator();
-  EXPECT_THAT(Find(facts, "coordinator", State::kWrong).text, HasSubstr("nobody coordinates"));
+  EXPECT_THAT(Find(facts, "coordinator", State::kWrong).text, HasSubstr("no node coordinates"));
 }
 
 TEST(Doctor, TwoMachinesWithOneId) {
@@ -275,7 +276,7 @@ TEST(Doctor, AClusterInParts) {
               HasSubstr("kitchen follows kitchen, attic follows attic"));
 }
 
-TEST(Doctor, NodesThatAnnounceThemselvesAndAreNotThere) {
+TEST(Doctor, NodesThatAnnounceThemselvesAndAreNotInTheCluster) {
   DoctorFacts facts = Facts();
   DiscoveryRecord record = {.node_id = std::string(32, 'a'),
                             .name = "cellar",
@@ -309,8 +310,8 @@ TEST(Doctor, ANodeThatIsGone) {
   NodeFacts& attic = facts.nodes[1];
   attic.seen.set_state("gone");
   attic.seen.set_last_heard_ms(65'000);
-  attic.tries = {Tried("10.0.0.2:7400", wire::ReachResult::REFUSED)};
-  attic.status = absl::UnavailableError(ReachWords(attic.tries[0]));
+  attic.tries = {ReachResultOf("10.0.0.2:7400", wire::ReachResult::REFUSED)};
+  attic.status = absl::UnavailableError(ReachText(attic.tries[0]));
   const Check check = Find(facts, "node", State::kWrong);
   EXPECT_THAT(check.text, AllOf(HasSubstr("is gone to kitchen"), HasSubstr("65.0 s ago"),
                                 HasSubstr("no program listens on port 7400")));
@@ -338,7 +339,7 @@ TEST(Doctor, ClocksThatDifferAreANote) {
   EXPECT_THAT(Find(facts, "clock", State::kNote).text,
               AllOf(HasSubstr("90.0 s behind"), HasSubstr("certificates")));
   EXPECT_EQ(CountWrong(facts), 0);
-  // What a slow answer explains is no difference.
+  // An offset that a slow answer explains is no difference.
   facts.nodes[1].clock = ClockOffset{.offset_us = 1'500'000, .delay_us = 3'000'000};
   for (const Check& check : Diagnose(facts)) EXPECT_NE(check.state, State::kNote) << check.text;
 }
@@ -349,34 +350,36 @@ TEST(Doctor, DevicesThatAreNotUsed) {
   EXPECT_THAT(Find(facts, "device", State::kWrong).target, HasSubstr("attic/CPU"));
 }
 
-TEST(Doctor, WaysThatDoNotWork) {
+TEST(Doctor, LinksThatDoNotWork) {
   DoctorFacts facts = Facts();
-  facts.nodes[1].ways[0].result = Tried("10.0.0.1:7400", wire::ReachResult::TIMED_OUT);
-  facts.nodes[1].ways[0].result.set_from_host("10.0.0.2");
+  facts.nodes[1].links[0].result = ReachResultOf("10.0.0.1:7400", wire::ReachResult::TIMED_OUT);
+  facts.nodes[1].links[0].result.set_from_host("10.0.0.2");
   Check check = Find(facts, "way", State::kWrong);
   EXPECT_EQ(check.target, "attic -> kitchen");
   EXPECT_THAT(check.advice, HasSubstr("On kitchen, let TCP from 10.0.0.2 in: port 7400"));
 
   facts = Facts();
-  facts.nodes[0].ways[1].result.set_outcome(wire::ReachResult::TIMED_OUT);
+  facts.nodes[0].links[1].result.set_outcome(wire::ReachResult::TIMED_OUT);
   check = Find(facts, "way-links", State::kWrong);
   EXPECT_EQ(check.target, "kitchen -> attic");
   EXPECT_THAT(check.advice, HasSubstr("all ports"));
 
   facts = Facts();
-  facts.nodes[0].ways[0].result.mutable_who()->set_node_id("somebody else");
+  facts.nodes[0].links[0].result.mutable_who()->set_node_id("somebody else");
   EXPECT_THAT(Find(facts, "way", State::kWrong).text, HasSubstr("another node answers"));
 
-  // An address that does not work is in nobody's way while another does.
+  // An address that does not work is harmless while another does.
   facts = Facts();
-  facts.nodes[0].ways.push_back(
-      {.to = 1, .door = false, .result = Tried("[fd00::2]:7400", wire::ReachResult::UNREACHABLE)});
+  facts.nodes[0].links.push_back(
+      {.to = 1,
+       .door = false,
+       .result = ReachResultOf("[fd00::2]:7400", wire::ReachResult::UNREACHABLE)});
   EXPECT_EQ(CountWrong(facts), 0);
 }
 
-TEST(Doctor, NodesThatCannotBeAskedWhomTheyReach) {
+TEST(Doctor, NodesThatCannotReportTheirLinks) {
   DoctorFacts facts = Facts();
-  facts.nodes[1].ways_status = absl::UnimplementedError("");
+  facts.nodes[1].links_status = absl::UnimplementedError("");
   EXPECT_EQ(Find(facts, "way", State::kNote).target, "attic");
 }
 
@@ -402,7 +405,7 @@ TEST(Doctor, AHostThatAnswersAndIsNotInTheCluster) {
   NodeFacts cellar = facts.nodes[1];
   cellar.known = false;
   cellar.address = "10.0.0.3:7400";
-  cellar.ways.clear();
+  cellar.links.clear();
   cellar.seen.mutable_record()->set_name("cellar");
   cellar.seen.mutable_record()->set_cluster("home");
   cellar.seen.mutable_record()->mutable_versions()->set_protocol(1);
@@ -419,9 +422,9 @@ TEST(Doctor, AHostThatAnswersAndIsNotInTheCluster) {
   EXPECT_THAT(Find(facts, "host", State::kWrong).text, HasSubstr("protocol 2"));
 }
 
-TEST(DoctorWords, EachFailureHasItsOwnAdvice) {
+TEST(DoctorAdvice, EachFailureHasItsOwnAdvice) {
   const auto advice = [](wire::ReachResult::Outcome outcome) {
-    return ReachAdvice(Tried("10.0.0.2:7400", outcome), {.machine = "attic"});
+    return ReachAdvice(ReachResultOf("10.0.0.2:7400", outcome), {.machine = "attic"});
   };
   EXPECT_THAT(advice(wire::ReachResult::REFUSED), HasSubstr("--listen [::]:7400"));
   EXPECT_THAT(advice(wire::ReachResult::TIMED_OUT),
@@ -430,7 +433,7 @@ TEST(DoctorWords, EachFailureHasItsOwnAdvice) {
   EXPECT_THAT(advice(wire::ReachResult::UNREACHABLE), HasSubstr("Wake attic up"));
   EXPECT_THAT(advice(wire::ReachResult::NO_NAME), HasSubstr("address instead of its name"));
   EXPECT_THAT(advice(wire::ReachResult::CONNECTED), HasSubstr("Something else listens"));
-  wire::ReachResult other = Tried("10.0.0.2:7400", wire::ReachResult::CONNECTED);
+  wire::ReachResult other = ReachResultOf("10.0.0.2:7400", wire::ReachResult::CONNECTED);
   other.set_error("SSL routines::certificate verify failed");
   EXPECT_THAT(ReachAdvice(other, {}), HasSubstr("strata approve 10.0.0.2:7400"));
   EXPECT_THAT(AllowTcp("fe80::1%eth0", wire::MachineFacts::NONE_SEEN),
@@ -439,14 +442,16 @@ TEST(DoctorWords, EachFailureHasItsOwnAdvice) {
               AllOf(HasSubstr("firewall-cmd"), Not(HasSubstr("ufw")), Not(HasSubstr("macOS"))));
 }
 
-TEST(DoctorWords, WhatAnswersTellsMoreThanSilence) {
+TEST(DoctorAdvice, AnAnswerSaysMoreThanSilence) {
   const std::vector<wire::ReachResult> tries = {
-      Tried("a:1", wire::ReachResult::UNREACHABLE), Tried("b:1", wire::ReachResult::TIMED_OUT),
-      Tried("c:1", wire::ReachResult::REFUSED), Tried("d:1", wire::ReachResult::NOT_ALLOWED)};
-  EXPECT_EQ(MostTelling(tries).address(), "c:1");
+      ReachResultOf("a:1", wire::ReachResult::UNREACHABLE),
+      ReachResultOf("b:1", wire::ReachResult::TIMED_OUT),
+      ReachResultOf("c:1", wire::ReachResult::REFUSED),
+      ReachResultOf("d:1", wire::ReachResult::NOT_ALLOWED)};
+  EXPECT_EQ(MostInformative(tries).address(), "c:1");
 }
 
-TEST(DoctorText, FitsATerminalAndKeepsCommandsWhole) {
+TEST(DoctorText, FitsATerminalAndDoesNotBreakCommands) {
   const std::string command(100, 'x');
   const std::string text = DoctorText({{.id = "way",
                                         .target = "kitchen",

@@ -30,8 +30,8 @@ ClusterKey Known() { return *ClusterKey::FromText(kKnown); }
 
 std::string Fresh() { return KeyFilePath(testing::MakeTestFolder()); }
 
-// Written by hand, as a person would.
-std::string Holding(const std::string& text, mode_t mode = 0600) {
+// A key file written by hand.
+std::string FileWith(const std::string& text, mode_t mode = 0600) {
   const std::string path = Fresh();
   std::ofstream(path) << text;
   EXPECT_EQ(chmod(path.c_str(), mode), 0);
@@ -53,7 +53,7 @@ TEST(KeyFile, IsReadAsItWasWritten) {
   EXPECT_EQ(Contents(path), absl::StrCat(kKnown, "\n"));
 }
 
-TEST(KeyFile, IsItsOwnersAlone) {
+TEST(KeyFile, IsReadableForItsOwnerAlone) {
   const std::string path = Fresh();
   ASSERT_THAT(CreateKeyFile(path, Known()), IsOk());
   struct stat about{};
@@ -61,11 +61,11 @@ TEST(KeyFile, IsItsOwnersAlone) {
   EXPECT_EQ(about.st_mode & 07777, 0600u);
 }
 
-TEST(KeyFile, NoneIsNotFound) {
+TEST(KeyFile, AMissingFileIsNotFound) {
   EXPECT_THAT(ReadKeyFile(Fresh()), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST(KeyFile, AKeyIsNeverMadeOverAnother) {
+TEST(KeyFile, CreateNeverReplacesAKey) {
   const std::string path = Fresh();
   ASSERT_THAT(CreateKeyFile(path, Known()), IsOk());
   EXPECT_THAT(CreateKeyFile(path, *ClusterKey::New()),
@@ -83,25 +83,25 @@ TEST(KeyFile, IsReplacedWhenAsked) {
 TEST(KeyFile, WrittenByHandIsRead) {
   for (const std::string& text :
        {std::string(kKnown), absl::StrCat("  ", kKnown, "\r\n"), absl::StrCat(kKnown, "\n\n")}) {
-    EXPECT_THAT(ReadKeyFile(Holding(text)), IsOk()) << text;
+    EXPECT_THAT(ReadKeyFile(FileWith(text)), IsOk()) << text;
   }
 }
 
-TEST(KeyFile, OneThatOthersMayReadIsRefusedWithWhatToDo) {
+TEST(KeyFile, AFileThatOthersMayReadIsRefusedWithAdvice) {
   for (const mode_t mode : {0644, 0640, 0604, 0666}) {
-    const std::string path = Holding(kKnown, mode);
+    const std::string path = FileWith(kKnown, mode);
     EXPECT_THAT(ReadKeyFile(path),
                 StatusIs(absl::StatusCode::kPermissionDenied,
                          AllOf(HasSubstr("chmod 600 " + path), Not(HasSubstr("000g-40r4")))));
   }
 }
 
-TEST(KeyFile, WhatIsNoKeyIsRefusedAndNotRepeated) {
+TEST(KeyFile, AnErrorDoesNotShowTheContents) {
   std::string typo = kKnown;
   typo.back() = 'c';
   for (const std::string& text : {std::string(), std::string("correct horse battery staple"), typo,
                                   typo.substr(0, 50), std::string(5000, 'a')}) {
-    const std::string path = Holding(text);
+    const std::string path = FileWith(text);
     EXPECT_THAT(ReadKeyFile(path),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          AllOf(HasSubstr(path), Not(HasSubstr("horse")),
@@ -112,7 +112,7 @@ TEST(KeyFile, WhatIsNoKeyIsRefusedAndNotRepeated) {
 
 TEST(KeyFile, ALinkIsRefused) {
   const std::string path = Fresh();
-  ASSERT_EQ(symlink(Holding(kKnown).c_str(), path.c_str()), 0);
+  ASSERT_EQ(symlink(FileWith(kKnown).c_str(), path.c_str()), 0);
   EXPECT_THAT(ReadKeyFile(path), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 

@@ -113,7 +113,7 @@ TEST_F(DeviceBenchmarkTest, MeasuresOnceForTheSameHardware) {
             "probe\nprobe --device GPU0 --threads 2\n");
 }
 
-TEST_F(DeviceBenchmarkTest, KeepsWhatItMeasuredForItsOwnerAlone) {
+TEST_F(DeviceBenchmarkTest, StoresResultsForTheOwnerAlone) {
   const mode_t before = umask(0);
   RunToTheEnd(Options());
   umask(before);
@@ -130,7 +130,7 @@ TEST_F(DeviceBenchmarkTest, MeasuresAgainForAnotherNumberOfThreads) {
   EXPECT_THAT(Calls(), HasSubstr("probe --device CPU --threads 1"));
 }
 
-TEST_F(DeviceBenchmarkTest, ADamagedFileIsMeasuredOver) {
+TEST_F(DeviceBenchmarkTest, ADamagedFileIsReplaced) {
   std::ofstream(folder_ + "/devices") << "no tab\n\t{\nCPU\t[]\n";
   const auto devices = RunToTheEnd(Options());
   ASSERT_THAT(devices, SizeIs(2));
@@ -149,7 +149,7 @@ echo '{"name":"CPU","memoryTotal":"1000"}'
   EXPECT_THAT(devices[0].problem(), HasSubstr("too long"));
 }
 
-TEST_F(DeviceBenchmarkTest, WhatFailedIsTriedAgain) {
+TEST_F(DeviceBenchmarkTest, AFailureIsRetried) {
   std::ofstream(program_, std::ios::trunc) << R"sh(#!/bin/sh
 echo "$*" >>"$0.calls"
 case $(($(wc -l <"$0.calls"))) in 1|3) exit 3 ;; esac
@@ -175,8 +175,8 @@ echo '{"name":"CPU","memoryTotal":"1000"'"$speed"'}'
             "probe\nprobe\nprobe --device CPU --threads 2\nprobe --device CPU --threads 2\n");
 }
 
-// A card that was full at first is measured although its memory is looked at all the time.
-TEST_F(DeviceBenchmarkTest, LookingAtMemoryDoesNotPutOffWhatIsTriedAgain) {
+// A card that was full at first is measured although its memory is refreshed all the time.
+TEST_F(DeviceBenchmarkTest, RefreshingMemoryDoesNotPutOffRetries) {
   std::ofstream(program_, std::ios::trunc) << R"sh(#!/bin/sh
 echo "$*" >>"$0.calls"
 if [ -z "$3" ]; then
@@ -198,7 +198,7 @@ fi
   EXPECT_TRUE(benchmark.Devices()[0].has_speed()) << Calls();
 }
 
-TEST_F(DeviceBenchmarkTest, MeasuringAgainWhileMemoryIsLookedAtIsMeasuring) {
+TEST_F(DeviceBenchmarkTest, MeasuringAgainDuringARefreshIsMeasuring) {
   std::ofstream(program_, std::ios::trunc) << R"sh(#!/bin/sh
 echo "$*" >>"$0.calls"
 if [ -n "$3" ]; then
@@ -212,21 +212,21 @@ echo '{"name":"GPU0","kind":"GPU","memoryTotal":"5000","memoryFree":"4000"}'
   options.refresh_ms = 20;
   const std::unique_ptr<EventLoop> loop = EventLoop::Create();
   DeviceBenchmark benchmark(loop.get(), std::move(options));
-  bool asked = false;
+  bool requested = false;
   const auto look = loop->StartTimer({.delay_ms = 1, .repeat_ms = 1}, [&] {
-    if (asked || !std::filesystem::exists(program_ + ".looks")) return;
-    asked = true;
+    if (requested || !std::filesystem::exists(program_ + ".looks")) return;
+    requested = true;
     benchmark.MeasureAgain();
     EXPECT_TRUE(benchmark.measuring());
   });
   benchmark.Start([&] {
-    if (asked && !benchmark.measuring()) loop->Stop();
+    if (requested && !benchmark.measuring()) loop->Stop();
   });
   loop->Run();
   EXPECT_TRUE(benchmark.Devices()[0].has_speed());
 }
 
-TEST_F(DeviceBenchmarkTest, WhatIsLoadedOnACardIsNotFreeThere) {
+TEST_F(DeviceBenchmarkTest, MemoryOfLoadedStagesIsNotFree) {
   uint64_t loaded = 100;
   DeviceBenchmark::Options options = Options();
   options.bytes_on = [&](const std::string& device) { return device == "GPU0" ? loaded : 0; };
@@ -246,7 +246,7 @@ TEST_F(DeviceBenchmarkTest, WhatIsLoadedOnACardIsNotFreeThere) {
   EXPECT_EQ(benchmark.Devices()[1].memory_free(), 4100u);
 }
 
-TEST_F(DeviceBenchmarkTest, WhatOthersTakeOfACardIsSeen) {
+TEST_F(DeviceBenchmarkTest, MemoryOfOtherProgramsIsNotFree) {
   std::ofstream(program_, std::ios::trunc) << R"sh(#!/bin/sh
 echo "$*" >>"$0.calls"
 if [ -n "$3" ]; then

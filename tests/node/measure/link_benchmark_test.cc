@@ -25,7 +25,7 @@ wire::LinkSpeed Speed(uint32_t us, uint64_t bytes_per_s) {
   return speed;
 }
 
-// A benchmark whose measurements a test makes up, on a loop that runs until it has seen enough.
+// A benchmark with the measurements of a test, on a loop that runs until `enough` is true.
 class LinkBenchmarkTest : public ::testing::Test {
  protected:
   void Run(LinkBenchmark::Measure measure, absl::AnyInvocable<void(LinkBenchmark*)> start,
@@ -42,12 +42,12 @@ class LinkBenchmarkTest : public ::testing::Test {
   const std::unique_ptr<EventLoop> loop_ = EventLoop::Create();
 };
 
-TEST_F(LinkBenchmarkTest, MeasuresEachWayOnce) {
-  std::vector<std::string> asked;  // the benchmark's thread; read after it has gone
+TEST_F(LinkBenchmarkTest, MeasuresEachLinkOnce) {
+  std::vector<std::string> measured;  // written by the benchmark's thread; read after it has ended
   Run(
       [&](const std::string& address, auto) {
-        asked.push_back(address);
-        return Speed(asked.size() == 1 ? 100 : 200, 1000);
+        measured.push_back(address);
+        return Speed(measured.size() == 1 ? 100 : 200, 1000);
       },
       [](LinkBenchmark* benchmark) {
         benchmark->SetPeers({{kKitchen, "10.0.0.1:1"}, {kAttic, "10.0.0.2:1"}});
@@ -56,14 +56,14 @@ TEST_F(LinkBenchmarkTest, MeasuresEachWayOnce) {
         const bool both = benchmark.Find(kKitchen) != nullptr && benchmark.Find(kAttic) != nullptr;
         return both && ++ticks > 60;  // three more ticks of the benchmark
       });
-  EXPECT_THAT(asked, ::testing::UnorderedElementsAre("10.0.0.1:1", "10.0.0.2:1"));
+  EXPECT_THAT(measured, ::testing::UnorderedElementsAre("10.0.0.1:1", "10.0.0.2:1"));
 }
 
-TEST_F(LinkBenchmarkTest, MeasuresAgainWhenTheWayChanges) {
-  std::vector<std::string> asked;
+TEST_F(LinkBenchmarkTest, MeasuresAgainWhenTheAddressChanges) {
+  std::vector<std::string> measured;
   Run(
       [&](const std::string& address, auto) {
-        asked.push_back(address);
+        measured.push_back(address);
         return Speed(100, 1000);
       },
       [](LinkBenchmark* benchmark) { benchmark->SetPeers({{kKitchen, "10.0.0.1:1"}}); },
@@ -71,15 +71,15 @@ TEST_F(LinkBenchmarkTest, MeasuresAgainWhenTheWayChanges) {
         if (benchmark.Find(kKitchen) == nullptr) return false;
         if (changed) return true;
         changed = true;
-        auto* mutable_survey = const_cast<LinkBenchmark*>(&benchmark);
-        mutable_survey->SetPeers({{kKitchen, "192.168.0.1:1"}});
+        auto* mutable_benchmark = const_cast<LinkBenchmark*>(&benchmark);
+        mutable_benchmark->SetPeers({{kKitchen, "192.168.0.1:1"}});
         EXPECT_EQ(benchmark.Find(kKitchen), nullptr);
         return false;
       });
-  EXPECT_THAT(asked, ElementsAre("10.0.0.1:1", "192.168.0.1:1"));
+  EXPECT_THAT(measured, ElementsAre("10.0.0.1:1", "192.168.0.1:1"));
 }
 
-TEST_F(LinkBenchmarkTest, TriesAgainWhatFailed) {
+TEST_F(LinkBenchmarkTest, RetriesAFailedMeasurement) {
   int calls = 0;
   Run(
       [&](const std::string&, auto) -> absl::StatusOr<wire::LinkSpeed> {
@@ -91,7 +91,7 @@ TEST_F(LinkBenchmarkTest, TriesAgainWhatFailed) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST_F(LinkBenchmarkTest, KeepsTheThroughputOfBeforeWhenOnlyRoundTripsWereMeasured) {
+TEST_F(LinkBenchmarkTest, KeepsTheOldThroughputWhenOnlyRoundTripsWereMeasured) {
   int calls = 0;
   Run([&](const std::string&, auto) { return ++calls == 1 ? Speed(100, 1000) : Speed(300, 0); },
       [](LinkBenchmark* benchmark) { benchmark->SetPeers({{kKitchen, "10.0.0.1:1"}}); },
@@ -106,18 +106,18 @@ TEST_F(LinkBenchmarkTest, KeepsTheThroughputOfBeforeWhenOnlyRoundTripsWereMeasur
       });
 }
 
-TEST_F(LinkBenchmarkTest, KnowsWhatWasAskedForUntilAllOfItIsMeasured) {
+TEST_F(LinkBenchmarkTest, LinksArePendingUntilTheyAreMeasuredCompletely) {
   int calls = 0;
   Run(
       [&](const std::string&, auto) -> absl::StatusOr<wire::LinkSpeed> {
         ++calls;
-        if (calls == 3) return Speed(300, 0);  // only half of it
+        if (calls == 3) return Speed(300, 0);  // without throughput
         if (calls == 4) return absl::ResourceExhaustedError("too many");
         return Speed(100, 1000);
       },
       [](LinkBenchmark* benchmark) {
         benchmark->SetPeers({{kKitchen, "10.0.0.1:1"}, {kAttic, "10.0.0.2:1"}});
-        EXPECT_EQ(benchmark->asked(), 0u);
+        EXPECT_EQ(benchmark->pending(), 0u);
       },
       [&, before = uint64_t{0}](const LinkBenchmark& benchmark) mutable {
         const wire::LinkSpeed* speed = benchmark.Find(kKitchen);
@@ -125,17 +125,17 @@ TEST_F(LinkBenchmarkTest, KnowsWhatWasAskedForUntilAllOfItIsMeasured) {
         if (before == 0) {
           before = speed->measurement();
           const_cast<LinkBenchmark*>(&benchmark)->MeasureAgain();
-          EXPECT_EQ(benchmark.asked(), 2u);
+          EXPECT_EQ(benchmark.pending(), 2u);
           return false;
         }
-        if (benchmark.asked() > 0) return false;
+        if (benchmark.pending() > 0) return false;
         EXPECT_GT(speed->measurement(), before);
         return true;
       });
   EXPECT_GE(calls, 6);
 }
 
-TEST_F(LinkBenchmarkTest, HasNothingToDoWhereNothingIsDue) {
+TEST_F(LinkBenchmarkTest, IsIdleWhenNothingIsDue) {
   LinkBenchmark benchmark(loop_.get(), LinkBenchmark::Options());
   EXPECT_EQ(benchmark.next_due_ms(), LinkBenchmark::kNever);
   benchmark.SetPeers({{kKitchen, "10.0.0.1:1"}});
@@ -148,8 +148,8 @@ TEST_F(LinkBenchmarkTest, HasNothingToDoWhereNothingIsDue) {
   EXPECT_EQ(benchmark.next_due_ms(), LinkBenchmark::kNever);
 }
 
-// What all nodes measure in an hour, since each measures the ways to all others.
-TEST_F(LinkBenchmarkTest, MeasurementsGrowWithTheNodesAndNotWithTheWaysBetweenThem) {
+// Measurements of all nodes in an hour, since each measures the links to all others.
+TEST_F(LinkBenchmarkTest, MeasurementsGrowWithTheNumberOfNodesNotOfLinks) {
   const auto each_in_an_hour = [&](size_t nodes) {
     LinkBenchmark benchmark(loop_.get(), LinkBenchmark::Options());
     std::vector<LinkBenchmark::Peer> peers;
@@ -164,12 +164,13 @@ TEST_F(LinkBenchmarkTest, MeasurementsGrowWithTheNodesAndNotWithTheWaysBetweenTh
   for (const size_t nodes : {20, 50, 200, 1000}) EXPECT_LE(each_in_an_hour(nodes), 32) << nodes;
 }
 
-TEST_F(LinkBenchmarkTest, StopsWhatIsUnderWayWhenTheMachineIsBusy) {
+TEST_F(LinkBenchmarkTest, StopsAMeasurementWhenTheMachineIsBusy) {
   std::promise<void> begun;
   Run(
-      [&](const std::string&, absl::FunctionRef<bool()> may_go) -> absl::StatusOr<wire::LinkSpeed> {
+      [&](const std::string&,
+          absl::FunctionRef<bool()> should_continue) -> absl::StatusOr<wire::LinkSpeed> {
         begun.set_value();
-        while (may_go()) std::this_thread::yield();
+        while (should_continue()) std::this_thread::yield();
         return absl::AbortedError("busy");
       },
       [](LinkBenchmark* benchmark) { benchmark->SetPeers({{kKitchen, "10.0.0.1:1"}}); },

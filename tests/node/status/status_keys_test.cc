@@ -38,7 +38,7 @@ TEST(KeyReader, EscQuitsWhenNothingFollows) {
   EXPECT_THAT(keys.Read("\x1b\x1b"), ElementsAre(Key::kQuit));
 }
 
-TEST(KeyReader, SkipsWhatItDoesNotKnow) {
+TEST(KeyReader, SkipsUnknownSequences) {
   KeyReader keys;
   // A function key, Alt-q, the mouse, a sequence without an end: none of them quits.
   EXPECT_THAT(keys.Read("\x1b[15~\x1bq\x1b[<0;10;20M"), IsEmpty());

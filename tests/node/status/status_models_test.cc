@@ -9,20 +9,20 @@
 namespace strata {
 namespace {
 
-struct Given {
+struct StageInput {
   uint32_t stage = 0;
   uint32_t begin = 0, end = 0;
   uint64_t epoch = 1;
   std::string model = "tinz";
 };
 
-wire::StageStatus* Add(NodeReport* node, const Given& given) {
+wire::StageStatus* Add(NodeReport* node, const StageInput& input) {
   wire::StageStatus* stage = node->info.add_stages();
-  stage->set_stage(given.stage);
-  stage->mutable_layers()->set_begin(given.begin);
-  stage->mutable_layers()->set_end(given.end);
-  stage->mutable_epoch()->set_counter(given.epoch);
-  stage->set_model_name(given.model);
+  stage->set_stage(input.stage);
+  stage->mutable_layers()->set_begin(input.begin);
+  stage->mutable_layers()->set_end(input.end);
+  stage->mutable_epoch()->set_counter(input.epoch);
+  stage->set_model_name(input.model);
   stage->set_n_stages(3);
   stage->set_state(wire::StageStatus::SERVING);
   return stage;
@@ -79,7 +79,7 @@ TEST(ModelsOf, KeepsModelsAndPlansApartTheNewestFirst) {
   EXPECT_EQ(models[2].epoch.counter(), 3u);
 }
 
-TEST(ModelsOf, ShowsWhatNobodyTellsOf) {
+TEST(ModelsOf, ShowsStagesThatNoNodeReports) {
   ClusterSnapshot report = TwoNodes();
   Add(&report.nodes.front(), {.stage = 2, .begin = 8, .end = 10})->set_n_stages(1'000'000'000);
   const auto models = ModelsOf(report, nullptr);
@@ -102,13 +102,13 @@ TEST(ModelsOf, CountsStepsByTheNodesOwnClock) {
   EXPECT_EQ(ModelsOf(now, &before)[0].stages[0].steps_per_s, 20.0);
   EXPECT_EQ(DoingText(ModelsOf(now, &before)[0].stages[0]), "20.0 steps/s");
   EXPECT_EQ(ModelsOf(now, nullptr)[0].stages[0].steps_per_s, std::nullopt);
-  // Nothing newer was told, or by another worker.
+  // The report is not newer, or of another worker.
   EXPECT_EQ(ModelsOf(now, &now)[0].stages[0].steps_per_s, std::nullopt);
   now.nodes[0].info.mutable_stages(0)->set_worker_pid(8);
   EXPECT_EQ(ModelsOf(now, &before)[0].stages[0].steps_per_s, std::nullopt);
 }
 
-TEST(DoingText, SaysWhatAStageIsDoing) {
+TEST(DoingText, DescribesTheState) {
   StageView stage;
   const auto doing = [&stage](wire::StageStatus::State state) {
     stage.status.set_state(state);
@@ -133,7 +133,7 @@ TEST(DoingText, SaysWhatAStageIsDoing) {
   EXPECT_EQ(doing(wire::StageStatus::SERVING), "idle, sends f32 to 8 rows, then f16");
 }
 
-TEST(DoingText, KnowsNodesThatTellNoStates) {
+TEST(DoingText, HandlesNodesWithoutStates) {
   StageView stage;
   EXPECT_EQ(DoingText(stage), "idle");
   stage.status.mutable_status()->set_code(10);

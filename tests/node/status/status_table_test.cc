@@ -55,7 +55,7 @@ TEST(WrapText, BreaksWordsThatAreLongerThanALine) {
   EXPECT_THAT(WrapText("日本語", {.cells = 5, .lines_max = 9}), ElementsAre("日本", "語"));
 }
 
-TEST(WrapText, CutsWhatIsTooMuch) {
+TEST(WrapText, CutsTooManyLines) {
   EXPECT_THAT(WrapText("a b c d e f", {.cells = 3, .lines_max = 2}), ElementsAre("a b", "c …"));
   EXPECT_THAT(WrapText(std::string(100'000, 'x'), {.cells = 4, .lines_max = 2}),
               ElementsAre("xxxx", "xxx…"));
@@ -87,7 +87,7 @@ TEST(TableLines, AlignsColumns) {
               ElementsAre("NODE     MB  STATE", "kitchen  12  alive", "日本"));
 }
 
-TEST(TableLines, NarrowsThenDropsWhatDoesNotFit) {
+TEST(TableLines, NarrowsColumnsThenDropsThem) {
   const std::vector<std::vector<TableCell>> rows = {{{"kitchen"}, {"12"}, {"alive"}}};
   EXPECT_THAT(Drawn(TableLines(Columns(), rows, 16), 16),
               ElementsAre("NODE   MB  STATE", "kitc…  12  alive"));

@@ -49,7 +49,7 @@ class StatusTerminalTest : public ::testing::Test {
     StatusTerminal::Callbacks callbacks;
     callbacks.on_keys = [this](const std::vector<Key>& keys) {
       keys_.insert(keys_.end(), keys.begin(), keys.end());
-      if (keys_.size() >= wanted_) loop_->Stop();
+      if (keys_.size() >= keys_expected_) loop_->Stop();
     };
     callbacks.on_gone = [this] {
       gone_ = true;
@@ -61,7 +61,7 @@ class StatusTerminalTest : public ::testing::Test {
     terminal_ = *std::move(terminal);
   }
 
-  // What was drawn and not read yet.
+  // Output that was drawn and not read yet.
   std::string Drawn() const {
     std::string all;
     std::array<char, 4096> bytes;
@@ -81,11 +81,11 @@ class StatusTerminalTest : public ::testing::Test {
   int far_ = -1, near_ = -1;
   std::unique_ptr<StatusTerminal> terminal_;
   std::vector<Key> keys_;
-  size_t wanted_ = 1;
+  size_t keys_expected_ = 1;
   bool gone_ = false;
 };
 
-TEST_F(StatusTerminalTest, IsAsBeforeWhenItIsGone) {
+TEST_F(StatusTerminalTest, IsRestoredAtTheEnd) {
   EXPECT_TRUE(Cooked());
   Open();
   EXPECT_FALSE(Cooked());
@@ -98,38 +98,38 @@ TEST_F(StatusTerminalTest, IsAsBeforeWhenItIsGone) {
   EXPECT_THAT(drawn, EndsWith(kLeave));
 }
 
-TEST_F(StatusTerminalTest, TellsKeysAndSize) {
+TEST_F(StatusTerminalTest, ReportsKeysAndSize) {
   Open();
   EXPECT_EQ(terminal_->size().dimx, 90);
   EXPECT_EQ(terminal_->size().dimy, 30);
-  wanted_ = 3;
+  keys_expected_ = 3;
   ASSERT_EQ(write(far_, "\x1b[Bj\x1b", 5), 5);  // the last one is the key itself
   loop_->Run();
   EXPECT_THAT(keys_, ElementsAre(Key::kDown, Key::kDown, Key::kQuit));
 }
 
-TEST_F(StatusTerminalTest, IsGivenBackForAWhile) {
+TEST_F(StatusTerminalTest, IsRestoredForAWhile) {
   Open();
   bool cooked = false;
-  terminal_->WhileGivenBack([&] { cooked = Cooked(); });
+  terminal_->WhileRestored([&] { cooked = Cooked(); });
   EXPECT_TRUE(cooked);
   EXPECT_FALSE(Cooked());
   terminal_->Draw("again");
   EXPECT_THAT(Drawn(), EndsWith("again"));
 }
 
-TEST_F(StatusTerminalTest, ATerminalThatReadsNothingBlocksNobody) {
+TEST_F(StatusTerminalTest, ATerminalThatReadsNothingBlocksNothing) {
   Open();
   const std::string frame(100'000, 'x');  // more than a terminal buffers
   for (int i = 0; i < 100; ++i) terminal_->Draw(frame);
   terminal_->Draw("the newest");
   loop_->Post([this] { loop_->Stop(); });
   loop_->Run();
-  terminal_.reset();  // and is not kept for long
+  terminal_.reset();  // does not block for long
   EXPECT_TRUE(Cooked());
 }
 
-TEST_F(StatusTerminalTest, DrawsTheNewestWhenTheTerminalReadsOn) {
+TEST_F(StatusTerminalTest, DrawsTheNewestFrameWhenTheTerminalReadsAgain) {
   Open();
   const std::string frame(100'000, 'x');
   for (int i = 0; i < 10; ++i) terminal_->Draw(frame);
@@ -144,7 +144,7 @@ TEST_F(StatusTerminalTest, DrawsTheNewestWhenTheTerminalReadsOn) {
   watch.reset();
 }
 
-TEST_F(StatusTerminalTest, TellsThatTheTerminalWasClosed) {
+TEST_F(StatusTerminalTest, ReportsThatTheTerminalWasClosed) {
   Open();
   close(far_);
   far_ = -1;
@@ -152,7 +152,7 @@ TEST_F(StatusTerminalTest, TellsThatTheTerminalWasClosed) {
   EXPECT_TRUE(gone_);
 }
 
-TEST(StatusTerminal, APipeIsNone) {
+TEST(StatusTerminal, APipeIsNotATerminal) {
   std::array<int, 2> ends;
   ASSERT_EQ(pipe(ends.data()), 0);
   const auto loop = EventLoop::Create();

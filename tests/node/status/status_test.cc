@@ -72,7 +72,7 @@ TEST(StatusText, ShowsStagesAndHowTheyFailed) {
                     HasSubstr("! attic: stage 1, layers 10-15: the worker aborted")));
 }
 
-TEST(StatusText, SaysWhyALinkGoesOverNoOtherWire) {
+TEST(StatusText, ShowsWhyALinkDoesNotUseUcx) {
   ClusterSnapshot report = Report();
   for (uint32_t i = 0; i < 2; ++i) {
     wire::StageStatus* stage = report.nodes[i].info.add_stages();
@@ -108,7 +108,7 @@ TEST(StatusText, AStageThatLoadsIsNoProblem) {
               AllOf(HasSubstr("loading, 50 % of 1.0 GiB"), Not(HasSubstr("!"))));
 }
 
-TEST(StatusText, SaysThatThereAreMoreLinksThanItShows) {
+TEST(StatusText, ShowsHowManyLinksAreLeftOut) {
   ClusterSnapshot report = Report();
   for (int i = 0; i < 10; ++i) {
     NodeReport& node = report.nodes.emplace_back();
@@ -122,7 +122,7 @@ TEST(StatusText, SaysThatThereAreMoreLinksThanItShows) {
   EXPECT_THAT(StatusText(report), HasSubstr("and 26 more; --json has them all\n"));
 }
 
-TEST(StatusText, SaysWhatIsWrong) {
+TEST(StatusText, ShowsProblems) {
   ClusterSnapshot report = Report();
   report.cluster.clear_coordinator();
   report.nodes[0].info.mutable_devices(0)->clear_speed();
@@ -136,7 +136,7 @@ TEST(StatusText, SaysWhatIsWrong) {
                                         HasSubstr("! attic: it is gone")));
 }
 
-TEST(StatusText, SaysThatTwoMachinesHaveOneId) {
+TEST(StatusText, ShowsThatTwoMachinesHaveOneId) {
   ClusterSnapshot report = Report();
   wire::SharedId* shared = report.nodes[1].sees.add_shared_ids();
   shared->set_node_id("id of kitchen");
@@ -158,7 +158,7 @@ TEST(StatusText, TellsNodesOfOneNameApart) {
                     HasSubstr("! two nodes have the name kitchen: ")));
 }
 
-TEST(StatusJson, HasTheSame) {
+TEST(StatusJson, HasTheSameFacts) {
   ClusterSnapshot report = Report();
   wire::StageStatus* stage = report.nodes[0].info.add_stages();
   stage->mutable_layers()->set_end(16);
@@ -172,7 +172,7 @@ TEST(StatusJson, HasTheSame) {
   EXPECT_EQ(json["cluster"], "home");
   ASSERT_EQ(json["nodes"].size(), 2u);
   EXPECT_EQ(json["nodes"][0]["devices"][0]["memory_bytes_per_s"], 20e9);
-  // Either side's measurement stands for the link.
+  // A measurement of either side counts for the link.
   EXPECT_EQ(json["nodes"][0]["links"].size(), 1u);
   EXPECT_EQ(json["nodes"][0]["stages"][0]["state"], "serving");
   EXPECT_EQ(json["nodes"][0]["stages"][0]["steps_done"], 77);
@@ -187,7 +187,7 @@ TEST(ClusterSnapshot, MeasuresUntilEveryLinkAndDeviceIsKnown) {
   report.nodes[0].info.set_measuring(false);
   report.nodes[1].sees.Clear();
   EXPECT_TRUE(report.measuring());
-  // Nobody waits for a node that does not answer.
+  // A node that does not answer is not waited for.
   report.nodes[1].status = absl::UnavailableError("gone");
   EXPECT_FALSE(report.measuring());
 }

@@ -1,4 +1,4 @@
-// What `strata status --watch` draws, on screens of several sizes.
+// The screen of `strata status --watch`, in several sizes.
 #include "node/status/status_view.h"
 
 #include <cstdint>
@@ -81,7 +81,7 @@ ClusterSnapshot Cluster(int n_nodes) {
   return report;
 }
 
-// One where all that can be wrong is wrong, and every name is too long.
+// A cluster with all kinds of problems, in which every name is too long.
 ClusterSnapshot Trouble() {
   ClusterSnapshot report = Cluster(4);
   report.cluster.clear_coordinator();
@@ -93,9 +93,9 @@ ClusterSnapshot Trouble() {
   wire::StageStatus* failed = report.nodes[0].info.mutable_stages(0);
   failed->set_state(wire::StageStatus::FAILED);
   failed->mutable_status()->set_code(10);
-  std::string words = "the worker aborted while serving (signal 6, Aborted): ";
-  for (int i = 0; i < 100; ++i) words += "GGML_ASSERT(a->ne[0]==b->ne[0]) failed ";
-  failed->mutable_status()->set_message(words);
+  std::string message = "the worker aborted while serving (signal 6, Aborted): ";
+  for (int i = 0; i < 100; ++i) message += "GGML_ASSERT(a->ne[0]==b->ne[0]) failed ";
+  failed->mutable_status()->set_message(message);
   wire::StageStatus* loading = report.nodes[1].info.mutable_stages(0);
   loading->set_state(wire::StageStatus::LOADING);
   loading->mutable_progress()->set_bytes_done(30'000'000'000);
@@ -119,27 +119,27 @@ std::string Text(const ftxui::Screen& screen) {
   return text;
 }
 
-struct Shown {
+struct Rendered {
   std::string text;
   StatusScreen screen;
 };
-Shown Show(const StatusView& view, ftxui::Dimensions size) {
-  Shown shown{.text = "", .screen = DrawStatus(view, size)};
+Rendered RenderView(const StatusView& view, ftxui::Dimensions size) {
+  Rendered rendered{.text = "", .screen = DrawStatus(view, size)};
   ftxui::Screen screen(size.dimx, size.dimy);
-  ftxui::Render(screen, shown.screen.element);
-  // Nothing lies outside of the screen.
-  EXPECT_LE(shown.screen.element->requirement().min_x, size.dimx);
-  EXPECT_LE(shown.screen.element->requirement().min_y, size.dimy);
-  shown.text = Text(screen);
-  EXPECT_THAT(shown.text, Not(HasSubstr("\x1b")));
-  return shown;
+  ftxui::Render(screen, rendered.screen.element);
+  // Nothing is outside of the screen.
+  EXPECT_LE(rendered.screen.element->requirement().min_x, size.dimx);
+  EXPECT_LE(rendered.screen.element->requirement().min_y, size.dimy);
+  rendered.text = Text(screen);
+  EXPECT_THAT(rendered.text, Not(HasSubstr("\x1b")));
+  return rendered;
 }
 
 StatusView ViewOf(const ClusterSnapshot& report, const ClusterSnapshot* before = nullptr) {
   StatusView view;
   view.report = &report;
   view.models = ModelsOf(report, before);
-  view.asked = "10.0.0.2:7400";
+  view.address = "10.0.0.2:7400";
   view.age_ms = 300;
   return view;
 }
@@ -148,13 +148,13 @@ StatusView ViewOf(const ClusterSnapshot& report, const ClusterSnapshot* before =
 std::string AllPages(StatusView view, ftxui::Dimensions size) {
   std::string all;
   for (view.first_line = 0;;) {
-    const Shown shown = Show(view, size);
-    all += shown.text;
-    const size_t next = view.first_line + std::max<size_t>(1, shown.screen.page_lines);
+    const Rendered rendered = RenderView(view, size);
+    all += rendered.text;
+    const size_t next = view.first_line + std::max<size_t>(1, rendered.screen.page_lines);
     view.first_line = next;
-    if (Show(view, size).screen.first_line != next) {
+    if (RenderView(view, size).screen.first_line != next) {
       view.first_line = SIZE_MAX;
-      return all + Show(view, size).text;
+      return all + RenderView(view, size).text;
     }
   }
 }
@@ -166,7 +166,7 @@ TEST(StatusView, NothingIsWiderOrHigherThanTheScreen) {
   for (const ClusterSnapshot& report : reports) {
     for (const ftxui::Dimensions size : Sizes()) {
       SCOPED_TRACE(absl::StrCat(report.nodes.size(), " nodes, ", size.dimx, "x", size.dimy));
-      Show(ViewOf(report), size);
+      RenderView(ViewOf(report), size);
       for (const ftxui::Element& line : StatusLines(report, ModelsOf(report, nullptr), size.dimx)) {
         line->ComputeRequirement();
         EXPECT_LE(line->requirement().min_x, size.dimx);
@@ -185,10 +185,10 @@ TEST(StatusView, OneScreenOf80ColumnsHasAllOfASmallCluster) {
       if (report == &now) stage->set_steps_done(stage->steps_done() + 12);
     }
   }
-  const std::string text = Show(ViewOf(now, &before), {.dimx = 80, .dimy = 24}).text;
+  const std::string text = RenderView(ViewOf(now, &before), {.dimx = 80, .dimy = 24}).text;
   EXPECT_THAT(text,
               AllOf(HasSubstr("Cluster home, node-0 coordinates"), HasSubstr("2 nodes, 1 model"),
-                    HasSubstr("told by 10.0.0.2:7400, 0.3 s ago"),
+                    HasSubstr("report of 10.0.0.2:7400, 0.3 s ago"),
                     ContainsRegex("node-0 +alive +CPU +██████░░ +2.0 GiB +8.0 GiB +19.1 GB/s"),
                     ContainsRegex("  CUDA0 +██████░░")));
   EXPECT_THAT(text, AllOf(HasSubstr("Model qwen3-235b-a22b-instruct-q4_k_m: 20 layers, epoch 3, "
@@ -205,26 +205,26 @@ TEST(StatusView, ANodeThatDoesNotMeasureShowsItsMemory) {
   report.nodes[0].info.clear_devices();
   report.nodes[0].info.set_memory_total(4ull << 30);
   report.nodes[0].info.set_memory_free(3ull << 30);
-  EXPECT_THAT(Show(ViewOf(report), {.dimx = 80, .dimy = 24}).text,
+  EXPECT_THAT(RenderView(ViewOf(report), {.dimx = 80, .dimy = 24}).text,
               ContainsRegex("node-0 +alive +- +██░░░░░░ +3.0 GiB +4.0 GiB"));
 }
 
-TEST(StatusView, SaysFirstWhatIsWrong) {
+TEST(StatusView, ShowsProblemsFirst) {
   const ClusterSnapshot report = Trouble();
-  const Shown shown = Show(ViewOf(report), {.dimx = 80, .dimy = 50});
-  EXPECT_THAT(shown.text,
-              AllOf(HasSubstr("nobody coordinates"), HasSubstr("2 of 4 nodes"),
+  const Rendered rendered = RenderView(ViewOf(report), {.dimx = 80, .dimy = 50});
+  EXPECT_THAT(rendered.text,
+              AllOf(HasSubstr("no node coordinates"), HasSubstr("2 of 4 nodes"),
                     HasSubstr("! no node coordinates at present"),
                     HasSubstr("/CPU is not used: the driver says \\u001b[2Jno"),
                     HasSubstr("the worker aborted while serving (signal 6, Aborted)"),
-                    HasSubstr("! node-2: it is gone"), HasSubstr("node-3 speaks protocol 0")));
-  EXPECT_THAT(shown.text,
+                    HasSubstr("! node-2: it is gone"), HasSubstr("node-3 uses protocol 0")));
+  EXPECT_THAT(rendered.text,
               AllOf(ContainsRegex("node-2 +gone, 12 s"), ContainsRegex("node-3 +other version"),
                     ContainsRegex("0-9 .* failed"), ContainsRegex("10-19 .* loading, 30 % of"),
                     ContainsRegex("2-3 +on no node that answers"), HasSubstr("not usable")));
 }
 
-TEST(StatusView, AFewColumnsKeepWhatMatters) {
+TEST(StatusView, ANarrowScreenKeepsTheImportantColumns) {
   const std::string text = AllPages(ViewOf(Cluster(4)), {.dimx = 40, .dimy = 10});
   EXPECT_THAT(text, AllOf(HasSubstr("Cluster home, node-0 coordinates"),
                           ContainsRegex("node-3 +alive +CPU +2.0 GiB"),
@@ -232,7 +232,7 @@ TEST(StatusView, AFewColumnsKeepWhatMatters) {
                           ContainsRegex("node-2 +node-3 .*936 Mbit/s")));
 }
 
-TEST(StatusView, ManyNodesAreSeenByScrolling) {
+TEST(StatusView, ScrollingShowsManyNodes) {
   const ClusterSnapshot report = Cluster(30);
   for (const ftxui::Dimensions size : Sizes()) {
     if (size.dimy < 10) continue;
@@ -249,45 +249,46 @@ TEST(StatusView, ScrollingEndsAtTheLastLine) {
   const ClusterSnapshot report = Cluster(30);
   StatusView view = ViewOf(report);
   view.first_line = SIZE_MAX;
-  const Shown shown = Show(view, {.dimx = 80, .dimy = 24});
-  EXPECT_EQ(shown.screen.page_lines, 20u);
-  EXPECT_GT(shown.screen.first_line, 0u);
-  EXPECT_LT(shown.screen.first_line, 1'000u);
-  EXPECT_THAT(shown.text, HasSubstr("395 more"));
-  // What fits needs no scrolling.
+  const Rendered rendered = RenderView(view, {.dimx = 80, .dimy = 24});
+  EXPECT_EQ(rendered.screen.page_lines, 20u);
+  EXPECT_GT(rendered.screen.first_line, 0u);
+  EXPECT_LT(rendered.screen.first_line, 1'000u);
+  EXPECT_THAT(rendered.text, HasSubstr("395 more"));
+  // Lines that fit need no scrolling.
   const ClusterSnapshot small = Cluster(1);
   view = ViewOf(small);
   view.first_line = 7;
-  EXPECT_EQ(Show(view, {.dimx = 80, .dimy = 24}).screen.first_line, 0u);
+  EXPECT_EQ(RenderView(view, {.dimx = 80, .dimy = 24}).screen.first_line, 0u);
 }
 
-TEST(StatusView, SaysThatItIsOldWhenNobodyAnswers) {
+TEST(StatusView, ShowsThatTheReportIsOldWhenNoNodeAnswers) {
   const ClusterSnapshot report = Cluster(2);
   StatusView view = ViewOf(report);
   view.age_ms = 12'400;
   view.problem = "no node answers at 10.0.0.2:7400";
   for (const ftxui::Dimensions size : Sizes()) {
     if (size.dimx < 80) continue;
-    EXPECT_THAT(Show(view, size).text,
+    EXPECT_THAT(RenderView(view, size).text,
                 AllOf(HasSubstr("! 12 s old: no node answers at 10.0.0.2:7400; trying again"),
                       ContainsRegex("node-1 +alive")));
   }
 }
 
-TEST(StatusView, SaysWhenAnotherNodeTellsIt) {
+TEST(StatusView, ShowsThatTheReportIsOfAnotherNode) {
   const ClusterSnapshot report = Cluster(2);
   StatusView view = ViewOf(report);
-  view.gone = "10.0.0.1:7400";
-  EXPECT_THAT(Show(view, {.dimx = 80, .dimy = 24}).text,
-              HasSubstr("told by 10.0.0.2:7400, 0.3 s ago; 10.0.0.1:7400 does not answer\n"));
+  view.gone_address = "10.0.0.1:7400";
+  EXPECT_THAT(RenderView(view, {.dimx = 80, .dimy = 24}).text,
+              HasSubstr("report of 10.0.0.2:7400, 0.3 s ago; 10.0.0.1:7400 does not answer\n"));
 }
 
-TEST(StatusView, SaysWhomItAsksBeforeTheFirstAnswer) {
+TEST(StatusView, ShowsTheCalledNodeBeforeTheFirstAnswer) {
   StatusView view;
-  view.asked = "10.0.0.2:7400";
-  EXPECT_THAT(Show(view, {.dimx = 80, .dimy = 24}).text, HasSubstr("asking 10.0.0.2:7400 …"));
+  view.address = "10.0.0.2:7400";
+  EXPECT_THAT(RenderView(view, {.dimx = 80, .dimy = 24}).text,
+              HasSubstr("waiting for 10.0.0.2:7400 …"));
   view.problem = "no node answers at 10.0.0.2:7400";
-  EXPECT_THAT(Show(view, {.dimx = 80, .dimy = 24}).text,
+  EXPECT_THAT(RenderView(view, {.dimx = 80, .dimy = 24}).text,
               HasSubstr("\nno node answers at 10.0.0.2:7400; trying again"));
 }
 

@@ -1,4 +1,4 @@
-// `strata status --watch` as a person runs it: this test is the node that is asked, and the
+// `strata status --watch` as a person runs it: this test is the node that it calls, and the
 // terminal.
 #include "node/status/status_watch.h"
 
@@ -45,9 +45,9 @@ struct SpawnOptions {
 };
 pid_t Spawn(std::vector<std::string> args, SpawnOptions options) {
   args.insert(args.begin(), "strata");
-  std::vector<char*> words;
-  for (std::string& arg : args) words.push_back(arg.data());
-  words.push_back(nullptr);
+  std::vector<char*> argv;
+  for (std::string& arg : args) argv.push_back(arg.data());
+  argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   if (!options.only_stdout) {
@@ -56,7 +56,7 @@ pid_t Spawn(std::vector<std::string> args, SpawnOptions options) {
   }
   posix_spawn_file_actions_adddup2(&actions, options.fd, STDOUT_FILENO);
   pid_t pid = 0;
-  EXPECT_EQ(posix_spawn(&pid, STRATA_PROGRAM, &actions, nullptr, words.data(), environ), 0);
+  EXPECT_EQ(posix_spawn(&pid, STRATA_PROGRAM, &actions, nullptr, argv.data(), environ), 0);
   posix_spawn_file_actions_destroy(&actions);
   return pid;
 }
@@ -90,10 +90,10 @@ class StatusWatch : public ::testing::Test {
     pid_ = Spawn({"status", "--watch", "--open", "--node", node_.address()}, {.fd = near_});
   }
 
-  // Reads until `words` have been drawn.
-  bool WaitFor(const std::string& words) {
+  // Reads until `text` has been drawn.
+  bool WaitFor(const std::string& text) {
     const absl::Time until = absl::Now() + kLong;
-    while (!absl::StrContains(drawn_, words)) {
+    while (!absl::StrContains(drawn_, text)) {
       pollfd ready = {.fd = far_, .events = POLLIN, .revents = 0};
       poll(&ready, 1, /*timeout=*/1'000);
       Drain();
@@ -130,7 +130,7 @@ class StatusWatch : public ::testing::Test {
 
 TEST_F(StatusWatch, DrawsTheClusterUntilAKeyQuits) {
   Start();
-  ASSERT_TRUE(WaitFor("told by " + node_.address())) << drawn_;
+  ASSERT_TRUE(WaitFor("report of " + node_.address())) << drawn_;
   EXPECT_THAT(drawn_, HasSubstr("node-2"));
   EXPECT_FALSE(Cooked());
   ASSERT_EQ(write(far_, "q", 1), 1);
@@ -139,11 +139,11 @@ TEST_F(StatusWatch, DrawsTheClusterUntilAKeyQuits) {
   EXPECT_THAT(drawn_, EndsWith(kLeave));
 }
 
-TEST_F(StatusWatch, LeavesTheTerminalAsItWasOnSignals) {
+TEST_F(StatusWatch, RestoresTheTerminalOnSignals) {
   for (const int signum : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     drawn_.clear();
     Start();
-    ASSERT_TRUE(WaitFor("told by")) << drawn_;
+    ASSERT_TRUE(WaitFor("report of")) << drawn_;
     kill(pid_, signum);
     EXPECT_EQ(Wait(), 0) << strsignal(signum);
     EXPECT_TRUE(Cooked()) << strsignal(signum);
@@ -151,9 +151,9 @@ TEST_F(StatusWatch, LeavesTheTerminalAsItWasOnSignals) {
   }
 }
 
-TEST_F(StatusWatch, SaysThatTheNodeWentAwayAndQuitsStill) {
+TEST_F(StatusWatch, ShowsThatTheNodeIsGoneAndStillQuits) {
   Start();
-  ASSERT_TRUE(WaitFor("told by")) << drawn_;
+  ASSERT_TRUE(WaitFor("report of")) << drawn_;
   const std::string address = node_.address();
   node_.Stop();
   ASSERT_TRUE(WaitFor("old: no node answers at " + address + "; trying again")) << drawn_;
@@ -162,9 +162,9 @@ TEST_F(StatusWatch, SaysThatTheNodeWentAwayAndQuitsStill) {
   EXPECT_TRUE(Cooked());
 }
 
-TEST_F(StatusWatch, GivesTheTerminalBackWhileItIsStopped) {
+TEST_F(StatusWatch, RestoresTheTerminalWhileItIsStopped) {
   Start();
-  ASSERT_TRUE(WaitFor("told by")) << drawn_;
+  ASSERT_TRUE(WaitFor("report of")) << drawn_;
   kill(pid_, SIGTSTP);
   int status = 0;
   ASSERT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
@@ -174,13 +174,13 @@ TEST_F(StatusWatch, GivesTheTerminalBackWhileItIsStopped) {
   EXPECT_THAT(drawn_, EndsWith(kLeave));
   drawn_.clear();
   kill(pid_, SIGCONT);
-  ASSERT_TRUE(WaitFor("told by")) << drawn_;
+  ASSERT_TRUE(WaitFor("report of")) << drawn_;
   EXPECT_FALSE(Cooked());
   kill(pid_, SIGTERM);
   EXPECT_EQ(Wait(), 0);
 }
 
-TEST_F(StatusWatch, WritesLinesUntilNobodyReadsThem) {
+TEST_F(StatusWatch, WritesLinesUntilStdoutIsClosed) {
   std::array<int, 2> ends;
   ASSERT_EQ(pipe(ends.data()), 0);
   fcntl(ends[0], F_SETFD, FD_CLOEXEC);  // else the program would read its own lines

@@ -103,7 +103,7 @@ int main(int argc, char** argv) {
     PauseForever();
   }
   if (verb == "leave-behind") {
-    // Someone who keeps stdout and stderr open after this process has ended, until stdin ends.
+    // A process that keeps stdout and stderr open after this one has ended, until the FIFO ends.
     if (fork() == 0) {
       char c;
       const int fifo = open(arg.c_str(), O_RDONLY);

@@ -32,7 +32,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
 
-// A child_helper and what it said.
+// A child_helper and its output.
 class Child {
  public:
   explicit Child(std::vector<std::string> args, absl::Duration grace = kPatience) {
@@ -96,14 +96,14 @@ class Child {
   std::unique_ptr<ChildProcess> process_;
 };
 
-// Somebody who holds the other end of a FIFO open.
+// A FIFO whose other end a child process holds open.
 class Fifo {
  public:
   Fifo() : path_(testing::MakeTestFolder() + "/fifo") { EXPECT_EQ(mkfifo(path_.c_str(), 0600), 0); }
   ~Fifo() { unlink(path_.c_str()); }
   const std::string& path() const { return path_; }
 
-  // Waits until everybody who had it open for writing has ended.
+  // Waits until every process that had it open for writing has ended.
   void WaitForEnd() {
     char c;
     while (read(fd_, &c, 1) > 0) {
@@ -218,7 +218,7 @@ TEST(ChildProcess, ATerminalsInterruptDoesNotReachTheChild) {
   EXPECT_THAT(child.out(), ElementsAre("own"));
 }
 
-TEST(ChildProcess, AProgramThatIsNotThereIsNotFound) {
+TEST(ChildProcess, AMissingProgramIsNotFound) {
   auto child = ChildProcess::Start({.program = "/no/such/program", .args = {"x"}});
   EXPECT_EQ(child.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(child.status().message(), HasSubstr("/no/such/program"));
@@ -312,16 +312,16 @@ TEST(ChildProcess, AHangupThatIsIgnoredHereIsIgnoredThere) {
   for (const auto& [disposition, ignored] : {std::pair(SIG_DFL, "0"), std::pair(SIG_IGN, "1")}) {
     signal(SIGHUP, disposition);
     signal(SIGTERM, disposition);
-    std::string said;
+    std::string output;
     auto child = ChildProcess::Start(
         {.program = "/bin/sh",
          .args = {"sh", "-c", "grep SigIgn: /proc/self/status"},
-         .on_stdout_line = [&](absl::string_view line) { said = std::string(line); }});
+         .on_stdout_line = [&](absl::string_view line) { output = std::string(line); }});
     signal(SIGHUP, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     ASSERT_TRUE(child.ok()) << child.status();
     EXPECT_TRUE((*child)->WaitForExit(kPatience));
-    EXPECT_THAT(said, EndsWith(std::string("000000") + ignored)) << said;  // not SIGTERM
+    EXPECT_THAT(output, EndsWith(std::string("000000") + ignored)) << output;  // not SIGTERM
   }
 }
 #endif

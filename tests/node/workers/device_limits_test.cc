@@ -16,36 +16,36 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(DeviceLimits, NothingSaidIsAllThereIs) {
-  const auto offer = ParseDeviceOffer({}, {});
-  ASSERT_TRUE(offer.ok()) << offer.status();
-  EXPECT_TRUE(offer->Has("CUDA3"));
-  EXPECT_EQ(offer->MemoryOf("CUDA3"), 0u);
+TEST(DeviceLimits, WithoutOptionsAllDevicesAreUsed) {
+  const auto limits = ParseDeviceLimits({}, {});
+  ASSERT_TRUE(limits.ok()) << limits.status();
+  EXPECT_TRUE(limits->Has("CUDA3"));
+  EXPECT_EQ(limits->MemoryOf("CUDA3"), 0u);
 }
 
-TEST(DeviceLimits, NamesComeInAListOrOneByOneOrTwice) {
-  const auto offer = ParseDeviceOffer({"CUDA0, CPU", "CUDA0"}, {});
-  ASSERT_TRUE(offer.ok()) << offer.status();
-  EXPECT_THAT(offer->devices, ElementsAre("CUDA0", "CPU"));
-  EXPECT_FALSE(offer->Has("CUDA1"));
+TEST(DeviceLimits, TakesNamesInAListOneByOneOrTwice) {
+  const auto limits = ParseDeviceLimits({"CUDA0, CPU", "CUDA0"}, {});
+  ASSERT_TRUE(limits.ok()) << limits.status();
+  EXPECT_THAT(limits->devices, ElementsAre("CUDA0", "CPU"));
+  EXPECT_FALSE(limits->Has("CUDA1"));
 }
 
 TEST(DeviceLimits, MemoryIsOfOneDeviceOrOfEach) {
-  const auto offer = ParseDeviceOffer({}, {"2GiB,CUDA0=1.5GiB", "CPU=512M"});
-  ASSERT_TRUE(offer.ok()) << offer.status();
-  EXPECT_EQ(offer->MemoryOf("CUDA0"), 3ull << 29);
-  EXPECT_EQ(offer->MemoryOf("CPU"), 512ull << 20);
-  EXPECT_EQ(offer->MemoryOf("CUDA1"), 2ull << 30);
+  const auto limits = ParseDeviceLimits({}, {"2GiB,CUDA0=1.5GiB", "CPU=512M"});
+  ASSERT_TRUE(limits.ok()) << limits.status();
+  EXPECT_EQ(limits->MemoryOf("CUDA0"), 3ull << 29);
+  EXPECT_EQ(limits->MemoryOf("CPU"), 512ull << 20);
+  EXPECT_EQ(limits->MemoryOf("CUDA1"), 2ull << 30);
 }
 
-TEST(DeviceLimits, WhatIsNotUnderstoodIsShown) {
+TEST(DeviceLimits, AnErrorShowsTheValue) {
   for (const char* memory : {"", "lots", "CPU=", "=1G", "0", "CPU=0", "-1G"}) {
-    const auto offer = ParseDeviceOffer({}, {memory});
-    EXPECT_EQ(offer.status().code(), absl::StatusCode::kInvalidArgument) << memory;
-    EXPECT_THAT(offer.status().message(), HasSubstr("--memory")) << memory;
+    const auto limits = ParseDeviceLimits({}, {memory});
+    EXPECT_EQ(limits.status().code(), absl::StatusCode::kInvalidArgument) << memory;
+    EXPECT_THAT(limits.status().message(), HasSubstr("--memory")) << memory;
   }
-  EXPECT_EQ(ParseDeviceOffer({"CPU,"}, {}).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(ParseDeviceOffer({"CPU"}, {"CUDA0=1G"}).status().message(), HasSubstr("CUDA0"));
+  EXPECT_EQ(ParseDeviceLimits({"CPU,"}, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(ParseDeviceLimits({"CPU"}, {"CUDA0=1G"}).status().message(), HasSubstr("CUDA0"));
 }
 
 // A program that stands for `strata` and its verb probe.
@@ -58,21 +58,21 @@ std::string Probe(const std::string& script) {
   return path;
 }
 
-TEST(DeviceLimits, ADeviceThatIsNotThereIsRefusedWithThoseThatAre) {
+TEST(DeviceLimits, RefusesAMissingDeviceAndListsTheOthers) {
   const std::string program =
       Probe("echo chatter\necho '{\"name\":\"CPU\"}'\necho '{\"name\":\"GPU0\"}'\n");
-  EXPECT_TRUE(CheckDeviceOffer({.devices = {"GPU0", "CPU"}}, program).ok());
-  const absl::Status device = CheckDeviceOffer({.devices = {"GPU1"}}, program);
+  EXPECT_TRUE(CheckDeviceLimits({.devices = {"GPU0", "CPU"}}, program).ok());
+  const absl::Status device = CheckDeviceLimits({.devices = {"GPU1"}}, program);
   EXPECT_EQ(device, absl::InvalidArgumentError(
                         "--device: this machine has no device \"GPU1\"; it has CPU, GPU0"));
-  const absl::Status memory = CheckDeviceOffer({.memory_of = {{"GPU7", 1}}}, program);
+  const absl::Status memory = CheckDeviceLimits({.memory_of = {{"GPU7", 1}}}, program);
   EXPECT_EQ(memory.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(memory.message(), HasSubstr("--memory"));
 }
 
-TEST(DeviceLimits, NamesThatCannotBeCheckedAreNotTaken) {
+TEST(DeviceLimits, RefusesNamesThatCannotBeChecked) {
   const absl::Status status =
-      CheckDeviceOffer({.devices = {"CPU"}}, Probe("echo 'no driver' >&2; exit 3\n"));
+      CheckDeviceLimits({.devices = {"CPU"}}, Probe("echo 'no driver' >&2; exit 3\n"));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr("no driver"));
 }

@@ -1,6 +1,6 @@
 // Stands in for `strata worker` in the tests of the node: loads nothing, and misbehaves on demand.
-// What a stage does while loading is the spec's model_path, what it does when asked to tokenize is
-// the text.
+// The spec's model_path says how a stage behaves while loading, the text to tokenize how it behaves
+// in Tokenize.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -79,7 +79,7 @@ class FakeWorker final : public wire::Worker::Service {
     event.mutable_progress()->set_bytes_total(2);
     writer->Write(event);
     Misbehave(spec.model_path());
-    // What it reads of the cache.
+    // The model is in the node's cache.
     const bool is_cached = !request->block_hashes().empty();
     if (is_cached && (spec.origin() == "damaged" ||
                       (spec.origin() == "damaged once" && !damaged_once_.exchange(true)))) {
@@ -100,19 +100,19 @@ class FakeWorker final : public wire::Worker::Service {
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the disk is gone");
     }
     if (spec.model_path() == "silent") return grpc::Status::OK;
-    const bool late = spec.model_path() == "late";  // too far to be ended
+    const bool late = spec.model_path() == "late";  // ignores its cancellation
     if (spec.model_path() == "endless" || late) {
       while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
       if (!late) return grpc::Status(grpc::StatusCode::CANCELLED, "cancelled");
     }
-    if (spec.model_path() == "clings") clings_ = true;
+    if (spec.model_path() == "unload hangs") unload_hangs_ = true;
     wire::StageInfo* info = event.mutable_loaded();
     info->set_stage(spec.stage());
     *info->mutable_layers() = spec.layers();
     info->set_worker_pid(getpid());
     info->set_slice_bytes(1000);
     info->set_host_bytes(200);
-    info->set_device_bytes(900);  // with a copy of what both have
+    info->set_device_bytes(900);  // includes a copy of tensors that both have
     info->set_kv_bytes(100);
     info->set_compute_bytes(10);
     info->set_link_address("127.0.0.1:" + std::to_string(*port_));
@@ -136,7 +136,7 @@ class FakeWorker final : public wire::Worker::Service {
 
   grpc::Status UnloadStage(grpc::ServerContext* context, const wire::UnloadStageRequest* request,
                            wire::UnloadStageResponse*) override {
-    if (clings_.exchange(false)) {
+    if (unload_hangs_.exchange(false)) {
       while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
       return grpc::Status(grpc::StatusCode::CANCELLED, "cancelled");
     }
@@ -165,7 +165,7 @@ class FakeWorker final : public wire::Worker::Service {
  private:
   int* const port_;
   std::atomic<bool> damaged_once_{false};
-  std::atomic<bool> clings_{false};  // the next unload does not end by itself
+  std::atomic<bool> unload_hangs_{false};  // the next unload does not end by itself
   absl::Mutex mu_;
   std::vector<wire::StageSpec> loaded_ ABSL_GUARDED_BY(mu_);
   size_t unloaded_ ABSL_GUARDED_BY(mu_) = 0;

@@ -96,7 +96,7 @@ TEST(StageHost, LoadsThroughAWorkerAndPassesItsProgressOn) {
   EXPECT_TRUE(node.Connect(1, "somewhere").ok());
 }
 
-TEST(StageHost, SaysWhoItIsAndWhatItHolds) {
+TEST(StageHost, ReportsTheNodeAndItsStages) {
   RunningNode node(FAKE_WORKER);
   const int32_t pid = node.LoadStage(Spec("fine")).info.worker_pid();
   const wire::GetInfoResponse info = node.GetInfo();
@@ -113,8 +113,8 @@ TEST(StageHost, SaysWhoItIsAndWhatItHolds) {
   EXPECT_TRUE(FromWire(info.stages(0).status()).ok());
 }
 
-// Asks until the stage's worker has told of it; half a minute at most.
-wire::StageStatus WaitUntilTold(RunningNode* node, int place) {
+// Waits until the stage's worker has reported it; half a minute at most.
+wire::StageStatus WaitForReport(RunningNode* node, int place) {
   const absl::Time until = absl::Now() + absl::Seconds(30);
   while (true) {
     const wire::GetInfoResponse info = node->GetInfo();
@@ -125,20 +125,20 @@ wire::StageStatus WaitUntilTold(RunningNode* node, int place) {
   }
 }
 
-TEST(StageHost, SaysWhatEachStageIsDoing) {
+TEST(StageHost, ReportsTheStateOfEachStage) {
   RunningNode node(FAKE_WORKER, {.ping_every_ms = 5});
   wire::StageSpec spec = Spec("/no/such/fine.gguf", 1);
   spec.set_model_id("id");
   ASSERT_TRUE(node.LoadStage(spec).status.ok());
   ASSERT_TRUE(node.LoadStage(Spec("fine", 2)).status.ok());
   for (int place = 0; place < 2; ++place) {
-    const wire::StageStatus stage = WaitUntilTold(&node, place);
+    const wire::StageStatus stage = WaitForReport(&node, place);
     EXPECT_EQ(stage.state(), wire::StageStatus::SERVING);
     EXPECT_EQ(stage.n_stages(), 3u);
     EXPECT_EQ(stage.model_id(), place == 0 ? "id" : "");
     EXPECT_EQ(stage.model_name(), "fine");
     EXPECT_EQ(stage.device(), "CPU");
-    // Of its own, though one worker has both.
+    // Counted for each stage, though one worker has both.
     EXPECT_EQ(stage.steps_done(), 101u + static_cast<uint64_t>(place));
     EXPECT_EQ(stage.resident_bytes(), 123'456u);
     EXPECT_GT(stage.told_ms(), 0);
@@ -146,7 +146,7 @@ TEST(StageHost, SaysWhatEachStageIsDoing) {
   }
 }
 
-TEST(StageHost, SaysHowFarALoadIs) {
+TEST(StageHost, ReportsTheProgressOfALoad) {
   RunningNode node(FAKE_WORKER);
   grpc::ClientContext context;
   std::thread client([&] { node.LoadStage(Spec("endless"), &context); });
@@ -184,27 +184,27 @@ TEST(StageHost, RefusesADeviceThatIsNotOffered) {
   EXPECT_TRUE(node.LoadStage(spec).status.ok());
 }
 
-TEST(StageHost, LetsAStageHaveWhatOthersLeaveOfWhatIsOffered) {
+TEST(StageHost, GivesAStageTheMemoryThatOthersLeaveOfTheLimit) {
   RunningNode node(FAKE_WORKER, {}, {.memory = {"5000,CUDA0=700"}});
   ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());
   auto shortage = ShortageOf(node.LoadStage(Spec("room", 1)).status);
   ASSERT_TRUE(shortage.has_value());
-  // Weights, keys and values, and computing; nothing is on another device.
+  // Weights, keys and values, compute buffers; nothing is on another device.
   EXPECT_EQ(shortage->free_bytes, 5000u - 900u - 100u - 10u - 200u);
   wire::StageSpec spec = Spec("room", 2);
   spec.set_device("CUDA0");
-  spec.set_memory_bytes_max(1 << 30);  // is not the caller's to say
+  spec.set_memory_bytes_max(1 << 30);  // the node ignores it
   shortage = ShortageOf(node.LoadStage(spec).status);
   ASSERT_TRUE(shortage.has_value());
   EXPECT_EQ(shortage->free_bytes, 700u);
 }
 
-TEST(StageHost, AWorkerThatDiesForMemoryWhileLoadingSaysThatItWasMemory) {
+TEST(StageHost, AWorkerKilledForMemoryWhileLoadingIsAShortage) {
   RunningNode node(FAKE_WORKER);
   for (const char* how : {"kill", "bad_alloc"}) {
     const absl::Status status = node.LoadStage(Spec(how)).status;
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-    // Whatever its device, it was the machine's.
+    // Of the machine's memory, whatever the worker's device.
     ASSERT_TRUE(ShortageOf(status).has_value()) << status;
     EXPECT_TRUE(ShortageOf(status)->on_host);
   }
@@ -213,7 +213,7 @@ TEST(StageHost, AWorkerThatDiesForMemoryWhileLoadingSaysThatItWasMemory) {
 
 TEST(StageHost, WordsOfALoadThatFailedDoNotExplainALaterDeath) {
   RunningNode node(FAKE_WORKER);
-  // The words come by another way than the status, maybe behind it.
+  // The words come through a pipe, the status through gRPC; the words may come later.
   bool was_memory = true;
   for (int i = 0; i < 20 && was_memory; ++i) {
     ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());  // keeps the worker
@@ -319,7 +319,7 @@ TEST(StageHost, AWorkerThatHangsInAStepIsKilled) {
 
 TEST(StageHost, ALongLoadIsNoHang) {
   RunningNode node(FAKE_WORKER, {.ping_every_ms = 5});
-  // Longer on a step than it would be without a load beside, and answers still.
+  // Longer on a step than is allowed without a load, and still answers.
   setenv("FAKE_WORKER_START", "busy", 1);
   grpc::ClientContext context;
   std::thread client([&] {
@@ -364,14 +364,14 @@ TEST(StageHost, AWorkerThatDiesAtStartIsAFailedStage) {
   unsetenv("FAKE_WORKER_START");
 }
 
-TEST(StageHost, AProgramThatIsNotThereIsNoWorker) {
+TEST(StageHost, AMissingProgramFailsTheLoad) {
   RunningNode node("/no/such/program");
   const absl::Status status = node.LoadStage(Spec("fine")).status;
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("/no/such/program"));
 }
 
-TEST(StageHost, WhatAWorkerRefusesIsPassedOn) {
+TEST(StageHost, AWorkersErrorIsPassedOn) {
   RunningNode node(FAKE_WORKER);
   EXPECT_EQ(
       node.LoadStage(Spec("refuse")).status,
@@ -385,7 +385,7 @@ TEST(StageHost, WhatAWorkerRefusesIsPassedOn) {
   EXPECT_TRUE(node.Tokenize(1, "still here").ok());
 }
 
-// Weights from the cache of a node whose worker reads something else there.
+// Weights from the cache of a node whose worker finds them damaged.
 class StageHostWithACache : public ::testing::Test {
  protected:
   RunningNode::Load Load(const std::string& origin) {
@@ -404,13 +404,13 @@ class StageHostWithACache : public ::testing::Test {
   RunningNode node_{FAKE_WORKER, {}, {}, cache_};
 };
 
-TEST_F(StageHostWithACache, WhatAWorkerFindsDamagedIsCheckedAndLoadedAgain) {
+TEST_F(StageHostWithACache, DamagedWeightsAreCheckedAndLoadedAgain) {
   const RunningNode::Load load = Load("damaged once");
   EXPECT_TRUE(load.status.ok()) << load.status;
   EXPECT_EQ(load.info.stage(), 1u);
 }
 
-TEST_F(StageHostWithACache, WhatIsDamagedAgainEndsTheLoadWithAWordAboutTheDisk) {
+TEST_F(StageHostWithACache, WeightsThatAreDamagedAgainEndTheLoadWithAnErrorAboutTheDisk) {
   const absl::Status status = Load("damaged").status;
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("block 7 is damaged"));
@@ -431,7 +431,7 @@ TEST(StageHost, OlderEpochsOfAnotherCoordinatorAreRefused) {
   EXPECT_TRUE(node.LoadStage(late).status.ok());
 }
 
-TEST(StageHost, PlansOfOneCoordinatorAreBesideEachOther) {
+TEST(StageHost, PlansOfOneCoordinatorCoexist) {
   RunningNode node(FAKE_WORKER);
   ASSERT_TRUE(node.LoadStage(Spec("fine", 1, 5)).status.ok());
   ASSERT_TRUE(node.LoadStage(Spec("fine", 1, 4)).status.ok());
@@ -477,7 +477,7 @@ TEST(StageHost, DeviceNamesOfStrangersMakeRoomForEachOther) {
   }
 }
 
-TEST(StageHost, AStageThatIsNotThereIsNotFound) {
+TEST(StageHost, AMissingStageIsNotFound) {
   RunningNode node(FAKE_WORKER);
   EXPECT_EQ(node.Tokenize(3, "x").status(),
             absl::NotFoundError("no stage 3 of this plan on node-2"));
@@ -491,7 +491,7 @@ TEST(StageHost, AWorkerWithoutStagesIsStopped) {
   EXPECT_TRUE(node.Unload(1).ok());
   EXPECT_EQ(node.GetInfo().stages_size(), 0);
   WaitUntilGone(pid);
-  // While the worker before is stopping, or after it: a fresh one.
+  // While the previous worker stops, or after that, a fresh one is started.
   for (int i = 0; i < 5; ++i) {
     const RunningNode::Load load = node.LoadStage(Spec("fine"));
     ASSERT_TRUE(load.status.ok()) << load.status;
@@ -520,15 +520,15 @@ TEST(StageHost, UnloadingEndsALoad) {
   EXPECT_TRUE(node.Tokenize(0, "still here").ok());
 }
 
-// Whoever waits for a load asks all along whether it is wanted still.
-TEST(StageHost, ALoadThatTellsNothingIsCancelled) {
+// The caller of a load is asked again and again whether to continue.
+TEST(StageHost, ALoadWithoutProgressCanBeCancelled) {
   RunningNode node(FAKE_WORKER);
   const auto client = NodeClient::Connect({.address = node.address()});
   ASSERT_TRUE(client.ok()) << client.status();
   bool heard = false;
   int asked_after = 0;
   const auto loaded = (*client)->LoadStage(Spec("endless"), [&](const wire::LoadProgress& done) {
-    if (heard) ++asked_after;  // the worker tells once
+    if (heard) ++asked_after;  // the worker reports progress once
     heard = heard || done.bytes_done() > 0;
     return asked_after < 2;
   });
@@ -548,8 +548,8 @@ TEST(StageHost, AClientThatLeavesCancelsItsLoad) {
             absl::StatusCode::kCancelled);
 }
 
-// The worker was too far, and lives on for another stage.
-TEST(StageHost, AStageThatWasLoadedAllTheSameIsUnloaded) {
+// The worker ignores the cancellation, and keeps running for another stage.
+TEST(StageHost, AStageThatWasLoadedAfterItsCancellationIsUnloaded) {
   RunningNode node(FAKE_WORKER, {.ping_every_ms = 20});
   ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());
   grpc::ClientContext context;
@@ -569,10 +569,10 @@ TEST(StageHost, AStageThatWasLoadedAllTheSameIsUnloaded) {
             absl::StatusCode::kCancelled);
 }
 
-// The worker may have begun: the stage does not serve again.
-TEST(StageHost, AnUnloadThatTookTooLongIsStillOne) {
+// The worker may have begun to unload: the stage does not serve again.
+TEST(StageHost, AStageWhoseUnloadTimedOutStaysUnloading) {
   RunningNode node(FAKE_WORKER);
-  ASSERT_TRUE(node.LoadStage(Spec("clings")).status.ok());
+  ASSERT_TRUE(node.LoadStage(Spec("unload hangs")).status.ok());
   EXPECT_EQ(node.Unload(1, 1, absl::Seconds(2)).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(node.Tokenize(1, "the worker's answer").ok());
   ASSERT_EQ(node.GetInfo().stages_size(), 1);
@@ -596,7 +596,7 @@ TEST(StageHost, AClientsDeadlineReachesTheWorker) {
   EXPECT_TRUE(node.Tokenize(1, "still here").ok());
 }
 
-TEST(StageHost, StoppingEndsLoadsAndRequestsAndLeavesNobodyBehind) {
+TEST(StageHost, StoppingEndsLoadsAndCallsAndLeavesNoProcessBehind) {
   RunningNode node(FAKE_WORKER);
   ASSERT_TRUE(node.LoadStage(Spec("fine", 0)).status.ok());
   wire::StageSpec endless = Spec("endless", 1);
@@ -605,12 +605,12 @@ TEST(StageHost, StoppingEndsLoadsAndRequestsAndLeavesNobodyBehind) {
     EXPECT_EQ(node.LoadStage(endless).status,
               absl::UnavailableError("stage 1 (layers 2-4) on node-2: the node is stopping"));
   });
-  std::thread asking([&] { EXPECT_FALSE(node.Tokenize(0, "endless").ok()); });
+  std::thread calling([&] { EXPECT_FALSE(node.Tokenize(0, "endless").ok()); });
   while (node.GetInfo().stages_size() < 2) {
   }
   node.Stop();
   loading.join();
-  asking.join();
+  calling.join();
   EXPECT_FALSE(HasChildren());
 }
 

@@ -11,16 +11,16 @@
 namespace strata {
 namespace {
 
-// Pings of a worker that has nothing to do are an hour apart.
+// Pings of an idle worker are an hour apart.
 constexpr WorkerTimeouts kIdleSoon = {
     .ping_every_ms = 20, .idle_pings = 2, .idle_ping_every_ms = 3'600'000, .silent_ms = 1'000};
 
 // A worker and its loop, which stops when the worker has died.
-class Watched final : private WorkerProcess::Observer {
+class WatchedWorker final : private WorkerProcess::Observer {
  public:
-  // `told` is called after each answer.
-  void Run(std::function<void(WorkerProcess* worker, int answers)> told) {
-    told_ = std::move(told);
+  // Calls `on_report` after each answer.
+  void Run(std::function<void(WorkerProcess* worker, int answers)> on_report) {
+    on_report_ = std::move(on_report);
     auto started = WorkerProcess::Start(
         loop_.get(), {.program = FAKE_WORKER, .label = "worker", .timeouts = kIdleSoon}, this);
     ASSERT_TRUE(started.ok()) << started.status();
@@ -37,21 +37,21 @@ class Watched final : private WorkerProcess::Observer {
     death_ = death;
     loop_->Stop();
   }
-  void OnWorkerTold() override { told_(worker_.get(), ++answers_); }
+  void OnWorkerReport() override { on_report_(worker_.get(), ++answers_); }
 
   const std::unique_ptr<EventLoop> loop_ = EventLoop::Create();
-  std::function<void(WorkerProcess*, int)> told_;
+  std::function<void(WorkerProcess*, int)> on_report_;
   int answers_ = 0;
   WorkerDeath death_;
   std::unique_ptr<WorkerProcess> worker_;
 };
 
-TEST(WorkerProcess, OneThatMayHaveWorkSoonIsAskedAsOftenAsEver) {
-  Watched watched;
+TEST(WorkerProcess, AWatchedIdleWorkerIsPingedAtTheUsualRate) {
+  WatchedWorker watched;
   int answers = 0;
   watched.Run([&](WorkerProcess* worker, int count) {
     answers = count;
-    // After the second it is asked no more, but that it may have work; the fourth is answered then.
+    // After two idle answers the pings stop; Watch() starts two more each time.
     if (count == 2 || count == 4) watched.loop()->Post([worker] { worker->Watch(); });
     if (count == 6) worker->Stop();
   });
@@ -59,8 +59,8 @@ TEST(WorkerProcess, OneThatMayHaveWorkSoonIsAskedAsOftenAsEver) {
   EXPECT_EQ(watched.death().code, absl::StatusCode::kOk);
 }
 
-TEST(WorkerProcess, AFrozenOneThatMayHaveWorkIsKilledSoon) {
-  Watched watched;
+TEST(WorkerProcess, AWatchedFrozenWorkerIsKilledSoon) {
+  WatchedWorker watched;
   watched.Run([&](WorkerProcess* worker, int count) {
     if (count != 2) return;
     kill(worker->pid(), SIGSTOP);

@@ -1,4 +1,4 @@
-// The node with real workers, which run libllama on small models: what it aborts on stays in there.
+// The node with real workers, which run libllama on small models: its aborts end the worker alone.
 #include "node/workers/worker.h"
 
 #include <signal.h>
@@ -73,9 +73,9 @@ TEST(Worker, LoadsAStageAndTokenizes) {
   EXPECT_EQ(tokens->n_ctx_train(), 128u);
 }
 
-TEST(Worker, WhatLibllamaAssertsWhileLoadingIsTheStatusOfTheStage) {
+TEST(Worker, AnAssertionOfLibllamaWhileLoadingIsTheStatusOfTheStage) {
   RunningNode node(STRATA_PROGRAM);
-  // Headers that are whole, so that nothing before libllama can object to them.
+  // Complete headers, so that nothing before libllama can object to them.
   const std::vector<std::pair<std::string, GgufValue>> nonsense = {
       {"llama.expert_count", GgufValue::U32(4)},
       {"llama.expert_used_count", GgufValue::U32(4)},
@@ -205,7 +205,7 @@ class WorkerDeathInAStep : public TwoWorkers {
   }
 };
 
-// The token that follows the prompt in a fresh text.
+// The token that follows the prompt in a fresh sequence.
 int32_t NextToken(Pipeline* pipeline, Listener* listener, wire::Step prompt) {
   wire::SequenceOpen* open = prompt.add_opens();
   open->set_slot(0);
@@ -217,7 +217,7 @@ int32_t NextToken(Pipeline* pipeline, Listener* listener, wire::Step prompt) {
   return result.tokens_size() == 1 ? result.tokens(0).token() : -1;
 }
 
-TEST_F(TwoWorkers, AStageOfAnEarlierPlanIsKeptWithItsWeightsAndWithoutItsTexts) {
+TEST_F(TwoWorkers, AStageOfAnEarlierPlanIsKeptWithItsWeightsAndWithoutItsSequences) {
   Listener first, second;
   int32_t token = 0, pids[2];
   {
@@ -244,7 +244,7 @@ TEST_F(TwoWorkers, AStageOfAnEarlierPlanIsKeptWithItsWeightsAndWithoutItsTexts) 
   EXPECT_EQ(NextToken(pipeline.get(), &second, Prompt()), token);
 }
 
-TEST_F(TwoWorkers, AStageThatIsNotThereOrNotAlikeIsLoaded) {
+TEST_F(TwoWorkers, AStageThatIsMissingOrDifferentIsLoaded) {
   Listener first, second;
   const std::unique_ptr<Pipeline> before = Build(1, &first);
   ASSERT_NE(before, nullptr);
@@ -267,7 +267,7 @@ TEST_F(TwoWorkers, AStepThatIsTooLongIsRefusedAndTheNextOneGoesThrough) {
   const std::unique_ptr<Pipeline> pipeline = Build(1, &listener);
   ASSERT_NE(pipeline, nullptr);
   wire::Step step = Prompt();
-  // With what the stages write into it, too.
+  // The parts that the stages add to a step count, too.
   step.add_opens()->mutable_sampler()->set_grammar(std::string(kFrameHeaderBytesMax - 1000, 'x'));
   EXPECT_THAT(pipeline->Submit(std::move(step)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most")));
