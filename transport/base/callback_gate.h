@@ -1,4 +1,4 @@
-// Waits at shutdown for calls whose callbacks still come. Thread-safe.
+// At shutdown, waits for calls whose callbacks are still to come. Thread-safe.
 #pragma once
 
 #include "absl/base/thread_annotations.h"
@@ -8,7 +8,7 @@ namespace strata {
 
 class CallbackGate {
  public:
-  // False: somebody waits, or has waited, for all to leave.
+  // False once Wait() has been called: the gate is closed.
   bool TryEnter() {
     absl::MutexLock lock(mu_);
     if (closed_) return false;
@@ -19,12 +19,12 @@ class CallbackGate {
     absl::MutexLock lock(mu_);
     ++inside_;
   }
-  // The caller touches nothing that the waiter destroys after this.
+  // REQUIRES: after this the caller touches nothing that the waiting thread destroys.
   void Leave() {
     absl::MutexLock lock(mu_);
     --inside_;
   }
-  // Blocks until everybody has left.
+  // Closes the gate and blocks until every Enter() has its Leave().
   void Wait() {
     absl::MutexLock lock(mu_);
     closed_ = true;

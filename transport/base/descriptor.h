@@ -1,4 +1,4 @@
-// A file descriptor that is closed by whoever has it last. Not thread-safe.
+// A file descriptor that its owner closes on destruction. Moves only. Not thread-safe.
 #pragma once
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Which plan a message belongs to. Epochs are compared as a pair, counter first; whoever carries an
-// older one is refused.
+// The epoch says which plan a message belongs to. Epochs are compared as a pair, counter first; a
+// message with an older epoch is refused.
 #pragma once
 
 #include <compare>

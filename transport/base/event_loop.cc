@@ -13,7 +13,7 @@
 namespace strata {
 namespace {
 
-// Timers that come again after so long or longer come at multiples of it, so that one wake does for
+// Timers that repeat after this long or longer fire at multiples of it, so that one wake-up serves
 // all of them.
 constexpr uint64_t kPatientMs = 1'000;
 
@@ -35,7 +35,7 @@ class UvEventLoop final : public EventLoop {
     }
     unwanted.clear();
     uv_close(reinterpret_cast<uv_handle_t*>(&wake_), nullptr);
-    while (uv_run(&loop_, UV_RUN_DEFAULT) != 0) {  // lets closed handles go
+    while (uv_run(&loop_, UV_RUN_DEFAULT) != 0) {  // frees closed handles
     }
     CHECK_EQ(uv_loop_close(&loop_), 0);
   }
@@ -45,7 +45,7 @@ class UvEventLoop final : public EventLoop {
     CHECK(!ran_) << "a loop runs once";
     ran_ = true;
     uv_run(&loop_, UV_RUN_DEFAULT);
-    RunPosted();  // what came between the last wake and Stop()
+    RunPosted();  // posted between the last wake-up and Stop()
     thread_.store(std::thread::id());
   }
 
@@ -59,11 +59,11 @@ class UvEventLoop final : public EventLoop {
     MutexLock lock(&mu_);
     if (!stopped_) {
       posted_.push_back(std::move(fn));
-      // In the lock: the loop cannot go while it is held.
+      // Under the lock: the loop cannot be destroyed while it is held.
       uv_async_send(&wake_);
       return;
     }
-    // `fn` dies on return, after the lock has gone.
+    // `fn` is destroyed on return, after the lock is released.
   }
 
   std::unique_ptr<Handle> StartTimer(TimerOptions options, absl::AnyInvocable<void()> fn) override;
@@ -79,7 +79,8 @@ class UvEventLoop final : public EventLoop {
 
   static void OnWake(uv_async_t* wake) { static_cast<UvEventLoop*>(wake->data)->RunPosted(); }
 
-  // One batch: what these post in turn waits, so that timers and sockets get their share.
+  // Runs one batch: functions that these post in turn wait for the next, so that timers and sockets
+  // get their share.
   void RunPosted() {
     std::vector<absl::AnyInvocable<void() &&>> batch;
     bool stop;
@@ -104,7 +105,7 @@ class UvEventLoop final : public EventLoop {
 
   uv_loop_t loop_;
   uv_async_t wake_;
-  std::atomic<std::thread::id> thread_;  // who is in Run()
+  std::atomic<std::thread::id> thread_;  // the thread in Run()
 
   // Loop thread only.
   bool ran_ = false;
@@ -115,12 +116,12 @@ class UvEventLoop final : public EventLoop {
   std::vector<absl::AnyInvocable<void() &&>> posted_ ABSL_GUARDED_BY(mu_);
 };
 
-// A uv_timer_t, uv_signal_t or uv_poll_t and its callback. libuv lets go of a handle only in a
-// later turn of the loop, so the handle outlives its owner for that long.
+// A uv_timer_t, uv_signal_t or uv_poll_t and its callback. libuv closes a handle only in a later
+// turn of the loop, so the handle outlives its owner for that long.
 template <typename UvHandle>
 class Watch final : public EventLoop::Handle {
  public:
-  // `fn` takes what Call() is given.
+  // `fn` takes the `events` of Call().
   Watch(UvEventLoop* loop, absl::AnyInvocable<void(int)> fn, int wanted = 0)
       : loop_(loop), state_(new State) {
     loop_->CheckThread();
@@ -169,7 +170,7 @@ void OnTimer(uv_timer_t* uv) { Watch<uv_timer_t>::Call(uv, 0); }
 
 std::unique_ptr<EventLoop::Handle> UvEventLoop::StartTimer(TimerOptions options,
                                                            absl::AnyInvocable<void()> fn) {
-  // The loop's idea of now is from the start of this turn, which may be long ago.
+  // The loop caches the time at the start of each turn, which may be long ago.
   uv_update_time(&loop_);
   const bool patient = options.delay_ms >= kPatientMs && options.repeat_ms >= kPatientMs;
   const auto shared = [this, patient](uint64_t ms) {
@@ -198,8 +199,8 @@ std::unique_ptr<EventLoop::Handle> UvEventLoop::OnSignal(int signum,
   return watch;
 }
 
-// After an error libuv no longer polls, but descriptors of datagrams go on after one: the owner
-// reads it, and the watch continues.
+// After an error libuv no longer polls, but a datagram socket still works after an error: the owner
+// reads the error, and the watch continues.
 void OnPoll(uv_poll_t* uv, int status, int events) {
   if (status < 0) {
     events = Watch<uv_poll_t>::Wanted(uv);

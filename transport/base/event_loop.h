@@ -53,9 +53,10 @@ class EventLoop {
   // `signum`.
   virtual std::unique_ptr<Handle> OnSignal(int signum, absl::AnyInvocable<void()> fn) = 0;
 
-  // Loop thread, or before Run(). Calls `fn` on the loop thread as long as `fd` is ready for some
-  // of what is `wanted`. An error of the descriptor counts as ready for all of it: reading or
-  // writing tells which. `fd` has one watch at a time and stays open until that is destroyed.
+  // Loop thread, or before Run(). Calls `fn` on the loop thread as long as `fd` is ready for one of
+  // the `wanted` events. An error of the descriptor counts as ready for all of them: reading or
+  // writing returns the error. `fd` has one watch at a time and stays open until the watch is
+  // destroyed.
   struct FdEvents {
     bool readable = false;
     bool writable = false;

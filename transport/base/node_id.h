@@ -1,4 +1,4 @@
-// What names a node wherever it is written as text. Any thread.
+// Node ids in their text form. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ bool IsNodeId(absl::string_view text);
 // A new node id: 128 random bits, 32 lower-case hex digits.
 std::string NewNodeId();
 
-// Random, not 0: tells apart the processes that have one id.
+// Random, not 0: distinguishes processes that have the same node id.
 uint64_t NewNonce();
 
 }  // namespace strata

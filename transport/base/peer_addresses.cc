@@ -91,7 +91,7 @@ std::string ListenHost(const std::string& host) { return IsAnyHost(host) ? "::" 
 bool IsLoopbackHost(absl::string_view host) {
   in_addr v4;
   const bool is_v4 = inet_pton(AF_INET, std::string(host).c_str(), &v4) == 1;
-  // A number, not a name that looks like one: 127.example.com may be anywhere, or here.
+  // Only a numeric address counts: the name 127.example.com may resolve to any machine.
   return host == "localhost" || host == "::1" || (is_v4 && ntohl(v4.s_addr) >> 24 == 127);
 }
 

@@ -1,5 +1,5 @@
-// Addresses by which nodes reach each other: those of this machine's interfaces, and how they are
-// written. Reads what the system says; any thread.
+// Addresses by which nodes reach each other: those of this machine's interfaces, read from the
+// system, and their text form. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace strata {
 
-// Addresses of one node that are told and tried; more are left out.
+// Addresses of one node that are announced and tried; more are left out.
 inline constexpr size_t kNodeAddressesMax = 32;
 
 struct InterfaceAddress {
@@ -20,7 +20,7 @@ struct InterfaceAddress {
   std::string name;        // of the interface
   std::string ip;          // without a scope
   bool is_ipv6 = false;
-  bool is_link_local = false;  // of IPv6: means nothing without the interface
+  bool is_link_local = false;  // of IPv6: valid only together with the interface
   bool is_loopback = false;
 
   friend bool operator==(const InterfaceAddress&, const InterfaceAddress&) = default;
@@ -30,18 +30,18 @@ struct InterfaceAddress {
 // The addresses of all interfaces that are up and have a carrier, in a fixed order, loopback last.
 std::vector<InterfaceAddress> ReadInterfaceAddresses();
 
-// What stands before and after the last colon of "host:port"; an IPv6 host has brackets.
+// "host:port", split at its last colon; an IPv6 host has brackets in the text.
 struct HostPort {
   std::string host;  // without brackets
   uint16_t port = 0;
 };
-// kInvalidArgument when it is not one, or the host is empty.
+// kInvalidArgument when `address` is not host:port, or its host is empty.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
 // With brackets where the host has colons.
 std::string JoinHostPort(absl::string_view host, uint16_t port);
 
-// Whether it may be given to gRPC although a stranger told it: host:port of a name or number, and
-// none of the other things that gRPC takes for addresses ("unix:7").
+// Whether an address from an untrusted peer may be given to gRPC: host:port of a name or number,
+// and no other form that gRPC accepts as an address ("unix:7").
 bool IsDialable(absl::string_view address);
 
 // "0.0.0.0", "::" and "*": listens on all interfaces.

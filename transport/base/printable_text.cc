@@ -52,7 +52,7 @@ bool IsInvisible(uint32_t c) {
 
 bool IsNoncharacter(uint32_t c) { return (c >= 0xFDD0 && c <= 0xFDEF) || (c & 0xFFFE) == 0xFFFE; }
 
-// Of the valid UTF-8 that `bytes` are.
+// REQUIRES: `bytes` is one character of valid UTF-8.
 uint32_t CharacterOf(absl::string_view bytes) {
   const auto first = static_cast<unsigned char>(bytes[0]);
   if (bytes.size() == 1) return first;
@@ -74,8 +74,8 @@ std::string EscapeOf(uint32_t c) {
   }
 }
 
-// Goes through `bytes`, and tells `take` how each character is shown: false ends it. Returns
-// whether it came to the end.
+// Calls `take` with the shown form of each character of `bytes` until it returns false. Returns
+// whether the end was reached.
 template <typename Take>
 bool Show(absl::string_view bytes, bool keep_line_feeds, Take take) {
   bool after_shown = false;  // behind a character that is not ASCII and is shown as it is
@@ -101,16 +101,16 @@ bool Show(absl::string_view bytes, bool keep_line_feeds, Take take) {
 std::string Shown(absl::string_view bytes, size_t bytes_max, bool keep_line_feeds) {
   std::string text;
   text.reserve(std::min(bytes.size(), bytes_max));
-  // Where it is cut if more comes than fits.
+  // The last place where the text can be cut if it turns out not to fit.
   const size_t cut_max = bytes_max < kEllipsis.size() ? 0 : bytes_max - kEllipsis.size();
   size_t cut = 0;
-  const bool whole = Show(bytes, keep_line_feeds, [&](absl::string_view piece) {
+  const bool complete = Show(bytes, keep_line_feeds, [&](absl::string_view piece) {
     if (text.size() + piece.size() > bytes_max) return false;
     text += piece;
     if (text.size() <= cut_max) cut = text.size();
     return true;
   });
-  if (whole) return text;
+  if (complete) return text;
   text.resize(cut);
   if (bytes_max >= kEllipsis.size()) text += kEllipsis;
   return text;

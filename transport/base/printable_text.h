@@ -2,7 +2,7 @@
 // system, another node, mDNS or a client. The type is the proof: a name that is a PrintableText can
 // go to a terminal, into a line of a log, a label of a metric, a JSON string or a protobuf `string`
 // as it is. Model names, architectures, node names and mDNS records are of this type from the place
-// where they are read; what was not converted does not compile there. Values; any thread.
+// where they are read; an unconverted string does not compile there. Values; any thread.
 //
 //   PrintableText name = PrintableText::From(header.GetString("general.name"), kNameBytesMax);
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace strata {
 
-// Of a name, a path and a message, in bytes; what is longer ends in "…".
+// Limits of a name, a path and a message, in bytes; a longer one is cut and ends in "…".
 inline constexpr size_t kShownNameBytesMax = 160;
 inline constexpr size_t kShownPathBytesMax = 4096;
 inline constexpr size_t kShownMessageBytesMax = 64 * 1024;
@@ -25,7 +25,7 @@ inline constexpr size_t kShownMessageBytesMax = 64 * 1024;
 class PrintableText {
  public:
   PrintableText() = default;  // empty
-  // From() of a literal of the program.
+  // From() of a string literal.
   template <size_t n>
   PrintableText(const char (&literal)[n])  // NOLINT(google-explicit-constructor)
       : PrintableText(From(absl::string_view(literal, n - 1))) {}
@@ -42,7 +42,7 @@ class PrintableText {
   static PrintableText OfPath(absl::string_view path) { return From(path, kShownPathBytesMax); }
 
   const std::string& str() const { return text_; }
-  // NOLINTNEXTLINE(google-explicit-constructor): it may go wherever text may.
+  // NOLINTNEXTLINE(google-explicit-constructor): valid wherever a string_view is.
   operator absl::string_view() const { return text_; }
   bool empty() const { return text_.empty(); }
 
@@ -67,10 +67,11 @@ class PrintableText {
 // The same for a text of several lines: line feeds stay. Where one line is wanted, From() of it.
 std::string PrintableLines(absl::string_view bytes, size_t bytes_max = kShownMessageBytesMax);
 
-// Whether From() and its like leave `text` as it is, whatever its length.
+// Whether From() leaves `text` as it is, whatever its length.
 bool IsPrintable(absl::string_view text);
 
-// How many bytes the character has that `text` begins with; 0: that is not valid UTF-8, or empty.
+// The size in bytes of the first character of `text`; 0: `text` is empty or begins with invalid
+// UTF-8.
 size_t Utf8CharacterBytes(absl::string_view text);
 
 }  // namespace strata

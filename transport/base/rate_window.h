@@ -1,6 +1,6 @@
-// How much of something there was in about the last ten seconds: what a stage computed, its rows.
-// Kept in buckets of a second, so that it costs nothing while nobody asks. A pure value; not
-// thread-safe. Times are microseconds of any clock that never goes back.
+// A rate over about the last ten seconds: a stage's time of computing, its rows. Kept in buckets of
+// a second, so that it costs nothing until it is read. A pure value; not thread-safe. Times are
+// microseconds of any clock that never goes back.
 #pragma once
 
 #include <array>
@@ -15,11 +15,11 @@ class RateWindow {
 
   explicit RateWindow(int64_t start_us) : start_us_(start_us) {}
 
-  // At `now_us` there was `amount` more.
+  // Adds `amount` at time `now_us`.
   void Add(int64_t now_us, double amount);
-  // How long what is known reaches back; 0: nothing is.
+  // The length of the time that is covered, up to `now_us`; 0: none yet.
   int64_t SpanUs(int64_t now_us) const;
-  // Mean over that; 0 where nothing is known.
+  // Mean over SpanUs(); 0 where that is 0.
   double PerSecond(int64_t now_us) const;
 
  private:
@@ -32,8 +32,7 @@ class RateWindow {
   std::array<Bucket, kSeconds + 1> buckets_ = {};
 };
 
-// Of a stage whose microseconds of computing are counted in `busy_us`: how much of the time it
-// waited, 0 to 1.
+// The share of time, 0 to 1, that a stage waited. `busy_us` counts its microseconds of computing.
 double IdleShare(const RateWindow& busy_us, int64_t now_us);
 
 }  // namespace strata

@@ -7,7 +7,8 @@
 
 namespace strata {
 
-// Runs `fn` on `loop`'s thread and returns when it has. Any thread but that one, while it runs.
+// Runs `fn` on `loop`'s thread and returns when it is done.
+// REQUIRES: the loop runs, and the caller is on another thread.
 inline void RunOnLoop(EventLoop* loop, absl::FunctionRef<void()> fn) {
   absl::Notification done;
   loop->Post([&] {

@@ -1,6 +1,6 @@
-// Moments of the machine's monotonic clock: for how long something took, and until when to wait.
-// Nothing that lasts is measured by the wall clock (wall_clock.h), which people and programs set;
-// a type of its own keeps the two apart.
+// Points in time of the machine's monotonic clock, for durations and deadlines. No duration is
+// measured by the wall clock (wall_clock.h), which people and programs set; a type of its own keeps
+// the two apart.
 //
 //   for (const SteadyTime until = SteadyTime::Now() + limit; SteadyTime::Now() < until;) …
 //   mu.AwaitWithTimeout(condition, until - SteadyTime::Now());   // never …WithDeadline()

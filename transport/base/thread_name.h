@@ -3,7 +3,7 @@
 
 namespace strata {
 
-// The calling thread's, 15 bytes at most; where the system has no such names nothing happens.
+// Names the calling thread; at most 15 bytes. Does nothing on systems other than Linux.
 void NameThread(const char* name);
 
 }  // namespace strata

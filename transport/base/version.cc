@@ -11,7 +11,7 @@ namespace strata {
 namespace {
 
 // One line for people: "protocol 1, strata 0.1.0, llama 0.7.0, ggml 0.27.0".
-// A peer may say anything, at any length.
+// A peer's strings may be anything, of any length, so each is cut.
 std::string Describe(const wire::Versions& v) {
   auto brief = [](const std::string& s) { return absl::string_view(s).substr(0, 32); };
   return absl::StrCat("protocol ", v.protocol(), ", strata ", brief(v.strata()), ", llama ",

@@ -1,4 +1,4 @@
-// What is exchanged at the start of every connection, and who may talk with whom.
+// Versions, which are exchanged at the start of every connection, and which of them may be mixed.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace strata {
 // Raised by any change that an older reader would misread.
 inline constexpr uint32_t kProtocolVersion = 3;
 
-// This process: protocol, Strata, and the libllama and libggml it runs with.
+// This process's versions: protocol, Strata, and the libllama and libggml it runs with.
 const wire::Versions& LocalVersions();
 
 // Activations of one libllama fed into another are only known to be right where it was tested. OK

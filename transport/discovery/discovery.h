@@ -1,6 +1,5 @@
-// Finding other nodes on the local network without being told of them. The one seam between the
-// node and mDNS/DNS-SD, so that each system's way of it (mdns_avahi.cc) and tests stand behind the
-// same interface. Loop thread.
+// Discovery of other nodes on the local network without configuration. The one interface between
+// the node and mDNS/DNS-SD, implemented for each system (mdns_avahi.cc) and by tests. Loop thread.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +15,7 @@
 
 namespace strata {
 
-// What a node says of itself on the network. Comes from strangers: nothing of it is proven.
+// A node's announcement on the network. Untrusted: none of it is authenticated.
 struct DiscoveryRecord {
   std::string node_id;
   PrintableText name;
@@ -24,13 +23,13 @@ struct DiscoveryRecord {
   PrintableText key_id;   // of the cluster's key (ClusterKey::id()); empty: it has none
   bool waits = false;     // for a key (cluster_join.h), at its port
   uint32_t protocol = 0;  // kProtocolVersion of its program
-  uint64_t nonce = 0;     // of its process; 0: not told
-  std::vector<std::string> addresses;  // host:port, as gRPC takes them; the best is not known
+  uint64_t nonce = 0;     // of its process; 0: not announced
+  std::vector<std::string> addresses;  // host:port, as gRPC takes them; not in order of quality
 };
 
 class Discovery {
  public:
-  // Records of nodes followed at a time; more are not looked at.
+  // Records of nodes followed at a time; more are ignored.
   static constexpr size_t kRecordsMax = 4096;
 
   class Listener {
@@ -39,15 +38,15 @@ class Discovery {
     // A node is there, or its record has changed. Not called for the own record, but for one of
     // another process with the own id. Must not destroy the discovery.
     virtual void OnFound(const DiscoveryRecord& record) = 0;
-    // It said goodbye, or was not heard of for long. It may still be there.
+    // The node withdrew its record, or the record expired. The node may still be up.
     virtual void OnLost(const std::string& node_id) = 0;
   };
 
   struct Options {
-    DiscoveryRecord self;  // its addresses are not looked at
+    DiscoveryRecord self;  // its addresses are ignored
     uint16_t port = 0;     // where `self` listens; 0: look for others only
   };
-  // Of a system: StartMdns, or what a test puts in its place.
+  // StartMdns(), or a test's replacement.
   using Starter = absl::StatusOr<std::unique_ptr<Discovery>> (*)(EventLoop* loop, Options options,
                                                                  Listener* listener);
   // Starts to announce `self` and to look for others by mDNS/DNS-SD (RFC 6762, RFC 6763), service
@@ -56,11 +55,11 @@ class Discovery {
   static absl::StatusOr<std::unique_ptr<Discovery>> StartMdns(EventLoop* loop, Options options,
                                                               Listener* listener);
 
-  // Says goodbye to the network.
+  // Withdraws the own record from the network.
   virtual ~Discovery() = default;
 
-  // The addresses that others may reach this node by; each is told on its own interface only. To be
-  // called again when they change.
+  // Sets the addresses that others may reach this node by; each is announced on its own interface
+  // only. Call it again when they change.
   virtual void Announce(const std::vector<InterfaceAddress>& addresses) = 0;
 };
 

@@ -3,10 +3,10 @@
 // Choices that this library makes necessary:
 // - Several nodes may run on one machine, each with this library on port 5353. So each takes a host
 //   name of its own and no reverse records, which would collide on the machine's address.
-// - All names hold the node's id, 128 random bits, so nothing is probed for before it is announced
-//   (RFC 6762, section 8.1, has probes for names that others might have): a second less to wait.
-// - A group's records go out once. Withdrawing and telling the same record again in one breath may
-//   lose both, so each address has a group of its own and the service's records are never touched.
+// - All names hold the node's id, 128 random bits, so they are announced without probing (RFC 6762,
+//   section 8.1, has probes for names that others might have), which saves a second.
+// - A group's records are announced once. Withdrawing and at once announcing the same record may
+//   lose both, so each address has a group of its own and the service's records never change.
 #include <net/if.h>
 
 #include <algorithm>
@@ -115,8 +115,8 @@ class AvahiDiscovery final : public Discovery {
   void Resolve(Sighting* sighting);
   void OnResolved(Sighting* sighting, AvahiResolverEvent event, const AvahiAddress* address,
                   uint16_t port, AvahiStringList* text);
-  // Tells the listener what all sightings of a node come to now.
-  void Tell(const std::string& node_id);
+  // Merges all sightings of a node and reports the result to the listener.
+  void Report(const std::string& node_id);
 
   // Constant.
   EventLoop* const loop_;
@@ -131,7 +131,7 @@ class AvahiDiscovery final : public Discovery {
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // shared with nobody
   std::map<InterfaceAddress, AvahiSEntryGroup*> announced_;
   std::map<SightingKey, std::unique_ptr<Sighting>> sightings_;
-  std::set<std::string> told_;  // ids for which the last word was OnFound()
+  std::set<std::string> found_;  // ids for which the last call was OnFound(), not OnLost()
 };
 
 absl::Status AvahiDiscovery::Start() {
@@ -264,13 +264,13 @@ void AvahiDiscovery::OnBrowse(AvahiBrowserEvent event, SightingKey key) {
     if (it->second->resolver != nullptr) avahi_s_service_resolver_free(it->second->resolver);
     const std::string id = it->second->record.node_id;
     sightings_.erase(it);
-    Tell(id);
+    Report(id);
   } else if (event == AVAHI_BROWSER_FAILURE) {
     LOG(ERROR) << Error("browsing ended").message();
   }
 }
 
-// A resolver goes on after it has found what it looks for, and tells of changes.
+// A resolver keeps running after its first result, and reports changes.
 void AvahiDiscovery::Resolve(Sighting* sighting) {
   const auto& [interface, protocol, name] = sighting->key;
   if (sighting->resolver != nullptr) avahi_s_service_resolver_free(sighting->resolver);
@@ -308,19 +308,19 @@ void AvahiDiscovery::OnResolved(Sighting* sighting, AvahiResolverEvent event,
       LOG(INFO) << "mDNS: " << std::get<2>(sighting->key) << ": " << record.status().message();
     }
   } else if (event == AVAHI_RESOLVER_FAILURE) {
-    // After some seconds without an answer, though the browser has not lost it: once more, but not
-    // from inside the resolver's own call.
+    // No response for some seconds, though the browser still has the instance: retry, but not from
+    // inside the resolver's own callback, since Resolve() frees it.
     loop_->Post([this, alive = std::weak_ptr(alive_), key = sighting->key] {
       if (alive.expired()) return;
       const auto it = sightings_.find(key);
       if (it != sightings_.end() && it->second->record.node_id.empty()) Resolve(it->second.get());
     });
   }
-  if (id_before != sighting->record.node_id) Tell(id_before);
-  Tell(sighting->record.node_id);
+  if (id_before != sighting->record.node_id) Report(id_before);
+  Report(sighting->record.node_id);
 }
 
-void AvahiDiscovery::Tell(const std::string& node_id) {
+void AvahiDiscovery::Report(const std::string& node_id) {
   if (node_id.empty()) return;
   DiscoveryRecord all;
   for (const auto& [key, sighting] : sightings_) {
@@ -335,9 +335,9 @@ void AvahiDiscovery::Tell(const std::string& node_id) {
     }
   }
   if (!all.node_id.empty()) {
-    told_.insert(node_id);
+    found_.insert(node_id);
     listener_->OnFound(all);
-  } else if (told_.erase(node_id) != 0) {
+  } else if (found_.erase(node_id) != 0) {
     listener_->OnLost(node_id);
   }
 }

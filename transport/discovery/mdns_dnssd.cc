@@ -3,10 +3,10 @@
 //
 // Not tried on a Mac yet, only with Avahi's implementation of dns_sd.h (cmake -DSTRATA_MDNS=dnssd):
 // two of these by one avahi-daemon and libavahi-core on another machine saw each other come and go.
-// So it is written in terms of what both have: DNSServiceQueryRecord for addresses, since Avahi
-// lacks DNSServiceGetAddrInfo, and a connection to the daemon for each operation, since it lacks
-// shared ones. Descriptors are few on macOS, so addresses are looked for for some seconds only:
-// heartbeats tell of later ones. A daemon that is restarted was not tried: Avahi's library crashes.
+// So it uses only calls that both have: DNSServiceQueryRecord for addresses, since Avahi lacks
+// DNSServiceGetAddrInfo, and a connection to the daemon for each operation, since Avahi lacks
+// shared ones. Descriptors are few on macOS, so addresses are queried for some seconds only:
+// heartbeats carry later ones. A restart of the daemon was not tried: Avahi's library crashes.
 #include <arpa/inet.h>
 #include <dns_sd.h>
 #include <netinet/in.h>
@@ -29,16 +29,16 @@ namespace strata {
 namespace {
 
 constexpr char kDomain[] = "local";
-// A descriptor each; more instances are not looked at.
+// Each needs a descriptor; more instances are ignored.
 constexpr size_t kSightingsMax = 128;
-constexpr uint64_t kAddressesMs = 3'000;  // that addresses of an instance are looked for
+constexpr uint64_t kAddressesMs = 3'000;  // for which addresses of an instance are queried
 constexpr uint64_t kRestartMs = 5'000;    // after the daemon has gone
 constexpr uint16_t kTypeA = 1, kTypeAaaa = 28, kClassIn = 1;  // RFC 1035, RFC 3596
 
 absl::Status Error(absl::string_view what, DNSServiceErrorType error) {
   return absl::UnavailableError(
       absl::StrCat("mDNS: ", what, ": the system's daemon says error ", error,
-                   error == kDNSServiceErr_Unknown ? "; does it run?" : ""));
+                   error == kDNSServiceErr_Unknown ? "; is it running?" : ""));
 }
 
 // TXT as it is on the wire: each string after its length (RFC 6763, section 6.1).
@@ -51,7 +51,7 @@ std::string JoinText(const std::vector<std::string>& strings) {
   return bytes;
 }
 
-// What stands after a length that is too great is left out.
+// The rest after a length that is too great is dropped.
 std::vector<absl::string_view> SplitText(absl::string_view bytes) {
   std::vector<absl::string_view> strings;
   while (!bytes.empty()) {
@@ -64,7 +64,7 @@ std::vector<absl::string_view> SplitText(absl::string_view bytes) {
   return strings;
 }
 
-// Something that the daemon does for us until this is destroyed.
+// An operation of the daemon, which ends when this is destroyed.
 class Operation {
  public:
   Operation(EventLoop* loop, DNSServiceRef ref,
@@ -94,7 +94,7 @@ class DnssdDiscovery final : public Discovery {
       : loop_(loop), self_(std::move(options.self)), port_(options.port), listener_(listener) {}
 
   absl::Status Start();
-  // The daemon tells this machine's addresses by itself.
+  // The daemon announces this machine's addresses by itself.
   void Announce(const std::vector<InterfaceAddress>&) override {}
 
  private:
@@ -103,7 +103,7 @@ class DnssdDiscovery final : public Discovery {
   struct Sighting {
     DnssdDiscovery* discovery;
     SightingKey key;
-    int times = 1;  // Avahi tells of each IP version
+    int times = 1;  // Avahi reports each IP version
     std::string host;
     uint16_t port = 0;
     DiscoveryRecord record;  // no id: not resolved yet
@@ -118,8 +118,8 @@ class DnssdDiscovery final : public Discovery {
   void OnResolved(Sighting* sighting, const char* host, uint16_t port, absl::string_view text);
   void LookForAddresses(Sighting* sighting);
   void OnAddress(Sighting* sighting, bool added, const std::string& ip);
-  // Tells the listener what all sightings of a node come to now.
-  void Tell(const std::string& node_id);
+  // Merges all sightings of a node and reports the result to the listener.
+  void Report(const std::string& node_id);
 
   // Constant.
   EventLoop* const loop_;
@@ -130,13 +130,13 @@ class DnssdDiscovery final : public Discovery {
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // shared with nobody
   std::unique_ptr<Operation> registration_, browse_;
   std::map<SightingKey, std::unique_ptr<Sighting>> sightings_;
-  std::set<std::string> told_;  // ids for which the last word was OnFound()
+  std::set<std::string> found_;  // ids for which the last call was OnFound(), not OnLost()
   std::unique_ptr<EventLoop::Handle> restart_;
 };
 
 std::unique_ptr<Operation> DnssdDiscovery::Watch(DNSServiceRef ref) {
   return std::make_unique<Operation>(loop_, ref, [this](DNSServiceErrorType error) {
-    // Not from inside the callback of what is destroyed then.
+    // Posted: Broken() destroys the operation whose callback this is.
     loop_->Post([this, error, alive = std::weak_ptr(alive_)] {
       if (!alive.expired()) Broken(error);
     });
@@ -174,14 +174,14 @@ absl::Status DnssdDiscovery::Start() {
   return absl::OkStatus();
 }
 
-// Most likely the daemon was restarted; all that it knew of this program is lost.
+// Most likely the daemon was restarted and has lost all state of this program.
 void DnssdDiscovery::Broken(DNSServiceErrorType error) {
   if (browse_ == nullptr) return;  // one of several that broke together
-  LOG(WARNING) << Error("once more in a while", error).message();
+  LOG(WARNING) << Error("the connection was lost; trying again soon", error).message();
   registration_.reset();
   browse_.reset();
   sightings_.clear();
-  for (const std::string& id : std::exchange(told_, {})) listener_->OnLost(id);
+  for (const std::string& id : std::exchange(found_, {})) listener_->OnLost(id);
   restart_ = loop_->StartTimer({.delay_ms = kRestartMs, .repeat_ms = kRestartMs}, [this] {
     if (browse_ != nullptr || !Start().ok()) return;
     loop_->Post([this, alive = std::weak_ptr(alive_)] {
@@ -201,11 +201,11 @@ void DnssdDiscovery::OnBrowse(bool added, SightingKey key) {
   } else if (!added && known != sightings_.end() && --known->second->times == 0) {
     const std::string id = known->second->record.node_id;
     sightings_.erase(known);
-    Tell(id);
+    Report(id);
   }
 }
 
-// Goes on after it has found what it looks for, and tells of changes.
+// The operation keeps running after its first result, and reports changes.
 void DnssdDiscovery::Resolve(Sighting* sighting) {
   DNSServiceRef ref = nullptr;
   const auto& [interface, name] = sighting->key;
@@ -242,8 +242,8 @@ void DnssdDiscovery::OnResolved(Sighting* sighting, const char* host, uint16_t p
   sighting->host = host;
   sighting->port = port;
   if (!same_place) LookForAddresses(sighting);
-  if (id_before != sighting->record.node_id) Tell(id_before);
-  Tell(sighting->record.node_id);
+  if (id_before != sighting->record.node_id) Report(id_before);
+  Report(sighting->record.node_id);
 }
 
 void DnssdDiscovery::LookForAddresses(Sighting* sighting) {
@@ -284,10 +284,10 @@ void DnssdDiscovery::OnAddress(Sighting* sighting, bool added, const std::string
   std::vector<std::string>& all = sighting->record.addresses;
   std::erase(all, address);
   if (added && all.size() < kNodeAddressesMax) all.push_back(address);
-  Tell(sighting->record.node_id);
+  Report(sighting->record.node_id);
 }
 
-void DnssdDiscovery::Tell(const std::string& node_id) {
+void DnssdDiscovery::Report(const std::string& node_id) {
   if (node_id.empty()) return;
   DiscoveryRecord all;
   for (const auto& [key, sighting] : sightings_) {
@@ -300,12 +300,12 @@ void DnssdDiscovery::Tell(const std::string& node_id) {
       }
     }
   }
-  // Without an address nobody can do anything about it.
+  // A node without an address cannot be reached, so it is not reported.
   if (!all.addresses.empty()) {
     if (all.addresses.size() > kNodeAddressesMax) all.addresses.resize(kNodeAddressesMax);
-    told_.insert(node_id);
+    found_.insert(node_id);
     listener_->OnFound(all);
-  } else if (told_.erase(node_id) != 0) {
+  } else if (found_.erase(node_id) != 0) {
     listener_->OnLost(node_id);
   }
 }

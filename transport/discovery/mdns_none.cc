@@ -1,5 +1,4 @@
-// For systems without a way of mDNS (STRATA_MDNS=none): nodes there are told of each other with
-// --peer.
+// For systems without mDNS (STRATA_MDNS=none): there a node is given others with --peer.
 #include "transport/discovery/discovery.h"
 
 namespace strata {

@@ -1,5 +1,5 @@
-// A node's record as DNS-SD carries it: the instance's name and the TXT strings. Bytes in, bytes
-// out; nothing that comes in is trusted. Any thread. Source: RFC 6763, sections 4.1 and 6.
+// A node's record in DNS-SD: the instance's name and the TXT strings. Bytes in, bytes out; the
+// input is untrusted. Any thread. Source: RFC 6763, sections 4.1 and 6.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@ namespace strata {
 
 inline constexpr char kMdnsServiceType[] = "_strata._tcp";
 
-// What people see in a browser of services: the node's name and the start of its id, which makes it
-// unique. At most 63 bytes, as DNS wants it.
+// The name that service browsers show to people: the node's name and the start of its id, which
+// makes it unique. At most 63 bytes, the limit of a DNS label.
 std::string MdnsInstanceName(const DiscoveryRecord& self);
 
 // "key=value", each at most 255 bytes.
 std::vector<std::string> MdnsText(const DiscoveryRecord& self, uint16_t port);
 
-// Whether it is of the process that announces `self`.
+// Whether `record` is from the process that announces `self`.
 inline bool IsOwnRecord(const DiscoveryRecord& record, const DiscoveryRecord& self) {
   return record.node_id == self.node_id && (record.nonce == 0 || record.nonce == self.nonce);
 }
 
-// All but the addresses. kInvalidArgument when it is not a node's. Keys that are not known are
-// skipped, and of those that come twice the first counts.
+// Reads all fields but the addresses. kInvalidArgument when the record is not a node's. Unknown
+// keys are skipped, and the first of a duplicate key counts.
 absl::StatusOr<DiscoveryRecord> ParseMdnsText(const std::vector<absl::string_view>& strings);
 
 }  // namespace strata

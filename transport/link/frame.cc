@@ -15,8 +15,8 @@ namespace {
 
 constexpr absl::string_view kMagic = "STRF";
 constexpr uint8_t kLayoutVersion = 1;
-constexpr size_t kCheckedBytes = 12;  // of the prefix, by its CRC
-// What SIMD kernels like best to load from; any multiple of alignof(float) would be right.
+constexpr size_t kCheckedBytes = 12;  // of the prefix, covered by its CRC
+// The best alignment for SIMD loads; any multiple of alignof(float) would be correct.
 constexpr size_t kPayloadAlign = 64;
 
 void StoreLittle(char* to, uint64_t value, size_t bytes) {
@@ -40,17 +40,17 @@ bool IsFrameType(uint8_t type) {
          type <= static_cast<uint8_t>(FrameType::kError);
 }
 
-// Walks bytes that lie in several pieces.
+// Reads bytes that lie in several pieces.
 class PartReader {
  public:
   explicit PartReader(absl::Span<const absl::string_view> parts) : parts_(parts) { SkipEmpty(); }
 
-  // What is left of the current piece.
+  // The unread bytes of the current piece.
   absl::string_view rest() const {
     return parts_.empty() ? absl::string_view() : parts_.front().substr(offset_);
   }
 
-  // Precondition: that many bytes are left.
+  // REQUIRES: `size` bytes are left.
   void CopyTo(char* to, size_t size) {
     while (size > 0) {
       const absl::string_view from = rest().substr(0, size);
@@ -122,8 +122,8 @@ std::string EncodeFramePrefixAndHeader(const Frame& frame) {
 
 absl::StatusOr<FramePrefix> DecodeFramePrefix(absl::string_view bytes) {
   if (bytes.size() < kFramePrefixBytes) {
-    return absl::OutOfRangeError(absl::StrCat("a frame needs ", kFramePrefixBytes,
-                                              " bytes in front, there are ", bytes.size()));
+    return absl::OutOfRangeError(absl::StrCat("a frame's prefix has ", kFramePrefixBytes,
+                                              " bytes, but only ", bytes.size(), " came"));
   }
   if (!bytes.starts_with(kMagic)) {
     return absl::InvalidArgumentError(
@@ -172,7 +172,8 @@ absl::StatusOr<Frame> DecodeFrame(absl::Span<const absl::string_view> parts,
 
   const uint64_t want = kFramePrefixBytes + prefix->header_bytes + prefix->payload_bytes;
   if (total != want) {
-    return absl::InvalidArgumentError(absl::StrCat("a frame of ", want, " bytes came as ", total));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a frame of ", want, " bytes was received with ", total, " bytes"));
   }
   Frame frame;
   frame.type = prefix->type;

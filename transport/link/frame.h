@@ -1,4 +1,4 @@
-// The unit that travels on a link: a type, a protobuf header (proto/frame.proto) and a raw payload.
+// The unit that a link carries: a type, a protobuf header (proto/frame.proto) and a raw payload.
 //
 // Bytes, all integers little-endian:
 //
@@ -14,8 +14,8 @@
 //        -     -  payload: activations [n_tokens, n_embd], little-endian, or empty; as what
 //                 (f32, …) Step.activation_type says
 //
-// Reading takes bytes from a stranger: it never asserts, allocates no more than the bytes it was
-// given, and is fuzzed (tests/fuzz/frame_fuzz.cc).
+// Decoding takes untrusted bytes: it never asserts, allocates no more than the bytes it was given,
+// and is fuzzed (tests/fuzz/frame_fuzz.cc).
 #pragma once
 
 #include <cstddef>
@@ -53,7 +53,7 @@ struct Frame {
 // A frame with `message` as its header.
 Frame MakeFrame(FrameType type, const google::protobuf::MessageLite& message, Payload payload = {});
 
-// As it goes over a link.
+// Its size in bytes on a link.
 inline uint64_t FrameBytes(const Frame& frame) {
   return kFramePrefixBytes + frame.header.size() + frame.payload.size();
 }
@@ -61,7 +61,7 @@ inline uint64_t FrameBytes(const Frame& frame) {
 // kInvalidArgument when the header does not parse as `message`.
 absl::Status ParseHeader(const Frame& frame, google::protobuf::MessageLite* message);
 
-// The prefix and header as bytes; the payload follows them on the wire, unchanged.
+// The prefix and header as bytes; the payload follows them on the link, unchanged.
 std::string EncodeFramePrefixAndHeader(const Frame& frame);
 
 struct FramePrefix {
@@ -75,12 +75,12 @@ struct FramePrefix {
 // when the magic, the version, the type, a reserved bit or a size is wrong.
 absl::StatusOr<FramePrefix> DecodeFramePrefix(absl::string_view bytes);
 
-// Reads one whole frame; `bytes` must be exactly that. The payload shares `bytes`' owner and is not
-// copied, unless it has to be moved to be aligned for floats. kInvalidArgument for anything wrong.
+// Reads one frame; `bytes` must be exactly one. The payload shares `bytes`' owner and is not
+// copied, unless it has to be moved to be aligned for floats. kInvalidArgument for any error.
 absl::StatusOr<Frame> DecodeFrame(const Payload& bytes);
 
-// The same of a frame that lies in pieces, which stay valid for as long as `owner` lives. The
-// payload is copied, once, when it does not lie in one piece that is aligned for floats.
+// The same for a frame in several pieces, which stay valid for as long as `owner` lives. The
+// payload is copied, once, unless it lies in one piece that is aligned for floats.
 absl::StatusOr<Frame> DecodeFrame(absl::Span<const absl::string_view> parts,
                                   std::shared_ptr<const void> owner);
 

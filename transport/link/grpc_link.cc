@@ -28,7 +28,7 @@ constexpr char kMethod[] = "/strata.wire.Link/Stream";
 
 static_assert(kGrpcMessageBytesMax > kFramePrefixBytes + kFrameHeaderBytesMax + kGrpcPieceBytes);
 
-// A peer that is refused thousands of times must not fill the disk: one line a second.
+// One line a second at most: a peer that is refused thousands of times must not fill the disk.
 void LogRefusal(const std::string& peer, const absl::Status& why) {
   LOG_EVERY_N_SEC(WARNING, 1) << "refused a link from " << peer << ": " << why << " (" << COUNTER
                               << " refused so far)";
@@ -38,8 +38,8 @@ gpr_timespec InMs(int64_t ms) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
 }
 
-// The part of a wire over one gRPC call that both ends share. The call's reactor derives from it,
-// and deletes itself in OnDone(), gRPC's last word.
+// The part of a wire over one gRPC call that both ends have in common. The call's reactor derives
+// from it, and deletes itself in OnDone(), gRPC's last callback.
 class GrpcWire : public LinkSession::Wire {
  public:
   void ExpectEnd() final {
@@ -85,10 +85,10 @@ class GrpcWire : public LinkSession::Wire {
   // Starts to write `written_`.
   virtual void WriteNext() = 0;
 
-  // Outlives the wire where a Link or a timer still holds it; shared with those.
+  // Shared with the Link and timers, so it may outlive the wire.
   std::shared_ptr<LinkSession> session_;
-  grpc::ByteBuffer read_;     // gRPC's from StartRead() to OnReadDone()
-  grpc::ByteBuffer written_;  // gRPC's from StartWrite() to OnWriteDone()
+  grpc::ByteBuffer read_;     // owned by gRPC from StartRead() to OnReadDone()
+  grpc::ByteBuffer written_;  // owned by gRPC from StartWrite() to OnWriteDone()
 
  private:
   GrpcIncoming incoming_;
@@ -131,13 +131,13 @@ class DialledWire final : public GrpcWire,
   DialledWire(const std::string& address, int keepalive_ms)
       : stub_(MakeQuietChannel(address, keepalive_ms)) {}
 
-  // Peers say their own words in a kClose, so what the call says is about the wire.
+  // Peers send their own status in a kClose, so the call's status is about the connection.
   static absl::Status FromCall(const grpc::Status& status) {
     switch (status.error_code()) {
       case grpc::StatusCode::OK:
         return absl::OkStatus();
       case grpc::StatusCode::UNIMPLEMENTED:
-        return absl::FailedPreconditionError("whoever answers there takes no links");
+        return absl::FailedPreconditionError("the server there takes no links");
       case grpc::StatusCode::CANCELLED:
       case grpc::StatusCode::INTERNAL:
       case grpc::StatusCode::UNKNOWN:
@@ -151,11 +151,11 @@ class DialledWire final : public GrpcWire,
   grpc::ClientContext context_;
 };
 
-// How many calls there are of each host whose Hello has not come yet: one that opens links and says
-// nothing must leave room for the others. Thread-safe.
+// Counts the calls of each host whose Hello has not come yet: a host that opens links without a
+// Hello must leave room for the others. Thread-safe.
 class SilentPeers {
  public:
-  // With this call.
+  // Returns the host's count, with this call.
   int Enter(const std::string& host) {
     MutexLock lock(&mu_);
     return ++by_host_[host];
@@ -170,31 +170,31 @@ class SilentPeers {
   std::map<std::string, int> by_host_ ABSL_GUARDED_BY(mu_);  // at least 1 each
 };
 
-// One of them, until it speaks or goes.
+// One such call, until its Hello comes or it ends.
 class SilentPeer {
  public:
-  // `peer` as gRPC has it, "ipv4:10.0.0.7:4242"; `all` is shared by an acceptor's.
+  // `peer` in gRPC's form, "ipv4:10.0.0.7:4242"; `all` is shared by an acceptor's calls.
   SilentPeer(const std::string& peer, std::shared_ptr<SilentPeers> all)
       : host_(peer.substr(0, peer.rfind(':'))), all_(std::move(all)), place_(all_->Enter(host_)) {}
-  ~SilentPeer() { Speaks(); }
+  ~SilentPeer() { OnHello(); }
   SilentPeer(const SilentPeer&) = delete;
   SilentPeer& operator=(const SilentPeer&) = delete;
 
-  int place() const { return place_; }  // among its host's when it came, from 1
-  void Speaks() {
-    if (!spoke_.exchange(true)) all_->Leave(host_);
+  int place() const { return place_; }  // among its host's calls when it came, from 1
+  void OnHello() {
+    if (!left_.exchange(true)) all_->Leave(host_);
   }
 
  private:
   const std::string host_;
   const std::shared_ptr<SilentPeers> all_;
   const int place_;
-  std::atomic<bool> spoke_{false};
+  std::atomic<bool> left_{false};
 };
 
 class AcceptedWire final : public GrpcWire, public grpc::ServerGenericBidiReactor {
  public:
-  // Deletes itself when the call is done; `peer` goes with it.
+  // Deletes itself and `peer` when the call is done.
   static AcceptedWire* Accept(grpc::GenericCallbackServerContext* context,
                               const GrpcLinkAcceptor::Options& options,
                               std::shared_ptr<SilentPeer> peer, AcceptLinkFn accept) {
@@ -208,7 +208,7 @@ class AcceptedWire final : public GrpcWire, public grpc::ServerGenericBidiReacto
           if (!expired) return;
           if (auto session = weak.lock()) {
             session->CloseUnlessOpen(absl::DeadlineExceededError(
-                absl::StrCat("the peer said no Hello within ", timeout_ms, " ms")));
+                absl::StrCat("the peer sent no Hello within ", timeout_ms, " ms")));
           }
         });
     wire->session_->Start();
@@ -225,7 +225,8 @@ class AcceptedWire final : public GrpcWire, public grpc::ServerGenericBidiReacto
   void OnReadDone(bool ok) override { Received(ok); }
   void OnWriteDone(bool ok) override { Written(ok); }
   void OnDone() override {
-    session_->OnEnded(absl::UnavailableError(absl::StrCat("the dialler at ", peer_, " has gone")));
+    session_->OnEnded(
+        absl::UnavailableError(absl::StrCat("the dialler at ", peer_, " disconnected")));
     delete this;
   }
 
@@ -235,9 +236,9 @@ class AcceptedWire final : public GrpcWire, public grpc::ServerGenericBidiReacto
   AcceptedWire(grpc::GenericCallbackServerContext* context, std::shared_ptr<SilentPeer> silent)
       : context_(context), peer_(context->peer()), silent_(std::move(silent)) {}
 
-  grpc::GenericCallbackServerContext* const context_;  // gRPC's, until OnDone()
+  grpc::GenericCallbackServerContext* const context_;  // owned by gRPC, until OnDone()
   const std::string peer_;
-  const std::shared_ptr<SilentPeer> silent_;  // shared with what hears its Hello
+  const std::shared_ptr<SilentPeer> silent_;  // shared with the AcceptLinkFn
   grpc::Alarm hello_alarm_;
 };
 
@@ -269,17 +270,17 @@ class GrpcLinkAcceptor::Impl final : public grpc::CallbackGenericService {
     if (context->method() != kMethod) {
       return new RefusedCall(absl::UnimplementedError("no such method"));
     }
-    // Shared by the wire and what hears its Hello.
+    // Shared by the wire and its AcceptLinkFn.
     auto silent = std::make_shared<SilentPeer>(context->peer(), silent_);
     if (silent->place() > options_.silent_max) {
       const absl::Status why = absl::ResourceExhaustedError(
-          absl::StrCat(options_.silent_max, " links from there have brought no Hello yet"));
+          absl::StrCat(options_.silent_max, " links from this host have sent no Hello yet"));
       LogRefusal(context->peer(), why);
       return new RefusedCall(why);
     }
     return AcceptedWire::Accept(context, options_, silent,
                                 [accept = accept_, silent](const wire::Hello& hello) {
-                                  silent->Speaks();
+                                  silent->OnHello();
                                   MutexLock lock(&accept->mu);
                                   return accept->fn(hello);
                                 });

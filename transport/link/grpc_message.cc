@@ -11,20 +11,20 @@
 namespace strata {
 namespace {
 
-// A slice of `owner`'s bytes, which dies with the slice's last copy.
+// A slice of `owner`'s bytes; the last copy of the slice destroys `owner`.
 template <typename Owner>
 grpc::Slice SliceOf(Owner owner) {
-  auto* kept = new Owner(std::move(owner));
+  auto* moved = new Owner(std::move(owner));
   return grpc::Slice(
-      const_cast<char*>(kept->data()), kept->size(), [](void* p) { delete static_cast<Owner*>(p); },
-      kept);
+      const_cast<char*>(moved->data()), moved->size(),
+      [](void* p) { delete static_cast<Owner*>(p); }, moved);
 }
 
 absl::string_view BytesOf(const grpc::Slice& slice) {
   return absl::string_view(reinterpret_cast<const char*>(slice.begin()), slice.size());
 }
 
-// What a frame begins with; nothing where it is wrong, as DecodeFrame() will say.
+// A frame's prefix; nothing where it is invalid: DecodeFrame() then reports the error.
 std::optional<FramePrefix> PrefixOf(const std::vector<grpc::Slice>& message) {
   std::string bytes;
   for (const grpc::Slice& slice : message) {
@@ -53,8 +53,8 @@ bool GrpcOutgoing::Next(grpc::ByteBuffer* message) {
 }
 
 absl::StatusOr<std::optional<Frame>> GrpcIncoming::Take(const grpc::ByteBuffer& message) {
-  std::vector<grpc::Slice> came;
-  if (!message.Dump(&came).ok()) {
+  std::vector<grpc::Slice> slices;
+  if (!message.Dump(&slices).ok()) {
     slices_ = nullptr;
     return absl::InvalidArgumentError("an unreadable message");
   }
@@ -62,7 +62,7 @@ absl::StatusOr<std::optional<Frame>> GrpcIncoming::Take(const grpc::ByteBuffer& 
   if (slices_ == nullptr) {
     slices_ = std::make_shared<std::vector<grpc::Slice>>();
     rest_ = 0;
-    const std::optional<FramePrefix> prefix = PrefixOf(came);
+    const std::optional<FramePrefix> prefix = PrefixOf(slices);
     if (prefix.has_value() && prefix->payload_bytes > kGrpcPieceBytes) {
       want = kFramePrefixBytes + prefix->header_bytes + kGrpcPieceBytes;
       rest_ = prefix->payload_bytes - kGrpcPieceBytes;
@@ -74,9 +74,9 @@ absl::StatusOr<std::optional<Frame>> GrpcIncoming::Take(const grpc::ByteBuffer& 
   if (message.Length() != want) {
     slices_ = nullptr;
     return absl::InvalidArgumentError(
-        absl::StrCat("a frame's next ", want, " bytes came as ", message.Length()));
+        absl::StrCat("a frame's next message has ", message.Length(), " bytes, not ", want));
   }
-  slices_->insert(slices_->end(), came.begin(), came.end());
+  slices_->insert(slices_->end(), slices.begin(), slices.end());
   if (rest_ > 0) return std::nullopt;
 
   absl::InlinedVector<absl::string_view, 32> parts;

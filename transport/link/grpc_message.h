@@ -15,36 +15,37 @@
 
 namespace strata {
 
-// The last piece has what is left. gRPC's pings wait for what is being sent, and its window is at
-// least a message: on a network that took seconds for one, its keepalive would find the peer dead.
+// Only the last piece is smaller. gRPC's pings wait for the message being sent, and its window is
+// at least a message: on a network that took seconds for a message, its keepalive would take the
+// peer for dead.
 inline constexpr uint64_t kGrpcPieceBytes = 256u << 10;
 
-// A frame on its way out.
+// A frame being sent.
 class GrpcOutgoing {
  public:
   GrpcOutgoing() = default;  // has nothing to send
   explicit GrpcOutgoing(Frame frame);
 
-  // The next message, whose bytes go with their owner: nothing is copied. False when that was all.
+  // The next message, which shares its bytes with their owner: nothing is copied. False at the end.
   bool Next(grpc::ByteBuffer* message);
 
  private:
-  // Until they were sent.
+  // What is not sent yet.
   std::optional<grpc::Slice> front_;
   grpc::Slice payload_;
 };
 
-// A frame on its way in, from a stranger.
+// A frame being received, from an untrusted peer.
 class GrpcIncoming {
  public:
-  // The frame, once it is whole; nothing before. kInvalidArgument when `message` is not the one
-  // that must come next; the next one then begins a frame.
+  // The frame, once it is complete; nothing before. kInvalidArgument when `message` cannot come
+  // next; the next message then begins a frame.
   absl::StatusOr<std::optional<Frame>> Take(const grpc::ByteBuffer& message);
 
  private:
-  // Of a frame that has begun, else null; shared with its payload.
+  // The slices of the frame in progress, else null; shared with its payload.
   std::shared_ptr<std::vector<grpc::Slice>> slices_;
-  uint64_t rest_ = 0;  // still to come of the payload
+  uint64_t rest_ = 0;  // bytes of the payload still to come
 };
 
 }  // namespace strata

@@ -1,13 +1,13 @@
 // The ordered, flow-controlled byte stream from one stage to the next, or between a stage and the
-// coordinator. One narrow interface, so that gRPC (grpc_link.h), RDMA-capable wires and the
+// coordinator. One narrow interface, so that gRPC (grpc_link.h), RDMA-capable transports and the
 // in-memory and faulty links of the tests (tests/support/) look the same to a stage.
 //
 // A link is one-way for frames that need credit (kStep, kResult, kError): the dialler sends them,
 // the acceptor receives them. Credit flows back. Each side may close.
 //
-// Flow control: the acceptor's Hello grants `credits` frames. Send() takes one; Release() gives it
-// back once the receiver has room again. So a receiver never holds more than it granted, and a full
-// stage pushes back on the one before it.
+// Flow control: the acceptor's Hello grants `credits` frames. Send() takes one credit; Release()
+// gives it back once the receiver has room again. So a receiver never holds more frames than it
+// granted, and a full stage pushes back on the stage before it.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ class Link {
     // Dialler side. Send() would succeed again, after it has returned kResourceExhausted.
     virtual void OnWritable() {}
     // Exactly once, last. The status of whichever Close() came first, this side's or the peer's;
-    // kUnavailable when the wire broke. A link that is destroyed while open calls it before ~Link
-    // returns, so ~Link must not hold a lock that this takes.
+    // kUnavailable when the connection broke. A link that is destroyed while open calls this before
+    // ~Link returns. REQUIRES: the thread in ~Link holds no lock that OnClosed() takes.
     virtual void OnClosed(absl::Status status) = 0;
   };
 
@@ -48,31 +48,31 @@ class Link {
   // wait for OnWritable(). kFailedPrecondition or the closing status: closed.
   virtual absl::Status Send(Frame frame) = 0;
 
-  // Acceptor side, any thread. `frames` of those received have been consumed.
+  // Acceptor side, any thread. Gives back the credit of `frames` received frames.
   virtual void Release(uint32_t frames) = 0;
 
-  // Any thread, any number of times; the first counts. Frames already taken by Send() go out before
-  // it.
+  // Any thread, any number of times; the first call counts. Frames already accepted by Send() are
+  // sent before the close.
   virtual void Close(absl::Status status) = 0;
 
-  // What the peer said of itself.
+  // The peer's Hello.
   virtual const wire::Hello& peer() const = 0;
 
-  // What it goes over, for people: "gRPC", "UCX posix".
+  // The name of its transport, for people: "gRPC", "UCX posix".
   virtual std::string wire() const = 0;
 };
 
-// What an acceptor decides about a dialler.
+// An acceptor's decision to accept a dialler.
 struct AcceptedLink {
-  wire::Hello hello;         // what this side answers; its versions are filled in, credits are not
+  wire::Hello hello;         // the answer; its versions are filled in, its credits are not
   Link::Receiver* receiver;  // outlives the link
   // Called once, with the open link, before the first OnFrame(). On the link's thread: must not
   // block. OnClosed() does not come before it has returned, unless it destroys the link.
   absl::AnyInvocable<void(std::unique_ptr<Link>) &&> on_open;
 };
 
-// Asked about a peer's Hello whose versions fit already. A status refuses it, and the dialler sees
-// that status. On the link's thread: must not block.
+// Called with a peer's Hello whose versions have been checked. A status refuses the link, and the
+// dialler gets that status. On the link's thread: must not block.
 using AcceptLinkFn = absl::AnyInvocable<absl::StatusOr<AcceptedLink>(const wire::Hello&)>;
 
 }  // namespace strata

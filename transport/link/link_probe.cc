@@ -23,21 +23,20 @@ namespace {
 constexpr size_t kRoundTripBytes = 16 * 1024;
 constexpr size_t kRoundTripsMax = 200;
 constexpr size_t kRoundTripsWarm = 4;  // connecting and first pages; not counted
-// Steps come some milliseconds after each other, and threads have gone to sleep meanwhile: back to
-// back, round trips take half as long.
+// As between steps, which are some milliseconds apart, so that threads go to sleep in between:
+// without a pause, round trips take half as long.
 constexpr absl::Duration kRoundTripPause = absl::Milliseconds(3);
-// Of a frame one way: large where the link is fast, so that starting it costs nothing beside it,
-// small where a large one would take long.
+// Size of a one-way frame: large on a fast link, where its fixed cost then does not count, small
+// where a large one would take long.
 constexpr size_t kBulkBytes = 64 * 1024;
 constexpr size_t kBulkFastBytes = 512 * 1024;
 constexpr uint32_t kFastRoundTripUs = 2'000;
-constexpr size_t kBulkWindow = 8;  // frames on the way, so that the link never waits for an answer
+constexpr size_t kBulkWindow = 8;  // frames in flight, so that the link never waits for an answer
 
-// No more of them: a fast link has shown how fast it is, and filling it longer would cost both ends
-// much of a core.
+// Enough for a fast link to show its speed; filling it longer would cost both ends much of a core.
 constexpr size_t kBulkBytesMax = 32 << 20;
 
-// One measurement, as the measured side sees it. Deletes itself.
+// The answering side of one measurement. Deletes itself.
 class EchoStream final : public grpc::ServerBidiReactor<wire::EchoFrame, wire::EchoFrame> {
  public:
   explicit EchoStream(std::atomic<int>* streams) : streams_(streams) {
@@ -84,7 +83,7 @@ uint32_t Microseconds(absl::Duration duration) {
   return static_cast<uint32_t>(std::max<int64_t>(1, absl::ToInt64Microseconds(duration)));
 }
 
-// Round trips until the budget is spent. False: the stream broke.
+// Does round trips until the budget is spent. False: the stream broke.
 bool MeasureRoundTrips(Stream* stream, absl::Duration budget, absl::FunctionRef<bool()> may_go,
                        wire::LinkSpeed* speed) {
   wire::EchoFrame frame, reply;
@@ -99,7 +98,7 @@ bool MeasureRoundTrips(Stream* stream, absl::Duration budget, absl::FunctionRef<
     const SteadyTime end = SteadyTime::Now();
     if (i >= kRoundTripsWarm) times.push_back(end - begin);
     if (i == 0) until = end + budget;
-    // On a slow link a few will have to do.
+    // On a slow link three must suffice.
     if (end >= until && times.size() >= 3) break;
     if (i >= kRoundTripsWarm) absl::SleepFor(kRoundTripPause);
   }
@@ -110,7 +109,7 @@ bool MeasureRoundTrips(Stream* stream, absl::Duration budget, absl::FunctionRef<
   return true;
 }
 
-// Frames one way with empty answers. The first window fills the link's buffers and is not counted.
+// Sends frames with empty answers. The first window fills the link's buffers and is not counted.
 bool MeasureThroughput(Stream* stream, absl::Duration budget, absl::FunctionRef<bool()> may_go,
                        wire::LinkSpeed* speed) {
   wire::EchoFrame frame, reply;
@@ -158,23 +157,24 @@ std::unique_ptr<grpc::Service> MakeLinkProbeService() {
 
 absl::StatusOr<wire::LinkSpeed> MeasureLink(const MeasureLinkOptions& options,
                                             absl::FunctionRef<bool()> may_go) {
-  // A connection of its own: what is generated meanwhile does not wait behind it.
+  // A connection of its own, so that no request's frames wait behind the measurement.
   const std::unique_ptr<wire::LinkProbe::Stub> stub =
       wire::LinkProbe::NewStub(MakeChannel(options.address));
   grpc::ClientContext context;
   context.set_deadline(DeadlineIn(options.timeout));
   const std::unique_ptr<Stream> stream = stub->Echo(&context);
   wire::LinkSpeed speed;
-  const bool whole = MeasureRoundTrips(stream.get(), options.round_trip_budget, may_go, &speed) &&
-                     MeasureThroughput(stream.get(), options.throughput_budget, may_go, &speed);
-  if (whole) {
+  const bool complete =
+      MeasureRoundTrips(stream.get(), options.round_trip_budget, may_go, &speed) &&
+      MeasureThroughput(stream.get(), options.throughput_budget, may_go, &speed);
+  if (complete) {
     stream->WritesDone();
     wire::EchoFrame rest;
     while (stream->Read(&rest)) {
     }
   }
   const absl::Status status = FromGrpc(stream->Finish());
-  if (!whole || !status.ok()) {
+  if (!complete || !status.ok()) {
     return absl::Status(status.ok() ? absl::StatusCode::kUnavailable : status.code(),
                         absl::StrCat(options.address, ": ",
                                      status.ok() ? "the measurement broke off" : status.message()));

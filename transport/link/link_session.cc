@@ -9,15 +9,15 @@
 namespace strata {
 namespace {
 
-// Beyond kLinkCloseMs, for the wire to notice that it was cancelled.
+// Added to kLinkCloseMs, for the wire to notice that it was cancelled.
 constexpr int64_t kDetachSlackMs = 500;
 
 bool NeedsCredit(FrameType type) {
   return type == FrameType::kStep || type == FrameType::kResult || type == FrameType::kError;
 }
 
-// Statuses cross threads here as copies of their own. Sharing one would be safe, but its count is
-// atomic inside the packaged Abseil, where ThreadSanitizer does not see it.
+// A deep copy: statuses cross threads here as copies of their own. Sharing one would be safe, but
+// its atomic reference count is inside the packaged Abseil, where ThreadSanitizer does not see it.
 absl::Status Unshared(const absl::Status& status) {
   return absl::Status(status.code(), status.message());
 }
@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<Link>> LinkSession::AwaitOpen(int64_t timeout_ms)
       return absl::UnavailableError("the peer closed the link before it was open");
     }
     Finish(absl::DeadlineExceededError(
-        absl::StrCat("the peer has not answered within ", timeout_ms, " ms")));
+        absl::StrCat("the peer did not answer within ", timeout_ms, " ms")));
   }
   Cancel();
   MutexLock lock(&mu_);
@@ -105,7 +105,7 @@ absl::Status LinkSession::Send(Frame frame) {
   }
   if (!NeedsCredit(frame.type)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("frames of type ", static_cast<int>(frame.type), " are the link's own"));
+        absl::StrCat("only the link itself sends frames of type ", static_cast<int>(frame.type)));
   }
   if (frame.header.size() > kFrameHeaderBytesMax || frame.payload.size() > kFramePayloadBytesMax) {
     return absl::InvalidArgumentError(
@@ -153,7 +153,7 @@ void LinkSession::Detach() {
     MutexLock lock(&mu_);
     CHECK(in_receiver_ != std::this_thread::get_id())
         << "a link must not be destroyed by a call of its receiver";
-    // Leave the wire its time to say the last words, except where that would wait for ourselves.
+    // Give the wire time to send the close, except where this thread would wait for itself.
     if (!ended_ && wire_->CanWait() && in_on_open_ != std::this_thread::get_id()) {
       const auto deadline = In(kLinkCloseMs + kDetachSlackMs);
       while (!ended_) {
@@ -161,8 +161,8 @@ void LinkSession::Detach() {
       }
     }
     while (in_receiver_ != std::thread::id()) changed_.Wait(&mu_);
-    if (!told_closed_) {
-      told_closed_ = true;
+    if (!close_reported_) {
+      close_reported_ = true;
       receiver = receiver_;
       status = final_.has_value() ? Unshared(*final_) : absl::UnavailableError("the link broke");
     }
@@ -188,8 +188,8 @@ void LinkSession::Pump() {
         return;
       }
     }
-    // Outside the lock, because a wire may do real work here. The wire stays: it does not end while
-    // a write is in flight, nor before End().
+    // Outside the lock, because a wire may do real work here. The wire stays valid: it does not end
+    // while a write is in flight, nor before End().
     if (end) return wire_->End(why);
     if (!wire_->Write(std::move(frame))) return;
     MutexLock lock(&mu_);
@@ -237,7 +237,7 @@ void LinkSession::OnRead(absl::StatusOr<Frame> frame) {
     Break();
   }
   Pump();
-  // Also while closing: a peer is only done when what it wrote was taken.
+  // Also while closing: the peer only ends once its writes have been read.
   if (more) wire_->Read();
 }
 
@@ -257,11 +257,11 @@ void LinkSession::OnEnded(absl::Status status) {
     CHECK(ending_ && !ended_);
     ended_ = true;
     queue_.clear();
-    if (status.ok()) status = absl::UnavailableError("the peer ended the link without a word");
+    if (status.ok()) status = absl::UnavailableError("the peer ended the link without a reason");
     if (!final_.has_value()) Finish(status);
     status = Unshared(*final_);
-    if (open_ && !told_closed_) {
-      told_closed_ = true;
+    if (open_ && !close_reported_) {
+      close_reported_ = true;
       receiver = EnterReceiver();
     }
     changed_.NotifyAll();
@@ -283,12 +283,13 @@ bool LinkSession::opened() {
 
 absl::Status LinkSession::Handle(Frame frame) {
   if (!NeedsCredit(frame.type) && !frame.payload.empty()) {
-    return absl::InvalidArgumentError("a frame that is the link's own came with a payload");
+    return absl::InvalidArgumentError(
+        absl::StrCat("a frame of type ", static_cast<int>(frame.type), " must not have a payload"));
   }
   {
     MutexLock lock(&mu_);
-    // What still comes after the end was decided is taken and dropped; except the peer's own last
-    // word, which ends the waiting for it.
+    // Frames that come after the link's end was decided are read and dropped, except the peer's
+    // kClose, which this side waits for.
     if (final_.has_value() && frame.type != FrameType::kClose) return absl::OkStatus();
     if (!hello_seen_ && frame.type != FrameType::kHello && frame.type != FrameType::kClose) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -313,7 +314,7 @@ absl::Status LinkSession::Handle(Frame frame) {
 absl::Status LinkSession::HandleHello(const Frame& frame) {
   {
     MutexLock lock(&mu_);
-    if (hello_seen_) return absl::InvalidArgumentError("the peer said Hello twice");
+    if (hello_seen_) return absl::InvalidArgumentError("the peer sent two Hellos");
     hello_seen_ = true;
   }
   if (frame.header.size() > kHelloBytesMax) {
@@ -329,8 +330,8 @@ absl::Status LinkSession::HandleHello(const Frame& frame) {
   if (!status.ok()) return status;
   if (peer.credits() == 0 || peer.credits() > kLinkCreditsMax) {
     return absl::InvalidArgumentError(absl::StrCat("the peer grants ", peer.credits(),
-                                                   " frames; between 1 and ", kLinkCreditsMax,
-                                                   " are right"));
+                                                   " frames; it must grant between 1 and ",
+                                                   kLinkCreditsMax));
   }
   std::string name = wire_->name();
   MutexLock lock(&mu_);
@@ -370,7 +371,7 @@ absl::Status LinkSession::Answer(const wire::Hello& peer) {
 
 absl::Status LinkSession::HandleCredit(const Frame& frame) {
   if (role_ == Role::kAcceptor) {
-    return absl::InvalidArgumentError("the side that dialled grants no credit");
+    return absl::InvalidArgumentError("the side that dialled must not grant credit");
   }
   wire::Credit credit;
   absl::Status status = ParseHeader(frame, &credit);
@@ -379,7 +380,7 @@ absl::Status LinkSession::HandleCredit(const Frame& frame) {
   {
     MutexLock lock(&mu_);
     if (credit.frames() > peer_.credits() - credit_) {
-      return absl::InvalidArgumentError("the peer gives back more frames than were sent");
+      return absl::InvalidArgumentError("the peer gave back credit for more frames than were sent");
     }
     credit_ += credit.frames();
     if (credit_ > 0 && std::exchange(wants_writable_, false)) receiver = EnterReceiver();
@@ -404,7 +405,9 @@ absl::Status LinkSession::HandleClose(const Frame& frame) {
 
 absl::Status LinkSession::HandleData(Frame frame) {
   if (role_ == Role::kDialler) {
-    return absl::InvalidArgumentError("the side that accepted a link sends no such frames");
+    return absl::InvalidArgumentError(
+        absl::StrCat("the side that accepted a link must not send frames of type ",
+                     static_cast<int>(frame.type)));
   }
   Link::Receiver* receiver = nullptr;
   {

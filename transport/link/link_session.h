@@ -1,14 +1,15 @@
-// What a link does whatever wire it runs over: Hello first, credit, and closing exactly once. A
-// wire (gRPC in grpc_link.cc, memory in tests/support/) only carries whole frames in order.
+// The part of a link that is the same over every transport: Hello first, credit, and closing
+// exactly once. A Wire (gRPC in grpc_link.cc, memory in tests/support/) only carries whole frames,
+// in order.
 //
 //   dialler                         acceptor
-//      | -------- Hello -------------> |   versions checked, AcceptLinkFn asked
+//      | -------- Hello -------------> |   versions checked, AcceptLinkFn called
 //      | <------- Hello(credits) ----- |   or Close(status): refused
 //      | -------- Step … ------------> |   at most `credits` not yet released
 //      | <------- Credit(frames) ----- |
 //      | <------- Close(status) -----> |   either side, once; then both end the wire
 //
-// Threads: Link's methods come from any thread, the wire's calls from the wire's.
+// Threads: Link's methods are called on any thread, On…() on the wire's threads.
 #pragma once
 
 #include <chrono>
@@ -30,10 +31,10 @@
 
 namespace strata {
 
-// Most frames that a receiver may grant: bounds what a sender keeps for a peer that does not read.
+// Most frames that a receiver may grant: bounds a sender's queue for a peer that does not read.
 inline constexpr uint32_t kLinkCreditsMax = 1024;
 
-// Of a Hello, which both ends keep: larger than any that is right.
+// The limit of a Hello, which both ends keep: larger than any valid one.
 inline constexpr size_t kHelloBytesMax = 64 << 10;
 
 // How long a closing link waits for its peer before the wire is cancelled.
@@ -49,41 +50,42 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
     // Completes with LinkSession::OnRead().
     virtual void Read() = 0;
     // False: completes with LinkSession::OnWritten(). True: done already, or the wire has broken
-    // and a read will say so; OnWritten() does not come.
+    // and a read will report it; OnWritten() is not called.
     virtual bool Write(Frame frame) = 0;
     // The link starts to close: if the wire has not ended kLinkCloseMs later, cancel it. At most
     // once. Must not block or call back.
     virtual void ExpectEnd() = 0;
-    // Nothing will be written any more, and no write is in flight. Completes with
+    // Ends this side: no write is in flight and none follows. Completes with
     // LinkSession::OnEnded(), once the peer has ended too. `why` is for peers that got no kClose.
     virtual void End(const absl::Status& why) = 0;
-    // Lets pending reads and writes fail. Must not block or call back.
+    // Makes pending reads and writes fail. Must not block or call back.
     virtual void Cancel() = 0;
-    // Whether this thread may wait for OnEnded(). Not where the wire runs on this very thread.
+    // Whether this thread may wait for OnEnded(). False where the wire runs on this very thread.
     virtual bool CanWait() const { return true; }
-    // As Link::wire(). Asked once, in OnRead(), when the peer's Hello has come.
+    // As Link::wire(). Called once, in OnRead(), when the peer's Hello has come.
     virtual std::string name() const = 0;
   };
 
-  // The side that speaks first. `receiver` must outlive the link.
+  // The side that sends the first Hello. `receiver` must outlive the link.
   static std::shared_ptr<LinkSession> Dialler(Wire* wire, wire::Hello hello, VersionPolicy policy,
                                               Link::Receiver* receiver);
-  // The side that answers. `accept` is called at most once, in OnRead().
+  // The side that answers it. `accept` is called at most once, in OnRead().
   static std::shared_ptr<LinkSession> Acceptor(Wire* wire, VersionPolicy policy,
                                                AcceptLinkFn accept);
 
-  // Begins to read, and to speak if this side dialled. `wire` stays valid until OnEnded() returns.
+  // Begins to read, and sends the Hello if this side dialled. `wire` stays valid until OnEnded()
+  // returns.
   void Start();
 
   // Dialler: waits for the peer's Hello. A status: the link never opened and no Receiver call
   // comes. At most once.
   absl::StatusOr<std::unique_ptr<Link>> AwaitOpen(int64_t timeout_ms);
 
-  // Closes with `status` unless the link is open by now.
+  // Closes with `status` unless the link is open already.
   void CloseUnlessOpen(const absl::Status& status);
 
-  // From the wire. One OnRead() and one OnWritten() at a time, perhaps at the same time as each
-  // other. A status of OnRead(): kInvalidArgument when the bytes were no frame and reading may go
+  // Called by the wire. One OnRead() and one OnWritten() at a time, perhaps concurrent with each
+  // other. OnRead()'s status is kInvalidArgument when the bytes were no frame and reading may go
   // on, any other when the wire has broken or ended.
   void OnRead(absl::StatusOr<Frame> frame);
   void OnWritten(bool ok);
@@ -93,7 +95,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   // Cancels a wire that has not ended yet. Any thread, any time.
   void Cancel();
 
-  // Whether the link has been open. Else its end is told to nobody but the log.
+  // Whether the link has been open. Otherwise its end is only logged.
   bool opened();
 
  private:
@@ -103,13 +105,13 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   LinkSession(Role role, Wire* wire, VersionPolicy policy)
       : role_(role), policy_(policy), wire_(wire) {}
 
-  // What Link promises.
+  // Link's methods.
   absl::Status Send(Frame frame);
   void Release(uint32_t frames);
   void Close(const absl::Status& status);
   void Detach();
 
-  // Starts the next write, or ends the wire when all is said.
+  // Starts the next write, or ends the wire when there is nothing left to write.
   void Pump();
   bool NextFrame(Frame* frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MayEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -129,7 +131,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   void ExpectEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ClosedStatus() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Brackets a call of the receiver. Null: don't call.
+  // Bracket a call of the receiver. Null: don't call.
   Link::Receiver* EnterReceiver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LeaveReceiver();
 
@@ -147,7 +149,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   Mutex mu_;
   CondVar changed_;
   Link::Receiver* receiver_ ABSL_GUARDED_BY(mu_) = nullptr;  // null once detached
-  std::thread::id in_receiver_ ABSL_GUARDED_BY(mu_);         // who is in a call of it
+  std::thread::id in_receiver_ ABSL_GUARDED_BY(mu_);         // the thread that is calling it
   std::thread::id in_on_open_ ABSL_GUARDED_BY(mu_);
 
   bool hello_seen_ ABSL_GUARDED_BY(mu_) = false;
@@ -158,17 +160,17 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   bool close_written_ ABSL_GUARDED_BY(mu_) = false;  // or being written
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool end_expected_ ABSL_GUARDED_BY(mu_) = false;
-  bool ending_ ABSL_GUARDED_BY(mu_) = false;       // Wire::End() is due or done
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;        // OnEnded() came
-  bool told_closed_ ABSL_GUARDED_BY(mu_) = false;  // OnClosed() is due or done
-  // How the link closed; unset while it is open, or broke and the wire has not said how.
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;          // Wire::End() is due or done
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;           // OnEnded() came
+  bool close_reported_ ABSL_GUARDED_BY(mu_) = false;  // OnClosed() is due or done
+  // How the link closed; unset while it is open, or broke and the wire has not reported how.
   std::optional<absl::Status> final_ ABSL_GUARDED_BY(mu_);
 
   std::deque<Frame> queue_ ABSL_GUARDED_BY(mu_);  // at most a Hello and `credits` frames
   uint32_t credit_ ABSL_GUARDED_BY(mu_) = 0;      // dialler: frames that may be sent
   bool wants_writable_ ABSL_GUARDED_BY(mu_) = false;
   uint32_t held_ ABSL_GUARDED_BY(mu_) = 0;        // acceptor: frames received, not released
-  uint32_t credit_due_ ABSL_GUARDED_BY(mu_) = 0;  // acceptor: released, not yet told
+  uint32_t credit_due_ ABSL_GUARDED_BY(mu_) = 0;  // acceptor: released, credit not yet sent
 };
 
 }  // namespace strata

@@ -1,5 +1,5 @@
 // Immutable bytes with an owner, moved from a stage's output to the socket and from the socket to
-// the next stage's input without a copy where the wire allows it.
+// the next stage's input without a copy where the transport allows it.
 #pragma once
 
 #include <cstddef>
@@ -27,11 +27,12 @@ class Payload {
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
   absl::string_view bytes() const { return {data_, size_}; }
-  // What keeps the bytes alive; shared by the copies of this payload.
+  // Keeps the bytes alive; shared by the copies of this payload.
   const std::shared_ptr<const void>& owner() const { return owner_; }
 
-  // The bytes as f32. Precondition: size() is a multiple of 4 and data() is aligned for floats;
-  // every Payload that this library makes is.
+  // The bytes as f32.
+  // REQUIRES: size() is a multiple of 4 and data() is aligned for floats, as in every Payload that
+  // this library makes.
   absl::Span<const float> floats() const;
 
  private:

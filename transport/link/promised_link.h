@@ -1,5 +1,5 @@
-// Between a peer's Hello and the open link, an acceptor is owed one thing: the link, or word that
-// it will not come because the peer left.
+// Between a peer's Hello and the open link, an acceptor waits for exactly one event: the link, or
+// the news that it will not come because the peer left.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ class PromisedLink {
   }
 
  private:
-  std::shared_ptr<Owner> owner_;  // shared with whoever accepts
+  std::shared_ptr<Owner> owner_;  // shared with the acceptor
 };
 
 }  // namespace strata

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kFrameBytes = 16 << 10;
 constexpr int kTrips = 15;
 constexpr int kTripsWarm = 3;  // first pages, and lanes that UCX still changes; not counted
-// Steps come some milliseconds after each other, and threads have gone to sleep meanwhile.
+// As between steps, which are some milliseconds apart, so that threads go to sleep in between.
 constexpr std::chrono::milliseconds kPause(1);
 constexpr std::chrono::seconds kAllMax(3);
 
@@ -90,7 +90,7 @@ class RoundTripSink::End final : public Link::Receiver {
   void AbandonIncoming() { closed_ = ready_ = true; }
   void OnFrame(Frame) override { link_->Release(1); }
   void OnClosed(absl::Status) override { closed_ = true; }
-  // Nobody calls any more, so that it can be destroyed at once.
+  // No call is in progress or can come, so this can be destroyed at once.
   bool closed() const { return ready_ && closed_; }
 
  private:
@@ -113,7 +113,8 @@ absl::StatusOr<AcceptedLink> RoundTripSink::Accept() {
           absl::StrCat(kRoundTripLinksMax, " links are being measured already"));
     }
     if (ends_.size() >= 2 * kRoundTripLinksMax) {
-      return absl::ResourceExhaustedError("too many links that were measured wait to be let go");
+      return absl::ResourceExhaustedError(
+          "too many measured links have closed and not been destroyed yet");
     }
     ends_.push_back(end);
   }

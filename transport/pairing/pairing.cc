@@ -96,13 +96,13 @@ absl::StatusOr<SecretBytes> PairingKeyPair::SharedWith(absl::string_view other) 
   SecretBytes shared(new std::array<uint8_t, kSecretBytes>{});
   static_assert(kSecretBytes == kPairingKeyBytes);
   size_t size = shared->size();
-  // OpenSSL refuses secrets that are all zero; another might not.
+  // OpenSSL refuses all-zero secrets; another library might not.
   const bool derived = EVP_PKEY_derive(context.get(), shared->data(), &size) == 1;
   constexpr std::array<uint8_t, kSecretBytes> kZeros{};
   if (!derived || size != kSecretBytes ||
       CRYPTO_memcmp(shared->data(), kZeros.data(), kSecretBytes) == 0) {
     ERR_clear_error();
-    return absl::InvalidArgumentError("this public key shares a secret with nobody");
+    return absl::InvalidArgumentError("this public key is invalid: it gives no shared secret");
   }
   return shared;
 }
@@ -169,7 +169,7 @@ bool SamePairingBytes(absl::string_view a, absl::string_view b) {
 absl::Status CheckPairingBytes(absl::string_view what, absl::string_view bytes, size_t size) {
   if (bytes.size() == size) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(what, ": ", size, " bytes are right, these are ", bytes.size()));
+      absl::StrCat(what, ": it must have ", size, " bytes, but has ", bytes.size()));
 }
 
 absl::Status CheckPairingName(absl::string_view what, absl::string_view name) {
@@ -177,7 +177,7 @@ absl::Status CheckPairingName(absl::string_view what, absl::string_view name) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(what, ": 1 to ", kPairingNameBytesMax, " bytes of text are right"));
+      absl::StrCat(what, ": it must be 1 to ", kPairingNameBytesMax, " bytes of printable text"));
 }
 
 }  // namespace strata

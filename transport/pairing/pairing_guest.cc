@@ -12,7 +12,7 @@ namespace strata {
 namespace {
 
 constexpr int64_t kSecondUs = 1'000'000;
-constexpr std::ptrdiff_t kNameDigitsMax = 5;  // one less than a code has
+constexpr std::ptrdiff_t kNameDigitsMax = 5;  // one less than in a code
 
 int64_t SecondsUp(int64_t us) { return (us + kSecondUs - 1) / kSecondUs; }
 
@@ -52,7 +52,7 @@ void PairingGuest::End(const absl::Status& why) {
 void PairingGuest::EndIfLate(int64_t now_us) {
   if (session_.has_value() && now_us - session_->begun_us >= kPairingUs) {
     End(absl::DeadlineExceededError(
-        absl::StrCat("nobody said yes within ", kPairingUs / kSecondUs, " s")));
+        absl::StrCat("nobody confirmed the code within ", kPairingUs / kSecondUs, " s")));
   }
 }
 
@@ -66,7 +66,7 @@ absl::Status PairingGuest::CheckRoom(int64_t now_us) {
   if (session_.has_value()) {
     const int64_t silent_us = now_us - session_->heard_us;
     if (silent_us < kPairingSilentUs) {
-      return Later("another pairs with this machine", kPairingSilentUs - silent_us);
+      return Later("another machine is pairing with this one", kPairingSilentUs - silent_us);
     }
   }
   if (last_begin_us_.has_value() && now_us - *last_begin_us_ < kPairingBeginEveryUs) {
@@ -76,7 +76,7 @@ absl::Status PairingGuest::CheckRoom(int64_t now_us) {
     codes_us_.pop_front();
   }
   if (codes_us_.size() >= kPairingCodesMax) {
-    return Later("too many pairings came to nothing", codes_us_.front() + kPairingCodesUs - now_us);
+    return Later("too many pairings failed", codes_us_.front() + kPairingCodesUs - now_us);
   }
   return absl::OkStatus();
 }
@@ -105,8 +105,8 @@ absl::StatusOr<wire::PairingBeginResponse> PairingGuest::Begin(
     const wire::PairingBeginRequest& request) {
   if (request.version() != kPairingVersion) {
     return absl::FailedPreconditionError(
-        absl::StrCat("this machine pairs by version ", kPairingVersion, ", the other by ",
-                     request.version(), ": the same Strata has to be on both"));
+        absl::StrCat("this machine has version ", kPairingVersion, " of pairing, the other has ",
+                     request.version(), ": install the same Strata on both"));
   }
   absl::Status status = CheckPairingBytes("member_key", request.member_key(), kPairingKeyBytes);
   if (status.ok()) status = CheckPairingName("member_name", request.member_name());
@@ -116,12 +116,12 @@ absl::StatusOr<wire::PairingBeginResponse> PairingGuest::Begin(
   const int64_t now_us = clock_->NowUs();
   EndIfLate(now_us);
   if (status = CheckRoom(now_us); !status.ok()) return status;
-  last_begin_us_ = now_us;  // what follows costs, whatever comes of it
+  last_begin_us_ = now_us;  // even if it fails: the computation below is what is limited
   absl::StatusOr<Session> session = NewSession(request, now_us);
   if (!session.ok()) return session.status();
   const absl::StatusOr<std::string> commitment = PairingCommitment(session->transcript);
   if (!commitment.ok()) return commitment.status();
-  if (session_.has_value()) End(absl::AbortedError("another pairing took its place"));
+  if (session_.has_value()) End(absl::AbortedError("another pairing replaced it"));
   session_ = *std::move(session);
 
   wire::PairingBeginResponse response;
@@ -138,7 +138,7 @@ absl::StatusOr<PairingGuest::Session*> PairingGuest::Find(absl::string_view id) 
   }
   if (!session_.has_value() || !SamePairingBytes(session_->id, id)) {
     return absl::FailedPreconditionError(
-        "no such pairing: it took too long, or another took its place");
+        "no such pairing: it took too long, or another pairing replaced it");
   }
   return &*session_;
 }
@@ -155,7 +155,7 @@ absl::StatusOr<wire::PairingDiscloseResponse> PairingGuest::Disclose(
   if (!found.ok()) return found.status();
   Session& session = **found;
   if (session.keys.has_value()) {
-    return absl::FailedPreconditionError("the member's nonce was there before");
+    return absl::FailedPreconditionError("the member's nonce has been sent already");
   }
   session.transcript.member_nonce = request.member_nonce();
   const absl::StatusOr<std::string> code = PairingCode(session.transcript);
@@ -168,7 +168,7 @@ absl::StatusOr<wire::PairingDiscloseResponse> PairingGuest::Disclose(
   session.keys = *std::move(keys);
   session.shared.reset();
   session.heard_us = clock_->NowUs();
-  codes_us_.push_back(session.heard_us);  // one for each pairing, and CheckRoom() counts
+  codes_us_.push_back(session.heard_us);  // bounded: one per pairing, and CheckRoom() counts them
   events_.on_code(*code, ShownPairingName(session.transcript.member_name));
 
   wire::PairingDiscloseResponse response;
@@ -176,11 +176,11 @@ absl::StatusOr<wire::PairingDiscloseResponse> PairingGuest::Disclose(
   return response;
 }
 
-absl::StatusOr<OpenedPairingPayload> PairingGuest::OpenPairingPayload(const Session& session,
-                                                                      absl::string_view sealed) {
+absl::StatusOr<PairingPayloadContent> PairingGuest::OpenPairingPayload(const Session& session,
+                                                                       absl::string_view sealed) {
   const absl::StatusOr<Secret> plain = UnsealPairing(*session.keys, sealed);
   if (!plain.ok()) return plain.status();
-  absl::StatusOr<OpenedPairingPayload> admission = ReadPairingPayload(*plain);
+  absl::StatusOr<PairingPayloadContent> admission = ReadPairingPayload(*plain);
   if (admission.ok()) admission->from.name = session.transcript.member_name;
   return admission;
 }
@@ -189,15 +189,15 @@ absl::StatusOr<wire::PairingAdmitResponse> PairingGuest::Admit(
     const wire::PairingAdmitRequest& request) {
   if (request.sealed().empty() || request.sealed().size() > kPairingSealedBytesMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("sealed: 1 to ", kPairingSealedBytesMax, " bytes are right"));
+        absl::StrCat("sealed: it must have 1 to ", kPairingSealedBytesMax, " bytes"));
   }
   const MutexLock lock(&mu_);
   const absl::StatusOr<Session*> found = Find(request.pairing());
   if (!found.ok()) return found.status();
   if (!(*found)->keys.has_value()) {
-    return absl::FailedPreconditionError("the nonces come before the key");
+    return absl::FailedPreconditionError("the nonces must be sent before the key");
   }
-  absl::StatusOr<OpenedPairingPayload> admission = OpenPairingPayload(**found, request.sealed());
+  absl::StatusOr<PairingPayloadContent> admission = OpenPairingPayload(**found, request.sealed());
   if (!admission.ok()) {
     End(admission.status());
     return admission.status();
@@ -207,7 +207,7 @@ absl::StatusOr<wire::PairingAdmitResponse> PairingGuest::Admit(
   if (const absl::Status status = events_.on_admitted(std::move(admission->key), admission->from);
       !status.ok()) {
     End(status);
-    return absl::Status(status.code(), "the machine cannot keep the key: it says why itself");
+    return absl::Status(status.code(), "the machine cannot store the key: it shows the reason");
   }
   session_.reset();
   admitted_ = true;
@@ -219,7 +219,7 @@ absl::StatusOr<wire::PairingRefuseResponse> PairingGuest::Refuse(
   const MutexLock lock(&mu_);
   const absl::StatusOr<Session*> found = Find(request.pairing());
   if (!found.ok()) return found.status();
-  End(absl::CancelledError("the other machine said no"));
+  End(absl::CancelledError("the other machine refused"));
   return wire::PairingRefuseResponse();
 }
 

@@ -1,9 +1,9 @@
 // The guest's side of a pairing (pairing.h): a node without a key, which anybody may call. Without
-// I/O: messages in, messages out. pairing_service.h is it over gRPC.
+// I/O: messages in, messages out. pairing_service.h runs it over gRPC.
 //
-// Strangers can have it compute one key pair and one secret in a second at most, keep it busy for a
-// minute at a time, and see what they sent themselves; nothing that it says is of use to them. Two
-// who pair with it at once do not get into each other's way, for each call names its pairing.
+// Unknown callers can make it compute at most one key pair and one secret a second, block it for a
+// minute at a time, and see their own input; its responses are of no use to them. Two members that
+// pair with it at once do not disturb each other, since each call names its pairing.
 #pragma once
 
 #include <cstddef>
@@ -27,66 +27,65 @@
 
 namespace strata {
 
-// Between two pairings that begin.
+// The least time between the beginnings of two pairings.
 inline constexpr int64_t kPairingBeginEveryUs = 1'000'000;
-// One that has been silent for so long makes room for another.
+// A pairing without a call for this long may be replaced by another.
 inline constexpr int64_t kPairingSilentUs = 60'000'000;
 // Codes shown without an admission in kPairingCodesUs, after which no pairing begins for a while.
 inline constexpr size_t kPairingCodesMax = 5;
 inline constexpr int64_t kPairingCodesUs = 600'000'000;
 
-// `name`, which anybody may have sent, as it may stand beside a code: ASCII letters, digits, "-",
-// "_", "." and spaces, '?' for what is none of them. Where there are six digits or more they are
-// '#', so that no name looks like a code.
+// `name`, which is untrusted, in a form to show beside a code: ASCII letters, digits, "-", "_", "."
+// and spaces, '?' for all other characters. Six digits or more become '#', so that no name looks
+// like a code.
 std::string ShownPairingName(absl::string_view name);
 
 // Thread-safe.
 class PairingGuest {
  public:
-  // Called on the threads that call Begin() and so on, one at a time and under a lock: they neither
-  // block for long nor call the guest.
+  // Called on the threads that call Begin() and the others, one at a time and under a lock: they
+  // must neither block for long nor call the guest.
   struct Events {
-    // Show this code, and who says to be at the other end: a stranger, maybe.
+    // Show this code, and the other end's name, which is not authenticated.
     absl::AnyInvocable<void(const std::string& code, const std::string& shown_name)> on_code;
-    // The code shown last is of no use any more; nobody was admitted.
+    // The code shown last is no longer valid; no member admitted this machine.
     absl::AnyInvocable<void(const absl::Status& why)> on_ended;
-    // The key, and whom it came from. It is taken when this says OK: then the guest is one no more.
-    // Else the member hears the code of the error, not its words, and others may try. Keeping the
-    // key in a file is not too long.
+    // The key, and the member that sent it. OK accepts the key and ends the guest's role. After an
+    // error the member gets its code, not its message, and others may try. Writing the key to a
+    // file is not too long.
     absl::AnyInvocable<absl::Status(ClusterKey key, const PairingIdentity& from)> on_admitted;
   };
   // `clock` outlives this.
   PairingGuest(const Clock* clock, Events events);
 
-  // What member and guest say to each other, in this order. Each has these errors:
-  //   kInvalidArgument     a field has another size or form than pairing.proto says
-  //   kFailedPrecondition  no such pairing: it ended, another took its place, or it is not its
-  //   turn;
-  //                        another version; this node has a key
-  //   kInternal            OpenSSL cannot
-  // Whoever does not name a pairing changes nothing about it.
+  // The member's calls, in this order. Each has these errors:
+  //   kInvalidArgument     a field does not have the size or form that pairing.proto says
+  //   kFailedPrecondition  no such pairing (it ended or another replaced it), or a call out of
+  //                        order; another version; this node has a key
+  //   kInternal            OpenSSL failed
+  // A call with another pairing's id does not change this pairing.
   //
-  // kResourceExhausted: another pairs with it, or too soon, or too many codes, with when to try
-  // again. kUnavailable: no random bytes.
+  // kResourceExhausted: another member pairs with it, or too soon, or too many codes, with the time
+  // to try again. kUnavailable: no random bytes.
   absl::StatusOr<wire::PairingBeginResponse> Begin(const wire::PairingBeginRequest& request);
-  // Calls on_code. Once in a pairing.
+  // Calls on_code. Once per pairing.
   absl::StatusOr<wire::PairingDiscloseResponse> Disclose(
       const wire::PairingDiscloseRequest& request);
-  // Calls on_admitted or on_ended: the pairing is over, whatever comes of it, unless `sealed` is of
-  // no right size. kUnauthenticated: it was not sealed by who began the pairing.
+  // Calls on_admitted or on_ended: the pairing is over in any case, unless the size of `sealed` is
+  // invalid. kUnauthenticated: the member that began the pairing did not seal it.
   absl::StatusOr<wire::PairingAdmitResponse> Admit(const wire::PairingAdmitRequest& request);
   // Calls on_ended, if a code was shown.
   absl::StatusOr<wire::PairingRefuseResponse> Refuse(const wire::PairingRefuseRequest& request);
 
-  // Ends a pairing whose time is up. Each second or so while a code is shown, so that it goes when
-  // nobody calls; what is above does it by itself.
+  // Ends a pairing whose time is up. Call it about every second while a code is shown, so that the
+  // code disappears without a call; the calls above do the same.
   void Tick();
 
  private:
   struct Session {
     std::string id;
     PairingTranscript transcript;  // the member's nonce comes with Disclose()
-    SecretBytes shared;            // until Disclose(), which makes keys of it
+    SecretBytes shared;            // until Disclose(), which derives `keys` from it
     std::optional<PairingKeys> keys;
     int64_t begun_us;
     int64_t heard_us;
@@ -100,8 +99,8 @@ class PairingGuest {
                                             int64_t now_us);
   // The pairing that a request names.
   absl::StatusOr<Session*> Find(absl::string_view id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static absl::StatusOr<OpenedPairingPayload> OpenPairingPayload(const Session& session,
-                                                                 absl::string_view sealed);
+  static absl::StatusOr<PairingPayloadContent> OpenPairingPayload(const Session& session,
+                                                                  absl::string_view sealed);
 
   const Clock* const clock_;
 

@@ -24,10 +24,10 @@ void PairingMember::Forget() {
 
 absl::Status PairingMember::Take(Turn turn) {
   if (turn_ != turn) {
-    return absl::FailedPreconditionError("the pairing has ended, or this is not its turn");
+    return absl::FailedPreconditionError("the pairing has ended, or its steps are out of order");
   }
   turn_ = Turn::kNone;
-  // Who was sent the key has it, however late that is heard.
+  // No limit for OnAdmitted(): a guest that was sent the key has it, however late its answer is.
   const bool timed = turn != Turn::kBegin && turn != Turn::kAdmitted;
   if (timed && clock_->NowUs() - begun_us_ >= kPairingUs) {
     Forget();
@@ -67,7 +67,7 @@ absl::StatusOr<wire::PairingDiscloseRequest> PairingMember::OnBegun(
     status = CheckPairingBytes("commitment", response.commitment(), kPairingHashBytes);
   }
   if (status.ok()) status = CheckPairingBytes("guest_key", response.guest_key(), kPairingKeyBytes);
-  // Who sends a member's key back to it knows no secret, but has no good reason either.
+  // A guest that sends back the member's own key learns no secret, but is not a valid guest either.
   if (status.ok() && response.guest_key() == own->public_key()) {
     status = absl::InvalidArgumentError("guest_key: it is this machine's own");
   }
@@ -99,7 +99,8 @@ absl::Status PairingMember::OnDisclosed(const wire::PairingDiscloseResponse& res
   if (!commitment.ok()) return commitment.status();
   if (!SamePairingBytes(*commitment, commitment_)) {
     return absl::UnauthenticatedError(
-        "the other machine changed its mind on the way, or somebody is in the middle");
+        "the other machine's nonce does not match its commitment: an attacker may be in the "
+        "middle");
   }
   absl::StatusOr<PairingKeys> keys = DerivePairingKeys(shared, transcript_);
   if (!keys.ok()) return keys.status();
@@ -120,7 +121,7 @@ absl::StatusOr<wire::PairingAdmitRequest> PairingMember::MakeAdmit(const Cluster
     Forget();
     return sealed.status();
   }
-  keys_->admit_key.reset();  // it seals nothing else
+  keys_->admit_key.reset();  // used once only
   turn_ = Turn::kAdmitted;
 
   wire::PairingAdmitRequest request;
@@ -135,7 +136,7 @@ absl::Status PairingMember::OnAdmitted(const wire::PairingAdmitResponse& respons
   Forget();
   if (!SamePairingBytes(proof, response.proof())) {
     return absl::UnauthenticatedError(
-        "somebody else answered: the other machine may have the key or not, look at it");
+        "another machine answered: check on the machine itself whether it has the key");
   }
   return absl::OkStatus();
 }

@@ -1,10 +1,10 @@
-// The member's side of a pairing (pairing.h): who has the cluster's key and gives it to one guest,
-// after a person said that both show the same code. Without I/O: messages in, messages out.
+// The member's side of a pairing (pairing.h): has the cluster's key and gives it to one guest,
+// after a person confirmed that both show the same code. Without I/O: messages in, messages out.
 //
-//   MakeBegin() ─▶ OnBegun(response) ─▶ OnDisclosed(response), code() ─▶ the person says yes
+//   MakeBegin() ─▶ OnBegun(response) ─▶ OnDisclosed(response), code() ─▶ the person confirms
 //     ─▶ MakeAdmit(key) ─▶ OnAdmitted(response)
 //
-// One object for one pairing; what fails ends it. Not thread-safe.
+// One object for one pairing; any error ends it. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,36 +27,36 @@ class PairingMember {
   // `clock` outlives this. kInvalidArgument: CheckPairingIdentity().
   static absl::StatusOr<PairingMember> New(PairingIdentity self, const Clock* clock);
 
-  // Each of these has its turn once: kFailedPrecondition when it is another's, also after one has
-  // failed. kDeadlineExceeded: kPairingUs are over. kInvalidArgument: a field of the response is
-  // not as pairing.proto says, or a key that nobody should send. kInternal: OpenSSL cannot.
+  // Call each of these once, in this order: kFailedPrecondition out of order, and after an error.
+  // kDeadlineExceeded: kPairingUs are over. kInvalidArgument: a field of the response is not as
+  // pairing.proto says, or a key is invalid. kInternal: OpenSSL failed.
 
   // kUnavailable: no random bytes.
   absl::StatusOr<wire::PairingBeginRequest> MakeBegin();
   absl::StatusOr<wire::PairingDiscloseRequest> OnBegun(const wire::PairingBeginResponse& response);
-  // kUnauthenticated: the nonce is not what the guest was bound to. Somebody is in the middle, and
-  // there is no code.
+  // kUnauthenticated: the nonce does not match the guest's commitment. An attacker is in the
+  // middle, and there is no code.
   absl::Status OnDisclosed(const wire::PairingDiscloseResponse& response);
 
-  // "012 345"; empty before OnDisclosed() and after an error. Both machines show it, or there is
-  // somebody in the middle.
+  // "012 345"; empty before OnDisclosed() and after an error. Both machines show the same code,
+  // unless an attacker is in the middle.
   const std::string& code() const { return code_; }
 
-  // Only when a person compared the codes and said yes: whoever is at the other end gets the key.
+  // REQUIRES: a person compared the codes and confirmed; the other end gets the key.
   absl::StatusOr<wire::PairingAdmitRequest> MakeAdmit(const ClusterKey& key);
-  // OK: the guest has the key. kUnauthenticated: somebody else answered, and the guest may have it
-  // or not.
+  // OK: the guest has the key. kUnauthenticated: another machine answered, and the guest may have
+  // the key or not.
   absl::Status OnAdmitted(const wire::PairingAdmitResponse& response);
 
-  // From OnBegun() on, at any time: the person said no, or it cannot go on. It ends the pairing
-  // here. kFailedPrecondition: there is none that the guest would know of.
+  // From OnBegun() on, at any time: the person refused, or the pairing failed. Ends the pairing
+  // here. kFailedPrecondition: there is no pairing that the guest knows.
   absl::StatusOr<wire::PairingRefuseRequest> MakeRefuse();
 
  private:
   enum class Turn { kBegin, kBegun, kDisclosed, kAdmit, kAdmitted, kNone };
 
   PairingMember(PairingIdentity self, const Clock* clock);
-  // Takes the turn; from there on kNone's, until it is set to the next.
+  // Checks that it is `turn`, and sets kNone until the caller sets the next turn.
   absl::Status Take(Turn turn);
   void Forget();
 

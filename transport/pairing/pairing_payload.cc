@@ -29,7 +29,7 @@ Context Start(const PairingKeys& keys, bool encrypt) {
   CHECK(keys.admit_key != nullptr);
   const Cipher cipher(EVP_CIPHER_fetch(nullptr, "AES-256-GCM", nullptr));
   Context context(cipher == nullptr ? nullptr : EVP_CIPHER_CTX_new());
-  // 12 bytes are the length that GCM takes without being told.
+  // 12 bytes are GCM's default length.
   if (context == nullptr ||
       EVP_CIPHER_get_iv_length(cipher.get()) != static_cast<int>(keys.admit_iv.size()) ||
       EVP_CipherInit_ex2(context.get(), cipher.get(), keys.admit_key->data(),
@@ -41,7 +41,7 @@ Context Start(const PairingKeys& keys, bool encrypt) {
 
 absl::Status CheckNodeId(absl::string_view text) {
   if (IsNodeId(text)) return absl::OkStatus();
-  return absl::InvalidArgumentError("node id: 32 lower-case hex digits are right");
+  return absl::InvalidArgumentError("node id: it must be 32 lower-case hex digits");
 }
 
 }  // namespace
@@ -65,24 +65,24 @@ absl::StatusOr<Secret> PairingPayload(const PairingIdentity& from, const Cluster
   return Secret(std::move(bytes));
 }
 
-absl::StatusOr<OpenedPairingPayload> ReadPairingPayload(const Secret& admission) {
+absl::StatusOr<PairingPayloadContent> ReadPairingPayload(const Secret& admission) {
   absl::string_view rest = admission.Reveal();
-  if (rest.size() <= kNodeIdDigits) return absl::InvalidArgumentError("the admission is cut short");
+  if (rest.size() <= kNodeIdDigits) return absl::InvalidArgumentError("the payload is cut short");
   PairingIdentity from = {.node_id = std::string(rest.substr(0, kNodeIdDigits))};
   const auto cluster_bytes = static_cast<unsigned char>(rest[kNodeIdDigits]);
   rest.remove_prefix(kNodeIdDigits + 1);
-  if (rest.size() <= cluster_bytes) return absl::InvalidArgumentError("the admission is cut short");
+  if (rest.size() <= cluster_bytes) return absl::InvalidArgumentError("the payload is cut short");
   from.cluster = std::string(rest.substr(0, cluster_bytes));
   rest.remove_prefix(cluster_bytes);
   absl::Status status = CheckNodeId(from.node_id);
   if (status.ok()) status = CheckPairingName("the cluster's name", from.cluster);
   if (status.ok() && rest.size() > kPairingKeyTextBytesMax) {
-    status = absl::InvalidArgumentError("the key is too long to be one");
+    status = absl::InvalidArgumentError("the key is too long to be a cluster's key");
   }
   if (!status.ok()) return status;
   absl::StatusOr<ClusterKey> key = ClusterKey::FromText(rest);
   if (!key.ok()) return key.status();
-  return OpenedPairingPayload{.from = std::move(from), .key = *std::move(key)};
+  return PairingPayloadContent{.from = std::move(from), .key = *std::move(key)};
 }
 
 absl::StatusOr<std::string> SealPairing(const PairingKeys& keys, const Secret& plain) {
@@ -105,7 +105,7 @@ absl::StatusOr<std::string> SealPairing(const PairingKeys& keys, const Secret& p
 
 absl::StatusOr<Secret> UnsealPairing(const PairingKeys& keys, absl::string_view sealed) {
   absl::Status wrong = absl::UnauthenticatedError(
-      "what came was not sealed by who began this pairing, or changed on its way");
+      "the sealed key does not come from the machine that began this pairing, or was changed");
   if (sealed.size() < kTagBytes || sealed.size() > kPairingSealedBytesMax) return wrong;
   const Context context = Start(keys, /*encrypt=*/false);
   if (context == nullptr) return OpensslError("AES-256-GCM");
@@ -119,7 +119,7 @@ absl::StatusOr<Secret> UnsealPairing(const PairingKeys& keys, absl::string_view 
       static_cast<size_t>(size) == plain_bytes &&
       EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_AEAD_SET_TAG, kTagBytes, tag.data()) == 1 &&
       EVP_DecryptFinal_ex(context.get(), OpensslBytes(&plain) + size, &rest) == 1 && rest == 0;
-  Secret opened(std::move(plain));  // wiped where it is not given
+  Secret opened(std::move(plain));  // wiped where it is not returned
   if (!ok) {
     ERR_clear_error();
     return wrong;

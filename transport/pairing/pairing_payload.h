@@ -1,12 +1,12 @@
-// What a member gives a guest at the end of a pairing (pairing.h), and how it is sealed. As bytes,
-// before they are:
+// The payload that a member sends a guest at the end of a pairing (pairing.h), and its sealing. Its
+// bytes before sealing:
 //
 //   32 bytes            the member's node id, lower-case hex digits
 //   1 byte, N           length of the name that follows
 //   N bytes             the name of the cluster (--cluster)
 //   the rest            the key's text (cluster_key.h), kPairingKeyTextBytesMax at most
 //
-// Not a protobuf message, whose parser leaves pieces of what it reads where nobody wipes them. Any
+// Not a protobuf message, whose parser leaves copies of its input in memory that is not wiped. Any
 // thread; nothing here blocks.
 #pragma once
 
@@ -22,13 +22,13 @@
 
 namespace strata {
 
-// Who admits.
+// The member that admits the guest.
 struct PairingIdentity {
   std::string node_id;  // 32 lower-case hex digits
-  std::string name;     // of the node, as it said when it began; CheckPairingName()
+  std::string name;     // of the node, from its Begin; CheckPairingName()
   std::string cluster;  // its name; CheckPairingName()
 };
-// kInvalidArgument: a field is not as said above.
+// kInvalidArgument: a field is not as described above.
 absl::Status CheckPairingIdentity(const PairingIdentity& identity);
 
 inline constexpr size_t kPairingKeyTextBytesMax = 128;
@@ -38,17 +38,17 @@ inline constexpr size_t kPairingSealedBytesMax =
 // `from` without its name, and the key. kInvalidArgument: CheckPairingIdentity().
 absl::StatusOr<Secret> PairingPayload(const PairingIdentity& from, const ClusterKey& key);
 
-struct OpenedPairingPayload {
+struct PairingPayloadContent {
   PairingIdentity from;  // without its name
   ClusterKey key;
 };
-// kInvalidArgument, saying what is wrong and nothing of the key.
-absl::StatusOr<OpenedPairingPayload> ReadPairingPayload(const Secret& admission);
+// kInvalidArgument, with the reason and nothing of the key.
+absl::StatusOr<PairingPayloadContent> ReadPairingPayload(const Secret& admission);
 
-// Once for each `keys`, or the secret is one no more. kInternal, in OpenSSL's words, when it
-// cannot.
+// REQUIRES: called once for each `keys`; a second message would break the encryption. kInternal,
+// with OpenSSL's message, when it fails.
 absl::StatusOr<std::string> SealPairing(const PairingKeys& keys, const Secret& plain);
-// kUnauthenticated: other keys sealed that, or nothing did; kInternal: OpenSSL cannot.
+// kUnauthenticated: not sealed with these keys; kInternal: OpenSSL failed.
 absl::StatusOr<Secret> UnsealPairing(const PairingKeys& keys, absl::string_view sealed);
 
 }  // namespace strata

@@ -56,14 +56,14 @@ class PairingService final : public wire::Pairing::CallbackService {
   PairingGuest* const guest_;
 };
 
-// A connection of its own, straight to the guest, that takes no more than a pairing says.
+// A connection of its own, straight to the guest, that accepts no larger messages than a pairing's.
 std::shared_ptr<grpc::Channel> MakePlainChannel(const std::string& address) {
   KeepGrpcThreads();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kPairingMessageBytesMax);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Each call has its turn once: a second Disclose would be refused.
+  // Each call is made once: a second Disclose would be refused.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
@@ -87,7 +87,7 @@ class Caller {
     if (status.ok()) return response;
     if (IsUnknownCall(status)) {
       return absl::FailedPreconditionError(
-          "whoever answers there takes no pairings: it has a key already, or is another program");
+          "the program there takes no pairings: it has a key already, or is another program");
     }
     return FromGrpc(status);
   }
@@ -118,7 +118,7 @@ absl::Status Admit(Caller* caller, PairingMember* member, const ClusterKey& key)
   if (absl::IsUnavailable(admitted.status()) || absl::IsDeadlineExceeded(admitted.status())) {
     return absl::Status(admitted.status().code(),
                         absl::StrCat(admitted.status().message(),
-                                     "; the other machine may have the key or not, look at it"));
+                                     "; check on the other machine itself whether it has the key"));
   }
   if (!admitted.ok()) return admitted.status();
   return member->OnAdmitted(*admitted);
@@ -129,7 +129,7 @@ absl::Status Pair(Caller* caller, PairingMember* member, AskPersonFn& ask_person
   if (absl::Status status = Compare(caller, member); !status.ok()) return status;
   const absl::StatusOr<bool> yes = ask_person(member->code());
   if (!yes.ok()) return yes.status();
-  if (!*yes) return absl::CancelledError("the codes differ, or nobody is to be admitted");
+  if (!*yes) return absl::CancelledError("the person did not confirm the code");
   return Admit(caller, member, key);
 }
 
@@ -146,7 +146,7 @@ absl::Status PairWith(const PairWithOptions& options, AskPersonFn ask_person,
   Caller caller(options.address, options.call_timeout);
   absl::Status status = Pair(&caller, &*member, ask_person, key);
   if (status.ok()) return status;
-  // So that the code goes from the guest's screen; if that does not arrive, it goes by itself.
+  // So that the code disappears from the guest's screen; without this it does after kPairingUs.
   if (const absl::StatusOr<wire::PairingRefuseRequest> refuse = member->MakeRefuse(); refuse.ok()) {
     (void)caller.Call(&Stub::Refuse, *refuse);
   }

@@ -6,7 +6,7 @@ namespace strata {
 namespace {
 
 constexpr int64_t kKnownUs = int64_t{3600} * 1'000'000;
-// Looking through all sources takes a while: not for each connection of a flood.
+// A scan of all sources takes a while, so it is not done for each connection of a flood.
 constexpr int64_t kReclaimUs = 1'000'000;
 
 }  // namespace
@@ -25,8 +25,8 @@ void ConnectionLimiter::Fill(Bucket* bucket, uint32_t per_s, uint32_t burst, int
 }
 
 void ConnectionLimiter::ForgetFull(int64_t now_us) {
-  if (swept_us_ != INT64_MIN && now_us - swept_us_ < kReclaimUs) return;
-  swept_us_ = now_us;
+  if (reclaimed_us_ != INT64_MIN && now_us - reclaimed_us_ < kReclaimUs) return;
+  reclaimed_us_ = now_us;
   std::erase_if(sources_, [&](auto& entry) {
     Source& source = entry.second;
     if (source.known_until_us > now_us) return false;
@@ -47,7 +47,7 @@ ConnectionLimiter::Source* ConnectionLimiter::Find(absl::string_view source, int
 ConnectionLimiter::Verdict ConnectionLimiter::Admit(absl::string_view source) {
   const int64_t now_us = clock_->NowUs();
   MutexLock lock(&mu_);
-  // Before a source is remembered: who is refused takes no room.
+  // Checked before a source is remembered, so that refused sources take no room.
   Fill(&total_, limits_.total_per_s, limits_.total_burst, now_us);
   const auto found = sources_.find(source);
   const bool known = found != sources_.end() && found->second.known_until_us > now_us;

@@ -1,6 +1,6 @@
-// How many connections a port takes: token buckets for each source address and for all of them, so
-// that a stranger's handshakes cost a bounded part of a machine. Pure logic over a Clock.
-// Thread-safe.
+// Limits the connections that a port accepts: token buckets for each source address and for all of
+// them, so that handshakes of unknown peers cost a bounded part of a machine. Pure logic over a
+// Clock. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,18 @@
 
 namespace strata {
 
-// A handshake of TLS 1.3 with Ed25519, both sides verified, and what gRPC makes for a connection
-// take about 1.6 ms of one core.
+// A handshake of TLS 1.3 with Ed25519, both sides verified, and gRPC's setup of a connection take
+// about 1.6 ms of one core.
 struct ConnectionLimits {
-  // Of a stranger. A plan opens some dozens of connections between two machines, and they connect
-  // again each minute; all the workers and verbs of one machine come from its loopback address.
+  // For an unknown source. A plan opens some dozens of connections between two machines, and they
+  // reconnect each minute; all workers and verbs of one machine come from its loopback address.
   uint32_t source_per_s = 64;
   uint32_t source_burst = 256;
   // Less than half a core.
   uint32_t total_per_s = 256;
   uint32_t total_burst = 1024;
-  // Whose buckets are not full, or who are known. More than can have connected while one bucket
-  // fills.
+  // Sources that are known or whose buckets are not full. More than can have connected while one
+  // bucket fills.
   size_t sources_max = 4096;
 };
 
@@ -38,11 +38,11 @@ class ConnectionLimiter {
   // `clock` outlives this.
   ConnectionLimiter(const ConnectionLimits& limits, Clock* clock);
 
-  // One connection from `source`, an address without a port. What is refused does not count.
+  // Counts one connection from `source`, an address without a port. Refused ones do not count.
   Verdict Admit(absl::string_view source);
 
-  // A handshake with `source` went well. For an hour it has the bounds of `total` for itself, and
-  // does not count among all: many strangers together cannot keep out who is known.
+  // A handshake with `source` succeeded. For an hour it has the bounds of `total` for itself, and
+  // does not count towards `total`: many unknown sources together cannot keep out a known one.
   void SetKnown(absl::string_view source);
 
   size_t n_sources() const;
@@ -58,7 +58,7 @@ class ConnectionLimiter {
   };
 
   static void Fill(Bucket* bucket, uint32_t per_s, uint32_t burst, int64_t now_us);
-  // Null: there is no room.
+  // Finds or adds `source`. Null: there is no room.
   Source* Find(absl::string_view source, int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetFull(int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -68,9 +68,9 @@ class ConnectionLimiter {
   mutable Mutex mu_;
   Bucket total_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Source, std::less<>> sources_ ABSL_GUARDED_BY(mu_);
-  // All for whom there is no room.
+  // All sources for which there is no room.
   Source others_ ABSL_GUARDED_BY(mu_);
-  int64_t swept_us_ ABSL_GUARDED_BY(mu_) = INT64_MIN;
+  int64_t reclaimed_us_ ABSL_GUARDED_BY(mu_) = INT64_MIN;
 };
 
 }  // namespace strata

@@ -1,5 +1,5 @@
-// Calls that a node passes on to another one, which answers them itself: no call goes further than
-// that. Any thread.
+// Calls that a node forwards to another node, which answers them itself: no call is forwarded
+// twice. Any thread.
 #pragma once
 
 #include <memory>
@@ -9,14 +9,14 @@
 
 namespace strata {
 
-// Metadata of a call that a node has passed on; its value says nothing.
+// Metadata key of a forwarded call; its value has no meaning.
 inline constexpr char kForwardedKey[] = "strata-forwarded";
 
 inline bool WasForwarded(const grpc::ServerContextBase& context) {
   return context.client_metadata().contains(kForwardedKey);
 }
 
-// For the call to the other node: ends with the call that it is made for.
+// The context for the call to the other node, which ends with the call it serves.
 inline std::unique_ptr<grpc::ClientContext> Onward(const grpc::ServerContext& context) {
   auto onward = grpc::ClientContext::FromServerContext(context);
   onward->AddMetadata(kForwardedKey, "1");

@@ -10,16 +10,17 @@
 namespace strata {
 namespace {
 
-// A peer whose machine has gone is noticed after about this and kKeepaliveTimeoutMs.
+// A dead machine is noticed after about this and kKeepaliveTimeoutMs.
 constexpr int kKeepaliveTimeMs = 500;
-// Two pings and a timer for each connection, all day: seldom, where somebody else notices sooner.
+// Pings cost each connection two messages and a timer, all day, so they are rare where membership
+// or the caller notices sooner.
 constexpr int kQuietKeepaliveTimeMs = 60'000;
-// A channel without calls for so long lets its connection go, and its pings with it.
+// A channel without calls for this long closes its connection, which ends its pings.
 constexpr int kCallsIdleMs = 5'000;
 
 constexpr int kWindowBytes = 512 << 10;
 
-// What the two ends have in common: calls `set(name, value)`.
+// The settings of both ends: calls `set(name, value)` for each.
 template <typename Set>
 void ForEachSetting(int keepalive_ms, int keepalive_timeout_ms, Set set) {
   set(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive_ms);
@@ -28,15 +29,16 @@ void ForEachSetting(int keepalive_ms, int keepalive_timeout_ms, Set set) {
   set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   set(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kGrpcMessageBytesMax);
   set(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1);
-  // gRPC's own measure of what is under way takes what waits in queues for it, and lets more and
-  // more wait there, pings behind it. This is more than a LAN of 10 Gbit/s needs.
+  // gRPC's own estimate of the bandwidth-delay product counts data that waits in queues, so it lets
+  // more and more wait there, with pings behind it. This window is more than a LAN of 10 Gbit/s
+  // needs.
   set(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   set(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
-  // Nothing here compresses, and a stranger's message must not grow while it is read.
+  // Nothing here compresses, and an untrusted message must not grow while it is read.
   set(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
 }
 
-// `idle_ms` 0: it keeps its connection.
+// `idle_ms` 0: the channel keeps its connection.
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int keepalive_ms,
                                           int keepalive_timeout_ms, int idle_ms) {
   KeepGrpcThreads();
@@ -48,7 +50,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int keepal
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // Peers are on the LAN: a proxy for the Internet cannot reach them.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // A retry would keep what was sent, and frames must not be sent twice.
+  // A retry would keep sent messages, and frames must not be sent twice.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
@@ -70,14 +72,14 @@ std::shared_ptr<grpc::Channel> MakeQuietChannel(const std::string& address, int 
 
 void ConfigureServer(grpc::ServerBuilder* builder, MessageSizes sizes) {
   KeepGrpcThreads();
-  // That the machine of who asks has gone TCP notices before (listening_server.cc).
+  // TCP notices a caller's dead machine sooner (listening_server.cc).
   const bool patient = sizes == MessageSizes::kRequests;
   ForEachSetting(kQuietKeepaliveTimeMs, patient ? kPatientTimeoutMs : kKeepaliveTimeoutMs,
                  [&](const char* name, int value) { builder->AddChannelArgument(name, value); });
   if (patient) builder->SetMaxReceiveMessageSize(kRequestBytesMax);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kConnectionCallsMax);
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Let channels ping as often as they are told to above.
+  // Let channels ping as often as configured above.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               kKeepaliveTimeMs / 2);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);

@@ -1,5 +1,5 @@
-// Channels and servers of gRPC with the settings that every one of Strata's has: keepalive, message
-// sizes, windows, and what secures the process.
+// Channels and servers of gRPC with the settings that all of Strata's have: keepalive, message
+// sizes, windows, and the credentials of the process.
 #pragma once
 
 #include <memory>
@@ -12,33 +12,33 @@ class ServerBuilder;
 
 namespace strata {
 
-// How long a peer may leave what was sent unanswered.
+// How long a peer may take to acknowledge sent data.
 inline constexpr int kKeepaliveTimeoutMs = 500;
-// The same between a verb and the node that it asks: each waits where the machine is busy.
+// The same between a verb and the node that it calls: each waits where the machine is busy.
 inline constexpr int kPatientTimeoutMs = 10'000;
 
-// Channels of control services and links alike are made with this, so that keys have one place to
-// go (process_security.h): with the keepalive and message size settings that links need, and a
-// connection of its own. Does not connect yet. A peer that answers no more is noticed while a call
-// is under way; without calls for some seconds there is no connection, until the next one.
+// Makes the channels of control services and links alike, so that credentials have one place
+// (process_security.h): with the keepalive and message size settings that links need, and a
+// connection of its own. Does not connect yet. A dead peer is noticed while a call is in flight;
+// after some seconds without calls the connection is closed, until the next call.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            int keepalive_timeout_ms = kKeepaliveTimeoutMs);
-// The same with a connection that stays, and costs next to nothing while nothing goes over it. That
-// the peer hangs is noticed after `keepalive_ms`, or where that is 0, 60 s: calls need deadlines,
-// or somebody who notices sooner.
+// The same with a connection that stays, and costs next to nothing while idle. A hanging peer is
+// noticed after `keepalive_ms`, or where that is 0, 60 s: calls need deadlines, or a caller that
+// notices sooner.
 std::shared_ptr<grpc::Channel> MakeQuietChannel(const std::string& address, int keepalive_ms = 0);
-// Calls under way on one connection of a server, at most: others wait at their caller. More than
-// the texts that one node asks another for (kGenerateCallsMax).
+// Most calls in flight on one connection of a server: others wait at their caller. More than the
+// generations that one node requests from another (kGenerateCallsMax).
 inline constexpr int kConnectionCallsMax = 4096;
-// That any call may answer. A frame's have far less, so that one a bit too large gets our own clear
-// refusal.
+// The largest message of any call. A frame's messages are far smaller, so that a frame a bit too
+// large gets our own clear refusal.
 inline constexpr int kGrpcMessageBytesMax = 1 << 30;
-// What a server without links takes as one message: the largest prompt, twice.
+// The largest message that a server without links accepts: twice the largest prompt.
 inline constexpr int kRequestBytesMax = 64 << 20;
 enum class MessageSizes { kLinks, kRequests };
-// The same settings for a server, which then also never shares its port with a stale process, and
-// takes messages of links, or, patiently, none larger than requests may be. It has a
-// ListeningServer's port, with ProcessServerCredentials().
+// The same settings for a server, which also never shares its port with a stale process. kLinks
+// accepts messages of links; kRequests at most kRequestBytesMax, with kPatientTimeoutMs. The server
+// listens by a ListeningServer, with ProcessServerCredentials().
 void ConfigureServer(grpc::ServerBuilder* builder, MessageSizes sizes = MessageSizes::kLinks);
 
 }  // namespace strata

@@ -1,4 +1,4 @@
-// When a call of gRPC's ends, by the monotonic clock. Any thread.
+// Deadlines of gRPC calls by the monotonic clock. Any thread.
 //
 //   context.set_deadline(DeadlineIn(absl::Seconds(5)));
 #pragma once

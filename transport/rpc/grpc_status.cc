@@ -26,11 +26,11 @@ size_t EncodedBytes(absl::string_view text) {
   return n;
 }
 
-// Of what a client of a unary call finds where the answer was none that protobuf takes.
+// gRPC's message to the client of a unary call whose response protobuf could not parse.
 constexpr absl::string_view kNoMessage = "No message returned for unary request";
 
 std::string Bounded(absl::string_view bytes) {
-  // No byte becomes more than the six of an escape.
+  // Each byte becomes at most the six bytes of an escape.
   const std::string text = PrintableLines(bytes, 6 * bytes.size());
   if (EncodedBytes(text) <= kStatusMessageBytesMax) return text;
   constexpr size_t kHalf = kStatusMessageBytesMax / 2 - 16;
@@ -44,7 +44,7 @@ std::string Bounded(absl::string_view bytes) {
     n += EncodedBytes(static_cast<unsigned char>(text[tail - 1]));
     if (n > kHalf) break;
   }
-  // A character cut in two is left out whole.
+  // A character that would be cut in two is left out.
   auto continues = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
   for (int i = 0; i < 3 && head > 0 && continues(head); ++i) --head;
   for (int i = 0; i < 3 && tail < text.size() && continues(tail); ++i) ++tail;
@@ -79,13 +79,13 @@ bool IsUnknownCall(const grpc::Status& status) {
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   if (IsUnreadable(status)) {
-    return absl::InternalError("a message of this call cannot be read by the program it went to");
+    return absl::InternalError("the receiver of a message of this call could not read it");
   }
-  absl::Status said(CodeFrom(status.error_code()), PrintableLines(status.error_message()));
+  absl::Status plain(CodeFrom(status.error_code()), PrintableLines(status.error_message()));
   const std::string details = status.error_details();
   absl::string_view text = details;
-  if (!absl::ConsumePrefix(&text, kStatusMark)) return said;
-  return WithDetails(std::move(said), text);
+  if (!absl::ConsumePrefix(&text, kStatusMark)) return plain;
+  return WithDetails(std::move(plain), text);
 }
 
 void ToWire(const absl::Status& status, absl::string_view where, wire::Status* out) {

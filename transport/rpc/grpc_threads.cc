@@ -24,7 +24,7 @@
 #include "grpcpp/support/client_callback.h"
 
 #if defined(GPR_ABSEIL_SYNC) && !defined(__APPLE__)
-// Takes the place of gRPC's: programs come before libraries when names are looked up.
+// Replaces gRPC's own: the dynamic linker searches the program before its libraries.
 extern "C" int gpr_cv_wait(gpr_cv* cv, gpr_mu* mu,
                            gpr_timespec until) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   auto* const changed = reinterpret_cast<absl::CondVar*>(cv);
@@ -45,7 +45,7 @@ namespace {
 // Well below the 1 s after which a thread sleeps.
 constexpr int64_t kTickMs = 250;
 
-// Whether those threads wait without a limit, as they came to know themselves.
+// Whether those threads wait without a limit; set by themselves.
 std::atomic<bool> threads_wait{false};
 
 class Keeper {
@@ -79,10 +79,10 @@ class Keeper {
   }
 
   grpc::GenericStub stub_;
-  std::unique_ptr<grpc::Alarm> alarm_;  // one tick at a time touches it
+  std::unique_ptr<grpc::Alarm> alarm_;  // used by one tick at a time
 };
 
-// By the name that gRPC gives them.
+// Whether this is one of those threads, by the name that gRPC gives them.
 bool RunsCallbacks() {
 #ifdef __linux__
   static thread_local const bool runs = [] {
@@ -109,8 +109,8 @@ void KeepGrpcThreads() {
 
 }  // namespace strata
 
-// Takes the place of gRPC's own for all libraries of the process, since a program's symbols come
-// first: the limit of 1 s is its callers' own idea.
+// Replaces gRPC's own for all libraries of the process, since a program's symbols come first. Its
+// callers pass the limit of 1 s as `deadline`.
 extern "C" grpc_event grpc_completion_queue_next(grpc_completion_queue* queue,
                                                  gpr_timespec deadline, void* reserved) {
   static const auto next = reinterpret_cast<decltype(&grpc_completion_queue_next)>(

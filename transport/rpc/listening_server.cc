@@ -35,18 +35,18 @@
 namespace strata {
 namespace {
 
-// One port's share before another's, and before the thread looks whether it is to end.
+// Connections of one port before the next port's turn, and before the thread checks for its stop.
 constexpr int kAcceptsAtOnce = 64;
-// When there are no descriptors or no memory: they come back when connections end.
+// The pause when there are no descriptors or no memory, which connections free when they end.
 constexpr int kNapMs = 100;
 
 void SetInt(int fd, int level, int option, int value) {
-  // What cannot be set is as the system has it.
+  // An option that cannot be set keeps the system's default.
   (void)setsockopt(fd, level, option, &value, sizeof value);
 }
 
-// Not inherited by children, and nobody waits in it.
-bool MakeOurs(int fd) {
+// Not inherited by children, and never blocking.
+bool SetCloexecNonblock(int fd) {
   return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 &&
          fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0;
 }
@@ -64,9 +64,9 @@ uint16_t PortOf(int fd) {
 // Invalid with errno set.
 Descriptor ListenOn(const sockaddr* address, socklen_t size) {
   Descriptor socket(::socket(address->sa_family, SOCK_STREAM, 0));
-  if (!socket.valid() || !MakeOurs(socket.fd())) return Descriptor();
-  // One that another process listens on stays its own; what this frees is ports of connections that
-  // have ended.
+  if (!socket.valid() || !SetCloexecNonblock(socket.fd())) return Descriptor();
+  // Does not take a port on which another process listens; it frees ports of connections that have
+  // ended.
   SetInt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (address->sa_family == AF_INET6) SetInt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (bind(socket.fd(), address, size) != 0 || listen(socket.fd(), SOMAXCONN) != 0) {
@@ -142,7 +142,7 @@ absl::StatusOr<std::vector<Descriptor>> Listen(const std::string& address) {
   return sockets;
 }
 
-// Without the port: "192.168.1.7", also where IPv6 carries it, or "fd00::7".
+// The address without the port: "192.168.1.7", also where it is mapped into IPv6, or "fd00::7".
 std::string SourceOf(const sockaddr_storage& peer) {
   char text[INET6_ADDRSTRLEN] = "";
   if (peer.ss_family == AF_INET) {
@@ -158,22 +158,22 @@ std::string SourceOf(const sockaddr_storage& peer) {
   return text;
 }
 
-// As soon as `socket` goes, without a goodbye that would keep its pair of ports for a minute.
+// Makes closing `socket` reset the connection, so that its ports are not in TIME_WAIT for a minute.
 void Reset(const Descriptor& socket) {
   const linger at_once{.l_onoff = 1, .l_linger = 0};
   (void)setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
 }
 
-// Who comes in at one port. Shared with connections whose handshakes have not ended.
-class CallbackGate final : public HandshakeObserver {
+// Admits connections at one port. Shared with connections whose handshakes have not ended.
+class ConnectionGate final : public HandshakeObserver {
  public:
-  CallbackGate(const ListeningServer::Options& options, uint16_t port)
+  ConnectionGate(const ListeningServer::Options& options, uint16_t port)
       : handshake_max_ms_(options.handshake_max_ms),
         limiter_(options.limits, options.clock),
         refusals_(absl::StrCat(port), options.clock) {}
 
   bool Admit(const std::string& source) { return AdmitOrTell(source, &limiter_, &refusals_); }
-  // From now on we are the reason why handshakes do not end.
+  // From now on handshakes fail because of the shutdown, and are not logged.
   void Close() { closed_ = true; }
 
   void OnHandshake(const std::string& source) override { limiter_.SetKnown(source); }
@@ -202,9 +202,9 @@ class ListeningServer::Acceptor {
  public:
   using GrpcAcceptor = grpc::experimental::ExternalConnectionAcceptor;
 
-  // Begins. `stop` is a pipe's ends.
+  // Starts the thread. `stop` is a pipe's ends.
   Acceptor(std::vector<Descriptor> listening, std::pair<Descriptor, Descriptor> stop,
-           std::shared_ptr<CallbackGate> gate, std::unique_ptr<GrpcAcceptor> grpc)
+           std::shared_ptr<ConnectionGate> gate, std::unique_ptr<GrpcAcceptor> grpc)
       : listening_(std::move(listening)),
         stop_read_(std::move(stop.first)),
         stop_write_(std::move(stop.second)),
@@ -230,7 +230,7 @@ class ListeningServer::Acceptor {
       const int ready = can_accept ? poll(polled.data(), static_cast<nfds_t>(polled.size()), -1)
                                    : poll(polled.data(), 1, kNapMs);
       if (ready < 0) {
-        // Nothing else is possible: the descriptors are ours.
+        // Other errors are impossible: the descriptors are ours.
         CHECK(errno == EINTR || errno == EAGAIN || errno == ENOMEM) << ErrorText(errno);
         continue;
       }
@@ -240,7 +240,7 @@ class ListeningServer::Acceptor {
     }
   }
 
-  // False: there is nothing to accept with for now.
+  // False: no descriptors or no memory for now.
   bool AcceptSome(int listening) {
     for (int i = 0; i < kAcceptsAtOnce; ++i) {
       sockaddr_storage peer{};
@@ -257,7 +257,7 @@ class ListeningServer::Acceptor {
           LOG_EVERY_N_SEC(ERROR, 60) << "cannot take connections: " << ErrorText(errno);
           return false;
         }
-        continue;  // it went away before it was taken
+        continue;  // the peer closed the connection before it was accepted
       }
       Take(std::move(socket), SourceOf(peer));
     }
@@ -267,9 +267,9 @@ class ListeningServer::Acceptor {
   void Take(Descriptor socket, const std::string& source) {
     if (!gate_->Admit(source)) return Reset(socket);
 #ifndef __linux__
-    if (!MakeOurs(socket.fd())) return;
+    if (!SetCloexecNonblock(socket.fd())) return;
 #endif
-    // What gRPC sets on sockets that it has accepted itself.
+    // The options that gRPC sets on sockets that it has accepted itself.
     SetInt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, 1);
 #ifdef TCP_USER_TIMEOUT
     SetInt(socket.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, kKeepaliveTimeoutMs);
@@ -286,9 +286,9 @@ class ListeningServer::Acceptor {
   const std::vector<Descriptor> listening_;
   const Descriptor stop_read_;
   Descriptor stop_write_;
-  const std::shared_ptr<CallbackGate> gate_;  // shared with handshakes
+  const std::shared_ptr<ConnectionGate> gate_;  // shared with handshakes
   const std::unique_ptr<GrpcAcceptor> grpc_;
-  std::thread thread_;  // touches all of the above
+  std::thread thread_;  // last, because it uses all of the above
 };
 
 absl::StatusOr<std::unique_ptr<ListeningServer>> ListeningServer::Start(
@@ -298,23 +298,25 @@ absl::StatusOr<std::unique_ptr<ListeningServer>> ListeningServer::Start(
   int ends[2];
   if (pipe(ends) != 0) return absl::ErrnoToStatus(errno, "pipe");
   std::pair<Descriptor, Descriptor> stop(ends[0], ends[1]);
-  if (!MakeOurs(ends[0]) || !MakeOurs(ends[1])) return absl::ErrnoToStatus(errno, "pipe");
+  if (!SetCloexecNonblock(ends[0]) || !SetCloexecNonblock(ends[1])) {
+    return absl::ErrnoToStatus(errno, "pipe");
+  }
 
   std::unique_ptr<ListeningServer> made(new ListeningServer);
   made->port_ = PortOf(listening->front().fd());
   WatchHandshakes();
-  // A millisecond more than CallbackGate counts, for gRPC rounds.
+  // A millisecond more than ConnectionGate counts, because gRPC rounds.
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, options.handshake_max_ms + 1);
   auto grpc = builder->experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, options.credentials);
   made->server_ = builder->BuildAndStart();
   if (made->server_ == nullptr) {
     return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", options.address, ": gRPC does not start"));
+        absl::StrCat("cannot listen on ", options.address, ": gRPC cannot start a server"));
   }
-  made->acceptor_ = std::make_unique<Acceptor>(*std::move(listening), std::move(stop),
-                                               std::make_shared<CallbackGate>(options, made->port_),
-                                               std::move(grpc));
+  made->acceptor_ = std::make_unique<Acceptor>(
+      *std::move(listening), std::move(stop),
+      std::make_shared<ConnectionGate>(options, made->port_), std::move(grpc));
   return made;
 }
 
@@ -326,7 +328,7 @@ ListeningServer::~ListeningServer() {
 
 void ListeningServer::Shutdown(gpr_timespec deadline) {
   CHECK(acceptor_ != nullptr) << "a server is shut down once";
-  // First: gRPC keeps descriptors for good that it is handed afterwards.
+  // First, because gRPC never closes descriptors that it is handed after its shutdown.
   acceptor_.reset();
   server_->Shutdown(deadline);
 }

@@ -16,19 +16,19 @@
 namespace strata {
 namespace {
 
-// Then a connection takes no new calls, and who called connects again; calls under way go on.
+// After this a connection takes no new calls, and its client reconnects; calls in flight go on.
 constexpr int kConnectionAgeMaxMs = 60'000;
 
 struct Security {
   Mutex mu;
   std::string cluster_id ABSL_GUARDED_BY(mu);
-  // Shared with who renews them.
+  // Shared with their renewal.
   std::shared_ptr<const ClusterCredentials> credentials ABSL_GUARDED_BY(mu);
-  const std::shared_ptr<RemovedPeerFilter> gate =
+  const std::shared_ptr<RemovedPeerFilter> removed_peers =
       std::make_shared<RemovedPeerFilter>();  // shared with all servers
 };
 
-// Lives as long as the process, whose channels have it.
+// Lives as long as the process, since its channels use it.
 Security& Process() {
   static Security* const security = new Security;
   return *security;
@@ -71,7 +71,7 @@ void SetProcessClusterId(std::string cluster_id) {
 }
 
 void RefuseNode(const std::string& node_id, const std::string& cluster_id) {
-  Process().gate->Refuse(node_id, cluster_id);
+  Process().removed_peers->Refuse(node_id, cluster_id);
 }
 
 std::shared_ptr<grpc::ChannelCredentials> ProcessChannelCredentials(
@@ -86,7 +86,7 @@ std::shared_ptr<grpc::ServerCredentials> ProcessServerCredentials() {
   const std::shared_ptr<const ClusterCredentials> credentials = Credentials();
   if (credentials == nullptr) return grpc::InsecureServerCredentials();
   std::shared_ptr<grpc::ServerCredentials> made = credentials->ForServer();
-  made->SetAuthMetadataProcessor(Process().gate);
+  made->SetAuthMetadataProcessor(Process().removed_peers);
   return made;
 }
 

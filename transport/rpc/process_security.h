@@ -1,6 +1,6 @@
-// How all channels and servers of this process are secured: a process belongs to one cluster. Said
-// once, before the first of them is made; until then they are plain, which is what --open means and
-// what tests of other things use. Thread-safe.
+// How all channels and servers of this process are secured: a process belongs to one cluster. Set
+// once, before the first of them is made; without it they are plain, as with --open and in tests of
+// other things. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -17,15 +17,15 @@ namespace strata {
 
 class ClusterCredentials;
 
-// From now on, for as long as the process runs, all is TLS: whoever answers and whoever asks is a
-// member of the cluster (tls_credentials.h).
+// From now on, for as long as the process runs, all connections use TLS: both ends are members of
+// the cluster (tls_credentials.h).
 void SecureThisProcess(std::string cluster_id,
                        std::shared_ptr<const ClusterCredentials> credentials);
-// The same for one that has no server: its cluster's key has changed since. For channels made
+// The same for a process without servers whose cluster's key has changed since. For channels made
 // later.
 void SecureThisProcessAnew(std::string cluster_id,
                            std::shared_ptr<const ClusterCredentials> credentials);
-// Of that cluster; empty: everything is plain.
+// The id of that cluster; empty: all connections are plain.
 std::string ProcessClusterId();
 // The cluster's key has changed, and its id with it: `credentials` show the new one's certificates.
 void SetProcessClusterId(std::string cluster_id);
@@ -33,11 +33,11 @@ void SetProcessClusterId(std::string cluster_id);
 void RefuseNode(const std::string& node_id, const std::string& cluster_id);
 inline bool ThisProcessIsSecured() { return !ProcessClusterId().empty(); }
 
-// What MakeChannel() and servers are made with (grpc_link.h); sets of `arguments` whom to expect.
+// The credentials of MakeChannel() and of servers; sets in `arguments` which peer to expect.
 std::shared_ptr<grpc::ChannelCredentials> ProcessChannelCredentials(
     grpc::ChannelArguments* arguments);
 std::shared_ptr<grpc::ServerCredentials> ProcessServerCredentials();
-// A bound on how long a connection stands that was begun with a certificate that has ended since.
+// Bounds how long a connection lasts after the certificate that it began with has expired.
 void SetConnectionBounds(grpc::ServerBuilder* builder);
 
 }  // namespace strata

@@ -8,14 +8,14 @@ namespace {
 
 constexpr int64_t kQuietMin = 5;
 constexpr int64_t kQuietUs = kQuietMin * 60 * 1'000'000;
-// The source of those beyond kRefusalsMax, one for each reason.
-constexpr char kOthers[] = "somebody else";
+// The source of refusals beyond kRefusalsMax, one for each reason.
+constexpr char kOthers[] = "another address";
 
 }  // namespace
 
 void RefusalLog::Add(absl::string_view source, absl::string_view reason) {
   const int64_t now_us = clock_->NowUs();
-  std::string told;
+  std::string shown;
   uint64_t since = 0;
   {
     MutexLock lock(&mu_);
@@ -23,24 +23,24 @@ void RefusalLog::Add(absl::string_view source, absl::string_view reason) {
     auto found = refusals_.find(key);
     if (found == refusals_.end() && refusals_.size() >= kRefusalsMax) {
       std::erase_if(refusals_,
-                    [&](const auto& old) { return now_us - old.second.told_us >= kQuietUs; });
+                    [&](const auto& old) { return now_us - old.second.logged_us >= kQuietUs; });
       if (refusals_.size() >= kRefusalsMax) {
         key.first = kOthers;
         found = refusals_.find(key);
       }
     }
-    if (found != refusals_.end() && now_us - found->second.told_us < kQuietUs) {
+    if (found != refusals_.end() && now_us - found->second.logged_us < kQuietUs) {
       ++found->second.since;
       return;
     }
     Refusals& refusals = refusals_[key];
     since = std::exchange(refusals.since, 0);
-    refusals.told_us = now_us;
-    told = std::move(key.first);
+    refusals.logged_us = now_us;
+    shown = std::move(key.first);
   }
-  LOG(WARNING) << told << " does not get in at port " << port_ << ": " << reason
+  LOG(WARNING) << shown << " does not get in at port " << port_ << ": " << reason
                << (since == 0 ? ""
-                              : absl::StrCat(" (and ", since, " more since it was told last)"));
+                              : absl::StrCat(" (and ", since, " more since this was last logged)"));
 }
 
 bool AdmitOrTell(absl::string_view source, ConnectionLimiter* limiter, RefusalLog* log) {
@@ -51,7 +51,7 @@ bool AdmitOrTell(absl::string_view source, ConnectionLimiter* limiter, RefusalLo
       log->Add(source, "it opens too many connections");
       return false;
     case ConnectionLimiter::Verdict::kTooMany:
-      log->Add("somebody", "strangers together open too many connections");
+      log->Add("an unknown address", "unknown addresses together open too many connections");
       return false;
   }
   return false;

@@ -1,5 +1,5 @@
-// Tells people of connections that did not get in: once for each source address and reason in five
-// minutes, however many there are. Thread-safe.
+// Logs refused connections: once for each source address and reason in five minutes, however many
+// there are. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,22 +16,22 @@
 
 namespace strata {
 
-// Sources and reasons that are kept apart; what is beyond is told of as one.
+// Sources and reasons that are kept apart; the others are logged as one.
 inline constexpr size_t kRefusalsMax = 256;
 
 class RefusalLog {
  public:
-  // `port`: of what was refused, for the text. `clock` outlives this.
+  // `port`: of the refused connections, for the message. `clock` outlives this.
   RefusalLog(std::string port, Clock* clock) : port_(std::move(port)), clock_(clock) {}
 
-  // `reason`: in words, one of few; never bytes of the peer's. Says
+  // `reason`: one of a few fixed phrases, never bytes from the peer. Logs
   // "10.0.0.7 does not get in at port 7400: it shows no certificate".
   void Add(absl::string_view source, absl::string_view reason);
 
  private:
   struct Refusals {
-    int64_t told_us = 0;
-    uint64_t since = 0;  // not told of yet
+    int64_t logged_us = 0;
+    uint64_t since = 0;  // refused since then, not logged yet
   };
 
   const std::string port_;
@@ -41,8 +41,8 @@ class RefusalLog {
   std::map<std::pair<std::string, std::string>, Refusals> refusals_ ABSL_GUARDED_BY(mu_);
 };
 
-// Whether `limiter` lets in one more connection from `source`, an address without a port; where
-// not, tells `log` why. Any thread.
+// Whether `limiter` admits one more connection from `source`, an address without a port; where not,
+// adds the reason to `log`. Any thread.
 bool AdmitOrTell(absl::string_view source, ConnectionLimiter* limiter, RefusalLog* log);
 
 }  // namespace strata

@@ -13,24 +13,24 @@ namespace strata {
 
 void RemovedPeerFilter::Refuse(const std::string& node_id, const std::string& cluster_id) {
   MutexLock lock(&mu_);
-  refused_[node_id] = {.cluster_id = cluster_id};
+  removals_[node_id] = {.cluster_id = cluster_id};
 }
 
 grpc::Status RemovedPeerFilter::Process(const InputMetadata&, grpc::AuthContext* peer,
                                         OutputMetadata*, OutputMetadata*) {
   {
     MutexLock lock(&mu_);
-    if (refused_.empty()) return grpc::Status::OK;
+    if (removals_.empty()) return grpc::Status::OK;
   }
   const absl::StatusOr<std::string> node_id = PeerNodeId(*peer);
   if (!node_id.ok()) return ToGrpc(node_id.status());
   MutexLock lock(&mu_);
-  const auto found = refused_.find(*node_id);
-  if (found == refused_.end()) return grpc::Status::OK;
+  const auto found = removals_.find(*node_id);
+  if (found == removals_.end()) return grpc::Status::OK;
   const absl::StatusOr<std::string> cluster_id = PeerClusterId(*peer);
   if (cluster_id.ok() && *cluster_id != found->second.cluster_id) return grpc::Status::OK;
   if (!std::exchange(found->second.is_logged, true)) {
-    LOG(WARNING) << "node " << *node_id << " was removed from the cluster and still asks: refused";
+    LOG(WARNING) << "refused a call of node " << *node_id << ", which was removed from the cluster";
   }
   return ToGrpc(absl::PermissionDeniedError("this node was removed from the cluster"));
 }

@@ -1,5 +1,5 @@
-// What stands before each call to a server: connections outlive the change of a cluster's key, and
-// a node that was taken out then still has some. Thread-safe.
+// A filter before each call to a server: connections outlive a change of the cluster's key, and a
+// node that was removed by the change still has some. Thread-safe.
 #pragma once
 
 #include <map>
@@ -13,8 +13,8 @@ namespace strata {
 
 class RemovedPeerFilter final : public grpc::AuthMetadataProcessor {
  public:
-  // From now on that node is refused (kPermissionDenied) where it shows a certificate of the key
-  // that the cluster had then, `cluster_id`. With the new one it is a member like any other.
+  // From now on that node is refused (kPermissionDenied) where it shows a certificate of
+  // `cluster_id`, the cluster's key at its removal. With the new key it is a member like any other.
   void Refuse(const std::string& node_id, const std::string& cluster_id);
 
   bool IsBlocking() const override { return false; }
@@ -22,12 +22,12 @@ class RemovedPeerFilter final : public grpc::AuthMetadataProcessor {
                        OutputMetadata* consumed, OutputMetadata* answer) override;
 
  private:
-  struct Refused {
+  struct Removal {
     std::string cluster_id;
     bool is_logged = false;
   };
   Mutex mu_;
-  std::map<std::string, Refused> refused_ ABSL_GUARDED_BY(mu_);  // by node id
+  std::map<std::string, Removal> removals_ ABSL_GUARDED_BY(mu_);  // by node id
 };
 
 }  // namespace strata

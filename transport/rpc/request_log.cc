@@ -22,7 +22,7 @@ bool IsPlain(char c) {
          absl::string_view("-_./:").find(c) != absl::string_view::npos;
 }
 
-// Printable, as JSON has it, which people can read, too.
+// Printable and quoted as in JSON, which people can read, too.
 void AppendQuoted(absl::string_view value, std::string* line) {
   const PrintableText text = PrintableText::From(value, kShownMessageBytesMax);
   absl::StrAppend(line, "\"", absl::StrReplaceAll(text, {{"\"", "\\\""}, {"\\", "\\\\"}}), "\"");

@@ -1,12 +1,12 @@
-// One line for each thing that happens to a request, from HTTP to every stage, all with the
-// request's id: for people, or as JSON for programs. Off unless asked for. Lines name ids, counts
-// and times; never a prompt, a text or a message that may quote one.
+// One line for each event of a request, from HTTP to every stage, all with the request's id: for
+// people, or as JSON for programs. Off by default. Lines name ids, counts and times; never a
+// prompt, generated text or a message that may quote either.
 //
 //   RequestLine("text", id).Add("model", name).Add("tokens", 12);
 //   → 2026-01-02T03:04:05.678Z text id=req-1 model="The model" tokens=12
 //   → {"time":"2026-01-02T03:04:05.678Z","event":"text","id":"req-1","model":"The model",…}
 //
-// Thread-safe, but for StartRequestLog().
+// Thread-safe, except StartRequestLog().
 #pragma once
 
 #include <concepts>
@@ -19,7 +19,8 @@
 
 namespace strata {
 
-// Of an id as it goes from node to node: a client's own, which is shorter, and which of its texts.
+// Of an id that nodes send each other: a client's own, which is shorter, and the number of the
+// generation.
 inline constexpr size_t kRequestIdBytesMax = 96;
 
 enum class LogFormat { kText, kJson };
@@ -29,16 +30,16 @@ struct RequestLogOptions {
   LogFormat format = LogFormat::kText;
   int fd = 2;
 };
-// Once, before there are other threads.
+// REQUIRES: called once, before there are other threads.
 void StartRequestLog(RequestLogOptions options);
 bool RequestLogOn();
 LogFormat RequestLogFormat();
 
-// `id`, cut to kRequestIdBytesMax, with everything but letters, digits and "-_./:" replaced: ids of
-// strangers are written into logs.
+// `id`, cut to kRequestIdBytesMax, with everything but letters, digits and "-_./:" replaced:
+// untrusted ids are written into logs.
 std::string PlainRequestId(absl::string_view id);
 
-// Written when it is destroyed, as one write; nothing happens where the log is off.
+// A line that its destructor writes, as one write; nothing happens where the log is off.
 class RequestLine {
  public:
   RequestLine(absl::string_view event, absl::string_view id);
@@ -71,7 +72,7 @@ class LineFormat {
   bool json_;
 };
 
-// Writes all of it, or gives up where nobody reads.
+// Writes all of `line`, or gives up at an error.
 void WriteLine(int fd, absl::string_view line);
 
 }  // namespace strata

@@ -48,7 +48,7 @@ std::optional<DiskShortage> ParseDisk(absl::string_view text) {
 
 std::string PayloadText(const absl::Status& status, absl::string_view key) {
   // Not value_or(absl::Cord()): under ASan, a Cord made here has poisoned bytes that the library,
-  // which is built without, reads.
+  // which is built without ASan, reads.
   const std::optional<absl::Cord> payload = status.GetPayload(key);
   return payload ? std::string(*payload) : std::string();
 }

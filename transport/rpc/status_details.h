@@ -1,6 +1,6 @@
-// What a status says beside its code and its words: how much memory was short, or room on a disk,
-// and where. It travels in the details of a gRPC status (grpc_status.h), so that whoever plans
-// again has the figures. Pure functions; any thread.
+// Payloads of a status beside its code and message: how much memory or disk space was missing, and
+// where. They are sent in the details of a gRPC status (grpc_status.h), so that the planner has the
+// figures for its next plan. Pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ absl::Status Prefixed(absl::string_view where, const absl::Status& status);
 // The text of one payload; empty: `status` has none.
 std::string PayloadText(const absl::Status& status, absl::string_view key);
 
-// What something wanted of a device's memory, and what there was for it.
+// The device memory that something needed, and the memory that was free for it.
 struct MemoryShortage {
   uint64_t needed_bytes = 0;  // 0: neither is known
   uint64_t free_bytes = 0;
-  bool on_host = false;  // of the host's, for experts of a stage that is on another device
+  bool on_host = false;  // of host memory, for experts of a stage that is on another device
 };
 absl::Status WithShortage(absl::Status status, const MemoryShortage& shortage);
 // None: `status` has no such figures.
 std::optional<MemoryShortage> ShortageOf(const absl::Status& status);
 
-// What weights that a node was to fetch wanted of the disk where it keeps them, and what there was
-// for them.
+// The space that weights to be fetched needed on the disk of a node's weight cache, and the space
+// that was free for them.
 struct DiskShortage {
-  uint64_t needed_bytes = 0;  // 0: it is not known
+  uint64_t needed_bytes = 0;  // 0: not known
   uint64_t free_bytes = 0;
 };
 absl::Status WithDiskShortage(absl::Status status, const DiskShortage& shortage);
@@ -41,13 +41,13 @@ std::optional<DiskShortage> DiskShortageOf(const absl::Status& status);
 absl::Status WithStage(absl::Status status, uint32_t stage);
 std::optional<uint32_t> StageOf(const absl::Status& status);
 
-// That a stage computes other numbers than it should: its device is not tried again. Does not leave
-// the process.
+// Marks that a stage computes wrong numbers: its device is not tried again. Does not leave the
+// process.
 absl::Status WithWrongNumbers(absl::Status status);
 bool HasWrongNumbers(const absl::Status& status);
 
-// The details as text, in lines that begin with their end, empty where there are none; and back:
-// lines that are not understood add nothing.
+// The details as text, each line preceded by "\n", empty where there are none; and back: unknown
+// lines are ignored.
 std::string DetailsText(const absl::Status& status);
 absl::Status WithDetails(absl::Status status, absl::string_view text);
 

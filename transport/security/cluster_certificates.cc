@@ -28,7 +28,7 @@ namespace {
 
 constexpr absl::string_view kAuthorityInfo = "certificate authority ed25519";
 constexpr size_t kEd25519KeyBytes = 32;
-constexpr size_t kNodeIdBytesMax = 48;  // with NodeName()'s words, a DNS label: 63
+constexpr size_t kNodeIdBytesMax = 48;  // with NodeName()'s prefix at most a DNS label's 63
 constexpr size_t kSerialBytes = 16;     // of 20 that RFC 5280 4.1.2.2 allows
 
 // RFC 5280 4.1.2.5: a certificate without a well-defined end.
@@ -37,7 +37,7 @@ constexpr char kAuthorityNotAfter[] = "99991231235959Z";
 
 using Certificate = std::unique_ptr<X509, OpensslFree>;
 
-// A name of one part, the common name.
+// Sets a name that has only a common name.
 bool SetName(X509_NAME* name, const std::string& common_name) {
   return X509_NAME_add_entry_by_NID(name, NID_commonName, MBSTRING_UTF8,
                                     reinterpret_cast<const uint8_t*>(common_name.data()),
@@ -62,7 +62,7 @@ bool AddExtensions(X509* certificate, X509* issuer, std::initializer_list<Extens
 bool SetRandomSerial(X509* certificate) {
   std::array<uint8_t, kSerialBytes> bytes;
   if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1) return false;
-  bytes[0] = static_cast<uint8_t>((bytes[0] & 0x7F) | 0x40);  // positive, and always as long
+  bytes[0] = static_cast<uint8_t>((bytes[0] & 0x7F) | 0x40);  // positive, and of fixed length
   const std::unique_ptr<BIGNUM, OpensslFree> number(
       BN_bin2bn(bytes.data(), static_cast<int>(bytes.size()), nullptr));
   return number != nullptr &&
@@ -132,7 +132,7 @@ bool IsLabel(absl::string_view text) {
          });
 }
 
-// The common name, where it is what we would have written: it is shown to people.
+// The common name, or "" where it has characters that we never write: it is shown to people.
 std::string CommonName(const X509_NAME* name) {
   char text[128];
   const int size = X509_NAME_get_text_by_NID(name, NID_commonName, text, sizeof text);
@@ -159,7 +159,7 @@ absl::StatusOr<std::string> ClusterIdOf(const std::string& certificate_pem) {
   if (!certificate.ok()) return certificate.status();
   CertificateNames names = NamesOf(**certificate);
   if (names.cluster_id.empty()) {
-    return absl::InvalidArgumentError("no cluster has issued that certificate");
+    return absl::InvalidArgumentError("no cluster has issued this certificate");
   }
   return std::move(names.cluster_id);
 }

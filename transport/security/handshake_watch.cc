@@ -15,7 +15,7 @@
 namespace strata {
 namespace {
 
-// Of one SSL, whose extra data it is: one thread at a time, and then whoever frees the SSL.
+// The extra data of one SSL: used by one thread at a time, and deleted with the SSL.
 struct Handshake {
   std::string source;
   std::shared_ptr<HandshakeObserver> observer;
@@ -24,7 +24,7 @@ struct Handshake {
   bool ended = false;
 };
 
-// What HandshakeSource says, on its thread.
+// Set by HandshakeSource, on its thread.
 thread_local const Handshake* beginning = nullptr;
 
 int handshake_index = -1;
@@ -42,7 +42,7 @@ std::string WhyWeRefuse(const SSL* ssl, uint8_t alert) {
     case X509_V_OK:
       break;
     case X509_V_ERR_CERT_HAS_EXPIRED:
-      return "its certificate has ended";
+      return "its certificate has expired";
     case X509_V_ERR_CERT_NOT_YET_VALID:
       return "its certificate is not valid yet: do the clocks differ?";
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
@@ -57,7 +57,7 @@ std::string WhyWeRefuse(const SSL* ssl, uint8_t alert) {
       return absl::StrCat("its certificate: ", X509_verify_cert_error_string(result));
   }
   if (alert == kCertificateRequired) return "it shows no certificate";
-  // Of TLS 1.2 there are no suites (tls_credentials.h).
+  // There are no suites of TLS 1.2 (tls_credentials.h).
   if (alert == SSL_AD_PROTOCOL_VERSION || alert == SSL_AD_HANDSHAKE_FAILURE) {
     return "it does not speak TLS 1.3, or has no suite of it in common";
   }
@@ -74,7 +74,7 @@ void OnMessage(int write_p, int /*version*/, int type, const void* bytes, size_t
     handshake->observer->OnHandshake(handshake->source);
   } else if (type == SSL3_RT_HEADER && write_p == 0 && !handshake->begun) {
     handshake->begun = true;
-    // Of this OpenSSL sends no alert.
+    // OpenSSL sends no alert for this.
     if (size > 0 && message[0] != SSL3_RT_HANDSHAKE && message[0] != SSL3_RT_ALERT) {
       Fail(handshake, "it does not speak TLS: plain text, or another protocol");
     }

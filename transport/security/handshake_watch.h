@@ -1,6 +1,6 @@
-// How handshakes of TLS end that gRPC makes for connections of ours: gRPC 1.51 says neither from
-// which address one came that failed, nor, of a certificate, why. OpenSSL does, in a callback for
-// each message; nothing here decides about a handshake. Thread-safe.
+// Reports the end of TLS handshakes that gRPC makes for our connections: of a failed handshake,
+// gRPC 1.51 reports neither the address nor why a certificate was refused. OpenSSL does, in a
+// callback for each message; nothing here decides about a handshake. Thread-safe.
 //
 //   WatchHandshakes();   // before the first credentials are made
 //   {
@@ -17,26 +17,25 @@
 
 namespace strata {
 
-// Of each connection that begins a handshake it hears one end. Called by gRPC's threads, in the
-// middle of it: must not block, nor call gRPC or OpenSSL.
+// Gets exactly one call for each connection. Called on gRPC's threads, inside the handshake: must
+// not block, nor call gRPC or OpenSSL.
 class HandshakeObserver {
  public:
   virtual ~HandshakeObserver() = default;
-  // Both sides are verified.
+  // The handshake succeeded: both sides are verified.
   virtual void OnHandshake(const std::string& source) = 0;
-  // It failed. `reason`: one of some dozens, in words, without anything of the peer's.
+  // The handshake failed. `reason`: one of some dozens of phrases, without bytes from the peer.
   virtual void OnHandshakeFailed(const std::string& source, absl::string_view reason) = 0;
-  // Neither: the connection ended without a word, or ran out of time. Not `begun`: nothing was
-  // heard of it, as of somebody who only asks whether there is a port.
+  // The connection was closed without an alert, or ran out of time. Not `begun`: no byte was
+  // received, as from a port scan.
   virtual void OnHandshakeAbandoned(const std::string& source, bool begun, int64_t took_ms) = 0;
 };
 
-// Sees to it that contexts of TLS that are made from now on are watched. They do not become slower
-// by more than a call for each record.
+// Watches all TLS contexts that are made from now on. It costs them one call for each record.
 void WatchHandshakes();
 
-// While it lives, connections that begin on this thread are `source`'s, and are told to `observer`,
-// which they share.
+// While it lives, connections that begin on this thread belong to `source`, and are reported to
+// `observer`, which they share.
 class HandshakeSource {
  public:
   HandshakeSource(std::string source, std::shared_ptr<HandshakeObserver> observer);

@@ -16,7 +16,7 @@ struct HkdfInput {
   absl::string_view info;
 };
 
-// Fills `out`, at most 8160 bytes. kInternal, in OpenSSL's words, when it cannot.
+// Fills `out`, at most 8160 bytes. kInternal, with OpenSSL's message, when it fails.
 absl::Status HkdfSha256(const HkdfInput& input, absl::Span<uint8_t> out);
 
 }  // namespace strata

@@ -1,6 +1,6 @@
 #pragma once
 
-// The bytes of a string as OpenSSL's functions want them.
+// The bytes of a string in the type of OpenSSL's functions.
 
 #include <cstdint>
 #include <string>

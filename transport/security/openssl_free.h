@@ -1,4 +1,4 @@
-// Ends OpenSSL's objects: std::unique_ptr<X509, OpensslFree>.
+// Frees OpenSSL's objects: std::unique_ptr<X509, OpensslFree>.
 #pragma once
 
 #include <openssl/bio.h>

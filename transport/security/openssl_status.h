@@ -6,8 +6,8 @@
 
 namespace strata {
 
-// kInternal: `what`, and OpenSSL's own words for what failed on this thread since it was last
-// asked; they are forgotten. OpenSSL's words hold no keys.
+// kInternal: `what`, and OpenSSL's messages for this thread's errors since the last call; clears
+// these errors. OpenSSL's messages hold no keys.
 absl::Status OpensslError(absl::string_view what);
 
 }  // namespace strata

@@ -25,9 +25,9 @@ absl::Status CheckPrivate(int fd, const std::string& path) {
   }
   if (about.st_uid != geteuid()) {
     return absl::PermissionDeniedError(
-        absl::StrCat(path, " belongs to somebody else (user ", about.st_uid,
-                     "), who knows what is in it: make it this user's own (chown ", geteuid(), " ",
-                     path, "), or replace it"));
+        absl::StrCat(path, " belongs to another user (", about.st_uid,
+                     "), who can read it: make it this user's own (chown ", geteuid(), " ", path,
+                     "), or replace it"));
   }
   if ((about.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     return absl::PermissionDeniedError(absl::StrFormat(
@@ -35,7 +35,8 @@ absl::Status CheckPrivate(int fd, const std::string& path) {
         path, about.st_mode & 07777, path));
   }
   if (about.st_size > static_cast<off_t>(kPrivateFileBytesMax)) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " is too long to be right"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is too long: it may have ", kPrivateFileBytesMax, " bytes"));
   }
   return absl::OkStatus();
 }
@@ -45,7 +46,7 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// 0, or what errno says.
+// 0, or the value of errno.
 int WriteAll(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = write(fd, bytes.data(), bytes.size());
@@ -59,7 +60,7 @@ int WriteAll(int fd, absl::string_view bytes) {
 int SyncFolder(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return errno;
-  // Some file systems cannot, and say so.
+  // Some file systems cannot sync folders, which is EINVAL.
   const int error = fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
   close(fd);
   return error;
@@ -68,7 +69,7 @@ int SyncFolder(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<Secret> ReadPrivateFile(const std::string& path) {
-  // A pipe of that name would not keep us waiting.
+  // O_NONBLOCK, so that opening a pipe of that name does not block.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0 && errno == ELOOP) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is a link, not a plain file"));
@@ -135,7 +136,7 @@ absl::StatusOr<std::string> NewPrivateFolder() {
     std::string made = parent + "/strata-XXXXXX";
     if (!parent.empty() && mkdtemp(made.data()) != nullptr) return made;
   }
-  return absl::ErrnoToStatus(errno, "no folder of its own can be made, not even in /tmp");
+  return absl::ErrnoToStatus(errno, "cannot make a temporary folder, not even in /tmp");
 }
 
 }  // namespace strata

@@ -1,6 +1,6 @@
-// Text that must not be seen: keys, tokens, private keys as PEM. Wiped when it goes, moved but
-// never copied, and nothing prints it by accident: no stream, no StrCat, no test's failure message.
-// Who needs the text says Reveal(), so that a search for that word finds everyone who does.
+// Secret text: keys, tokens, private keys as PEM. Wiped on destruction, moved but never copied, and
+// nothing prints it by accident: no stream, no StrCat, no test's failure message. Code that needs
+// the text calls Reveal(), so that a search for that word finds all such places.
 #pragma once
 
 #include <iosfwd>
@@ -9,18 +9,18 @@
 
 namespace strata {
 
-// Overwrites the bytes of `text`, spare capacity included, and empties it. The compiler does not
-// leave it out.
+// Overwrites the bytes of `text`, spare capacity included, and empties it. The compiler cannot
+// optimize this away.
 void Wipe(std::string* text);
 
 // Not thread-safe to move; reading is.
 class Secret {
  public:
   Secret();  // empty
-  // Takes `text` over and wipes what is left of it here. Copies that the caller made before are the
-  // caller's.
+  // Takes `text` over and wipes the parameter. Copies that the caller made before stay the caller's
+  // to wipe.
   explicit Secret(std::string text);
-  Secret(Secret&&) noexcept = default;  // leaves one that may only be assigned to or destroyed
+  Secret(Secret&&) noexcept = default;  // the source may then only be assigned to or destroyed
   Secret& operator=(Secret&&) noexcept = default;
   ~Secret() = default;
 

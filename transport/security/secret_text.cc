@@ -39,7 +39,7 @@ Checksum ChecksumOf(const SecretKind& kind, const SecretBytes& bytes) {
   return checksum;
 }
 
-// The value of a symbol, -1 for what is none.
+// The value of a symbol, -1 for any other character.
 int ValueOf(char symbol) {
   const char c = absl::ascii_tolower(static_cast<unsigned char>(symbol));
   if (c == 'i' || c == 'l') return 1;
@@ -104,14 +104,14 @@ Secret SecretToText(const SecretKind& kind, const SecretBytes& bytes) {
 absl::StatusOr<SecretBytes> SecretFromText(const SecretKind& kind, absl::string_view text) {
   text = absl::StripAsciiWhitespace(text);
   if (!absl::StartsWithIgnoreCase(text, kind.prefix)) {
-    return Wrong(kind, absl::StrCat("one starts with ", kind.prefix, " (", kind.example, ")"));
+    return Wrong(kind, absl::StrCat("it must start with ", kind.prefix, " (", kind.example, ")"));
   }
   text.remove_prefix(kind.prefix.size());
   const size_t count = static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return !Skipped(c); }));
   if (count != kSymbolCount) {
-    return Wrong(kind, absl::StrCat("one has ", kSymbolCount, " characters after ", kind.prefix,
-                                    " without the hyphens, this has ", count));
+    return Wrong(kind, absl::StrCat("it must have ", kSymbolCount, " characters after ",
+                                    kind.prefix, " without the hyphens, but has ", count));
   }
   SecretBytes bytes(new std::array<uint8_t, kSecretBytes>{});
   Checksum checksum{};
@@ -123,7 +123,7 @@ absl::StatusOr<SecretBytes> SecretFromText(const SecretKind& kind, absl::string_
     if (value < 0) {
       return Wrong(kind, absl::StrCat("character ", read % kGroupSymbols + 1, " of group ",
                                       read / kGroupSymbols + 1,
-                                      " is neither a digit nor one of its letters"));
+                                      " is neither a digit nor a letter that keys use"));
     }
     ++read;
     bits = (bits << 5 | static_cast<unsigned>(value)) & 0xFFFF;
@@ -139,7 +139,7 @@ absl::StatusOr<SecretBytes> SecretFromText(const SecretKind& kind, absl::string_
     ++filled;
   }
   if (checksum != ChecksumOf(kind, bytes)) {
-    return Wrong(kind, "it has a typo, for its last characters do not fit the others");
+    return Wrong(kind, "it has a typo: its last characters do not match the others");
   }
   return bytes;
 }

@@ -6,8 +6,8 @@
 //
 // In Crockford's base 32 (https://www.crockford.com/base32.html), first byte's high bits first: no
 // i, l, o or u; when reading, i and l are 1 and o is 0, and neither case, spaces nor hyphens count.
-// 35 bytes are 56 symbols without a bit to spare. The checksum tells a typo (one in 2^24 gets past
-// it) from a secret that is a whole one, but not the right one. Any thread; nothing here blocks.
+// 35 bytes are 56 symbols without a spare bit. The checksum distinguishes a typo (one in 2^24 goes
+// unnoticed) from a well-formed secret that is not the right one. Any thread; nothing here blocks.
 #pragma once
 
 #include <array>
@@ -25,31 +25,31 @@ namespace strata {
 
 inline constexpr size_t kSecretBytes = 32;
 
-// Wiped when they go.
+// Wiped on destruction.
 struct WipeSecretBytes {
   void operator()(std::array<uint8_t, kSecretBytes>* bytes) const;
 };
 using SecretBytes = std::unique_ptr<std::array<uint8_t, kSecretBytes>, WipeSecretBytes>;
 
-// From the system's random generator, by OpenSSL. kUnavailable when it has none to give.
+// From the system's random generator, by OpenSSL. kUnavailable when that fails.
 absl::StatusOr<SecretBytes> NewSecretBytes();
 
-// What a kind of secret is called and how it starts; both outlive every call.
+// The name of a kind of secret and its beginning; the strings outlive every call.
 struct SecretKind {
   absl::string_view name;     // in errors: "cluster key"
   absl::string_view prefix;   // "strata-key-1-", lower case; the number is the form's version
-  absl::string_view example;  // in errors: where one comes from, "strata key show prints it"
+  absl::string_view example;  // in errors: where to find one, "strata key show prints it"
 };
 
-// `bytes` in the same alphabet, without groups or checksum; for what is no secret. Spare bits at
-// the end are 0.
+// `bytes` in the same alphabet, without groups or checksum; for values that are not secret. Spare
+// bits at the end are 0.
 std::string Base32(absl::Span<const uint8_t> bytes);
 
-// Precondition: `bytes` is not null.
+// REQUIRES: `bytes` is not null.
 Secret SecretToText(const SecretKind& kind, const SecretBytes& bytes);
 
-// kInvalidArgument, saying what is wrong and where but never what was given, when `text` is none of
-// this kind: another prefix, a character too many or too few, one that is not used, a typo.
+// kInvalidArgument, with the error and its place but never the text, when `text` is not of this
+// kind: another prefix, a character too many or too few, an unused one, a typo.
 absl::StatusOr<SecretBytes> SecretFromText(const SecretKind& kind, absl::string_view text);
 
 }  // namespace strata

@@ -24,13 +24,13 @@ namespace strata {
 namespace {
 
 constexpr char kSuitesVariable[] = "GRPC_SSL_CIPHER_SUITES";
-// Of TLS 1.2; those of 1.3 are not set by this. Never empty: OpenSSL refuses that.
+// Sets the suites of TLS 1.2; those of 1.3 stay. Never empty: OpenSSL refuses an empty list.
 constexpr char kNoSuite[] = "PSK-AES256-GCM-SHA384";
 
-// Before main(), for setenv() must not run beside another thread's getenv().
+// Before main(), because setenv() must not run beside another thread's getenv().
 const bool kSuitesSet = setenv(kSuitesVariable, kNoSuite, 1) == 0;
 
-// For gRPC that can be told.
+// Sets the minimum version where gRPC's API has it, and checks the variable.
 template <typename Options>
 void ForbidOlderTls(Options* options) {
   if constexpr (requires { options->set_min_tls_version(grpc_tls_version::TLS1_3); }) {
@@ -51,7 +51,7 @@ absl::Status WriteFiles(const std::string& authorities_path, const std::string& 
       !status.ok()) {
     return status;
   }
-  // Both in one file, so that nobody sees the one without the other.
+  // Both in one file, so that no reader gets the one without the other.
   const Secret both(absl::StrCat(node.private_key_pem.Reveal(), node.certificate_pem));
   return WritePrivateFile(node_path, both.Reveal(), PrivateFileMode::kReplace);
 }
@@ -64,7 +64,7 @@ absl::Status MakeFolder(const std::string& path) {
   return absl::OkStatus();
 }
 
-// Of the certificate that `peer` has shown.
+// The property `name` of the certificate that `peer` has shown.
 absl::StatusOr<std::string> OnlyProperty(const grpc::AuthContext& peer, const char* name) {
   const std::vector<grpc::string_ref> values = peer.FindPropertyValues(name);
   if (!peer.IsPeerAuthenticated() || values.size() != 1) {
@@ -145,8 +145,8 @@ std::shared_ptr<grpc::ChannelCredentials> ClusterCredentials::ForChannel() const
   options.set_certificate_provider(provider_);
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
-  // gRPC's defaults, said because everything rests on them: the chain is verified, and the name
-  // that was expected is one of the certificate's.
+  // gRPC's defaults, set explicitly because all security depends on them: the chain is verified,
+  // and the expected name is one of the certificate's.
   options.set_verify_server_certs(true);
   options.set_certificate_verifier(
       std::make_shared<grpc::experimental::HostNameCertificateVerifier>());

@@ -1,5 +1,5 @@
-// How nodes of one cluster know each other when they connect: gRPC credentials for TLS 1.3 (RFC
-// 8446) with certificates of the cluster's authority on both sides (cluster_certificates.h).
+// How nodes of one cluster authenticate each other: gRPC credentials for TLS 1.3 (RFC 8446) with
+// certificates of the cluster's authority on both sides (cluster_certificates.h).
 //
 //   auto tls = ClusterCredentials::Create({.folder = data_dir + "/tls"},
 //                                         {authority.certificate_pem()}, node_certificate);
@@ -7,20 +7,20 @@
 //   ExpectMember(&channel_arguments);   // or ExpectNode(node_id, …)
 //   grpc::CreateCustomChannel(address, (*tls)->ForChannel(), channel_arguments);
 //
-// Who dials sees that whoever answers has a certificate of an authority that it trusts, with the
-// name that it expects; a channel that expects nothing compares with the address it dials, which no
-// certificate has, and fails. Who answers sees that a certificate of the authority was shown; whose
-// is PeerNodeId()'s answer. Nothing is ever sent or taken in plain text.
+// The dialling side checks that the peer has a certificate of an authority that it trusts, with the
+// name that it expects; a channel that expects no name compares with the address it dials, which no
+// certificate has, and fails. The accepting side checks that the peer showed a certificate of the
+// authority; PeerNodeId() returns whose. Nothing is ever sent or accepted unencrypted.
 //
-// Limits of gRPC 1.51, and what is done about them:
-// - It has no public way to forbid TLS 1.2. What a channel or server would take of 1.2 is set by
-//   the environment variable GRPC_SSL_CIPHER_SUITES, read once: a program that has this file
-//   linked in sets it before main() to a suite of pre-shared keys, which gRPC never has, so a
-//   handshake of 1.2 finds no suite. (Later versions are told directly as well.) No other TLS of
-//   gRPC's in the process can use 1.2 either.
+// Limits of gRPC 1.51, and their workarounds:
+// - It has no public API to forbid TLS 1.2. The suites of 1.2 are set by the environment variable
+//   GRPC_SSL_CIPHER_SUITES, read once: a program that links this file sets it before main() to a
+//   suite of pre-shared keys, which gRPC never has, so a handshake of 1.2 finds no suite. (For
+//   later versions it is forbidden by their API as well.) No other TLS of gRPC's in the process can
+//   use 1.2 either.
 // - Certificates change without a restart only where they are read from files, by a thread that
-//   looks each `reread_s`. So the node's certificate and private key lie in a folder that is its
-//   owner's.
+//   checks each `reread_s`. So the node's certificate and private key are in a folder that only its
+//   owner can read.
 #pragma once
 
 #include <cstdint>
@@ -50,32 +50,34 @@ namespace strata {
 class ClusterCredentials {
  public:
   struct Options {
-    // Of this object alone: made if it is not there, with mode 0700, and emptied of its files at
-    // the end. What a process that died left there is written over.
+    // Used by this object alone: made if missing, with mode 0700; destruction removes its files.
+    // Files left by a process that died are overwritten.
     std::string folder;
     uint32_t reread_s = 1;  // at least 1
   };
-  // `authority_pems`: whom to trust; more than one while a cluster changes its key. Errors are the
-  // file system's and name the file; kInvalidArgument: nobody to trust. Blocks on the disk.
+  // `authority_pems`: the trusted authorities; more than one while a cluster changes its key.
+  // Errors are the file system's and name the file; kInvalidArgument: no authority. Blocks on the
+  // disk.
   static absl::StatusOr<std::unique_ptr<ClusterCredentials>> Create(
       const Options& options, absl::Span<const std::string> authority_pems,
       const NodeCertificate& node);
-  // Of the folder that another process has made, and keeps: what it replaces is seen here. Errors
-  // are ReadPrivateFile()'s.
+  // Follows the folder that another process has made and keeps: its replacements take effect here.
+  // Errors are ReadPrivateFile()'s.
   static absl::StatusOr<std::unique_ptr<ClusterCredentials>> Follow(const Options& options);
-  // Without a folder, for programs that end before a certificate does.
+  // Without a folder, for programs that end before their certificate expires.
   static std::unique_ptr<ClusterCredentials> InMemory(absl::Span<const std::string> authority_pems,
                                                       const NodeCertificate& node);
   ~ClusterCredentials();
   ClusterCredentials(const ClusterCredentials&) = delete;
   ClusterCredentials& operator=(const ClusterCredentials&) = delete;
 
-  // Of Create()'s. For connections that begin from `reread_s` after this on; those that stand stay.
-  // Trusting a new authority comes first, showing its certificates second. Errors as Create()'s:
-  // what there was is still good. Blocks on the disk.
+  // REQUIRES: made by Create(). Takes effect for connections that begin `reread_s` later; existing
+  // connections stay. First trust a new authority, then show its certificates. Errors as
+  // Create()'s: the old files are then still in use. Blocks on the disk.
   absl::Status Replace(absl::Span<const std::string> authority_pems, const NodeCertificate& node);
 
-  // Of Create()'s: its files and folder go, as when it is destroyed; no connection begins any more.
+  // For those of Create(): removes the files and the folder, as destruction does; no connection can
+  // begin afterwards.
   void RemoveFiles() const;
 
   std::shared_ptr<grpc::ServerCredentials> ForServer() const;
@@ -89,19 +91,20 @@ class ClusterCredentials {
 
   const std::string folder_;  // empty: in memory
   bool owns_folder_ = false;
-  // Shared with nobody but copies of options.
+  // Shared only with copies of options.
   std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider_;
 };
 
-// A channel made with these arguments takes any node of the cluster at the other end, or only one.
+// A channel made with these arguments accepts any node of the cluster at the other end, or only
+// one.
 void ExpectMember(grpc::ChannelArguments* arguments);
 void ExpectNode(absl::string_view node_id, grpc::ChannelArguments* arguments);
 
-// The node at the other end, of ServerContext::auth_context() or ClientContext's: what its
-// certificate says, which the cluster's authority has signed. kUnauthenticated where there is none:
-// the connection has no TLS.
+// The node at the other end, from ServerContext::auth_context() or ClientContext's: the id in its
+// certificate, which the cluster's authority has signed. kUnauthenticated: the connection has no
+// TLS.
 absl::StatusOr<std::string> PeerNodeId(const grpc::AuthContext& peer);
-// The id of the cluster's key that its certificate comes from; the same.
+// The id of the cluster's key that its certificate comes from; errors as above.
 absl::StatusOr<std::string> PeerClusterId(const grpc::AuthContext& peer);
 
 }  // namespace strata

@@ -28,8 +28,8 @@ namespace {
 constexpr absl::Duration kNap = absl::Milliseconds(5);
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};
 
-// OpenSSL writes to sockets without MSG_NOSIGNAL: while this lives, a peer that has gone is an
-// error of the write and nothing else, for this thread.
+// OpenSSL writes to sockets without MSG_NOSIGNAL: while this lives, writing to a closed connection
+// is only an error on this thread, and no signal.
 class NoSigpipe {
  public:
   NoSigpipe() {
@@ -74,7 +74,7 @@ ShownCertificate Read(const X509* certificate) {
   return shown;
 }
 
-// Waits until `bio` may go on; false: it is too late. BIO_wait() goes by the wall clock.
+// Waits until `bio` is ready; false after `until`. BIO_wait() would use the wall clock.
 bool Wait(BIO* bio, SteadyTime until) {
   const absl::Duration left = until - SteadyTime::Now();
   if (left <= absl::ZeroDuration()) return false;
@@ -97,7 +97,7 @@ absl::Status Connect(BIO* bio, const std::string& address, absl::Duration timeou
   while (BIO_do_connect(bio) != 1) {
     if (!BIO_should_retry(bio)) {
       ERR_clear_error();
-      return absl::UnavailableError(absl::StrCat("nobody can be reached at ", address));
+      return absl::UnavailableError(absl::StrCat("cannot connect to ", address));
     }
     if (!Wait(bio, until)) {
       ERR_clear_error();
@@ -116,28 +116,28 @@ absl::StatusOr<ShownCertificate> LookAtCertificate(const std::string& address,
   const std::unique_ptr<SSL_CTX, OpensslFree> context(SSL_CTX_new(TLS_client_method()));
   if (context == nullptr) return OpensslError("no TLS");
   SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION);
-  SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);  // to look, not to believe
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);  // only to read the certificate
   SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof kHttp2);
   const std::unique_ptr<SSL, OpensslFree> ssl(SSL_new(context.get()));
   std::unique_ptr<BIO, OpensslFree> bio(BIO_new(BIO_s_connect()));
   if (ssl == nullptr || bio == nullptr || BIO_set_conn_hostname(bio.get(), address.c_str()) != 1) {
     ERR_clear_error();
-    return absl::InvalidArgumentError(absl::StrCat(address, " is no address"));
+    return absl::InvalidArgumentError(absl::StrCat(address, " is not an address"));
   }
   BIO_set_nbio(bio.get(), 1);
   if (absl::Status status = Connect(bio.get(), address, timeout); !status.ok()) return status;
 
-  BIO* const wire = bio.get();
-  SSL_set_bio(ssl.get(), wire, bio.release());
+  BIO* const connection = bio.get();
+  SSL_set_bio(ssl.get(), connection, bio.release());
   const SteadyTime until = SteadyTime::Now() + timeout;
   for (;;) {
     const int result = SSL_connect(ssl.get());
     if (result == 1) break;
     const int error = SSL_get_error(ssl.get(), result);
     ERR_clear_error();
-    // It may have shown its certificate before it gave up.
+    // The peer may have shown its certificate before the handshake failed.
     if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) break;
-    if (!Wait(wire, until)) {
+    if (!Wait(connection, until)) {
       ERR_clear_error();
       return NoAnswer(address);
     }
@@ -146,8 +146,8 @@ absl::StatusOr<ShownCertificate> LookAtCertificate(const std::string& address,
   ERR_clear_error();
   if (certificate == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("whoever is at ", address,
-                     " does not speak TLS 1.3: a node without a key, or ", "another program"));
+        absl::StrCat("the program at ", address,
+                     " does not speak TLS 1.3: it is a node without a key, or another program"));
   }
   return Read(certificate.get());
 }
@@ -157,17 +157,19 @@ std::string WhyRefused(const ShownCertificate& shown, absl::string_view cluster_
   const auto when = [](absl::Time time) {
     return absl::FormatTime("%Y-%m-%d %H:%M UTC", time, absl::UTCTimeZone());
   };
-  if (shown.cluster_id.empty()) return "it shows a certificate that is no node's: another program";
+  if (shown.cluster_id.empty()) {
+    return "its certificate is not a node's: another program is listening there";
+  }
   if (shown.cluster_id != cluster_id) {
     return absl::StrCat("it has another key: it is of cluster ", shown.cluster_id,
                         ", this node of ", cluster_id);
   }
   if (now < shown.not_before) {
-    return absl::StrCat("its certificate is good from ", when(shown.not_before),
+    return absl::StrCat("its certificate is valid from ", when(shown.not_before),
                         " on, and here it is ", when(now), ": set the clocks of both machines");
   }
   if (now >= shown.not_after) {
-    return absl::StrCat("its certificate ended ", when(shown.not_after), ", and here it is ",
+    return absl::StrCat("its certificate expired ", when(shown.not_after), ", and here it is ",
                         when(now), ": set the clocks of both machines, then start that node again");
   }
   return "";

@@ -37,7 +37,7 @@ Bytes BytesOf(const std::string& host) {
 
 int BitsMax(int family) { return family == AF_INET ? 32 : 128; }
 
-// Of a mask as the system gives it: how many bits are set.
+// The number of bits set in a netmask from the system.
 int MaskBits(const sockaddr* mask, int family) {
   if (mask == nullptr) return BitsMax(family);
   const uint8_t* bytes =
@@ -88,7 +88,8 @@ absl::StatusOr<TrustedAddress> ParseTrustedAddress(absl::string_view text) {
       return address;
     }
   }
-  return absl::InvalidArgumentError("not an address with the length of its prefix, 10.0.0.7/24");
+  return absl::InvalidArgumentError(
+      "not an address with the length of its prefix, for example 10.0.0.7/24");
 }
 
 std::vector<TrustedAddress> AddressesOf(const std::vector<std::string>& interfaces) {

@@ -74,7 +74,7 @@ absl::StatusOr<std::string> UcxInterface(const UcxAddress& address) {
     if (SameHost(address.bytes, one->ifa_addr)) return std::string(one->ifa_name);
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      UcxAddressText(address.bytes), " is no address of one of this machine's interfaces"));
+      UcxAddressText(address.bytes), " is not the address of one of this machine's interfaces"));
 }
 
 std::string UcxDevices(const std::string& interface, const std::string& sys) {

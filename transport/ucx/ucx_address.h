@@ -1,4 +1,4 @@
-// Addresses for links over UCX: numbers only, and the interface that has them. Any thread.
+// Numeric addresses for links over UCX, and the interface that has them. Any thread.
 #pragma once
 
 #include <netinet/in.h>
@@ -20,12 +20,12 @@ struct UcxAddress {
 absl::StatusOr<UcxAddress> ParseUcxAddress(absl::string_view host_port);
 std::string UcxAddressText(const sockaddr_storage& address);
 
-// The interface of this machine that has the address. kInvalidArgument: none has, or it stands for
-// all of them.
+// The interface of this machine that has the address. kInvalidArgument: none has it, or it means
+// all interfaces.
 absl::StatusOr<std::string> UcxInterface(const UcxAddress& address);
 
-// What UCX may use of `interface`: itself, and the RDMA devices that are on it as Linux tells
-// ("eth0,mlx5_0:1"). `sys` is where the kernel's tree of devices is.
+// The devices that UCX may use for `interface`: itself, and the RDMA devices that Linux lists for
+// it ("eth0,mlx5_0:1"). `sys` is the root of the kernel's tree of RDMA devices.
 std::string UcxDevices(const std::string& interface,
                        const std::string& sys = "/sys/class/infiniband");
 

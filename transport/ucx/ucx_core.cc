@@ -12,10 +12,10 @@
 namespace strata {
 namespace {
 
-// UCX writes to stdout otherwise, where other programs read our results.
+// Without this handler UCX would write to stdout, where other programs read our results.
 ucs_log_func_rc_t Log(const char* file, unsigned line, const char*, ucs_log_level_t level,
                       const ucs_log_component_config_t*, const char* format, va_list values) {
-  // What it calls a warning or an error is mostly a peer that went; the link says that itself.
+  // UCX's warnings and errors are mostly about peers that left; the link itself reports those.
   if (level > UCS_LOG_LEVEL_WARN) return UCS_LOG_FUNC_RC_STOP;
   char text[512];
   std::vsnprintf(text, sizeof text, format, values);
@@ -33,7 +33,7 @@ absl::Status SetUpProcess() {
   static std::once_flag once;
   std::call_once(once, [] {
     Ucx().ucs_log_push_handler(Log);
-    // A fault is the worker's to report, not a library's.
+    // The worker reports crashes, not the library.
     Ucx().ucs_global_opts_set_value("HANDLE_ERRORS", "none");
   });
   return status;
@@ -46,15 +46,15 @@ absl::Status FromUcx(ucs_status_t status, absl::string_view what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", Ucx().ucs_status_string(status)));
 }
 
-struct UcxCore::Lent {
-  Lent(std::shared_ptr<UcxCore> from, void* d) : core(std::move(from)), data(d) {}
-  Lent(const Lent&) = delete;
-  Lent& operator=(const Lent&) = delete;
-  ~Lent() {
+struct UcxCore::Loan {
+  Loan(std::shared_ptr<UcxCore> from, void* d) : core(std::move(from)), data(d) {}
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
+  ~Loan() {
     MutexLock lock(&core->lent_mu_);
     core->unneeded_.push_back(data);
   }
-  const std::shared_ptr<UcxCore> core;  // shared with all that is lent and with its users
+  const std::shared_ptr<UcxCore> core;  // shared with all loans and the core's users
   void* const data;
 };
 
@@ -70,22 +70,22 @@ absl::StatusOr<std::shared_ptr<UcxCore>> UcxCore::Make(const Options& options) {
 absl::Status UcxCore::Start(const Options& options) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = Ucx().ucp_config_read(nullptr, nullptr, &config);
-  if (status != UCS_OK) return FromUcx(status, "UCX has no configuration");
+  if (status != UCS_OK) return FromUcx(status, "UCX's configuration cannot be read");
   const std::pair<const char*, const char*> settings[] = {
       {"TLS", options.transports.c_str()},
       {"NET_DEVICES", options.devices.c_str()},
-      // A port that a link of a moment ago had is free again.
+      // The port of a link that has just closed can be used again.
       {"TCP_CM_REUSEADDR", "y"},
       {"CM_REUSEADDR", "y"},
       // A large payload in fewer pieces, and so in fewer wake-ups.
       {"TCP_TX_SEG_SIZE", "64k"},
       {"TCP_RX_SEG_SIZE", "256k"},
-      // By shared memory a decoded row (8192 f32 and the frame's header) is one piece: each further
-      // one may wake the receiver again. There is room for 64 of them, 3 MB a process.
+      // Over shared memory a decoded row (8192 f32 and the frame's header) is one piece: each
+      // further piece may wake the receiver again. There is room for 64 of them, 3 MB a process.
       {"MM_SEG_SIZE", "36k"},
       {"MM_FIFO_SIZE", "64"},
       {"MM_RX_BUFS_GROW", "64"},
-      // Shared memory takes part in noticing peers that die.
+      // Shared memory detects dead peers too.
       {"MM_ERROR_HANDLING", "y"},
   };
   for (const auto& [name, value] : settings) {
@@ -94,11 +94,11 @@ absl::Status UcxCore::Start(const Options& options) {
   }
   if (status != UCS_OK) {
     Ucx().ucp_config_release(config);
-    return FromUcx(status, "UCX does not take its settings");
+    return FromUcx(status, "UCX rejects its settings");
   }
 
-  // UCX 1.18 aborts where an RDMA device tells twice that a connection has ended
-  // (openucx/ucx#10432). Later versions do not listen either, by default; a UCX without verbs does
+  // UCX 1.18 aborts where an RDMA device reports twice that a connection has ended
+  // (openucx/ucx#10432). Later versions ignore these events by default; a UCX without verbs does
   // not know the setting.
   Ucx().ucp_config_modify(config, "IB_ASYNC_EVENTS", "n");
 
@@ -121,9 +121,9 @@ absl::Status UcxCore::Start(const Options& options) {
   status = Ucx().ucp_worker_create(context_, &worker, &worker_);
   if (status != UCS_OK) {
     worker_ = nullptr;
-    return FromUcx(status, "UCX makes no worker");
+    return FromUcx(status, "UCX cannot create a worker");
   }
-  return FromUcx(Ucx().ucp_worker_get_efd(worker_, &event_fd_), "UCX has no event to wait for");
+  return FromUcx(Ucx().ucp_worker_get_efd(worker_, &event_fd_), "UCX has no event descriptor");
 }
 
 UcxCore::~UcxCore() {
@@ -136,7 +136,7 @@ UcxCore::~UcxCore() {
 }
 
 Payload UcxCore::Lend(void* data, size_t size) {
-  return Payload::Share(std::make_shared<Lent>(shared_from_this(), data), data, size);
+  return Payload::Share(std::make_shared<Loan>(shared_from_this(), data), data, size);
 }
 
 void UcxCore::TakeBack() {

@@ -1,7 +1,7 @@
-// One UCX context with one worker, and what must hold around every call of them: UCX is not
-// thread-safe here, so whoever calls it holds `mu`. Part of links over UCX (ucx_link.h).
+// One UCX context with one worker, and the lock for every call of them: UCX is not thread-safe
+// here, so its callers hold `mu`. Part of links over UCX (ucx_link.h).
 //
-// Threads: any. UCX calls back inside ucp_worker_progress(), and where a receive fails at once
+// Threads: any. UCX calls back inside ucp_worker_progress(), and, where a receive fails at once,
 // inside the call that begins it: so under `mu`, on the thread of UcxLinks.
 #pragma once
 
@@ -24,27 +24,27 @@ namespace strata {
 class UcxCore;
 class UcxWire;
 
-// A message on its way out: UCX reads these until it says that they have gone.
+// A message being sent: UCX reads its members until it reports the message as sent.
 struct UcxOutgoing {
-  UcxCore* core;            // outlives what UCX has
+  UcxCore* core;            // outlives all messages that UCX has
   std::string header;       // checksum and front
-  std::string long_header;  // what did not fit there
+  std::string long_header;  // a frame header that does not fit there
   Payload payload;
   ucp_dt_iov_t pieces[2];
 };
 
-// What UCX says, as what the caller can do: kUnavailable for everything about peers and ways.
+// UCX's status as ours: kUnavailable for every error of peers and connections.
 absl::Status FromUcx(ucs_status_t status, absl::string_view what);
 
 class UcxCore : public std::enable_shared_from_this<UcxCore> {
  public:
   struct Options {
-    std::string transports;  // as UCX names them, with commas between
+    std::string transports;  // UCX's names, separated by commas
     std::string devices;     // the network devices it may use and listen on
   };
-  // kUnavailable when UCX does not start so.
+  // kUnavailable when UCX does not start with these options.
   static absl::StatusOr<std::shared_ptr<UcxCore>> Make(const Options& options);
-  // After the last message that it lent.
+  // Runs after the last payload of Lend() is gone: these share the core.
   ~UcxCore();
 
   ucp_worker_h worker() const { return worker_; }
@@ -53,26 +53,27 @@ class UcxCore : public std::enable_shared_from_this<UcxCore> {
   // Ends a poll of event_fd(). Any thread, with or without `mu`.
   void Wake() { Ucx().ucp_worker_signal(worker_); }
 
-  // Bytes that UCX gave for good, until the last copy of the payload goes: on any thread, with or
-  // without `mu`.
+  // A payload of bytes that UCX leaves to us. The last copy of the payload marks them as unneeded,
+  // on any thread, with or without `mu`.
   Payload Lend(void* data, size_t size);
-  // Gives back to UCX what is not needed any more.
+  // Releases the unneeded bytes to UCX.
   void TakeBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // `wire` may have something to do outside `mu`.
   void Ready(std::shared_ptr<UcxWire> wire) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
-  // Tells the compiler what holds where UCX calls back and where a wire is asked by its owner.
+  // Asserts to the compiler that `mu` is held, where UCX calls back and where UcxLinks calls a
+  // wire.
   void AssertHeld() ABSL_ASSERT_EXCLUSIVE_LOCK(mu) {}
 
   Mutex mu;
   std::deque<std::shared_ptr<UcxWire>> ready ABSL_GUARDED_BY(mu);  // each at most once
-  // Sent; to be destroyed outside `mu`, because a payload's owner may be anything.
+  // Sent messages, to be destroyed outside `mu`, because a payload's owner may do anything then.
   std::vector<std::unique_ptr<UcxOutgoing>> sent ABSL_GUARDED_BY(mu);
-  int closing ABSL_GUARDED_BY(mu) = 0;  // endpoints that UCX has not let go yet
+  int closing ABSL_GUARDED_BY(mu) = 0;  // endpoints that UCX has not closed yet
 
  private:
-  struct Lent;
+  struct Loan;
   UcxCore() = default;
   absl::Status Start(const Options& options);
 
@@ -80,9 +81,9 @@ class UcxCore : public std::enable_shared_from_this<UcxCore> {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int event_fd_ = -1;
-  const std::shared_ptr<UcxBuffers> buffers_ = UcxBuffers::Make();  // shared with what is in use
+  const std::shared_ptr<UcxBuffers> buffers_ = UcxBuffers::Make();  // shared with buffers in use
 
-  Mutex lent_mu_;  // last of all locks
+  Mutex lent_mu_;  // taken last of all locks
   std::vector<void*> unneeded_ ABSL_GUARDED_BY(lent_mu_);
 };
 

@@ -10,13 +10,13 @@
 namespace strata {
 namespace {
 
-// Its interface of functions is 0 since there is UCP; what each takes says which fields it has.
+// The library's ABI version has always been 0; each parameter struct says which fields it has.
 constexpr char kLibrary[] = "libucp.so.0";
 
 UcxLibrary library;  // written once, by Load()
 
 absl::Status Load() {
-  // Kept to the end: UCX has threads, and functions of ours to call.
+  // Never unloaded: UCX has threads, and holds callbacks of ours.
   void* const handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
     return absl::UnavailableError(absl::StrCat("UCX cannot be loaded: ", dlerror()));

@@ -1,6 +1,6 @@
-// UCX's functions, found when the first link over it is wanted, so that a process that wants none
-// does not load it, and a machine needs it only for such links. Loading it takes time: UCX rewrites
-// mmap() and its like in memory then (KeepUcxFromHooking()). Part of links over UCX (ucx_link.h).
+// UCX's functions, loaded with the first link over UCX, so that other processes do not load it, and
+// a machine needs it only for such links. Loading takes time: UCX then rewrites mmap() and its like
+// in memory (KeepUcxFromHooking()). Part of links over UCX (ucx_link.h).
 //
 // Threads: any.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace strata {
 
-// All that is called of UCX, by UCX's own names.
+// All functions of UCX that are called, by UCX's own names.
 #define STRATA_UCX_FUNCTIONS(F)     \
   F(ucp_am_data_release)            \
   F(ucp_am_recv_data_nbx)           \
@@ -47,16 +47,16 @@ namespace strata {
   F(ucs_status_string)
 
 struct UcxLibrary {
-// NOLINTNEXTLINE(bugprone-macro-parentheses): what is declared has no parentheses around it.
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declared name takes no parentheses.
 #define STRATA_UCX_MEMBER(name) decltype(&::name) name = nullptr;
   STRATA_UCX_FUNCTIONS(STRATA_UCX_MEMBER)
 #undef STRATA_UCX_MEMBER
 };
 
-// Once for the process, which keeps it. kUnavailable where there is none, or none that fits.
+// Loads UCX once; the process keeps it. kUnavailable where UCX is missing or lacks a function.
 absl::Status LoadUcx();
 
-// After LoadUcx() has returned OK somewhere.
+// REQUIRES: LoadUcx() has returned OK.
 const UcxLibrary& Ucx();
 
 }  // namespace strata

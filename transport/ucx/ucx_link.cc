@@ -25,14 +25,15 @@ namespace {
 
 using Time = UcxWire::Time;
 
-// The longest sleep; timers are as exact as that.
+// The longest sleep, and so the accuracy of timers.
 constexpr int kPollMs = 50;
-constexpr int kPollIdleMs = 5000;  // also where all wires are quiet
+constexpr int kPollIdleMs = 5000;  // the same where all wires are quiet
 constexpr int kPollClosingMs = 2;
 constexpr int kSettleRounds = 5;
-// In one go, before what came is handed on.
+// Calls of ucp_worker_progress() before received messages are handed on.
 constexpr int kProgressMax = 64;
-// For peers that are slow to take what was sent last; and for all of them at the end.
+// How long a closing endpoint waits for its peer to take the last messages; and all of them at
+// stop.
 constexpr int64_t kFlushMs = 1000;
 constexpr int64_t kStopMs = 2000;
 
@@ -51,13 +52,12 @@ class UcxLinksImpl final : public UcxLinks {
                                              Link::Receiver* receiver) override;
 
  private:
-  // A wire and how far its endpoint is on its way out.
-  struct Held {
+  // The wire of an endpoint, and how far its closing has come.
+  struct Endpoint {
     std::shared_ptr<UcxWire> wire;
-    std::shared_ptr<bool> flushed;  // once over; shared with UCX
+    std::shared_ptr<bool> flushed;  // set once the wire is over; shared with UCX
     Time close_by;
   };
-  using HeldMap = std::map<ucp_ep_h, Held>;
 
   template <UcxKind kind>
   static ucs_status_t OnMessage(void* self, const void* header, size_t header_bytes, void* data,
@@ -67,12 +67,12 @@ class UcxLinksImpl final : public UcxLinks {
 
   template <UcxKind kind>
   absl::Status Handle();
-  absl::Status CreateEndpoint(ucp_ep_params_t* params, Held held)
+  absl::Status CreateEndpoint(ucp_ep_params_t* params, Endpoint endpoint)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::StatusOr<UcxWire::Proof> Prove(UcxWire* wire, absl::string_view token);
 
   void Run();
-  // Does what is due outside the lock.
+  // Runs the steps that are due, outside the lock.
   void StepAll();
   void TickAll();
   void AcceptAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
@@ -82,23 +82,23 @@ class UcxLinksImpl final : public UcxLinks {
   void Sleep();
 
   const Options options_;
-  const std::shared_ptr<UcxCore> core_;  // shared with wires and what was lent
+  const std::shared_ptr<UcxCore> core_;  // shared with wires and the payloads of Lend()
   std::string address_;                  // constant after Listen()
 
   ucp_listener_h listener_ ABSL_GUARDED_BY(core_->mu) = nullptr;
   std::vector<ucp_conn_request_h> requests_ ABSL_GUARDED_BY(core_->mu);
-  HeldMap wires_ ABSL_GUARDED_BY(core_->mu);
+  std::map<ucp_ep_h, Endpoint> endpoints_ ABSL_GUARDED_BY(core_->mu);
   int settle_ ABSL_GUARDED_BY(core_->mu) = 0;  // short sleeps still due after an endpoint's end
   bool stop_ ABSL_GUARDED_BY(core_->mu) = false;
 
   UcxTickets tickets_;
 
   Time last_tick_ = Now();  // thread_
-  Time sleeps_until_{};     // thread_: as it means to
-  std::thread thread_;      // after all that it uses
+  Time sleeps_until_{};     // thread_: the planned end of the last sleep
+  std::thread thread_;      // last, because it uses all of the above
 };
 
-// --- what UCX calls, on the thread, with the lock held
+// --- UCX's callbacks, on the thread, with the lock held
 // --------------------------------------------
 
 template <UcxKind kind>
@@ -107,9 +107,9 @@ ucs_status_t UcxLinksImpl::OnMessage(void* self, const void* header, size_t head
   auto* links = static_cast<UcxLinksImpl*>(self);
   links->core_->AssertHeld();
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
-  const auto held = links->wires_.find(param->reply_ep);
-  if (held == links->wires_.end()) return UCS_OK;
-  return held->second.wire->OnMessage(
+  const auto endpoint = links->endpoints_.find(param->reply_ep);
+  if (endpoint == links->endpoints_.end()) return UCS_OK;
+  return endpoint->second.wire->OnMessage(
       kind, absl::string_view(static_cast<const char*>(header), header_bytes), data, size,
       param->recv_attr);
 }
@@ -117,15 +117,15 @@ ucs_status_t UcxLinksImpl::OnMessage(void* self, const void* header, size_t head
 void UcxLinksImpl::OnConnection(ucp_conn_request_h request, void* self) {
   auto* links = static_cast<UcxLinksImpl*>(self);
   links->core_->AssertHeld();
-  links->requests_.push_back(request);  // taken before the next progress
+  links->requests_.push_back(request);  // AcceptAll() takes it before the next progress
 }
 
 void UcxLinksImpl::OnError(void* wire, ucp_ep_h, ucs_status_t status) {
   static_cast<UcxWire*>(wire)->OnError(status);
 }
 
-// How UCX is told what to do when an endpoint's last words are out, and when it is gone. Both may
-// come when these links are no more.
+// UCX's callbacks for an endpoint that has sent its last messages, and for one that is closed. Both
+// may come after the UcxLinks is destroyed.
 void OnFlushed(void* request, ucs_status_t, void* flushed) {
   const std::unique_ptr<std::shared_ptr<bool>> done(static_cast<std::shared_ptr<bool>*>(flushed));
   **done = true;
@@ -151,7 +151,7 @@ absl::Status UcxLinksImpl::Handle() {
   param.cb = OnMessage<kind>;
   param.arg = this;
   return FromUcx(Ucx().ucp_worker_set_am_recv_handler(core_->worker(), &param),
-                 "UCX takes no handler");
+                 "UCX accepts no message handler");
 }
 
 absl::Status UcxLinksImpl::Listen(const UcxAddress& address) {
@@ -170,12 +170,12 @@ absl::Status UcxLinksImpl::Listen(const UcxAddress& address) {
   ucs_status_t status = Ucx().ucp_listener_create(core_->worker(), &params, &listener_);
   if (status != UCS_OK) {
     listener_ = nullptr;
-    return FromUcx(status, absl::StrCat("UCX does not listen on ", UcxAddressText(address.bytes)));
+    return FromUcx(status, absl::StrCat("UCX cannot listen on ", UcxAddressText(address.bytes)));
   }
   ucp_listener_attr_t attributes{};
   attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
   status = Ucx().ucp_listener_query(listener_, &attributes);
-  if (status != UCS_OK) return FromUcx(status, "UCX does not say where it listens");
+  if (status != UCS_OK) return FromUcx(status, "UCX does not report its listening address");
   address_ = UcxAddressText(attributes.sockaddr);
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
@@ -197,16 +197,16 @@ absl::StatusOr<UcxWire::Proof> UcxLinksImpl::Prove(UcxWire* wire, absl::string_v
   return proof;
 }
 
-absl::Status UcxLinksImpl::CreateEndpoint(ucp_ep_params_t* params, Held held) {
+absl::Status UcxLinksImpl::CreateEndpoint(ucp_ep_params_t* params, Endpoint endpoint) {
   params->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params->err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params->err_handler.cb = OnError;
-  params->err_handler.arg = held.wire.get();
+  params->err_handler.arg = endpoint.wire.get();
   ucp_ep_h ep = nullptr;
   const ucs_status_t status = Ucx().ucp_ep_create(core_->worker(), params, &ep);
-  if (status != UCS_OK) return FromUcx(status, "UCX makes no endpoint");
-  held.wire->SetEndpoint(ep);
-  wires_.emplace(ep, std::move(held));
+  if (status != UCS_OK) return FromUcx(status, "UCX cannot create an endpoint");
+  endpoint.wire->SetEndpoint(ep);
+  endpoints_.emplace(ep, std::move(endpoint));
   return absl::OkStatus();
 }
 
@@ -214,7 +214,7 @@ absl::StatusOr<std::unique_ptr<Link>> UcxLinksImpl::Dial(UcxDialOptions options,
                                                          Link::Receiver* receiver) {
   const UcxTicket& ticket = options.ticket;
   if (ticket.token.size() != kUcxTokenBytes || ticket.key.size() != kUcxKeyBytes) {
-    return absl::InvalidArgumentError("a ticket's token or key has not the right size");
+    return absl::InvalidArgumentError("a ticket's token or key has the wrong size");
   }
   const absl::StatusOr<UcxAddress> address = ParseUcxAddress(ticket.address);
   if (!address.ok()) return address.status();
@@ -233,7 +233,7 @@ absl::StatusOr<std::unique_ptr<Link>> UcxLinksImpl::Dial(UcxDialOptions options,
     params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&address->bytes);
     params.sockaddr.addrlen = address->size;
     status = stop_ ? absl::UnavailableError("links over UCX are being shut down")
-                   : CreateEndpoint(&params, Held{wire});
+                   : CreateEndpoint(&params, Endpoint{wire});
   }
   if (status.ok()) {
     wire->SendOpen(ticket.token);
@@ -257,7 +257,7 @@ void UcxLinksImpl::Run() {
     {
       MutexLock lock(&core_->mu);
       for (int i = 0; i < kProgressMax && Ucx().ucp_worker_progress(core_->worker()) != 0; ++i) {
-        if (!core_->ready.empty()) break;  // what came is handed on first
+        if (!core_->ready.empty()) break;  // hand received messages on first
       }
       core_->TakeBack();
       AcceptAll();
@@ -267,10 +267,10 @@ void UcxLinksImpl::Run() {
         stop_by = In(kStopMs);
         BeginStop();
       }
-      if (stop_ && wires_.empty() && core_->closing == 0 && settle_ == 0) return;
+      if (stop_ && endpoints_.empty() && core_->closing == 0 && settle_ == 0) return;
       if (stop_ && Now() >= stop_by) {
-        for (const auto& [ep, held] : wires_) Close(ep);
-        wires_.clear();
+        for (const auto& [ep, endpoint] : endpoints_) Close(ep);
+        endpoints_.clear();
         return;
       }
     }
@@ -304,20 +304,20 @@ void UcxLinksImpl::TickAll() {
   std::vector<std::shared_ptr<UcxWire>> wires;
   {
     MutexLock lock(&core_->mu);
-    for (const auto& [ep, held] : wires_) wires.push_back(held.wire);
+    for (const auto& [ep, endpoint] : endpoints_) wires.push_back(endpoint.wire);
   }
   const Time now = Now();
-  const Time looked = std::max(last_tick_, sleeps_until_);
-  for (const std::shared_ptr<UcxWire>& wire : wires) wire->Tick(now, looked);
+  const Time last_tick = std::max(last_tick_, sleeps_until_);
+  for (const std::shared_ptr<UcxWire>& wire : wires) wire->Tick(now, last_tick);
   last_tick_ = now;
 }
 
 void UcxLinksImpl::AcceptAll() {
   for (ucp_conn_request_h request : std::exchange(requests_, {})) {
     size_t unproven = 0, silent = 0;
-    for (const auto& [ep, held] : wires_) {
-      unproven += held.wire->proven() ? 0 : 1;
-      silent += held.wire->proven() && !held.wire->greeted() ? 1 : 0;
+    for (const auto& [ep, endpoint] : endpoints_) {
+      unproven += endpoint.wire->proven() ? 0 : 1;
+      silent += endpoint.wire->proven() && !endpoint.wire->greeted() ? 1 : 0;
     }
     if (stop_ || unproven >= kUcxUnprovenMax || silent >= kUcxSilentMax) {
       Ucx().ucp_listener_reject(listener_, request);
@@ -327,46 +327,48 @@ void UcxLinksImpl::AcceptAll() {
     attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
     const bool known = Ucx().ucp_conn_request_query(request, &attributes) == UCS_OK;
     auto wire = std::make_shared<UcxWire>(
-        core_, known ? UcxAddressText(attributes.client_address) : "a stranger", thread_.get_id());
+        core_, known ? UcxAddressText(attributes.client_address) : "an unknown peer",
+        thread_.get_id());
     wire->StartAccepting(
         [this](UcxWire* self, absl::string_view token) { return Prove(self, token); },
         In(options_.prove_timeout_ms));
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
     params.conn_request = request;
-    const absl::Status status = CreateEndpoint(&params, Held{std::move(wire)});
-    if (!status.ok()) LOG_EVERY_N_SEC(WARNING, 1) << "took no link over UCX: " << status;
+    const absl::Status status = CreateEndpoint(&params, Endpoint{std::move(wire)});
+    if (!status.ok()) LOG_EVERY_N_SEC(WARNING, 1) << "refused a link over UCX: " << status;
   }
 }
 
 void UcxLinksImpl::CloseOver() {
-  for (auto it = wires_.begin(); it != wires_.end();) {
-    auto& [ep, held] = *it;
-    if (!held.wire->over()) {
+  for (auto it = endpoints_.begin(); it != endpoints_.end();) {
+    auto& [ep, endpoint] = *it;
+    if (!endpoint.wire->over()) {
       ++it;
       continue;
     }
-    if (held.flushed == nullptr && held.wire->in_order()) {
-      held.flushed = std::make_shared<bool>(false);
-      held.close_by = In(kFlushMs);
-      auto done = std::make_unique<std::shared_ptr<bool>>(held.flushed);
+    if (endpoint.flushed == nullptr && endpoint.wire->in_order()) {
+      endpoint.flushed = std::make_shared<bool>(false);
+      endpoint.close_by = In(kFlushMs);
+      auto done = std::make_unique<std::shared_ptr<bool>>(endpoint.flushed);
       ucp_request_param_t param{};
       param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
       param.cb.send = OnFlushed;
       param.user_data = done.get();
-      std::shared_ptr<bool>* const given = done.release();  // OnFlushed()'s, unless over at once
+      // OnFlushed() owns it, unless the flush is done at once.
+      std::shared_ptr<bool>* const given = done.release();
       ucs_status_ptr_t request = Ucx().ucp_ep_flush_nbx(ep, &param);
       if (request == nullptr || UCS_PTR_IS_ERR(request)) {
         done.reset(given);
-        *held.flushed = true;
+        *endpoint.flushed = true;
       }
     }
-    if (held.wire->in_order() && !*held.flushed && Now() < held.close_by) {
+    if (endpoint.wire->in_order() && !*endpoint.flushed && Now() < endpoint.close_by) {
       ++it;
       continue;
     }
     Close(ep);
-    it = wires_.erase(it);
+    it = endpoints_.erase(it);
   }
 }
 
@@ -387,9 +389,9 @@ void UcxLinksImpl::BeginStop() {
     Ucx().ucp_listener_reject(listener_, request);
   }
   if (listener_ != nullptr) Ucx().ucp_listener_destroy(std::exchange(listener_, nullptr));
-  for (auto& [ep, held] : wires_) {
-    if (!held.wire->over()) {
-      held.wire->Break(absl::UnavailableError("links over UCX are being shut down"));
+  for (auto& [ep, endpoint] : endpoints_) {
+    if (!endpoint.wire->over()) {
+      endpoint.wire->Break(absl::UnavailableError("links over UCX are being shut down"));
     }
   }
 }
@@ -399,21 +401,21 @@ void UcxLinksImpl::Sleep() {
   int wait_ms = kPollIdleMs;
   {
     MutexLock lock(&core_->mu);
-    // Armed, UCX says by its descriptor that there is something to progress.
+    // Once armed, UCX signals its descriptor when there is something to progress.
     if (!options_.spin && core_->ready.empty() && core_->sent.empty()) {
       busy = Ucx().ucp_worker_arm(core_->worker()) == UCS_ERR_BUSY;
     }
     busy = busy || !core_->ready.empty() || !core_->sent.empty();
     const Time now = Now();
-    for (const auto& [ep, held] : wires_) {
-      if (!held.wire->quiet(now)) wait_ms = kPollMs;
+    for (const auto& [ep, endpoint] : endpoints_) {
+      if (!endpoint.wire->quiet(now)) wait_ms = kPollMs;
     }
     if (stop_) wait_ms = kPollMs;
-    // What it still does to let an endpoint go, it does not say by its descriptor.
+    // UCX does not signal its descriptor for the rest of the work of closing an endpoint.
     if (core_->closing > 0 || settle_ > 0) wait_ms = kPollClosingMs;
     if (settle_ > 0) --settle_;
-    for (const auto& [ep, held] : wires_) {
-      if (held.wire->over()) wait_ms = held.flushed == nullptr ? 0 : kPollClosingMs;
+    for (const auto& [ep, endpoint] : endpoints_) {
+      if (endpoint.wire->over()) wait_ms = endpoint.flushed == nullptr ? 0 : kPollClosingMs;
     }
   }
   if (busy) return;

@@ -15,7 +15,7 @@ size_t PaddedHeader(size_t header_bytes) {
 
 absl::StatusOr<std::optional<Frame>> JoinFrame(UcxKind kind, absl::string_view front,
                                                const Payload& data) {
-  absl::string_view header;  // where it is not in front
+  absl::string_view header;  // empty where the header is in `front`
   absl::string_view payload = data.bytes();
   if (kind == UcxKind::kLongFrame) {
     const absl::StatusOr<FramePrefix> prefix = DecodeFramePrefix(front);
@@ -44,7 +44,7 @@ UcxFrameParts SplitFrame(Frame frame) {
 
 absl::Status CheckMessageSize(UcxKind kind, absl::string_view header, uint64_t size,
                               uint64_t* rest) {
-  absl::Status wrong = absl::InvalidArgumentError("a message is not as large as it must be");
+  absl::Status wrong = absl::InvalidArgumentError("a message has the wrong size");
   if (header.size() < kUcxSumBytes) return wrong;
   const absl::string_view front = header.substr(kUcxSumBytes);
   switch (kind) {
@@ -61,7 +61,7 @@ absl::Status CheckMessageSize(UcxKind kind, absl::string_view header, uint64_t s
     case UcxKind::kLongFrame:
       break;
   }
-  if (*rest > 0) return absl::InvalidArgumentError("a frame began before the one before was whole");
+  if (*rest > 0) return absl::InvalidArgumentError("a frame began before the last was complete");
   const absl::StatusOr<FramePrefix> prefix = DecodeFramePrefix(front);
   if (!prefix.ok()) return absl::InvalidArgumentError(prefix.status().message());
   const bool is_long = kind == UcxKind::kLongFrame;
@@ -89,7 +89,7 @@ absl::StatusOr<std::optional<Frame>> UcxJoiner::Take(UcxKind kind, absl::string_
     }
   }
   if (data_ == nullptr || data.size() > size_ - filled_) {
-    return absl::InvalidArgumentError("a piece came of a payload that has not begun");
+    return absl::InvalidArgumentError("a piece of a payload came without the payload's beginning");
   }
   std::copy_n(data.data(), data.size(), data_.get() + filled_);
   filled_ += data.size();

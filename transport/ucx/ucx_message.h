@@ -1,5 +1,5 @@
-// Messages of a link over UCX: what stands where, and how a frame is put into them. Part of links
-// over UCX (ucx_link.h); no thread of its own.
+// Messages of a link over UCX: their layout, and how a frame is split into them. Part of links over
+// UCX (ucx_link.h); no thread of its own.
 //
 // A message is one UCP active message. Its header is the checksum and a front, its data the rest:
 //
@@ -11,8 +11,8 @@
 //   kPing       -                        -                     when nothing else was sent
 //   kEnd        -                        -                     each side's last
 //
-// A piece has kUcxPieceBytes, the last one what is left. Between a frame's pieces come pings, or
-// the end.
+// A piece has kUcxPieceBytes, the last one the rest. Only pings, or the end, may come between a
+// frame's pieces.
 #pragma once
 
 #include <cstddef>
@@ -39,43 +39,44 @@ enum class UcxKind : uint8_t {
   kMore = 6
 };
 
-// UCX tells of a message when all of it is there. A peer that sends pieces is not silent, unless a
-// network takes a second for one: stages do not use UCX on those (shard/serving/link_selector.h).
+// UCX reports a message only once it is complete. With pieces a peer is not silent, unless a
+// network takes a second for one: stages do not use UCX there (shard/serving/link_selector.h).
 inline constexpr uint64_t kUcxPieceBytes = 1u << 20;
-// Of a frame's header, beside its prefix, in an active message's header.
+// Most bytes of a frame's header, without its prefix, in an active message's header.
 inline constexpr size_t kUcxShortHeaderMax = 1024;
 
-// A frame as it leaves.
+// A frame in the form that is sent.
 struct UcxFrameParts {
   UcxKind kind;
   std::string front;
-  std::string long_header;  // what did not fit there, padded
+  std::string long_header;  // the frame's header where it does not fit there, padded
   Payload payload;
 };
 UcxFrameParts SplitFrame(Frame frame);
 
-// Whether a message whose header is `header`, checksum included, may have `size` bytes of data.
-// `rest` is what must still come of the payload of the frame before, 0 at first. kInvalidArgument:
-// not, or its front is none, or it is not its turn.
+// Checks that a message with `header`, checksum included, may have `size` bytes of data. `rest` is
+// the number of bytes still to come of the last frame's payload, 0 at first. kInvalidArgument: the
+// size is wrong, or the front is invalid, or the message comes out of order.
 absl::Status CheckMessageSize(UcxKind kind, absl::string_view header, uint64_t size,
                               uint64_t* rest);
 
-// Puts frames together of messages of right size, in the order in which they came.
+// Assembles frames from messages that passed CheckMessageSize(), in the order received.
 class UcxJoiner {
  public:
-  // The frame, once it is whole; nothing before. `kind` is one of a frame's. kInvalidArgument when
-  // it is none, or a piece of none; kResourceExhausted when there is no memory for it. What came of
-  // a frame after one of its messages was wrong is a piece of none: Forget().
+  // The frame, once it is complete; nothing before. kInvalidArgument for an invalid frame, or for a
+  // piece without a frame; kResourceExhausted when there is no memory for it. After an invalid
+  // message call Forget(): the rest of that frame's pieces are then pieces without a frame.
+  // REQUIRES: `kind` is kFrame, kLongFrame or kMore.
   absl::StatusOr<std::optional<Frame>> Take(UcxKind kind, absl::string_view front,
                                             const Payload& data, UcxBuffers* buffers);
   void Forget() { data_ = nullptr; }
 
  private:
-  // Of a frame in several pieces: its first message, and its data as far as it came.
+  // A frame in several pieces: its first message, and its data received so far.
   UcxKind kind_ = UcxKind::kFrame;
   std::string front_;
-  std::shared_ptr<char> data_;  // null: none has begun; shared with the payload
-  uint64_t size_ = 0;           // that it will have
+  std::shared_ptr<char> data_;  // null: no frame has begun; shared with the payload
+  uint64_t size_ = 0;           // of the complete data
   uint64_t filled_ = 0;
 };
 

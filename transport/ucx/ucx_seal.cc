@@ -12,7 +12,7 @@
 namespace strata {
 namespace {
 
-constexpr size_t kEntropyBytesMax = 256;  // that getentropy() gives at a time
+constexpr size_t kEntropyBytesMax = 256;  // the limit of one getentropy() call
 
 constexpr size_t kCipherKeyBytes = 16;
 constexpr size_t kNonceBytes = 12;
@@ -75,7 +75,7 @@ UcxSum UcxSeal::Next(uint8_t kind, absl::Span<const absl::string_view> parts) {
   int ignored;
   ok = ok && EVP_EncryptFinal_ex(context_.get(), out.data(), &ignored) == 1 &&
        EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_GCM_GET_TAG, out.size(), out.data()) == 1;
-  CHECK(ok) << "OpenSSL computes no GMAC";
+  CHECK(ok) << "OpenSSL cannot compute a GMAC";
   UcxSum sum;
   std::copy(out.begin(), out.end(), sum.begin());
   return sum;

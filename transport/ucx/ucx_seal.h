@@ -1,5 +1,5 @@
 // The keyed checksum that each message of a link over UCX carries, and the secrets it starts from.
-// UCX knows no keys and checks no bytes: whoever reaches a wire could put frames into it.
+// UCX knows no keys and checks no bytes: an attacker on the network could insert frames.
 //
 // GMAC (AES-128-GCM without anything to encrypt) over the message's kind and bytes, with its number
 // as the nonce: several times faster than a keyed hash, which counts at 16 KiB in some
@@ -27,10 +27,10 @@ inline constexpr size_t kUcxSumBytes = 16;
 
 using UcxSum = std::array<char, kUcxSumBytes>;
 
-// Bytes from the system that nobody can guess. kUnavailable when it has none.
+// Unpredictable bytes from the system. kUnavailable when it has none.
 absl::StatusOr<std::string> UcxSecret(size_t bytes);
 
-// Takes the same time wherever the bytes differ.
+// Compares in constant time, wherever the bytes differ.
 bool UcxSecretsEqual(absl::string_view a, absl::string_view b);
 
 // One direction of one link. Not thread-safe.
@@ -38,11 +38,11 @@ class UcxSeal {
  public:
   enum class Direction { kFromDialler, kFromAcceptor };
 
-  // Precondition: `key` has kUcxKeyBytes.
+  // REQUIRES: `key` has kUcxKeyBytes.
   UcxSeal(absl::string_view key, Direction direction);
 
-  // What goes with the direction's next message, or must have come with it. Counts it. Where one of
-  // `parts` ends and the next begins must follow from `kind` and from what is in the first.
+  // The checksum of the direction's next message, to send or to compare with. Counts the message.
+  // REQUIRES: the boundaries of `parts` follow from `kind` and from the content of the first part.
   UcxSum Next(uint8_t kind, absl::Span<const absl::string_view> parts);
 
  private:

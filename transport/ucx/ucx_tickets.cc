@@ -25,7 +25,7 @@ absl::StatusOr<UcxTicket> UcxTickets::Give(std::string address, UcxOfferOptions 
   }
   if (tickets_.size() >= kUcxTicketsMax) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(kUcxTicketsMax, " tickets for links are out and unused"));
+        absl::StrCat("too many unused tickets for links; at most ", kUcxTicketsMax));
   }
   UcxTicket ticket{std::move(address), *token, *key};
   tickets_.push_back(Ticket{*std::move(token), *std::move(key), options, std::move(accept),
@@ -37,18 +37,18 @@ absl::StatusOr<UcxTickets::Ticket> UcxTickets::Take(absl::string_view token, Tim
   Ticket ticket;
   {
     MutexLock lock(&mu_);
-    // All are looked at, so that how long it takes says nothing.
+    // Compares with all of them, so that the time taken reveals nothing.
     auto found = tickets_.end();
     for (auto one = tickets_.begin(); one != tickets_.end(); ++one) {
       if (UcxSecretsEqual(one->token, token)) found = one;
     }
     if (found == tickets_.end()) {
-      return absl::UnauthenticatedError("the peer's token was never given out, or is used up");
+      return absl::UnauthenticatedError("the peer's token was never issued, or is used up");
     }
     ticket = std::move(*found);
     tickets_.erase(found);
   }
-  if (ticket.until <= now) return absl::UnauthenticatedError("the peer's token is too old");
+  if (ticket.until <= now) return absl::UnauthenticatedError("the peer's token has expired");
   return ticket;
 }
 

@@ -1,5 +1,5 @@
-// Tickets for links over UCX that were given out and not used yet: each is good for one link and
-// for a while. Part of links over UCX (ucx_link.h). Thread-safe.
+// Issued, unused tickets for links over UCX: each is valid for one link and for a limited time.
+// Part of links over UCX (ucx_link.h). Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ class UcxTickets {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // Kept by who gave it out.
+  // The issuer's record of a ticket.
   struct Ticket {
     std::string token;
     std::string key;
@@ -27,16 +27,16 @@ class UcxTickets {
     Time until;
   };
 
-  // A new one. kResourceExhausted: kUcxTicketsMax are out; kUnavailable: no secrets can be had.
-  // `address` stands in what is given out.
+  // Issues a new ticket, with `address` in it. kResourceExhausted: kUcxTicketsMax are unused;
+  // kUnavailable: the system has no random bytes.
   absl::StatusOr<UcxTicket> Give(std::string address, UcxOfferOptions options, AcceptLinkFn accept,
                                  Time now);
 
-  // Uses up the ticket that `token` belongs to. kUnauthenticated: there is none, or it is too old.
+  // Uses up the ticket of `token`. kUnauthenticated: there is none, or it has expired.
   absl::StatusOr<Ticket> Take(absl::string_view token, Time now);
 
  private:
-  Mutex mu_;  // never with another
+  Mutex mu_;  // never held together with another
   std::vector<Ticket> tickets_ ABSL_GUARDED_BY(mu_);
 };
 

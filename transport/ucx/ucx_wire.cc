@@ -13,10 +13,10 @@
 namespace strata {
 namespace {
 
-// Smaller data is copied out, so that UCX has its buffer back at once.
+// Smaller data is copied, so that UCX gets its buffer back at once.
 constexpr size_t kLendBytesMin = 4096;
 
-// Whether it went or failed: a wire that breaks hears of it as a whole.
+// Called for success and failure alike: a broken connection is reported by OnError().
 void OnSent(void* request, ucs_status_t, void* self) {
   std::unique_ptr<UcxOutgoing> outgoing(static_cast<UcxOutgoing*>(self));
   Ucx().ucp_request_free(request);
@@ -27,30 +27,30 @@ void OnSent(void* request, ucs_status_t, void* self) {
 
 }  // namespace
 
-// What arrived, in its turn.
+// A received message, in order.
 struct UcxWire::Message {
   absl::string_view sum() const { return absl::string_view(header).substr(0, kUcxSumBytes); }
   absl::string_view front() const { return absl::string_view(header).substr(kUcxSumBytes); }
 
   UcxKind kind;
   std::string header;
-  absl::Status bad;  // not OK: what is wrong with its size
+  absl::Status bad;  // not OK: the error of its size
   Payload data;
-  bool counts = true;         // to what may be unread
-  bool whole = true;          // its data is here
-  void* announced = nullptr;  // UCX's name for data that is to be fetched
+  bool counts = true;         // towards the limit of unread messages
+  bool complete = true;       // its data is here
+  void* announced = nullptr;  // UCX's handle of data that is to be fetched
   std::shared_ptr<char> fetched;
   size_t fetched_bytes = 0;
 };
 
-// One fetch under way; outlives its wire where UCX is slow to say that it failed.
+// One fetch in progress; outlives its wire where UCX is slow to report a failure.
 struct UcxFetch {
   static void Done(void* request, ucs_status_t status, size_t, void* self) {
     std::unique_ptr<UcxFetch> fetch(static_cast<UcxFetch*>(self));
     Ucx().ucp_request_free(request);
     if (auto wire = fetch->wire.lock()) {
       wire->core_->AssertHeld();
-      wire->Fetched(fetch->message.get(), status);
+      wire->OnFetched(fetch->message.get(), status);
     }
   }
   std::weak_ptr<UcxWire> wire;
@@ -72,8 +72,7 @@ void UcxWire::StartDialling(absl::string_view key, std::shared_ptr<LinkSession> 
   }
   MutexLock lock(&core_->mu);
   proven_ = greeted_ = true;
-  last_heard_ =
-      Time::max();  // until the acceptor has said something, the dialler's patience counts
+  last_heard_ = Time::max();  // until the acceptor's first message, the dialler's timeout counts
 }
 
 void UcxWire::StartAccepting(ProveFn prove, Time prove_by) {
@@ -99,7 +98,7 @@ bool UcxWire::greeted() const {
 
 bool UcxWire::over() const {
   core_->AssertHeld();
-  return told_;
+  return over_;
 }
 
 bool UcxWire::in_order() const {
@@ -114,7 +113,7 @@ std::string UcxWire::name() const {
   attributes.transports = {entries, std::size(entries), sizeof(ucp_transport_entry_t)};
   std::string name = "UCX";
   MutexLock lock(&core_->mu);
-  if (broken_ || told_ || Ucx().ucp_ep_query(ep_, &attributes) != UCS_OK) return name;
+  if (broken_ || over_ || Ucx().ucp_ep_query(ep_, &attributes) != UCS_OK) return name;
   for (const ucp_transport_entry_t& entry :
        absl::MakeSpan(entries, attributes.transports.num_entries)) {
     if (!absl::StrContains(name, entry.transport_name)) {
@@ -173,11 +172,11 @@ void UcxWire::Send(UcxKind kind, absl::string_view front, std::string long_heade
   }
 
   MutexLock lock(&core_->mu);
-  if (broken_ || told_) return;
+  if (broken_ || over_) return;
   last_sent_ = std::chrono::steady_clock::now();
-  // The thread is to listen for the answer from now on.
+  // From now on the thread must poll often, for the answer.
   if (kind != UcxKind::kPing && EndQuiet(last_sent_) && CanWait()) core_->Wake();
-  UcxOutgoing* const given = outgoing.release();  // OnSent()'s, unless it is over at once
+  UcxOutgoing* const given = outgoing.release();  // OnSent() owns it, unless it is done at once
   ucs_status_ptr_t request =
       Ucx().ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), given->header.data(),
                             given->header.size(), data, count, &param);
@@ -186,7 +185,7 @@ void UcxWire::Send(UcxKind kind, absl::string_view front, std::string long_heade
   if (UCS_PTR_IS_ERR(request)) {
     Break(FromUcx(UCS_PTR_STATUS(request), absl::StrCat("the link to ", peer_, " broke")));
   }
-  // The rest of it is for the thread that progresses.
+  // The thread that calls ucp_worker_progress() does the rest.
   if (CanWait()) core_->Wake();
 }
 
@@ -225,7 +224,7 @@ void UcxWire::Read() {
 ucs_status_t UcxWire::OnMessage(UcxKind kind, absl::string_view header, void* data, size_t size,
                                 uint64_t attributes) {
   core_->AssertHeld();
-  if (broken_ || told_) return UCS_OK;
+  if (broken_ || over_) return UCS_OK;
   last_heard_ = std::chrono::steady_clock::now();
   if (kind != UcxKind::kPing) EndQuiet(last_heard_);
   auto message = std::make_shared<Message>();
@@ -234,7 +233,7 @@ ucs_status_t UcxWire::OnMessage(UcxKind kind, absl::string_view header, void* da
   unread_ += message->counts ? 1 : 0;
   if (unread_ > (proven_ ? kUcxInboxMax : kUcxUnprovenInboxMax)) {
     Break(absl::ResourceExhaustedError(
-        absl::StrCat("the peer at ", peer_, " sends more than anybody may")));
+        absl::StrCat("the peer at ", peer_, " sends more messages than allowed")));
     return UCS_OK;
   }
   message->kind = kind;
@@ -242,7 +241,7 @@ ucs_status_t UcxWire::OnMessage(UcxKind kind, absl::string_view header, void* da
   ucs_status_t keep = UCS_OK;
   if (message->bad.ok() && size > 0) {
     if ((attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
-      message->whole = false;
+      message->complete = false;
       message->announced = data;
       message->fetched_bytes = size;
       keep = UCS_INPROGRESS;
@@ -271,20 +270,21 @@ void UcxWire::Break(const absl::Status& status) {
   core_->AssertHeld();
   if (std::exchange(broken_, true)) return;
   why_ = absl::Status(status.code(), status.message());
-  // What came whole before is still delivered; the rest never will be.
-  auto whole = std::find_if(inbox_.begin(), inbox_.end(), [](const auto& m) { return !m->whole; });
-  for (auto lost = whole; lost != inbox_.end(); ++lost) {
-    void* const announced = std::exchange((*lost)->announced, nullptr);
+  // Messages before the first incomplete one are still delivered; the others never will be.
+  auto incomplete =
+      std::find_if(inbox_.begin(), inbox_.end(), [](const auto& m) { return !m->complete; });
+  for (auto it = incomplete; it != inbox_.end(); ++it) {
+    void* const announced = std::exchange((*it)->announced, nullptr);
     if (announced != nullptr) Ucx().ucp_am_data_release(core_->worker(), announced);
   }
-  inbox_.erase(whole, inbox_.end());
+  inbox_.erase(incomplete, inbox_.end());
   core_->Ready(shared_from_this());
 }
 
 void UcxWire::Fetch() {
-  // Nobody's announcement is believed before the token, and no more than a little is fetched ahead.
+  // Fetch nothing from a peer without a valid token, and only kUcxFetchBytesMax ahead.
   if (!proven_) return;
-  // A fetch that fails at once breaks the wire within the call, and the inbox is not what it was.
+  // A fetch that fails at once breaks the wire inside the call, which changes the inbox.
   for (size_t i = 0; !broken_ && i < inbox_.size(); ++i) {
     const std::shared_ptr<Message> message = inbox_[i];
     if (message->announced == nullptr) continue;
@@ -304,26 +304,26 @@ void UcxWire::Fetch() {
     param.user_data = fetch.get();
     fetching_bytes_ += size;
     void* const announced = std::exchange(message->announced, nullptr);
-    // UcxFetch::Done()'s, which may come before this call returns, unless it returns no request.
+    // UcxFetch::Done() owns it, and may run before this call returns; unless there is no request.
     UcxFetch* const given = fetch.release();
     ucs_status_ptr_t request = Ucx().ucp_am_recv_data_nbx(core_->worker(), announced,
                                                           message->fetched.get(), size, &param);
     if (request == nullptr || UCS_PTR_IS_ERR(request)) {
       fetch.reset(given);
-      Fetched(message.get(), request == nullptr ? UCS_OK : UCS_PTR_STATUS(request));
+      OnFetched(message.get(), request == nullptr ? UCS_OK : UCS_PTR_STATUS(request));
     }
   }
 }
 
-void UcxWire::Fetched(Message* message, ucs_status_t status) {
+void UcxWire::OnFetched(Message* message, ucs_status_t status) {
   fetching_bytes_ -= message->fetched_bytes;
   last_heard_ = std::chrono::steady_clock::now();
   if (status != UCS_OK) {
-    Break(FromUcx(status, absl::StrCat("a payload from ", peer_, " did not come")));
+    Break(FromUcx(status, absl::StrCat("a payload from ", peer_, " could not be fetched")));
     return;
   }
   message->data = Payload::Share(message->fetched, message->fetched.get(), message->fetched_bytes);
-  message->whole = true;
+  message->complete = true;
   core_->Ready(shared_from_this());
 }
 
@@ -333,17 +333,17 @@ void UcxWire::Fetched(Message* message, ucs_status_t status) {
 bool UcxWire::Step() {
   std::shared_ptr<Message> message;
   absl::Status ended;
-  bool tell_end = false;
+  bool report_end = false;
   {
     MutexLock lock(&core_->mu);
-    if (told_) return false;
+    if (over_) return false;
     Fetch();
     if (broken_ && session_ == nullptr) {
-      told_ = true;
+      over_ = true;
       inbox_.clear();
       return false;
     }
-    if (!inbox_.empty() && inbox_.front()->whole && (reading_ || !open_seen_)) {
+    if (!inbox_.empty() && inbox_.front()->complete && (reading_ || !open_seen_)) {
       message = std::move(inbox_.front());
       inbox_.pop_front();
       unread_ -= message->counts ? 1 : 0;
@@ -351,8 +351,8 @@ bool UcxWire::Step() {
       reading_ = false;
       read_over_ = true;
     } else if (ended_ && read_over_) {
-      told_ = tell_end = true;
-      // A peer that has said its end may go before this side has said its own.
+      over_ = report_end = true;
+      // A peer that has sent its kEnd may disconnect before this side has sent its own.
       if (broken_ && !peer_ended_) ended = why_;
     } else {
       return false;
@@ -360,11 +360,11 @@ bool UcxWire::Step() {
   }
   if (message != nullptr) {
     Handle(*message);
-  } else if (tell_end) {
+  } else if (report_end) {
     if (!ended.ok() && on_break_ != nullptr) std::move(on_break_)(ended);
     session_->OnEnded(std::move(ended));
   } else {
-    session_->OnRead(absl::UnavailableError("the wire has ended"));
+    session_->OnRead(absl::UnavailableError("the connection has ended"));
   }
   return true;
 }
@@ -373,7 +373,7 @@ void UcxWire::Handle(const Message& message) {
   if (!open_seen_) return HandleOpen(message);
   absl::Status status = message.bad;
   if (status.ok() && message.kind == UcxKind::kOpen) {
-    status = absl::InvalidArgumentError("the peer showed a token again");
+    status = absl::InvalidArgumentError("the peer sent a second token");
   }
   if (status.ok()) status = CheckSum(message);
   if (status.ok() && message.kind == UcxKind::kPing) return;
@@ -386,12 +386,12 @@ void UcxWire::Handle(const Message& message) {
   absl::StatusOr<std::optional<Frame>> frame =
       status.ok() ? joiner_.Take(message.kind, message.front(), message.data, &core_->buffers())
                   : status;
-  if (frame.ok() && !frame->has_value()) return;  // there is more of it to come
+  if (frame.ok() && !frame->has_value()) return;  // more pieces are to come
   {
     MutexLock lock(&core_->mu);
     if (absl::IsResourceExhausted(frame.status())) return Break(frame.status());
     reading_ = false;
-    greeted_ = true;  // with a Hello, or it closes
+    greeted_ = true;  // by a Hello; the session closes the link for any other frame
   }
   if (frame.ok()) {
     session_->OnRead(**std::move(frame));
@@ -407,14 +407,15 @@ absl::Status UcxWire::CheckSum(const Message& message) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "a message's checksum is not that of this link's key: it was changed or is not the peer's");
+      "a message's checksum does not match this link's key: the message was changed, or another "
+      "sender made it");
 }
 
 void UcxWire::HandleOpen(const Message& message) {
   open_seen_ = true;
   if (!message.bad.ok()) return Refuse(message.bad);
   if (message.kind != UcxKind::kOpen) {
-    return Refuse(absl::UnauthenticatedError("the peer shows no token"));
+    return Refuse(absl::UnauthenticatedError("the peer sent no token"));
   }
   absl::StatusOr<Proof> proof = std::move(prove_)(this, message.front());
   if (!proof.ok()) return Refuse(proof.status());
@@ -435,7 +436,7 @@ void UcxWire::HandleOpen(const Message& message) {
   session_->Start();
 }
 
-// One line a second: a peer that is refused thousands of times must not fill the disk.
+// One line a second at most: a peer that is refused thousands of times must not fill the disk.
 void UcxWire::LogRefusal(const absl::Status& why) const {
   LOG_EVERY_N_SEC(WARNING, 1) << "refused a link over UCX from " << peer_ << ": " << why << " ("
                               << COUNTER << " refused so far)";
@@ -465,19 +466,19 @@ void UcxWire::Tick(Time now, Time last_tick) {
   bool hello_missing = false;
   {
     MutexLock lock(&core_->mu);
-    if (told_ || broken_) return;
+    if (over_ || broken_) return;
     const bool is_quiet = quiet(now);
     const int64_t silence_ms = is_quiet ? kUcxQuietSilenceMs : kUcxSilenceMs;
-    // What came while this side did not run, stopped or on a machine that was too busy, it could
-    // not hear: most of that is not the peer's silence.
+    // While this side did not run (stopped, or on a busy machine) it could not receive: most of
+    // that time is not the peer's silence.
     const auto unheard = now - last_tick - std::chrono::milliseconds(kUcxSilenceMs / 4);
     if (unheard > Time::duration(0) && last_heard_ < now) {
-      // A machine that slept, or programs stopped together: the peer may just have come back, too.
+      // A suspended machine, or programs stopped together: the peer may just have resumed, too.
       const bool was_stopped = unheard > std::chrono::milliseconds(kUcxSilenceMs);
       last_heard_ = was_stopped ? now : std::min(last_heard_ + unheard, now);
     }
     if (!proven_ && now >= prove_by_) {
-      Break(absl::DeadlineExceededError("the peer showed no token in time"));
+      Break(absl::DeadlineExceededError("the peer sent no token in time"));
     } else if (now >= end_by_) {
       Break(absl::UnavailableError(absl::StrCat(peer_, " did not end the link in time")));
     } else if (proven_ && last_heard_ != Time::max() &&
@@ -494,7 +495,7 @@ void UcxWire::Tick(Time now, Time last_tick) {
   if (ping) Send(UcxKind::kPing, "", "", Payload());
   if (hello_missing) {
     session_->CloseUnlessOpen(absl::DeadlineExceededError(
-        absl::StrCat("the peer said no Hello within ", hello_timeout_ms_, " ms")));
+        absl::StrCat("the peer sent no Hello within ", hello_timeout_ms_, " ms")));
   }
 }
 

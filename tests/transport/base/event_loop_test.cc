@@ -50,7 +50,7 @@ TEST(EventLoop, PostsOfManyThreadsAllRunEachInItsOrder) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(EventLoop, WhatWasPostedBeforeStopRuns) {
+TEST(EventLoop, PostsBeforeStopRun) {
   auto loop = EventLoop::Create();
   bool ran = false;
   loop->Post([&] {
@@ -140,7 +140,7 @@ TEST(EventLoop, ARepeatedTimerFiresUntilDestroyed) {
   EXPECT_EQ(fired, 5);
 }
 
-TEST(EventLoop, ACancelledTimerDoesNotFireAndLetsGoOfItsCallback) {
+TEST(EventLoop, ACancelledTimerDoesNotFireAndDestroysItsCallback) {
   auto loop = EventLoop::Create();
   bool fired = false;
   auto held = std::make_shared<int>(0);

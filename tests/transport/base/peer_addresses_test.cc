@@ -9,7 +9,7 @@ namespace {
 
 using absl_testing::StatusIs;
 
-TEST(PeerAddresses, HostAndPortAreTakenApartAndJoined) {
+TEST(PeerAddresses, HostAndPortAreSplitAndJoined) {
   for (const char* text : {"10.0.0.1:7400", "kitchen.local:1", "[fe80::1%3]:65535", "[::]:0"}) {
     const auto parsed = ParseHostPort(text);
     ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -18,14 +18,14 @@ TEST(PeerAddresses, HostAndPortAreTakenApartAndJoined) {
   EXPECT_EQ(ParseHostPort("[fd00::7]:80")->host, "fd00::7");
 }
 
-TEST(PeerAddresses, WhatIsNoHostAndPortIsRefused) {
+TEST(PeerAddresses, InvalidHostsAndPortsAreRefused) {
   for (const char* text : {"", ":", "kitchen", ":7400", "kitchen:", "kitchen:70000", "kitchen:-1",
                            "fe80::1:7400", "[fe80::1:7400", "[]:7400", "kitchen:7400x"}) {
     EXPECT_THAT(ParseHostPort(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
 }
 
-TEST(PeerAddresses, WhatStrangersTellIsDialledOnlyIfItIsAHost) {
+TEST(PeerAddresses, UntrustedAddressesAreDialledOnlyIfTheyAreHosts) {
   for (const char* text : {"10.0.0.1:7400", "[fe80::1%3]:7400", "kitchen.local:7", "localhost:1"}) {
     EXPECT_TRUE(IsDialable(text)) << text;
   }

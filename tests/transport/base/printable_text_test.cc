@@ -12,7 +12,7 @@ namespace {
 
 std::string Shown(absl::string_view bytes) { return PrintableText::From(bytes, 1000).str(); }
 
-// `c` as UTF-8, without a look at what it means.
+// `c` as UTF-8, whatever the character is.
 std::string Utf8(uint32_t c) {
   if (c < 0x80) return std::string(1, static_cast<char>(c));
   std::string tail;
@@ -89,7 +89,7 @@ TEST(PrintableText, OneVariationSelectorStaysWithItsCharacter) {
   EXPECT_EQ(Shown("\xe8\ufe0f"), "\ufffd\\ufe0f");
 }
 
-TEST(PrintableText, NeighboursOfWhatIsEscapedStay) {
+TEST(PrintableText, NeighboursOfEscapedCharactersStay) {
   for (uint32_t c : {0x20u,   0x7Eu,   0xA0u,    0xACu,    0xAEu,    0x200Au,  0x2010u,  0x2027u,
                      0x202Fu, 0x205Fu, 0x2070u,  0x3163u,  0xFDCFu,  0xFDF0u,  0xFE10u,  0xFF9Fu,
                      0xFFFCu, 0xFFFDu, 0x1342Fu, 0x1D172u, 0xDFFFDu, 0xE1000u, 0x10FFFDu}) {

@@ -21,7 +21,7 @@ TEST(RateWindow, IsTheMeanSinceItsStartWhileItIsYoung) {
   EXPECT_DOUBLE_EQ(window.PerSecond(4 * kSecondUs), 15);
 }
 
-TEST(RateWindow, ForgetsWhatIsLongAgo) {
+TEST(RateWindow, ForgetsOldAmounts) {
   RateWindow window(0);
   window.Add(0, 1e9);
   for (int64_t s = 20; s <= 40; ++s) window.Add(s * kSecondUs, 7);
@@ -30,11 +30,11 @@ TEST(RateWindow, ForgetsWhatIsLongAgo) {
   EXPECT_DOUBLE_EQ(window.PerSecond(60 * kSecondUs), 0);
 }
 
-TEST(RateWindow, WhoComputesHalfOfTheTimeIsIdleForTheOther) {
+TEST(RateWindow, AStageThatComputesHalfOfTheTimeIsIdleForTheRest) {
   RateWindow busy_us(0);
   for (int64_t s = 0; s < 8; ++s) busy_us.Add(s * kSecondUs, kSecondUs / 2);
   EXPECT_DOUBLE_EQ(IdleShare(busy_us, 8 * kSecondUs), 0.5);
-  // One long step is told at its end, and is longer than the window.
+  // One long step is reported at its end, and is longer than the window.
   busy_us.Add(8 * kSecondUs, 60.0 * kSecondUs);
   EXPECT_EQ(IdleShare(busy_us, 8 * kSecondUs), 0);
   EXPECT_EQ(IdleShare(busy_us, 100 * kSecondUs), 1);

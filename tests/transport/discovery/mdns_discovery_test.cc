@@ -1,4 +1,4 @@
-// mDNS between discoveries of one process, in a network of its own that has nothing but loopback.
+// mDNS between discoveries of one process, in a network namespace that has only the loopback.
 #include <net/if.h>
 #include <sched.h>
 #include <sys/ioctl.h>
@@ -25,8 +25,8 @@ using testing::Each;
 
 constexpr uint64_t kPatienceMs = 20'000;
 
-// Leaves this machine's network for an empty one; false where the system does not allow it. Before
-// the first thread.
+// Moves this process into an empty network namespace; false where the system does not allow it.
+// REQUIRES: no other thread has started.
 bool EnterOwnNetwork() {
   if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return false;
   const int fd = socket(AF_INET, SOCK_DGRAM, 0);
@@ -89,7 +89,7 @@ class MdnsDiscovery : public testing::Test {
       if (done_ && done_()) loop_->Stop();
     });
   }
-  // Runs the loop, once, until `done`, which is asked after each change.
+  // Runs the loop, once, until `done` returns true, which is called after each change.
   void Run(std::function<bool()> done) {
     done_ = std::move(done);
     auto patience = loop_->StartTimer({.delay_ms = kPatienceMs}, [this] {

@@ -35,7 +35,7 @@ TEST(MdnsRecord, IsReadAsItWasWritten) {
   EXPECT_EQ(record->protocol, 7u);
 }
 
-TEST(MdnsRecord, TellsOfItsKeyOrThatItWaitsForOne) {
+TEST(MdnsRecord, AnnouncesItsKeyOrThatItWaitsForOne) {
   DiscoveryRecord self = Self();
   const std::vector<std::string> open = MdnsText(self, 1);
   EXPECT_EQ(ParseMdnsText(Views(open))->key_id, "");

@@ -37,7 +37,7 @@ class Faulty {
   std::unique_ptr<FaultyLink> dialler;
 };
 
-TEST(FaultyLink, BreaksAfterTheFramesItWasTold) {
+TEST(FaultyLink, BreaksAfterTheGivenNumberOfFrames) {
   FaultyLink::Faults faults;
   faults.break_after_frames = 3;
   Faulty link(std::move(faults));
@@ -48,7 +48,7 @@ TEST(FaultyLink, BreaksAfterTheFramesItWasTold) {
   EXPECT_EQ(link.acceptor_heard.n_frames(), 3u);
 }
 
-TEST(FaultyLink, HeldFramesArriveInOrderWhenLetGo) {
+TEST(FaultyLink, HeldFramesArriveInOrderWhenReleased) {
   Faulty link({});
   link.dialler->Hold();
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(link.dialler->Send(Step(i)).ok());
@@ -58,7 +58,7 @@ TEST(FaultyLink, HeldFramesArriveInOrderWhenLetGo) {
   for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(StepId(link.acceptor_heard.frames()[i]), i);
 }
 
-TEST(FaultyLink, TampersWithFramesOnTheWay) {
+TEST(FaultyLink, TampersWithFramesInTransit) {
   FaultyLink::Faults faults;
   faults.tamper = [](Frame* frame) { *frame = Step(StepId(*frame) + 100); };
   Faulty link(std::move(faults));

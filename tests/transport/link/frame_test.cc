@@ -102,7 +102,7 @@ TEST(FrameTest, ReservedBitsMustBeZero) {
   EXPECT_NE(status.message().find("reserved"), absl::string_view::npos) << status;
 }
 
-TEST(FrameTest, ForeignBytesAreNamed) {
+TEST(FrameTest, ForeignBytesAreShown) {
   const absl::Status status = Decode("GET / HTTP/1.1\r\nHost: x\r\n\r\n").status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_NE(status.message().find("GET "), absl::string_view::npos) << status;
@@ -126,7 +126,7 @@ TEST(FrameTest, AbsurdSizesAreInvalidBeforeAnythingIsAllocated) {
   bytes = ExampleBytes();
   for (int i = 16; i < 24; ++i) bytes[i] = '\xff';
   EXPECT_TRUE(absl::IsInvalidArgument(Decode(bytes).status()));
-  // Within the bound, but not there.
+  // Within the bound, but the bytes are missing.
   bytes = ExampleBytes();
   bytes[18] = '\x10';
   EXPECT_TRUE(absl::IsInvalidArgument(Decode(bytes).status()));

@@ -1,4 +1,4 @@
-// What is particular to links over gRPC: strangers on the port, peers that die, what is copied.
+// Tests of links over gRPC only: untrusted peers on the port, peers that die, copies of payloads.
 #include "transport/link/grpc_link.h"
 
 #include <arpa/inet.h>
@@ -82,7 +82,7 @@ class Server {
     MutexLock lock(&mu_);
     return links_[i].get();
   }
-  // Destroys the links taken so far.
+  // Destroys the links accepted so far.
   void Drop() {
     std::vector<std::unique_ptr<Link>> links;
     MutexLock lock(&mu_);
@@ -100,7 +100,7 @@ class Server {
   GrpcServer server_;
 };
 
-// A link still opens and carries a frame: whatever came before did no harm.
+// A link still opens and carries a frame: earlier peers did no harm.
 void ExpectServes(Server* server) {
   Recorder heard;
   const size_t before = server->heard.n_frames();
@@ -110,7 +110,7 @@ void ExpectServes(Server* server) {
   EXPECT_TRUE(server->heard.WaitForFrames(before + 1));
 }
 
-// One bidirectional call of raw messages, as a stranger might make it.
+// One bidirectional call of raw messages, as an untrusted peer might make it.
 class RawCall {
  public:
   explicit RawCall(const std::string& address, const char* method = "/strata.wire.Link/Stream")
@@ -151,7 +151,7 @@ class RawCall {
     return *std::move(frame);
   }
 
-  // How the call ends; after Read() has said that it does.
+  // The status of the call. REQUIRES: Read() has returned its end.
   grpc::Status Finish() {
     grpc::Status status;
     call_->Finish(&status, nullptr);
@@ -190,7 +190,7 @@ Frame Hello() {
   return MakeFrame(FrameType::kHello, hello);
 }
 
-// --- strangers
+// --- untrusted peers
 // ------------------------------------------------------------------------------------
 
 TEST(GrpcLink, GarbageOverGrpcGetsOneClearErrorAndHurtsNobody) {
@@ -296,7 +296,7 @@ TEST(GrpcLink, OtherMethodsAreNotLinks) {
   EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
 }
 
-TEST(GrpcLink, DiallingAServerWithoutLinksSaysSo) {
+TEST(GrpcLink, DiallingAServerWithoutLinksReportsThat) {
   class Nothing : public grpc::CallbackGenericService {
   } nothing;
   const ServiceServer server({.others = &nothing});
@@ -326,7 +326,7 @@ class Socket {
     sockaddr_in address = Loopback(port);
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   }
-  // Writes all that the peer takes, then reads until it closes.
+  // Writes all that the peer accepts, then reads until it closes.
   void WriteAndDrain(const std::string& bytes) {
     send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     shutdown(fd_, SHUT_WR);
@@ -358,10 +358,10 @@ TEST(GrpcLink, GarbageOverTcpHurtsNobody) {
   ExpectServes(&server);
 }
 
-// --- nobody there, or nobody home
+// --- no listener, or no answer
 // -----------------------------------------------------------------
 
-TEST(GrpcLink, NobodyThereIsUnavailable) {
+TEST(GrpcLink, AClosedPortIsUnavailable) {
   int port;
   {
     Socket socket;
@@ -385,7 +385,7 @@ TEST(GrpcLink, ASilentPortFailsInTime) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(DialGrpcLink(options, &heard).status()));
 }
 
-TEST(GrpcLink, AnAcceptorThatSaysNothingFailsInTime) {
+TEST(GrpcLink, ASilentAcceptorFailsInTime) {
   class Silent : public grpc::CallbackGenericService {
    public:
     grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
@@ -469,14 +469,14 @@ TEST(GrpcLink, APeerThatHangsIsUnavailable) {
   options.keepalive_ms = 100;
   auto link = DialGrpcLink(options, &heard);
   ASSERT_TRUE(link.ok()) << link.status();
-  child.Stop();  // its kernel still answers; only the keepalive can tell
+  child.Stop();  // its kernel still answers; only the keepalive notices
   EXPECT_TRUE(absl::IsUnavailable(heard.WaitForClosed()));
 }
 
-// --- what is copied and kept
+// --- copies and lifetimes
 // ----------------------------------------------------------------------
 
-// Floats whose owner tells when nobody needs them any more.
+// Floats whose owner records when the last reference is gone.
 class WatchedPayload {
  public:
   explicit WatchedPayload(size_t n) : values_(n, 1.5f) {}
@@ -485,7 +485,7 @@ class WatchedPayload {
     std::shared_ptr<const void> owner(values_.data(), [this](const void*) { gone_.set_value(); });
     return Payload::Share(std::move(owner), values_.data(), values_.size() * sizeof(float));
   }
-  bool WaitUntilLetGo() {
+  bool WaitUntilReleased() {
     return gone_.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready;
   }
 
@@ -494,7 +494,7 @@ class WatchedPayload {
   std::promise<void> gone_;
 };
 
-TEST(GrpcLink, ASentPayloadIsLetGo) {
+TEST(GrpcLink, ASentPayloadIsReleased) {
   WatchedPayload watched(1 << 20);
   Server server;
   Recorder heard;
@@ -503,11 +503,11 @@ TEST(GrpcLink, ASentPayloadIsLetGo) {
   ASSERT_TRUE((*link)->Send(Step(1, watched.payload())).ok());
   ASSERT_TRUE(server.heard.WaitForFrames(1));
   EXPECT_EQ(server.heard.frames()[0].payload.floats()[12345], 1.5f);
-  EXPECT_TRUE(watched.WaitUntilLetGo());
+  EXPECT_TRUE(watched.WaitUntilReleased());
 }
 
-// Takes no second frame until it is let go.
-class CallbackGate : public Link::Receiver {
+// Blocks in its first frame until Open().
+class BlockedReceiver : public Link::Receiver {
  public:
   void OnFrame(Frame frame) override {
     if (n_++ == 0) open_.get_future().wait();
@@ -523,12 +523,12 @@ class CallbackGate : public Link::Receiver {
 };
 
 TEST(GrpcLink, APayloadIsSentFromWhereItLies) {
-  CallbackGate gate;
+  BlockedReceiver receiver;
   std::promise<std::unique_ptr<Link>> opened;
   GrpcServer server({}, [&](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
     AcceptedLink accepted;
     accepted.hello.set_credits(2);
-    accepted.receiver = &gate;
+    accepted.receiver = &receiver;
     accepted.on_open = [&](std::unique_ptr<Link> link) { opened.set_value(std::move(link)); };
     return accepted;
   });
@@ -539,23 +539,23 @@ TEST(GrpcLink, APayloadIsSentFromWhereItLies) {
   ASSERT_TRUE(link.ok()) << link.status();
   auto acceptor = opened.get_future().get();
 
-  // 64 MiB fit into no window: the end of them is still to be sent while the far side does not
-  // read. What is written there now arrives, so nobody has made a copy of it.
+  // 64 MiB fit into no window: their end is not sent yet while the far side does not read. A value
+  // written there now arrives, so no copy was made.
   std::vector<float> values(16 << 20, 1.0f);
   ASSERT_TRUE((*link)->Send(Step(1)).ok());
   const auto not_owned = std::make_shared<int>();
   ASSERT_TRUE(
       (*link)->Send(Step(2, Payload::Share(not_owned, values.data(), values.size() * 4))).ok());
   values.back() = 2.0f;
-  gate.Open();
-  ASSERT_TRUE(gate.heard.WaitForFrames(2));
-  EXPECT_EQ(gate.heard.frames()[1].payload.floats().front(), 1.0f);
-  EXPECT_EQ(gate.heard.frames()[1].payload.floats().back(), 2.0f);
+  receiver.Open();
+  ASSERT_TRUE(receiver.heard.WaitForFrames(2));
+  EXPECT_EQ(receiver.heard.frames()[1].payload.floats().front(), 1.0f);
+  EXPECT_EQ(receiver.heard.frames()[1].payload.floats().back(), 2.0f);
   link->reset();
   acceptor.reset();
 }
 
-TEST(GrpcLink, PayloadsNotSentAreLetGoWhenTheLinkCloses) {
+TEST(GrpcLink, UnsentPayloadsAreReleasedWhenTheLinkCloses) {
   WatchedPayload a(4 << 20), b(4 << 20), c(4 << 20);
   Server server;
   Recorder heard;
@@ -565,15 +565,15 @@ TEST(GrpcLink, PayloadsNotSentAreLetGoWhenTheLinkCloses) {
     ASSERT_TRUE((*link)->Send(Step(1, watched->payload())).ok());
   }
   server.link(0)->Close(absl::AbortedError("plan"));
-  EXPECT_TRUE(a.WaitUntilLetGo());
-  EXPECT_TRUE(b.WaitUntilLetGo());
-  EXPECT_TRUE(c.WaitUntilLetGo());
+  EXPECT_TRUE(a.WaitUntilReleased());
+  EXPECT_TRUE(b.WaitUntilReleased());
+  EXPECT_TRUE(c.WaitUntilReleased());
 }
 
 // --- a member that turns hostile
 // ------------------------------------------------------------------------------------
 
-// Raw calls, all on one connection, that wait for nothing.
+// Raw calls, all on one connection, that do not wait for each other.
 class Flood {
  public:
   explicit Flood(const std::string& address) : stub_(MakeChannel(address)) {}
@@ -593,7 +593,7 @@ class Flood {
       one->StartCall();
     }
   }
-  // Of the call after which none came.
+  // The status of the last call that ended.
   absl::Status Last() {
     calls_.back()->done.WaitForNotification();
     return calls_.back()->status;
@@ -615,7 +615,7 @@ class Flood {
   std::vector<std::unique_ptr<One>> calls_;
 };
 
-TEST(GrpcLinkHostileMember, ThousandsOfLinksThatSayNothingAreRefusedAndLeaveNothing) {
+TEST(GrpcLinkHostileMember, ThousandsOfSilentLinksAreRefusedAndLeaveNothing) {
   Server server;
   const absl::Time begin = absl::Now();
   testing::HeardLog log;
@@ -626,12 +626,12 @@ TEST(GrpcLinkHostileMember, ThousandsOfLinksThatSayNothingAreRefusedAndLeaveNoth
     EXPECT_THAT(flood.Last().message(), HasSubstr("no Hello yet"));
   }
   {
-    // Its places are free again once its calls have been seen to end.
+    // Its places are free again once the ends of its calls are noticed.
     Recorder heard;
     while (!server.Dial(&heard).ok()) ASSERT_LT(absl::Now(), begin + absl::Seconds(60));
   }
   ExpectServes(&server);
-  // Told, but not three thousand times.
+  // Logged, but not three thousand times.
   const size_t n_lines = log.WaitFor("refused a link from").size();
   EXPECT_GE(n_lines, 1u);
   EXPECT_LE(n_lines, static_cast<size_t>(absl::ToInt64Seconds(absl::Now() - begin)) + 2);
@@ -672,7 +672,7 @@ TEST(GrpcLinkHostileMember, ManyCallsOnOneConnectionWaitForEachOther) {
     Flood flood(address);
     flood.Call(kConnectionCallsMax + 500);
     while (there < kConnectionCallsMax) absl::SleepFor(absl::Milliseconds(1));
-    // Another's connection has calls of its own.
+    // Another connection has calls of its own.
     Flood other(address);
     other.Call(1);
     while (there < kConnectionCallsMax + 1) absl::SleepFor(absl::Milliseconds(1));

@@ -1,4 +1,4 @@
-// How frames become messages of a gRPC call and are put together again.
+// Splitting frames into messages of a gRPC call, and assembling them again.
 #include "transport/link/grpc_message.h"
 
 #include <algorithm>
@@ -69,7 +69,7 @@ TEST(GrpcMessage, APieceOfAnotherSizeIsRefusedAndTheNextMessageBeginsAFrame) {
       std::string bytes = right[wrong];
       bytes.resize(bytes.size() + change);
       EXPECT_THAT(incoming.Take(MessageOf(bytes)),
-                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("came as")));
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("next message has")));
       const auto next = incoming.Take(MessageOf(MessagesOf(Step(2))[0]));
       ASSERT_TRUE(next.ok()) << next.status();
       EXPECT_TRUE(next->has_value());
@@ -77,7 +77,7 @@ TEST(GrpcMessage, APieceOfAnotherSizeIsRefusedAndTheNextMessageBeginsAFrame) {
   }
 }
 
-TEST(GrpcMessage, WhatIsNoFrameIsRefused) {
+TEST(GrpcMessage, InvalidFramesAreRefused) {
   for (const std::string& bytes : {std::string(), std::string("STRF"), std::string(1000, '\xff')}) {
     GrpcIncoming incoming;
     EXPECT_THAT(incoming.Take(MessageOf(bytes)), StatusIs(absl::StatusCode::kInvalidArgument));

@@ -46,7 +46,7 @@ class LinkChild {
     waitpid(pid_, nullptr, 0);
     pid_ = 0;
   }
-  // Its first line.
+  // Its first line of output.
   const std::string& said() const { return said_; }
 
  private:

@@ -1,4 +1,4 @@
-// What transport/link/link.h promises, whatever the wire. Linked into the test of each kind of
+// The contract of transport/link/link.h, over every transport. Linked into the test of each kind of
 // link.
 #include <algorithm>
 #include <chrono>
@@ -25,14 +25,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Two links of one pair and what they heard.
+// The two ends of one link and the calls that their receivers got.
 class Pair {
  public:
   explicit Pair(LinkMaker* maker, uint32_t credits = 4, LinkMaker::Options options = {}) {
     auto link = maker->Dial(
         std::move(options),
         [this, credits](const wire::Hello& hello) -> absl::StatusOr<AcceptedLink> {
-          asked_with = hello;
+          accepted_hello = hello;
           AcceptedLink accepted;
           accepted.hello.set_credits(credits);
           accepted.hello.set_to_stage(7);
@@ -60,7 +60,7 @@ class Pair {
     EXPECT_EQ(acceptor_heard.n_wrong(), 0u);
   }
 
-  // Sends, waiting for credit as long as it takes.
+  // Sends, and waits for credit without a limit.
   absl::Status SendAll(const std::vector<Frame>& frames) {
     for (const Frame& frame : frames) {
       while (true) {
@@ -75,7 +75,7 @@ class Pair {
   }
 
   absl::Status status;
-  wire::Hello asked_with;
+  wire::Hello accepted_hello;
   Recorder dialler_heard;
   Recorder acceptor_heard;
   std::unique_ptr<Link> dialler;
@@ -93,7 +93,7 @@ class LinkContract : public ::testing::Test {
   const std::unique_ptr<LinkMaker> maker_;
 };
 
-TEST_F(LinkContract, OpeningTellsEachSideTheOthersHello) {
+TEST_F(LinkContract, OpeningGivesEachSideTheOthersHello) {
   LinkMaker::Options options;
   options.hello.set_from_stage(3);
   options.hello.set_model_id("model");
@@ -104,10 +104,10 @@ TEST_F(LinkContract, OpeningTellsEachSideTheOthersHello) {
   EXPECT_EQ(pair.dialler->peer().versions().llama(), LocalVersions().llama());
   EXPECT_EQ(pair.acceptor->peer().from_stage(), 3u);
   EXPECT_EQ(pair.acceptor->peer().model_id(), "model");
-  EXPECT_EQ(pair.asked_with.from_stage(), 3u);
+  EXPECT_EQ(pair.accepted_hello.from_stage(), 3u);
 }
 
-TEST_F(LinkContract, FramesArriveWholeAndInOrder) {
+TEST_F(LinkContract, FramesArriveCompleteAndInOrder) {
   Pair pair(maker_.get(), 100);
   ASSERT_TRUE(pair.status.ok()) << pair.status;
   for (uint64_t i = 0; i < 100; ++i) {
@@ -123,7 +123,7 @@ TEST_F(LinkContract, FramesArriveWholeAndInOrder) {
   }
 }
 
-TEST_F(LinkContract, ResultsAndErrorsTravelToo) {
+TEST_F(LinkContract, ResultsAndErrorsArriveToo) {
   Pair pair(maker_.get());
   ASSERT_TRUE(pair.status.ok()) << pair.status;
   wire::Result result;
@@ -160,8 +160,8 @@ TEST_F(LinkContract, OnWritableComesOnlyAfterARefusal) {
   ASSERT_TRUE(pair.dialler->Send(Step(0)).ok());
   ASSERT_TRUE(pair.acceptor_heard.WaitForFrames(1));
   pair.acceptor->Release(1);
-  // Credit has arrived once a second frame may go; nobody was refused, so nobody is woken, except
-  // by the polling here.
+  // Credit has arrived once a second frame may go; no Send() was refused, so OnWritable() is not
+  // called, except for the polling here.
   absl::Status sent;
   do {
     sent = pair.dialler->Send(Step(1));
@@ -207,7 +207,7 @@ TEST_F(LinkContract, ManySendersEachKeepTheirOrder) {
   }
 }
 
-// Both ends are here: a thread that spins at either takes all the time that passes.
+// Both ends are in this process: a thread that spins at either uses all the time that passes.
 TEST_F(LinkContract, AnIdleLinkDoesNotSpin) {
   Pair pair(maker_.get());
   ASSERT_TRUE(pair.status.ok()) << pair.status;
@@ -220,7 +220,7 @@ TEST_F(LinkContract, AnIdleLinkDoesNotSpin) {
   const double used_s = testing::CpuSeconds() - cpu_s;
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - began;
   EXPECT_LT(used_s, passed.count() / 2);
-  // Asleep, and awake when it is needed.
+  // It sleeps, and wakes when it is needed.
   EXPECT_TRUE(pair.dialler->Send(Step(1)).ok());
   EXPECT_TRUE(pair.acceptor_heard.WaitForFrames(2));
 }
@@ -360,7 +360,7 @@ TEST_F(LinkContract, ReleaseAfterCloseIsHarmless) {
   pair.acceptor->Release(1);
 }
 
-TEST_F(LinkContract, DestroyingAnOpenLinkTellsItsReceiverFirst) {
+TEST_F(LinkContract, DestroyingAnOpenLinkCallsItsReceiverFirst) {
   Pair pair(maker_.get());
   ASSERT_TRUE(pair.status.ok()) << pair.status;
   pair.dialler.reset();
@@ -379,7 +379,7 @@ TEST_F(LinkContract, OwnFrameTypesAreNotForSending) {
       absl::IsInvalidArgument(pair.dialler->Send(MakeFrame(FrameType::kClose, wire::Status()))));
 }
 
-TEST_F(LinkContract, AFrameThatIsTooLargeIsNotTaken) {
+TEST_F(LinkContract, AFrameThatIsTooLargeIsRefused) {
   Pair pair(maker_.get());
   ASSERT_TRUE(pair.status.ok()) << pair.status;
   Frame frame = Step(0);
@@ -447,7 +447,7 @@ TEST_F(LinkContract, OtherLibraryVersionsAreRefusedByTheDialler) {
   EXPECT_THAT(std::string(pair.status.message()), HasSubstr("ggml 0.0.1"));
 }
 
-TEST_F(LinkContract, MixedVersionsCanBeAllowedByHand) {
+TEST_F(LinkContract, MixedVersionsCanBeAllowed) {
   LinkMaker::Options options;
   *options.hello.mutable_versions() = LocalVersions();
   options.hello.mutable_versions()->set_llama("0.0.1");

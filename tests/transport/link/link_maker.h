@@ -23,7 +23,7 @@ class LinkMaker {
                                                      Link::Receiver* receiver) = 0;
 };
 
-// The one that this test program has.
+// The maker of this test program's kind.
 std::unique_ptr<LinkMaker> MakeLinkMaker();
 
 }  // namespace strata

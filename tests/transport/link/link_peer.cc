@@ -1,8 +1,8 @@
 // The other end of a link in a process of its own, to be killed by a test.
 //
-//   link_peer accept          writes its port, then takes every link and every frame
+//   link_peer accept          writes its port, then accepts every link and every frame
 //   link_peer dial ADDRESS    dials, writes "open", then sends for as long as it lives
-//   link_peer send ADDRESS BYTES    sends such payloads until four were taken; or writes why not
+//   link_peer send ADDRESS BYTES    sends such payloads until four were accepted; or its error
 //   link_peer ucx-accept TRANSPORTS                       like accept, over UCX: writes a ticket
 //   link_peer ucx-dial TRANSPORTS ADDRESS TOKEN KEY       (token and key as hexadecimal digits)
 #include <unistd.h>

@@ -38,12 +38,12 @@ TEST_F(LinkProbe, MeasuresRoundTripsAndThroughput) {
   EXPECT_GT(speed->bytes_per_s(), 0u);
 }
 
-TEST_F(LinkProbe, EndsAtOnceWhenTheMachinesAreWanted) {
+TEST_F(LinkProbe, EndsAtOnceWhenTheMachinesAreNeeded) {
   const auto speed = MeasureLink({.address = address_}, [] { return false; });
   EXPECT_EQ(speed.status().code(), absl::StatusCode::kAborted) << speed.status();
 }
 
-TEST_F(LinkProbe, KeepsWhatItHasWhenTheMachinesAreWantedLater) {
+TEST_F(LinkProbe, KeepsItsResultsWhenTheMachinesAreNeededLater) {
   int frames = 0;
   const auto speed = MeasureLink({.address = address_}, [&] { return ++frames < 20; });
   ASSERT_TRUE(speed.ok()) << speed.status();
@@ -51,7 +51,7 @@ TEST_F(LinkProbe, KeepsWhatItHasWhenTheMachinesAreWantedLater) {
   EXPECT_EQ(speed->bytes_per_s(), 0u);
 }
 
-TEST_F(LinkProbe, SaysWhenNobodyAnswers) {
+TEST_F(LinkProbe, ReportsWhenNothingAnswers) {
   server_.Stop();
   const auto speed = MeasureLink({.address = address_, .timeout = absl::Seconds(1)}, Always);
   EXPECT_FALSE(speed.ok());
@@ -69,7 +69,7 @@ TEST_F(LinkProbe, RefusesRepliesThatAreTooLarge) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(LinkProbe, AnswersOnlySoManyAtATime) {
+TEST_F(LinkProbe, AnswersABoundedNumberAtATime) {
   const auto stub = wire::LinkProbe::NewStub(MakeChannel(address_));
   using Stream = grpc::ClientReaderWriter<wire::EchoFrame, wire::EchoFrame>;
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
@@ -86,7 +86,7 @@ TEST_F(LinkProbe, AnswersOnlySoManyAtATime) {
     stream->WritesDone();
     EXPECT_TRUE(stream->Finish().ok());
   }
-  // There is room again once they have gone; their ends are seen a moment later.
+  // There is room again once they have ended, which is noticed a moment later.
   absl::Status status;
   do {
     status = MeasureLink({.address = address_}, Always).status();

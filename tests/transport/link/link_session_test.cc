@@ -1,5 +1,5 @@
-// What a session answers to a peer that breaks the rules, one frame at a time: the wire is the
-// test.
+// A session's responses to a peer that breaks the protocol, one frame at a time: the test is the
+// wire.
 #include "transport/link/link_session.h"
 
 #include <deque>
@@ -86,7 +86,7 @@ class SessionTest : public testing::Test {
 
   void Accept(uint32_t credits = 2) {
     session_ = LinkSession::Acceptor(&wire_, {}, [this, credits](const wire::Hello&) {
-      ++asked_;
+      ++accept_calls_;
       AcceptedLink accepted;
       accepted.hello = GoodHello(credits);
       accepted.receiver = &heard_;
@@ -114,7 +114,7 @@ class SessionTest : public testing::Test {
     link_ = *std::move(link);
   }
 
-  // The peer's next frame, or what reading it came to.
+  // The peer's next frame, or the error of reading it.
   void Give(absl::StatusOr<Frame> frame) {
     ASSERT_TRUE(wire_.reading);
     wire_.reading = false;
@@ -134,7 +134,7 @@ class SessionTest : public testing::Test {
     session_->OnEnded(std::move(status));
   }
 
-  // The last thing written is a kClose with that code, and the wire ends with it.
+  // The last frame written is a kClose with that code, and the wire ends with it.
   void ExpectClosedWith(absl::StatusCode code) {
     FinishWrites();
     ASSERT_FALSE(wire_.written.empty());
@@ -159,7 +159,7 @@ class SessionTest : public testing::Test {
   Recorder heard_;
   std::unique_ptr<Link> link_;
   std::shared_ptr<LinkSession> session_;
-  int asked_ = 0;
+  int accept_calls_ = 0;
   bool over_ = false;
 };
 
@@ -178,7 +178,7 @@ TEST_F(SessionTest, AStepBeforeHelloIsRefused) {
   Accept();
   Give(Step());
   ExpectClosedWith(absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(asked_, 0);
+  EXPECT_EQ(accept_calls_, 0);
 }
 
 TEST_F(SessionTest, ACreditBeforeHelloIsRefused) {
@@ -193,7 +193,7 @@ TEST_F(SessionTest, ASecondHelloClosesTheLink) {
   AcceptOpen();
   Give(Hello());
   ExpectClosedWith(absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(asked_, 1);
+  EXPECT_EQ(accept_calls_, 1);
 }
 
 TEST_F(SessionTest, ASecondHelloOfTheAcceptorClosesTheLink) {
@@ -214,7 +214,7 @@ TEST_F(SessionTest, AnEmptyHelloHasTheWrongVersions) {
   Accept();
   Give(MakeFrame(FrameType::kHello, wire::Hello()));
   ExpectClosedWith(absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(asked_, 0);
+  EXPECT_EQ(accept_calls_, 0);
 }
 
 TEST_F(SessionTest, VersionsOfAnyLengthMakeAShortError) {
@@ -227,13 +227,13 @@ TEST_F(SessionTest, VersionsOfAnyLengthMakeAShortError) {
   ExpectClosedWith(absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(SessionTest, AHelloThatNobodyShouldKeepIsRefused) {
+TEST_F(SessionTest, AnOversizedHelloIsRefused) {
   Accept();
   wire::Hello hello = GoodHello();
   hello.set_model_id(std::string(kHelloBytesMax, 'x'));
   Give(MakeFrame(FrameType::kHello, hello));
   ExpectClosedWith(absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(asked_, 0);
+  EXPECT_EQ(accept_calls_, 0);
 }
 
 TEST_F(SessionTest, AHelloWithAPayloadIsRefused) {
@@ -331,7 +331,7 @@ TEST_F(SessionTest, GarbageInsteadOfHelloIsRefused) {
   Accept();
   Give(absl::InvalidArgumentError("not a frame"));
   ExpectClosedWith(absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(asked_, 0);
+  EXPECT_EQ(accept_calls_, 0);
 }
 
 TEST_F(SessionTest, ACloseThatIsNoMessageIsInvalid) {
@@ -342,7 +342,7 @@ TEST_F(SessionTest, ACloseThatIsNoMessageIsInvalid) {
   ExpectClosedWith(absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(SessionTest, ACloseWithACodeNobodyKnowsIsUnknown) {
+TEST_F(SessionTest, ACloseWithAnUnknownCodeIsUnknown) {
   AcceptOpen();
   wire::Status words;
   words.set_code(4711);
@@ -352,7 +352,7 @@ TEST_F(SessionTest, ACloseWithACodeNobodyKnowsIsUnknown) {
   EXPECT_TRUE(absl::IsUnknown(heard_.WaitForClosed()));
 }
 
-TEST_F(SessionTest, AWireThatEndsWithoutAWordIsUnavailable) {
+TEST_F(SessionTest, AWireThatEndsWithoutACloseIsUnavailable) {
   AcceptOpen();
   Give(absl::UnavailableError("over"));
   EXPECT_TRUE(wire_.ended);
@@ -360,7 +360,7 @@ TEST_F(SessionTest, AWireThatEndsWithoutAWordIsUnavailable) {
   EXPECT_TRUE(absl::IsUnavailable(heard_.WaitForClosed()));
 }
 
-TEST_F(SessionTest, ABrokenWireSaysHowItBroke) {
+TEST_F(SessionTest, ABrokenWireReportsItsError) {
   DialOpen();
   Give(absl::UnavailableError("over"));
   EXPECT_TRUE(absl::IsUnavailable(link_->Send(Step())));
@@ -389,7 +389,7 @@ TEST_F(SessionTest, OneWriteIsInFlightAtATime) {
   EXPECT_EQ(wire_.written.size(), 11u);
 }
 
-TEST_F(SessionTest, CloseWaitsForFramesTakenBefore) {
+TEST_F(SessionTest, CloseWaitsForFramesSentBefore) {
   DialOpen(10);
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(link_->Send(Step(i)).ok());
   link_->Close(absl::AbortedError("plan"));
@@ -417,12 +417,12 @@ TEST_F(SessionTest, ThePeersCloseNeedsNoAnswer) {
   EXPECT_EQ(heard_.WaitForClosed(), absl::AbortedError("plan"));
 }
 
-TEST_F(SessionTest, ADiallerThatGivesUpBeforeHelloIsQuietlyLetGo) {
+TEST_F(SessionTest, ADiallerThatGivesUpBeforeHelloIsClosedQuietly) {
   Accept();
   Give(CloseFrame(absl::OkStatus()));
   EXPECT_TRUE(wire_.ended);
   EXPECT_TRUE(wire_.written.empty());
-  EXPECT_EQ(asked_, 0);
+  EXPECT_EQ(accept_calls_, 0);
 }
 
 TEST_F(SessionTest, ASilentPeerIsClosedUnlessOpen) {
@@ -461,7 +461,7 @@ TEST_F(SessionTest, ALinkClosedRightAfterItOpenedIsStillReturned) {
   EXPECT_EQ(heard_.n_closed(), 1u);
 }
 
-TEST_F(SessionTest, ADestroyedLinkHearsNothingMore) {
+TEST_F(SessionTest, ADestroyedLinkGetsNoMoreCalls) {
   AcceptOpen();
   link_.reset();
   EXPECT_EQ(heard_.n_closed(), 1u);

@@ -1,4 +1,4 @@
-// What only links in memory can: break on command, and run on a fake loop.
+// Features of links in memory only: they break on command, and run on a fake loop.
 #include "tests/support/memory_link.h"
 
 #include <memory>
@@ -76,7 +76,7 @@ TEST(MemoryLink, APeerThatHangsDelaysDestructionForABoundedTime) {
   EXPECT_EQ(ends.acceptor_heard.n_frames(), 0u);
 }
 
-TEST(MemoryLink, ResumeDeliversWhatWasHeldBack) {
+TEST(MemoryLink, ResumeDeliversStalledFrames) {
   Ends ends;
   ends.wire->Stall();
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(ends.dialler->Send(Step(i)).ok());
@@ -98,7 +98,7 @@ class MemoryLinkOnLoop : public testing::Test {
   FakeEventLoop loop_{&clock_};
 };
 
-TEST_F(MemoryLinkOnLoop, FramesArriveWhenTheClockSaysSo) {
+TEST_F(MemoryLinkOnLoop, FramesArriveByTheClock) {
   Ends ends(Options(10));
   ASSERT_TRUE(ends.dialler->Send(Step(0)).ok());
   clock_.AdvanceMs(9);

@@ -23,7 +23,7 @@ absl::StatusOr<MemoryDialled> DialSink(RoundTripSink* sink, Link::Receiver* rece
       std::move(options), [sink](const wire::Hello&) { return sink->Accept(); }, receiver);
 }
 
-TEST(RoundTrip, IsMoreThanNothing) {
+TEST(RoundTrip, IsPositive) {
   RoundTripSink sink;
   RoundTripTimer timer;
   auto dialled = DialSink(&sink, &timer);
@@ -43,7 +43,7 @@ TEST(RoundTrip, IsTheLinksErrorWhenItBreaks) {
   EXPECT_THAT(timer.Measure(dialled->link.get()), StatusIs(absl::StatusCode::kUnavailable));
 }
 
-TEST(RoundTrip, OfAPeerThatHangsIsGivenUp) {
+TEST(RoundTrip, TimesOutWhenThePeerHangs) {
   RoundTripSink sink;
   RoundTripTimer timer;
   auto dialled = DialSink(&sink, &timer);
@@ -53,7 +53,7 @@ TEST(RoundTrip, OfAPeerThatHangsIsGivenUp) {
   dialled->wire->Resume();
 }
 
-TEST(RoundTripSink, TakesSomeLinksAtATimeAndForgetsThoseThatClosed) {
+TEST(RoundTripSink, TakesABoundedNumberOfLinksAndForgetsClosedOnes) {
   RoundTripSink sink;
   std::vector<std::unique_ptr<RoundTripTimer>> timers;
   std::vector<MemoryDialled> open;
@@ -67,14 +67,14 @@ TEST(RoundTripSink, TakesSomeLinksAtATimeAndForgetsThoseThatClosed) {
   EXPECT_THAT(DialSink(&sink, &late), StatusIs(absl::StatusCode::kResourceExhausted));
   open.clear();
   sink.ReclaimClosedLinks();
-  // The acceptors hear of it a moment later.
+  // The acceptors notice it a moment later.
   absl::StatusOr<MemoryDialled> again = absl::UnknownError("not tried");
   for (int i = 0; i < 10'000 && !again.ok(); ++i) again = DialSink(&sink, &late);
   EXPECT_TRUE(again.ok()) << again.status();
   again = absl::UnknownError("closed");
 }
 
-TEST(RoundTripSink, ThoseThatClosedAreNotKeptWithoutBound) {
+TEST(RoundTripSink, ClosedLinksAreBounded) {
   RoundTripSink sink;
   absl::Status status;
   size_t taken = 0;
@@ -83,7 +83,7 @@ TEST(RoundTripSink, ThoseThatClosedAreNotKeptWithoutBound) {
     auto dialled = DialSink(&sink, &timer);
     status = dialled.status();
     taken += dialled.ok() ? 1 : 0;
-    // Those before may not have heard yet that they closed.
+    // Earlier links may not have noticed yet that they closed.
     if (!status.ok() && !absl::StrContains(status.message(), "being measured already")) break;
   }
   EXPECT_EQ(taken, 2 * kRoundTripLinksMax);

@@ -18,7 +18,7 @@ inline Frame Step(uint64_t id = 0, Payload payload = {}) {
   return MakeFrame(FrameType::kStep, step, std::move(payload));
 }
 
-// A payload of which each byte tells its place.
+// A payload whose bytes depend on their position.
 inline std::string PlacedBytes(size_t size) {
   std::string bytes(size, '\0');
   for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 7 + i / 251);

@@ -1,5 +1,5 @@
-// Guests and members of pairings for tests: on a clock they move by hand, with what was shown and
-// admitted kept.
+// Guests and members of pairings for tests: on a clock that the test moves by hand, with a record
+// of shown codes and admissions.
 #pragma once
 
 #include <string>
@@ -44,9 +44,9 @@ inline std::string Rising(char first, size_t size) {
   return bytes;
 }
 
-// Its events are recorded; it is used by one thread at a time but for `guest`.
+// A guest whose events are recorded; used by one thread at a time, except `guest`.
 struct TestGuest {
-  struct Admitted {
+  struct Admission {
     std::string cluster_id;
     PairingIdentity from;
   };
@@ -69,7 +69,7 @@ struct TestGuest {
   std::vector<std::string> codes;
   std::vector<std::string> names;
   std::vector<absl::Status> ends;
-  std::vector<Admitted> admitted;
+  std::vector<Admission> admitted;
   PairingGuest guest;
 };
 
@@ -79,7 +79,7 @@ inline PairingMember NewMember(const Clock* clock, PairingIdentity self = Anna()
   return *std::move(member);
 }
 
-// As far as the codes. Returns the pairing's id.
+// Runs the pairing up to the codes. Returns its id.
 inline std::string Compare(TestGuest* to, PairingMember* member) {
   const auto begun = to->guest.Begin(*member->MakeBegin());
   CHECK_OK(begun.status());

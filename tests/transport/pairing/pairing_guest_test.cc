@@ -70,7 +70,7 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kNotNow = absl::StatusCode::kFailedPrecondition;
 constexpr auto kLater = absl::StatusCode::kResourceExhausted;
 
-TEST(PairingGuest, TakesTheKeyOfWhoShowsTheSameCode) {
+TEST(PairingGuest, TakesTheKeyOfTheMemberWithTheSameCode) {
   TestGuest t;
   PairingMember member = NewMember(&t.fake_clock);
   Compare(&t, &member);
@@ -87,8 +87,8 @@ TEST(PairingGuest, TakesTheKeyOfWhoShowsTheSameCode) {
   EXPECT_THAT(t.ends, IsEmpty());
 }
 
-// A member written out here by what pairing.h says.
-TEST(PairingGuest, DoesAsTheDerivationSays) {
+// A member implemented here from the description in pairing.h.
+TEST(PairingGuest, FollowsTheDerivation) {
   TestGuest t;
   const auto own = PairingKeyPair::New();
   ASSERT_THAT(own.status(), IsOk());
@@ -143,7 +143,7 @@ TEST(PairingGuest, RefusesFieldsOfAnotherSize) {
     EXPECT_THAT(t.guest.Begin(BeginWith(std::string(32, 'k'), name)).status(),
                 StatusIs(kInvalid, HasSubstr("member_name")));
   }
-  // None of these was a beginning.
+  // None of these counted as a beginning.
   const auto begun = t.guest.Begin(NewBegin());
   ASSERT_THAT(begun.status(), IsOk());
   for (const size_t size : {0, 15, 17, 100'000}) {
@@ -177,13 +177,13 @@ TEST(PairingGuest, RefusesAnotherVersion) {
 TEST(PairingGuest, RefusesAKeyThatGivesNoSecretAndCountsItAsABeginning) {
   TestGuest t;
   EXPECT_THAT(t.guest.Begin(BeginWith(std::string(32, '\0'))).status(),
-              StatusIs(kInvalid, HasSubstr("nobody")));
+              StatusIs(kInvalid, HasSubstr("no shared secret")));
   EXPECT_THAT(t.guest.Begin(NewBegin()).status(), StatusIs(kLater, HasSubstr("1 s")));
   t.fake_clock.AdvanceMs(1000);
   EXPECT_THAT(t.guest.Begin(NewBegin()).status(), IsOk());
 }
 
-TEST(PairingGuest, RefusesWhatIsNotItsTurn) {
+TEST(PairingGuest, RefusesCallsOutOfOrder) {
   TestGuest t;
   const std::string nobody(kPairingIdBytes, 'x');
   EXPECT_THAT(t.guest.Disclose(DiscloseOf(nobody)).status(), StatusIs(kNotNow));
@@ -192,16 +192,16 @@ TEST(PairingGuest, RefusesWhatIsNotItsTurn) {
   const auto begun = t.guest.Begin(NewBegin());
   ASSERT_THAT(begun.status(), IsOk());
   EXPECT_THAT(t.guest.Admit(AdmitOf(begun->pairing())).status(),
-              StatusIs(kNotNow, HasSubstr("nonces come before")));
+              StatusIs(kNotNow, HasSubstr("nonces must be sent before")));
   ASSERT_THAT(t.guest.Disclose(DiscloseOf(begun->pairing())).status(), IsOk());
-  // Neither the same again nor another.
+  // Neither a repeat nor another pairing's.
   EXPECT_THAT(t.guest.Disclose(DiscloseOf(begun->pairing())).status(), StatusIs(kNotNow));
   EXPECT_THAT(t.guest.Disclose(DiscloseOf(begun->pairing(), Rising(1, 32))).status(),
               StatusIs(kNotNow));
   EXPECT_EQ(t.codes.size(), 1u);
 }
 
-TEST(PairingGuest, WhoDoesNotNameThePairingChangesNothing) {
+TEST(PairingGuest, ACallForAnotherPairingChangesNothing) {
   TestGuest t;
   PairingMember member = NewMember(&t.fake_clock);
   Compare(&t, &member);
@@ -228,7 +228,7 @@ TEST(PairingGuest, ReplaysOfAPairingDoNothing) {
   t.keeps = absl::OkStatus();
   EXPECT_THAT(t.guest.Disclose(disclose).status(), StatusIs(kNotNow));
   EXPECT_THAT(t.guest.Admit(admit).status(), StatusIs(kNotNow));
-  // In a pairing that began with the same words.
+  // In a pairing that began with the same messages.
   t.fake_clock.AdvanceMs(1000);
   const auto again = t.guest.Begin(begin);
   ASSERT_THAT(again.status(), IsOk());
@@ -239,7 +239,7 @@ TEST(PairingGuest, ReplaysOfAPairingDoNothing) {
   EXPECT_THAT(t.admitted, IsEmpty());
 }
 
-TEST(PairingGuest, WhatIsNotSealedByTheMemberEndsThePairing) {
+TEST(PairingGuest, APayloadNotSealedByTheMemberEndsThePairing) {
   TestGuest t;
   PairingMember member = NewMember(&t.fake_clock);
   const std::string id = Compare(&t, &member);
@@ -249,7 +249,7 @@ TEST(PairingGuest, WhatIsNotSealedByTheMemberEndsThePairing) {
   EXPECT_THAT(t.admitted, IsEmpty());
 }
 
-TEST(PairingGuest, WhatIsSealedAndNoKeyEndsThePairing) {
+TEST(PairingGuest, ASealedPayloadWithoutAKeyEndsThePairing) {
   TestGuest t;
   const auto own = PairingKeyPair::New();
   const auto begun = t.guest.Begin(BeginWith(own->public_key()));
@@ -273,8 +273,9 @@ TEST(PairingGuest, TakesOneAtATimeUntilThatIsSilentForAMinute) {
   PairingMember first = NewMember(&t.fake_clock);
   Compare(&t, &first);
   t.fake_clock.AdvanceMs(20'000);
-  EXPECT_THAT(t.guest.Begin(NewBegin()).status(),
-              StatusIs(kLater, HasSubstr("another pairs with this machine: try again in 40 s")));
+  EXPECT_THAT(
+      t.guest.Begin(NewBegin()).status(),
+      StatusIs(kLater, HasSubstr("another machine is pairing with this one: try again in 40 s")));
   t.fake_clock.AdvanceMs(39'999);
   EXPECT_THAT(t.guest.Begin(NewBegin()).status(), StatusIs(kLater));
   EXPECT_THAT(t.ends, IsEmpty());
@@ -286,7 +287,7 @@ TEST(PairingGuest, TakesOneAtATimeUntilThatIsSilentForAMinute) {
   EXPECT_THAT(t.guest.Admit(*second.MakeAdmit(KnownKey())).status(), IsOk());
 }
 
-TEST(PairingGuest, WhatCannotBeginTakesNobodysPlace) {
+TEST(PairingGuest, AFailedBeginReplacesNoPairing) {
   TestGuest t;
   PairingMember first = NewMember(&t.fake_clock);
   Compare(&t, &first);
@@ -309,7 +310,7 @@ TEST(PairingGuest, EndsAfterTwoMinutes) {
   EXPECT_THAT(t.guest.Admit(admit).status(), StatusIs(kNotNow));
 }
 
-TEST(PairingGuest, EndsAfterTwoMinutesThoughNobodyTicks) {
+TEST(PairingGuest, EndsAfterTwoMinutesWithoutATick) {
   TestGuest t;
   const auto begun = t.guest.Begin(NewBegin());
   ASSERT_THAT(begun.status(), IsOk());
@@ -331,7 +332,7 @@ TEST(PairingGuest, APairingWithoutACodeEndsUnseen) {
   EXPECT_THAT(t.ends, IsEmpty());
 }
 
-TEST(PairingGuest, IsToldNo) {
+TEST(PairingGuest, MayBeRefusedByTheMember) {
   TestGuest t;
   PairingMember member = NewMember(&t.fake_clock);
   Compare(&t, &member);
@@ -369,7 +370,7 @@ TEST(PairingGuest, ShowsFiveCodesInTenMinutes) {
   EXPECT_EQ(t.codes.size(), kPairingCodesMax + 1);
 }
 
-TEST(PairingGuest, WhoHasAKeyTakesNoOther) {
+TEST(PairingGuest, AMachineWithAKeyTakesNoOther) {
   TestGuest t;
   PairingMember member = NewMember(&t.fake_clock);
   const std::string id = Compare(&t, &member);
@@ -382,7 +383,7 @@ TEST(PairingGuest, WhoHasAKeyTakesNoOther) {
   EXPECT_EQ(t.admitted.size(), 1u);
 }
 
-TEST(PairingGuest, MayTryAgainWhenItCouldNotKeepTheKey) {
+TEST(PairingGuest, MayTryAgainWhenItCouldNotStoreTheKey) {
   TestGuest t;
   t.keeps = absl::InternalError("the disk is full");
   PairingMember first = NewMember(&t.fake_clock);
@@ -396,7 +397,7 @@ TEST(PairingGuest, MayTryAgainWhenItCouldNotKeepTheKey) {
   EXPECT_THAT(t.guest.Admit(*second.MakeAdmit(KnownKey())).status(), IsOk());
 }
 
-TEST(PairingGuest, OfManyThreadsThatBeginOneDoes) {
+TEST(PairingGuest, OneOfManyConcurrentBeginsSucceeds) {
   TestGuest t;
   constexpr size_t kThreads = 8;
   std::array<absl::StatusCode, kThreads> codes{};

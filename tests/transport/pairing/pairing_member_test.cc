@@ -36,8 +36,8 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kNotNow = absl::StatusCode::kFailedPrecondition;
 constexpr auto kNotTrusted = absl::StatusCode::kUnauthenticated;
 
-// Called with each message on its way, numbered from 0.
-using OnTheWay = std::function<void(int step, Message*)>;
+// Called with each message in transit, numbered from 0.
+using Interceptor = std::function<void(int step, Message*)>;
 constexpr int kSteps = 6;
 
 struct Outcome {
@@ -47,33 +47,33 @@ struct Outcome {
   bool taken = false;  // the guest has the key
 };
 
-// A pairing whose person says yes only to the same code.
-Outcome PairOver(const OnTheWay& way) {
+// A pairing whose person confirms only the same code.
+Outcome PairOver(const Interceptor& intercept) {
   TestGuest t;
   PairingMember member = NewMember(&t.fake_clock);
   Outcome outcome;
   int step = 0;
   const auto run = [&]() -> absl::Status {
     auto begin = *member.MakeBegin();
-    way(step++, &begin);
+    intercept(step++, &begin);
     auto begun = t.guest.Begin(begin);
     if (!begun.ok()) return begun.status();
-    way(step++, &*begun);
+    intercept(step++, &*begun);
     auto disclose = member.OnBegun(*begun);
     if (!disclose.ok()) return disclose.status();
-    way(step++, &*disclose);
+    intercept(step++, &*disclose);
     auto disclosed = t.guest.Disclose(*disclose);
     if (!disclosed.ok()) return disclosed.status();
-    way(step++, &*disclosed);
+    intercept(step++, &*disclosed);
     if (absl::Status status = member.OnDisclosed(*disclosed); !status.ok()) return status;
     outcome.shown = true;
     outcome.same_code = t.codes.back() == member.code();
     if (!outcome.same_code) return absl::CancelledError("the person says no");
     auto admit = *member.MakeAdmit(KnownKey());
-    way(step++, &admit);
+    intercept(step++, &admit);
     auto admitted = t.guest.Admit(admit);
     if (!admitted.ok()) return admitted.status();
-    way(step++, &*admitted);
+    intercept(step++, &*admitted);
     return member.OnAdmitted(*admitted);
   };
   outcome.status = run();
@@ -128,7 +128,7 @@ TEST(PairingMember, NothingOfTheKeyIsInAnyMessage) {
 }
 
 // Every seventh bit of every field of every message.
-TEST(PairingMember, NoFieldCanBeChangedUnseen) {
+TEST(PairingMember, AChangeOfAnyFieldIsNoticed) {
   for (int step = 0; step < kSteps; ++step) {
     std::vector<const FieldDescriptor*> fields;
     std::vector<size_t> bits;
@@ -144,14 +144,14 @@ TEST(PairingMember, NoFieldCanBeChangedUnseen) {
           if (at == step) FlipBit(message, fields[i], bit);
         });
         EXPECT_FALSE(outcome.status.ok()) << fields[i]->full_name() << " bit " << bit;
-        // The key was on its way only where what is changed came after it.
+        // The key had been sent only where the changed message came after it.
         EXPECT_EQ(outcome.taken, step == kSteps - 1) << fields[i]->full_name() << " bit " << bit;
       }
     }
   }
 }
 
-TEST(PairingMember, AKeyReplacedOnTheWayDoesNotFitTheCommitment) {
+TEST(PairingMember, AKeyReplacedInTransitDoesNotMatchTheCommitment) {
   const auto other = PairingKeyPair::New();
   ASSERT_THAT(other.status(), IsOk());
   const Outcome of_member = PairOver([&](int step, Message* message) {
@@ -170,10 +170,10 @@ TEST(PairingMember, AKeyReplacedOnTheWayDoesNotFitTheCommitment) {
   EXPECT_FALSE(of_guest.shown);
 }
 
-// Who has keys of his own towards both sides, and is right with either.
+// An attacker with keys of his own towards both sides, who follows the protocol with either.
 TEST(PairingMember, ManInTheMiddleGetsOtherCodes) {
   int differ = 0;
-  // Once in 10^6 they are the same; twice, it would be no chance.
+  // Once in 10^6 they are the same; twice would be no coincidence.
   for (int i = 0; i < 2; ++i) {
     TestGuest guest, mallory;
     PairingMember member = NewMember(&guest.fake_clock);
@@ -187,7 +187,7 @@ TEST(PairingMember, ManInTheMiddleGetsOtherCodes) {
   EXPECT_GE(differ, 1);
 }
 
-TEST(PairingMember, WhatIsSealedForOneCannotBePassedOn) {
+TEST(PairingMember, APayloadSealedForOneGuestIsUselessToAnother) {
   TestGuest guest, mallory;
   PairingMember member = NewMember(&guest.fake_clock);
   PairingMember mallorys = NewMember(&guest.fake_clock);
@@ -200,7 +200,7 @@ TEST(PairingMember, WhatIsSealedForOneCannotBePassedOn) {
   EXPECT_THAT(guest.admitted, IsEmpty());
 }
 
-TEST(PairingMember, ANameReplacedOnTheWayMakesOtherCodes) {
+TEST(PairingMember, ANameReplacedInTransitMakesOtherCodes) {
   int differ = 0;
   for (int i = 0; i < 2; ++i) {
     const Outcome outcome = PairOver([&](int step, Message* message) {
@@ -251,7 +251,7 @@ TEST(PairingMember, RefusesFieldsOfAnotherSizeAndKeysThatGiveNoSecret) {
   EXPECT_THAT(with(1, "guest_key", std::string(32, '\0')), StatusIs(kInvalid));
 }
 
-TEST(PairingMember, RefusesWhatIsNotItsTurn) {
+TEST(PairingMember, RefusesCallsOutOfOrder) {
   TestGuest t;
   PairingMember member = NewMember(&t.fake_clock);
   EXPECT_THAT(member.OnBegun({}).status(), StatusIs(kNotNow));
@@ -290,7 +290,7 @@ TEST(PairingMember, AfterAnErrorThereIsNoKeyToGive) {
   EXPECT_THAT(member.MakeRefuse().status(), IsOk());
 }
 
-TEST(PairingMember, AfterNoThereIsNoKeyToGive) {
+TEST(PairingMember, AfterARefusalThereIsNoKeyToGive) {
   TestGuest t;
   PairingMember member = NewMember(&t.fake_clock);
   Compare(&t, &member);
@@ -310,7 +310,7 @@ TEST(PairingMember, GivesNoKeyAfterTwoMinutes) {
   EXPECT_EQ(member.code(), "");
 }
 
-TEST(PairingMember, BelievesTheGuestHoweverLateItSaysThatItHasTheKey) {
+TEST(PairingMember, TrustsTheGuestsProofHoweverLateItComes) {
   TestGuest t;
   PairingMember member = NewMember(&t.fake_clock);
   Compare(&t, &member);
@@ -321,7 +321,7 @@ TEST(PairingMember, BelievesTheGuestHoweverLateItSaysThatItHasTheKey) {
   EXPECT_THAT(member.OnAdmitted(*admitted), IsOk());
 }
 
-TEST(PairingMember, HasToBeSomebody) {
+TEST(PairingMember, NeedsAValidIdentity) {
   TestGuest t;
   PairingIdentity nobody = Anna();
   nobody.name = "an\nna";

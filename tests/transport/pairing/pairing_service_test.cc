@@ -34,7 +34,7 @@ using testing::kKnownKeyId;
 using testing::KnownKey;
 using testing::TestGuest;
 
-// Any service on loopback, as a guest would serve strangers.
+// Any service on loopback, as a guest would serve unknown callers.
 class Server {
  public:
   explicit Server(grpc::Service* service) {
@@ -55,7 +55,7 @@ class Server {
   std::string address_;
 };
 
-// A guest on loopback that makes no difference between a second and a day.
+// A guest on loopback whose clock stands still.
 struct ServedGuest {
   PairWithOptions Options() const {
     return {.address = server.address(), .self = Anna(), .clock = &guest.fake_clock};
@@ -71,7 +71,7 @@ struct ServedGuest {
 
 absl::StatusOr<bool> Yes(const std::string&) { return true; }
 
-TEST(PairWith, GivesTheKeyWhenThePersonSaysYes) {
+TEST(PairWith, GivesTheKeyWhenThePersonConfirms) {
   ServedGuest t;
   EXPECT_THAT(t.Pair([&](const std::string& code) -> absl::StatusOr<bool> {
     EXPECT_THAT(t.guest.codes, ElementsAre(code));
@@ -84,7 +84,7 @@ TEST(PairWith, GivesTheKeyWhenThePersonSaysYes) {
   EXPECT_EQ(t.guest.admitted[0].from.name, "anna");
 }
 
-TEST(PairWith, GivesNothingWhenThePersonSaysNo) {
+TEST(PairWith, GivesNothingWhenThePersonRefuses) {
   ServedGuest t;
   EXPECT_THAT(t.Pair([](const std::string&) { return false; }),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr(t.server.address())));
@@ -94,14 +94,14 @@ TEST(PairWith, GivesNothingWhenThePersonSaysNo) {
   EXPECT_THAT(t.Pair(Yes), IsOk());
 }
 
-TEST(PairWith, GivesNothingWhenNobodyCanBeAsked) {
+TEST(PairWith, GivesNothingWhenThePersonCannotBeAsked) {
   ServedGuest t;
   EXPECT_THAT(t.Pair([](const std::string&) { return absl::InternalError("no terminal"); }),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("no terminal")));
   EXPECT_THAT(t.guest.ends, ElementsAre(StatusIs(absl::StatusCode::kCancelled)));
 }
 
-TEST(PairWith, GivesNothingToWhomThePersonComparedForTooLong) {
+TEST(PairWith, GivesNothingWhenThePersonTakesTooLong) {
   ServedGuest t;
   EXPECT_THAT(t.Pair([&](const std::string&) -> absl::StatusOr<bool> {
     t.guest.fake_clock.AdvanceMs(120'000);
@@ -111,7 +111,7 @@ TEST(PairWith, GivesNothingToWhomThePersonComparedForTooLong) {
   EXPECT_THAT(t.guest.admitted, IsEmpty());
 }
 
-TEST(PairWith, SaysThatAnotherPairs) {
+TEST(PairWith, ReportsThatAnotherMemberPairs) {
   ServedGuest t;
   EXPECT_THAT(t.Pair([&](const std::string&) -> absl::StatusOr<bool> {
     EXPECT_THAT(t.Pair(Yes), StatusIs(absl::StatusCode::kResourceExhausted,
@@ -121,14 +121,14 @@ TEST(PairWith, SaysThatAnotherPairs) {
               IsOk());
 }
 
-TEST(PairWith, SaysThatTheGuestHasAKey) {
+TEST(PairWith, ReportsThatTheGuestHasAKey) {
   ServedGuest t;
   EXPECT_THAT(t.Pair(Yes), IsOk());
   EXPECT_THAT(t.Pair(Yes),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("key already")));
 }
 
-TEST(PairWith, OfManyAtOnceOneIsTaken) {
+TEST(PairWith, OneOfManyConcurrentPairingsSucceeds) {
   ServedGuest t;
   std::array<absl::Status, 4> statuses;
   std::vector<std::thread> threads;
@@ -147,20 +147,20 @@ TEST(PairWith, OfManyAtOnceOneIsTaken) {
   EXPECT_EQ(t.guest.admitted.size(), 1u);
 }
 
-TEST(PairWith, SaysThatNobodyIsThere) {
+TEST(PairWith, ReportsAnUnreachableGuest) {
   ServedGuest t;
   t.server.Stop();
   EXPECT_THAT(t.Pair(Yes), StatusIs(absl::StatusCode::kUnavailable, HasSubstr(t.server.address())));
 }
 
-TEST(PairWith, SaysThatAMemberTakesNoPairings) {
+TEST(PairWith, ReportsThatAMemberTakesNoPairings) {
   wire::Cluster::Service member;
   const Server server(&member);
   EXPECT_THAT(PairWith({.address = server.address(), .self = Anna()}, Yes, KnownKey()),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("takes no pairings")));
 }
 
-TEST(PairWith, SaysWhoCannotBe) {
+TEST(PairWith, RefusesAnInvalidIdentity) {
   ServedGuest t;
   PairWithOptions options = t.Options();
   options.self.node_id = "anna";
@@ -169,7 +169,7 @@ TEST(PairWith, SaysWhoCannotBe) {
   EXPECT_THAT(t.guest.codes, IsEmpty());
 }
 
-// Answers what it likes.
+// Answers with arbitrary responses.
 class Liar final : public wire::Pairing::Service {
  public:
   grpc::Status Begin(grpc::ServerContext*, const wire::PairingBeginRequest*,
@@ -194,11 +194,11 @@ class Liar final : public wire::Pairing::Service {
 };
 
 absl::StatusOr<bool> Never(const std::string&) {
-  ADD_FAILURE() << "nobody is to be asked";
+  ADD_FAILURE() << "the person must not be asked";
   return true;
 }
 
-TEST(PairWith, ShowsNoCodeOfWhoCommittedToSomethingElse) {
+TEST(PairWith, ShowsNoCodeForAWrongCommitment) {
   Liar liar;
   const std::string id(kPairingIdBytes, 'i');
   liar.begun.set_pairing(id);
@@ -211,7 +211,7 @@ TEST(PairWith, ShowsNoCodeOfWhoCommittedToSomethingElse) {
   EXPECT_THAT(liar.refused, ElementsAre(id));
 }
 
-TEST(PairWith, ReadsNoMoreThanAPairingSays) {
+TEST(PairWith, ReadsNoLargerMessageThanAPairings) {
   Liar liar;
   liar.begun.set_commitment(std::string(1 << 20, 'c'));
   const Server server(&liar);
@@ -219,7 +219,7 @@ TEST(PairWith, ReadsNoMoreThanAPairingSays) {
               StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
-TEST(PairingService, ReadsNoMoreThanAPairingSays) {
+TEST(PairingService, ReadsNoLargerMessageThanAPairings) {
   ServedGuest t;
   const auto stub = wire::Pairing::NewStub(
       grpc::CreateChannel(t.server.address(), grpc::InsecureChannelCredentials()));

@@ -16,7 +16,7 @@ constexpr ConnectionLimits kLimits{
 
 class ConnectionLimiterTest : public ::testing::Test {
  protected:
-  // Of `n` connections from there, how many are taken.
+  // The number of `n` connections from `source` that are admitted.
   int Admitted(const std::string& source, int n = 100) {
     int admitted = 0;
     for (int i = 0; i < n; ++i) admitted += limiter_.Admit(source) == Verdict::kAdmitted ? 1 : 0;
@@ -27,7 +27,7 @@ class ConnectionLimiterTest : public ::testing::Test {
   ConnectionLimiter limiter_{kLimits, &clock_};
 };
 
-TEST_F(ConnectionLimiterTest, TakesABurstAndThenSoManyASecond) {
+TEST_F(ConnectionLimiterTest, AdmitsABurstAndThenItsRate) {
   EXPECT_EQ(Admitted("a"), 4);
   EXPECT_EQ(limiter_.Admit("a"), Verdict::kTooManyOfSource);
   clock_.AdvanceMs(499);
@@ -58,7 +58,7 @@ TEST_F(ConnectionLimiterTest, AllTogetherAreBounded) {
   EXPECT_EQ(Admitted("d"), 1);
 }
 
-TEST_F(ConnectionLimiterTest, WhoIsKnownIsNotKeptOutByStrangers) {
+TEST_F(ConnectionLimiterTest, AKnownSourceIsNotKeptOutByUnknownOnes) {
   EXPECT_EQ(Admitted("member", 1), 1);
   limiter_.SetKnown("member");
   EXPECT_EQ(Admitted("a") + Admitted("b") + Admitted("c"), 9);
@@ -69,7 +69,7 @@ TEST_F(ConnectionLimiterTest, WhoIsKnownIsNotKeptOutByStrangers) {
   EXPECT_EQ(Admitted("member"), 5);  // as many as all the others
 }
 
-TEST_F(ConnectionLimiterTest, NobodyIsKnownForLongerThanAnHour) {
+TEST_F(ConnectionLimiterTest, ASourceIsKnownForAnHourAtMost) {
   limiter_.SetKnown("member");
   clock_.AdvanceMs(3'600'000);
   Admitted("a");
@@ -77,20 +77,20 @@ TEST_F(ConnectionLimiterTest, NobodyIsKnownForLongerThanAnHour) {
   EXPECT_EQ(Admitted("member"), 2);
 }
 
-TEST_F(ConnectionLimiterTest, WhatIsRememberedIsBounded) {
+TEST_F(ConnectionLimiterTest, RememberedSourcesAreBounded) {
   EXPECT_EQ(Admitted("a", 1), 1);
   EXPECT_EQ(Admitted("b", 1), 1);
   EXPECT_EQ(Admitted("c", 1), 1);
-  // Those for whom there is no room share one bucket.
+  // Sources for which there is no room share one bucket.
   EXPECT_EQ(Admitted("d", 3) + Admitted("e", 3), 4);
   EXPECT_EQ(limiter_.n_sources(), 3u);
-  // Who has been quiet is as good as new, and makes room.
+  // A source without connections for a while is forgotten, and makes room.
   clock_.AdvanceMs(2000);
   EXPECT_EQ(Admitted("f"), 4);
   EXPECT_EQ(limiter_.n_sources(), 1u);
 }
 
-TEST_F(ConnectionLimiterTest, WhoIsKnownStaysWhenRoomIsMade) {
+TEST_F(ConnectionLimiterTest, KnownSourcesStayWhenRoomIsMade) {
   limiter_.SetKnown("member");
   for (int i = 0; i < 20; ++i) {
     Admitted(absl::StrCat("stranger ", i));

@@ -1,5 +1,4 @@
-// Servers on port zero of the loopback: one that takes links and nothing else, and one for whatever
-// services a test has.
+// Servers on port zero of the loopback: one that accepts links only, and one for a test's services.
 #pragma once
 
 #include <memory>
@@ -38,7 +37,7 @@ class GrpcServer {
   int port() const { return port_; }
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
-  // Cuts the links that are still open.
+  // Breaks the links that are still open.
   void Stop() {
     if (server_ == nullptr) return;
     server_->Shutdown(DeadlineIn(absl::ZeroDuration()));
@@ -71,7 +70,7 @@ class ServiceServer {
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
-  // Ends the calls that there are, and waits for them.
+  // Cancels the calls in flight, and waits for them.
   void Stop() {
     if (server_ == nullptr) return;
     server_->Shutdown(DeadlineIn(absl::ZeroDuration()));

@@ -21,7 +21,7 @@ TEST(GrpcStatus, EveryCodeSurvivesTheRoundTrip) {
   }
 }
 
-TEST(GrpcStatus, WhatTheOtherSideSaidIsToldFromWhatGrpcSays) {
+TEST(GrpcStatus, StatusesOfThePeerAreDistinguishedFromGrpcs) {
   EXPECT_TRUE(SaidByPeer(ToGrpc(absl::UnavailableError("it is still loading"))));
   EXPECT_FALSE(SaidByPeer(grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed")));
 }
@@ -48,7 +48,7 @@ TEST(GrpcStatus, OkHasNoWhere) {
   EXPECT_TRUE(FromWire(wire).ok());
 }
 
-TEST(GrpcStatus, OfALongMessageTheMiddleIsLeftOut) {
+TEST(GrpcStatus, ALongMessageLosesItsMiddle) {
   const std::string text = "first words " + std::string(100'000, '\n') + " last words";
   const std::string sent = ToGrpc(absl::AbortedError(text)).error_message();
   EXPECT_THAT(sent, StartsWith("first words "));
@@ -65,7 +65,7 @@ TEST(GrpcStatus, CutsBetweenCharacters) {
   }
 }
 
-// Lines stay: a worker's last words have some.
+// Line feeds stay: a worker's last output has some.
 TEST(GrpcStatus, WhatIsSaidSteersNoTerminal) {
   const std::string text = "one\ntwo\x1b[2J\xff\u202e";
   const std::string shown = "one\ntwo\\u001b[2J\ufffd\\u202e";

@@ -32,7 +32,7 @@ class OwnCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byt
   grpc::ClientContext context_;
 };
 
-TEST(GrpcThreads, TheLastChannelMayGoInACallback) {
+TEST(GrpcThreads, TheLastChannelMayBeDestroyedInACallback) {
   for (int i = 0; i < 20; ++i) {
     absl::Notification gone;
     new OwnCall(&gone);
@@ -41,7 +41,7 @@ TEST(GrpcThreads, TheLastChannelMayGoInACallback) {
 }
 
 #ifdef __linux__
-TEST(GrpcThreads, TheyWakeForWorkAlone) {
+TEST(GrpcThreads, TheyWakeOnlyForWork) {
   absl::Notification gone;
   new OwnCall(&gone);
   gone.WaitForNotification();  // one of them has run that

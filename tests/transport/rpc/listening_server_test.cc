@@ -53,7 +53,7 @@ sockaddr_in Address(const std::string& host, int port) {
   return address;
 }
 
-// A connection of somebody who speaks neither TLS nor gRPC.
+// A connection of a peer that speaks neither TLS nor gRPC.
 class Visitor {
  public:
   // From `source`, one of this machine's addresses.
@@ -70,7 +70,7 @@ class Visitor {
     EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   }
-  // What it is answered until it is cut off.
+  // The bytes received until the connection is closed.
   std::string Heard() {
     std::string heard;
     char bytes[4096];
@@ -115,7 +115,7 @@ TEST_F(ListeningServerTest, APortThatIsTakenIsNamed) {
                        "cannot listen on " + server.address() + ": Address already in use"));
 }
 
-TEST_F(ListeningServerTest, WhatIsNoAddressIsRefused) {
+TEST_F(ListeningServerTest, InvalidAddressesAreRefused) {
   for (const char* address : {"", "7400", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:x"}) {
     grpc::ServerBuilder builder;
     EXPECT_THAT(ListeningServer::Start(Tls(address), &builder).status(),
@@ -141,7 +141,7 @@ TEST_F(ListeningServerTest, AHostMayBeAName) {
       Ask(absl::StrCat("localhost:", server.port()), bert_->ForChannel(), Member()).status.ok());
 }
 
-TEST_F(ListeningServerTest, ThePeerIsWhoConnected) {
+TEST_F(ListeningServerTest, ThePeerIsTheConnectedAddress) {
   class Mirror final : public wire::Cluster::Service {
     grpc::Status Identify(grpc::ServerContext* context, const wire::IdentifyRequest*,
                           wire::IdentifyResponse* response) override {
@@ -201,13 +201,13 @@ TEST_F(ListeningServerTest, AFloodFromManyAddressesKeepsOutWhoIsNotKnownYet) {
   for (size_t i = 30; i < flood.size(); ++i) EXPECT_EQ(flood[i]->Heard(), "");
   EXPECT_TRUE(GetsIn(server, *bert_));
   EXPECT_THAT(log.Lines("does not get in"),
-              ElementsAre(EndsWith(": strangers together open too many connections")));
+              ElementsAre(EndsWith(": unknown addresses together open too many connections")));
 }
 
-// What is logged of a refusal, and that it is only once.
+// The log message of a refusal, which is logged only once.
 class Refusal : public ListeningServerTest {
  protected:
-  // Of `attempts`, each of which is refused.
+  // Expects `reason` once in the log after several attempts, each of which is refused.
   template <typename Attempt>
   void ExpectLogged(const std::string& reason, Attempt attempt) {
     testing::HeardLog log;
@@ -232,7 +232,7 @@ TEST_F(Refusal, OfAnotherCluster) {
       "its certificate is not of this cluster");
 }
 
-TEST_F(Refusal, OfWhomTrustsAnotherClusterOnly) {
+TEST_F(Refusal, OfAPeerThatTrustsAnotherClusterOnly) {
   ExpectLoggedOf(*Credentials(NewAuthority(), kBert),
                  "it leaves in the middle of its handshake: is it of another cluster?");
 }
@@ -243,9 +243,9 @@ TEST_F(Refusal, OfAForgery) {
                  "its certificate is not of this cluster");
 }
 
-TEST_F(Refusal, OfACertificateThatHasEnded) {
-  ExpectLoggedOf(*Credentials({cluster_.certificate_pem()}, testing::IssueEnded(cluster_, kBert)),
-                 "its certificate has ended");
+TEST_F(Refusal, OfAnExpiredCertificate) {
+  ExpectLoggedOf(*Credentials({cluster_.certificate_pem()}, testing::IssueExpired(cluster_, kBert)),
+                 "its certificate has expired");
 }
 
 TEST_F(Refusal, OfACertificateThatIsNotValidYet) {

@@ -20,7 +20,7 @@ class RefusalLogTest : public ::testing::Test {
   testing::HeardLog log_;
 };
 
-TEST_F(RefusalLogTest, TellsOnceOfEachSourceAndReason) {
+TEST_F(RefusalLogTest, LogsEachSourceAndReasonOnce) {
   for (int i = 0; i < 1000; ++i) {
     refusals_.Add("10.0.0.7", "it shows no certificate");
     refusals_.Add("10.0.0.7", "it opens too many connections");
@@ -32,7 +32,7 @@ TEST_F(RefusalLogTest, TellsOnceOfEachSourceAndReason) {
                           "10.0.0.8 does not get in at port 7400: it shows no certificate"));
 }
 
-TEST_F(RefusalLogTest, TellsAgainAfterAWhileAndHowManyThereWere) {
+TEST_F(RefusalLogTest, LogsAgainAfterAWhileWithTheNumberSince) {
   refusals_.Add("a", "b");
   clock_.AdvanceMs(299'999);
   refusals_.Add("a", "b");
@@ -41,18 +41,21 @@ TEST_F(RefusalLogTest, TellsAgainAfterAWhileAndHowManyThereWere) {
   clock_.AdvanceMs(1);
   refusals_.Add("a", "b");
   refusals_.Add("a", "b");
-  EXPECT_THAT(log_.Take(),
-              ElementsAre("a does not get in at port 7400: b (and 2 more since it was told last)"));
+  EXPECT_THAT(
+      log_.Take(),
+      ElementsAre("a does not get in at port 7400: b (and 2 more since this was last logged)"));
   clock_.AdvanceMs(300'000);
   refusals_.Add("a", "b");
-  EXPECT_THAT(log_.Take(),
-              ElementsAre("a does not get in at port 7400: b (and 1 more since it was told last)"));
+  EXPECT_THAT(
+      log_.Take(),
+      ElementsAre("a does not get in at port 7400: b (and 1 more since this was last logged)"));
 }
 
-TEST_F(RefusalLogTest, ManySourcesAreToldOfAsOne) {
+TEST_F(RefusalLogTest, ManySourcesAreLoggedAsOne) {
   for (size_t i = 0; i < 10 * kRefusalsMax; ++i) refusals_.Add(absl::StrCat("source ", i), "b");
   EXPECT_EQ(log_.Lines("source ").size(), kRefusalsMax);
-  EXPECT_THAT(log_.Lines("somebody"), ElementsAre("somebody else does not get in at port 7400: b"));
+  EXPECT_THAT(log_.Lines("another address"),
+              ElementsAre("another address does not get in at port 7400: b"));
   EXPECT_EQ(log_.Take().size(), kRefusalsMax + 1);
   // Old ones make room.
   clock_.AdvanceMs(300'000);

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(RemovedPeerFilter, RefusesARemovedNodeOverConnectionsThatStand) {
+TEST(RemovedPeerFilter, RefusesARemovedNodeOverOldConnections) {
   const ClusterAuthority cluster = testing::NewAuthority(), next = testing::NewAuthority();
   const auto anna = testing::Credentials({cluster.certificate_pem(), next.certificate_pem()},
                                          testing::Issue(cluster, testing::kAnna));

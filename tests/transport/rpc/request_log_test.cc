@@ -33,13 +33,13 @@ TEST(RequestLog, ALineForProgramsIsJson) {
             "\"model\":\"The \\\"big\\\"\\\\none\\\\u0001\ufffd\",\"empty\":\"\",\"tokens\":-3}\n");
 }
 
-TEST(RequestLog, IdsOfStrangersAreMadePlain) {
+TEST(RequestLog, UntrustedIdsAreMadePlain) {
   EXPECT_EQ(PlainRequestId("req-1.a_B:2/3"), "req-1.a_B:2/3");
   EXPECT_EQ(PlainRequestId("a b\n\"\xC3\xA4"), "a_b____");
   EXPECT_EQ(PlainRequestId(std::string(500, 'x')).size(), kRequestIdBytesMax);
 }
 
-TEST(RequestLog, IsOffUnlessAskedFor) { EXPECT_FALSE(RequestLogOn()); }
+TEST(RequestLog, IsOffByDefault) { EXPECT_FALSE(RequestLogOn()); }
 
 }  // namespace
 }  // namespace strata

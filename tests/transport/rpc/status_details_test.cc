@@ -9,19 +9,19 @@
 namespace strata {
 namespace {
 
-TEST(StatusDetails, FiguresOfAShortageSurviveTheWireAndAPrefix) {
+TEST(StatusDetails, FiguresOfAShortageSurviveACallAndAPrefix) {
   const absl::Status short_of = WithShortage(absl::ResourceExhaustedError("not enough memory"),
                                              {.needed_bytes = 5ull << 40, .free_bytes = 7});
-  const absl::Status told = Prefixed("stage 1 on attic", FromGrpc(ToGrpc(short_of)));
-  EXPECT_EQ(told.message(), "stage 1 on attic: not enough memory");
-  const auto figures = ShortageOf(told);
+  const absl::Status prefixed = Prefixed("stage 1 on attic", FromGrpc(ToGrpc(short_of)));
+  EXPECT_EQ(prefixed.message(), "stage 1 on attic: not enough memory");
+  const auto figures = ShortageOf(prefixed);
   ASSERT_TRUE(figures.has_value());
   EXPECT_EQ(figures->needed_bytes, 5ull << 40);
   EXPECT_EQ(figures->free_bytes, 7u);
   EXPECT_FALSE(figures->on_host);
 }
 
-TEST(StatusDetails, TheHostsMemoryIsToldFromTheDevices) {
+TEST(StatusDetails, HostMemoryIsDistinguishedFromTheDevices) {
   const absl::Status short_of = WithShortage(absl::ResourceExhaustedError("x"),
                                              {.needed_bytes = 9, .free_bytes = 7, .on_host = true});
   const auto figures = ShortageOf(FromGrpc(ToGrpc(short_of)));
@@ -31,13 +31,13 @@ TEST(StatusDetails, TheHostsMemoryIsToldFromTheDevices) {
   EXPECT_TRUE(figures->on_host);
 }
 
-TEST(StatusDetails, OfADiskTheyAreToldFromThoseOfAMemory) {
+TEST(StatusDetails, DiskShortagesAreDistinguishedFromMemoryShortages) {
   const absl::Status short_of = WithDiskShortage(absl::ResourceExhaustedError("the disk is full"),
                                                  {.needed_bytes = 6ull << 40, .free_bytes = 3});
-  const absl::Status told = Prefixed("stage 1 on attic", FromGrpc(ToGrpc(short_of)));
-  EXPECT_EQ(told.message(), "stage 1 on attic: the disk is full");
-  EXPECT_FALSE(ShortageOf(told).has_value());
-  const auto figures = DiskShortageOf(told);
+  const absl::Status prefixed = Prefixed("stage 1 on attic", FromGrpc(ToGrpc(short_of)));
+  EXPECT_EQ(prefixed.message(), "stage 1 on attic: the disk is full");
+  EXPECT_FALSE(ShortageOf(prefixed).has_value());
+  const auto figures = DiskShortageOf(prefixed);
   ASSERT_TRUE(figures.has_value());
   EXPECT_EQ(figures->needed_bytes, 6ull << 40);
   EXPECT_EQ(figures->free_bytes, 3u);
@@ -50,7 +50,7 @@ TEST(StatusDetails, AStatusWithoutFiguresHasNone) {
   EXPECT_TRUE(Prefixed("where", absl::OkStatus()).ok());
 }
 
-TEST(StatusDetails, WhatAPeerSaysIsNotTrusted) {
+TEST(StatusDetails, DetailsFromAPeerAreNotTrusted) {
   for (const char* details :
        {"strata\nmemory=", "strata\nmemory=1", "strata\nmemory=-1/2", "strata\nmemory=1/2/3",
         "strata\nmemory=1/2/host/host", "strata\nmemory=1/host", "\nmemory=1/2",

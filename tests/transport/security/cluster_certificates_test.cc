@@ -57,7 +57,7 @@ X509Ptr Parse(const std::string& pem) {
   return certificate;
 }
 
-// How OpenSSL judges a node's certificate, as strictly as it can: X509_V_OK or why not.
+// OpenSSL's strictest verification of a node's certificate: X509_V_OK or the error.
 struct Judge {
   const ClusterAuthority& authority;
   absl::Time at = absl::Now();
@@ -91,10 +91,10 @@ TEST(ClusterAuthority, IsTheSameOnEveryNode) {
   EXPECT_EQ(one.cluster_id(), "q16hby9mpe9jg5bc");
 }
 
-// As it is now: other dates part nobody, but another public key or another name would part new
-// nodes from old ones. The key is what another implementation makes of the private key in
+// The present values: other dates would do no harm, but another public key or another name would
+// separate new nodes from old ones. The key is another implementation's for the private key in
 // cluster_key_test.cc.
-TEST(ClusterAuthority, IsWhatItAlwaysWas) {
+TEST(ClusterAuthority, IsTheKnownOne) {
   EXPECT_EQ(Authority().certificate_pem(), R"(-----BEGIN CERTIFICATE-----
 MIIBSTCB/KADAgECAgEBMAUGAytlcDAqMSgwJgYDVQQDDB9zdHJhdGEgY2x1c3Rl
 ciBxMTZoYnk5bXBlOWpnNWJjMCAXDTcwMDEwMTAwMDAwMFoYDzk5OTkxMjMxMjM1
@@ -118,7 +118,7 @@ TEST(ClusterAuthority, MaySignCertificatesAndNothingElse) {
   EXPECT_EQ(X509_get_pathlen(certificate.get()), 0);
 }
 
-TEST(NodeCertificate, IsGoodForServersAndClients) {
+TEST(NodeCertificate, IsValidForServersAndClients) {
   const ClusterAuthority authority = Authority();
   const NodeCertificate node = Issue(authority);
   EXPECT_EQ(Judge{.authority = authority}(node.certificate_pem), X509_V_OK);
@@ -127,7 +127,7 @@ TEST(NodeCertificate, IsGoodForServersAndClients) {
       X509_V_OK);
 }
 
-TEST(NodeCertificate, IsForItsNodeAndAMemberAndNobodyElse) {
+TEST(NodeCertificate, NamesItsNodeAndAMemberAndNothingElse) {
   const ClusterAuthority authority = Authority();
   const NodeCertificate node = Issue(authority);
   const auto as = [&](const std::string& name) {
@@ -172,7 +172,7 @@ TEST(NodeCertificate, HasItsOwnKeyEachTime) {
   EXPECT_THAT(a.certificate_pem, Not(HasSubstr("PRIVATE")));
 }
 
-TEST(NodeCertificate, IsNotMadeForWhatIsNoId) {
+TEST(NodeCertificate, IsNotMadeForAnInvalidId) {
   const ClusterAuthority authority = Authority();
   for (const std::string id : {"", "a.b", "a,DNS:evil", "*", "a\n", "ä"}) {
     EXPECT_THAT(authority.Issue({.node_id = id}), StatusIs(absl::StatusCode::kInvalidArgument))

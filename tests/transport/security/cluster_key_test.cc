@@ -39,10 +39,11 @@ std::string Derived(const ClusterKey& key, absl::string_view info, size_t size) 
   return absl::BytesToHexString(bytes);
 }
 
-TEST(ClusterKey, IsReadAndWrittenAsItAlwaysWas) { EXPECT_EQ(Known().ToText().Reveal(), kKnown); }
+TEST(ClusterKey, HasItsKnownText) { EXPECT_EQ(Known().ToText().Reveal(), kKnown); }
 
-// Computed with another implementation of RFC 5869; a change here parts new nodes from old ones.
-TEST(ClusterKey, GivesWhatItAlwaysGave) {
+// Computed with another implementation of RFC 5869; a change here separates new nodes from old
+// ones.
+TEST(ClusterKey, GivesTheKnownValues) {
   const ClusterKey key = Known();
   EXPECT_EQ(Derived(key, "cluster id", 10), "b84d15f934b39328156c");
   EXPECT_EQ(key.id(), "q16hby9mpe9jg5bc");
@@ -56,7 +57,7 @@ TEST(ClusterKey, GivesSomethingElseForEachPurpose) {
   EXPECT_EQ(Derived(key, "a", 32), Derived(key, "a", 32));
 }
 
-TEST(ClusterKey, TooMuchIsAnErrorInOpensslsWords) {
+TEST(ClusterKey, TooManyBytesAreAnErrorOfOpenssl) {
   std::vector<uint8_t> bytes(256 * 32);
   EXPECT_THAT(Known().Derive("a", absl::MakeSpan(bytes)),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("HKDF")));

@@ -61,7 +61,7 @@ TEST(PrivateFile, IsItsOwnersAloneWhateverTheUmask) {
   }
 }
 
-TEST(PrivateFile, OneThatIsThereIsNotMadeAnew) {
+TEST(PrivateFile, AnExistingOneIsNotReplaced) {
   const std::string path = Path();
   ASSERT_THAT(WritePrivateFile(path, "old", kNew), IsOk());
   EXPECT_THAT(WritePrivateFile(path, "new", kNew), StatusIs(absl::StatusCode::kAlreadyExists));
@@ -97,7 +97,7 @@ TEST(PrivateFile, OthersMayNotReadOrWriteIt) {
   }
 }
 
-TEST(PrivateFile, SomebodyElsesIsRefused) {
+TEST(PrivateFile, AnotherUsersIsRefused) {
   const std::string path = Path();
   ASSERT_THAT(WritePrivateFile(path, "hush", kNew), IsOk());
   if (chown(path.c_str(), 12345, static_cast<gid_t>(-1)) != 0) {
@@ -159,7 +159,7 @@ TEST(PrivateFolder, IsForItsOwnerAloneWhateverTheUmask) {
   EXPECT_THAT(MakePrivateFolder("/"), IsOk());
 }
 
-TEST(PrivateFolder, OneThatIsThereStaysAsItIs) {
+TEST(PrivateFolder, AnExistingOneStaysAsItIs) {
   const std::string folder = testing::MakeTestFolder();
   std::filesystem::permissions(folder, std::filesystem::perms(0755));
   EXPECT_THAT(MakePrivateFolder(folder), IsOk());

@@ -1,4 +1,4 @@
-// Stands between a client and a server, for tests: passes all on, and keeps what the client said.
+// A proxy between a client and a server, for tests: forwards all bytes, and records the client's.
 #pragma once
 
 #include <arpa/inet.h>
@@ -51,7 +51,7 @@ class RecordingProxy {
   RecordingProxy& operator=(const RecordingProxy&) = delete;
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-  // What the client has said, when either has closed the connection. Once.
+  // The client's bytes, once either side has closed the connection. Call it once.
   std::string Said() {
     thread_.join();
     return said_;

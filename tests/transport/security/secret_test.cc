@@ -27,7 +27,7 @@ static_assert(!std::is_copy_constructible_v<ClusterKey> && !std::is_copy_assigna
 static_assert(!Streams<ClusterKey> && !absl::HasAbslStringify<ClusterKey>::value);
 static_assert(!std::is_copy_constructible_v<SecretBytes>);
 
-TEST(Secret, IsThereForWhoAsks) {
+TEST(Secret, IsReturnedByReveal) {
   Secret secret(std::string("hush"));
   EXPECT_EQ(secret.Reveal(), "hush");
   const Secret moved = std::move(secret);

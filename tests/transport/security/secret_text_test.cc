@@ -77,7 +77,7 @@ TEST(SecretText, NeighboursThatChangedPlacesAreATypo) {
   }
 }
 
-TEST(SecretText, WhatIsMissingOrTooMuchIsCounted) {
+TEST(SecretText, MissingAndExtraCharactersAreCounted) {
   const std::string text = Text();
   for (const std::string& typed : {text.substr(0, text.size() - 1), text + "0", text + text,
                                    std::string(kKind.prefix), text + std::string(1'000'000, 'a')}) {
@@ -90,7 +90,7 @@ TEST(SecretText, AnythingElseIsRefused) {
   for (const char* text : {"", " ", "-", "thing", "thing-2-", "other-1-0000", "\xff\xfe"}) {
     EXPECT_THAT(SecretFromText(kKind, text),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("starts with thing-1-"), HasSubstr("ask for one"))))
+                         AllOf(HasSubstr("start with thing-1-"), HasSubstr("ask for one"))))
         << text;
   }
 }
@@ -105,7 +105,7 @@ TEST(SecretText, AWrongCharacterIsPlacedButNotRepeated) {
   EXPECT_THAT(SecretFromText(kKind, with_zero), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(SecretText, ErrorsSayNothingOfWhatWasGiven) {
+TEST(SecretText, ErrorsDoNotRepeatTheText) {
   std::string text = Text();
   for (const std::string& typed :
        {text.substr(3), text.substr(0, 60), text + "z", text.substr(0, text.size() - 2) + "uu"}) {

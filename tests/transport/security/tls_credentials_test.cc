@@ -47,7 +47,7 @@ class Tls : public ::testing::Test {
   const std::unique_ptr<ClusterCredentials> bert_ = Credentials(cluster_, kBert);
 };
 
-// Whether a client with these gets an answer from a server with those.
+// Whether a client with the one gets an answer from a server with the other credentials.
 bool Talk(const ClusterCredentials& client, const ClusterCredentials& server,
           const grpc::ChannelArguments& expected) {
   const Server answerer(server.ForServer());
@@ -82,16 +82,16 @@ TEST_F(Tls, OneNodeCanBeExpected) {
   EXPECT_FALSE(Talk(*bert_, *anna_, Node(kBert)));
 }
 
-TEST_F(Tls, WhoExpectsNothingGetsNothing) {
+TEST_F(Tls, AChannelThatExpectsNoNameFails) {
   EXPECT_FALSE(Talk(*bert_, *anna_, grpc::ChannelArguments()));
 }
 
 TEST_F(Tls, ANodeOfAnotherClusterIsRefused) {
   const ClusterAuthority other = NewAuthority();
   const auto stranger = Credentials(other, kBert);
-  // Each says no: the one who asks,
+  // Each refuses: the client,
   EXPECT_FALSE(Talk(*stranger, *anna_, Member()));
-  // and the one who answers, when the one who asks would trust it.
+  // and the server, when the client would trust it.
   const auto trusting =
       Credentials({cluster_.certificate_pem(), other.certificate_pem()}, Issue(other, kBert));
   EXPECT_FALSE(Talk(*trusting, *anna_, Member()));
@@ -103,7 +103,7 @@ TEST_F(Tls, AnAuthorityOfTheSameNameIsRefused) {
   const auto forged = Credentials({forgery.authority_pem}, forgery.node);
   EXPECT_TRUE(Talk(*forged, *forged, Member()));  // it is well made
   EXPECT_FALSE(Talk(*anna_, *forged, Member()));
-  // One that finds nothing wrong with the server; the first of a name is whom OpenSSL asks.
+  // A client that accepts the server; OpenSSL uses the first authority of a name.
   const auto trusting =
       Credentials({cluster_.certificate_pem(), forgery.authority_pem}, forgery.node);
   EXPECT_FALSE(Talk(*trusting, *anna_, Member()));
@@ -111,7 +111,7 @@ TEST_F(Tls, AnAuthorityOfTheSameNameIsRefused) {
 
 TEST_F(Tls, ACertificateThatHasEndedIsRefused) {
   const auto ended =
-      Credentials({cluster_.certificate_pem()}, testing::IssueEnded(cluster_, kBert));
+      Credentials({cluster_.certificate_pem()}, testing::IssueExpired(cluster_, kBert));
   EXPECT_FALSE(Talk(*ended, *anna_, Member()));
   EXPECT_FALSE(Talk(*anna_, *ended, Member()));
 }
@@ -132,7 +132,7 @@ TEST_F(Tls, ThePrivateKeyMustBeTheCertificates) {
   EXPECT_FALSE(Talk(*anna_, *thief, Member()));
 }
 
-TEST_F(Tls, WhatIsNoCertificateIsNeverPlainText) {
+TEST_F(Tls, InvalidCertificatesNeverMeanPlainText) {
   NodeCertificate broken = Issue(cluster_, kBert);
   broken.certificate_pem = "nonsense";
   const auto credentials = Credentials({cluster_.certificate_pem()}, broken);
@@ -157,7 +157,7 @@ TEST_F(Tls, AClientWithoutACertificateIsRefused) {
   options.pem_root_certs = cluster_.certificate_pem();
   EXPECT_EQ(Ask(anna.address(), grpc::SslCredentials(options), Member()).status.error_code(),
             kRefused);
-  // With one it would be let in.
+  // With a certificate it would be accepted.
   const NodeCertificate node = Issue(cluster_, kBert);
   options.pem_cert_chain = node.certificate_pem;
   options.pem_private_key = node.private_key_pem.Reveal();
@@ -173,8 +173,8 @@ TEST_F(Tls, AHandshakeThatIsRepeatedIsRefused) {
     said = proxy.Said();
   }
   ASSERT_EQ(anna.calls(), 1);
-  // All that the client said: its hello, which is as good as any, the rest of its handshake, and
-  // its call. A record's length is its fourth and fifth byte (RFC 8446, 5.1).
+  // All bytes of the client: its hello, which is valid again, the rest of its handshake, and its
+  // call. A record's length is its fourth and fifth byte (RFC 8446, 5.1).
   ASSERT_GT(said.size(), 5u);
   const size_t hello = 5 + static_cast<uint8_t>(said[3]) * 256u + static_cast<uint8_t>(said[4]);
   ASSERT_GT(said.size(), hello);
@@ -200,7 +200,7 @@ TEST_F(Tls, APeerWithoutTlsIsNobody) {
   EXPECT_EQ(answer.answerer, "nobody");
 }
 
-// Asks again and again, each time over a new connection, until it goes as wanted.
+// Calls again and again, each time over a new connection, until the result is as expected.
 bool Becomes(bool ok, const Server& server, const ClusterCredentials& client,
              const grpc::ChannelArguments& expected) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -212,7 +212,7 @@ bool Becomes(bool ok, const Server& server, const ClusterCredentials& client,
 
 TEST_F(Tls, ACertificateIsRenewedWhileTheServerRuns) {
   const auto renewed =
-      Credentials({cluster_.certificate_pem()}, testing::IssueEnded(cluster_, kAnna));
+      Credentials({cluster_.certificate_pem()}, testing::IssueExpired(cluster_, kAnna));
   const Server server(renewed->ForServer());
   EXPECT_FALSE(Ask(server.address(), bert_->ForChannel(), Member()).status.ok());
   ASSERT_TRUE(renewed->Replace({cluster_.certificate_pem()}, Issue(cluster_, kAnna)).ok());
@@ -221,7 +221,7 @@ TEST_F(Tls, ACertificateIsRenewedWhileTheServerRuns) {
 
 TEST_F(Tls, AChannelThatConnectsAgainShowsTheRenewedCertificate) {
   const auto renewed =
-      Credentials({cluster_.certificate_pem()}, testing::IssueEnded(cluster_, kBert));
+      Credentials({cluster_.certificate_pem()}, testing::IssueExpired(cluster_, kBert));
   const Server anna(anna_->ForServer());
   grpc::ChannelArguments arguments = Member();
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);

@@ -1,5 +1,5 @@
 // Nodes of clusters that talk over loopback with TLS, for tests: each answers wire.Cluster.Identify
-// with the id of whoever asks, as its certificate says it.
+// with the caller's id, from its certificate.
 #pragma once
 
 #include <atomic>
@@ -44,8 +44,8 @@ inline NodeCertificate Issue(const ClusterAuthority& authority,
 inline NodeCertificate Issue(const ClusterAuthority& authority, const std::string& node_id) {
   return Issue(authority, ClusterAuthority::NodeOptions{.node_id = node_id});
 }
-// As no node makes one.
-inline NodeCertificate IssueEnded(const ClusterAuthority& authority, const std::string& node_id) {
+// A certificate with an expiry, which no node makes.
+inline NodeCertificate IssueExpired(const ClusterAuthority& authority, const std::string& node_id) {
   return Issue(authority, {.node_id = node_id, .not_after = absl::Now() - absl::Hours(24)});
 }
 
@@ -63,7 +63,7 @@ inline std::unique_ptr<ClusterCredentials> Credentials(const ClusterAuthority& a
 
 class Server final : public wire::Cluster::Service {
  public:
-  // Takes as many connections as a test makes.
+  // Accepts as many connections as a test makes.
   explicit Server(const std::shared_ptr<grpc::ServerCredentials>& credentials)
       : Server({.address = "127.0.0.1:0",
                 .credentials = credentials,

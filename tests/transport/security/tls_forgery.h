@@ -1,5 +1,5 @@
-// What somebody makes who saw a cluster's certificates but has not its key, for tests: the same
-// names, numbers and dates, signed with a key of one's own.
+// Forged certificates for tests, made from a cluster's certificates without its key: the same
+// names, numbers and dates, signed with another key.
 #pragma once
 
 #include <openssl/bio.h>

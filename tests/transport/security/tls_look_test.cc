@@ -32,7 +32,7 @@ using testing::Server;
 
 constexpr absl::Duration kLong = absl::Seconds(30);
 
-// Listens on the loopback and takes nobody in by itself.
+// Listens on the loopback; accepts connections only when the test says so.
 class Listener {
  public:
   Listener() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -54,7 +54,7 @@ class Listener {
   int port_ = 0;
 };
 
-TEST(LookAtCertificate, SaysWhoseItIs) {
+TEST(LookAtCertificate, ReturnsItsNames) {
   const ClusterAuthority cluster = NewAuthority();
   const NodeCertificate node = Issue(cluster, kAnna);
   const auto credentials = Credentials({cluster.certificate_pem()}, node);
@@ -75,7 +75,7 @@ TEST(LookAtCertificate, PlainTextIsNoTls) {
                        AllOf(HasSubstr(server.address()), HasSubstr("without a key"))));
 }
 
-TEST(LookAtCertificate, NobodyThereIsUnavailable) {
+TEST(LookAtCertificate, AClosedPortIsUnavailable) {
   const std::string address = Listener().address();
   EXPECT_THAT(LookAtCertificate(address, kLong), StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_THAT(LookAtCertificate("nowhere.invalid:1", kLong).status(),
@@ -90,7 +90,7 @@ TEST(LookAtCertificate, SilenceEnds) {
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
-TEST(LookAtCertificate, OneThatHangsUpDoesNotEndTheProgram) {
+TEST(LookAtCertificate, APeerThatDisconnectsDoesNotEndTheProgram) {
   for (int i = 0; i < 20; ++i) {
     const Listener rude;
     std::thread thread([&] {
@@ -99,21 +99,21 @@ TEST(LookAtCertificate, OneThatHangsUpDoesNotEndTheProgram) {
       setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
       close(fd);
     });
-    // It may have gone before the connection is seen to stand.
+    // The peer may have disconnected before the connection is noticed.
     EXPECT_THAT(LookAtCertificate(rude.address(), kLong).status().code(),
                 AnyOf(absl::StatusCode::kFailedPrecondition, absl::StatusCode::kUnavailable));
     thread.join();
   }
 }
 
-TEST(SaysWrongCertificate, OfAFailedHandshakeAlone) {
+TEST(SaysWrongCertificate, OfAFailedHandshakeOnly) {
   EXPECT_TRUE(SaysWrongCertificate(
       "failed to connect to all addresses; last error: UNKNOWN: Tls handshake failed: "
       "SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed"));
   EXPECT_FALSE(SaysWrongCertificate("failed to connect to all addresses; Socket closed"));
 }
 
-TEST(WhyRefused, NamesWhatDiffersAndWhatToDo) {
+TEST(WhyRefused, NamesTheDifferenceAndTheRemedy) {
   const absl::Time now = absl::FromUnixSeconds(1'800'000'000);
   const ShownCertificate good = {.cluster_id = "ours",
                                  .node_id = kAnna,
@@ -123,9 +123,9 @@ TEST(WhyRefused, NamesWhatDiffersAndWhatToDo) {
   EXPECT_THAT(WhyRefused(good, "other", now),
               AllOf(HasSubstr("another key"), HasSubstr("ours"), HasSubstr("other")));
   EXPECT_THAT(WhyRefused(good, "ours", now - absl::Hours(2)),
-              AllOf(HasSubstr("good from 2027-01-15 07:00 UTC on"), HasSubstr("clocks")));
+              AllOf(HasSubstr("valid from 2027-01-15 07:00 UTC on"), HasSubstr("clocks")));
   EXPECT_THAT(WhyRefused(good, "ours", now + absl::Hours(1)),
-              AllOf(HasSubstr("ended 2027-01-15 09:00 UTC"), HasSubstr("clocks")));
+              AllOf(HasSubstr("expired 2027-01-15 09:00 UTC"), HasSubstr("clocks")));
   EXPECT_THAT(WhyRefused({}, "ours", now), HasSubstr("another program"));
 }
 

@@ -1,5 +1,5 @@
-// What a cluster's credentials take on the wire, seen from OpenSSL at the other end: TLS 1.3 and
-// nothing older, and no bytes from whoever does not even try.
+// The TLS versions that a cluster's credentials accept, seen from OpenSSL at the other end: TLS 1.3
+// and nothing older, and no bytes from peers without TLS.
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
@@ -99,7 +99,7 @@ TEST(TlsVersion, AServerTakesOneThreeAndNothingOlder) {
   EXPECT_FALSE(Connect(server.address(), older.get()).open);
   ASSERT_EQ(SSL_CTX_set_cipher_list(older.get(), "ALL:eNULL:@SECLEVEL=0"), 1);
   EXPECT_FALSE(Connect(server.address(), older.get()).open);
-  // The one that is named where suites are, to somebody who has a key of that kind.
+  // The configured suite of pre-shared keys, with a client that has such a key.
   ASSERT_EQ(SSL_CTX_set_cipher_list(older.get(), "PSK-AES256-GCM-SHA384"), 1);
   SSL_CTX_set_psk_client_callback(
       older.get(),
@@ -111,7 +111,7 @@ TEST(TlsVersion, AServerTakesOneThreeAndNothingOlder) {
   EXPECT_FALSE(Connect(server.address(), older.get()).open);
 }
 
-// A server of one version: whether a channel's handshake with it went well.
+// A server of one version: whether a channel's handshake with it succeeded.
 bool ChannelConnectsTo(const ClusterAuthority& cluster, int version) {
   const auto context = Context(cluster, version);
   const auto credentials = Credentials(cluster, kAnna);
@@ -137,7 +137,7 @@ bool ChannelConnectsTo(const ClusterAuthority& cluster, int version) {
     SSL_set_bio(ssl.get(), bio, bio);
     accepted = SSL_accept(ssl.get()) == 1;  // both certificates verified
   });
-  // It is no HTTP/2, so the call fails either way.
+  // The server has no HTTP/2, so the call fails in either case.
   EXPECT_FALSE(Ask(address, credentials->ForChannel(), Member()).status.ok());
   server.join();
   return accepted;
@@ -149,7 +149,7 @@ TEST(TlsVersion, AChannelTakesOneThreeAndNothingOlder) {
   EXPECT_FALSE(ChannelConnectsTo(cluster, TLS1_2_VERSION));
 }
 
-TEST(TlsVersion, AServerOutlivesStrangersBytes) {
+TEST(TlsVersion, AServerSurvivesUntrustedBytes) {
   const ClusterAuthority cluster = NewAuthority();
   const auto credentials = Credentials(cluster, kAnna);
   const Server server(credentials->ForServer());

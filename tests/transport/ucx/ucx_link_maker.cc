@@ -1,5 +1,4 @@
-// Links over UCX between two sets of them in one process, by the transports that this program
-// names.
+// Links over UCX between two UcxLinks in one process, by this program's transports.
 #include <utility>
 #include <vector>
 

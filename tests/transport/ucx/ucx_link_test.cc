@@ -1,5 +1,5 @@
-// What is particular to links over UCX: tickets, strangers, what was changed on its way, peers that
-// die, what is copied. Built once for each kind of transport (ucx_test_transports.h).
+// Tests of links over UCX only: tickets, untrusted peers, messages changed in transit, peers that
+// die, copies of payloads. Built once for each kind of transport (ucx_test_transports.h).
 #include "transport/ucx/ucx_link.h"
 
 #include <dirent.h>
@@ -113,7 +113,7 @@ absl::StatusOr<std::unique_ptr<Link>> Dial(UcxLinks* links, UcxTicket ticket,
   return links->Dial(std::move(options), receiver);
 }
 
-// A link still opens and carries a frame: whatever came before did no harm.
+// A link still opens and carries a frame: earlier peers did no harm.
 void ExpectServes(Server* server) {
   Recorder heard;
   const std::unique_ptr<UcxLinks> links = StartLinks();
@@ -124,10 +124,10 @@ void ExpectServes(Server* server) {
   EXPECT_TRUE(server->heard.WaitForFrames(before + 1));
 }
 
-// Says over UCX whatever it is told to, on this thread, as a stranger might.
-class Stranger {
+// Sends any message over UCX, on this thread, as an untrusted peer might.
+class RawPeer {
  public:
-  explicit Stranger(const UcxTicket& ticket) : seal(ticket.key, UcxSeal::Direction::kFromDialler) {
+  explicit RawPeer(const UcxTicket& ticket) : seal(ticket.key, UcxSeal::Direction::kFromDialler) {
     auto core = UcxCore::Make({.transports = kUcxTestTransports, .devices = "lo"});
     EXPECT_TRUE(core.ok()) << core.status();
     core_ = *core;
@@ -140,19 +140,19 @@ class Stranger {
     params.sockaddr.addrlen = address.size;
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     params.err_handler.cb = [](void* self, ucp_ep_h, ucs_status_t) {
-      static_cast<Stranger*>(self)->gone_ = true;
+      static_cast<RawPeer*>(self)->gone_ = true;
     };
     params.err_handler.arg = this;
     EXPECT_EQ(Ucx().ucp_ep_create(core_->worker(), &params, &ep_), UCS_OK);
   }
-  ~Stranger() {
+  ~RawPeer() {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_EP_CLOSE_FLAG_FORCE;
     Finish(Ucx().ucp_ep_close_nbx(ep_, &param));
   }
 
-  // A message as it is; the checksum in front is in `header`.
+  // A raw message; `header` begins with the checksum.
   void SendRaw(UcxKind kind, std::string header, const std::string& data = "") {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
@@ -160,7 +160,7 @@ class Stranger {
     Finish(Ucx().ucp_am_send_nbx(ep_, static_cast<unsigned>(kind), header.data(), header.size(),
                                  data.data(), data.size(), &param));
   }
-  // With the right checksum.
+  // A message with the correct checksum.
   void Send(UcxKind kind, const std::string& front, const std::string& data = "") {
     SendRaw(kind, Sealed(kind, front, data), data);
   }
@@ -172,7 +172,7 @@ class Stranger {
     const UcxSum sum = seal.Next(static_cast<uint8_t>(kind), parts);
     return std::string(sum.data(), sum.size()) + front;
   }
-  // Until the other side has cut it off; false after half a minute.
+  // Waits until the other side has disconnected; false after half a minute.
   bool WaitUntilGone() {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (!gone_ && std::chrono::steady_clock::now() < until) {
@@ -208,7 +208,7 @@ class UcxLink : public testing::Test {
   const std::unique_ptr<UcxLinks> diallers_ = StartLinks();
 };
 
-TEST_F(UcxLink, ATokenNeverGivenOutOpensNothing) {
+TEST_F(UcxLink, ATokenNeverIssuedOpensNothing) {
   UcxTicket ticket = server_.Offer();
   UcxTicket wrong = ticket;
   wrong.token[31] ^= 1;
@@ -220,7 +220,7 @@ TEST_F(UcxLink, ATokenNeverGivenOutOpensNothing) {
   EXPECT_TRUE(Dial(diallers_.get(), ticket, &heard).ok());
 }
 
-TEST_F(UcxLink, ATokenIsGoodForOneLink) {
+TEST_F(UcxLink, ATokenIsValidForOneLink) {
   const UcxTicket ticket = server_.Offer();
   Recorder first, second;
   auto link = Dial(diallers_.get(), ticket, &first);
@@ -260,10 +260,10 @@ TEST_F(UcxLink, AnUnfitTicketIsRefusedBeforeDialling) {
   }
 }
 
-TEST_F(UcxLink, TicketsThatAreOutAreBounded) {
+TEST_F(UcxLink, UnusedTicketsAreBounded) {
   for (size_t i = 0; i < kUcxTicketsMax; ++i) server_.Offer();
   const auto refuse = [](const wire::Hello&) -> absl::StatusOr<AcceptedLink> {
-    return absl::AbortedError("not asked");
+    return absl::AbortedError("not called");
   };
   EXPECT_TRUE(absl::IsResourceExhausted(server_.links().Offer({}, refuse).status()));
 }
@@ -274,13 +274,13 @@ TEST_F(UcxLink, OldTicketsMakeRoom) {
   for (size_t i = 0; i < 2 * kUcxTicketsMax; ++i) server_.Offer(options);
 }
 
-// --- strangers
+// --- untrusted peers
 // -------------------------------------------------------------------------------------
 
-TEST_F(UcxLink, WhoSpeaksBeforeShowingATokenIsCut) {
-  Stranger stranger(server_.Offer());
-  stranger.Send(Hello());
-  EXPECT_TRUE(stranger.WaitUntilGone());
+TEST_F(UcxLink, APeerThatSendsBeforeItsTokenIsCut) {
+  RawPeer raw_peer(server_.Offer());
+  raw_peer.Send(Hello());
+  EXPECT_TRUE(raw_peer.WaitUntilGone());
   EXPECT_EQ(server_.n_links(), 0u);
   ExpectServes(&server_);
 }
@@ -288,46 +288,46 @@ TEST_F(UcxLink, WhoSpeaksBeforeShowingATokenIsCut) {
 TEST_F(UcxLink, GarbageForATokenIsCut) {
   for (const std::string& garbage :
        {std::string(), std::string(1000, '\xff'), std::string(48, 'x')}) {
-    Stranger stranger(server_.Offer());
-    stranger.SendRaw(UcxKind::kOpen, garbage, garbage);
-    EXPECT_TRUE(stranger.WaitUntilGone());
+    RawPeer raw_peer(server_.Offer());
+    raw_peer.SendRaw(UcxKind::kOpen, garbage, garbage);
+    EXPECT_TRUE(raw_peer.WaitUntilGone());
   }
   EXPECT_EQ(server_.n_links(), 0u);
   ExpectServes(&server_);
 }
 
-TEST(UcxLinks, ASilentStrangerIsCut) {
+TEST(UcxLinks, ASilentPeerWithoutATokenIsCut) {
   UcxLinks::Options options;
   options.prove_timeout_ms = 50;
   Server server(std::move(options));
-  Stranger stranger(server.Offer());
-  EXPECT_TRUE(stranger.WaitUntilGone());
+  RawPeer raw_peer(server.Offer());
+  EXPECT_TRUE(raw_peer.WaitUntilGone());
 }
 
 TEST_F(UcxLink, AFloodBeforeTheTokenIsCut) {
-  Stranger stranger(server_.Offer());
-  // Whatever the other side sees first, it cuts.
+  RawPeer raw_peer(server_.Offer());
+  // The other side disconnects whichever of these it sees first.
   for (size_t i = 0; i < 4 * kUcxUnprovenInboxMax; ++i) {
-    stranger.SendRaw(UcxKind::kFrame, std::string(40, '\0'), std::string(1000, 'x'));
+    raw_peer.SendRaw(UcxKind::kFrame, std::string(40, '\0'), std::string(1000, 'x'));
   }
-  EXPECT_TRUE(stranger.WaitUntilGone());
+  EXPECT_TRUE(raw_peer.WaitUntilGone());
   ExpectServes(&server_);
 }
 
-// Each has shown a token, pings, and says no more: nobody else may be kept out of all descriptors.
-TEST_F(UcxLink, PeersThatSayNoHelloAreBounded) {
-  std::vector<std::unique_ptr<Stranger>> silent;
+// Each has shown a token, and only pings: together they must not use up all descriptors.
+TEST_F(UcxLink, PeersWithoutAHelloAreBounded) {
+  std::vector<std::unique_ptr<RawPeer>> silent;
   const auto all_ping = [&] {
     for (const auto& one : silent) {
       if (!one->IsGone()) one->Send(UcxKind::kPing, "");
     }
   };
-  // One more than may: the server may have let it in before it had read what the others showed.
+  // One more than allowed: the server may have accepted it before it had read the others' tokens.
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(8);
-  const auto n_gone = [&] { return std::ranges::count_if(silent, &Stranger::IsGone); };
+  const auto n_gone = [&] { return std::ranges::count_if(silent, &RawPeer::IsGone); };
   for (size_t i = 0; i < kUcxSilentMax + 8; ++i) {
     const UcxTicket ticket = server_.Offer();
-    silent.push_back(std::make_unique<Stranger>(ticket));
+    silent.push_back(std::make_unique<RawPeer>(ticket));
     silent.back()->Send(UcxKind::kOpen, ticket.token);
     all_ping();
   }
@@ -338,12 +338,12 @@ TEST_F(UcxLink, PeersThatSayNoHelloAreBounded) {
   ExpectServes(&server_);
 }
 
-// A stranger with a ticket: what a peer does that went wrong.
+// An untrusted peer with a ticket: the behaviour of a faulty peer.
 class UcxPeer : public UcxLink {
  protected:
   void SetUp() override {
     const UcxTicket ticket = server_.Offer();
-    peer_ = std::make_unique<Stranger>(ticket);
+    peer_ = std::make_unique<RawPeer>(ticket);
     peer_->Send(UcxKind::kOpen, ticket.token);
     peer_->Send(Hello());
     server_.WaitForLinks(1);
@@ -361,7 +361,7 @@ class UcxPeer : public UcxLink {
     EXPECT_THAT(std::string(closed.message()), HasSubstr(words));
   }
 
-  std::unique_ptr<Stranger> peer_;
+  std::unique_ptr<RawPeer> peer_;
 };
 
 TEST_F(UcxPeer, AChangedByteClosesTheLink) {
@@ -402,7 +402,7 @@ TEST_F(UcxPeer, AnAnnouncedSizeThatIsNotTheMessagesClosesTheLink) {
   EXPECT_TRUE(absl::IsInvalidArgument(HowItClosed()));
 }
 
-TEST_F(UcxPeer, APieceThatWasNotPromisedClosesTheLink) {
+TEST_F(UcxPeer, AnUnannouncedPieceClosesTheLink) {
   peer_->Send(UcxKind::kMore, "", std::string(1000, 'x'));
   EXPECT_TRUE(absl::IsInvalidArgument(HowItClosed()));
 }
@@ -414,7 +414,7 @@ TEST_F(UcxPeer, APieceOfAnotherSizeClosesTheLink) {
   EXPECT_EQ(server_.heard.n_frames(), 0u);
 }
 
-// What is right with the pieces behind it helps no more.
+// The valid pieces after it make no difference.
 TEST_F(UcxPeer, AChangedByteInAPieceClosesTheLink) {
   const std::string payload(3 * kUcxPieceBytes, 'x');
   const std::string front = EncodeFramePrefixAndHeader(Step(1, Payload::Own(payload)));
@@ -461,10 +461,10 @@ TEST_F(UcxPeer, APeerThatTakesNothingDelaysDestructionForABoundedTime) {
   EXPECT_EQ(server_.heard.n_closed(), 1u);
 }
 
-// --- where it listens
+// --- listening addresses
 // ------------------------------------------------------------------------------
 
-TEST(UcxLinks, OnlyAnAddressOfOneInterfaceIsTaken) {
+TEST(UcxLinks, OnlyAnAddressOfOneInterfaceIsAccepted) {
   for (const char* host : {"0.0.0.0", "::", "192.0.2.1", "localhost", "", "127.0.0.1:80"}) {
     UcxLinks::Options options;
     options.host = host;
@@ -519,10 +519,10 @@ TEST(UcxLinks, NothingListensOnAnotherInterface) {
   EXPECT_THAT(ListeningOn(), testing::Each(testing::StartsWith("0100007F:")));
 }
 
-// --- nobody there, or nobody home
+// --- no listener, or no answer
 // ------------------------------------------------------------------
 
-TEST_F(UcxLink, NobodyThereIsUnavailable) {
+TEST_F(UcxLink, AClosedPortIsUnavailable) {
   const UcxTicket ticket = server_.Offer();
   server_.Stop();
   Recorder heard;
@@ -532,7 +532,7 @@ TEST_F(UcxLink, NobodyThereIsUnavailable) {
   EXPECT_EQ(heard.n_closed(), 0u);
 }
 
-TEST_F(UcxLink, ALinkWhoseOwnerGoesIsUnavailableAtBothEnds) {
+TEST_F(UcxLink, ALinkWhoseOwnerIsDestroyedIsUnavailableAtBothEnds) {
   Recorder heard;
   auto link = Dial(diallers_.get(), server_.Offer(), &heard);
   ASSERT_TRUE(link.ok()) << link.status();
@@ -564,8 +564,8 @@ TEST_F(UcxLink, AKilledDiallerIsUnavailable) {
   EXPECT_TRUE(absl::IsUnavailable(server_.heard.WaitForClosed()));
 }
 
-// UCX's own functions but for one fetch, which fails within the call that begins it: so UCX does
-// where the sender's connection broke since the last progress. Before and after all links.
+// Replaces UCX's fetch so that one fetch fails inside the call that begins it, as UCX does where
+// the sender's connection broke since the last progress. Made before and destroyed after all links.
 class FailingFetch {
  public:
   FailingFetch() {
@@ -576,7 +576,7 @@ class FailingFetch {
   }
   ~FailingFetch() { Table() = real; }
 
-  // Behind so many that go well.
+  // The number of fetches that succeed before.
   static void FailAfter(int fetches) { left = fetches; }
   static bool Failed() { return left < 0; }
 
@@ -610,7 +610,7 @@ TEST(UcxLinks, AFetchThatFailsAtOnceEndsTheLink) {
   auto link = Dial(diallers.get(), server.Offer(), &heard);
   ASSERT_TRUE(link.ok()) << link.status();
   server.WaitForLinks(1);
-  // Others of the payload's pieces are announced behind the one that fails.
+  // Other pieces of the payload are announced after the one that fails.
   FailingFetch::FailAfter(5);
   const std::string payload(32 * kUcxPieceBytes, 'x');
   ASSERT_TRUE((*link)->Send(Step(1, Payload::Own(payload))).ok());
@@ -629,12 +629,12 @@ TEST_F(UcxLink, APeerThatHangsIsUnavailable) {
   Recorder heard;
   auto link = Dial(diallers_.get(), TicketOf(child.said()), &heard);
   ASSERT_TRUE(link.ok()) << link.status();
-  child.Stop();  // its kernel still answers; only the pings can tell
+  child.Stop();  // its kernel still answers; only the pings notice
   EXPECT_TRUE(absl::IsUnavailable(heard.WaitForClosed()));
 }
 
 // As when the machine sleeps, both ends at once.
-TEST(UcxLinks, WhoDoesNotRunDoesNotTakeThatForThePeersSilence) {
+TEST(UcxLinks, APauseOfThisSideIsNotThePeersSilence) {
   class Slow final : public Recorder {
     void OnFrame(Frame frame) override {
       std::this_thread::sleep_for(std::chrono::milliseconds(2 * kUcxSilenceMs));
@@ -654,10 +654,10 @@ TEST(UcxLinks, WhoDoesNotRunDoesNotTakeThatForThePeersSilence) {
   EXPECT_TRUE(acceptor.WaitForFrames(2));
 }
 
-// --- what is copied and kept
+// --- copies and lifetimes
 // -----------------------------------------------------------------------
 
-TEST_F(UcxLink, LongHeadersTravelAndTheirPayloadsStayAligned) {
+TEST_F(UcxLink, LongHeadersArriveAndTheirPayloadsStayAligned) {
   Recorder heard;
   auto link = Dial(diallers_.get(), server_.Offer(), &heard);
   ASSERT_TRUE(link.ok()) << link.status();
@@ -677,7 +677,7 @@ TEST_F(UcxLink, LongHeadersTravelAndTheirPayloadsStayAligned) {
   }
 }
 
-TEST_F(UcxLink, ASentPayloadIsLetGo) {
+TEST_F(UcxLink, ASentPayloadIsReleased) {
   for (const size_t floats : {1 << 8, 1 << 12, 1 << 20}) {
     std::vector<float> values(floats, 1.5f);
     std::promise<void> gone;
@@ -725,7 +725,7 @@ TEST_F(UcxLink, ManyLinksOpenAndCloseAtOnce) {
   EXPECT_EQ(failed, 0);
 }
 
-TEST(UcxLinks, ASpinningThreadServesToo) {
+TEST(UcxLinks, ASpinningThreadWorksToo) {
   UcxLinks::Options options;
   options.spin = true;
   Server server(std::move(options));

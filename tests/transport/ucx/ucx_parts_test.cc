@@ -40,7 +40,7 @@ UcxSum SumOf(UcxSeal* seal, uint8_t kind, const std::vector<absl::string_view>& 
 
 // --- messages
 
-// Of a frame with that payload.
+// The messages of a frame with that payload.
 struct Messages {
   explicit Messages(size_t payload_bytes, size_t header_bytes = 10)
       : payload(PlacedBytes(payload_bytes)) {
@@ -80,7 +80,7 @@ TEST(UcxMessage, PayloadsOfAnySizeComeBack) {
   }
 }
 
-TEST(UcxMessage, OnlyTheNextPieceIsRight) {
+TEST(UcxMessage, OnlyTheNextPieceIsAccepted) {
   const Messages sent(2 * kUcxPieceBytes + 8);
   uint64_t rest = 0;
   const auto more = [&](uint64_t size) {
@@ -101,8 +101,8 @@ TEST(UcxMessage, OnlyTheNextPieceIsRight) {
   EXPECT_FALSE(more(8));
 }
 
-// As they come behind one whose checksum was wrong.
-TEST(UcxMessage, PiecesOfNoPayloadAreRefused) {
+// As after a piece with a wrong checksum.
+TEST(UcxMessage, PiecesWithoutAPayloadAreRefused) {
   const auto buffers = UcxBuffers::Make();
   const Messages sent(2 * kUcxPieceBytes + 8);
   const auto take = [&](UcxJoiner* joiner, size_t i) {
@@ -112,7 +112,7 @@ TEST(UcxMessage, PiecesOfNoPayloadAreRefused) {
   const auto is_refused = StatusIs(absl::StatusCode::kInvalidArgument);
   UcxJoiner joiner;
   EXPECT_THAT(take(&joiner, 1), is_refused);
-  // Without the last one, but one in between twice.
+  // Without the last piece, but with one in the middle twice.
   ASSERT_TRUE(take(&joiner, 0).ok());
   ASSERT_TRUE(take(&joiner, 1).ok());
   EXPECT_THAT(take(&joiner, 1), is_refused);
@@ -175,7 +175,7 @@ class UcxTicketsTest : public ::testing::Test {
   UcxTickets::Time now_;
 };
 
-TEST_F(UcxTicketsTest, AreTakenOnceWithWhatTheyWereGivenFor) {
+TEST_F(UcxTicketsTest, AreTakenOnceWithTheirOptions) {
   const auto ticket = Give();
   ASSERT_TRUE(ticket.ok());
   EXPECT_EQ(ticket->address, "192.0.2.1:80");
@@ -186,7 +186,7 @@ TEST_F(UcxTicketsTest, AreTakenOnceWithWhatTheyWereGivenFor) {
   EXPECT_THAT(tickets_.Take(ticket->token, now_), StatusIs(absl::StatusCode::kUnauthenticated));
 }
 
-TEST_F(UcxTicketsTest, EndAtTheirTimeAndAreUsedUpByATryAfterIt) {
+TEST_F(UcxTicketsTest, ExpireAndAreUsedUpByATryAfterThat) {
   const auto ticket = Give();
   ASSERT_TRUE(ticket.ok());
   EXPECT_THAT(tickets_.Take(ticket->token, now_ + std::chrono::milliseconds(1000)),

@@ -1,5 +1,5 @@
-// What UCX may choose from, in a test that is built once for TCP, once for shared memory and once
-// for the network that UCX_TEST_HOST is an address of (scripts/test-verbs).
+// The transports that UCX may use, in a test that is built once for TCP, once for shared memory and
+// once for the network with the address UCX_TEST_HOST (scripts/test-verbs).
 #pragma once
 
 #include <cstdlib>
@@ -27,7 +27,7 @@ inline UcxLinks::Options UcxTestOptions() {
   return options;
 }
 
-// That a `link_peer ucx-accept` has said.
+// The ticket in the output of `link_peer ucx-accept`.
 inline UcxTicket TicketOf(const std::string& said) {
   std::istringstream words(said);
   UcxTicket ticket;

@@ -1,5 +1,5 @@
-// That frames go over verbs where UCX_TEST_HOST has an RDMA device; what every link promises is in
-// link_contract_test.cc, which this program has too.
+// Tests that frames go over verbs where UCX_TEST_HOST has an RDMA device; this program also runs
+// the contract of every link, link_contract_test.cc.
 #include <iostream>
 #include <memory>
 #include <string>
@@ -47,7 +47,7 @@ TEST(UcxVerbs, FramesGoOverAReliableConnection) {
   acceptor_heard.WaitForClosed().IgnoreError();
 }
 
-// How soon is printed; in an emulated machine everything takes longer.
+// Prints the time taken; in an emulated machine everything takes longer.
 TEST(UcxVerbs, AKilledPeerIsNoticed) {
   auto diallers = UcxLinks::Start(UcxTestOptions());
   ASSERT_TRUE(diallers.ok()) << diallers.status();
