@@ -144,6 +144,7 @@ void DeviceBenchmark::Run(std::vector<std::string> args) {
   absl::StatusOr<std::unique_ptr<ChildProcess>> started = ChildProcess::Start(std::move(child));
   if (!started.ok()) {
     LOG(WARNING) << "devices are not measured: " << started.status();
+    Post([this] { RetryLater(); });  // this may be the callback of the timer that it replaces
     return;
   }
   child_ = *std::move(started);
@@ -240,6 +241,7 @@ void DeviceBenchmark::Retry() {
     List();
     return;
   }
+  to_measure_.clear();
   for (const wire::DeviceInfo& device : devices_) {
     if (!device.has_speed()) to_measure_.insert(to_measure_.begin(), device.name());
   }

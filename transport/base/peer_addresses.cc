@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -59,6 +60,7 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view address) {
   uint32_t port = 0;
   if (colon == address.npos || host.empty() || absl::StrContains(host, '[') ||
       (!brackets && absl::StrContains(host, ':')) ||
+      !absl::c_all_of(address.substr(colon + 1), absl::ascii_isdigit) ||
       !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat(address, ": wants host:port, for example 192.168.1.7:7400 or [fd00::7]:7400"));

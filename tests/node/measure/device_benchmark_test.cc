@@ -76,6 +76,21 @@ TEST_F(DeviceBenchmarkTest, ListsAndMeasuresEachDeviceInAProcessOfItsOwn) {
   EXPECT_EQ(Calls(), "probe\nprobe --device CPU --threads 2\nprobe --device GPU0 --threads 2\n");
 }
 
+// As after an upgrade that is half done.
+TEST_F(DeviceBenchmarkTest, AProcessThatCannotBeStartedIsTriedAgain) {
+  DeviceBenchmark::Options options = Options();
+  options.retry_ms = {10};
+  std::filesystem::rename(program_, program_ + ".away");
+  const std::unique_ptr<EventLoop> loop = EventLoop::Create();
+  DeviceBenchmark benchmark(loop.get(), std::move(options));
+  benchmark.Start([&] {
+    if (!benchmark.measuring()) loop->Stop();
+  });
+  std::filesystem::rename(program_ + ".away", program_);
+  loop->Run();
+  EXPECT_THAT(benchmark.Devices(), SizeIs(2));
+}
+
 TEST_F(DeviceBenchmarkTest, ACardThatTwoBackEndsShowIsOneDeviceUnlessBothAreNamed) {
   std::ofstream(program_) << R"(#!/bin/sh
 test -z "$3" || exit 0

@@ -20,7 +20,8 @@ TEST(PeerAddresses, HostAndPortAreSplitAndJoined) {
 
 TEST(PeerAddresses, InvalidHostsAndPortsAreRefused) {
   for (const char* text : {"", ":", "kitchen", ":7400", "kitchen:", "kitchen:70000", "kitchen:-1",
-                           "fe80::1:7400", "[fe80::1:7400", "[]:7400", "kitchen:7400x"}) {
+                           "fe80::1:7400", "[fe80::1:7400", "[]:7400", "kitchen:7400x",
+                           "kitchen: 7400", "kitchen:7400 ", "kitchen:+7400"}) {
     EXPECT_THAT(ParseHostPort(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
 }
